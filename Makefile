@@ -1,0 +1,104 @@
+# make run    a first look: set up .venv, run examples/first-run.sh
+# make test   everything a change must pass
+# make help   the rest
+
+SHELL   := /bin/bash
+PYTHON  ?= python3
+VENV    ?= .venv
+WORKERS ?= 2
+BIN     := $(VENV)/bin
+PIP     := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore $(BIN)/python -m pip
+
+# The stamps carry a checksum of what was installed, so touching or checking out a file installs nothing again.
+SUM     := $(shell cat requirements*.lock pyproject.toml | cksum | tr ' ' '-')
+RUN     := $(VENV)/.installed-run-$(SUM)
+DEV     := $(VENV)/.installed-dev-$(SUM)
+
+.DEFAULT_GOAL := help
+.PHONY: help run dev test lint pytest quick format bench docs lock apt clean
+
+help:
+	@sed -n 's/^## //p' Makefile
+
+## make run      set up .venv and run the first example
+run: $(RUN)
+	PATH="$(abspath $(BIN)):$$PATH" bash examples/first-run.sh
+
+## make dev      set up .venv with everything that tests and checks need
+dev: $(DEV)
+
+## make test     all checks and all tests; goes on after a failure, and fails at the end
+test: $(DEV)
+	@status=0; \
+	$(MAKE) --no-print-directory --keep-going lint || status=1; \
+	$(MAKE) --no-print-directory pytest || status=1; \
+	if [ $$status -ne 0 ]; then echo "make test: something failed, see above" >&2; fi; \
+	exit $$status
+
+## make lint     ruff, mypy, import-linter
+lint: lint-ruff lint-mypy lint-imports
+
+.PHONY: lint-ruff lint-mypy lint-imports
+lint-ruff: $(DEV)
+	$(BIN)/ruff check .
+lint-mypy: $(DEV)
+	$(BIN)/mypy --strict src
+lint-imports: $(DEV)
+	$(BIN)/lint-imports
+
+## make pytest   all tests: first those that may share the machine, then the serial ones (5: there are none)
+pytest: $(DEV)
+	@status=0; set -x; \
+	$(BIN)/pytest -m "not serial" -n $(WORKERS) --dist worksteal || status=1; \
+	$(BIN)/pytest -m serial || [ $$? -eq 5 ] || status=1; \
+	exit $$status
+
+## make quick    the tests that are neither serial nor slow
+quick: $(DEV)
+	$(BIN)/pytest -m "not serial and not slow" -n $(WORKERS) --dist worksteal
+
+## make format   let ruff repair what it can
+format: $(DEV)
+	$(BIN)/ruff check --fix .
+
+## make bench    measure the budgets (bench/)
+bench: $(DEV)
+	$(BIN)/python -m bench
+
+## make docs     write the generated parts of the documents anew
+docs: $(DEV)
+	$(BIN)/python -m rota.core.tables > docs/tables.md.new
+	mv docs/tables.md.new docs/tables.md
+
+## make lock     write the lock files after a change of pyproject.toml (needs uv; LOCKFLAGS=--upgrade for newer versions)
+COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+           --custom-compile-command "make lock" $(LOCKFLAGS)
+lock:
+	$(COMPILE) pyproject.toml -o requirements.lock >/dev/null
+	$(COMPILE) --group build -o requirements-build.lock >/dev/null
+	$(COMPILE) pyproject.toml --all-extras --group dev -c requirements.lock -o requirements-dev.lock >/dev/null
+
+## make apt      as root on Debian or Ubuntu: install the system packages that are missing
+apt:
+	tools/apt-packages
+
+## make clean    remove .venv and everything generated
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "rota needs Python 3.11 or newer: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "no venv module? try: make apt" >&2; exit 1; }
+
+# The package is built without isolation, by the hatchling of the lock: nothing is installed that has no hash.
+$(RUN): | $(BIN)/pip
+	$(PIP) install --quiet --require-hashes -r requirements.lock -r requirements-build.lock
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@rm -f $(VENV)/.installed-*; touch $@
+
+$(DEV): | $(BIN)/pip
+	$(PIP) install --quiet --require-hashes -r requirements-dev.lock
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@rm -f $(VENV)/.installed-*; touch $@ $(RUN)

@@ -1,0 +1,1 @@
+"""The pure state machine: decide, evolve, react; the only place that decides."""

@@ -1,0 +1,94 @@
+"""What time brings: jobs whose time has come, runners that have fallen silent, runners that have nothing to do."""
+
+import heapq
+
+from rota.core.decision import Decision
+from rota.core.effects import Allocate
+from rota.core.losses import lost
+from rota.core.state import RunnerState, State
+from rota.core.stimuli import At, Tick
+from rota.core.tables import MISSING, RUNNING, STARTING
+from rota.model import events as ev
+
+__all__ = ["next_deadline", "tick"]
+
+SWEEP_S = 1.0
+IDLE_SWEEP_S = 60.0
+RECOUNT_S = 60.0
+"""The scheduler looks again after this long even if nothing happened, in case something silently went wrong."""
+
+
+def next_deadline(state: State, at: At) -> float:
+    """Monotonic time of the next Tick."""
+    busy = any(runner.state in ("SERVING", "DRAINING", "MISSING") for runner in state.runners.values()) or any(
+        allocation.state.endswith("ING") for allocation in state.allocations.values()
+    )
+    waiting = any(shape.ready for shape in state.shapes)
+    deadline = at.mono + (SWEEP_S if busy or waiting else IDLE_SWEEP_S)
+    if state.timers:
+        deadline = min(deadline, at.mono + max(0.0, state.timers[0][0] - at.wall))
+    return deadline
+
+
+def tick(state: State, stimulus: Tick, last_mono: float) -> Decision:
+    """Everything that is due."""
+    decision = Decision()
+    at = stimulus.at
+    _grace(state, at.mono - last_mono)
+    while state.timers and state.timers[0][0] <= at.wall:
+        _, number, _ = heapq.heappop(state.timers)
+        decision.reconsider.add(number)
+    for runner in list(state.runners.values()):
+        if runner.state in ("SERVING", "DRAINING", "MISSING"):
+            _watch(state, decision, runner, at)
+    if at.mono >= state.safety_at:
+        state.safety_at = at.mono + RECOUNT_S
+        state.replan = True
+    return decision
+
+
+def _grace(state: State, gap: float) -> None:
+    """If the manager itself was stopped for long, silence proves nothing: every deadline gets that time on top."""
+    if gap > state.settings.missing_s / 4:
+        for runner in state.runners.values():
+            runner.contact += gap
+            runner.idle_since += gap
+
+
+def _watch(state: State, decision: Decision, runner: RunnerState, at: At) -> None:
+    silence = at.mono - runner.contact
+    if runner.state != "MISSING" and silence > state.settings.missing_s:
+        decision.events.append(ev.RunnerMoved(runner.id, "lapse", f"not heard of for {silence:.0f} s"))
+        by_batch: dict[int, list[int]] = {}
+        for number, pos in runner.jobs:
+            if state.batches[number].states[pos] in (STARTING, RUNNING):
+                by_batch.setdefault(number, []).extend((pos, pos + 1))
+        decision.events.extend(ev.Moved(number, "lapse", spans, "its runner is silent") for number, spans in by_batch.items())
+        _ask_driver(state, decision, runner)
+    elif runner.state == "MISSING":
+        if silence > state.settings.rerun_s:
+            _give_up_rerunnable(state, decision, runner, silence, at)
+        _ask_driver(state, decision, runner)
+    elif runner.state == "SERVING" and not runner.jobs:
+        site = state.sites.get(runner.site)
+        if site is not None and at.mono - runner.idle_since > site.linger_s:
+            decision.events.append(ev.RunnerMoved(runner.id, "drain", f"nothing to do for {site.linger_s:.0f} s"))
+
+
+def _ask_driver(state: State, decision: Decision, runner: RunnerState) -> None:
+    """The second witness."""
+    allocation = state.allocations.get(runner.allocation or "")
+    if allocation is not None and allocation.state.endswith("ING"):
+        decision.effects.append(Allocate("check", allocation.id, allocation.site, allocation.tag))
+
+
+def _give_up_rerunnable(state: State, decision: Decision, runner: RunnerState, silence: float, at: At) -> None:
+    jobs = []
+    for number, pos in runner.jobs:
+        batch = state.batches[number]
+        if batch.states[pos] == MISSING and batch.spec.templates[batch.template_of(pos)].rerunnable:
+            jobs.append((number, pos))
+            decision.reconsider.add(number)
+    events, results = lost(state, runner.id, jobs, f"rerunnable, and its runner was silent for {silence:.0f} s: the first copy may still run", at)
+    decision.events.extend(events)
+    decision.results.extend(results)

@@ -1,0 +1,53 @@
+"""Effects: what is to be done once the facts are durable. Each is idempotent: doing it twice does no harm."""
+
+from msgspec import Struct
+
+__all__ = ["Ack", "Allocate", "Effect", "Lease", "Order", "Welcome"]
+
+
+class Welcome(Struct):
+    """Open a runner's session."""
+
+    runner: str
+    connect: int
+    session: int
+
+
+class Lease(Struct):
+    """Send jobs that are durably STARTING: (batch, position, attempt, slot)."""
+
+    runner: str
+    session: int
+    n: int
+    clock: float
+    jobs: list[tuple[int, int, int, str]]
+    slots: dict[str, int]
+
+
+class Order(Struct):
+    """Tell a runner `kill`, `recall`, `drain`, `close` or `expired`; jobs are (batch, index, attempt)."""
+
+    runner: str
+    session: int
+    what: str
+    jobs: list[tuple[int, int, int]]
+    reason: str | None = None
+
+
+class Ack(Struct):
+    """A report is durable."""
+
+    runner: str
+    seq: int
+
+
+class Allocate(Struct):
+    """Ask a driver to `submit`, `find`, `terminate` or `check` an allocation."""
+
+    what: str
+    id: str
+    site: str
+    tag: str
+
+
+Effect = Welcome | Lease | Order | Ack | Allocate

@@ -1,0 +1,88 @@
+"""Invariants: what must hold after every step. On in tests and the simulator, sampled in production."""
+
+from collections.abc import Iterator
+
+from rota.core.state import BatchState, State
+from rota.core.tables import JOB_STATES, KILLING, MISSING, PENDING, RUNNING, STARTING
+from rota.model.needs import Amounts
+
+__all__ = ["check"]
+
+_LIVE = (STARTING, RUNNING, MISSING, KILLING)
+
+
+def check(state: State) -> None:
+    """Raise AssertionError naming the first invariant that does not hold."""
+    for problem in problems(state):
+        raise AssertionError(problem)
+
+
+def problems(state: State) -> Iterator[str]:
+    """Every breach, in words."""
+    ready: dict[int, int] = {}
+    for batch in state.batches.values():
+        yield from _batch(state, batch)
+        for template, queue in enumerate(batch.queues):
+            ready[batch.shapes[template]] = ready.get(batch.shapes[template], 0) + queue.count
+    for shape in state.shapes:
+        if shape.ready != ready.get(shape.id, 0):
+            yield f"shape {shape.id}: {shape.ready} ready, its batches say {ready.get(shape.id, 0)}"
+    yield from _runners(state)
+    yield from _ledger(state)
+
+
+def _batch(state: State, batch: BatchState) -> Iterator[str]:
+    counts = [batch.states.count(number) for number in range(len(JOB_STATES))]
+    if counts != batch.counts:
+        yield f"batch {batch.id}: counts {batch.counts} are not {counts}"
+    pending = [0] * len(batch.queues)
+    for pos, byte in enumerate(batch.states):
+        if (byte in _LIVE) != (pos in batch.live):
+            yield f"job {batch.id}.{batch.index(pos)}: {JOB_STATES[byte]} and {'a' if pos in batch.live else 'no'} live attempt"
+        if byte == PENDING:
+            pending[batch.template_of(pos)] += 1
+    if pending != [queue.count for queue in batch.queues]:
+        yield f"batch {batch.id}: queues count {[queue.count for queue in batch.queues]}, {pending} are PENDING"
+    for pos, live in batch.live.items():
+        runner = state.runners.get(live.runner)
+        if runner is None or (batch.id, pos) not in runner.jobs:
+            yield f"job {batch.id}.{batch.index(pos)}: its runner {live.runner} does not hold it"
+        if live.attempt != batch.attempts[pos]:
+            yield f"job {batch.id}.{batch.index(pos)}: attempt {live.attempt} lives, {batch.attempts[pos]} is the newest"
+
+
+def _runners(state: State) -> Iterator[str]:
+    for runner in state.runners.values():
+        held: dict[str, int] = {}
+        for number, pos in runner.jobs:
+            live = state.batches[number].live.get(pos)
+            if live is None or live.runner != runner.id:
+                yield f"runner {runner.id} holds job at {number}/{pos}, which is not its"
+                continue
+            held[live.slot] = held.get(live.slot, 0) + 1
+        if held != runner.held:
+            yield f"runner {runner.id}: holds {held}, books say {runner.held}"
+        for slot, count in runner.slots.items():
+            if not 0 < count <= held.get(slot, 0):
+                yield f"runner {runner.id}: {count} slots of {slot} for {held.get(slot, 0)} leases"
+        if runner.state in ("CLOSED", "EXPIRED") and runner.jobs:
+            yield f"runner {runner.id} is {runner.state} and holds jobs"
+
+
+def _ledger(state: State) -> Iterator[str]:
+    used: dict[str, Amounts] = {}
+    limits: dict[str, int] = {}
+    for runner in state.runners.values():
+        for slot, count in runner.slots.items():
+            shape_id, _, cores = slot.partition(":")
+            shape = state.shapes[int(shape_id)].shape
+            for location in state.ledger.path(runner.location):
+                used[location.id] = used.get(location.id, Amounts()).plus(shape.needs.amounts(int(cores)), count)
+            for name in shape.limits:
+                limits[name] = limits.get(name, 0) + count
+    for location_id, amount in state.ledger.used.items():
+        if amount != used.get(location_id, Amounts()):
+            yield f"{location_id}: {amount} in the ledger, {used.get(location_id)} in slots"
+    for name, limit in state.limits.items():
+        if limit.used != limits.get(name, 0):
+            yield f"limit {name}: {limit.used} in the books, {limits.get(name, 0)} in slots"

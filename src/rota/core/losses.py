@@ -1,0 +1,42 @@
+"""Giving an attempt up: two witnesses have said that it is over, or the user accepted the risk.
+
+A lost attempt is not a failure of the job: it counts against its own limit. Giving up closes the attempt, so that a late success of it is shown and
+changes nothing.
+"""
+
+from collections.abc import Iterable
+
+from rota.core.state import State
+from rota.core.stimuli import At
+from rota.core.tables import KILLING
+from rota.model import events as ev
+from rota.model.job import Result
+
+__all__ = ["lost"]
+
+
+def lost(state: State, runner_id: str, jobs: Iterable[tuple[int, int]], why: str, at: At) -> tuple[list[ev.Event], list[Result]]:
+    """Events and results for attempts on one runner that will never be heard of again."""
+    rows: list[tuple[int, int, str, float | None, int]] = []
+    holds: list[tuple[int, int]] = []
+    results = []
+    runner = state.runners[runner_id]
+    for number, pos in jobs:
+        batch = state.batches[number]
+        attempt = batch.live[pos].attempt
+        if batch.states[pos] == KILLING:
+            verb, outcome = "abort", "ABORTED"
+        elif pos in batch.hold_wanted or batch.losses.get(pos, 0) < state.settings.losses:
+            verb, outcome = "requeue", "LOST"
+            if pos in batch.hold_wanted:
+                holds.append((number, pos))
+        else:
+            verb, outcome = "fail", "FAILED"
+        rows.append((number, pos, verb, None, 0))
+        reason = "lost" if verb != "fail" else "lost-too-often"
+        results.append(Result(number, pos, attempt, outcome, None, None, reason, runner_id, runner.host, None, at.wall, note=why))
+    if not rows:
+        return [], []
+    events: list[ev.Event] = [ev.Ended(runner_id, rows, "loss", why)]
+    events.extend(ev.Moved(number, "hold", [pos, pos + 1], "held") for number, pos in holds)
+    return events, results

@@ -1,0 +1,93 @@
+"""React: from applied events to effects."""
+
+from rota.core.effects import Allocate, Effect, Lease, Order, Welcome
+from rota.core.reports import standing_orders
+from rota.core.state import State
+from rota.core.stimuli import At
+from rota.model import events as ev
+
+__all__ = ["react", "restart_effects"]
+
+
+def react(state: State, events: list[ev.Event], at: At) -> list[Effect]:
+    """What is to be done once these events are durable."""
+    effects: list[Effect] = []
+    leases: dict[str, list[tuple[int, int, int, str]]] = {}
+    slots: dict[str, dict[str, int]] = {}
+    for event in events:
+        kind = type(event)
+        if kind is ev.Leased:
+            assert isinstance(event, ev.Leased)
+            batch = state.batches[event.batch]
+            attempts, number, slot = batch.attempts, event.batch, event.slot
+            jobs = leases.setdefault(event.runner, [])
+            for low, high in zip(event.spans[::2], event.spans[1::2], strict=True):
+                jobs.extend((number, pos, attempts[pos], slot) for pos in range(low, high))
+            slots.setdefault(event.runner, {})[slot] = event.slots
+        elif kind is ev.Moved or kind is ev.HoldWanted:
+            assert isinstance(event, ev.Moved | ev.HoldWanted)
+            effects.extend(_orders(state, event))
+        elif isinstance(event, ev.RunnerGreeted):
+            runner = state.runners[event.runner]
+            runner.connected = True
+            runner.contact = runner.idle_since = at.mono
+            effects.append(Welcome(event.runner, event.connect, event.session))
+            effects.extend(standing_orders(state, runner))
+        elif isinstance(event, ev.RunnerMoved):
+            if event.verb == "drain":
+                effects.append(Order(event.runner, state.runners[event.runner].session, "close", [], event.reason))
+        elif isinstance(event, ev.AllocationMoved):
+            effects.extend(_allocation(state, event))
+        elif isinstance(event, ev.Ended):
+            runner_state = state.runners[event.runner]
+            if not runner_state.jobs:
+                runner_state.idle_since = at.mono
+    for runner_id, jobs in leases.items():
+        runner = state.runners[runner_id]
+        runner.lease_n += 1
+        runner.unacked[runner.lease_n] = (at.mono, jobs, slots[runner_id])
+        effects.append(Lease(runner_id, runner.session, runner.lease_n, runner.clock, jobs, slots[runner_id]))
+    return effects
+
+
+def _orders(state: State, event: ev.Moved | ev.HoldWanted) -> list[Effect]:
+    """Kills and recalls, gathered per runner."""
+    if isinstance(event, ev.Moved):
+        if event.verb != "kill":
+            return []
+        what = "kill"
+    else:
+        what = "kill" if event.stop else "recall"
+    batch = state.batches[event.batch]
+    jobs: dict[str, list[tuple[int, int, int]]] = {}
+    for low, high in zip(event.spans[::2], event.spans[1::2], strict=True):
+        for pos in range(low, high):
+            live = batch.live.get(pos)
+            if live is not None:
+                jobs.setdefault(live.runner, []).append((batch.id, batch.index(pos), live.attempt))
+    return [Order(runner, state.runners[runner].session, what, rows) for runner, rows in jobs.items()]
+
+
+def _allocation(state: State, event: ev.AllocationMoved) -> list[Effect]:
+    allocation = state.allocations[event.id]
+    if event.verb == "submit":
+        return [Allocate("submit", allocation.id, allocation.site, allocation.tag)]
+    if allocation.state == "KILLING":
+        return [Allocate("terminate", allocation.id, allocation.site, allocation.tag)]
+    return []
+
+
+def restart_effects(state: State, at: At) -> list[Effect]:
+    """What a manager that has just loaded its state must see to: allocations whose fate it does not know."""
+    effects: list[Effect] = []
+    for runner in state.runners.values():
+        runner.contact = runner.idle_since = at.mono
+        runner.connected = False
+    for allocation in state.allocations.values():
+        if allocation.state in ("WAITING", "SUBMITTING"):
+            effects.append(Allocate("find", allocation.id, allocation.site, allocation.tag))
+        elif allocation.state == "KILLING":
+            effects.append(Allocate("terminate", allocation.id, allocation.site, allocation.tag))
+        elif allocation.state.endswith("ING"):
+            effects.append(Allocate("check", allocation.id, allocation.site, allocation.tag))
+    return effects

@@ -1,0 +1,311 @@
+"""What runners say: greetings, reports, touches, farewells."""
+
+from rota.core.decision import Decision
+from rota.core.effects import Ack, Lease, Order
+from rota.core.state import BatchState, RunnerState, State
+from rota.core.stimuli import At, Disconnected, Ended, Greet, Report, RunnerBye, Touch
+from rota.core.tables import KILLING, MISSING, STARTING
+from rota.model import events as ev
+from rota.model.job import Result, format_job
+
+__all__ = ["back", "bye", "disconnected", "greet", "report", "touch"]
+
+FINAL_CODES = (126, 127, 128)
+FINAL_REASONS = frozenset(("not-found", "not-executable", "cwd", "output"))
+"""Trying again cannot help with these."""
+
+
+def greet(state: State, stimulus: Greet) -> Decision:
+    """A runner opens a session: what it does not hold never reached it and goes back; what it should not hold it is told to end."""
+    decision = Decision()
+    runner = state.runners.get(stimulus.runner)
+    if runner is not None and stimulus.connect <= runner.connect:
+        return decision  # an old greeting that comes late
+    allocation = state.allocations.get(stimulus.allocation) if stimulus.allocation is not None else None
+    gone = runner is not None and runner.state in ("CLOSED", "EXPIRED")
+    if gone or (stimulus.allocation is not None and (allocation is None or allocation.state.endswith("ED"))):
+        why = "this runner was given up" if gone else f"allocation {stimulus.allocation} is over or unknown"
+        decision.effects.append(Order(stimulus.runner, 0, "expired", [], why))
+        return decision
+    site = allocation.site if allocation is not None else "local"
+    session = 1 if runner is None else runner.session + 1
+    decision.events.append(
+        ev.RunnerGreeted(
+            stimulus.runner, stimulus.allocation, stimulus.connect, session, stimulus.host, stimulus.pid, stimulus.capacity, stimulus.tags,
+            stimulus.until, stimulus.output, site,
+        )
+    )
+    if allocation is not None and allocation.state in ("SUBMITTING", "PENDING"):
+        decision.events.append(ev.AllocationMoved(allocation.id, "run", reason=None))
+    held = set(stimulus.held)
+    if runner is not None:
+        missing = [job for job in runner.jobs if (job[0], state.batches[job[0]].index(job[1]), state.batches[job[0]].live[job[1]].attempt) not in held]
+        _give_back(state, decision, runner, missing, 0, "its lease never reached the runner")
+        if runner.state == "MISSING":
+            _resume(state, decision, runner, set(missing))
+    strangers = [job for job in stimulus.held if not _is_live(state, stimulus.runner, job)]
+    if strangers:
+        decision.effects.append(Order(stimulus.runner, session, "kill", strangers, "not this runner's any more"))
+    return decision
+
+
+def _is_live(state: State, runner_id: str, job: tuple[int, int, int]) -> bool:
+    """True for an attempt that this runner should hold, or whose end it may still report."""
+    found = _find(state, job[0], job[1])
+    if found is None:
+        return False
+    batch, pos = found
+    live = batch.live.get(pos)
+    return live is not None and live.runner == runner_id and live.attempt == job[2]
+
+
+def _find(state: State, number: int, index: int) -> tuple[BatchState, int] | None:
+    batch = state.batches.get(number)
+    if batch is None:
+        return None
+    pos = index - 1 if batch.ranges is None and 1 <= index <= batch.count else batch.position(index)
+    return None if pos is None else (batch, pos)
+
+
+def _give_back(state: State, decision: Decision, runner: RunnerState, jobs: list[tuple[int, int]], seq: int, why: str) -> None:
+    """Leases that were never started: back to the queue, or to where somebody wants them."""
+    rows: list[tuple[int, int, str, float | None, int]] = []
+    holds = []
+    for number, pos in jobs:
+        batch = state.batches[number]
+        if batch.states[pos] == KILLING:
+            rows.append((number, pos, "abort", None, 0))
+            attempt = batch.live[pos].attempt
+            decision.results.append(
+                Result(number, pos, attempt, "ABORTED", None, None, "killed", runner.id, runner.host, None, None, note="killed before it started")
+            )
+            decision.reconsider.update(_watching(state, batch))
+            continue
+        old = batch.states[pos]
+        rows.append((number, pos, "return" if old in (STARTING, MISSING) else "requeue", None, 0))
+        if old not in (STARTING, MISSING):
+            decision.reconsider.add(number)
+        if pos in batch.hold_wanted:
+            holds.append((number, pos))
+    if rows:
+        decision.events.append(ev.Ended(runner.id, rows, "nothing", why, seq))
+    decision.events.extend(ev.Moved(number, "hold", [pos, pos + 1], "held") for number, pos in holds)
+
+
+def _resume(state: State, decision: Decision, runner: RunnerState, without: set[tuple[int, int]]) -> None:
+    """The runner is back, and so are its jobs."""
+    decision.events.append(ev.RunnerMoved(runner.id, "resume", "it is back"))
+    if runner.drain_wanted:
+        decision.events.append(ev.RunnerMoved(runner.id, "drain", "it was draining"))
+    by_batch: dict[int, list[int]] = {}
+    for number, pos in runner.jobs:
+        if (number, pos) not in without and state.batches[number].states[pos] == MISSING:
+            by_batch.setdefault(number, []).extend((pos, pos + 1))
+    decision.events.extend(ev.Moved(number, "resume", spans) for number, spans in by_batch.items())
+
+
+def _contact(state: State, runner_id: str, session: int, got: int, clock: float, at: At) -> RunnerState | None:
+    """Note a sign of life; None if the message belongs to no present session."""
+    runner = state.runners.get(runner_id)
+    if runner is None or runner.session != session or runner.state in ("CLOSED", "EXPIRED"):
+        return None
+    runner.contact = at.mono
+    runner.clock = max(runner.clock, clock)
+    if got > runner.got:
+        runner.got = got
+        for number in [number for number in runner.unacked if number <= got]:
+            del runner.unacked[number]
+    return runner
+
+
+def back(state: State, runner_id: str, session: int) -> Decision:
+    """The events by which a MISSING runner that speaks in its present session is back; empty for any other."""
+    decision = Decision()
+    runner = state.runners.get(runner_id)
+    if runner is not None and runner.state == "MISSING" and runner.session == session:
+        _resume(state, decision, runner, set())
+    return decision
+
+
+def touch(state: State, stimulus: Touch) -> Decision:
+    """Not an event; but the moment to repeat what it did not get."""
+    decision = Decision()
+    runner = _contact(state, stimulus.runner, stimulus.session, stimulus.got, stimulus.clock, stimulus.at)
+    if runner is None:
+        return decision
+    for number, (sent, jobs, slots) in runner.unacked.items():
+        if sent + state.settings.resend_s <= stimulus.at.mono:
+            decision.effects.append(Lease(runner.id, runner.session, number, runner.clock, jobs, slots))
+    decision.effects.extend(standing_orders(state, runner))
+    return decision
+
+
+def standing_orders(state: State, runner: RunnerState) -> list[Order]:
+    """Orders that hold until a report settles them."""
+    kills, recalls = [], []
+    for number, pos in runner.jobs:
+        batch = state.batches[number]
+        if batch.states[pos] == KILLING:
+            kills.append((number, batch.index(pos), batch.live[pos].attempt))
+        elif pos in batch.hold_wanted and (batch.hold_wanted[pos] or batch.states[pos] == STARTING):
+            where = kills if batch.hold_wanted[pos] else recalls
+            where.append((number, batch.index(pos), batch.live[pos].attempt))
+    out = []
+    if kills:
+        out.append(Order(runner.id, runner.session, "kill", kills))
+    if recalls:
+        out.append(Order(runner.id, runner.session, "recall", recalls))
+    if runner.drain_wanted:
+        out.append(Order(runner.id, runner.session, "close", []))
+    return out
+
+
+def report(state: State, stimulus: Report) -> Decision:
+    """Take a report once, in order; a repeat is acknowledged again and changes nothing."""
+    decision = Decision()
+    runner = _contact(state, stimulus.runner, stimulus.session, stimulus.got, stimulus.clock, stimulus.at)
+    if runner is None:
+        return _late_report(state, stimulus)
+    if stimulus.seq <= runner.seq:
+        decision.effects.append(Ack(runner.id, runner.seq))
+        return decision
+    if stimulus.seq != runner.seq + 1:
+        return decision  # one before it is missing: it will be sent again, in order
+    started = []
+    for number, index, attempt in stimulus.started:
+        found = _find(state, number, index)
+        if found is not None:
+            batch, pos = found
+            live = batch.live.get(pos)
+            if live is not None and live.runner == runner.id and live.attempt == attempt and batch.states[pos] == STARTING:
+                started.append((number, pos))
+    if started:
+        decision.events.append(ev.Started(runner.id, started, stimulus.seq))
+    _take_ended(state, decision, runner, stimulus)
+    returned = []
+    for number, index, attempt, _ in stimulus.disclaimed:
+        found = _find(state, number, index)
+        if found is not None and _is_live(state, runner.id, (number, index, attempt)):
+            returned.append((number, found[1]))
+    _give_back(state, decision, runner, returned, stimulus.seq, stimulus.disclaimed[0][3] if returned else "")
+    if not any(getattr(event, "seq", 0) for event in decision.events):
+        decision.events.append(ev.Ended(runner.id, [], seq=stimulus.seq))
+    decision.effects.append(Ack(runner.id, stimulus.seq))
+    return decision
+
+
+def _late_report(state: State, stimulus: Report) -> Decision:
+    """A report from a runner that was given up: shown, acknowledged, and of no effect. From an old session: ignored, it will be repeated in the present one."""
+    decision = Decision()
+    runner = state.runners.get(stimulus.runner)
+    if runner is None or runner.state in ("CLOSED", "EXPIRED"):
+        for row in stimulus.ended:
+            _superseded(state, decision, stimulus.runner, runner.host if runner else None, row)
+        decision.effects.append(Ack(stimulus.runner, stimulus.seq))
+    return decision
+
+
+def _superseded(state: State, decision: Decision, runner_id: str, host: str | None, row: Ended) -> None:
+    found = _find(state, row.batch, row.index)
+    job = format_job(row.batch, row.index)
+    how = f"exit code {row.exit_code}" if row.exit_code is not None else f"signal {row.signal}"
+    decision.events.append(
+        ev.Noted(job, "late result", f"attempt {row.attempt} ended with {how} on {host or runner_id} after it had been given up; this changes nothing")
+    )
+    if found is not None and row.attempt <= found[0].attempts[found[1]]:
+        decision.results.append(_result(found[1], row, "SUPERSEDED", runner_id, host or "", row.reason, "came after it had been given up"))
+
+
+def _result(pos: int, row: Ended, state: str, runner_id: str, host: str, reason: str | None, note: str | None) -> Result:
+    return Result(
+        row.batch, pos, row.attempt, state, row.exit_code, row.signal, reason, runner_id, host, row.started, row.ended, row.cpu_s, row.peak_memory,
+        row.output, note,
+    )
+
+
+def _take_ended(state: State, decision: Decision, runner: RunnerState, stimulus: Report) -> None:
+    """The hot path: what ended, and what becomes of it."""
+    rows: list[tuple[int, int, str, float | None, int]] = []
+    stopped: list[tuple[int, int, str, float | None, int]] = []
+    results, host, runner_id = decision.results, runner.host, runner.id
+    holds: list[tuple[int, int]] = []
+    batch: BatchState | None = None
+    for row in stimulus.ended:
+        number, index = row[0], row[1]
+        if batch is None or batch.id != number:
+            batch = state.batches.get(number)
+        pos = None if batch is None else (index - 1 if batch.ranges is None and 0 < index <= batch.count else batch.position(index))
+        live = None if batch is None or pos is None else batch.live.get(pos)
+        if batch is None or pos is None or live is None or live.runner != runner_id or live.attempt != row[2]:
+            _superseded(state, decision, runner_id, host, row)
+            continue
+        started, ended = row[6], row[7]
+        wall_ms = max(1, int((ended - started) * 1000)) if started is not None and ended is not None and ended >= started else 0
+        if row[3] == 0 and row[5] is None:
+            rows.append((number, pos, "complete", None, wall_ms))
+            outcome, reason = "COMPLETED", None
+        else:
+            verb, outcome, until, counted = _after_failure(state, batch, pos, row, stimulus.at)
+            reason = row[5] or ("signal" if row[4] is not None else "exit")
+            (rows if counted else stopped).append((number, pos, verb, until, wall_ms))
+            if verb == "requeue" and pos in batch.hold_wanted:
+                holds.append((number, pos))
+        results.append(
+            Result(number, pos, row[2], outcome, row[3], row[4], reason, runner_id, host, started, ended, row[8], row[9], row[10], row[11])
+        )
+        if outcome == "RETRIED":
+            decision.reconsider.add(number)
+    for number in {row[0] for row in rows} if state.waiters else ():
+        decision.reconsider.update(_watching(state, state.batches[number]))
+    if rows:
+        decision.events.append(ev.Ended(runner_id, rows, seq=stimulus.seq))
+    if stopped:
+        decision.events.append(ev.Ended(runner_id, stopped, "nothing", seq=stimulus.seq))
+    decision.events.extend(ev.Moved(number, "hold", [pos, pos + 1], "held") for number, pos in holds)
+
+
+def _watching(state: State, batch: BatchState) -> set[int]:
+    """Batches that wait for this one."""
+    out = state.waiters.get(str(batch.id), set())
+    return out | state.waiters.get(f"@{batch.spec.name}", set()) if batch.spec.name else set(out)
+
+
+def _after_failure(state: State, batch: BatchState, pos: int, row: Ended, at: At) -> tuple[str, str, float | None, bool]:
+    """(verb, state of the attempt, not before, whether it counts) for an attempt that did not succeed."""
+    if batch.states[pos] == KILLING:
+        return ("complete", "COMPLETED", None, True) if row.exit_code == 0 else ("abort", "ABORTED", None, True)
+    if batch.hold_wanted.get(pos) or row.reason == "runner-stopped":
+        return "requeue", "RETRIED", None, False
+    if row.exit_code in FINAL_CODES or row.reason in FINAL_REASONS:
+        return "fail", "FAILED", None, True
+    template = batch.spec.templates[batch.template_of(pos)]
+    failures = batch.failures.get(pos, 0)
+    if failures < template.retries:
+        return "requeue", "RETRIED", at.wall + backoff(state, failures), True
+    return "fail", "FAILED", None, True
+
+
+def backoff(state: State, failures: int) -> float:
+    """Seconds to wait before the next try: doubling, bounded, with chance so that failures do not march in step."""
+    settings = state.settings
+    delay = min(settings.backoff_most_s, settings.backoff_first_s * 2.0 ** min(max(failures, 0), 60))
+    return delay + state.random() * settings.backoff_jitter_s
+
+
+def bye(state: State, stimulus: RunnerBye) -> Decision:
+    """A runner leaves."""
+    decision = Decision()
+    runner = state.runners.get(stimulus.runner)
+    if runner is None or runner.session != stimulus.session or runner.state in ("CLOSED", "EXPIRED"):
+        return decision
+    _give_back(state, decision, runner, list(runner.jobs), 0, "the runner left without starting it")
+    decision.events.append(ev.RunnerMoved(runner.id, "close", stimulus.reason))
+    return decision
+
+
+def disconnected(state: State, stimulus: Disconnected) -> Decision:
+    """No evidence of anything; but a good moment to ask the driver."""
+    runner = state.runners.get(stimulus.runner)
+    if runner is not None and runner.session == stimulus.session:
+        runner.connected = False
+    return Decision()

@@ -1,0 +1,84 @@
+"""Which jobs a selector means, as ranges of positions."""
+
+import re
+from collections.abc import Iterable, Iterator
+
+from rota.core.dependencies import spans_of
+from rota.core.state import BatchState, State
+from rota.core.tables import JOB_STATES, REMOVED
+from rota.model.errors import NotFoundError
+from rota.model.job import format_job
+from rota.model.selector import Selector
+
+__all__ = ["by_state", "select", "states_pattern"]
+
+
+def select(state: State, selector: Selector) -> Iterator[tuple[BatchState, int, int]]:
+    """(batch, low, high) for every stretch of jobs that the batch and name words allow, whatever their states."""
+    numbers = _batches(state, selector)
+    if not selector.spans:
+        for number in numbers:
+            yield state.batches[number], 0, state.batches[number].count
+        return
+    named = set(numbers)
+    for number, first, last in selector.spans:
+        if number not in named:
+            continue
+        batch = state.batches[number]
+        low = 0 if first is None else _at_or_after(batch, first)
+        high = batch.count if last is None else _at_or_after(batch, last + 1)
+        if first is not None and first == last and low == high:
+            raise NotFoundError(f"there is no job {format_job(number, first)}")
+        if low < high:
+            yield batch, low, high
+
+
+def _batches(state: State, selector: Selector) -> list[int]:
+    for number, _, _ in selector.spans:
+        if number not in state.batches:
+            raise NotFoundError(f"there is no batch {number}")
+    numbers = sorted({span[0] for span in selector.spans}) if selector.spans else list(state.batches)
+    if selector.names:
+        named: set[int] = set()
+        for name in selector.names:
+            if name not in state.names:
+                raise NotFoundError(f"nothing is named '{name}'")
+            named.update(state.names[name])
+        numbers = [number for number in numbers if number in named]
+    return numbers
+
+
+def _at_or_after(batch: BatchState, index: int) -> int:
+    """The first position whose number is at least `index`."""
+    low, high = 0, batch.count
+    while low < high:
+        middle = (low + high) // 2
+        if batch.index(middle) < index:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def states_pattern(states: Iterable[int]) -> re.Pattern[bytes]:
+    """Matches runs of these state bytes."""
+    return re.compile(b"[" + b"".join(re.escape(bytes((number,))) for number in sorted(states)) + b"]+")
+
+
+def wanted_states(selector: Selector) -> frozenset[int]:
+    """The state bytes that the selector's state words allow; tombstones never."""
+    if not selector.states:
+        return frozenset(range(REMOVED))
+    return frozenset(JOB_STATES.index(name) for name in selector.states)
+
+
+def by_state(state: State, selector: Selector, states: Iterable[int]) -> Iterator[tuple[BatchState, list[int]]]:
+    """(batch, spans) of the selected jobs that are in one of these states."""
+    allowed = frozenset(states) & wanted_states(selector)
+    if not allowed:
+        return
+    pattern = states_pattern(allowed)
+    for batch, low, high in select(state, selector):
+        spans = spans_of(batch, pattern, low, high)
+        if spans:
+            yield batch, spans

@@ -1,0 +1,227 @@
+"""The state as bytes, and back: what a checkpoint keeps so that a restart need not fold the whole log.
+
+A batch is written only when it changed: one record for what is small (chunk number -1) and one per changed stretch of jobs. What cannot be
+derived is kept; indices, queues and counts are rebuilt.
+"""
+
+from array import array
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from rota.core.evolve import bind, evolve, place_runner, push_ready, restore_slots
+from rota.core.selection import states_pattern
+from rota.core.state import COLUMN_CHUNK, BatchState, Live, RunnerState, Settings, State
+from rota.core.tables import JOB_STATES, PENDING
+from rota.model.allocation import Allocation
+from rota.model.batch import BatchSpec
+from rota.model.events import Entry
+from rota.model.needs import Amounts
+from rota.model.shape import Shape
+from rota.schedule.view import Limit
+
+__all__ = ["ColumnRow", "restore", "take_columns", "take_snapshot"]
+
+ColumnRow = tuple[int, int, bytes, bytes]
+"""(batch, chunk, states, attempts); chunk -1: the batch's own record, in `states`."""
+
+
+class _Runner(Struct, array_like=True):
+    id: str
+    state: str
+    allocation: str | None
+    connect: int
+    session: int
+    host: str
+    pid: int
+    capacity: Amounts
+    tags: tuple[str, ...]
+    until: float | None
+    output: str
+    site: str
+    seq: int
+    slots: dict[str, int]
+    drain_wanted: bool
+
+
+class _Batch(Struct, array_like=True):
+    spec: BatchSpec
+    key: str
+    submitted: float
+    env: str | None
+    runs: list[int] | None
+    live: list[tuple[int, str, str]] = field(default_factory=list)
+    failures: dict[int, int] = field(default_factory=dict)
+    losses: dict[int, int] = field(default_factory=dict)
+    until: dict[int, float] = field(default_factory=dict)
+    hold_wanted: dict[int, bool] = field(default_factory=dict)
+    blocked: bool = False
+    omitted_why: str | None = None
+    shapes: list[int] = field(default_factory=list)
+
+
+class _Snapshot(Struct):
+    mode: str
+    next_batch: int
+    next_allocation: int
+    shapes: list[Shape]
+    runners: list[_Runner]
+    allocations: list[Allocation]
+    limits: dict[str, int | None]
+    version: int = 1
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_snapshot = msgspec.msgpack.Decoder(_Snapshot).decode
+_decode_batch = msgspec.msgpack.Decoder(_Batch).decode
+
+
+def take_snapshot(state: State) -> bytes:
+    """The part of the state that is not in batches. Runners and allocations that are over are left behind."""
+    live = {runner.allocation for runner in state.runners.values() if runner.state not in ("CLOSED", "EXPIRED")}
+    kept = sorted((a for a in state.allocations.values() if a.state.endswith("ED") and a.id not in live), key=lambda a: int(a.id[1:]))[-100:]
+    names = {a.id for a in kept}
+    return _encode(
+        _Snapshot(
+            state.mode,
+            state.next_batch,
+            state.next_allocation,
+            [shape.shape for shape in state.shapes],
+            [_runner_record(runner) for runner in state.runners.values() if runner.state not in ("CLOSED", "EXPIRED") or runner.allocation in names],
+            [a for a in state.allocations.values() if a.state.endswith("ING") or a.id in live or a.id in names],
+            {name: limit.count for name, limit in state.limits.items() if not name.startswith("#")},
+        )
+    )
+
+
+def _runner_record(runner: RunnerState) -> _Runner:
+    return _Runner(
+        runner.id, runner.state, runner.allocation, runner.connect, runner.session, runner.host, runner.pid, runner.capacity, runner.tags,
+        runner.until, runner.output, runner.site, runner.seq, runner.slots, runner.drain_wanted,
+    )
+
+
+def take_columns(state: State) -> Iterator[ColumnRow]:
+    """Everything in batches that changed since the last call."""
+    for number in sorted(state.dirty_batches):
+        batch = state.batches[number]
+        record = _Batch(
+            batch.spec, batch.key, batch.submitted, batch.env, _runs(batch), [(pos, live.runner, live.slot) for pos, live in batch.live.items()],
+            batch.failures, batch.losses, batch.until, batch.hold_wanted, batch.blocked, batch.omitted_why, batch.shapes,
+        )
+        yield number, -1, _encode(record), b""
+        for chunk in sorted(batch.dirty):
+            low, high = chunk * COLUMN_CHUNK, (chunk + 1) * COLUMN_CHUNK
+            yield number, chunk, bytes(batch.states[low:high]), batch.attempts[low:high].tobytes()
+        batch.dirty.clear()
+    state.dirty_batches.clear()
+
+
+def _runs(batch: BatchState) -> list[int] | None:
+    if batch.templates is None:
+        return None
+    out: list[int] = []
+    for template, low, high in batch.runs(0, batch.count):
+        out += (template, high - low)
+    return out
+
+
+def restore(settings: Settings, seed: int, snapshot: bytes | None, seq: int, columns: Iterable[ColumnRow], tail: Iterable[Entry]) -> State:
+    """The state as of the last entry."""
+    state = State(settings, seed)
+    live: list[tuple[BatchState, int, str, str]] = []
+    if snapshot is not None:
+        kept = _decode_snapshot(snapshot)
+        _restore_small(state, kept)
+        _restore_batches(state, columns, live)
+        _restore_live(state, kept, live)
+        state.seq = seq
+    for entry in tail:
+        assert entry.seq == state.seq + 1, f"entry {entry.seq} follows {state.seq}"
+        evolve(state, entry.event)
+    return state
+
+
+def _restore_small(state: State, kept: _Snapshot) -> None:
+    state.mode = kept.mode
+    state.next_batch = kept.next_batch
+    state.next_allocation = kept.next_allocation
+    for shape in kept.shapes:
+        state.shape_number(shape)
+    for name, count in kept.limits.items():
+        state.limits[name] = Limit(count, 0)
+    for allocation in kept.allocations:
+        state.allocations[allocation.id] = allocation
+
+
+def _restore_batches(state: State, columns: Iterable[ColumnRow], live: list[tuple[BatchState, int, str, str]]) -> None:
+    pending = states_pattern((PENDING,))
+    records: dict[int, BatchState] = {}
+    for number, chunk, states, attempts in sorted(columns, key=lambda row: (row[0], row[1])):
+        if chunk == -1:
+            record = _decode_batch(states)
+            batch = BatchState(number, record.spec, record.key, record.submitted, record.env, record.runs)
+            records[number] = batch
+            batch.failures, batch.losses, batch.until = record.failures, record.losses, record.until
+            batch.hold_wanted, batch.blocked, batch.omitted_why = record.hold_wanted, record.blocked, record.omitted_why
+            live.extend((batch, pos, runner, slot) for pos, runner, slot in record.live)
+            continue
+        low = chunk * COLUMN_CHUNK
+        records[number].states[low : low + len(states)] = states
+        records[number].attempts[low : low + len(states)] = array("H", attempts)
+    for batch in records.values():
+        state.batches[batch.id] = batch
+        state.keys[batch.key] = batch.id
+        if batch.spec.name:
+            state.names.setdefault(batch.spec.name, []).append(batch.id)
+        bind(state, batch)
+        batch.counts = [batch.states.count(number) for number in range(len(JOB_STATES))]
+        for pos, until in batch.until.items():
+            state.timers.append((until, batch.id, pos))
+        if batch.counts[PENDING]:
+            for match in pending.finditer(batch.states):
+                push_ready(state, batch, *match.span())
+    state.timers.sort()
+
+
+def _restore_live(state: State, kept: _Snapshot, live: list[tuple[BatchState, int, str, str]]) -> None:
+    for record in kept.runners:
+        runner = state.runners[record.id] = RunnerState(record.id)
+        for name in (
+            "state", "allocation", "connect", "session", "host", "pid", "capacity", "tags", "until", "output", "site", "seq", "drain_wanted",
+        ):
+            setattr(runner, name, getattr(record, name))
+        if runner.state not in ("CLOSED", "EXPIRED"):
+            place_runner(state, runner)
+    for batch, pos, runner_id, slot in live:
+        runner = state.runners[runner_id]
+        batch.live[pos] = Live(runner_id, slot, batch.attempts[pos])
+        runner.jobs[batch.id, pos] = None
+        runner.held[slot] = runner.held.get(slot, 0) + 1
+    for record in kept.runners:
+        for slot, count in record.slots.items():
+            restore_slots(state, state.runners[record.id], slot, count)
+
+
+def durable_view(state: State) -> dict[str, Any]:
+    """Everything that must be equal after a restart, for comparison in tests and invariants."""
+    return {
+        "mode": state.mode,
+        "batches": {
+            batch.id: (
+                bytes(batch.states), batch.attempts.tobytes(), sorted((pos, live.runner, live.slot, live.attempt) for pos, live in batch.live.items()),
+                batch.failures, batch.losses, batch.until, batch.hold_wanted, batch.counts, [queue.count for queue in batch.queues],
+            )
+            for batch in state.batches.values()
+        },
+        "runners": {
+            runner.id: (runner.state, runner.session, runner.seq, runner.slots, runner.held, sorted(runner.jobs))
+            for runner in state.runners.values()
+            if runner.state not in ("CLOSED", "EXPIRED")
+        },
+        "allocations": {a.id: (a.state, a.native_id) for a in state.allocations.values() if a.state.endswith("ING")},
+        "limits": {name: limit for name, limit in state.limits.items() if limit.count is not None or limit.used},
+        "used": {name: used for name, used in state.ledger.used.items() if used != Amounts()},
+    }

@@ -1,0 +1,290 @@
+"""The state: everything the core knows. Changed only by `evolve`, from events; what is volatile (contact, clocks) is marked so.
+
+A batch of a million jobs is a few arrays, not a million objects; only what differs from its neighbours gets an entry in a dict.
+"""
+
+import heapq
+from array import array
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from rota.core.ready import ReadyQueue
+from rota.core.tables import JOB_STATES, SETTLED, WAITING
+from rota.model.allocation import Allocation
+from rota.model.batch import BatchSpec, index_at, position_of
+from rota.model.location import Kind, Location
+from rota.model.needs import Amounts
+from rota.model.shape import Shape
+from rota.model.verdict import Verdict
+from rota.schedule.demand import SiteView
+from rota.schedule.ledger import Ledger
+from rota.schedule.pipeline import Memo
+from rota.schedule.view import Limit
+
+__all__ = ["BatchState", "Live", "RunnerState", "Settings", "ShapeState", "State"]
+
+COLUMN_CHUNK = 65_536
+
+
+class Settings(Struct, frozen=True):
+    """Numbers that the core goes by; times in seconds."""
+
+    touch_s: float = 15
+    missing_s: float = 60
+    start_by_s: float = 120
+    rerun_s: float = 600
+    losses: int = 5
+    backoff_first_s: float = 30
+    backoff_most_s: float = 1800
+    backoff_jitter_s: float = 30
+    ahead_s: float = 0.05
+    """Depth of leases ahead: so much work."""
+    ahead_below_s: float = 1.0
+    """No leases ahead for jobs that take longer than this."""
+    lease_most: int = 512
+    """Jobs in one lease message."""
+    site_retry_s: float = 5
+    """How long a site that failed is left alone, doubling to `site_retry_most_s`."""
+    site_retry_most_s: float = 300
+    resend_s: float = 5
+    sample: int = 5
+    """How many job ids an answer shows as examples."""
+
+
+class Live:
+    """The live attempt of one job."""
+
+    __slots__ = ("attempt", "runner", "slot")
+
+    def __init__(self, runner: str, slot: str, attempt: int) -> None:
+        self.runner = runner
+        self.slot = slot
+        self.attempt = attempt
+
+
+class BatchState:
+    """One batch: columns for all its jobs, and an overlay for what differs."""
+
+    __slots__ = (
+        "attempts", "blocked", "counts", "count", "dirty", "env", "failures", "hold_wanted", "id", "key", "live", "losses", "omitted_why", "queues",
+        "ranges", "shapes", "spec", "states", "submitted", "templates", "until",
+    )
+
+    def __init__(self, batch: int, spec: BatchSpec, key: str, submitted: float, env: str | None, runs: list[int] | None) -> None:
+        self.id = batch
+        self.spec = spec
+        self.key = key
+        self.submitted = submitted
+        self.env = env
+        self.count = spec.count
+        self.ranges = spec.ranges
+        self.states = bytearray(spec.count)
+        self.attempts = array("H", bytes(2 * spec.count))
+        self.counts = [0] * len(JOB_STATES)
+        self.counts[WAITING] = spec.count
+        self.templates = _column(runs) if runs is not None and len(spec.templates) > 1 else None
+        self.shapes: list[int] = []
+        """Shape number of each template."""
+        self.queues = [ReadyQueue() for _ in spec.templates]
+        self.live: dict[int, Live] = {}
+        self.failures: dict[int, int] = {}
+        """Failed attempts that count against `retries`, since the job was last (re)opened."""
+        self.losses: dict[int, int] = {}
+        self.until: dict[int, float] = {}
+        """Not before this wall-clock time."""
+        self.hold_wanted: dict[int, bool] = {}
+        """Leased jobs that are to be held once they are back; True: they are to be stopped for it."""
+        self.blocked = bool(spec.after) or spec.not_before is not None
+        """True until its dependencies are met and its time has come."""
+        self.omitted_why: str | None = None
+        self.dirty: set[int] = set()
+        """Chunks changed since the last checkpoint."""
+
+    def template_of(self, pos: int) -> int:
+        """Number of the job's template."""
+        return self.templates[pos] if self.templates is not None else 0
+
+    def index(self, pos: int) -> int:
+        """The number that people see."""
+        return pos + 1 if self.ranges is None else index_at(self.ranges, pos)
+
+    def position(self, index: int) -> int | None:
+        """Position of a number that people see."""
+        return position_of(self.ranges, self.count, index)
+
+    def runs(self, low: int, high: int) -> Iterator[tuple[int, int, int]]:
+        """(template, low, high) for each stretch of equal templates."""
+        templates = self.templates
+        if templates is None:
+            yield 0, low, high
+            return
+        start = low
+        for pos in range(low + 1, high + 1):
+            if pos == high or templates[pos] != templates[start]:
+                yield templates[start], start, pos
+                start = pos
+
+    @property
+    def unsettled(self) -> int:
+        """How many jobs are not settled."""
+        return sum(self.counts[:SETTLED])
+
+
+def _column(runs: list[int]) -> "array[int]":
+    column = array("H")
+    for template, count in zip(runs[::2], runs[1::2], strict=True):
+        column.extend(array("H", [template]) * count)
+    return column
+
+
+class ShapeState:
+    """A shape and what waits for it."""
+
+    __slots__ = ("heads", "id", "left", "mean_s", "ready", "shape", "verdicts")
+
+    def __init__(self, number: int, shape: Shape) -> None:
+        self.id = number
+        self.shape = shape
+        self.ready = 0
+        self.heads: list[tuple[int, int, int]] = []
+        """(-priority, batch, template) of queues that may have something; stale entries are skipped."""
+        self.mean_s: float | None = None
+        """Recent mean wall time: a hint for leases ahead, not part of the durable state."""
+        self.verdicts: list[Verdict] = []
+        """Why its jobs did not all start at the last pass."""
+        self.left = 0
+
+    def head(self, batches: dict[int, BatchState]) -> tuple[int, int, ReadyQueue] | None:
+        """(batch, template, queue) that is next, or None."""
+        while self.heads:
+            _, batch, template = self.heads[0]
+            queue = batches[batch].queues[template]
+            if queue.count > 0:
+                return batch, template, queue
+            heapq.heappop(self.heads)
+            queue.listed = False
+        return None
+
+
+class RunnerState:
+    """A runner: durable part first, volatile part after."""
+
+    __slots__ = (
+        "allocation", "capacity", "clock", "connect", "connected", "contact", "drain_wanted", "got", "held", "host", "id", "idle_since", "jobs", "lease_n",
+        "location", "output", "pid", "seq", "session", "site", "slots", "state", "tags", "unacked", "until",
+    )
+
+    def __init__(self, runner: str) -> None:
+        self.id = runner
+        self.state = ""
+        self.allocation: str | None = None
+        self.connect = 0
+        self.session = 0
+        self.host = ""
+        self.pid = 0
+        self.capacity = Amounts()
+        self.tags: tuple[str, ...] = ()
+        self.until: float | None = None
+        self.output = ""
+        self.site = ""
+        self.location = ""
+        self.seq = 0
+        """Number of the last report that was taken."""
+        self.slots: dict[str, int] = {}
+        self.held: dict[str, int] = {}
+        """Leases per slot name."""
+        self.jobs: dict[tuple[int, int], None] = {}
+        """Live attempts here, by (batch, position), in order of lease."""
+        self.drain_wanted = False
+        # volatile
+        self.connected = False
+        self.contact = 0.0
+        self.idle_since = 0.0
+        self.clock = 0.0
+        self.lease_n = 0
+        self.got = 0
+        self.unacked: dict[int, tuple[float, list[tuple[int, int, int, str]], dict[str, int]]] = {}
+        """Lease messages that the runner has not confirmed: number → (sent, jobs, slots)."""
+
+
+class SiteState(Struct):
+    """A site. Not durable: told anew at every start from configuration and driver."""
+
+    name: str
+    node: Amounts
+    tags: tuple[str, ...] = ()
+    most: int = 1
+    linger_s: float = 60
+    closed_until: float = 0
+    failures: int = 0
+    why: str | None = None
+
+
+class State:
+    """The whole."""
+
+    def __init__(self, settings: Settings, seed: int = 1) -> None:
+        self.settings = settings
+        self.seq = 0
+        """Number of the last event."""
+        self.mode = "serving"
+        self.batches: dict[int, BatchState] = {}
+        self.keys: dict[str, int] = {}
+        self.names: dict[str, list[int]] = {}
+        self.next_batch = 1
+        self.next_allocation = 1
+        self.shapes: list[ShapeState] = []
+        self.shape_numbers: dict[Shape, int] = {}
+        self.runners: dict[str, RunnerState] = {}
+        self.allocations: dict[str, Allocation] = {}
+        self.sites: dict[str, SiteState] = {}
+        self.limits: dict[str, Limit] = {}
+        self.ledger = Ledger()
+        self.waiters: dict[str, set[int]] = {}
+        """Dependency target (batch number or @name) → batches that wait for it."""
+        self.timers: list[tuple[float, int, int]] = []
+        """(wall clock, batch, position or -1) of what waits for its time."""
+        self.rng = seed & (2**64 - 1) or 1
+        # indices and volatile things
+        self.dirty_batches: set[int] = set()
+        self.memo: Memo = {}
+        self.place_kinds: dict[tuple[object, ...], int] = {}
+        self.replan = True
+        """Something changed that the scheduler should look at."""
+        self.parked: list[int] = []
+        self.safety_at = 0.0
+
+    def shape_number(self, shape: Shape) -> int:
+        """Intern a shape."""
+        number = self.shape_numbers.get(shape)
+        if number is None:
+            number = self.shape_numbers[shape] = len(self.shapes)
+            self.shapes.append(ShapeState(number, shape))
+        return number
+
+    def random(self) -> float:
+        """The next number in [0, 1) of the core's own generator (splitmix64): chance is part of the state."""
+        self.rng = (self.rng + 0x9E3779B97F4A7C15) & (2**64 - 1)
+        mixed = self.rng
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
+        return float((mixed ^ (mixed >> 31)) >> 11) / float(1 << 53)
+
+    def site_views(self) -> list[SiteView]:
+        """Sites for the demand and for refusals at submission."""
+        live: dict[str, int] = {}
+        for allocation in self.allocations.values():
+            if allocation.state.endswith("ING"):
+                live[allocation.site] = live.get(allocation.site, 0) + 1
+        return [
+            SiteView(site.name, site.node, site.tags, live.get(site.name, 0), site.most, site.closed_until) for site in self.sites.values()
+        ]
+
+    def ensure_site_location(self, site: str) -> None:
+        """The root of a site's tree; its capacity is set when the driver tells it."""
+        known = self.sites.get(site)
+        capacity = known.node if known is not None and known.most == 1 else None
+        have = self.ledger.locations.get(site)
+        if have is None or have.capacity != capacity:
+            self.ledger.add(Location(site, Kind.SITE, None, capacity, True, known.tags if known else (), None, site))

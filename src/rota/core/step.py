@@ -1,0 +1,93 @@
+"""The core: step by step from stimuli to events and effects. Pure: no clock, no file, no socket, no chance but its own."""
+
+from typing import Any
+
+from msgspec import Struct, field
+
+from rota.core.deadlines import next_deadline, tick
+from rota.core.decide import decide
+from rota.core.decision import Decision
+from rota.core.dependencies import consequences
+from rota.core.effects import Effect
+from rota.core.evolve import evolve
+from rota.core.planning import plan
+from rota.core.react import react, restart_effects
+from rota.core.reports import back
+from rota.core.state import Settings, State
+from rota.core.stimuli import At, Report, Stimulus, Tick, Touch
+from rota.core.tables import SETTLED
+from rota.model.events import Event
+from rota.model.job import Result
+
+__all__ = ["Core", "Step"]
+
+
+class Step(Struct):
+    """What one stimulus led to. The shell makes `events` and `results` durable, then performs `effects` and gives `reply`."""
+
+    events: list[Event] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
+    reply: dict[str, Any] = field(default_factory=dict)
+
+
+class Core:
+    """The only place that decides."""
+
+    def __init__(self, settings: Settings, seed: int = 1, state: State | None = None) -> None:
+        self.state = state if state is not None else State(settings, seed)
+        self.last_tick: float | None = None
+
+    def step(self, stimulus: Stimulus) -> Step:
+        """Decide, apply, react. Raises a RotaError for a refusal; then nothing has changed."""
+        state = self.state
+        events: list[Event] = []
+        results: list[Result] = []
+        if isinstance(stimulus, Tick):
+            last = stimulus.at.mono if self.last_tick is None else self.last_tick
+            self.last_tick = stimulus.at.mono
+            decision = tick(state, stimulus, last)
+        else:
+            if isinstance(stimulus, Report | Touch):
+                self._apply(back(state, stimulus.runner, stimulus.session), events)
+            decision = decide(state, stimulus)
+        self._apply(decision, events)
+        results += decision.results
+        self._follow(decision.reconsider, stimulus.at, events)
+        effects = [*react(state, events, stimulus.at), *decision.effects]
+        return Step(events, results, effects, decision.reply)
+
+    def schedule(self, at: At) -> Step:
+        """The scheduling pass, if anything has changed since the last."""
+        if not self.state.replan:
+            return Step()
+        events = plan(self.state, at)
+        return Step(events, [], react(self.state, events, at))
+
+    def restart(self, at: At) -> list[Effect]:
+        """Call once after loading: every deadline gets its full grace again."""
+        self.state.replan = True
+        return restart_effects(self.state, at)
+
+    def next_deadline(self, at: At) -> float:
+        """Monotonic time at which a Tick is due."""
+        return next_deadline(self.state, at)
+
+    def _apply(self, decision: Decision, events: list[Event]) -> None:
+        for event in decision.events:
+            evolve(self.state, event)
+            events.append(event)
+
+    def _follow(self, reconsider: set[int], at: At, events: list[Event]) -> None:
+        """What follows for batches that wait: iterative, so that a chain of any length settles without recursion."""
+        state = self.state
+        queue = sorted(reconsider)
+        while queue:
+            batch = state.batches[queue.pop(0)]
+            if batch.counts[0] or batch.counts[2]:
+                for event in consequences(state, batch, at.wall):
+                    evolve(state, event)
+                    events.append(event)
+            if sum(batch.counts[:SETTLED]) == 0:
+                waiters = state.waiters.get(str(batch.id), set()) | state.waiters.get(f"@{batch.spec.name}", set())
+                queue.extend(sorted(waiter for waiter in waiters if state.batches[waiter].counts[0] or state.batches[waiter].counts[2]))

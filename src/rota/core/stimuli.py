@@ -1,0 +1,170 @@
+"""Stimuli: everything that can happen. Each carries `at` (wall and monotonic clock) and `by` (who)."""
+
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from rota.model.batch import BatchSpec
+from rota.model.needs import Amounts
+from rota.model.selector import Selector
+
+__all__ = [
+    "AllocationSeen",
+    "At",
+    "ChangeJobs",
+    "Disconnected",
+    "Greet",
+    "Report",
+    "RunnerBye",
+    "SetLimit",
+    "SetMode",
+    "SiteSeen",
+    "Stimulus",
+    "Submit",
+    "Tick",
+    "Touch",
+]
+
+
+class At(NamedTuple):
+    """A moment on both clocks. Deadlines between machines and people use `wall`, lapses use `mono`."""
+
+    wall: float
+    mono: float
+
+
+class Stimulus(Struct, kw_only=True):
+    """Anything that happens."""
+
+    at: At
+    by: str = "rota"
+
+
+class Submit(Stimulus, kw_only=True):
+    """A client adds a batch."""
+
+    spec: BatchSpec
+    key: str
+    stage: str | None = None
+    env: str | None = None
+    runs: list[int] | None = None
+    limits: dict[str, int] | None = None
+
+
+class ChangeJobs(Stimulus, kw_only=True):
+    """A client's kill, hold, release, retry or remove."""
+
+    what: str
+    selector: Selector
+    dry_run: bool = False
+    stop: bool = False
+    """hold: running ones too."""
+    confirm_dead: bool = False
+    """kill: what is MISSING is dead, the user knows it."""
+
+
+class SetMode(Stimulus, kw_only=True):
+    """pause, resume, drain."""
+
+    mode: str
+
+
+class SetLimit(Stimulus, kw_only=True):
+    """A named limit is set, or taken away with None."""
+
+    name: str
+    count: int | None
+
+
+class Greet(Stimulus, kw_only=True):
+    """A runner opened a connection."""
+
+    runner: str
+    allocation: str | None
+    connect: int
+    clock: float
+    host: str
+    pid: int
+    capacity: Amounts
+    tags: tuple[str, ...] = ()
+    until: float | None = None
+    output: str = ""
+    held: list[tuple[int, int, int]]
+    """(batch, index, attempt)."""
+
+
+class Ended(NamedTuple):
+    """One row of a runner's report."""
+
+    batch: int
+    index: int
+    attempt: int
+    exit_code: int | None
+    signal: int | None
+    reason: str | None
+    started: float | None
+    ended: float | None
+    cpu_s: float | None
+    peak_memory: int | None
+    output: str | None
+    note: str | None
+
+
+class Report(Stimulus, kw_only=True):
+    """A runner tells what started, ended, or will not be started."""
+
+    runner: str
+    session: int
+    seq: int
+    got: int
+    clock: float
+    started: list[tuple[int, int, int]] = []
+    ended: list[Ended] = []
+    disclaimed: list[tuple[int, int, int, str]] = []
+
+
+class Touch(Stimulus, kw_only=True):
+    """A runner lives."""
+
+    runner: str
+    session: int
+    got: int
+    clock: float
+
+
+class RunnerBye(Stimulus, kw_only=True):
+    """A runner leaves with nothing held."""
+
+    runner: str
+    session: int
+    reason: str
+
+
+class Disconnected(Stimulus, kw_only=True):
+    """A runner's connection is gone. That says nothing about the runner."""
+
+    runner: str
+    session: int
+
+
+class SiteSeen(Stimulus, kw_only=True):
+    """A site is there, with nodes of this size."""
+
+    site: str
+    node: Amounts
+    tags: tuple[str, ...] = ()
+    most: int = 1
+    linger_s: float = 60
+
+
+class AllocationSeen(Stimulus, kw_only=True):
+    """A driver's word on an allocation: a verb of the allocation table, or `unsure`."""
+
+    id: str
+    verb: str
+    native_id: str | None = None
+    reason: str | None = None
+
+
+class Tick(Stimulus, kw_only=True):
+    """Time has passed."""

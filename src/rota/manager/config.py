@@ -1,0 +1,95 @@
+"""The configuration file: `$ROTA_HOME/config.toml`, no code in it.
+
+Every setting has a default, so that no file is needed on one machine. An unknown key is an error that names it: a typo must not
+silently mean the default.
+"""
+
+import os
+import tomllib
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct, field
+
+from rota.model.amounts import parse_cores, parse_duration, parse_size
+from rota.model.errors import UsageError
+
+__all__ = ["Config", "SiteConfig", "load_config"]
+
+
+class SiteConfig(Struct, forbid_unknown_fields=True, rename={"memory_text": "memory", "cores_text": "cores"}):
+    """One `[site.NAME]` table."""
+
+    driver: str = "local"
+    mode: Literal["runners", "direct"] = "runners"
+    cores_text: str | int | None = None
+    """What rota may use there; None: what the driver finds."""
+    memory_text: str | None = None
+    tags: list[str] = field(default_factory=list)
+    setup: str | None = None
+    """A file sourced before every job there."""
+    linger: str = "60s"
+    launcher: Literal["auto", "none"] = "auto"
+    options: dict[str, Any] = field(default_factory=dict)
+    """The driver's own."""
+
+    @property
+    def cores(self) -> int | None:
+        """Millicores, or None."""
+        return None if self.cores_text is None else parse_cores(str(self.cores_text))[0]
+
+    @property
+    def memory(self) -> int | None:
+        """Bytes, or None."""
+        return None if self.memory_text is None else parse_size(self.memory_text)
+
+    @property
+    def linger_s(self) -> int:
+        """Seconds that an idle runner stays."""
+        return parse_duration(self.linger)
+
+
+class Config(Struct, forbid_unknown_fields=True):
+    """The whole file."""
+
+    touch: str = "15s"
+    missing_after: str = "60s"
+    start_by: str = "2m"
+    losses: int = 5
+    """How often a job may be lost with its runner before it counts as failed."""
+    rerun_after: str = "10m"
+    """Silence after which a job marked rerunnable is started again."""
+    backoff_first: str = "30s"
+    backoff_most: str = "30m"
+    backoff_jitter: str = "30s"
+    listen: str | None = None
+    """`host:port` for runners and clients elsewhere (TLS); None: this machine only."""
+    keep_entries: int = 1_000_000
+    site: dict[str, SiteConfig] = field(default_factory=lambda: {"local": SiteConfig()})
+
+    def seconds(self, name: str) -> int:
+        """A duration setting in seconds."""
+        return parse_duration(getattr(self, name))
+
+
+def load_config(home: str) -> Config:
+    """Read `config.toml`; a missing file means all defaults."""
+    path = os.path.join(home, "config.toml")
+    try:
+        with open(path, "rb") as file:
+            raw = tomllib.load(file)
+    except FileNotFoundError:
+        return Config()
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path}: {error}") from None
+    try:
+        config = msgspec.convert(raw, Config)
+        for name in ("touch", "missing_after", "start_by", "rerun_after", "backoff_first", "backoff_most", "backoff_jitter"):
+            config.seconds(name)
+        for site in config.site.values():
+            _ = site.cores, site.memory, site.linger_s
+    except (msgspec.ValidationError, UsageError) as error:
+        raise UsageError(f"{path}: {error}") from None
+    if not config.site:
+        config.site["local"] = SiteConfig()
+    return config

@@ -1,0 +1,126 @@
+"""Sizes, durations and core counts: text to integers and back, exactly.
+
+Inside rota every amount is an integer (millicores, bytes, seconds), so sums never drift. Text that schedulers disagree on
+(a bare number, `1:30`) is refused, with the choices.
+"""
+
+import re
+
+from rota.model.errors import UsageError
+
+__all__ = [
+    "format_cores",
+    "format_duration",
+    "format_size",
+    "parse_cores",
+    "parse_duration",
+    "parse_size",
+]
+
+MAX_BYTES = 1 << 60
+MAX_SECONDS = 100 * 366 * 86_400
+MAX_MILLICORES = 1_000_000_000
+
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGTPE]?)(i?B?)", re.IGNORECASE)
+_SIZE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50, "E": 1 << 60}
+
+
+def parse_size(text: str) -> int:
+    """Bytes from `4G`, `500M`, `1.5T`, `64KiB`, `0`. Units are binary, as batch systems mean them."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"'{text}' is not a size: write a number and a unit, as in 500M or 4G")
+    number, unit, suffix = match[1], match[2].upper(), match[3]
+    if not unit and not suffix and number.strip("0."):
+        raise UsageError(f"'{text}' has no unit: write {number}M for MiB, {number}G for GiB or {number}B for bytes")
+    whole, _, fraction = number.partition(".")
+    scale: int = _SIZE_UNITS[unit]
+    value = int(whole) * scale + (int(fraction) * scale // 10 ** len(fraction) if fraction else 0)
+    if value > MAX_BYTES:
+        raise UsageError(f"'{text}' is more than {format_size(MAX_BYTES)}")
+    return value
+
+
+def format_size(count: int) -> str:
+    """The shortest exact text: `parse_size(format_size(n)) == n`."""
+    for unit in "EPTGMK":
+        scale = _SIZE_UNITS[unit]
+        if count >= scale and count % scale == 0:
+            return f"{count // scale}{unit}"
+    return f"{count}B" if count else "0"
+
+
+def show_size(count: int) -> str:
+    """Text for people, rounded: `1.4G`."""
+    value = float(count)
+    for unit in ("B", "K", "M", "G", "T", "P", "E"):
+        if value < 1024 or unit == "E":
+            return f"{value:.0f}{unit}" if value >= 10 or unit == "B" else f"{value:.1f}{unit}"
+        value /= 1024
+    raise AssertionError("unreachable")
+
+
+_PARTS = re.compile(r"(?:([0-9]+)w)?(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+)s)?", re.IGNORECASE)
+_CLOCK = re.compile(r"(?:([0-9]+)-)?([0-9]+):([0-9]{2}):([0-9]{2})")
+
+
+def parse_duration(text: str) -> int:
+    """Seconds from `90m`, `1h30m`, `2d`, `HH:MM:SS` or `D-HH:MM:SS`."""
+    word = text.strip()
+    clock = _CLOCK.fullmatch(word)
+    parts = _PARTS.fullmatch(word)
+    if clock is not None:
+        days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
+        if minutes > 59 or seconds > 59:
+            raise UsageError(f"'{text}': minutes and seconds go up to 59 in HH:MM:SS")
+        value = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    elif word and parts is not None:
+        weeks, days, hours, minutes, seconds = (int(part or 0) for part in parts.groups())
+        value = (((weeks * 7 + days) * 24 + hours) * 60 + minutes) * 60 + seconds
+    elif word.isdigit():
+        raise UsageError(f"'{text}' has no unit (schedulers disagree on it): write {word}s, {word}m or {word}h")
+    elif re.fullmatch(r"[0-9]+:[0-9]{2}", word):
+        raise UsageError(f"'{text}' can be read two ways: write {word}:00 (HH:MM:SS) or 0:{word} (0:MM:SS)")
+    else:
+        raise UsageError(f"'{text}' is not a duration: write 90m, 1h30m, 2d, HH:MM:SS or D-HH:MM:SS")
+    if value > MAX_SECONDS:
+        raise UsageError(f"'{text}' is more than a hundred years")
+    return value
+
+
+def format_duration(seconds: int) -> str:
+    """The shortest exact text: `parse_duration(format_duration(n)) == n`."""
+    if seconds <= 0:
+        return "0s"
+    out, rest = [], seconds
+    for unit, scale in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        count, rest = divmod(rest, scale)
+        if count:
+            out.append(f"{count}{unit}")
+    return "".join(out)
+
+
+def parse_cores(text: str) -> tuple[int, int]:
+    """Millicores (least, most) from `4`, `0.5` or a range `2..8`."""
+    least_text, dots, most_text = text.strip().partition("..")
+    least = _millicores(least_text, text)
+    most = _millicores(most_text, text) if dots else least
+    if most < least:
+        raise UsageError(f"'{text}': the range of cores ends below where it begins")
+    return least, most
+
+
+def _millicores(word: str, whole: str) -> int:
+    if not re.fullmatch(r"[0-9]+(\.[0-9]{1,3})?", word):
+        raise UsageError(f"'{whole}' is not a number of cores: write 4, 0.5 or a range as in 2..8")
+    units, _, fraction = word.partition(".")
+    value = int(units) * 1000 + int((fraction + "000")[:3])
+    if value > MAX_MILLICORES:
+        raise UsageError(f"'{whole}' is more than a million cores")
+    return value
+
+
+def format_cores(least: int, most: int | None = None) -> str:
+    """`4`, `0.5` or `2..8`."""
+    text = f"{least // 1000}" if least % 1000 == 0 else f"{least / 1000:.3f}".rstrip("0")
+    return text if most is None or most == least else f"{text}..{format_cores(most)}"

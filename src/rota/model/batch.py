@@ -1,0 +1,219 @@
+"""Batches: what one submission made. A template, its values, and which job has which number."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+from rota.model.errors import UsageError
+from rota.model.needs import NAME, Needs
+
+__all__ = ["BatchSpec", "Dependency", "Template", "Value", "count_of", "index_at", "position_of"]
+
+Value = str | list[str] | dict[str, Any] | None
+"""What makes a job different from its neighbours: one string, one per column, an object (JSON lines), or nothing (arrays)."""
+
+MAX_JOBS = 50_000_000
+MAX_COMMAND = 131_071
+"""Bytes in one argument of a command: Linux takes no more (MAX_ARG_STRLEN), and a shell line is one argument."""
+MAX_NAME = 128
+MAX_TEMPLATES = 65_535
+CAP = 16 << 20
+LIMIT = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class Dependency(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Jobs of this batch wait for those that `target` names."""
+
+    target: str
+    """A batch `7`, a job `7.12`, a range `7.1-9`, or a name `@align`."""
+    condition: Literal["success", "any", "failure"] = "success"
+
+
+class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How the jobs of a batch are run. Both `argv` and `shell` None: each value is a command line of its own."""
+
+    argv: tuple[str, ...] | None = None
+    shell: str | None = None
+    needs: Needs = Needs()
+    priority: int = 0
+    retries: int = 0
+    limits: tuple[str, ...] = ()
+    cwd: str = "/"
+    set: dict[str, str] = field(default_factory=dict)
+    env_from: Literal["submit", "site", "none"] = "submit"
+    stdin: str | None = None
+    stdout: str | None = None
+    """A path (placeholders allowed), None for the segment files, or `/dev/null`."""
+    stderr: str | None = None
+    modules: tuple[str, ...] = ()
+    setup: str | None = None
+    enforce: tuple[str, ...] = ("time",)
+    """Which needs end a job that exceeds them: `time`, `memory`."""
+    grace_s: int = 10
+    """Seconds between TERM and KILL."""
+    cap: int = CAP
+    """Bytes of each output stream that are kept."""
+    rerunnable: bool = False
+    """May be started again when its runner stays silent, though nobody knows that the first copy is dead."""
+    group: str = ""
+    """Learning group; empty: the basename of the command."""
+
+    def check(self) -> None:
+        """Raise UsageError for a field that cannot be meant."""
+        self.needs.check()
+        if not 0 <= self.priority <= 255:
+            raise UsageError(f"priority {self.priority}: give 0 (lowest, the default) to 255 (first)")
+        if not 0 <= self.retries <= 10_000:
+            raise UsageError(f"retries {self.retries}: give 0 to 10000")
+        if self.argv is not None and (not self.argv or not self.argv[0]):
+            raise UsageError("the command is empty")
+        if self.shell is not None and not self.shell.strip():
+            raise UsageError("the command is empty")
+        for word in (*(self.argv or ()), self.shell or ""):
+            check_text("the command", word)
+        for name in self.limits:
+            if not LIMIT.fullmatch(name):
+                raise UsageError(f"limit '{name}': a name of letters, digits, '_', '.', '-', as in irods")
+        if not self.cwd.startswith("/"):
+            raise UsageError(f"the working directory '{self.cwd}' must be an absolute path")
+        for what, text in (("cwd", self.cwd), ("stdin", self.stdin), ("stdout", self.stdout),
+                           ("stderr", self.stderr), ("setup", self.setup)):
+            check_text(what, text or "")
+        check_environment(self.set)
+        for word in self.enforce:
+            if word not in ("time", "memory"):
+                raise UsageError(f"enforce '{word}': give time, memory, both or none")
+        if self.grace_s < 0 or self.cap < 0:
+            raise UsageError("grace and output cap must not be negative")
+
+
+class BatchSpec(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One submission, without its values."""
+
+    count: int
+    templates: tuple[Template, ...]
+    name: str = ""
+    columns: tuple[str, ...] = ()
+    """Names of the parts of a value; `("",)` for one without a name; empty for arrays and for whole command lines."""
+    ranges: tuple[tuple[int, int, int], ...] | None = None
+    """Array numbers as (first, last, step); None: jobs are numbered from 1 by position."""
+    at_once: int | None = None
+    """At most so many of this batch at a time (`--array 1-100%5`)."""
+    after: tuple[Dependency, ...] = ()
+    not_before: float | None = None
+    """Wall-clock time before which nothing of it starts."""
+
+    def check(self) -> None:
+        """Raise UsageError for anything that could not be run as asked."""
+        if self.count < 1:
+            raise UsageError("there is nothing to run: no values, lines or array numbers were given")
+        if self.count > MAX_JOBS:
+            raise UsageError(f"{self.count} jobs in one batch: the most is {MAX_JOBS}")
+        if not self.templates or len(self.templates) > MAX_TEMPLATES:
+            raise UsageError(f"a batch has 1 to {MAX_TEMPLATES} different sets of options")
+        if len(self.name) > MAX_NAME or _CONTROL.search(self.name) or self.name[:1] in ("@", ":", "-"):
+            raise UsageError(f"name '{self.name[:40]}': at most {MAX_NAME} characters, none of them control characters, "
+                             "and not beginning with '@', ':' or '-'")
+        for column in self.columns:
+            if column and not NAME.fullmatch(column):
+                raise UsageError(f"parameter '{column}': a name of letters, digits, '_', '.', '-'")
+            if column in ("index", "batch", "job", "attempt"):
+                raise UsageError(f"parameter '{column}': that name is rota's own")
+        if len(set(self.columns)) != len(self.columns):
+            raise UsageError("two parameters have the same name")
+        if self.ranges is not None:
+            self._check_ranges(self.ranges)
+        if self.at_once is not None and self.at_once < 1:
+            raise UsageError(f"%{self.at_once}: at least 1 job must be allowed at a time")
+        for template in self.templates:
+            template.check()
+
+    def _check_ranges(self, ranges: Sequence[tuple[int, int, int]]) -> None:
+        seen_last = -1
+        for first, last, step in ranges:
+            if first < 0 or last < first or step < 1:
+                raise UsageError(f"array {first}-{last}:{step}: give FIRST-LAST or FIRST-LAST:STEP, ascending")
+            if first <= seen_last:
+                raise UsageError(f"array numbers must ascend without overlap ({first} comes after {seen_last})")
+            seen_last = first + (last - first) // step * step
+        if count_of(ranges) != self.count:
+            raise UsageError(f"the array has {count_of(ranges)} numbers but {self.count} jobs")
+
+
+def count_of(ranges: Sequence[tuple[int, int, int]]) -> int:
+    """How many numbers the ranges hold."""
+    return sum((last - first) // step + 1 for first, last, step in ranges)
+
+
+def index_at(ranges: Sequence[tuple[int, int, int]] | None, pos: int) -> int:
+    """The number that people see for the job at this position."""
+    if ranges is None:
+        return pos + 1
+    for first, last, step in ranges:
+        size = (last - first) // step + 1
+        if pos < size:
+            return first + pos * step
+        pos -= size
+    raise IndexError(pos)
+
+
+def position_of(ranges: Sequence[tuple[int, int, int]] | None, count: int, index: int) -> int | None:
+    """The position of the job with this number, or None if the batch has no such number."""
+    if ranges is None:
+        return index - 1 if 1 <= index <= count else None
+    before = 0
+    for first, last, step in ranges:
+        if first <= index <= last and (index - first) % step == 0:
+            return before + (index - first) // step
+        before += (last - first) // step + 1
+    return None
+
+
+def check_text(what: str, text: str) -> None:
+    """Raise UsageError for text that no process can be given."""
+    if "\0" in text:
+        raise UsageError(f"{what} contains a NUL byte, which no program can be given")
+    if len(text) > MAX_COMMAND // 4 and len(text.encode("utf-8", "surrogatepass")) > MAX_COMMAND:
+        raise UsageError(f"{what} is {len(text.encode('utf-8', 'surrogatepass')):,} bytes long; the system takes at most {MAX_COMMAND:,}: "
+                         "put it into a script file and run that")
+    if not text.isascii():
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise UsageError(f"{what} is not valid UTF-8") from None
+
+
+def check_environment(variables: Mapping[str, str]) -> None:
+    """Raise UsageError for names and values that no environment can hold."""
+    for name, value in variables.items():
+        if not name or "=" in name or "\0" in name:
+            raise UsageError(f"environment variable '{name}': a name without '=' is needed")
+        check_text(f"environment variable {name}", value)
+
+
+def check_value(value: Value, columns: Sequence[str], lines: bool) -> None:
+    """Raise UsageError for a value that does not fit its batch."""
+    if lines:
+        if isinstance(value, dict):
+            command = value.get("command")
+            words = command if isinstance(command, list) else [command]
+            if not words or not all(isinstance(word, str) for word in words) or not words[0].strip():
+                raise UsageError("field 'command': give a non-empty string, or a list of strings")
+            for word in words:
+                check_text("field 'command'", word)
+        elif isinstance(value, str) and value.strip():
+            check_text("the command", value)
+        else:
+            raise UsageError("the command is empty")
+    elif len(columns) == 1:
+        if not isinstance(value, str):
+            raise UsageError("each value must be a string")
+        check_text("the value", value)
+    elif not isinstance(value, list) or len(value) != len(columns) or not all(isinstance(v, str) for v in value):
+        raise UsageError(f"each row must be a list of {len(columns)} strings ({', '.join(columns)})")
+    else:
+        for word in value:
+            check_text("the value", word)

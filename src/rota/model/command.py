@@ -1,0 +1,197 @@
+"""From a template and a value to what is executed.
+
+Placeholders are `{}` (the value, or the first column), `{index}`, `{name}` for a named column, `{batch}`, `{job}` and `{attempt}`. They are
+never read after `$`, so `${name}` stays the shell's; `{{` gives a plain `{`; a name that is not known is left as it is, so that
+`awk '{print}'` works. Values are quoted where a shell will read them.
+"""
+
+import re
+import shlex
+from collections.abc import Callable, Sequence
+
+from rota.model.batch import Template, Value
+from rota.model.job import format_job
+
+__all__ = ["CommandMaker", "needs_shell", "split_line"]
+
+_PLACE = re.compile(r"\{\{([A-Za-z][A-Za-z0-9_.-]*)?\}\}|\{\{|(?<!\$)\{([A-Za-z][A-Za-z0-9_.-]*)?\}")
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./ \t-]+")
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_BUILTINS = frozenset(
+    ". : alias bg break builtin caller case cd command compgen complete continue declare dirs disown enable eval exec exit export "
+    "fc fg for function getopts hash help history if jobs let local logout mapfile popd pushd read readarray readonly return select "
+    "set shift shopt source suspend time times trap type typeset ulimit umask unalias unset until wait while".split()
+)
+
+Part = str | int
+"""A literal piece of text, or a column number (≥ 0), or one of the marks below."""
+_INDEX, _BATCH, _JOB, _ATTEMPT = -1, -2, -3, -4
+_MARKS = {"index": _INDEX, "batch": _BATCH, "job": _JOB, "attempt": _ATTEMPT}
+
+
+def needs_shell(line: str) -> bool:
+    """True unless the line is plain words, so that splitting at blanks means what a shell would make of it."""
+    if _PLAIN.fullmatch(line) is None:
+        return True
+    first = line.split(None, 1)[0]
+    return first in _BUILTINS or _ASSIGNMENT.match(first) is not None
+
+
+def split_line(line: str) -> list[str] | str:
+    """An argv if the line needs no shell, else the line itself."""
+    return line if needs_shell(line) else line.split()
+
+
+def compile_text(text: str, columns: Sequence[str]) -> list[Part]:
+    """The pieces of a text with placeholders."""
+    parts: list[Part] = []
+    at = 0
+
+    def literal(piece: str) -> None:
+        if piece:
+            if parts and isinstance(parts[-1], str):
+                parts[-1] += piece
+            else:
+                parts.append(piece)
+
+    for match in _PLACE.finditer(text):
+        literal(text[at : match.start()])
+        at = match.end()
+        whole = match[0]
+        name = match[2]
+        if whole.startswith("{{"):
+            if match[1] is not None or whole == "{{}}":
+                known = _lookup(match[1] or "", columns) is not None
+                literal("{" + (match[1] or "") + ("}" if known else "}}"))
+            else:
+                literal("{")
+            continue
+        mark = _lookup(name or "", columns)
+        if mark is None:
+            literal(whole)
+        else:
+            parts.append(mark)
+    literal(text[at:])
+    return parts
+
+
+def _lookup(name: str, columns: Sequence[str]) -> int | None:
+    if name in columns:
+        return columns.index(name)
+    if not name:
+        return 0 if columns else None
+    return _MARKS.get(name)
+
+
+def fill(parts: Sequence[Part], values: Sequence[str], batch: int, index: int, attempt: int,
+         quote: Callable[[str], str] | None = None) -> str:
+    """The text with every placeholder replaced."""
+    out = []
+    for part in parts:
+        if isinstance(part, str):
+            out.append(part)
+        elif part >= 0:
+            out.append(quote(values[part]) if quote else values[part])
+        elif part == _INDEX:
+            out.append(str(index))
+        elif part == _BATCH:
+            out.append(str(batch))
+        elif part == _JOB:
+            out.append(format_job(batch, index))
+        else:
+            out.append(str(attempt))
+    return "".join(out)
+
+
+class CommandMaker:
+    """One template of one batch, compiled once, then filled in per job."""
+
+    def __init__(self, template: Template, columns: Sequence[str], batch: int) -> None:
+        self.template = template
+        self.batch = batch
+        self.lines = template.argv is None and template.shell is None
+        self._shell: list[Part] | None = None
+        self._argv: list[list[Part]] | None = None
+        self.paths: dict[str, list[Part]] = {}
+        """Fields whose text differs from job to job."""
+        if template.argv is not None:
+            self._argv = [compile_text(word, columns) for word in template.argv]
+        elif template.shell is not None:
+            parts = compile_text(template.shell, columns)
+            if needs_shell("".join(part if isinstance(part, str) else "x" for part in parts)):
+                self._shell = parts
+            else:
+                self._argv = _split_parts(parts)
+        self._fixed = (
+            [str(word[0]) if word else "" for word in self._argv]
+            if self._argv is not None and all(len(word) <= 1 and not isinstance((word or [""])[0], int) for word in self._argv)
+            else None
+        )
+        for name in ("cwd", "stdin", "stdout", "stderr"):
+            text = getattr(template, name)
+            if text is not None and "{" in text:
+                path = compile_text(text, columns)
+                if any(isinstance(part, int) for part in path) or path != [text]:
+                    self.paths[name] = path
+
+    def command(self, value: Value, index: int, attempt: int) -> list[str] | str:
+        """What to execute: an argv, or a line for the shell."""
+        if self._fixed is not None:
+            return self._fixed
+        if self.lines:
+            given = value.get("command", "") if isinstance(value, dict) else value
+            return given if isinstance(given, list) else split_line(str(given))
+        values = _as_list(value)
+        if self._argv is not None:
+            return [fill(word, values, self.batch, index, attempt) for word in self._argv]
+        assert self._shell is not None
+        return fill(self._shell, values, self.batch, index, attempt, shlex.quote)
+
+    def path(self, name: str, value: Value, index: int, attempt: int) -> str | None:
+        """`cwd`, `stdin`, `stdout` or `stderr` of one job, or None if it is not set."""
+        if isinstance(value, dict) and name in value:
+            return str(value[name]) if value[name] is not None else None
+        if name in self.paths:
+            return fill(self.paths[name], _as_list(value), self.batch, index, attempt)
+        text = getattr(self.template, name)
+        return str(text) if text is not None else None
+
+
+def show_command(command: list[str] | str) -> str:
+    """A command as one line that a person could paste into a shell."""
+    return command if isinstance(command, str) else shlex.join(command)
+
+
+def _as_list(value: Value) -> list[str]:
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, dict):
+        return []
+    return value
+
+
+def _split_parts(parts: Sequence[Part]) -> list[list[Part]]:
+    """Words of a plain text: literals are split at blanks, a placeholder belongs to the word it stands in."""
+    words: list[list[Part]] = []
+    open_word = False
+    for part in parts:
+        if not isinstance(part, str):
+            if not open_word:
+                words.append([])
+            words[-1].append(part)
+            open_word = True
+            continue
+        pieces = part.split()
+        if part[0] in " \t":
+            open_word = False
+        for piece in pieces:
+            if open_word:
+                words[-1].append(piece)
+            else:
+                words.append([piece])
+            open_word = False
+        if pieces:
+            open_word = part[-1] not in " \t"
+    return words

@@ -1,0 +1,206 @@
+"""Events: the durable facts. The core's state is a fold of them, so each carries all that the fold needs and no more.
+
+They are batched: one `Leased` for forty jobs. `spans` are flat lists of half-open ranges of positions: [lo, hi, lo, hi, …]. What people want to
+know about an attempt beyond its outcome (exit code, usage, output) travels beside them as `Result` rows.
+
+VERSION grows when a field's meaning changes; new fields get defaults, so that old events stay readable for ever.
+"""
+
+from msgspec import Struct
+
+from rota.model.batch import BatchSpec
+from rota.model.needs import Amounts
+
+__all__ = [
+    "AllocationMoved",
+    "AllocationPlanned",
+    "Ended",
+    "Entry",
+    "Event",
+    "HoldWanted",
+    "Leased",
+    "LimitSet",
+    "ManagerMoved",
+    "Moved",
+    "Noted",
+    "Removed",
+    "RunnerGreeted",
+    "RunnerMoved",
+    "Started",
+    "Submitted",
+]
+
+VERSION = 1
+
+
+class Submitted(Struct, array_like=True, tag=True):
+    """A batch was accepted."""
+
+    batch: int
+    spec: BatchSpec
+    key: str
+    """The client's key: the same submission sent again is recognised by it."""
+    at: float
+    stage: str | None = None
+    """Name under which its values were staged."""
+    env: str | None = None
+    """Hash of the submitter's environment."""
+    runs: list[int] | None = None
+    """Which template each job has, as [template, count, template, count …]; None: all the first."""
+    by: str = ""
+
+
+class Moved(Struct, array_like=True, tag=True):
+    """Jobs of one batch made the same move of the job table."""
+
+    batch: int
+    verb: str
+    spans: list[int]
+    reason: str | None = None
+    until: float | None = None
+    """Not before this wall-clock time (back-off)."""
+
+
+class Leased(Struct, array_like=True, tag=True):
+    """Jobs were given to a runner; each one's attempt number grew by one."""
+
+    batch: int
+    spans: list[int]
+    runner: str
+    slot: str
+    """Slot name `SHAPE:MILLICORES`."""
+    slots: int
+    """How many of that slot the runner has from now on: what the ledger and the limits are charged for."""
+
+
+class Started(Struct, array_like=True, tag=True):
+    """A runner says that these run: (batch, position)."""
+
+    runner: str
+    rows: list[tuple[int, int]]
+    seq: int = 0
+    """Number of the runner's report that said so."""
+
+
+class Ended(Struct, array_like=True, tag=True):
+    """Attempts on one runner ended: (batch, position, verb, not before, wall milliseconds). The verb is complete, fail, requeue, return or abort."""
+
+    runner: str
+    rows: list[tuple[int, int, str, float | None, int]]
+    counts_as: str = "failure"
+    """What a requeue counts as: `failure` (against `retries`), `loss` (against its own limit) or `nothing`."""
+    reason: str | None = None
+    seq: int = 0
+    """Number of the runner's report that said so; 0: nobody reported, they were given up."""
+
+
+class HoldWanted(Struct, array_like=True, tag=True):
+    """These are to be held as soon as their leases are back."""
+
+    batch: int
+    spans: list[int]
+    stop: bool = False
+    """Also if they run: they are ended for it."""
+
+
+class Removed(Struct, array_like=True, tag=True):
+    """Jobs were taken off the books; a tombstone keeps their ids from being used again."""
+
+    batch: int
+    spans: list[int]
+
+
+class RunnerGreeted(Struct, array_like=True, tag=True):
+    """A runner opened a session."""
+
+    runner: str
+    allocation: str | None
+    connect: int
+    session: int
+    host: str
+    pid: int
+    capacity: Amounts
+    tags: tuple[str, ...] = ()
+    until: float | None = None
+    """Wall-clock time at which its allocation ends."""
+    output: str = ""
+    site: str = "local"
+
+
+class RunnerMoved(Struct, array_like=True, tag=True):
+    """A runner made a move of the runner table."""
+
+    runner: str
+    verb: str
+    reason: str | None = None
+
+
+class AllocationPlanned(Struct, array_like=True, tag=True):
+    """An allocation was decided on; it is submitted with this tag."""
+
+    id: str
+    site: str
+    tag: str
+    capacity: Amounts
+    at: float
+    queue: str | None = None
+    shape: int | None = None
+
+
+class AllocationMoved(Struct, array_like=True, tag=True):
+    """An allocation made a move of the allocation table."""
+
+    id: str
+    verb: str
+    native_id: str | None = None
+    reason: str | None = None
+    unsure: int = 0
+
+
+class ManagerMoved(Struct, array_like=True, tag=True):
+    """The manager serves, is paused, or drains."""
+
+    mode: str
+    by: str = ""
+
+
+class LimitSet(Struct, array_like=True, tag=True):
+    """A named limit has this count from now on; None takes it away."""
+
+    name: str
+    count: int | None
+
+
+class Noted(Struct, array_like=True, tag=True):
+    """Something from outside that fits no table, kept with its evidence; it changes no state."""
+
+    subject: str
+    what: str
+    detail: str
+
+
+Event = (
+    Submitted
+    | Moved
+    | Leased
+    | Started
+    | Ended
+    | HoldWanted
+    | Removed
+    | RunnerGreeted
+    | RunnerMoved
+    | AllocationPlanned
+    | AllocationMoved
+    | ManagerMoved
+    | LimitSet
+    | Noted
+)
+
+
+class Entry(Struct, array_like=True):
+    """An event with its place in the log: number, time, and who caused it."""
+
+    seq: int
+    at: float
+    by: str
+    event: Event

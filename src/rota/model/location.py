@@ -1,0 +1,34 @@
+"""Locations: one tree of places, `site → queue → allocation → node → container`."""
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from rota.model.needs import Amounts
+
+__all__ = ["Kind", "Location"]
+
+
+class Kind(StrEnum):
+    """What sort of place it is."""
+
+    SITE = "site"
+    QUEUE = "queue"
+    ALLOCATION = "allocation"
+    NODE = "node"
+    CONTAINER = "container"
+
+
+class Location(Struct, frozen=True):
+    """A place with a capacity. While `stacked`, what is used here is used up in its parent too."""
+
+    id: str
+    kind: Kind
+    parent: str | None = None
+    capacity: Amounts | None = None
+    """None: not counted at this level."""
+    stacked: bool = True
+    tags: tuple[str, ...] = ()
+    until: float | None = None
+    """Monotonic time at which the place goes away (the end of an allocation)."""
+    site: str = ""

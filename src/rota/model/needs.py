@@ -1,0 +1,147 @@
+"""What a job asks for, and what a place has: integers only."""
+
+import re
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from rota.model.amounts import format_cores, format_duration, format_size
+from rota.model.errors import UsageError
+
+__all__ = ["Amounts", "Needs"]
+
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+
+
+class Amounts(Struct, frozen=True, order=True, array_like=True):
+    """A vector of what can be used up on a Location: millicores, bytes, bytes, gpus, and any named resources."""
+
+    cores: int = 0
+    memory: int = 0
+    disk: int = 0
+    gpus: int = 0
+    named: tuple[tuple[str, int], ...] = ()
+
+    def plus(self, other: "Amounts", times: int = 1) -> "Amounts":
+        """This and `times` of the other (negative `times` takes away)."""
+        named = dict(self.named)
+        for name, count in other.named:
+            named[name] = named.get(name, 0) + count * times
+        return Amounts(
+            self.cores + other.cores * times,
+            self.memory + other.memory * times,
+            self.disk + other.disk * times,
+            self.gpus + other.gpus * times,
+            tuple(sorted((name, count) for name, count in named.items() if count)),
+        )
+
+    def times_in(self, free: "Amounts") -> int:
+        """How many of this fit into `free`."""
+        most = 1 << 30
+        if self.cores:
+            most = min(most, free.cores // self.cores)
+        if self.memory:
+            most = min(most, free.memory // self.memory)
+        if self.disk:
+            most = min(most, free.disk // self.disk)
+        if self.gpus:
+            most = min(most, free.gpus // self.gpus)
+        if self.named:
+            have = dict(free.named)
+            for name, count in self.named:
+                most = min(most, have.get(name, 0) // count)
+        return max(most, 0)
+
+    def negative(self) -> bool:
+        """True if any part is below zero."""
+        if self.cores < 0 or self.memory < 0 or self.disk < 0 or self.gpus < 0:
+            return True
+        return any(count < 0 for _, count in self.named)
+
+    def lacking(self, free: "Amounts") -> list[tuple[str, int, int]]:
+        """For every part of this that does not fit: (what, asked, free)."""
+        have = dict(free.named)
+        rows = [
+            ("cores", self.cores, free.cores),
+            ("memory", self.memory, free.memory),
+            ("disk", self.disk, free.disk),
+            ("gpus", self.gpus, free.gpus),
+            *((name, count, have.get(name, 0)) for name, count in self.named),
+        ]
+        return [row for row in rows if row[1] > row[2]]
+
+
+def show_amount(what: str, count: int) -> str:
+    """One part of an Amounts in words: `2 cores`, `4G memory`."""
+    if what == "cores":
+        return f"{format_cores(count)} cores"
+    if what in ("memory", "disk"):
+        return f"{format_size(count)} {what}"
+    return f"{count} {what}"
+
+
+class Needs(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What one job asks for. None means that the user did not say (and rota may learn it)."""
+
+    cores: int = 1000
+    cores_most: int = 0
+    """Upper end of a range of cores; 0 means exactly `cores`."""
+    nodes: int = 1
+    memory: int | None = None
+    disk: int | None = None
+    time_s: int | None = None
+    gpus: int = 0
+    named: tuple[tuple[str, int], ...] = ()
+    tags: tuple[str, ...] = ()
+    """Words that a Location must carry."""
+    site: str | None = None
+    """Only there (`--on`)."""
+
+    def amounts(self, cores: int | None = None) -> Amounts:
+        """What one slot of this size takes from a node."""
+        return Amounts(
+            self.cores if cores is None else cores, self.memory or 0, self.disk or 0, self.gpus, self.named
+        )
+
+    def check(self) -> None:
+        """Raise UsageError for needs that no place could ever mean."""
+        for name, value in (("cores", self.cores), ("memory", self.memory), ("disk", self.disk),
+                            ("time", self.time_s), ("gpus", self.gpus)):
+            if value is not None and value < 0:
+                raise UsageError(f"{name} is negative ({value})")
+        if self.nodes < 1:
+            raise UsageError(f"nodes must be at least 1, not {self.nodes}")
+        if self.cores_most and self.cores_most < self.cores:
+            raise UsageError("the range of cores ends below where it begins")
+        if self.time_s == 0:
+            raise UsageError("a time of 0 lets nothing run: leave it out, or give the longest a job may take")
+        for name, count in self.named:
+            if not NAME.fullmatch(name) or count < 0:
+                raise UsageError(f"resource '{name}={count}': write name=count, with a count of 0 or more")
+        for tag in self.tags:
+            if not NAME.fullmatch(tag):
+                raise UsageError(f"tag '{tag}': letters, digits, '_', '.', '-' only")
+
+    def words(self) -> str:
+        """For people: `2 cores, 4G memory, 1h30m`."""
+        out = [f"{format_cores(self.cores, self.cores_most or None)} core{'' if self.cores == 1000 else 's'}"]
+        if self.nodes > 1:
+            out.append(f"{self.nodes} nodes")
+        if self.memory is not None:
+            out.append(f"{format_size(self.memory)} memory")
+        if self.disk is not None:
+            out.append(f"{format_size(self.disk)} disk")
+        if self.gpus:
+            out.append(f"{self.gpus} gpus")
+        out.extend(f"{count} {name}" for name, count in self.named)
+        if self.time_s is not None:
+            out.append(format_duration(self.time_s))
+        out.extend(f"tag {tag}" for tag in self.tags)
+        if self.site is not None:
+            out.append(f"on {self.site}")
+        return ", ".join(out)
+
+
+def named_resources(given: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """A mapping of named resources in the one order that makes equal needs equal."""
+    return tuple(sorted((name, count) for name, count in given.items() if count))

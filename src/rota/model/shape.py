@@ -1,0 +1,25 @@
+"""Shapes: the unit of scheduling.
+
+Two jobs that ask for the same and obey the same limits and policy have the same Shape, so a million queued jobs of three
+shapes cost three decisions. What was learned is a value *of* a shape, so learning never moves jobs between shapes.
+"""
+
+from msgspec import Struct
+
+from rota.model.needs import Needs
+
+__all__ = ["Shape"]
+
+
+class Shape(Struct, frozen=True, order=False):
+    """The signature that jobs are scheduled by. Equal signatures are interned to one number by the core."""
+
+    needs: Needs
+    limits: tuple[str, ...] = ()
+    """Names of the limits that each running job takes one of, sorted and distinct."""
+    policy: str = "default"
+    group: str = ""
+    """Learning group."""
+    override: str = "never"
+    level: int = 0
+    """How often the needs were escalated after a job exceeded them."""

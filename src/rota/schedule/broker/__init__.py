@@ -1,0 +1,1 @@
+"""Brokerage over many sites, as filters and scorers for the one scheduling loop."""

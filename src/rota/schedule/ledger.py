@@ -1,0 +1,79 @@
+"""The ledger: what is in use at every Location, never more than there is.
+
+A reservation is charged at the location and, while it is `stacked`, at each parent above. A charge that would make anything negative is a
+bug of the caller and raises: over-commit must be impossible, not unlikely.
+"""
+
+from collections.abc import Iterator
+
+from rota.model.location import Location
+from rota.model.needs import Amounts
+
+__all__ = ["Ledger"]
+
+_NOTHING = Amounts()
+
+
+class Ledger:
+    """Capacity and use along the one tree of locations."""
+
+    def __init__(self) -> None:
+        self.locations: dict[str, Location] = {}
+        self.used: dict[str, Amounts] = {}
+        self._free: dict[str, Amounts] = {}
+
+    def add(self, location: Location) -> None:
+        """Add a location, or change it; what is in use stays in use (capacity may shrink below it: then nothing more fits)."""
+        self.locations[location.id] = location
+        self.used.setdefault(location.id, _NOTHING)
+        self._refresh(location.id)
+
+    def drop(self, location_id: str) -> None:
+        """Take a location away; nothing may be in use there."""
+        assert self.used.get(location_id, _NOTHING) == _NOTHING, f"{location_id} is dropped while in use"
+        self.locations.pop(location_id, None)
+        self.used.pop(location_id, None)
+        self._free.pop(location_id, None)
+
+    def path(self, location_id: str) -> Iterator[Location]:
+        """The location and every parent that its use is charged to."""
+        current: str | None = location_id
+        while current is not None:
+            location = self.locations[current]
+            yield location
+            current = location.parent if location.stacked else None
+
+    def free(self, location_id: str) -> Amounts:
+        """What is left at this location itself."""
+        return self._free.get(location_id, _NOTHING)
+
+    def room(self, location_id: str, amounts: Amounts) -> int:
+        """How many of `amounts` can still be reserved there, parents included."""
+        most = 1 << 30
+        for location in self.path(location_id):
+            if location.capacity is not None:
+                most = min(most, amounts.times_in(self._free[location.id]))
+                if most <= 0:
+                    return 0
+        return most
+
+    def charge(self, location_id: str, amounts: Amounts, count: int) -> None:
+        """Reserve (`count` > 0) or give back (< 0)."""
+        for location in self.path(location_id):
+            used = self.used[location.id].plus(amounts, count)
+            assert not used.negative(), f"more is given back at {location.id} than was reserved"
+            self.used[location.id] = used
+            self._refresh(location.id)
+            if count > 0 and location.capacity is not None:
+                assert not self._free[location.id].negative(), f"{location.id} is over-committed: {used} of {location.capacity}"
+
+    def restore(self, location_id: str, amounts: Amounts, count: int) -> None:
+        """Charge what a restart found in use, even where capacity has shrunk meanwhile."""
+        for location in self.path(location_id):
+            self.used[location.id] = self.used[location.id].plus(amounts, count)
+            self._refresh(location.id)
+
+    def _refresh(self, location_id: str) -> None:
+        capacity = self.locations[location_id].capacity
+        if capacity is not None:
+            self._free[location_id] = capacity.plus(self.used[location_id], -1)

@@ -1,0 +1,37 @@
+"""Policies: a named bundle of order, filters, scorers, pick and relax."""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct, field
+
+from rota.model.errors import UsageError
+from rota.schedule import filters, orders, scorers
+
+__all__ = ["DEFAULT", "Policy", "check_policy_names"]
+
+
+class Policy(Struct, frozen=True, forbid_unknown_fields=True):
+    """Names only, so that it can be written in a configuration file and compared."""
+
+    order: str = "priority"
+    filters: Sequence[str] = ("site", "tags", "fits", "status", "until", "limits", "room")
+    scorers: Mapping[str, float] = field(default_factory=lambda: {"pack": 1.0})
+    pick: str = "best"
+    relax: Sequence[str] = ()
+    """Filters that are dropped, in this order, when no place is left."""
+
+
+DEFAULT = Policy()
+
+
+def check_policy_names(policy: Policy) -> None:
+    """Raise UsageError for a name that does not exist, with those that do."""
+    for what, names, known in (
+        ("order", [policy.order], orders.BUILT_IN),
+        ("filter", [*policy.filters, *policy.relax], filters.BUILT_IN),
+        ("scorer", list(policy.scorers), scorers.BUILT_IN),
+        ("pick", [policy.pick], {"best": None}),
+    ):
+        for name in names:
+            if name not in known:
+                raise UsageError(f"policy: no {what} '{name}'; there are {', '.join(sorted(known))}")

@@ -1,0 +1,29 @@
+"""Scorers: how good a place is for a shape. Greater is better, 1.0 is neutral, 0 would forbid (use a filter for that)."""
+
+from collections.abc import Callable
+
+from rota.model.shape import Shape
+from rota.schedule.view import Place, View
+
+__all__ = ["BUILT_IN"]
+
+Scorer = Callable[[Shape, Place, View], float]
+
+
+def pack(shape: Shape, place: Place, view: View) -> float:
+    """Fuller places first, so that whole nodes stay free for large jobs."""
+    capacity = place.location.capacity
+    if capacity is None or not capacity.cores:
+        return 1.0
+    return 2.0 - view.ledger.free(place.location.id).cores / capacity.cores
+
+
+def spread(shape: Shape, place: Place, view: View) -> float:
+    """Emptier places first."""
+    capacity = place.location.capacity
+    if capacity is None or not capacity.cores:
+        return 1.0
+    return 1.0 + view.ledger.free(place.location.id).cores / capacity.cores
+
+
+BUILT_IN: dict[str, Scorer] = {"pack": pack, "spread": spread}

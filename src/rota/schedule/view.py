@@ -1,0 +1,53 @@
+"""The View: what policy code may see. Read-only, and only facts, so that a policy can be replayed."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from rota.model.location import Location
+from rota.model.shape import Shape
+from rota.schedule.ledger import Ledger
+
+__all__ = ["Limit", "Place", "View", "Want"]
+
+
+class Limit(NamedTuple):
+    """A named limit: how many may run at once (None: no limit is set), and how many do."""
+
+    count: int | None
+    used: int
+
+
+class Place(Struct):
+    """A candidate: a node with the runner that serves it."""
+
+    location: Location
+    runner: str
+    status: str
+    """The runner's state."""
+    kind: int
+    """Number of its class: places of a class differ only in what is in use, so they share the verdicts of static filters."""
+
+
+class View(Struct):
+    """A snapshot of places, limits and time."""
+
+    wall: float
+    mono: float
+    mode: str
+    """The manager's: serving, paused or draining."""
+    places: Sequence[Place]
+    ledger: Ledger
+    limits: Mapping[str, Limit]
+
+
+class Want(Struct):
+    """So many jobs of a shape are ready."""
+
+    shape_id: int
+    shape: Shape
+    ready: int
+    priority: int
+    first: int
+    """The batch at its head: what came first goes first."""

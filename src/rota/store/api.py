@@ -1,0 +1,120 @@
+"""What the manager asks of a store. `rota.testing.check_store` is the exam that every implementation passes.
+
+A store keeps facts and decides nothing. `commit` returns only when everything given to it is on disk (fsync), and is all or nothing.
+A store that cannot write raises `NoSpaceError` (nothing was written, the store is intact, later commits may work) or `StoreError` (trust nothing: stop).
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from rota.model.events import Entry
+from rota.model.job import Result
+
+__all__ = ["CHUNK", "Column", "Loaded", "Staged", "Store"]
+
+CHUNK = 65_536
+"""Jobs per chunk of a checkpoint."""
+
+
+class Column(Struct):
+    """The states and attempt numbers of up to CHUNK neighbouring jobs of a batch."""
+
+    batch: int
+    chunk: int
+    states: bytes
+    """One byte a job."""
+    attempts: bytes
+    """Two bytes a job, little-endian."""
+
+
+class Loaded(Struct):
+    """What a restart starts from: the last checkpoint, and the entries after it."""
+
+    snapshot: bytes | None
+    """The small part of the core's state, as the core wrote it; None: a new store."""
+    seq: int
+    """Number of the last entry that the snapshot covers."""
+    columns: list[Column]
+    tail: Iterator[Entry]
+    """Entries with greater numbers, ascending without gaps."""
+
+
+class Staged(Struct):
+    """What is known of a staged submission: how many values in a row from 0, and the templates they name."""
+
+    count: int
+    runs: list[int] | None
+    """[template, count, …] as in `Submitted.runs`; None: no chunk named templates."""
+
+
+class Store(Protocol):
+    """Durable memory. `load` comes first; then one thread commits while another reads."""
+
+    def load(self) -> Loaded:
+        """Open, migrate if older, check, and return what a restart needs. Staged values that no batch took are dropped."""
+        ...
+
+    def commit(self, entries: Sequence[Entry], results: Sequence[Result]) -> None:
+        """Write entries, the current-state rows that follow from them, and results, in one durable transaction.
+
+        A `Submitted` with a `stage` makes the staged values the batch's.
+        """
+        ...
+
+    def checkpoint(self, seq: int, snapshot: bytes, columns: Sequence[Column]) -> None:
+        """Replace the snapshot and these columns: the state after entry `seq`. One transaction."""
+        ...
+
+    def stage(self, stage: str, first: int, values: Sequence[Any], templates: Sequence[int] | None) -> None:
+        """Keep values for a submission to come. The same chunk again replaces itself."""
+        ...
+
+    def staged(self, stage: str) -> Staged:
+        """What has been staged under this name."""
+        ...
+
+    def unstage(self, stage: str) -> None:
+        """Drop what was staged under this name."""
+        ...
+
+    def keep_environment(self, name: str, variables: dict[str, str]) -> None:
+        """Keep an environment under its hash (once)."""
+        ...
+
+    def environment(self, name: str) -> dict[str, str]:
+        """An environment by its hash."""
+        ...
+
+    def values(self, batch: int, first: int, count: int) -> list[Any]:
+        """The values of jobs at positions first … first+count-1 (None for a batch that has none)."""
+        ...
+
+    def results(self, batch: int, first: int, last: int, newest_only: bool) -> list[Result]:
+        """Results of positions first..last inclusive, by position and attempt; `newest_only`: the last attempt of each."""
+        ...
+
+    def recent_results(self, batches: Sequence[int] | None, before: tuple[float, int, int, int] | None, limit: int) -> list[Result]:
+        """Results by end time, newest first, of these batches (None: all), older than the cursor (ended, batch, pos, attempt)."""
+        ...
+
+    def slowest(self, batch: int, limit: int) -> list[Result]:
+        """The attempts of a batch that took longest (wall time), longest first."""
+        ...
+
+    def entries(self, after: int, limit: int) -> list[Entry]:
+        """The log, for people and for tests."""
+        ...
+
+    def backup(self, path: str) -> None:
+        """A consistent copy of the whole store, made while it is in use."""
+        ...
+
+    def free_bytes(self) -> int:
+        """Space left where the store lives."""
+        ...
+
+    def close(self) -> None:
+        """Close cleanly."""
+        ...

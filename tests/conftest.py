@@ -1,0 +1,26 @@
+"""What all tests share: a ROTA_HOME of their own, and how hypothesis searches."""
+
+import os
+import shutil
+import tempfile
+
+import pytest
+from hypothesis import settings
+
+# Machines are shared, so no example has a deadline. `HYPOTHESIS_PROFILE=deep` looks longer.
+settings.register_profile("default", deadline=None)
+settings.register_profile("deep", deadline=None, max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+_home = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Point every test away from the user's own ROTA_HOME; the path is short, since sockets live below it."""
+    for name in [name for name in os.environ if name.startswith("ROTA_")]:
+        del os.environ[name]
+    config.stash[_home] = os.environ["ROTA_HOME"] = tempfile.mkdtemp(prefix="rota-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    shutil.rmtree(config.stash[_home], ignore_errors=True)
