@@ -224,6 +224,8 @@ def _ended(state: State, event: ev.Ended) -> None:
         else:
             if pos in batch.hold_wanted:
                 del batch.hold_wanted[pos]
+            if event.counts_as == "loss":
+                batch.losses[pos] = batch.losses.get(pos, 0) + 1
             if wall_ms:
                 shape = state.shapes[batch.shapes[batch.template_of(pos)]]
                 wall = wall_ms / 1000

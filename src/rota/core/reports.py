@@ -206,7 +206,10 @@ def _late_report(state: State, stimulus: Report) -> Decision:
 
 
 def _superseded(state: State, decision: Decision, runner_id: str, host: str | None, row: Ended) -> None:
+    """An end of an attempt that is not live: told again (nothing to do), or too late (recorded and shown, of no effect)."""
     found = _find(state, row.batch, row.index)
+    if found is not None and row.attempt == found[0].attempts[found[1]] and not found[0].losses.get(found[1]):
+        return
     job = format_job(row.batch, row.index)
     how = f"exit code {row.exit_code}" if row.exit_code is not None else f"signal {row.signal}"
     decision.events.append(

@@ -14,7 +14,7 @@ from rota.core.planning import plan
 from rota.core.react import react, restart_effects
 from rota.core.reports import back
 from rota.core.state import Settings, State
-from rota.core.stimuli import At, Report, Stimulus, Tick, Touch
+from rota.core.stimuli import At, Greet, Report, Stimulus, Tick, Touch
 from rota.core.tables import SETTLED
 from rota.model.events import Event
 from rota.model.job import Result
@@ -52,6 +52,8 @@ class Core:
                 self._apply(back(state, stimulus.runner, stimulus.session), events)
             decision = decide(state, stimulus)
         self._apply(decision, events)
+        if isinstance(stimulus, Greet) and stimulus.runner in state.runners:
+            state.runners[stimulus.runner].clock = stimulus.clock
         results += decision.results
         self._follow(decision.reconsider, stimulus.at, events)
         effects = [*react(state, events, stimulus.at), *decision.effects]

@@ -1,7 +1,7 @@
 """Sizes, durations and core counts: text to integers and back, exactly.
 
-Inside rota every amount is an integer (millicores, bytes, seconds), so sums never drift. Text that schedulers disagree on
-(a bare number, `1:30`) is refused, with the choices.
+Inside rota every amount is an integer (millicores, bytes, seconds), so sums never drift. Text that schedulers disagree
+on (a bare number, `1:30`) is refused, with the choices. Digits and units are ASCII: a Kelvin sign is not a K.
 """
 
 import re
@@ -21,18 +21,25 @@ MAX_BYTES = 1 << 60
 MAX_SECONDS = 100 * 366 * 86_400
 MAX_MILLICORES = 1_000_000_000
 
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGTPE]?)(i?B?)", re.IGNORECASE)
+_MOST_DIGITS = 30
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)[ \t]*(?:([KMGTPE])(i?B?)|(B?))", re.IGNORECASE | re.ASCII)
 _SIZE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50, "E": 1 << 60}
+
+
+def _short(text: str) -> str:
+    """Text that was not understood, short enough for a message."""
+    return text if len(text) <= 40 else f"{text[:40]}…"
 
 
 def parse_size(text: str) -> int:
     """Bytes from `4G`, `500M`, `1.5T`, `64KiB`, `0`. Units are binary, as batch systems mean them."""
     match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise UsageError(f"'{text}' is not a size: write a number and a unit, as in 500M or 4G")
-    number, unit, suffix = match[1], match[2].upper(), match[3]
-    if not unit and not suffix and number.strip("0."):
-        raise UsageError(f"'{text}' has no unit: write {number}M for MiB, {number}G for GiB or {number}B for bytes")
+    if match is None or len(match[1]) > _MOST_DIGITS:
+        raise UsageError(f"'{_short(text)}' is not a size: write a number and a unit, as in 500M or 4G")
+    number, unit = match[1], (match[2] or "").upper()
+    if not unit and not match[4] and number.strip("0."):
+        in_bytes = "" if "." in number else f" or {number}B for bytes"
+        raise UsageError(f"'{text}' has no unit: write {number}M for MiB, {number}G for GiB{in_bytes}")
     whole, _, fraction = number.partition(".")
     scale: int = _SIZE_UNITS[unit]
     value = int(whole) * scale + (int(fraction) * scale // 10 ** len(fraction) if fraction else 0)
@@ -60,13 +67,16 @@ def show_size(count: int) -> str:
     raise AssertionError("unreachable")
 
 
-_PARTS = re.compile(r"(?:([0-9]+)w)?(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+)s)?", re.IGNORECASE)
+_PARTS = re.compile(r"(?:([0-9]+)w)?(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+)s)?", re.IGNORECASE | re.ASCII)
 _CLOCK = re.compile(r"(?:([0-9]+)-)?([0-9]+):([0-9]{2}):([0-9]{2})")
+_TWO_WAYS = re.compile(r"([0-9]+):([0-5][0-9])")
 
 
 def parse_duration(text: str) -> int:
     """Seconds from `90m`, `1h30m`, `2d`, `HH:MM:SS` or `D-HH:MM:SS`."""
     word = text.strip()
+    if len(word) > _MOST_DIGITS:
+        raise UsageError(f"'{_short(text)}' is not a duration: write 90m, 1h30m, 2d, HH:MM:SS or D-HH:MM:SS")
     clock = _CLOCK.fullmatch(word)
     parts = _PARTS.fullmatch(word)
     if clock is not None:
@@ -77,10 +87,14 @@ def parse_duration(text: str) -> int:
     elif word and parts is not None:
         weeks, days, hours, minutes, seconds = (int(part or 0) for part in parts.groups())
         value = (((weeks * 7 + days) * 24 + hours) * 60 + minutes) * 60 + seconds
-    elif word.isdigit():
+    elif word.isascii() and word.isdigit():
         raise UsageError(f"'{text}' has no unit (schedulers disagree on it): write {word}s, {word}m or {word}h")
-    elif re.fullmatch(r"[0-9]+:[0-9]{2}", word):
-        raise UsageError(f"'{text}' can be read two ways: write {word}:00 (HH:MM:SS) or 0:{word} (0:MM:SS)")
+    elif two := _TWO_WAYS.fullmatch(word):
+        hours, minutes = divmod(int(two[1]), 60)
+        raise UsageError(
+            f"'{text}' can be read two ways: write {word}:00 for hours and minutes, "
+            f"{hours}:{minutes:02}:{two[2]} for minutes and seconds"
+        )
     else:
         raise UsageError(f"'{text}' is not a duration: write 90m, 1h30m, 2d, HH:MM:SS or D-HH:MM:SS")
     if value > MAX_SECONDS:
@@ -111,8 +125,8 @@ def parse_cores(text: str) -> tuple[int, int]:
 
 
 def _millicores(word: str, whole: str) -> int:
-    if not re.fullmatch(r"[0-9]+(\.[0-9]{1,3})?", word):
-        raise UsageError(f"'{whole}' is not a number of cores: write 4, 0.5 or a range as in 2..8")
+    if len(word) > _MOST_DIGITS or not re.fullmatch(r"[0-9]+(\.[0-9]{1,3})?", word):
+        raise UsageError(f"'{_short(whole)}' is not a number of cores: write 4, 0.5 or a range as in 2..8")
     units, _, fraction = word.partition(".")
     value = int(units) * 1000 + int((fraction + "000")[:3])
     if value > MAX_MILLICORES:

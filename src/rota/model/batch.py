@@ -1,5 +1,6 @@
 """Batches: what one submission made. A template, its values, and which job has which number."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -12,13 +13,15 @@ from rota.model.needs import NAME, Needs
 __all__ = ["BatchSpec", "Dependency", "Template", "Value", "count_of", "index_at", "position_of"]
 
 Value = str | list[str] | dict[str, Any] | None
-"""What makes a job different from its neighbours: one string, one per column, an object (JSON lines), or nothing (arrays)."""
+"""What makes a job different from its neighbours: one string, one per column, an object (JSON lines), or nothing."""
 
 MAX_JOBS = 50_000_000
 MAX_COMMAND = 131_071
 """Bytes in one argument of a command: Linux takes no more (MAX_ARG_STRLEN), and a shell line is one argument."""
 MAX_NAME = 128
 MAX_TEMPLATES = 65_535
+MAX_INDEX = 10**18 - 1
+"""The greatest number that a job id or a selector can be written with."""
 CAP = 16 << 20
 LIMIT = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -79,8 +82,16 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
                 raise UsageError(f"limit '{name}': a name of letters, digits, '_', '.', '-', as in irods")
         if not self.cwd.startswith("/"):
             raise UsageError(f"the working directory '{self.cwd}' must be an absolute path")
-        for what, text in (("cwd", self.cwd), ("stdin", self.stdin), ("stdout", self.stdout),
-                           ("stderr", self.stderr), ("setup", self.setup)):
+        for what, text in (
+            ("cwd", self.cwd),
+            ("stdin", self.stdin),
+            ("stdout", self.stdout),
+            ("stderr", self.stderr),
+            ("setup", self.setup),
+            ("the learning group", self.group),
+            ("the site", self.needs.site),
+            *(("a module's name", name) for name in self.modules),
+        ):
             check_text(what, text or "")
         check_environment(self.set)
         for word in self.enforce:
@@ -115,8 +126,11 @@ class BatchSpec(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
         if not self.templates or len(self.templates) > MAX_TEMPLATES:
             raise UsageError(f"a batch has 1 to {MAX_TEMPLATES} different sets of options")
         if len(self.name) > MAX_NAME or _CONTROL.search(self.name) or self.name[:1] in ("@", ":", "-"):
-            raise UsageError(f"name '{self.name[:40]}': at most {MAX_NAME} characters, none of them control characters, "
-                             "and not beginning with '@', ':' or '-'")
+            raise UsageError(
+                f"name '{self.name[:40]}': at most {MAX_NAME} characters, none of them control characters, "
+                "and not beginning with '@', ':' or '-'"
+            )
+        check_text("the name", self.name)
         for column in self.columns:
             if column and not NAME.fullmatch(column):
                 raise UsageError(f"parameter '{column}': a name of letters, digits, '_', '.', '-'")
@@ -128,6 +142,8 @@ class BatchSpec(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
             self._check_ranges(self.ranges)
         if self.at_once is not None and self.at_once < 1:
             raise UsageError(f"%{self.at_once}: at least 1 job must be allowed at a time")
+        if self.not_before is not None and not math.isfinite(self.not_before):
+            raise UsageError(f"not before {self.not_before}: give a time")
         for template in self.templates:
             template.check()
 
@@ -139,6 +155,8 @@ class BatchSpec(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
             if first <= seen_last:
                 raise UsageError(f"array numbers must ascend without overlap ({first} comes after {seen_last})")
             seen_last = first + (last - first) // step * step
+        if seen_last > MAX_INDEX:
+            raise UsageError(f"array numbers go up to {MAX_INDEX}, not {seen_last}")
         if count_of(ranges) != self.count:
             raise UsageError(f"the array has {count_of(ranges)} numbers but {self.count} jobs")
 
@@ -176,9 +194,11 @@ def check_text(what: str, text: str) -> None:
     """Raise UsageError for text that no process can be given."""
     if "\0" in text:
         raise UsageError(f"{what} contains a NUL byte, which no program can be given")
-    if len(text) > MAX_COMMAND // 4 and len(text.encode("utf-8", "surrogatepass")) > MAX_COMMAND:
-        raise UsageError(f"{what} is {len(text.encode('utf-8', 'surrogatepass')):,} bytes long; the system takes at most {MAX_COMMAND:,}: "
-                         "put it into a script file and run that")
+    if len(text) > MAX_COMMAND // 4 and (size := len(text.encode("utf-8", "surrogatepass"))) > MAX_COMMAND:
+        raise UsageError(
+            f"{what} is {size:,} bytes long; the system takes at most {MAX_COMMAND:,}: "
+            "put it into a script file and run that"
+        )
     if not text.isascii():
         try:
             text.encode("utf-8")
@@ -191,7 +211,7 @@ def check_environment(variables: Mapping[str, str]) -> None:
     for name, value in variables.items():
         if not name or "=" in name or "\0" in name:
             raise UsageError(f"environment variable '{name}': a name without '=' is needed")
-        check_text(f"environment variable {name}", value)
+        check_text(f"environment variable {name[:40]}", f"{name}={value}")
 
 
 def check_value(value: Value, columns: Sequence[str], lines: bool) -> None:
@@ -199,7 +219,7 @@ def check_value(value: Value, columns: Sequence[str], lines: bool) -> None:
     if lines:
         if isinstance(value, dict):
             command = value.get("command")
-            words = command if isinstance(command, list) else [command]
+            words: list[Any] = command if isinstance(command, list) else [command]
             if not words or not all(isinstance(word, str) for word in words) or not words[0].strip():
                 raise UsageError("field 'command': give a non-empty string, or a list of strings")
             for word in words:
@@ -208,6 +228,9 @@ def check_value(value: Value, columns: Sequence[str], lines: bool) -> None:
             check_text("the command", value)
         else:
             raise UsageError("the command is empty")
+    elif not columns:
+        if value is not None:
+            raise UsageError("the jobs of an array have no values")
     elif len(columns) == 1:
         if not isinstance(value, str):
             raise UsageError("each value must be a string")

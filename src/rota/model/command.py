@@ -1,8 +1,9 @@
 """From a template and a value to what is executed.
 
-Placeholders are `{}` (the value, or the first column), `{index}`, `{name}` for a named column, `{batch}`, `{job}` and `{attempt}`. They are
-never read after `$`, so `${name}` stays the shell's; `{{` gives a plain `{`; a name that is not known is left as it is, so that
-`awk '{print}'` works. Values are quoted where a shell will read them.
+Placeholders are `{}` (the value, or the first column), `{index}`, `{name}` for a named column, `{batch}`, `{job}` and
+`{attempt}`. They are never read after `$`, so `${name}` stays the shell's; `{{` gives a plain `{`; a name that is not
+known is left as it is, so that `awk '{print}'` works. Where a shell will read a value it is quoted, in the way that the
+place asks for: `cp {} "{}.bak"` and `sh -c 'cat {}'` give the shell exactly the value, whatever is in it.
 """
 
 import re
@@ -16,12 +17,19 @@ __all__ = ["CommandMaker", "needs_shell", "split_line"]
 
 _PLACE = re.compile(r"\{\{([A-Za-z][A-Za-z0-9_.-]*)?\}\}|\{\{|(?<!\$)\{([A-Za-z][A-Za-z0-9_.-]*)?\}")
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./ \t-]+")
-_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
 _BUILTINS = frozenset(
-    ". : alias bg break builtin caller case cd command compgen complete continue declare dirs disown enable eval exec exit export "
-    "fc fg for function getopts hash help history if jobs let local logout mapfile popd pushd read readarray readonly return select "
-    "set shift shopt source suspend time times trap type typeset ulimit umask unalias unset until wait while".split()
+    """
+    . : alias bg bind break builtin caller case cd command compgen complete compopt continue coproc declare dirs disown
+    do done elif else enable esac eval exec exit export fc fg fi for function getopts hash help history if in jobs let
+    local logout mapfile popd pushd pwd read readarray readonly return select set shift shopt source suspend then time
+    times trap type typeset ulimit umask unalias unset until wait while
+    """.split()  # noqa: SIM905
 )
+_TWINS = frozenset(("echo", "false", "kill", "printf", "test", "true"))
+"""Builtins whose namesakes on disk do the same, except that those answer to --help and --version."""
+_HARD = re.compile(r"<<|`|\$['\"]|(?:^|[\s;&|(])#|\$\{[^}]*['\"\\]|\besac\b", re.MULTILINE)
+"""Text in which it takes a whole shell to tell what is quoted."""
 
 Part = str | int
 """A literal piece of text, or a column number (≥ 0), or one of the marks below."""
@@ -31,9 +39,12 @@ _MARKS = {"index": _INDEX, "batch": _BATCH, "job": _JOB, "attempt": _ATTEMPT}
 
 def needs_shell(line: str) -> bool:
     """True unless the line is plain words, so that splitting at blanks means what a shell would make of it."""
-    if _PLAIN.fullmatch(line) is None:
+    words = line.split()
+    if not words or _PLAIN.fullmatch(line) is None:
         return True
-    first = line.split(None, 1)[0]
+    first = words[0]
+    if first in _TWINS and any(word.startswith("--") for word in words):
+        return True
     return first in _BUILTINS or _ASSIGNMENT.match(first) is not None
 
 
@@ -83,15 +94,70 @@ def _lookup(name: str, columns: Sequence[str]) -> int | None:
     return _MARKS.get(name)
 
 
-def fill(parts: Sequence[Part], values: Sequence[str], batch: int, index: int, attempt: int,
-         quote: Callable[[str], str] | None = None) -> str:
-    """The text with every placeholder replaced."""
+def _in_single(value: str) -> str:
+    return value.replace("'", "'\\''")
+
+
+def _in_double(value: str) -> str:
+    return re.sub(r'([\\"$`])', r"\\\1", value)
+
+
+_QUOTES = {"": shlex.quote, "'": _in_single, '"': _in_double}
+
+
+def quoting(parts: Sequence[Part]) -> list[Callable[[str], str]]:
+    """For each part, how a value that stands there is to be quoted: outside quotes, within single or within double ones.
+
+    Where only a shell could tell (here-documents, comments, backquotes), every value is quoted as if outside.
+    """
+    text = "".join(part if isinstance(part, str) else "x" for part in parts)
     out = []
+    inside = [""]
+    escaped = False
     for part in parts:
+        out.append(_QUOTES.get(inside[-1], shlex.quote))
+        if not isinstance(part, str):
+            escaped = False
+            continue
+        before = ""
+        for char in part:
+            now = inside[-1]
+            if escaped:
+                escaped = False
+            elif now == "'":
+                if char == "'":
+                    inside.pop()
+            elif char == "\\":
+                escaped = True
+            elif char == '"':
+                inside.pop() if now == '"' else inside.append(char)
+            elif char == "(" and (now != '"' or before == "$"):
+                inside.append("(")
+            elif now != '"' and char == "'":
+                inside.append(char)
+            elif now == "(" and char == ")":
+                inside.pop()
+            before = char
+    if inside != [""] or escaped or _HARD.search(text):
+        return [shlex.quote] * len(parts)
+    return out
+
+
+def fill(
+    parts: Sequence[Part],
+    values: Sequence[str],
+    batch: int,
+    index: int,
+    attempt: int,
+    quotes: Sequence[Callable[[str], str]] | None = None,
+) -> str:
+    """The text with every placeholder replaced; `quotes` has one way of quoting for each part."""
+    out = []
+    for at, part in enumerate(parts):
         if isinstance(part, str):
             out.append(part)
         elif part >= 0:
-            out.append(quote(values[part]) if quote else values[part])
+            out.append(quotes[at](values[part]) if quotes else values[part])
         elif part == _INDEX:
             out.append(str(index))
         elif part == _BATCH:
@@ -111,6 +177,7 @@ class CommandMaker:
         self.batch = batch
         self.lines = template.argv is None and template.shell is None
         self._shell: list[Part] | None = None
+        self._quotes: list[Callable[[str], str]] = []
         self._argv: list[list[Part]] | None = None
         self.paths: dict[str, list[Part]] = {}
         """Fields whose text differs from job to job."""
@@ -120,13 +187,13 @@ class CommandMaker:
             parts = compile_text(template.shell, columns)
             if needs_shell("".join(part if isinstance(part, str) else "x" for part in parts)):
                 self._shell = parts
+                self._quotes = quoting(parts)
             else:
                 self._argv = _split_parts(parts)
-        self._fixed = (
-            [str(word[0]) if word else "" for word in self._argv]
-            if self._argv is not None and all(len(word) <= 1 and not isinstance((word or [""])[0], int) for word in self._argv)
-            else None
-        )
+        self.fixed: list[str] | None = None
+        """The argv, if it is the same for every job."""
+        if self._argv is not None and not any(isinstance(part, int) for word in self._argv for part in word):
+            self.fixed = ["".join(map(str, word)) for word in self._argv]
         for name in ("cwd", "stdin", "stdout", "stderr"):
             text = getattr(template, name)
             if text is not None and "{" in text:
@@ -136,8 +203,8 @@ class CommandMaker:
 
     def command(self, value: Value, index: int, attempt: int) -> list[str] | str:
         """What to execute: an argv, or a line for the shell."""
-        if self._fixed is not None:
-            return self._fixed
+        if self.fixed is not None:
+            return self.fixed
         if self.lines:
             given = value.get("command", "") if isinstance(value, dict) else value
             return given if isinstance(given, list) else split_line(str(given))
@@ -145,7 +212,7 @@ class CommandMaker:
         if self._argv is not None:
             return [fill(word, values, self.batch, index, attempt) for word in self._argv]
         assert self._shell is not None
-        return fill(self._shell, values, self.batch, index, attempt, shlex.quote)
+        return fill(self._shell, values, self.batch, index, attempt, self._quotes)
 
     def path(self, name: str, value: Value, index: int, attempt: int) -> str | None:
         """`cwd`, `stdin`, `stdout` or `stderr` of one job, or None if it is not set."""

@@ -1,7 +1,7 @@
 """The one small tree of errors that rota raises on purpose.
 
-Every message says what happened, to what, and what to do about it. `code` is what the wire protocol calls it, so that a client
-can rebuild the same class from an answer.
+Every message says what happened, to what, and what to do about it. `code` is what the wire protocol calls it, so that a
+client can rebuild the same class from an answer.
 """
 
 

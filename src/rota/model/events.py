@@ -1,7 +1,8 @@
 """Events: the durable facts. The core's state is a fold of them, so each carries all that the fold needs and no more.
 
-They are batched: one `Leased` for forty jobs. `spans` are flat lists of half-open ranges of positions: [lo, hi, lo, hi, …]. What people want to
-know about an attempt beyond its outcome (exit code, usage, output) travels beside them as `Result` rows.
+They are batched: one `Leased` for forty jobs. `spans` are flat lists of half-open ranges of positions: [lo, hi, lo, hi,
+…]. What people want to know about an attempt beyond its outcome (exit code, usage, output) travels beside them as
+`Result` rows.
 
 VERSION grows when a field's meaning changes; new fields get defaults, so that old events stay readable for ever.
 """
@@ -83,7 +84,10 @@ class Started(Struct, array_like=True, tag=True):
 
 
 class Ended(Struct, array_like=True, tag=True):
-    """Attempts on one runner ended: (batch, position, verb, not before, wall milliseconds). The verb is complete, fail, requeue, return or abort."""
+    """Attempts on one runner ended: (batch, position, verb, not before, wall milliseconds).
+
+    The verb is complete, fail, requeue, return or abort.
+    """
 
     runner: str
     rows: list[tuple[int, int, str, float | None, int]]

@@ -5,11 +5,19 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from rota.model.amounts import format_cores, format_duration, format_size
+from rota.model.amounts import (
+    MAX_BYTES,
+    MAX_MILLICORES,
+    MAX_SECONDS,
+    format_cores,
+    format_duration,
+    format_size,
+)
 from rota.model.errors import UsageError
 
 __all__ = ["Amounts", "Needs"]
 
+MAX_COUNT = 1_000_000_000
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
 
@@ -49,7 +57,8 @@ class Amounts(Struct, frozen=True, order=True, array_like=True):
         if self.named:
             have = dict(free.named)
             for name, count in self.named:
-                most = min(most, have.get(name, 0) // count)
+                if count:
+                    most = min(most, have.get(name, 0) // count)
         return max(most, 0)
 
     def negative(self) -> bool:
@@ -99,25 +108,33 @@ class Needs(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
 
     def amounts(self, cores: int | None = None) -> Amounts:
         """What one slot of this size takes from a node."""
-        return Amounts(
-            self.cores if cores is None else cores, self.memory or 0, self.disk or 0, self.gpus, self.named
-        )
+        return Amounts(self.cores if cores is None else cores, self.memory or 0, self.disk or 0, self.gpus, self.named)
 
     def check(self) -> None:
         """Raise UsageError for needs that no place could ever mean."""
-        for name, value in (("cores", self.cores), ("memory", self.memory), ("disk", self.disk),
-                            ("time", self.time_s), ("gpus", self.gpus)):
+        for name, value, most in (
+            ("cores", self.cores, MAX_MILLICORES),
+            ("cores", self.cores_most, MAX_MILLICORES),
+            ("memory", self.memory, MAX_BYTES),
+            ("disk", self.disk, MAX_BYTES),
+            ("time", self.time_s, MAX_SECONDS),
+            ("gpus", self.gpus, MAX_COUNT),
+        ):
             if value is not None and value < 0:
                 raise UsageError(f"{name} is negative ({value})")
-        if self.nodes < 1:
-            raise UsageError(f"nodes must be at least 1, not {self.nodes}")
+            if value is not None and value > most:
+                raise UsageError(f"{name} is more than anything has ({value})")
+        if not 1 <= self.nodes <= MAX_COUNT:
+            raise UsageError(f"nodes must be at least 1 and at most {MAX_COUNT}, not {self.nodes}")
         if self.cores_most and self.cores_most < self.cores:
             raise UsageError("the range of cores ends below where it begins")
         if self.time_s == 0:
             raise UsageError("a time of 0 lets nothing run: leave it out, or give the longest a job may take")
         for name, count in self.named:
-            if not NAME.fullmatch(name) or count < 0:
+            if not NAME.fullmatch(name) or not 0 <= count <= MAX_COUNT:
                 raise UsageError(f"resource '{name}={count}': write name=count, with a count of 0 or more")
+        if len({name for name, _ in self.named}) != len(self.named):
+            raise UsageError(f"a resource is named twice: {', '.join(name for name, _ in self.named)}")
         for tag in self.tags:
             if not NAME.fullmatch(tag):
                 raise UsageError(f"tag '{tag}': letters, digits, '_', '.', '-' only")

@@ -1,7 +1,7 @@
 """Selectors: which jobs a command means.
 
-`7` a batch, `7.12` a job, `7.1-99` a range, `@align` a name, `:failed` a state. Words of an equal kind add, different kinds intersect: `7 8 :failed` is
-what failed in 7 or 8.
+`7` a batch, `7.12` a job, `7.1-99` a range, `@align` a name, `:failed` a state. Words of an equal kind add, different
+kinds intersect: `7 8 :failed` is what failed in 7 or 8.
 """
 
 import re
@@ -14,7 +14,17 @@ from rota.model.errors import UsageError
 __all__ = ["Selector", "parse_selector"]
 
 STATES = (
-    "WAITING", "PENDING", "HOLDING", "STARTING", "RUNNING", "MISSING", "KILLING", "COMPLETED", "FAILED", "ABORTED", "OMITTED",
+    "WAITING",
+    "PENDING",
+    "HOLDING",
+    "STARTING",
+    "RUNNING",
+    "MISSING",
+    "KILLING",
+    "COMPLETED",
+    "FAILED",
+    "ABORTED",
+    "OMITTED",
 )
 _GROUPS = {
     "live": STATES[:7],
@@ -55,7 +65,8 @@ def parse_selector(words: Sequence[str]) -> Selector:
         else:
             match = _WORD.fullmatch(word)
             if match is None:
-                raise UsageError(f"'{word}' selects nothing: write a batch 7, a job 7.12, a range 7.1-99, a name @align or a state :failed")
+                choices = "a batch 7, a job 7.12, a range 7.1-99, a name @align or a state :failed"
+                raise UsageError(f"'{word}' selects nothing: write {choices}")
             first = int(match[2]) if match[2] else None
             last = int(match[3]) if match[3] else first
             if first is not None and last is not None and last < first:

@@ -1,7 +1,8 @@
 """Shapes: the unit of scheduling.
 
-Two jobs that ask for the same and obey the same limits and policy have the same Shape, so a million queued jobs of three
-shapes cost three decisions. What was learned is a value *of* a shape, so learning never moves jobs between shapes.
+Two jobs that ask for the same and obey the same limits and policy have the same Shape, so a million queued jobs of
+three shapes cost three decisions. What was learned is a value *of* a shape, so learning never moves jobs between
+shapes.
 """
 
 from msgspec import Struct

@@ -29,7 +29,8 @@ def wanted(sites: Sequence[SiteView], wants: Sequence[Want], mono: float) -> lis
     """Names of the sites at which one more allocation is wanted now."""
     out = []
     for site in sites:
-        if site.live < site.most and site.closed_until <= mono and any(_suits(want.shape.needs, site) for want in wants):
+        open_now = site.live < site.most and site.closed_until <= mono
+        if open_now and any(_suits(want.shape.needs, site) for want in wants):
             out.append(site.name)
     return out
 
@@ -54,7 +55,10 @@ def impossible(needs: Needs, sites: Sequence[SiteView]) -> str | None:
         if needs.nodes > 1:
             reasons.append(f"{site.name} gives 1 node, {needs.nodes} are asked for")
         elif lacking:
-            reasons.extend(f"{site.name} has {show_amount(what, has)}, {show_amount(what, asked)} are asked for" for what, asked, has in lacking)
+            reasons.extend(
+                f"{site.name} has {show_amount(what, has)}, {show_amount(what, asked)} are asked for"
+                for what, asked, has in lacking
+            )
         elif missing:
             reasons.append(f"{site.name} has no tag {', '.join(missing)}")
         else:

@@ -1,7 +1,7 @@
 """The ledger: what is in use at every Location, never more than there is.
 
-A reservation is charged at the location and, while it is `stacked`, at each parent above. A charge that would make anything negative is a
-bug of the caller and raises: over-commit must be impossible, not unlikely.
+A reservation is charged at the location and, while it is `stacked`, at each parent above. A charge that would make
+anything negative is a bug of the caller and raises: over-commit must be impossible, not unlikely.
 """
 
 from collections.abc import Iterator

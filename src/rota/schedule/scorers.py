@@ -1,4 +1,4 @@
-"""Scorers: how good a place is for a shape. Greater is better, 1.0 is neutral, 0 would forbid (use a filter for that)."""
+"""Scorers: how good a place is for a shape. Greater is better, 1.0 is neutral; to forbid, use a filter."""
 
 from collections.abc import Callable
 

@@ -1,7 +1,6 @@
 """The View: what policy code may see. Read-only, and only facts, so that a policy can be replayed."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -12,7 +11,7 @@ from rota.schedule.ledger import Ledger
 __all__ = ["Limit", "Place", "View", "Want"]
 
 
-class Limit(NamedTuple):
+class Limit(Struct, frozen=True):
     """A named limit: how many may run at once (None: no limit is set), and how many do."""
 
     count: int | None
@@ -27,7 +26,7 @@ class Place(Struct):
     status: str
     """The runner's state."""
     kind: int
-    """Number of its class: places of a class differ only in what is in use, so they share the verdicts of static filters."""
+    """Number of its class: its places differ only in what is in use, so they share the verdicts of static filters."""
 
 
 class View(Struct):

@@ -1,0 +1,46 @@
+/* The yardstick: start COUNT copies of a program, WIDTH at a time, by posix_spawn and wait, and print jobs per second. */
+#define _GNU_SOURCE
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <time.h>
+
+extern char **environ;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + t.tv_nsec * 1e-9;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 4) {
+        fprintf(stderr, "usage: spawn_loop COUNT WIDTH PROGRAM [ARG...]\n");
+        return 2;
+    }
+    int count = atoi(argv[1]), width = atoi(argv[2]), started = 0, ended = 0;
+    posix_spawnattr_t attributes;
+    posix_spawnattr_init(&attributes);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID);
+    double begin = now();
+    while (ended < count) {
+        while (started < count && started - ended < width) {
+            pid_t pid;
+            if (posix_spawn(&pid, argv[3], NULL, &attributes, argv + 3, environ) != 0) {
+                perror("posix_spawn");
+                return 1;
+            }
+            started++;
+        }
+        if (waitpid(-1, NULL, 0) < 0) {
+            perror("waitpid");
+            return 1;
+        }
+        ended++;
+    }
+    printf("%.1f\n", count / (now() - begin));
+    return 0;
+}

@@ -1,0 +1,305 @@
+"""The Python client for asyncio: the same as `rota.api`, with coroutines.
+
+    async with rota.aio.Client() as client:
+        batch = await client.submit("gzip {}", values=files)
+        async for job in batch.as_completed():
+            print(job.id, job.state)
+"""
+
+import asyncio
+from binascii import a2b_base64
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Any, Unpack
+
+from rota.api import AWAY_S, NOT_REPEATED, PAGE, PIECE, SETTLED, JobFields, Selection, words_of
+from rota.model.errors import BusyError, RotaError
+from rota.submission import JobOptions, Options, Submission, build
+from rota.wire.aclient import AsyncConnection, LostError, NoManagerError
+
+__all__ = ["Batch", "Client", "Job"]
+
+IN_FLIGHT = 8
+
+
+class Job(JobFields):
+    """One job, with a way to its output."""
+
+    def __init__(self, client: "Client", row: Mapping[str, Any]) -> None:
+        super().__init__(row)
+        self._client = client
+
+    async def log(self, stderr: bool = False, attempt: int | None = None) -> str:
+        """What it printed."""
+        return await self._client.log(self.id, stderr=stderr, attempt=attempt)
+
+    async def explain(self) -> dict[str, Any]:
+        """Why it does not run, or how it ended."""
+        return await self._client.explain(self.id)
+
+
+class Batch:
+    """What one submission made."""
+
+    def __init__(self, client: "Client", id: int, name: str = "", size: int = 0, warnings: Sequence[str] = ()) -> None:
+        self._client = client
+        self.id = id
+        self.name = name
+        self.size = size
+        self.warnings = list(warnings)
+
+    def __repr__(self) -> str:
+        return f"<Batch {self.id}{f' {self.name}' if self.name else ''}, {self.size:,} jobs>"
+
+    def __len__(self) -> int:
+        return self.size
+
+    async def wait(self, timeout: float | None = None) -> bool:
+        """Wait until all is settled: True if all have COMPLETED. TimeoutError when the time (seconds) is up."""
+        return await self._client.wait(self.id, timeout)
+
+    async def counts(self) -> dict[str, int]:
+        """How many jobs are in which state."""
+        return dict((await self._client.ask("count", sel=[str(self.id)]))["counts"])
+
+    async def status(self) -> dict[str, Any]:
+        """Its line of `rota status --json`."""
+        return dict((await self._client.ask("status", sel=[str(self.id)]))["batches"][0])
+
+    def jobs(self, *states: str) -> AsyncIterator[Job]:
+        """Its jobs, in order; those in certain states: `batch.jobs("failed")`."""
+        return self._client.jobs([str(self.id), *(f":{state.lower()}" for state in states)])
+
+    def as_completed(self) -> AsyncIterator[Job]:
+        """Every job once, as it becomes settled."""
+        return self._client.as_completed(self.id)
+
+    async def summary(self, failures: int = 10, slowest: int = 3) -> dict[str, Any]:
+        """Counts, the first failures with the end of their standard error, the slowest jobs."""
+        return await self._client.ask("summary", batch=self.id, failures=failures, slowest=slowest)
+
+    async def kill(self) -> int:
+        """End what is not settled; how many jobs that was."""
+        return await self._client.kill(self.id)
+
+    async def retry(self) -> int:
+        """Run again what is settled and did not complete."""
+        return await self._client.retry([self.id, ":unsuccessful"])
+
+    async def hold(self, stop: bool = False) -> int:
+        """Keep what waits from starting; with `stop`, end and hold what runs too."""
+        return await self._client.hold(self.id, stop=stop)
+
+    async def release(self) -> int:
+        """Let go what is held."""
+        return await self._client.release(self.id)
+
+    async def remove(self) -> int:
+        """Forget what is settled."""
+        return await self._client.remove(self.id)
+
+
+class Client:
+    """A connection to the manager of a home, for one event loop. It is opened by `async with`, or by the first request.
+
+    If no manager is up, one is started, as `rota add` does; with `start=False` NoManagerError is raised instead.
+    """
+
+    def __init__(self, home: str | None = None, *, start: bool = True) -> None:
+        self.home = home
+        self._start = start
+        self._held: AsyncConnection | None = None
+        self._opening = asyncio.Lock()
+        self._closed = False
+
+    async def __aenter__(self) -> "Client":
+        await self._connection()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connection. The manager, and what it runs, goes on."""
+        self._closed = True
+        await self._drop(self._held)
+
+    # Submitting
+
+    async def submit(
+        self,
+        command: str | Sequence[str] | None = None,
+        *,
+        lines: Iterable[str | Mapping[str, Any]] | None = None,
+        values: Iterable[str] | None = None,
+        params: Mapping[str, Iterable[str]] | None = None,
+        zipped: bool = False,
+        array: str | range | Iterable[int] | None = None,
+        **options: Unpack[JobOptions],
+    ) -> Batch:
+        """Queue a batch, as `rota.api.Client.submit` does."""
+        submission = build(
+            command, Options(**options), lines=lines, values=values, params=params, zipped=zipped, array=array
+        )
+        return await self.send(submission)
+
+    async def send(self, submission: Submission) -> Batch:
+        """Send what was built; asked again, under the same key, if the connection is lost."""
+        connection = await self._connection()
+        try:
+            answer = await self._send(connection, submission)
+        except LostError:
+            answer = await self._send(await self._reconnect(connection), submission)
+        return Batch(self, answer["batch"], submission.spec.name, answer["jobs"], answer.get("warnings") or ())
+
+    async def _send(self, connection: AsyncConnection, submission: Submission) -> dict[str, Any]:
+        flying: list[asyncio.Task[dict[str, Any]]] = []
+        try:
+            for request in submission.requests():
+                flying.append(asyncio.create_task(connection.ask(request.pop("op"), **request)))
+                if len(flying) > IN_FLIGHT:
+                    await flying.pop(0)
+            for waiting in flying[:-1]:
+                await waiting
+            return await flying[-1]
+        finally:
+            for waiting in flying:
+                waiting.cancel()
+
+    async def batch(self, id: int) -> Batch:
+        """A batch that exists."""
+        row = (await self.ask("status", sel=[str(id)]))["batches"][0]
+        return Batch(self, row["id"], row.get("name") or "", row["jobs"])
+
+    # Looking
+
+    async def status(self, selection: Selection = ()) -> dict[str, Any]:
+        """`rota status --json`."""
+        return await self.ask("status", sel=words_of(selection))
+
+    async def wait(self, selection: Selection = (), timeout: float | None = None) -> bool:
+        """Wait until all is settled: True if all have COMPLETED. TimeoutError when the time (seconds) is up."""
+        answer = await self.ask("wait", sel=words_of(selection), timeout_s=timeout)
+        if not answer["settled"]:
+            raise TimeoutError(f"not all are settled after {timeout:g} s: {answer['counts']}")
+        return not any(count for state, count in answer["counts"].items() if state != "COMPLETED")
+
+    async def jobs(self, selection: Selection = (), *, newest: bool = False) -> AsyncIterator[Job]:
+        """The jobs that are selected, asked for page by page."""
+        after = None
+        while True:
+            answer = await self.ask("jobs", sel=words_of(selection), after=after, limit=PAGE, newest=newest)
+            for row in answer["jobs"]:
+                yield Job(self, row)
+            after = answer.get("next")
+            if after is None:
+                return
+
+    async def as_completed(self, selection: Selection = ()) -> AsyncIterator[Job]:
+        """Every selected job once, as it becomes settled."""
+        seen: set[str] = set()
+        while True:
+            shared = await self._connection()
+            try:
+                async with await AsyncConnection.connect(self.home) as connection:
+                    async for note in connection.notes("follow", sel=words_of(selection)):
+                        for row in note.get("ended", ()):
+                            if row["state"] in SETTLED and row["id"] not in seen:
+                                seen.add(row["id"])
+                                yield Job(self, row)
+                return
+            except LostError:
+                await self._reconnect(shared)
+
+    async def log(self, job: str, *, stderr: bool = False, attempt: int | None = None) -> str:
+        """What a job printed; bytes that are not UTF-8 become U+FFFD."""
+        return (await self.log_bytes(job, stderr=stderr, attempt=attempt)).decode(errors="replace")
+
+    async def log_bytes(self, job: str, *, stderr: bool = False, attempt: int | None = None) -> bytes:
+        """What a job printed, byte for byte."""
+        stream = "stderr" if stderr else "stdout"
+        out, offset = [], 0
+        while True:
+            answer = await self.ask("log", job=str(job), attempt=attempt, stream=stream, offset=offset, limit=PIECE)
+            data = a2b_base64(answer["data"])
+            out.append(data)
+            offset = answer["next"]
+            if answer["end"] or not data:
+                return b"".join(out)
+
+    async def explain(self, job: str) -> dict[str, Any]:
+        """Why a job does not run, or how it ended: state, reason, verdicts, attempts."""
+        return await self.ask("explain", job=str(job))
+
+    # Changing
+
+    async def kill(self, selection: Selection, *, confirm_dead: bool = False) -> int:
+        """End jobs; how many."""
+        return await self._change("kill", selection, confirm_dead=confirm_dead)
+
+    async def retry(self, selection: Selection) -> int:
+        """Run settled jobs again; how many."""
+        return await self._change("retry", selection)
+
+    async def hold(self, selection: Selection, *, stop: bool = False) -> int:
+        """Keep jobs from starting; with `stop`, end and hold what runs too."""
+        return await self._change("hold", selection, stop=stop)
+
+    async def release(self, selection: Selection) -> int:
+        """Let go what is held."""
+        return await self._change("release", selection)
+
+    async def remove(self, selection: Selection) -> int:
+        """Forget settled jobs."""
+        return await self._change("remove", selection)
+
+    async def _change(self, op: str, selection: Selection, **extra: Any) -> int:
+        answer = await self.ask(op, sel=words_of(selection), all=False, dry_run=False, **extra)
+        return int(answer["jobs"])
+
+    # Asking
+
+    async def ask(self, op: str, **arguments: Any) -> dict[str, Any]:
+        """Anything of docs/protocol.md. If the connection is lost it is asked again, where that is safe."""
+        connection = await self._connection()
+        try:
+            return await connection.ask(op, **arguments)
+        except LostError:
+            await self._drop(connection)
+            if op in NOT_REPEATED or self._closed:
+                raise
+        return await (await self._reconnect(connection)).ask(op, **arguments)
+
+    async def _connection(self) -> AsyncConnection:
+        if self._closed:
+            raise RotaError("this client is closed")
+        async with self._opening:
+            if self._held is None:
+                try:
+                    self._held = await AsyncConnection.connect(self.home)
+                except NoManagerError:
+                    if not self._start:
+                        raise
+                    from rota.manager.daemon import start
+
+                    await asyncio.to_thread(start, self.home)
+                    self._held = await AsyncConnection.connect(self.home)
+                self._start = False
+            return self._held
+
+    async def _drop(self, broken: AsyncConnection | None) -> None:
+        """Close a connection; one that another request has opened meanwhile is kept."""
+        if self._held is broken:
+            self._held = None
+        if broken is not None:
+            await broken.close()
+
+    async def _reconnect(self, broken: AsyncConnection) -> AsyncConnection:
+        deadline = asyncio.get_running_loop().time() + AWAY_S
+        await self._drop(broken)
+        while True:
+            try:
+                return await self._connection()
+            except (NoManagerError, BusyError):
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+                await asyncio.sleep(0.1)

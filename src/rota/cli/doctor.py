@@ -1,0 +1,221 @@
+"""`rota doctor`: is this installation sound? Every check says what it saw and what to do."""
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+
+from rota.cli.parser import Parser
+from rota.cli.show import colours, print_json, seconds, size, tint
+from rota.manager.paths import Paths, prepare
+from rota.model.errors import RotaError
+from rota.wire.client import Connection, NoManagerError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+    from typing import Any
+
+JOB_S = 60.0
+"""How long the trial job may take."""
+SPACE_WARN = 1 << 30
+SPACE_FAIL = 64 << 20
+
+
+def configure(parser: Parser, command: str) -> None:
+    """The options of `doctor`."""
+    parser.add_argument("--no-job", action="store_true", help="do not run a trial job")
+    parser.json('{"ok": …, "checks": [{"name", "status", "text", "advice"}]}')
+    parser.examples("rota doctor", "rota doctor --json")
+
+
+def execute(args: "argparse.Namespace") -> int:
+    """Run all checks; exit status 1 if one fails."""
+    doctor = Doctor(args)
+    for name, check in doctor.checks():
+        begin = len(doctor.found)
+        try:
+            check()
+        except (RotaError, OSError) as error:
+            doctor.say(name, "fail", str(error))
+        for row in doctor.found[begin:] if not args.json else ():
+            show(row)
+    well = not any(row["status"] == "fail" for row in doctor.found)
+    if args.json:
+        print_json({"ok": well, "checks": doctor.found})
+    return 0 if well else 1
+
+
+def show(row: "dict[str, Any]") -> None:
+    """One line, and one more with what to do."""
+    word = f"{row['status']:<4}"
+    if colours(sys.stdout):
+        word = tint({"ok": "COMPLETED", "warn": "MISSING", "fail": "FAILED"}[row["status"]], word)
+    print(f"{word}  {row['name']:<9} {row['text']}")
+    if row["advice"]:
+        print(f"                → {row['advice']}")
+    sys.stdout.flush()
+
+
+class Doctor:
+    """The checks, and what they found."""
+
+    def __init__(self, args: "argparse.Namespace") -> None:
+        self.paths = Paths(args.home)
+        self.found: list[dict[str, Any]] = []
+        self._no_job = args.no_job
+        self._up = False
+
+    def checks(self) -> "list[tuple[str, Callable[[], None]]]":
+        """All of them, in order."""
+        return [
+            ("python", self.python), ("machine", self.machine), ("home", self.home), ("space", self.space),
+            ("config", self.config), ("shell", self.shell), ("manager", self.manager), ("job", self.job),
+        ]  # fmt: skip
+
+    def say(self, name: str, status: str, text: str, advice: str = "") -> None:
+        """Keep a finding."""
+        self.found.append({"name": name, "status": status, "text": text, "advice": advice})
+
+    def python(self) -> None:
+        """The interpreter and rota's own version."""
+        from rota import __version__
+
+        text = f"Python {sys.version.split()[0]} ({sys.executable}), rota {__version__}"
+        self.say("python", "ok", text)
+
+    def machine(self) -> None:
+        """What there is to use."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        self.say("machine", "ok", f"{os.uname().nodename}: {cores} cores for this process, {size(memory)} memory")
+        import resource
+
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if files < 256:
+            self.say("machine", "warn", f"only {files} open files are allowed", "ulimit -n 1024")
+
+    def home(self) -> None:
+        """Owner, mode, kind of file system."""
+        from rota.manager.filesystem import kind_of, warning_for
+
+        home = self.paths.home
+        if not os.path.lexists(home):
+            parent = os.path.dirname(home)
+            while not os.path.isdir(parent):
+                parent = os.path.dirname(parent)
+            writable = os.access(parent, os.W_OK | os.X_OK)
+            advice = "" if writable else f"{parent} cannot be written by you: set ROTA_HOME to another place"
+            self.say("home", "ok" if writable else "fail", f"{home} does not exist yet; it is made when needed", advice)
+            return
+        prepare(home)
+        kind = kind_of(home) or "file system unknown"
+        self.say("home", "ok", f"{home}: yours, closed to others, can be written ({kind})")
+        warning = warning_for(home)
+        if warning is not None:
+            text, _, advice = warning.partition("; ")
+            self.say("home", "warn", text, advice)
+
+    def space(self) -> None:
+        """Room on the disk."""
+        place = self.paths.home
+        while not os.path.isdir(place):
+            place = os.path.dirname(place)
+        free = shutil.disk_usage(place).free
+        status = "fail" if free < SPACE_FAIL else "warn" if free < SPACE_WARN else "ok"
+        advice = "" if status == "ok" else "make room, or set ROTA_HOME to another place: a full disk stops new work"
+        self.say("space", status, f"{size(free)} free", advice)
+
+    def config(self) -> None:
+        """The settings can be read."""
+        from rota.manager.config import load_config
+
+        config = load_config(self.paths.home)
+        there = "config.toml" if os.path.exists(self.paths.config) else "no config.toml: all defaults"
+        self.say("config", "ok", f"{there}; sites: {', '.join(config.site)}")
+
+    def shell(self) -> None:
+        """Lines that need a shell are run by bash."""
+        bash = shutil.which("bash")
+        if bash is None:
+            self.say("shell", "warn", "bash was not found", "command lines with pipes or quotes need it: install bash")
+        else:
+            self.say("shell", "ok", bash)
+
+    def manager(self) -> None:
+        """Is one up, and of the same version?"""
+        from rota import __version__
+
+        try:
+            with Connection.connect(self.paths.home, 10.0) as connection:
+                begin = time.perf_counter()
+                answer = connection.ask("ping")
+                took = (time.perf_counter() - begin) * 1000
+        except NoManagerError:
+            self.say("manager", "ok", "none is up; rota add starts one")
+            return
+        self._up = True
+        text = f"{answer['state']} on {answer['host']} (pid {answer['pid']}), answers in {took:.1f} ms"
+        self.say("manager", "ok", text)
+        if answer["version"] != __version__:
+            text = f"the manager is version {answer['version']}, this is {__version__}"
+            self.say("manager", "warn", text, "rota down, then rota up: running jobs go on meanwhile")
+        if answer.get("store", "ok") != "ok":
+            self.say("manager", "fail", f"the store: {answer['store']}", f"see {self.paths.log}")
+        if answer["state"] != "serving":
+            self.say("manager", "warn", f"it is {answer['state']} and starts no jobs", "rota resume")
+            self._no_job = True
+
+    def job(self) -> None:
+        """Add, wait, read, remove: with the manager that is up, or with one of our own in a temporary home."""
+        if self._no_job:
+            return
+        if self._up:
+            with Connection.connect(self.paths.home) as connection:
+                self._trial(connection, "")
+            return
+        from rota.manager.daemon import start
+
+        with tempfile.TemporaryDirectory(prefix="rota-doctor-") as home:
+            begin = time.perf_counter()
+            start(home, ["--embedded"])
+            took = time.perf_counter() - begin
+            with Connection.connect(home) as connection:
+                try:
+                    self._trial(connection, f"; a manager in a temporary home was up in {seconds(took)}")
+                finally:
+                    take_down(connection)
+
+    def _trial(self, connection: Connection, note: str) -> None:
+        from rota.cli.log import read_all
+        from rota.submission import Options, build, send
+
+        begin = time.perf_counter()
+        trial = build("echo rota-doctor", Options(name="rota-doctor", cwd="/", priority=255))
+        batch = str(send(connection, trial)["batch"])
+        answer = connection.ask("wait", sel=[batch], timeout_s=JOB_S)
+        took = time.perf_counter() - begin
+        if not answer["settled"]:
+            advice = f"rota explain {batch}.1; rota kill {batch}; look at {self.paths.log}"
+            self.say("job", "fail", f"the trial job {batch}.1 has not ended after {JOB_S:g} s", advice)
+            return
+        output = read_all(connection, f"{batch}.1")
+        if answer["counts"].get("COMPLETED") != 1 or output != b"rota-doctor\n":
+            text = f"the trial job {batch}.1 went wrong: {answer['counts']}, it printed {output[:100]!r}"
+            self.say("job", "fail", text, f"rota explain {batch}.1; look at {self.paths.log}")
+            return
+        connection.ask("remove", sel=[batch], all=False, dry_run=False)
+        self.say("job", "ok", f"a trial job was added, run, read and removed in {took * 1000:.0f} ms{note}")
+
+
+def take_down(connection: Connection) -> None:
+    """End a manager and wait until it is gone."""
+    try:
+        connection.ask("down", kill=True)
+        while True:
+            connection.ask("ping")
+            time.sleep(0.02)
+    except RotaError:
+        pass

@@ -1,0 +1,44 @@
+"""`rota explain`: why a job does not run, or how it ended."""
+
+from rota.cli.jobs import attempt_line, attempt_table
+from rota.cli.link import connect
+from rota.cli.show import Table, clean, print_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+    from rota.cli.parser import Parser
+
+
+def configure(parser: "Parser", command: str) -> None:
+    """The options of `explain`."""
+    parser.add_argument("job", metavar="JOB", help="a job, as in 7.12")
+    parser.json('{"job": …, "state": …, "reason": …, "verdicts": […]}')
+    parser.examples("rota explain 7.12", "rota explain 7.12 --json")
+
+
+def execute(args: "argparse.Namespace") -> int:
+    """Ask and print: state, reason, every location's no, every attempt."""
+    with connect(args) as connection:
+        answer = connection.ask("explain", job=args.job)
+    if args.json:
+        print_json(answer)
+        return 0
+    reason = answer.get("reason")
+    print(f"{answer['job']} is {answer['state']}" + (f": {clean(reason)}" if reason else ""))
+    verdicts = answer.get("verdicts") or []
+    if verdicts:
+        print()
+        table = Table("LOCATION", "FILTER", "CODE", "WAITING HELPS", "DETAIL")
+        table.print(
+            [
+                [row["location"], row["filter"], row["code"], "no" if row.get("lasting") else "yes", row["detail"]]
+                for row in verdicts
+            ]
+        )
+    attempts = answer.get("attempts") or []
+    if attempts:
+        print()
+        attempt_table().print([attempt_line(row) for row in attempts])
+    return 0

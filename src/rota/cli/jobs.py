@@ -1,0 +1,168 @@
+"""`rota jobs` and `rota history`: one line per job, one line per attempt."""
+
+from rota.cli.link import connect, pages
+from rota.cli.show import Table, print_json, seconds, size, when
+from rota.model.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+    from rota.cli.parser import Parser
+
+JOB_FIELDS = (
+    "id", "state", "attempt", "exit_code", "signal", "reason", "site", "host", "native_id", "command", "values", "cwd",
+    "stdout", "stderr", "wall_s", "cpu_s", "peak_memory_bytes", "started", "ended", "batch", "name", "priority",
+)  # fmt: skip
+"""The fields of `rota jobs --json`, in this order."""
+
+ATTEMPT_FIELDS = (
+    "id", "attempt", "state", "exit_code", "signal", "reason", "host", "runner", "started", "ended", "wall_s", "cpu_s",
+    "peak_memory_bytes", "note",
+)  # fmt: skip
+"""The fields of `rota history --json`, in this order."""
+
+
+def configure(parser: "Parser", command: str) -> None:
+    """The options of both."""
+    parser.selectors()
+    parser.add_argument("-n", "--limit", type=int, metavar="N", help="at most so many lines")
+    parser.json("one object per line")
+    if command == "history":
+        parser.examples("rota history 7.12", "rota history 7 -n 20", "rota history @align --json")
+        return
+    parser.add_argument("-s", "--state", action="append", default=[], metavar="STATE", help="the same as :STATE")
+    parser.add_argument("--name", action="append", default=[], metavar="NAME", help="the same as @NAME")
+    parser.add_argument("--newest", action="store_true", help="the newest first")
+    parser.add_argument("--fields", metavar="A,B,…", help="these fields, separated by tabs")
+    parser.examples(
+        "rota jobs 7", "rota jobs 7 :failed", "rota jobs --newest -n 10", "rota jobs @align --json | jq -r .command",
+        "rota jobs 7 :failed --fields id,exit_code,command",
+    )  # fmt: skip
+
+
+def execute(args: "argparse.Namespace") -> int:
+    """Ask page by page, and print as they come."""
+    if args.limit is not None and args.limit < 1:
+        raise UsageError(f"--limit {args.limit}: give 1 or more")
+    return attempts(args) if args.command_name == "history" else jobs(args)
+
+
+def jobs(args: "argparse.Namespace") -> int:
+    """`rota jobs`."""
+    states = [f":{state.lstrip(':')}" for words in args.state for state in words.split(",")]
+    words = [*args.selector, *states, *(f"@{name.lstrip('@')}" for name in args.name)]
+    fields = chosen(args.fields)
+    table = Table("JOB", "STATE", "TRY", "EXIT", "WALL", "MEMORY", "COMMAND", right=("TRY", "EXIT", "WALL", "MEMORY"))
+    found = False
+    with connect(args) as connection:
+        for rows in pages(connection, "jobs", "jobs", args.limit, sel=words, newest=args.newest):
+            found = True
+            if args.json:
+                for row in rows:
+                    print_json(ordered(row, JOB_FIELDS))
+            elif fields:
+                print("\n".join("\t".join(field_text(row.get(name)) for name in fields) for row in rows))
+            else:
+                table.print([job_line(row) for row in rows])
+    if not found and not args.json and not fields:
+        print("no jobs")
+    return 0
+
+
+def attempts(args: "argparse.Namespace") -> int:
+    """`rota history`."""
+    table = attempt_table()
+    found = False
+    with connect(args) as connection:
+        for rows in pages(connection, "history", "attempts", args.limit, sel=args.selector):
+            found = True
+            if args.json:
+                for row in rows:
+                    print_json(ordered(row, ATTEMPT_FIELDS))
+            else:
+                table.print([attempt_line(row) for row in rows])
+    if not found and not args.json:
+        print("no attempts")
+    return 0
+
+
+def chosen(text: "str | None") -> "list[str]":
+    """The fields of --fields."""
+    if text is None:
+        return []
+    fields = [field.strip() for field in text.split(",")]
+    for field in fields:
+        if field not in JOB_FIELDS:
+            raise UsageError(f"--fields: there is no '{field}'; the fields are {', '.join(JOB_FIELDS)}")
+    return fields
+
+
+def ordered(row: "dict[str, Any]", fields: "tuple[str, ...]") -> "dict[str, Any]":
+    """All of these fields, in this order, and after them what else the manager said."""
+    return {**{name: row.get(name) for name in fields}, **row}
+
+
+def field_text(value: "Any") -> str:
+    """One field for `cut` and `awk`: no tab, no line end."""
+    if value is None:
+        return ""
+    if isinstance(value, list | dict):
+        import json
+
+        return json.dumps(value, ensure_ascii=False)
+    return str(value).replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n")
+
+
+def ending(row: "dict[str, Any]") -> str:
+    """How it ended, in one word: an exit code, a signal, or a reason."""
+    reason = row.get("reason")
+    if reason in (None, "", "exit", "signal") or (row.get("exit_code") == 0 and row.get("state") == "COMPLETED"):
+        return exit_word(row)
+    return str(reason)
+
+
+def exit_word(row: "dict[str, Any]") -> str:
+    """`0`, `1`, `SIGKILL`."""
+    if row.get("signal"):
+        import signal
+
+        try:
+            return signal.Signals(row["signal"]).name
+        except ValueError:
+            return f"signal {row['signal']}"
+    code = row.get("exit_code")
+    return "" if code is None else str(code)
+
+
+def job_line(row: "dict[str, Any]") -> "list[object]":
+    """One row of the table of jobs."""
+    return [
+        row["id"], row["state"], row.get("attempt") or "", ending(row), seconds(row.get("wall_s")),
+        size(row.get("peak_memory_bytes")), command_text(row),
+    ]  # fmt: skip
+
+
+def command_text(row: "dict[str, Any]") -> str:
+    """The command of a job as one line."""
+    command = row.get("command")
+    if isinstance(command, list):
+        import shlex
+
+        return shlex.join(command)
+    return "" if command is None else str(command)
+
+
+def attempt_table() -> Table:
+    """The table of attempts, without rows."""
+    numbers = ("TRY", "EXIT", "WALL", "MEMORY")
+    return Table("JOB", "TRY", "STATE", "EXIT", "WALL", "MEMORY", "STARTED", "HOST", "NOTE", right=numbers)
+
+
+def attempt_line(row: "dict[str, Any]") -> "list[object]":
+    """One row of the table of attempts."""
+    return [
+        row["id"], row["attempt"], row["state"], ending(row), seconds(row.get("wall_s")),
+        size(row.get("peak_memory_bytes")), when(row.get("started")), row.get("host"), row.get("note"),
+    ]  # fmt: skip

@@ -1,0 +1,157 @@
+"""The command `rota`: finds the command that was asked for and imports only that one's module."""
+
+import os
+import sys
+
+from rota.cli.parser import Parser
+from rota.model.errors import NotFoundError, RotaError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["main"]
+
+COMMANDS = {
+    "run": ("rota.cli.run", "run commands to the end, in the foreground"),
+    "add": ("rota.cli.add", "queue commands; prints the batch id"),
+    "up": ("rota.cli.control", "start the manager"),
+    "down": ("rota.cli.control", "stop the manager"),
+    "drain": ("rota.cli.control", "let running jobs end, start no more, then stop"),
+    "pause": ("rota.cli.control", "start no more jobs"),
+    "resume": ("rota.cli.control", "go on after pause or drain"),
+    "ping": ("rota.cli.control", "is the manager there?"),
+    "status": ("rota.cli.status", "counts per batch"),
+    "jobs": ("rota.cli.jobs", "one line per job"),
+    "wait": ("rota.cli.wait", "wait until jobs are settled"),
+    "watch": ("rota.cli.watch", "the same as status, live"),
+    "log": ("rota.cli.log", "what a job printed"),
+    "explain": ("rota.cli.explain", "why a job is not running, or how it ended"),
+    "history": ("rota.cli.jobs", "every attempt of jobs"),
+    "retry": ("rota.cli.change", "run settled jobs again"),
+    "kill": ("rota.cli.change", "end jobs"),
+    "hold": ("rota.cli.change", "keep jobs from starting"),
+    "release": ("rota.cli.change", "let held jobs go"),
+    "remove": ("rota.cli.change", "forget settled jobs"),
+    "sites": ("rota.cli.places", "where jobs can run"),
+    "runners": ("rota.cli.places", "the processes that run jobs"),
+    "allocations": ("rota.cli.places", "what was asked of clusters"),
+    "doctor": ("rota.cli.doctor", "check this installation, end to end"),
+    "completion": ("rota.cli.completion", "completion for bash, zsh or fish"),
+}
+"""Command → (module, one line of help). A module has `configure(parser, command)` and `execute(args)`."""
+
+ALIASES = {"submit": "add", "cancel": "kill"}
+HIDDEN = {"__complete": "rota.cli.completion"}
+
+GROUPS = (
+    ("Run", ("run", "add")),
+    ("Look", ("status", "jobs", "wait", "watch", "log", "explain", "history")),
+    ("Change", ("retry", "kill", "hold", "release", "remove")),
+    ("The manager", ("up", "down", "drain", "pause", "resume", "ping")),
+    ("Places", ("sites", "runners", "allocations")),
+    ("Set-up", ("doctor", "completion")),
+)
+
+OK, FAILED, USAGE, NO_MANAGER, TIMEOUT, UNABLE, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
+
+SELECTORS = """\
+A SELECTOR is a batch 7, a job 7.12, a range 7.1-99, a name @align or a state :failed.
+Words of one kind add, words of different kinds intersect: `7 8 :failed` is what failed in 7 or 8.
+"""
+
+
+def main(argv: "Sequence[str] | None" = None) -> int:
+    """Run one command; the exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = dispatch(words)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except BrokenPipeError:
+        code = quiet_pipe()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else USAGE
+    except Exception as error:
+        if os.environ.get("ROTA_DEBUG"):
+            raise
+        code = complain(error)
+    return code
+
+
+def dispatch(words: "list[str]") -> int:
+    """Import the module of the command and run it."""
+    if not words or words[0] in ("-h", "--help", "help"):
+        if len(words) > 1 and words[0] == "help":
+            return dispatch([words[1], "--help"])
+        print(overview(), end="")
+        return OK if words else USAGE
+    if words[0] in ("-V", "--version", "version"):
+        from rota import __version__
+
+        print(f"rota {__version__}")
+        return OK
+    name = ALIASES.get(words[0], words[0])
+    if name in HIDDEN:
+        module = HIDDEN[name]
+    elif name in COMMANDS:
+        module = COMMANDS[name][0]
+    else:
+        raise UsageError(unknown(words[0]))
+    import importlib
+
+    face = importlib.import_module(module)
+    if name in HIDDEN:
+        return int(face.execute_hidden(words[1:]))
+    parser = Parser(name, COMMANDS[name][1])
+    face.configure(parser, name)
+    return int(face.execute(parser.parse(words[1:])))
+
+
+def overview() -> str:
+    """The text of `rota --help`."""
+    lines = ["rota: run many commands, here or on clusters", "", "usage: rota COMMAND …    rota COMMAND --help", ""]
+    for title, names in GROUPS:
+        lines.append(f"{title}:")
+        lines += [f"  {name:<12} {COMMANDS[name][1]}" for name in names]
+        lines.append("")
+    lines.append(SELECTORS)
+    lines += [
+        "Everything lives in $ROTA_HOME (default ~/.rota).",
+        "Exit status: 0 well, 1 jobs failed, 2 wrong usage, 3 no manager, 4 time is up, 5 refused or not possible.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def unknown(word: str) -> str:
+    """What to say of a command that does not exist."""
+    import difflib
+
+    near = difflib.get_close_matches(word, [*COMMANDS, *ALIASES], 1)
+    return f"there is no command '{word}'" + (f": did you mean {near[0]}?" if near else "; see rota --help")
+
+
+def complain(error: Exception) -> int:
+    """Say in one or two lines what went wrong; the exit status for it."""
+    code = getattr(error, "code", "")
+    if isinstance(error, RotaError):
+        print(f"rota: {error}", file=sys.stderr)
+        if code in ("no-manager", "lost"):
+            return NO_MANAGER
+        return USAGE if isinstance(error, UsageError | NotFoundError) else UNABLE
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"rota: {where}{error.strerror or error}", file=sys.stderr)
+        return UNABLE
+    print(f"rota: internal error: {type(error).__name__}: {error}", file=sys.stderr)
+    print("rota: this is a bug, please report it; ROTA_DEBUG=1 shows where it happened", file=sys.stderr)
+    return UNABLE
+
+
+def quiet_pipe() -> int:
+    """Whoever read our output has gone away: end without a word, as other tools do."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    return 141

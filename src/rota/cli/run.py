@@ -1,0 +1,231 @@
+"""`rota run`: run commands to the end, in the foreground."""
+
+import argparse
+import os
+import signal
+import sys
+import time
+
+from rota.cli.link import connect_or_start
+from rota.cli.parser import Parser
+from rota.cli.submitting import configure_submission, print_dry_run, say_about, submission_of
+from rota.cli.summary import print_summary
+from rota.cli.wait import all_well
+from rota.manager.paths import Paths
+from rota.model.amounts import parse_cores
+from rota.model.errors import NotFoundError, RotaError, UsageError
+from rota.wire.client import Connection, LostError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from rota.submission import Submission
+
+LAST_RUN = "last-run"
+SETTLE_S = 15.0
+"""How long an interrupted run waits for its jobs to end."""
+
+
+def configure(parser: Parser, command: str) -> None:
+    """The options of `run`."""
+    add = parser.add_argument
+    add("-j", "--jobs", type=int, metavar="N", help="use at most N cores at once")
+    add("--show", dest="show", action="store_const", const="ended", help="print each job's output as it ends")
+    add("--show=ordered", dest="show", action="store_const", const="ordered", help="print the jobs' output in order")
+    add("--resume", nargs="?", const="", metavar="BATCH", help="go on with an interrupted run (default: the last)")
+    add("--keep-going", action="store_true", help="go on after a failure (that is the default)")
+    add("--dry-run", action="store_true", help="show what would be run")
+    add("-q", "--quiet", action="store_true", help="no progress, and a summary only of what failed")
+    parser.json("the summary")
+    configure_submission(parser)
+    parser.examples(
+        "rota run -- make",
+        "rota run -j 4 -f commands.txt",
+        "rota run --values-from files.txt -- gzip {}",
+        "rota run --show=ordered --array 1-10 -- 'echo {index}'",
+        "rota run --resume                # after Ctrl-C",
+    )
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Submit to the manager that is up, or to one of our own; follow to the end; sum up."""
+    submission = None
+    if args.resume is None:
+        submission = submission_of(args, most_at_once(args))
+        if args.dry_run:
+            print_dry_run(args, submission)
+            return 0
+    elif args.words or args.file:
+        raise UsageError("--resume goes on with a batch that exists: it takes no command")
+    return Run(args).execute(submission)
+
+
+def most_at_once(args: argparse.Namespace) -> int | None:
+    """How many jobs may run at once for -j N cores."""
+    most: int | None = args.jobs
+    if most is None:
+        return None
+    if most < 1:
+        raise UsageError(f"-j {most}: give 1 or more")
+    cores = parse_cores(args.cores)[0] if args.cores else 1000
+    return max(1, most * 1000 // max(cores, 1))
+
+
+class Interrupts:
+    """Turns INT, TERM and HUP into KeyboardInterrupt, but not while `armed` is false; a second one always counts."""
+
+    def __init__(self) -> None:
+        self.armed = True
+        self.seen = 0
+
+    def __enter__(self) -> "Interrupts":
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        self._before = [(number, signal.signal(number, self._take)) for number in numbers]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before:
+            signal.signal(number, handler)
+
+    def _take(self, number: int, frame: "FrameType | None") -> None:
+        again, self.seen = self.seen, number
+        if self.armed or again:
+            raise KeyboardInterrupt
+
+    def disarm(self) -> None:
+        """From here on something is done that should not be cut in two."""
+        self.armed = False
+
+    def arm(self) -> None:
+        """It is done: an interrupt that came meanwhile counts now."""
+        self.armed = True
+        if self.seen:
+            raise KeyboardInterrupt
+
+
+class Run:
+    """One `rota run`."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.home = Paths(args.home).home
+        self.batch: int | None = None
+        self.embedded = False
+        self.began = time.monotonic()
+
+    def execute(self, submission: "Submission | None") -> int:
+        """The exit status."""
+        with Interrupts() as interrupts:
+            try:
+                return self._to_the_end(submission, interrupts)
+            except KeyboardInterrupt:
+                self._interrupted()
+                return 128 + interrupts.seen if interrupts.seen else 130
+            finally:
+                if self.embedded:
+                    self._take_down()
+
+    def _to_the_end(self, submission: "Submission | None", interrupts: Interrupts) -> int:
+        from rota.cli.following import Follower
+        from rota.submission import send
+
+        interrupts.disarm()
+        connection, self.embedded = connect_or_start(self.args.home, ["--embedded"], say=False)
+        interrupts.arm()
+        with connection:
+            if submission is None:
+                self.batch = self._release(connection)
+            else:
+                answer = send(connection, submission, interrupts.disarm)
+                self.batch = int(answer["batch"])
+                self._remember(self.batch)
+                interrupts.arm()
+                say_about(self.args, submission, answer)
+            follower = Follower(self.args, self.home, self.batch, submission.spec if submission else None)
+            counts = follower.follow(connection)
+        with Connection.connect(self.home) as connection:
+            print_summary(self.args, connection, self.batch, counts, time.monotonic() - self.began)
+        self._forget(self.batch)
+        return 0 if all_well(counts) else 1
+
+    # An interrupted run
+
+    def _release(self, connection: Connection) -> int:
+        text = self.args.resume or self._last()
+        if not text.isdigit():
+            raise UsageError(f"--resume {text}: give the number of a batch")
+        try:
+            connection.ask("release", sel=[text], all=False, dry_run=False)
+        except NotFoundError:
+            raise UsageError(f"--resume {text}: there is no such batch in {self.home}") from None
+        self._remember(int(text))
+        return int(text)
+
+    def _interrupted(self) -> None:
+        """Hold what is left, and say how to go on."""
+        if self.batch is None:
+            print("\nrota: interrupted; nothing was added", file=sys.stderr)
+            return
+        where = f" --home {self.home}" if self.args.home else ""
+        try:
+            with Connection.connect(self.home) as connection:
+                connection.ask("hold", sel=[str(self.batch)], all=False, dry_run=False, stop=True)
+                self._settle(connection)
+                counts = connection.ask("count", sel=[str(self.batch)])["counts"]
+        except (RotaError, KeyboardInterrupt) as error:
+            why = str(error) or "interrupted again"
+            print(f"\nrota: interrupted, and the rest could not be held: {why}", file=sys.stderr)
+            print(f"rota: look with: rota status{where} {self.batch}", file=sys.stderr)
+            return
+        print(f"\nrota: interrupted; {counts.get('HOLDING', 0):,} jobs of batch {self.batch} are held", file=sys.stderr)
+        print(f"rota: go on with: rota run{where} --resume {self.batch}", file=sys.stderr)
+
+    def _settle(self, connection: Connection) -> None:
+        """With a manager of our own: let the jobs end before it does."""
+        deadline = time.monotonic() + (SETTLE_S if self.embedded else 0.0)
+        while time.monotonic() < deadline:
+            if not connection.ask("count", sel=[str(self.batch), ":active"])["jobs"]:
+                return
+            time.sleep(0.05)
+
+    # The manager of our own
+
+    def _take_down(self) -> None:
+        """End the embedded manager; jobs of other batches that it runs are let run."""
+        try:
+            with Connection.connect(self.home) as connection:
+                others = connection.ask("count", sel=[":active"])["jobs"] > 0 and self.batch is not None
+                connection.ask("down", kill=not others)
+                try:
+                    while True:
+                        connection.ask("ping")
+                        time.sleep(0.01)
+                except LostError:
+                    pass
+        except KeyboardInterrupt:
+            print("rota: the manager was told to end; this did not wait for it", file=sys.stderr)
+        except RotaError as error:
+            print(f"rota: the manager of this run: {error}", file=sys.stderr)
+
+    # The last run, for --resume
+
+    def _last(self) -> str:
+        try:
+            with open(os.path.join(self.home, LAST_RUN), encoding="ascii") as file:
+                return file.read().strip()
+        except OSError:
+            raise UsageError("there is no interrupted run here: give its batch, as in --resume 7") from None
+
+    def _remember(self, batch: int) -> None:
+        path = os.path.join(self.home, LAST_RUN)
+        with open(f"{path}.new", "w", encoding="ascii") as file:
+            file.write(f"{batch}\n")
+        os.replace(f"{path}.new", path)
+
+    def _forget(self, batch: int) -> None:
+        try:
+            if self._last() == str(batch):
+                os.unlink(os.path.join(self.home, LAST_RUN))
+        except (UsageError, OSError):
+            pass

@@ -1,0 +1,137 @@
+"""What the commands print: tables, amounts, times, colours. No library: this is on the quickest path."""
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any, TextIO
+
+__all__ = ["STATES", "Table", "clean", "count_words", "jobs_word", "print_json", "seconds", "size", "when"]
+
+STATES = (
+    "WAITING", "PENDING", "HOLDING", "STARTING", "RUNNING", "MISSING", "KILLING", "COMPLETED", "FAILED", "ABORTED",
+    "OMITTED",
+)  # fmt: skip
+SETTLED = frozenset(STATES[7:])
+_COLOURS = {
+    "COMPLETED": "32", "FAILED": "31", "ABORTED": "31", "OMITTED": "33", "MISSING": "33", "KILLING": "33",
+    "RUNNING": "36", "STARTING": "36", "HOLDING": "35",
+}  # fmt: skip
+_CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {9: " ", 10: "\\n", 13: "\\r"}
+
+
+def colours(stream: "TextIO") -> bool:
+    """True if this stream is a terminal that takes colours, and nobody asked for none."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def width_of(stream: "TextIO") -> "int | None":
+    """Columns of the terminal; None: not a terminal, so nothing is cut."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or None if stream.isatty() else None
+    except (OSError, ValueError):
+        return None
+
+
+def clean(text: object) -> str:
+    """Text that cannot do anything to a terminal."""
+    return str(text).translate(_CONTROL)
+
+
+def print_json(what: "Any") -> None:
+    """One JSON value on one line."""
+    import json
+
+    print(json.dumps(what, ensure_ascii=False, separators=(", ", ": ")))
+
+
+def tint(state: str, text: str) -> str:
+    """The text in the colour of a state."""
+    code = _COLOURS.get(state)
+    return f"\x1b[{code}m{text}\x1b[0m" if code else text
+
+
+class Table:
+    """Columns of text. Widths are kept from one `print` to the next, so that pages line up."""
+
+    def __init__(self, *titles: str, right: "Iterable[str]" = ()) -> None:
+        self.titles = titles
+        self._right = [title in right for title in titles]
+        self._widths = [len(title) for title in titles]
+        self._head = True
+
+    def print(self, rows: "Sequence[Sequence[object]]") -> None:
+        """Print rows, the titles before the first. The last column is cut at the edge of a terminal."""
+        texts = [[clean("" if cell is None else cell) for cell in row] for row in rows]
+        for row in texts:
+            for at, cell in enumerate(row[:-1]):
+                self._widths[at] = max(self._widths[at], len(cell))
+        self._widths[-1] = 0 if not self._right[-1] else max([len(row[-1]) for row in texts] + [len(self.titles[-1])])
+        most = width_of(sys.stdout)
+        paint = colours(sys.stdout)
+        out = []
+        if self._head:
+            out.append(self._line(self.titles, most, paint=False))
+            self._head = False
+        out.extend(self._line(row, most, paint) for row in texts)
+        print("\n".join(out))
+
+    def _line(self, cells: "Sequence[str]", most: "int | None", paint: bool) -> str:
+        parts = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(cells, self._widths, self._right, strict=True)
+        ]
+        line = "  ".join(parts).rstrip()
+        if most is not None and len(line) > most:
+            line = line[: most - 1] + "…"
+        if paint:
+            for cell in cells:
+                if cell in _COLOURS:
+                    return line.replace(cell, tint(cell, cell), 1)
+        return line
+
+
+def seconds(value: "float | None") -> str:
+    """A duration for people: `0.02s`, `12.3s`, `4m05s`, `3h07m`, `2d04h`."""
+    if value is None:
+        return ""
+    if value < 60:
+        return f"{value:.2f}s" if value < 10 else f"{value:.1f}s"
+    whole = int(value)
+    if whole < 3_600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < 86_400:
+        return f"{whole // 3_600}h{whole % 3_600 // 60:02}m"
+    return f"{whole // 86_400}d{whole % 86_400 // 3_600:02}h"
+
+
+def size(value: "int | None") -> str:
+    """Bytes for people: `12M`."""
+    if value is None:
+        return ""
+    from rota.model.amounts import show_size
+
+    return show_size(value)
+
+
+def when(stamp: "float | None") -> str:
+    """A moment in local time: `2030-01-31 22:30:05`."""
+    if stamp is None:
+        return ""
+    import time
+
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(stamp))
+
+
+def jobs_word(count: int) -> str:
+    """`1 job`, `1,000 jobs`."""
+    return f"{count:,} job{'' if count == 1 else 's'}"
+
+
+def count_words(counts: "Mapping[str, int]") -> str:
+    """`590 COMPLETED, 10 FAILED`."""
+    known = [state for state in STATES if counts.get(state)]
+    rest = [state for state in counts if state not in STATES and counts[state]]
+    return ", ".join(f"{counts[state]:,} {state}" for state in known + rest) or "no jobs"

@@ -1,0 +1,62 @@
+"""`rota status`: counts per batch."""
+
+from rota.cli.link import connect
+from rota.cli.show import STATES, Table, print_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+    from rota.cli.parser import Parser
+
+
+def configure(parser: "Parser", command: str) -> None:
+    """The options of `status`."""
+    parser.selectors()
+    parser.json('{"counts": …, "batches": […]}')
+    parser.examples("rota status", "rota status 7", "rota status :failed --json")
+
+
+def execute(args: "argparse.Namespace") -> int:
+    """Ask and print."""
+    with connect(args) as connection:
+        answer = connection.ask("status", sel=args.selector)
+    if args.json:
+        print_json(answer)
+        return 0
+    if answer.get("state", "serving") != "serving":
+        print(f"the manager is {answer['state']}")
+    print_batches(answer)
+    return 0
+
+
+def print_batches(answer: "dict[str, Any]") -> None:
+    """The table of an answer to `status`."""
+    batches = answer["batches"]
+    if not batches:
+        print("no batches")
+        return
+    table, rows = batch_rows(answer)
+    table.print(rows)
+
+
+def batch_rows(answer: "dict[str, Any]") -> "tuple[Table, list[list[object]]]":
+    """The table and its rows: a column for every state that occurs."""
+    batches = answer["batches"]
+    seen = {state for batch in batches for state, count in batch["counts"].items() if count}
+    states = [state for state in STATES if state in seen]
+    why = {row["batch"]: row["reason"] for row in answer.get("why") or ()}
+    named = any(batch.get("name") for batch in batches)
+    titles = ["BATCH", *(["NAME"] if named else []), "JOBS", *states, *(["WHY WAITING"] if why else [])]
+    rows = [
+        [
+            batch["id"],
+            *([batch.get("name") or ""] if named else []),
+            batch["jobs"],
+            *(batch["counts"].get(state, 0) or "-" for state in states),
+            *([why.get(batch["id"], "")] if why else []),
+        ]
+        for batch in batches
+    ]
+    return Table(*titles, right=("BATCH", "JOBS", *states)), rows

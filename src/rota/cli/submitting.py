@@ -1,0 +1,214 @@
+"""The options that `rota add` and `rota run` share, and the sending of what they made."""
+
+import argparse
+import sys
+
+from rota.cli.parser import Parser
+from rota.model.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import IO, Any
+
+    from rota.submission import Options, Submission
+
+__all__ = ["configure_submission", "print_dry_run", "say_about", "submission_of"]
+
+
+def configure_submission(parser: Parser) -> None:
+    """Add every option that says what to run and how."""
+    parser.usage = f"{parser.prog} [options] -- COMMAND …\n       {parser.prog} [options] -f FILE"
+    _what(parser)
+    _needs(parser)
+    _surroundings(parser)
+    _when(parser)
+    parser.add_argument("-v", "--verbose", action="store_true", help="say what is left out of the environment")
+    parser.takes_command()
+
+
+def _what(parser: Parser) -> None:
+    group = parser.add_argument_group("what to run")
+    add = group.add_argument
+    add("-f", "--file", metavar="FILE", help="one command (or JSON object) per line; - is standard input")
+    add("--array", metavar="RANGES", help="numbers for {index}: 1-1000, 1-1000:2, 1-5,9, and %%50: at most 50 at once")
+    add("--values", metavar="A,B,…", help="one job per value, which goes into {}")
+    add("--values-from", metavar="FILE", help="the same, one value per line; - is standard input")
+    add("--param", action="append", default=[], metavar="NAME=A,B,…", help="values for {NAME}; or NAME@FILE")
+    add("--zip", action="store_true", help="pair the parameters; default: every combination")
+    add("--name", default="", help="a name for the batch, for use as @NAME")
+
+
+def _needs(parser: Parser) -> None:
+    group = parser.add_argument_group("what each job needs")
+    add = group.add_argument
+    add("-c", "--cores", metavar="N", help="4, 0.5, or a range 2..8 (default 1)")
+    add("--memory", "--mem", metavar="SIZE", help="500M, 4G")
+    add("-t", "--time", metavar="TIME", help="the longest it may take: 90m, 1h30m, 2d, HH:MM:SS")
+    add("--disk", metavar="SIZE", help="10G")
+    add("--gpus", type=int, default=0, metavar="N", help="GPUs")
+    add("--resource", action="append", default=[], metavar="NAME=N", help="a named resource")
+    add("--tag", action="append", default=[], metavar="TAG", help="only where this tag is")
+    add("--on", metavar="SITE", help="only at this site")
+    add("--limit", action="append", default=[], metavar="NAME[:N]", help="count against a limit; :N sets it")
+    add("--enforce", choices=("none", "time", "memory", "both"), default="time", help="what ends a job that exceeds it")
+    add("--grace", metavar="TIME", help="from TERM to KILL (default 10s)")
+    add("--output-cap", metavar="SIZE", help="of each output stream, keep so much (default 16M)")
+
+
+def _surroundings(parser: Parser) -> None:
+    group = parser.add_argument_group("where and with what it runs")
+    add = group.add_argument
+    add("--cwd", metavar="DIR", help="working directory (default: this one)")
+    add("--env", action="append", default=[], metavar="K=V", help="set a variable; K alone passes yours on")
+    add("--env-from", choices=("submit", "site", "none"), default="submit", help="the environment to begin with")
+    add("--module", action="append", default=[], metavar="NAME", help="load this environment module first")
+    add("--setup", metavar="FILE", help="source this file first")
+    add("--stdin", metavar="FILE", help="standard input (default: /dev/null)")
+    add("-o", "--stdout", metavar="FILE", help="standard output to a file; {} and {index} may be used")
+    add("-e", "--stderr", metavar="FILE", help="standard error to a file")
+
+
+def _when(parser: Parser) -> None:
+    group = parser.add_argument_group("when it runs, and what if it fails")
+    add = group.add_argument
+    add("-p", "--priority", type=int, default=0, metavar="N", help="0 (default) to 255 (first)")
+    add("--after", action="append", default=[], metavar="SEL", help="once these have COMPLETED: 7, 7.12, @name")
+    add("--after-any", action="append", default=[], metavar="SEL", help="once these are settled in any way")
+    add("--after-failure", action="append", default=[], metavar="SEL", help="once these have failed")
+    add("--not-before", metavar="WHEN", help="22:30, 2030-01-31T22:30 or +2h")
+    add("--retries", type=int, default=0, metavar="N", help="try again so often (default 0)")
+    add("--rerunnable", action="store_true", help="may be started again when its runner is silent for long")
+
+
+def submission_of(args: argparse.Namespace, at_once: "int | None" = None) -> "Submission":
+    """Everything read and checked."""
+    from rota.submission import LineFile, build
+
+    if args.file is not None and args.words:
+        raise UsageError("give either a command or -f FILE, not both (values of {} come from --values-from FILE)")
+    if args.values is not None and args.values_from is not None:
+        raise UsageError("--values and --values-from: give one of them")
+    if args.zip and not args.param:
+        raise UsageError("--zip pairs the values of --param: give at least one")
+    if [args.file, args.values_from, *(text.partition("@")[2] for text in args.param)].count("-") > 1:
+        raise UsageError("standard input can be read only once")
+    command: str | list[str] | None = None
+    if args.words:
+        command = args.words[0] if len(args.words) == 1 else args.words
+    values: LineFile | list[str] | None = None
+    if args.values is not None:
+        values = args.values.split(",")
+    elif args.values_from is not None:
+        values = LineFile(args.values_from, stdin)
+    return build(
+        command,
+        options_of(args, at_once),
+        lines=None if args.file is None else LineFile(args.file, stdin),
+        values=values,
+        params=params_of(args.param) if args.param else None,
+        zipped=args.zip,
+        array=args.array,
+    )
+
+
+def stdin() -> "IO[bytes]":
+    """Standard input, unless a person would have to type it unasked."""
+    if sys.stdin is None:
+        raise UsageError("standard input is closed")
+    if sys.stdin.isatty():
+        print("rota: reading from standard input, end with Ctrl-D", file=sys.stderr)
+    return sys.stdin.buffer
+
+
+def options_of(args: argparse.Namespace, at_once: "int | None") -> "Options":
+    """What was said of every job."""
+    from rota.submission import Options
+
+    return Options(
+        name=args.name, cores=args.cores, memory=args.memory, time=args.time, disk=args.disk, gpus=args.gpus,
+        resources=pairs("--resource", args.resource, number), tags=args.tag, on=args.on, limits=args.limit,
+        enforce=args.enforce, grace=args.grace, output_cap=args.output_cap, cwd=args.cwd,
+        env=environment(args.env), env_from=args.env_from, modules=args.module, setup=args.setup,
+        stdin=args.stdin, stdout=args.stdout, stderr=args.stderr, priority=args.priority, after=args.after,
+        after_any=args.after_any, after_failure=args.after_failure, not_before=args.not_before, retries=args.retries,
+        rerunnable=args.rerunnable, at_once=at_once,
+    )  # fmt: skip
+
+
+def number(option: str, text: str) -> int:
+    """A count of 0 or more."""
+    if not (text.isascii() and text.isdigit()):
+        raise UsageError(f"{option}: '{text}' is not a count")
+    return int(text)
+
+
+def pairs(option: str, texts: "Sequence[str]", convert: "Callable[[str, str], Any]") -> "dict[str, Any]":
+    """NAME=VALUE words as a mapping."""
+    out = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{option} {text}: write NAME=VALUE")
+        out[name] = convert(option, value)
+    return out
+
+
+def environment(texts: "Sequence[str]") -> "dict[str, str]":
+    """--env words; a name alone takes its value from here."""
+    import os
+
+    out = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name:
+            raise UsageError(f"--env {text}: write NAME=VALUE")
+        if not equals and name not in os.environ:
+            raise UsageError(f"--env {name}: it is not set here; write {name}=VALUE")
+        out[name] = value if equals else os.environ[name]
+    return out
+
+
+def params_of(texts: "Sequence[str]") -> "dict[str, list[str]]":
+    """--param words: NAME=A,B or NAME@FILE, whichever sign comes first."""
+    from rota.submission import LineFile
+
+    out: dict[str, list[str]] = {}
+    for text in texts:
+        cut = min((at for at in (text.find("="), text.find("@")) if at > 0), default=0)
+        if not cut:
+            raise UsageError(f"--param {text}: write NAME=A,B,C or NAME@FILE")
+        name, rest = text[:cut], text[cut + 1 :]
+        if name in out:
+            raise UsageError(f"--param {name} is given twice")
+        out[name] = rest.split(",") if text[cut] == "=" else LineFile(rest, stdin).as_values(name).values()
+    return out
+
+
+def print_dry_run(args: argparse.Namespace, submission: "Submission") -> None:
+    """What would be added."""
+    from rota.cli.show import clean, jobs_word, print_json
+
+    spec = submission.spec
+    first = submission.preview(10)
+    if args.json:
+        commands = [{"index": index, "command": command} for index, command in first]
+        needs = [template.needs.words() for template in spec.templates[:10]]
+        print_json({"dry_run": True, "jobs": spec.count, "name": spec.name, "needs": needs, "first": commands})
+        return
+    template = spec.templates[0]
+    print(f"{jobs_word(spec.count)} would be added; nothing was")
+    print(f"  each needs {template.needs.words()}" + ("" if len(spec.templates) == 1 else " or as its line says"))
+    print(f"  in {clean(template.cwd)}")
+    for index, command in first:
+        print(f"  {index}: {clean(command)}")
+    if spec.count > len(first):
+        print(f"  … and {spec.count - len(first):,} more")
+
+
+def say_about(args: argparse.Namespace, submission: "Submission", answer: "dict[str, Any]") -> None:
+    """Warnings, and with -v what was not sent."""
+    for warning in answer.get("warnings") or ():
+        print(f"rota: warning: {warning}", file=sys.stderr)
+    if args.verbose and submission.left_out:
+        print(f"rota: not sent from your environment: {' '.join(submission.left_out)}", file=sys.stderr)

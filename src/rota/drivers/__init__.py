@@ -1,0 +1,1 @@
+"""One kind of provider each: submit, terminate, poll, find allocations."""

@@ -1,0 +1,174 @@
+"""This machine as a site: an allocation is a runner process that outlives the manager.
+
+The runner's id is the allocation's tag, and stands in its command line and in the environment of every job that it starts. So after a restart
+of the manager it is found again, and when a runner has died, what it left running is found and ended *before* the allocation is called over: only
+then may its jobs be started again.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from rota.drivers.api import Known, Observation, SiteFacts
+from rota.model.errors import RefusedError
+from rota.model.needs import Amounts
+
+__all__ = ["LocalDriver"]
+
+KILL_WAIT_S = 5.0
+
+
+class LocalDriver:
+    """Runner processes on this host."""
+
+    def __init__(self, node: Amounts, connect: str, output: str, log: str, *, tags: Sequence[str] = (), linger_s: float = 60, launcher: str = "auto") -> None:
+        self._node = node
+        self._connect = connect
+        self._output = output
+        self._log = log
+        self._tags = tuple(tags)
+        self._linger_s = linger_s
+        self._launcher = launcher
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+
+    def facts(self) -> SiteFacts:
+        """One allocation: the whole machine, or what the configuration leaves of it."""
+        return SiteFacts(self._node, self._tags, 1, self._linger_s)
+
+    async def submit(self, allocation: str, tag: str) -> str:
+        """Start a runner in a session of its own, with nothing of ours open."""
+        command = [
+            sys.executable, "-m", "rota.runner", "--connect", self._connect, "--id", tag, "--allocation", allocation,
+            "--output", os.path.join(self._output, tag), "--cores", str(self._node.cores), "--memory", str(self._node.memory),
+            "--disk", str(self._node.disk), "--gpus", str(self._node.gpus), "--launcher", self._launcher,
+        ]
+        for tag_word in self._tags:
+            command += ["--tag", tag_word]
+        try:
+            os.makedirs(os.path.join(self._output, tag), 0o700, exist_ok=True)
+            with open(self._log, "ab") as log:
+                child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/")
+        except OSError as error:
+            raise RefusedError(f"cannot start a runner ({sys.executable} -m rota.runner): {error}") from error
+        self._children[child.pid] = child
+        return f"{child.pid}:{_start_ticks(child.pid) or 0}"
+
+    async def find(self, tag: str) -> str | None:
+        """Look for a runner whose command line carries the tag."""
+        wanted = f"\0--id\0{tag}\0".encode()
+        for pid in _own_pids():
+            try:
+                with open(f"/proc/{pid}/cmdline", "rb") as file:
+                    line = file.read()
+            except OSError:
+                continue
+            if wanted in line and b"rota.runner" in line:
+                return f"{pid}:{_start_ticks(pid) or 0}"
+        return None
+
+    async def terminate(self, known: Known) -> bool:
+        """TERM to the runner: it ends its jobs, reports, and exits."""
+        pid = self._alive(known.native_id)
+        if pid is None:
+            return True
+        try:
+            os.kill(pid, signal.SIGTERM)
+        except ProcessLookupError:
+            return True
+        return True
+
+    async def poll(self, known: Sequence[Known]) -> list[Observation]:
+        """A runner that is gone has its leftovers ended first."""
+        out = []
+        for allocation in known:
+            native = allocation.native_id or await self.find(allocation.tag)
+            if self._alive(native) is not None:
+                out.append(Observation(allocation.id, "run", native))
+                continue
+            how = self._how_it_ended(native)
+            left = await end_leftovers(allocation.tag)
+            if left:
+                out.append(Observation(allocation.id, "unsure", native, f"{len(left)} processes of it cannot be ended: {left[:5]}"))
+            else:
+                out.append(Observation(allocation.id, "complete", native, f"its runner {how}"))
+        return out
+
+    def _alive(self, native: str | None) -> int | None:
+        if native is None:
+            return None
+        pid, _, ticks = native.partition(":")
+        child = self._children.get(int(pid))
+        if child is not None:
+            child.poll()  # reaps it if it has ended
+        return int(pid) if str(_start_ticks(int(pid)) or "") == ticks else None
+
+    def _how_it_ended(self, native: str | None) -> str:
+        child = self._children.pop(int(native.partition(":")[0]), None) if native else None
+        code = child.poll() if child is not None else None
+        if code is None:
+            return "is gone"
+        return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+
+
+async def end_leftovers(tag: str) -> list[int]:
+    """Kill every process that a runner with this id started and left behind; returns those that are still there."""
+    left = _leftovers(tag)
+    deadline = asyncio.get_running_loop().time() + KILL_WAIT_S
+    while left and asyncio.get_running_loop().time() < deadline:
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        await asyncio.sleep(0.01)
+        left = _leftovers(tag)
+    return left
+
+
+def _leftovers(tag: str) -> list[int]:
+    marked = f"ROTA_RUNNER={tag}".encode()
+    found, sessions = [], set()
+    others = []
+    for pid in _own_pids():
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                mine = marked in file.read().split(b"\0")
+            session = os.getsid(pid)
+        except OSError:
+            continue
+        if _start_ticks(pid) is None:
+            continue
+        if mine:
+            found.append(pid)
+            sessions.add(session)
+        else:
+            others.append((pid, session))
+    # What cleared its environment but stayed in the session of a job that we know is found by that.
+    found.extend(pid for pid, session in others if session in sessions and session > 1)
+    return found
+
+
+def _own_pids() -> list[int]:
+    uid, own = os.getuid(), os.getpid()
+    out = []
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) > 1 and int(name) != own:
+            try:
+                if os.stat(f"/proc/{name}").st_uid == uid:
+                    out.append(int(name))
+            except OSError:
+                continue
+    return out
+
+
+def _start_ticks(pid: int) -> int | None:
+    """When a process began; None if it does not run (a zombie does not)."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])

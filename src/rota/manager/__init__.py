@@ -1,0 +1,1 @@
+"""The real shell around the core: the loop, effects, configuration, the daemon."""

@@ -1,0 +1,171 @@
+"""The manager process: `python -m rota.manager --home DIR`. People start it with `rota up`."""
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+
+from rota.core.state import Settings
+from rota.drivers.api import Driver
+from rota.drivers.local import LocalDriver
+from rota.manager.config import Config, SiteConfig, load_config
+from rota.manager.daemon import say_failed, say_ready
+from rota.manager.filesystem import warning_for
+from rota.manager.lock import REFRESH_S, Lock, announce
+from rota.manager.paths import Paths, prepare
+from rota.manager.service import Manager
+from rota.model.errors import RotaError, UsageError
+from rota.model.needs import Amounts
+from rota.runner import host
+from rota.store.sqlite import SqliteStore
+from rota.wire import auth
+from rota.wire.server import Server
+
+log = logging.getLogger("rota")
+
+ONCE_S = 30.0
+
+
+def settings_of(config: Config) -> Settings:
+    """The core's numbers from the configuration."""
+    return Settings(
+        touch_s=config.seconds("touch"),
+        missing_s=config.seconds("missing_after"),
+        start_by_s=config.seconds("start_by"),
+        rerun_s=config.seconds("rerun_after"),
+        losses=config.losses,
+        backoff_first_s=config.seconds("backoff_first"),
+        backoff_most_s=config.seconds("backoff_most"),
+        backoff_jitter_s=config.seconds("backoff_jitter"),
+    )
+
+
+def make_driver(name: str, site: SiteConfig, paths: Paths) -> Driver:
+    """The driver of a configured site."""
+    if site.driver != "local":
+        raise UsageError(f"{paths.config}: [site.{name}] driver '{site.driver}' does not exist; there is: local")
+    free = os.statvfs(paths.home)
+    node = Amounts(
+        site.cores if site.cores is not None else host.cores(),
+        site.memory if site.memory is not None else host.memory(),
+        free.f_bavail * free.f_frsize,
+        int(site.options.get("gpus", 0)),
+    )
+    return LocalDriver(
+        node, f"unix:{paths.socket}", paths.output, paths.log, tags=site.tags, linger_s=site.linger_s, launcher=site.launcher
+    )
+
+
+async def serve(paths: Paths, lock: Lock, args: argparse.Namespace) -> int:
+    """Load, listen, and run until told to stop."""
+    config = load_config(paths.home)
+    drivers = {name: make_driver(name, site, paths) for name, site in config.site.items()}
+    warning = warning_for(paths.home)
+    if warning:
+        log.warning("%s", warning)
+    store = SqliteStore(paths.database, exclusive=warning is not None, keep_entries=config.keep_entries)
+    manager = Manager(
+        store,
+        settings_of(config),
+        drivers,
+        home=paths.home,
+        setups={name: site.setup for name, site in config.site.items()},
+        tokens=lambda name: _token(paths.home, name),
+        embedded=args.embedded,
+    )
+    server = Server(manager)
+    await server.listen_unix(paths.home)
+    address, port = await _listen_tls(server, paths, config)
+    announce(lock, address=address, port=port)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, manager.stop, False)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    manager.start()
+    refreshing = loop.create_task(_refresh(lock, manager))
+    if args.ready_fd is not None:
+        say_ready(args.ready_fd)
+    log.info("serving %s (pid %d)", paths.home, os.getpid())
+    if args.once:
+        loop.create_task(_once(manager))  # noqa: RUF006
+    code = await manager.stopped
+    refreshing.cancel()
+    await server.close()
+    with contextlib.suppress(OSError):
+        os.unlink(paths.pid)
+    log.info("ended with %d", code)
+    return code
+
+
+def _token(home: str, name: str) -> str | None:
+    try:
+        return auth.read_token(home, name)
+    except (OSError, RotaError):
+        return None
+
+
+async def _listen_tls(server: Server, paths: Paths, config: Config) -> tuple[str | None, int | None]:
+    if config.listen is None:
+        return None, None
+    from rota.wire.certificates import server_identity
+
+    bind, _, port = config.listen.rpartition(":")
+    if not port.isdigit():
+        raise UsageError(f"{paths.config}: listen '{config.listen}': write host:port, or :0 for any address and port")
+    if _token(paths.home, auth.CLIENT) is None:
+        auth.write_token(paths.home, auth.CLIENT)
+    number = await server.listen_tls(server_identity(paths.tls), bind or None, int(port))
+    return bind or socket.gethostname(), number
+
+
+async def _refresh(lock: Lock, manager: Manager) -> None:
+    """Keep the lock ours; if another host took it while we slept, stop before anything is written twice."""
+    while True:
+        await asyncio.sleep(REFRESH_S)
+        if not lock.refresh():
+            manager.lost_home()
+            return
+
+
+async def _once(manager: Manager) -> None:
+    """Do what is due, then stop (for cron): wait for runners to come back and for work to be handed out."""
+    deadline = asyncio.get_running_loop().time() + ONCE_S
+    quiet = 0
+    while asyncio.get_running_loop().time() < deadline and quiet < 5:
+        seq = manager.state.seq
+        await asyncio.sleep(0.2)
+        expected = [a for a in manager.state.allocations.values() if a.state in ("WAITING", "SUBMITTING", "PENDING", "RUNNING")]
+        there = {r.allocation for r in manager.state.runners.values() if r.connected}
+        quiet = quiet + 1 if manager.state.seq == seq and all(a.id in there for a in expected) else 0
+    manager.stop(kill=False)
+
+
+def main() -> int:
+    """Parse, take the lock, serve."""
+    parser = argparse.ArgumentParser(prog="rota.manager", description=__doc__)
+    parser.add_argument("--home", default=None)
+    parser.add_argument("--ready-fd", type=int, default=None)
+    parser.add_argument("--embedded", action="store_true", help="end when nobody is connected and nothing runs")
+    parser.add_argument("--once", action="store_true", help="do what is due, then end")
+    args = parser.parse_args()
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
+    os.umask(0o077)
+    try:
+        paths = prepare(args.home)
+        with Lock(paths) as lock:
+            return asyncio.run(serve(paths, lock, args))
+    except (RotaError, OSError) as error:
+        log.error("%s", error)
+        if args.ready_fd is not None:
+            say_failed(args.ready_fd, error)
+        else:
+            print(f"rota: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,163 @@
+"""What clients ask: every op of the protocol, and what answers it."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rota import __version__
+from rota.core.step import Step
+from rota.core.stimuli import ChangeJobs, SetMode, Submit
+from rota.core.tables import RUNNING, STARTING
+from rota.manager.performing import now
+from rota.model.errors import NoSpaceError, RotaError, UsageError
+from rota.model.selector import parse_selector
+from rota.wire.peer import Peer
+
+if TYPE_CHECKING:
+    from rota.manager.service import Manager
+
+__all__ = ["Asking"]
+
+MODES = {"pause": "paused", "resume": "serving", "drain": "draining"}
+
+
+class Asking:
+    """Answers asks. Questions are answered from durable state; changes once they are durable."""
+
+    def __init__(self, manager: "Manager") -> None:
+        self._manager = manager
+        self._work: set[asyncio.Task[None]] = set()
+
+    def ask(self, peer: Peer, ask_id: int, op: str, args: Any) -> None:
+        """Answer one, now or later."""
+        manager = self._manager
+        if op in ("submit", "stage"):
+            task = manager.loop.create_task(self._take_in(peer, ask_id, op, args))
+            self._work.add(task)
+            task.add_done_callback(self._work.discard)
+        elif op in ("kill", "hold", "release", "retry", "remove"):
+            self._change(peer, ask_id, op, args)
+        elif op in MODES:
+            manager.tell(SetMode(at=now(), by=peer.principal, mode=MODES[op]), self._answer(peer, ask_id))
+        elif op in ("wait", "follow"):
+            timeout = args.timeout_s if op == "wait" else None
+            manager.when_durable(self._guard(peer, ask_id, lambda: manager.watchers.add(peer, ask_id, args.sel, op == "follow", timeout)))
+        else:
+            manager.when_durable(self._guard(peer, ask_id, lambda: peer.answer(ask_id, self._look_up(op, args))))
+            if op == "down":
+                manager.stop(args.kill)
+
+    def _guard(self, peer: Peer, ask_id: int, question: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            try:
+                question()
+            except RotaError as error:
+                peer.refuse(ask_id, error)
+
+        return run
+
+    def _answer(self, peer: Peer, ask_id: int) -> Callable[[Step | RotaError], None]:
+        def done(outcome: Step | RotaError) -> None:
+            if isinstance(outcome, RotaError):
+                peer.refuse(ask_id, outcome)
+            else:
+                peer.answer(ask_id, outcome.reply)
+
+        return done
+
+    async def _take_in(self, peer: Peer, ask_id: int, op: str, args: Any) -> None:
+        manager = self._manager
+        try:
+            if manager.trouble is not None:
+                raise NoSpaceError(manager.trouble)
+            if op == "stage":
+                peer.answer(ask_id, await manager.intake.stage(args))
+                return
+            spec, stage, env, runs = await manager.intake.prepare(args)
+        except RotaError as error:
+            peer.refuse(ask_id, error)
+            return
+        manager.tell(
+            Submit(at=now(), by=peer.principal, spec=spec, key=args.key, stage=stage, env=env, runs=runs, limits=args.limits), self._answer(peer, ask_id)
+        )
+
+    def _change(self, peer: Peer, ask_id: int, op: str, args: Any) -> None:
+        selector = parse_selector(args.sel)
+        if selector.empty and not args.all:
+            raise UsageError(f"which jobs? Name some (7, 7.12, @name, :failed), or give --all to {op} everything")
+        self._manager.tell(
+            ChangeJobs(
+                at=now(), by=peer.principal, what=op, selector=selector, dry_run=args.dry_run,
+                stop=getattr(args, "stop", False), confirm_dead=getattr(args, "confirm_dead", False),
+            ),
+            self._answer(peer, ask_id),
+        )
+
+    def _look_up(self, op: str, args: Any) -> dict[str, Any]:
+        manager, state = self._manager, self._manager.state
+        queries, at = manager.queries, now()
+        if op == "status":
+            return queries.status(state, args.sel)
+        if op == "jobs":
+            return queries.jobs(state, args.sel, args.after, args.limit, args.newest)
+        if op == "count":
+            return queries.count(state, args.sel)
+        if op == "explain":
+            return queries.explain(state, args.job, at.wall)
+        if op == "history":
+            return queries.history(state, args.sel, args.after, args.limit)
+        if op == "log":
+            return queries.log(state, args.job, args.attempt, args.stream, args.offset, args.limit)
+        if op == "summary":
+            return queries.summary(state, args.batch, args.failures, args.slowest, at.wall)
+        return self._about(op)
+
+    def _about(self, op: str) -> dict[str, Any]:
+        """The manager and its places."""
+        manager, state, at = self._manager, self._manager.state, now()
+        running = sum(batch.counts[RUNNING] + batch.counts[STARTING] for batch in state.batches.values())
+        if op == "ping":
+            return {
+                "pid": os.getpid(), "host": socket.gethostname(), "version": __version__, "state": "stopping" if manager.stopping else state.mode, "uptime_s": at.mono - manager.started.mono,
+                "store": manager.trouble or "ok", "running": running,
+            }
+        if op == "down":
+            return {"running": running}
+        if op == "sites":
+            return {"sites": [self._site(name) for name in state.sites]}
+        if op == "runners":
+            return {
+                "runners": [
+                    {
+                        "id": runner.id, "state": runner.state, "site": runner.site, "host": runner.host, "pid": runner.pid, "allocation": runner.allocation,
+                        "connected": runner.connected, "cores": runner.capacity.cores / 1000, "memory": runner.capacity.memory, "jobs": len(runner.jobs),
+                        "slots": sum(runner.slots.values()), "silent_s": round(at.mono - runner.contact, 3),
+                    }
+                    for runner in state.runners.values()
+                ]
+            }
+        if op == "allocations":
+            return {
+                "allocations": [
+                    {
+                        "id": a.id, "site": a.site, "state": a.state, "native_id": a.native_id, "tag": a.tag, "reason": a.reason, "submitted": a.submitted,
+                        "cores": a.capacity.cores / 1000, "memory": a.capacity.memory,
+                    }
+                    for a in state.allocations.values()
+                ]
+            }
+        raise UsageError(f"no such op: {op}")
+
+    def _site(self, name: str) -> dict[str, Any]:
+        state = self._manager.state
+        site = state.sites[name]
+        used = state.ledger.used.get(name)
+        live = [a for a in state.allocations.values() if a.site == name and a.state.endswith("ING")]
+        return {
+            "name": name, "cores": site.node.cores / 1000, "memory": site.node.memory, "gpus": site.node.gpus, "tags": list(site.tags),
+            "cores_used": used.cores / 1000 if used is not None else 0, "memory_used": used.memory if used is not None else 0,
+            "allocations": len(live), "state": "failing" if site.why else "ok", "why": site.why,
+        }
+

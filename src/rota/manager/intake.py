@@ -1,0 +1,142 @@
+"""Taking submissions in: staged values, environments, and the checks that need neither the core nor the disk."""
+
+import hashlib
+import json
+from typing import Any
+
+import msgspec
+
+from rota.manager.writer import Writer
+from rota.model.batch import MAX_COMMAND, BatchSpec, check_value
+from rota.model.errors import NoSpaceError, UsageError
+from rota.store.api import Store
+from rota.wire import messages
+
+__all__ = ["Intake"]
+
+SPARE = 64 << 20
+"""No new work is taken with less space than this, so that accepted work can be finished."""
+MAX_ENV = 1 << 20
+
+
+class Intake:
+    """Prepares a submission: when it is done, everything but the decision is on disk."""
+
+    def __init__(self, store: Store, writer: Writer) -> None:
+        self._store = store
+        self._writer = writer
+        self._kinds: dict[str, set[str]] = {}
+        """What sorts of values were staged under a name."""
+        self._env_names: dict[str, str] = {}
+
+    def check_space(self) -> None:
+        """Refuse new work before the disk is full, not when it is."""
+        free = self._store.free_bytes()
+        if free < SPARE:
+            raise NoSpaceError(f"only {free >> 20} MiB are left where rota keeps its queue: no new work is taken until at least {SPARE >> 20} MiB are free; what was accepted goes on")
+
+    async def stage(self, args: messages.Stage) -> dict[str, Any]:
+        """Keep a chunk of values."""
+        self.check_space()
+        values = _decode_values(bytes(args.values))
+        self._kinds.setdefault(args.stage, set()).update(_kinds(values, args.first))
+        await self._writer.run(lambda: self._store.stage(args.stage, args.first, values, args.templates))
+        return {"staged": args.first + len(values)}
+
+    async def prepare(self, args: messages.Submit) -> tuple[BatchSpec, str | None, str | None, list[int] | None]:
+        """(spec, stage, environment, runs), all checked and kept."""
+        self.check_space()
+        spec = decode_spec(bytes(args.batch))
+        spec.check()
+        stage, runs = args.stage, None
+        values = _decode_values(bytes(args.values)) if bytes(args.values) != b"null" else None
+        lines = any(template.argv is None and template.shell is None for template in spec.templates)
+        wants_values = lines or bool(spec.columns)
+        if wants_values != (stage is not None or values is not None):
+            raise UsageError("this batch needs values" if wants_values else "this batch takes no values")
+        if values is not None and wants_values:
+            for number, value in enumerate(values, 1):
+                try:
+                    check_value(value, spec.columns, lines)
+                except UsageError as error:
+                    raise UsageError(f"value {number}: {error}") from None
+            stage = f"s-{args.key}"
+            chosen = list(values)
+            await self._writer.run(lambda: self._store.stage(f"s-{args.key}", 0, chosen, args.templates))
+        elif stage is not None:
+            self._check_kinds(stage, spec, lines)
+        if stage is not None:
+            staged = self._store.staged(stage)
+            if staged.count != spec.count:
+                raise UsageError(f"{staged.count} values were sent for {spec.count} jobs")
+            runs = staged.runs
+            if runs is not None and max(runs[::2]) >= len(spec.templates):
+                raise UsageError(f"a value names template {max(runs[::2])}, but there are {len(spec.templates)}")
+            self._kinds.pop(stage, None)
+        if len(spec.templates) > 1 and runs is None:
+            raise UsageError("several templates are given, but no value says which is its")
+        return spec, stage, await self._environment(args.env), runs
+
+    def _check_kinds(self, stage: str, spec: BatchSpec, lines: bool) -> None:
+        kinds = self._kinds.get(stage)
+        if kinds is None:
+            raise UsageError("nothing was staged under this name (was the manager restarted meanwhile?): add it again")
+        allowed = {"text", "object"} if lines else {"text"} if len(spec.columns) == 1 else {f"row of {len(spec.columns)}"}
+        if kinds - allowed:
+            raise UsageError(f"the values are {', '.join(sorted(kinds))}, but this batch takes {' or '.join(sorted(allowed))}")
+
+    async def _environment(self, variables: dict[str, str] | None) -> str | None:
+        if variables is None:
+            return None
+        body = json.dumps(variables, sort_keys=True)
+        if len(body) > MAX_ENV:
+            raise UsageError(f"the environment has {len(body):,} bytes; the most is {MAX_ENV:,}: use --env-from none and --env")
+        name = hashlib.sha256(body.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        if name not in self._env_names:
+            await self._writer.run(lambda: self._store.keep_environment(name, variables))
+            self._env_names[name] = name
+        return name
+
+
+def decode_spec(raw: bytes) -> BatchSpec:
+    """A BatchSpec from JSON; an error names the field."""
+    try:
+        return msgspec.json.decode(raw, type=BatchSpec)
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"the batch: {error}") from None
+
+
+def _decode_values(raw: bytes) -> list[Any]:
+    try:
+        values = msgspec.json.decode(raw, type=list[str] | None)
+    except msgspec.ValidationError:
+        values = msgspec.json.decode(raw, type=list[Any])
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"the values: {error}") from None
+    return values or []
+
+
+def _kinds(values: list[Any], first: int) -> set[str]:
+    """Which sorts of values there are; refuses what no process could be given."""
+    kinds = set()
+    for number, value in enumerate(values, first + 1):
+        if isinstance(value, str):
+            kinds.add("text")
+            if "\0" in value or len(value) > MAX_COMMAND // 4:
+                _refuse(number, value, ("",), False)
+        elif isinstance(value, list):
+            kinds.add(f"row of {len(value)}")
+            _refuse(number, value, tuple(str(column) for column in range(len(value))), False)
+        elif isinstance(value, dict):
+            kinds.add("object")
+            _refuse(number, value, (), True)
+        else:
+            raise UsageError(f"value {number} is neither text, a list of texts, nor an object")
+    return kinds
+
+
+def _refuse(number: int, value: Any, columns: tuple[str, ...], lines: bool) -> None:
+    try:
+        check_value(value, columns, lines)
+    except UsageError as error:
+        raise UsageError(f"value {number}: {error}") from None

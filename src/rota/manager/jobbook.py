@@ -1,0 +1,133 @@
+"""From (batch, position) to what a runner is told to run: commands, specs, environments. Everything is worked out once per template."""
+
+import os
+from collections import OrderedDict
+from typing import Any
+
+from rota.core.state import BatchState, State
+from rota.model.batch import Value, count_of
+from rota.model.command import CommandMaker, show_command
+from rota.store.api import Store
+
+__all__ = ["JobBook"]
+
+PAGE = 4096
+PAGES = 64
+"""Pages of values that are kept in memory."""
+
+
+class JobBook:
+    """Reads values from the store, a page at a time, and fills in templates."""
+
+    def __init__(self, store: Store, site_setup: dict[str, str | None]) -> None:
+        self._store = store
+        self._site_setup = site_setup
+        self._makers: dict[tuple[int, int], CommandMaker] = {}
+        self._pages: OrderedDict[tuple[int, int], list[Any]] = OrderedDict()
+
+    def maker(self, batch: BatchState, template: int) -> CommandMaker:
+        """The compiled template."""
+        key = (batch.id, template)
+        maker = self._makers.get(key)
+        if maker is None:
+            maker = self._makers[key] = CommandMaker(batch.spec.templates[template], batch.spec.columns, batch.id)
+        return maker
+
+    def value(self, batch: BatchState, pos: int) -> Value:
+        """What makes this job different from its neighbours."""
+        if batch.ranges is not None and not batch.spec.columns:
+            return None
+        key = (batch.id, pos // PAGE)
+        page = self._pages.get(key)
+        if page is None:
+            low = pos // PAGE * PAGE
+            page = self._pages[key] = self._store.values(batch.id, low, min(PAGE, batch.count - low))
+            if len(self._pages) > PAGES:
+                self._pages.popitem(last=False)
+        value: Value = page[pos % PAGE]
+        return value
+
+    def command(self, batch: BatchState, pos: int, attempt: int) -> str:
+        """The command as people see it."""
+        maker = self.maker(batch, batch.template_of(pos))
+        return show_command(maker.command(self.value(batch, pos), batch.index(pos), attempt))
+
+    def path(self, batch: BatchState, pos: int, attempt: int, name: str) -> str | None:
+        """`cwd`, `stdin`, `stdout` or `stderr` of a job, absolute."""
+        maker = self.maker(batch, batch.template_of(pos))
+        value, index = self.value(batch, pos), batch.index(pos)
+        path = maker.path(name, value, index, attempt)
+        if path is None or name == "cwd":
+            return path
+        return os.path.join(maker.path("cwd", value, index, attempt) or "/", path)
+
+    def lease_row(self, batch: BatchState, pos: int, attempt: int, slot: str) -> list[Any]:
+        """One job as a lease message carries it."""
+        template = batch.template_of(pos)
+        maker = self.maker(batch, template)
+        value = None if maker.fixed else self.value(batch, pos)
+        index = batch.index(pos)
+        extra: dict[str, Any] | None = None
+        if maker.paths or isinstance(value, dict):
+            extra = {}
+            given = value if isinstance(value, dict) else {}
+            for name in ("cwd", "stdin", "stdout", "stderr"):
+                if name in maker.paths or name in given:
+                    extra[name] = self.path(batch, pos, attempt, name)
+            if given.get("env"):
+                extra["set"] = {**maker.template.set, **given["env"]}
+        return [slot, f"{batch.id}.{template}", batch.id, index, attempt, maker.command(value, index, attempt), extra]
+
+    def spec(self, batch: BatchState, template: int, cores: int, site: str) -> dict[str, Any]:
+        """How the jobs of a template are run, as a lease message carries it."""
+        given = batch.spec.templates[template]
+        needs = given.needs
+        out: dict[str, Any] = {
+            "cwd": given.cwd,
+            "env": self.environment_name(batch, template),
+            "set": given.set,
+            "modules": list(given.modules),
+            "setup": given.setup or self._site_setup.get(site),
+            "time_s": needs.time_s if "time" in given.enforce else None,
+            "memory": needs.memory if "memory" in given.enforce else None,
+            "grace_s": given.grace_s,
+            "cap": given.cap,
+            "cores": cores,
+            "workdir": None,
+            "array": None,
+        }
+        for name in ("stdin", "stdout", "stderr"):
+            path = getattr(given, name)
+            out[name] = os.path.join(given.cwd, path) if path is not None else None
+        ranges = batch.spec.ranges
+        if ranges is not None:
+            out["array"] = {"first": ranges[0][0], "last": ranges[-1][1], "step": ranges[0][2], "count": count_of(ranges)}
+        return out
+
+    def environment_name(self, batch: BatchState, template: int) -> str | None:
+        """The hash under which the runner is sent the environment; None: the runner's own."""
+        source = batch.spec.templates[template].env_from
+        if source == "site":
+            return None
+        return "none" if source == "none" or batch.env is None else batch.env
+
+    def environment(self, name: str) -> dict[str, str]:
+        """An environment by its name."""
+        if name == "none":
+            return {key: os.environ[key] for key in ("HOME", "USER", "LOGNAME", "SHELL", "LANG") if key in os.environ} | {
+                "PATH": "/usr/local/bin:/usr/bin:/bin"
+            }
+        return self._store.environment(name)
+
+    def forget(self) -> None:
+        """Drop what was read (after the state was reloaded)."""
+        self._makers.clear()
+        self._pages.clear()
+
+    def live(self, state: State, batch: BatchState, pos: int) -> dict[str, Any]:
+        """Where a job's live attempt is."""
+        live = batch.live.get(pos)
+        if live is None:
+            return {}
+        runner = state.runners[live.runner]
+        return {"runner": runner.id, "host": runner.host, "site": runner.site, "allocation": runner.allocation}

@@ -1,0 +1,124 @@
+"""Every file name under `$ROTA_HOME`, and making that directory safe to use.
+
+The command line imports this on its way to the client: keep it light.
+"""
+
+import errno
+import os
+
+from rota.model.errors import DeniedError, NoSpaceError, NotFoundError, RotaError
+from rota.wire import home as wire
+from rota.wire.home import default_home, private_directory, write_private
+
+__all__ = ["Paths", "default_home", "prepare"]
+
+
+class Paths:
+    """The files of one home, by name."""
+
+    __slots__ = ("home",)
+
+    def __init__(self, home: "str | None" = None) -> None:
+        self.home = wire.absolute(home)
+
+    def __repr__(self) -> str:
+        return f"Paths({self.home!r})"
+
+    def _in_home(self, name: str) -> str:
+        return os.path.join(self.home, name)
+
+    @property
+    def config(self) -> str:
+        """Settings, written by the user."""
+        return self._in_home("config.toml")
+
+    @property
+    def pid(self) -> str:
+        """The manager's process id, for scripts. The truth is in the lock."""
+        return self._in_home("manager.pid")
+
+    @property
+    def log(self) -> str:
+        """What the manager says."""
+        return self._in_home("manager.log")
+
+    @property
+    def socket(self) -> str:
+        """Where the manager listens for clients on its host."""
+        return self._in_home(wire.SOCKET)
+
+    @property
+    def notice(self) -> str:
+        """Where the manager runs and listens (`manager.json`), for our other hosts that share this home."""
+        return self._in_home(wire.NOTICE)
+
+    @property
+    def database(self) -> str:
+        """The store."""
+        return self._in_home("rota.db")
+
+    @property
+    def output(self) -> str:
+        """What jobs print, in a directory per runner."""
+        return self._in_home("output")
+
+    @property
+    def tls(self) -> str:
+        """The manager's CA, certificate and keys."""
+        return self._in_home(wire.TLS)
+
+    @property
+    def ca(self) -> str:
+        """The CA file that runners and remote clients are given."""
+        return os.path.join(self.tls, wire.CA)
+
+    @property
+    def tokens(self) -> str:
+        """One file per allocation, and one for clients."""
+        return self._in_home(wire.TOKENS)
+
+    @property
+    def lock(self) -> str:
+        """Held by the one manager of this home."""
+        return self._in_home("lock")
+
+
+def prepare(home: "str | None" = None) -> Paths:
+    """Make the home and its directories, all 0700, and see that they are ours and can be written.
+
+    What exists with a wrong owner or mode is refused, not repaired: somebody may have read or planted something there.
+    """
+    paths = Paths(home)
+    try:
+        os.makedirs(os.path.dirname(paths.home), exist_ok=True)
+        for directory in (paths.home, paths.output, paths.tls, paths.tokens):
+            private_directory(directory)
+        _try_writing(paths)
+    except OSError as error:
+        raise _explain(paths.home, error) from error
+    return paths
+
+
+def _try_writing(paths: Paths) -> None:
+    """A page, synced: the first sign of a full disk or quota shall come here."""
+    probe = os.path.join(paths.home, f"probe-{os.getpid()}")
+    try:
+        write_private(probe, b"\0" * 4096)
+    finally:
+        if os.path.lexists(probe):
+            os.unlink(probe)
+
+
+def _explain(home: str, error: OSError) -> RotaError:
+    where = error.filename or home
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NoSpaceError(
+            f"no space left for {home} ({error.strerror}); free some, or set ROTA_HOME to another place"
+        )
+    if error.errno == errno.EROFS:
+        return DeniedError(f"{where} is on a read-only file system; set ROTA_HOME to a place that can be written")
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return DeniedError(f"{where} cannot be written by you; set ROTA_HOME to a place of yours")
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return NotFoundError(f"{where}: {error.strerror}; set ROTA_HOME to a place that exists")
+    return RotaError(f"cannot use {where} as ROTA_HOME: {error.strerror or error}")

@@ -1,0 +1,225 @@
+"""Performing effects: messages to runners, requests to drivers. Called only once the facts behind them are durable."""
+
+import asyncio
+import json
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rota.core import effects as ef
+from rota.core.state import State
+from rota.core.stimuli import AllocationSeen, At, Ended, Report, Stimulus
+from rota.drivers.api import Driver, Known
+from rota.manager.jobbook import JobBook
+from rota.model.errors import RotaError
+from rota.wire.peer import Peer
+
+__all__ = ["Performer", "now", "report_rows"]
+
+log = logging.getLogger("rota")
+POLL_S = 1.0
+
+
+def now() -> At:
+    """The time on both clocks."""
+    return At(time.time(), time.monotonic())
+
+
+class Performer:
+    """Knows the peers and the drivers; carries out what the core decided."""
+
+    def __init__(self, book: JobBook, drivers: dict[str, Driver], tell: Callable[[Stimulus], None], welcome: dict[str, Any]) -> None:
+        self.book = book
+        self.drivers = drivers
+        self._tell = tell
+        self._welcome = welcome
+        self.peers: dict[str, Peer] = {}
+        """The runners in session."""
+        self.greeting: dict[str, tuple[Peer, int]] = {}
+        """Runners whose greeting is being made durable."""
+        self._sent: dict[str, set[str]] = {}
+        """Names of specs and environments that a runner has in this session."""
+        self._jobs: set[asyncio.Task[None]] = set()
+        self._checking: set[str] = set()
+
+    def perform(self, state: State, effect: ef.Effect) -> None:
+        """Carry out one effect."""
+        if isinstance(effect, ef.Lease):
+            self._lease(state, effect)
+        elif isinstance(effect, ef.Ack):
+            peer = self.peers.get(effect.runner) or self.greeting.get(effect.runner, (None, 0))[0]
+            if peer is not None:
+                peer.ack(effect.seq)
+        elif isinstance(effect, ef.Order):
+            self._order(state, effect)
+        elif isinstance(effect, ef.Welcome):
+            self._greet(effect, state)
+        else:
+            self._start(self._allocate(state, effect))
+
+    def _greet(self, effect: ef.Welcome, state: State) -> None:
+        found = self.greeting.pop(effect.runner, None)
+        if found is None or found[1] != effect.connect:
+            return
+        old = self.peers.get(effect.runner)
+        if old is not None and old is not found[0]:
+            old.close()
+        self.peers[effect.runner] = found[0]
+        self._sent[effect.runner] = set()
+        site = state.sites.get(state.runners[effect.runner].site)
+        linger = {"linger_s": site.linger_s} if site is not None else {}
+        found[0].send({"t": "welcome", "connect": effect.connect, "session": effect.session, **self._welcome, **linger})
+
+    def _order(self, state: State, effect: ef.Order) -> None:
+        if effect.what == "expired":
+            found = self.greeting.get(effect.runner)
+            if found is not None:
+                found[0].send({"t": "expired", "connect": found[1], "reason": effect.reason})
+            return
+        peer = self.peers.get(effect.runner)
+        if peer is None:
+            return
+        message: dict[str, Any] = {"t": effect.what, "session": effect.session}
+        if effect.what in ("kill", "recall"):
+            message["jobs"] = effect.jobs
+            if effect.what == "kill":
+                for grace, jobs in self._by_grace(state, effect.jobs).items():
+                    peer.send({**message, "jobs": jobs, "grace_s": grace})
+                return
+        peer.send(message)
+
+    def _by_grace(self, state: State, jobs: list[tuple[int, int, int]]) -> dict[int, list[tuple[int, int, int]]]:
+        out: dict[int, list[tuple[int, int, int]]] = {}
+        for job in jobs:
+            batch = state.batches.get(job[0])
+            pos = batch.position(job[1]) if batch is not None else None
+            grace = batch.spec.templates[batch.template_of(pos)].grace_s if batch is not None and pos is not None else 10
+            out.setdefault(grace, []).append(job)
+        return out
+
+    def _lease(self, state: State, effect: ef.Lease) -> None:
+        peer = self.peers.get(effect.runner)
+        runner = state.runners[effect.runner]
+        if peer is None or runner.session != effect.session:
+            return
+        sent = self._sent[effect.runner]
+        specs: dict[str, Any] = {}
+        envs: dict[str, Any] = {}
+        rows = []
+        for number, pos, attempt, slot in effect.jobs:
+            batch = state.batches[number]
+            row = self.book.lease_row(batch, pos, attempt, slot)
+            cores = slot.partition(":")[2]
+            name = row[1] = f"{row[1]}.{cores}"
+            if name not in sent:
+                template = batch.template_of(pos)
+                specs[name] = self.book.spec(batch, template, int(cores), runner.site)
+                sent.add(name)
+                environment = specs[name]["env"]
+                if environment is not None and environment not in sent:
+                    sent.add(environment)
+                    envs[environment] = self.book.environment(environment)
+            rows.append(row)
+        message: dict[str, Any] = {
+            "t": "lease", "session": effect.session, "n": effect.n, "clock": effect.clock, "slots": list(effect.slots.items()), "jobs": rows,
+        }
+        if specs:
+            message["specs"] = specs
+        if envs:
+            message["envs"] = envs
+        peer.send(message)
+
+    def _start(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._jobs.add(task)
+        task.add_done_callback(self._jobs.discard)
+
+    async def _allocate(self, state: State, effect: ef.Allocate) -> None:
+        driver = self.drivers.get(effect.site)
+        allocation = state.allocations.get(effect.id)
+        if driver is None or allocation is None:
+            return
+        known = Known(effect.id, effect.tag, allocation.native_id)
+        try:
+            if effect.what in ("submit", "find"):
+                native = await driver.find(effect.tag) if effect.what == "find" else None
+                native = native or await driver.submit(effect.id, effect.tag)
+                self._see(effect.id, "run", native, None)
+            elif effect.what == "terminate":
+                await driver.terminate(known)
+            else:
+                await self.check(state, effect.site, [known])
+        except RotaError as error:
+            log.warning("site %s: %s %s: %s", effect.site, effect.what, effect.id, error)
+            if effect.what in ("submit", "find"):
+                self._see(effect.id, "fail", None, str(error))
+
+    async def check(self, state: State, site: str, known: list[Known]) -> None:
+        """Ask a driver about allocations. One that is over first has its last reports read."""
+        known = [item for item in known if item.id not in self._checking]
+        self._checking.update(item.id for item in known)
+        try:
+            for seen in await self.drivers[site].poll(known):
+                if seen.verb in ("complete", "fail", "abort"):
+                    self._read_unsent(state, seen.id)
+                allocation = state.allocations.get(seen.id)
+                if seen.verb != "run" or (allocation is not None and allocation.state != "RUNNING"):
+                    self._see(seen.id, seen.verb, seen.native_id, seen.reason)
+        finally:
+            self._checking.difference_update(item.id for item in known)
+
+    async def poll(self, state: State) -> None:
+        """Look at every live allocation, one call per site."""
+        for site in self.drivers:
+            known = [
+                Known(a.id, a.tag, a.native_id)
+                for a in state.allocations.values()
+                if a.site == site and a.state in ("PENDING", "RUNNING", "KILLING")
+            ]
+            if known:
+                await self.check(state, site, known)
+
+    def _see(self, allocation: str, verb: str, native: str | None, reason: str | None) -> None:
+        self._tell(AllocationSeen(at=now(), by="driver", id=allocation, verb=verb, native_id=native, reason=reason))
+
+    def _read_unsent(self, state: State, allocation: str) -> None:
+        """A runner that had to exit wrote down what it could not report."""
+        for runner in state.runners.values():
+            if runner.allocation != allocation or runner.state in ("CLOSED", "EXPIRED"):
+                continue
+            path = os.path.join(runner.output, "unsent.json")
+            try:
+                with open(path, "rb") as file:
+                    unsent = json.load(file)
+                stimulus = Report(
+                    at=now(), by=f"runner {runner.id} by file", runner=runner.id, session=runner.session, seq=runner.seq + 1, got=runner.got, clock=runner.clock,
+                    ended=report_rows(unsent.get("ended", []), runner.output),
+                    disclaimed=[(int(a), int(b), int(c), str(d)) for a, b, c, d in unsent.get("disclaimed", [])],
+                )
+                os.rename(path, path + ".read")
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError, TypeError, IndexError) as error:
+                log.warning("runner %s left reports that cannot be read (%s): %s", runner.id, path, error)
+                continue
+            self._tell(stimulus)
+
+    async def close(self) -> None:
+        """Let running requests to drivers finish."""
+        if self._jobs:
+            await asyncio.wait(self._jobs, timeout=5)
+
+
+def report_rows(rows: list[Any], output: str) -> list[Ended]:
+    """Rows of a report as the core takes them; where the output is becomes text: directory, then the eight figures."""
+    prefix = json.dumps(output)
+    out = []
+    for row in rows:
+        place = row[10]
+        if place is not None:
+            first, second = (f'"{name}"' if name is not None else "null" for name in (place[0], place[4]))
+            place = f"[{prefix},{first},{place[1]},{place[2]},{place[3]},{second},{place[5]},{place[6]},{place[7]}]"
+        out.append(Ended(*row[:10], place, row[11]))
+    return out

@@ -1,0 +1,456 @@
+"""Answers to clients' questions: read-only, from the core's state and the store."""
+
+import base64
+import heapq
+import json
+import os
+import stat
+from collections.abc import Iterator
+from typing import Any
+
+from rota.core.dependencies import spans_of, standing, waiting_for
+from rota.core.selection import select, states_pattern, wanted_states
+from rota.core.state import BatchState, State
+from rota.core.tables import COMPLETED, FAILED, HOLDING, JOB_STATES, KILLING, MISSING, PENDING, REMOVED, RUNNING, STARTING, WAITING
+from rota.manager.jobbook import JobBook
+from rota.model.errors import NotFoundError, UsageError
+from rota.model.job import Result, format_job, parse_job
+from rota.model.selector import Selector, parse_selector
+from rota.store.api import Store
+
+__all__ = ["Queries"]
+
+TAIL = 2000
+"""Bytes of stderr that a summary shows."""
+
+
+def counts_of(batch: BatchState) -> dict[str, int]:
+    """Counts by state, those that are not zero."""
+    return {name: batch.counts[number] for number, name in enumerate(JOB_STATES) if batch.counts[number] and number != REMOVED}
+
+
+class Queries:
+    """Everything that can be asked without changing anything."""
+
+    def __init__(self, store: Store, book: JobBook) -> None:
+        self._store = store
+        self._book = book
+
+    def spans(self, state: State, words: list[str]) -> list[tuple[BatchState, int, int]]:
+        """(batch, low, high) of what a selector names, by batch and position."""
+        return sorted(select(state, parse_selector(words)), key=lambda span: (span[0].id, span[1]))
+
+    def status(self, state: State, words: list[str]) -> dict[str, Any]:
+        """Counts per batch."""
+        selector = parse_selector(words)
+        totals: dict[str, int] = {}
+        rows: dict[int, dict[str, Any]] = {}
+        for batch, low, high in select(state, selector):
+            counts = self._counts(batch, low, high, selector)
+            row = rows.get(batch.id)
+            if row is None:
+                row = rows[batch.id] = {
+                    "id": batch.id, "name": batch.spec.name, "jobs": 0, "counts": {}, "submitted": batch.submitted,
+                    "priority": max(template.priority for template in batch.spec.templates),
+                }
+            row["jobs"] += sum(counts.values())
+            for name, count in counts.items():
+                row["counts"][name] = row["counts"].get(name, 0) + count
+                totals[name] = totals.get(name, 0) + count
+        batches = [row for _, row in sorted(rows.items()) if row["jobs"]]
+        return {"counts": totals, "batches": batches, "state": state.mode, "why": self._why(state, batches)}
+
+    def _counts(self, batch: BatchState, low: int, high: int, selector: Selector) -> dict[str, int]:
+        if low == 0 and high == batch.count and not selector.states:
+            return counts_of(batch)
+        part = batch.states[low:high]
+        return {JOB_STATES[number]: count for number in sorted(wanted_states(selector)) if (count := part.count(number))}
+
+    def _why(self, state: State, batches: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        out = []
+        for row in batches[-1000:]:
+            batch = state.batches[row["id"]]
+            reason = None
+            if batch.counts[PENDING]:
+                reason = self._pending_reason(state, batch, 0)
+            elif batch.counts[WAITING]:
+                reason = self._waiting_reason(state, batch, None)
+            if reason:
+                out.append({"batch": batch.id, "reason": reason})
+        return out
+
+    def count(self, state: State, words: list[str]) -> dict[str, Any]:
+        """How many, by state."""
+        selector = parse_selector(words)
+        totals: dict[str, int] = {}
+        for batch, low, high in select(state, selector):
+            for name, count in self._counts(batch, low, high, selector).items():
+                totals[name] = totals.get(name, 0) + count
+        return {"jobs": sum(totals.values()), "counts": totals}
+
+    # ---- jobs -------------------------------------------------------------------------------------------------------
+
+    def positions(self, state: State, words: list[str], after: tuple[int, int] | None, limit: int, newest: bool) -> list[tuple[BatchState, int]]:
+        """One page of selected jobs, in order (or against it)."""
+        selector = parse_selector(words)
+        pattern = states_pattern(wanted_states(selector))
+        spans = self.spans(state, words)
+        out: list[tuple[BatchState, int]] = []
+        seen = after
+        for batch, low, high in reversed(spans) if newest else spans:
+            if seen is not None and not newest:
+                low = max(low, seen[1] + 1) if batch.id == seen[0] else (low if batch.id > seen[0] else high)
+            elif seen is not None:
+                high = min(high, seen[1]) if batch.id == seen[0] else (high if batch.id < seen[0] else low)
+            if low >= high:
+                continue
+            runs = spans_of(batch, pattern, low, high)
+            pairs = list(zip(runs[::2], runs[1::2], strict=True))
+            for start, end in reversed(pairs) if newest else pairs:
+                positions = range(end - 1, start - 1, -1) if newest else range(start, end)
+                for pos in positions:
+                    out.append((batch, pos))
+                    if len(out) == limit:
+                        return out
+        return out
+
+    def jobs(self, state: State, words: list[str], after: Any, limit: int, newest: bool) -> dict[str, Any]:
+        """One page of job rows."""
+        cursor = _cursor(after)
+        found = self.positions(state, words, cursor, limit, newest)
+        rows = self.rows(state, found)
+        last = found[-1] if len(found) == limit else None
+        return {"jobs": rows, "next": f"{last[0].id}.{last[1]}" if last is not None else None}
+
+    def rows(self, state: State, found: list[tuple[BatchState, int]]) -> list[dict[str, Any]]:
+        """Job rows; results are read in stretches, not one by one."""
+        results: dict[tuple[int, int], Result] = {}
+        for batch, low, high in _stretches(found):
+            for result in self._store.results(batch.id, low, high, True):
+                results[batch.id, result.pos] = result
+        return [self.row(state, batch, pos, results.get((batch.id, pos))) for batch, pos in found]
+
+    def row(self, state: State, batch: BatchState, pos: int, result: Result | None) -> dict[str, Any]:
+        """One job as `rota jobs --json` shows it."""
+        attempt = batch.attempts[pos]
+        live = self._book.live(state, batch, pos)
+        if live or (result is not None and result.attempt != attempt):
+            result = None if live else result
+        started = result.started if result else None
+        ended = result.ended if result else None
+        value = self._book.value(batch, pos)
+        place = json.loads(result.output) if result is not None and result.output else None
+        runner = state.runners.get(live.get("runner") or (result.runner if result else None) or "")
+        allocation = state.allocations.get(runner.allocation or "") if runner else None
+        shown = max(attempt, 1)
+        return {
+            "id": format_job(batch.id, batch.index(pos)),
+            "state": JOB_STATES[batch.states[pos]],
+            "attempt": attempt,
+            "exit_code": result.exit_code if result else None,
+            "signal": result.signal if result else None,
+            "reason": self._job_reason(state, batch, pos, result),
+            "site": live.get("site") or (runner.site if runner else None),
+            "host": live.get("host") or (result.host if result else None),
+            "native_id": allocation.native_id if allocation else None,
+            "command": self._book.command(batch, pos, shown),
+            "values": _values(batch, value),
+            "cwd": self._book.path(batch, pos, shown, "cwd"),
+            "stdout": self._book.path(batch, pos, shown, "stdout") or _segment(place, 0),
+            "stderr": self._book.path(batch, pos, shown, "stderr") or _segment(place, 4),
+            "wall_s": round(ended - started, 6) if started is not None and ended is not None else None,
+            "cpu_s": result.cpu_s if result else None,
+            "peak_memory_bytes": result.peak_memory if result else None,
+            "started": started,
+            "ended": ended,
+            "batch": batch.id,
+            "name": batch.spec.name,
+            "priority": batch.spec.templates[batch.template_of(pos)].priority,
+        }
+
+    def _job_reason(self, state: State, batch: BatchState, pos: int, result: Result | None) -> str | None:
+        byte = batch.states[pos]
+        if byte in (WAITING, PENDING):
+            return None  # `explain` has it; a page of a thousand jobs should not work it out a thousand times
+        if byte == JOB_STATES.index("OMITTED"):
+            return batch.omitted_why
+        return result.reason if result is not None and byte >= COMPLETED else None
+
+    # ---- explain ----------------------------------------------------------------------------------------------------
+
+    def explain(self, state: State, job: str, wall: float) -> dict[str, Any]:
+        """Why a job is where it is."""
+        batch, pos = self.find(state, job)
+        byte = batch.states[pos]
+        attempts = self._store.results(batch.id, pos, pos, False)
+        verdicts: list[Any] = []
+        shape = state.shapes[batch.shapes[batch.template_of(pos)]]
+        if byte == PENDING:
+            verdicts = [
+                {"location": v.location, "filter": v.filter, "code": v.code, "detail": v.detail, "lasting": v.lasting} for v in shape.verdicts
+            ]
+        return {
+            "job": job,
+            "state": JOB_STATES[byte],
+            "reason": self._reason(state, batch, pos, attempts[-1] if attempts else None, wall),
+            "verdicts": verdicts,
+            "needs": shape.shape.needs.words(),
+            "command": self._book.command(batch, pos, max(batch.attempts[pos], 1)),
+            "attempts": [self.attempt_row(batch, result) for result in attempts],
+        }
+
+    def _reason(self, state: State, batch: BatchState, pos: int, last: Result | None, wall: float) -> str:
+        byte = batch.states[pos]
+        if byte == WAITING:
+            return self._waiting_reason(state, batch, pos, wall)
+        if byte == PENDING:
+            return self._pending_reason(state, batch, pos)
+        if byte == HOLDING:
+            return f"is held: rota release {format_job(batch.id, batch.index(pos))} lets it go on"
+        if byte in (STARTING, RUNNING, MISSING, KILLING):
+            runner = state.runners[batch.live[pos].runner]
+            where = f"on {runner.host} (attempt {batch.attempts[pos]}, runner {runner.id})"
+            silent = "nothing has been heard of its runner; it counts again when the runner is back, or is given up when the driver or you (rota kill --confirm-dead) say so"
+            return {
+                STARTING: f"was given to a runner {where}, and starts or waits its turn there",
+                RUNNING: f"runs {where}",
+                MISSING: f"is missing: it was {where}; {silent}",
+                KILLING: f"is being killed {where}",
+            }[byte]
+        if byte == JOB_STATES.index("OMITTED"):
+            return batch.omitted_why or "a dependency can never be met"
+        if byte == COMPLETED:
+            return f"succeeded in attempt {batch.attempts[pos]}"
+        if byte == REMOVED:
+            return "was removed"
+        if last is None:
+            return "was killed before it ran" if byte != FAILED else "failed"
+        return describe_end(last) + ("; no retries are left" if byte == FAILED and batch.spec.templates[batch.template_of(pos)].retries else "")
+
+    def _waiting_reason(self, state: State, batch: BatchState, pos: int | None, wall: float = 0.0) -> str:
+        until = batch.until.get(pos) if pos is not None else min(batch.until.values(), default=None)
+        if until is not None and batch.states[pos or 0] == WAITING and until > wall:
+            return f"failed and is tried again in {until - wall:.0f} s" if wall else "failed and waits to be tried again"
+        for dependency in batch.spec.after:
+            kind, text = standing(state, dependency)
+            if kind != "met":
+                return text
+        if batch.spec.not_before is not None and batch.spec.not_before > wall:
+            return f"waits for its time ({batch.spec.not_before - wall:.0f} s from now)" if wall else "waits for its time"
+        return waiting_for(state, batch, wall) or "is about to become ready"
+
+    def _pending_reason(self, state: State, batch: BatchState, pos: int) -> str:
+        template = batch.template_of(pos)
+        shape = state.shapes[batch.shapes[template]]
+        if state.mode != "serving":
+            return f"the manager is {state.mode}: rota resume lets jobs start again"
+        ahead = self._ahead(state, batch, pos)
+        turn = f"; {ahead:,} job{'' if ahead == 1 else 's'} of its shape ahead of it" if ahead else ""
+        if not shape.verdicts:
+            return f"waits its turn{turn}"
+        lasting = [v for v in shape.verdicts if v.lasting]
+        if lasting and len(lasting) == len(shape.verdicts):
+            return "fits nowhere now: " + "; ".join(f"{v.location}: {v.detail}" for v in lasting[:3])
+        first = next(v for v in shape.verdicts if not v.lasting)
+        return f"{first.location}: {first.detail}{turn}"
+
+    def _ahead(self, state: State, batch: BatchState, pos: int) -> int:
+        """Ready jobs of the same shape that go before this one."""
+        template = batch.template_of(pos)
+        shape = state.shapes[batch.shapes[template]]
+        own = (-batch.spec.templates[template].priority, batch.id, template)
+        ahead = batch.states.count(PENDING, 0, pos) if batch.templates is None else 0
+        for head in set(shape.heads):
+            if head < own:
+                ahead += state.batches[head[1]].queues[head[2]].count
+        return ahead
+
+    # ---- attempts, output -------------------------------------------------------------------------------------------
+
+    def history(self, state: State, words: list[str], after: Any, limit: int) -> dict[str, Any]:
+        """Attempts, newest first."""
+        selector = parse_selector(words)
+        cursor = tuple(json.loads(after)) if isinstance(after, str) else None
+        spans = self.spans(state, words)
+        batches = sorted({batch.id for batch, _, _ in spans}) if not selector.empty else None
+        allowed = wanted_states(selector)
+        rows: list[Any] = []
+        while len(rows) < limit:
+            page = self._store.recent_results(batches, cursor, limit)
+            for result in page:
+                cursor = (result.ended or 0.0, result.batch, result.pos, result.attempt)
+                batch = state.batches.get(result.batch)
+                if batch is None or batch.states[result.pos] not in allowed:
+                    continue
+                if not selector.empty and not any(b.id == result.batch and low <= result.pos < high for b, low, high in spans):
+                    continue
+                rows.append(self.attempt_row(batch, result))
+                if len(rows) == limit:
+                    return {"attempts": rows, "next": json.dumps(cursor)}
+            if len(page) < limit:
+                return {"attempts": rows, "next": None}
+        return {"attempts": rows, "next": json.dumps(cursor)}
+
+    def attempt_row(self, batch: BatchState, result: Result) -> dict[str, Any]:
+        """One attempt as `rota history --json` shows it."""
+        wall = result.ended - result.started if result.started is not None and result.ended is not None else None
+        return {
+            "id": format_job(batch.id, batch.index(result.pos)),
+            "attempt": result.attempt,
+            "state": result.state,
+            "exit_code": result.exit_code,
+            "signal": result.signal,
+            "reason": result.reason,
+            "host": result.host,
+            "runner": result.runner,
+            "started": result.started,
+            "ended": result.ended,
+            "wall_s": round(wall, 6) if wall is not None else None,
+            "cpu_s": result.cpu_s,
+            "peak_memory_bytes": result.peak_memory,
+            "note": result.note,
+        }
+
+    def find(self, state: State, job: str) -> tuple[BatchState, int]:
+        """A job by its id."""
+        number, index = parse_job(job)
+        batch = state.batches.get(number)
+        pos = batch.position(index) if batch is not None else None
+        if batch is None or pos is None or batch.states[pos] == REMOVED:
+            raise NotFoundError(f"there is no job {job}")
+        return batch, pos
+
+    def log(self, state: State, job: str, attempt: int | None, stream: str, offset: int, limit: int) -> dict[str, Any]:
+        """A stretch of a job's output."""
+        batch, pos = self.find(state, job)
+        newest = batch.attempts[pos]
+        wanted = newest if attempt is None else attempt
+        if wanted > newest or wanted < 0:
+            raise NotFoundError(f"job {job} has had {newest} attempts; there is no attempt {wanted}")
+        running = pos in batch.live and wanted == newest
+        path = self._book.path(batch, pos, max(wanted, 1), stream)
+        if path is not None:
+            data, size = _read(path, offset, limit)
+            return _answer(data, offset, not running and offset + len(data) >= size, 0, path)
+        found = [result for result in self._store.results(batch.id, pos, pos, False) if result.attempt == wanted]
+        if running or not found or found[0].output is None:
+            return _answer(b"", offset, not running, 0, None)
+        place = json.loads(found[0].output)
+        at = 1 if stream == "stdout" else 5
+        name, start, length, dropped = place[at : at + 4]
+        if name is None:
+            return _answer(b"", offset, True, dropped, None)
+        path = os.path.join(place[0], name)
+        data, _ = _read(path, start + offset, max(0, min(limit, length - offset)))
+        return _answer(data, offset, offset + len(data) >= length or not data, dropped, path)
+
+    def summary(self, state: State, number: int, failures: int, slowest: int, wall: float) -> dict[str, Any]:
+        """What `rota run` says at the end."""
+        batch = state.batches.get(number)
+        if batch is None:
+            raise NotFoundError(f"there is no batch {number}")
+        failed = self.positions(state, [str(number), ":failed", ":aborted"], None, failures, False) if failures else []
+        rows = self.rows(state, failed)
+        for row in rows:
+            row["stderr_tail"] = self._tail(state, row["id"])
+        slow = self._store.slowest(number, slowest) if slowest else []
+        positions = list(dict.fromkeys((batch, result.pos) for result in slow))
+        return {
+            "batch": number, "name": batch.spec.name, "counts": counts_of(batch), "failures": rows,
+            "slowest": self.rows(state, positions), "wall_s": wall - batch.submitted,
+        }
+
+    def _tail(self, state: State, job: str) -> str:
+        batch, pos = self.find(state, job)
+        attempt = batch.attempts[pos]
+        if not attempt:
+            return ""
+        for stream in ("stderr", "stdout"):
+            try:
+                size, text = 0, b""
+                while True:
+                    part = self.log(state, job, attempt, stream, size, 1 << 20)
+                    data = base64.b64decode(part["data"])
+                    text = (text + data)[-TAIL:]
+                    size += len(data)
+                    if part["end"] or not data:
+                        break
+            except (NotFoundError, UsageError):
+                continue
+            if text.strip():
+                return text.decode("utf-8", "replace")
+        return ""
+
+
+def describe_end(result: Result) -> str:
+    """How an attempt ended, in words."""
+    if result.state == "COMPLETED":
+        return "succeeded"
+    how = {
+        "exit": f"ended with exit code {result.exit_code}",
+        "signal": f"was ended by signal {result.signal}",
+        "killed": "was killed on request",
+        "time": "took longer than its time and was ended",
+        "memory": "used more than its memory and was ended",
+        "oom": "ran the machine out of memory and was ended by the kernel",
+        "disk-full": "found no space left to write to",
+        "lost": "was lost with its runner",
+        "lost-too-often": "was lost with its runner too often",
+    }.get(result.reason or "", f"failed ({result.reason})" if result.reason else "failed")
+    return f"{how}{': ' + result.note if result.note else ''}"
+
+
+def _answer(data: bytes, offset: int, end: bool, dropped: int, path: str | None) -> dict[str, Any]:
+    return {"data": base64.b64encode(data).decode(), "next": offset + len(data), "end": end, "truncated": dropped, "path": path}
+
+
+def _read(path: str, offset: int, limit: int) -> tuple[bytes, int]:
+    """Bytes of a regular file that is ours, and its size."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise NotFoundError(f"its output cannot be read: {path}: {error.strerror}") from None
+    try:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            return b"", 0
+        return os.pread(fd, limit, offset), info.st_size
+    finally:
+        os.close(fd)
+
+
+def _cursor(after: Any) -> tuple[int, int] | None:
+    if after is None:
+        return None
+    batch, _, pos = str(after).partition(".")
+    if not batch.isdigit() or not pos.isdigit():
+        raise UsageError(f"'{after}' is not a cursor")
+    return int(batch), int(pos)
+
+
+def _stretches(found: list[tuple[BatchState, int]]) -> Iterator[tuple[BatchState, int, int]]:
+    """(batch, first, last) of neighbours, so that one query serves many jobs."""
+    by_batch: dict[int, list[int]] = {}
+    batches = {batch.id: batch for batch, _ in found}
+    for batch, pos in found:
+        if batch.attempts[pos]:
+            heapq.heappush(by_batch.setdefault(batch.id, []), pos)
+    for number, heap in by_batch.items():
+        positions = sorted(heap)
+        start = previous = positions[0]
+        for pos in positions[1:]:
+            if pos - previous > 16:
+                yield batches[number], start, previous
+                start = pos
+            previous = pos
+        yield batches[number], start, previous
+
+
+def _segment(place: list[Any] | None, at: int) -> str | None:
+    return os.path.join(place[0], place[1 + at]) if place is not None and place[1 + at] else None
+
+
+def _values(batch: BatchState, value: Any) -> list[str] | None:
+    if value is None or not batch.spec.columns:
+        return None
+    return [value] if isinstance(value, str) else list(value)

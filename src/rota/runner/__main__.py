@@ -1,0 +1,117 @@
+"""The runner's command line: `python3 -m rota.runner --connect … --output DIR`.
+
+Parsed by hand: argparse would be a third of the start-up time.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, Dict, List, Optional
+
+USAGE = """\
+usage: python3 -m rota.runner --connect unix:PATH --output DIR [options]
+       python3 -m rota.runner --connect tls:HOST:PORT --ca FILE --token-file FILE --output DIR [options]
+options: --id ID  --allocation ID  --cores MILLICORES  --memory BYTES  --disk BYTES  --gpus N  --tag TAG (repeat)
+         --until-s SECONDS  --launcher PATH|auto|none
+"""
+NAMES = ("connect", "ca", "token-file", "id", "allocation", "output", "cores", "memory", "disk", "gpus", "until-s", "launcher")
+
+
+def parse(words: List[str]) -> Dict[str, Any]:
+    """Read the options; exits with 2 and the usage if they are wrong."""
+    options: Dict[str, Any] = {"tag": []}
+    rest = list(words)
+    while rest:
+        name, equals, value = rest.pop(0).partition("=")
+        name = name[2:] if name.startswith("--") else ""
+        if name == "help":
+            sys.stdout.write(USAGE)
+            raise SystemExit(0)
+        if name not in NAMES and name != "tag":
+            _wrong("unknown option")
+        if not equals:
+            if not rest:
+                _wrong("--%s needs a value" % name)
+            value = rest.pop(0)
+        if name == "tag":
+            options["tag"].append(value)
+        else:
+            options[name] = value
+    for name in ("connect", "output"):
+        if not options.get(name):
+            _wrong("--%s is needed" % name)
+    return options
+
+
+def _wrong(why: str) -> None:
+    sys.stderr.write("rota.runner: %s\n%s" % (why, USAGE))
+    raise SystemExit(2)
+
+
+def _number(options: Dict[str, Any], name: str) -> Optional[int]:
+    if options.get(name) is None:
+        return None
+    try:
+        value = int(options[name])
+    except ValueError:
+        value = -1
+    if value < 0:
+        _wrong("--%s takes a whole number" % name)
+    return value
+
+
+def _token(path: Optional[str]) -> Optional[bytes]:
+    """Read the token. It is in no argument and no environment, so no job and no `ps` can see it."""
+    if path is None:
+        return None
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_mode & 0o077:
+            raise OSError("the token file %s can be read by others" % path)
+        return file.read().strip()
+
+
+def main(words: Optional[List[str]] = None) -> int:
+    """Run a runner until it has nothing left to do."""
+    options = parse(sys.argv[1:] if words is None else words)
+    for fd in (0, 1, 2):  # a closed one would be reused by the next open file, and jobs would inherit that
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open("/dev/null", os.O_RDWR)
+    from rota.runner import host
+    from rota.runner.agent import Agent, log, restore
+    from rota.runner.connection import Target
+    from rota.runner.protocol import Runner
+
+    try:
+        target = Target(options["connect"], options.get("ca"), _token(options.get("token-file")))
+    except (OSError, ValueError) as error:
+        _wrong(str(error))
+        return 2
+    output = os.path.abspath(options["output"])
+    cores, memory = _number(options, "cores"), _number(options, "memory")
+    facts = {
+        "allocation": options.get("allocation"),
+        "host": os.uname().nodename,
+        "pid": os.getpid(),
+        "cores": host.cores() if cores is None else cores,
+        "memory": host.memory() if memory is None else memory,
+        "disk": _number(options, "disk") or 0,
+        "gpus": _number(options, "gpus") or 0,
+        "tags": options["tag"],
+        "output": output,
+    }
+    runner = Runner(options.get("id") or os.urandom(8).hex(), facts)
+    restored = restore(runner, output)
+    try:
+        agent = Agent(target, runner, output, None if options.get("until-s") is None else float(options["until-s"]))
+    except OSError as error:
+        log("cannot start: %s" % error)
+        return 1
+    agent.take_over(restored)
+    return agent.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

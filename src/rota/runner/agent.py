@@ -1,0 +1,335 @@
+"""The real runner: one loop over the connection, the signals and the clock."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import signal
+import sys
+import time
+from typing import Any, Dict, List, Optional
+
+from rota.runner.connection import Closed, Connection, Target
+from rota.runner.environment import inherited
+from rota.runner.jobs import NEVER, Jobs
+from rota.runner.lease import Key, Order, ProtocolError
+from rota.runner.plan import Plans
+from rota.runner.protocol import Runner
+from rota.runner.segments import Segments
+
+__all__ = ["Agent", "log"]
+
+GREETING_S = 10.0
+FIRST_RETRY_S = 0.1
+LAST_RETRY_S = 5.0
+GIVE_UP_S = 24 * 3600.0
+LAST_WORDS_S = 5.0  # how long an ending runner waits for its reports to be acknowledged
+UNSENT = "unsent.json"
+clock = time.monotonic
+
+
+def log(text: str) -> None:
+    """Say something on standard error, with the time."""
+    try:
+        sys.stderr.write("%s rota-runner[%d] %s\n" % (time.strftime("%Y-%m-%d %H:%M:%S"), os.getpid(), text))
+        sys.stderr.flush()
+    except OSError:
+        pass  # nobody listens; that must not end jobs
+
+
+class Agent:
+    """Keeps the connection, gives messages to the protocol and does what it orders."""
+
+    def __init__(self, target: Target, runner: Runner, output: str, until_s: Optional[float] = None) -> None:
+        began = clock()
+        self.target = target
+        self.runner = runner
+        self.output = output
+        self._until = None if until_s is None else began + until_s
+        self._epoll = select.epoll()
+        self._wake, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._signals(write)
+        self._epoll.register(self._wake, select.EPOLLIN)
+        self._connection: Optional[Connection] = None
+        self._registered = 0
+        self._retry_at = began
+        self._retry_s = FIRST_RETRY_S
+        self._alone_since = began
+        self._greet_by = NEVER
+        self._greeted = False
+        self._stop_by: Optional[float] = None  # set once we only wait for acknowledgements
+        self._stopping = False
+        self._child = False
+        self._restored: Dict[Key, None] = {}
+        self._connect(began)  # the greeting first: the rest is made while the manager reads it
+        self.jobs = Jobs(runner, Segments(output), Plans(inherited(os.environb), runner.runner_id))
+        self.jobs.children.adopt_orphans()
+
+    def take_over(self, restored: Dict[Key, None]) -> None:
+        """Remember which held attempts come from an earlier runner's unsent.json, to remove it once they are told."""
+        self._restored = restored
+
+    def _signals(self, write: int) -> None:
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to `rota run`, which tells the manager
+
+    # -- the loop ------------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Serve until there is nothing left to do; returns the exit status."""
+        runner = self.runner
+        while True:
+            for fd, events in self._poll(clock()):
+                if fd == self._wake:
+                    self._signalled()
+                elif self._connection is not None and fd == self._connection.fd:
+                    self._exchange(events)
+            now = clock()
+            self._work(now)
+            if self._connection is not None:
+                self._speak(now)
+            if self._connection is None or self._stopping or runner.leaving or runner.refused:
+                if self._may_leave(now):
+                    return self._leave()
+                if self._connection is None and now >= self._retry_at and not self._quiet():
+                    self._connect(now)
+
+    def _poll(self, now: float) -> List[Any]:
+        deadline = self.jobs.next_tick
+        asked = self.runner.deadline(now)
+        if asked is not None and asked < deadline:
+            deadline = asked
+        if self._connection is None:
+            if not self._quiet():
+                deadline = min(deadline, self._retry_at)
+        elif self.runner.session is None:
+            deadline = min(deadline, self._greet_by)
+        if self._stop_by is not None:
+            deadline = min(deadline, self._stop_by)
+        pause = deadline - now
+        return self._epoll.poll(0.0 if pause < 0.0 else pause if pause < 60.0 else 60.0)
+
+    def _signalled(self) -> None:
+        numbers = os.read(self._wake, 4096)
+        self._child = True  # most signals are SIGCHLD, and a look in vain costs little
+        if signal.SIGTERM in numbers or signal.SIGHUP in numbers:
+            self._stop(0.0 if self._stopping else None)
+
+    def _work(self, now: float) -> None:
+        jobs, runner = self.jobs, self.runner
+        if self._child:
+            self._child = False
+            jobs.reap(now)
+        if now >= jobs.next_tick:
+            jobs.tick(now)
+        if runner.queued:
+            leases = runner.startable(now)
+            if leases:
+                while leases and not jobs.start(leases, now):
+                    leases = runner.startable(now)  # those that could not be started have left their place
+                if not runner.queued:
+                    jobs.leave_directory()
+
+    def _stop(self, grace_s: Optional[float]) -> None:
+        if not self._stopping:
+            log("told to stop")
+        self._stopping = True
+        self.runner.stop("runner-stopped")
+        self.jobs.kill_all(grace_s, "runner-stopped", clock())
+
+    # -- the connection ------------------------------------------------------------------------------------------
+
+    def _quiet(self) -> bool:
+        """Is there no use in connecting again?"""
+        return self.runner.refused is not None or self.runner.expired
+
+    def _connect(self, now: float) -> None:
+        try:
+            self._connection = self.target.open()
+        except (OSError, ValueError) as error:
+            if self._retry_s == FIRST_RETRY_S:
+                log("cannot connect: %s" % error)
+            self._lost(now)
+            return
+        self._greeted = False
+        self._greet_by = now + GREETING_S
+        self._registered = self._connection.events
+        self._epoll.register(self._connection.fd, self._registered)
+        if self._connection.ready:
+            self._greet(now)
+
+    def _greet(self, now: float) -> None:
+        connection = self._connection
+        assert connection is not None
+        self._greeted = True
+        message = self.runner.greet(now, None if self._until is None else max(0.0, self._until - now))
+        message.update(connection.proof())
+        try:
+            connection.send(message)
+        except Closed as problem:
+            self._drop(str(problem))
+
+    def _exchange(self, events: int) -> None:
+        connection = self._connection
+        assert connection is not None
+        try:
+            if events & select.EPOLLOUT:
+                connection.flush()
+            messages = connection.receive()
+        except Closed as problem:
+            self._drop(str(problem))
+            return
+        now = clock()
+        if connection.ready and not self._greeted:
+            self._greet(now)
+        for message in messages:
+            self._take(message, now)
+            if self._connection is not connection:
+                return  # dropped because of what it said
+        if connection.broken:
+            self._drop(connection.broken)
+
+    def _take(self, message: Dict[str, Any], now: float) -> None:
+        runner = self.runner
+        before = runner.session
+        try:
+            orders = runner.receive(message, now)
+        except ProtocolError as problem:
+            self._drop("the manager broke the protocol: %s" % problem)
+            return
+        if before is None and runner.session is not None:
+            self._retry_s = FIRST_RETRY_S
+        for order in orders:
+            self._obey(order, now)
+        if self._restored:
+            self._forget_restored()
+
+    def _obey(self, order: Order, now: float) -> None:
+        if order[0] == "kill":
+            self.jobs.kill(order[1], order[2], "killed", now, "its runner was given up" if self.runner.expired else None)
+        else:
+            log("leaving: %s" % order[1])
+            if self.runner.refused:
+                self._drop("refused")
+
+    def _speak(self, now: float) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        if self.runner.session is None and now >= self._greet_by:
+            self._drop("no answer to the greeting")
+            return
+        try:
+            for message in self.runner.outgoing(now, self._stopping):
+                connection.send(message)
+        except Closed as problem:
+            self._drop(str(problem))
+            return
+        if connection.events != self._registered:
+            self._registered = connection.events
+            self._epoll.modify(connection.fd, self._registered)
+
+    def _drop(self, why: str) -> None:
+        connection = self._connection
+        assert connection is not None
+        log("connection lost: %s" % why)
+        self._epoll.unregister(connection.fd)
+        connection.close()
+        self._connection = None
+        self.runner.lost_connection()
+        now = clock()
+        if self._greeted and self._retry_s == FIRST_RETRY_S:
+            self._alone_since = now
+        self._lost(now)
+
+    def _lost(self, now: float) -> None:
+        self._retry_at = now + self._retry_s * random.uniform(0.8, 1.2)
+        self._retry_s = min(LAST_RETRY_S, self._retry_s * 2)
+
+    # -- leaving -------------------------------------------------------------------------------------------------
+
+    def _may_leave(self, now: float) -> bool:
+        runner = self.runner
+        if runner.finished:
+            return True
+        if self.jobs.busy:
+            return False
+        if self._connection is None and not runner.queued:
+            held = bool(runner.leases())
+            if self._stopping or self._quiet() or now - self._alone_since > (GIVE_UP_S if held else runner.linger_s):
+                return True
+        if not (self._stopping or self._quiet()):
+            return False
+        if self._stop_by is None:
+            self._stop_by = now + LAST_WORDS_S
+        return now >= self._stop_by
+
+    def _leave(self) -> int:
+        runner = self.runner
+        if self._connection is not None:
+            self._last_words()
+        unsent = runner.unsent()
+        if unsent["ended"] or unsent["disclaimed"]:
+            self._spool(unsent)
+            log("wrote what was not acknowledged to %s" % os.path.join(self.output, UNSENT))
+        self.jobs.segments.close()
+        return 0 if runner.refused is None else 1
+
+    def _last_words(self) -> None:
+        """Send a buffered `bye`, without waiting long for it."""
+        connection = self._connection
+        assert connection is not None
+        until = clock() + 1.0
+        try:
+            while connection.events & select.EPOLLOUT and clock() < until:
+                connection.flush()
+                time.sleep(0.01)
+        except Closed:
+            pass
+        connection.close()
+
+    def _spool(self, unsent: Dict[str, Any]) -> None:
+        path = os.path.join(self.output, UNSENT)
+        fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "w", encoding="ascii") as file:
+            json.dump(unsent, file)
+            file.flush()
+            os.fsync(fd)
+        os.rename(path + ".new", path)
+        directory = os.open(self.output, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def _forget_restored(self) -> None:
+        for key in list(self._restored):
+            if key not in self.runner._held:
+                del self._restored[key]
+        if not self._restored:
+            try:
+                os.unlink(os.path.join(self.output, UNSENT))
+            except OSError:
+                pass
+
+
+def restore(runner: Runner, output: str) -> Dict[Key, None]:
+    """Take over the unacknowledged reports that an earlier runner left in this directory."""
+    path = os.path.join(output, UNSENT)
+    try:
+        with open(path, encoding="ascii") as file:
+            runner.restore(json.load(file))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        log("cannot use %s: %s" % (path, problem))
+        try:
+            os.rename(path, path + ".bad")  # kept as evidence, and out of the way of the next spool
+        except OSError:
+            pass
+        return {}
+    return {lease.key: None for lease in runner.leases()}

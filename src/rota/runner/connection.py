@@ -1,0 +1,165 @@
+"""The connection to the manager: frames over a Unix socket or TLS, never blocking.
+
+What cannot be written at once waits in a buffer: a slow manager must not keep the runner from reaping and starting jobs.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import select
+import struct
+from typing import Any, Dict, List, Optional
+
+import _socket
+
+__all__ = ["Closed", "Connection", "Target"]
+
+FRAME_LIMIT = 4 << 20
+_decode = json.JSONDecoder().decode
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+_size = struct.Struct(">I")
+WAITING = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EINPROGRESS, errno.EALREADY)
+
+
+class Closed(Exception):
+    """The connection is of no more use; says why."""
+
+
+class Target:
+    """Where the manager is and how to prove who we are."""
+
+    def __init__(self, text: str, ca: Optional[str] = None, token: Optional[bytes] = None) -> None:
+        kind, _, rest = text.partition(":")
+        self.ca = ca
+        self.token = token
+        self.path = self.host = ""
+        self.port = 0
+        if kind == "unix" and rest:
+            self.path = rest
+        elif kind == "tls" and rest:
+            name, _, port = rest.rpartition(":")
+            self.host, self.port = name.strip("[]"), int(port)
+            if ca is None or token is None:
+                raise ValueError("tls: needs --ca and --token-file")
+        else:
+            raise ValueError("--connect takes unix:PATH or tls:HOST:PORT")
+
+    def open(self) -> Connection:
+        """Begin to connect; raises OSError if that fails at once."""
+        if self.path:
+            raw = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+            try:
+                raw.setblocking(False)
+                raw.connect(self.path)
+            except BaseException:
+                raw.close()
+                raise
+            return Connection(raw)
+        from rota.runner.tls import TlsConnection  # loads ssl, which few runners need
+
+        return TlsConnection(self)
+
+
+class Connection:
+    """A connection that speaks frames. `events` says what epoll should wait for."""
+
+    def __init__(self, sock: Any) -> None:
+        self.sock = sock
+        self.fd: int = sock.fileno()
+        self.ready = True  # the greeting may be sent
+        self.broken: Optional[str] = None  # why nothing after the last message returned can be understood
+        self._in = bytearray()
+        self._out = bytearray()
+
+    @property
+    def events(self) -> int:
+        """What to wait for."""
+        return select.EPOLLIN | select.EPOLLOUT if self._out else select.EPOLLIN
+
+    def proof(self) -> Dict[str, str]:
+        """What the greeting must carry besides; nothing on a Unix socket."""
+        return {}
+
+    def send(self, message: Dict[str, Any]) -> None:
+        """Send a message, or as much of it as goes without waiting."""
+        body = _encode(message).encode("ascii")
+        if len(body) > FRAME_LIMIT:
+            raise Closed("a message of %d bytes is too long to send" % len(body))
+        self._out += _size.pack(len(body))
+        self._out += body
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what waits."""
+        while self._out:
+            try:
+                sent = self._write(self._out)
+            except OSError as error:
+                if error.errno in WAITING:
+                    return
+                raise Closed("cannot send: %s" % error) from None
+            if not sent:
+                return
+            del self._out[:sent]
+
+    def receive(self) -> List[Dict[str, Any]]:
+        """Read what is there; raises Closed at the end. See also `broken`."""
+        messages: List[Dict[str, Any]] = []
+        while True:
+            try:
+                data = self._read(1 << 18)
+            except OSError as error:
+                if error.errno in WAITING:
+                    break
+                raise Closed("cannot receive: %s" % error) from None
+            if data is None:
+                break
+            if not data:
+                if messages:
+                    break  # what was said before the end counts; the end is seen again by the next read
+                raise Closed("closed by the manager")
+            self._in += data
+            self._split(messages)
+            if self.broken or (len(data) < 1 << 18 and not self._decrypted()):
+                break
+        return messages
+
+    def _decrypted(self) -> bool:
+        """Is there more in a buffer that epoll knows nothing of?"""
+        return False
+
+    def _split(self, messages: List[Dict[str, Any]]) -> None:
+        buffer = self._in
+        start, end = 0, len(buffer)
+        while end - start >= 4:
+            (size,) = _size.unpack_from(buffer, start)
+            if not 1 <= size <= FRAME_LIMIT:
+                self.broken = "a frame of %d bytes is not allowed" % size
+                return
+            if end - start - 4 < size:
+                break
+            try:
+                message = _decode(str(buffer[start + 4 : start + 4 + size], "utf-8"))
+            except (ValueError, RecursionError) as error:
+                self.broken = "a frame that is not JSON: %s" % error
+                return
+            if not isinstance(message, dict):
+                self.broken = "a frame that is not an object"
+                return
+            messages.append(message)
+            start += 4 + size
+        if start:
+            del buffer[:start]
+
+    def _read(self, size: int) -> Optional[bytes]:
+        data: bytes = self.sock.recv(size)
+        return data
+
+    def _write(self, data: bytearray) -> int:
+        sent: int = self.sock.send(data)
+        return sent
+
+    def close(self) -> None:
+        """Close the socket."""
+        self.sock.close()

@@ -1,0 +1,73 @@
+"""A job's environment: computed once per spec, completed per job.
+
+Every job gets a new dict made from constants: nothing that one job was given can reach another (wr's D-38), and values are
+never split, so that they may hold "=", ":" and newlines (D-39). Bytes, because posix_spawn then has nothing to encode.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, Mapping, Optional
+
+from rota.runner.lease import Lease
+
+__all__ = ["Environment", "inherited"]
+
+DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
+
+
+def inherited(environ: Mapping[bytes, bytes]) -> Dict[bytes, bytes]:
+    """The runner's own environment, as jobs see it: without the variables of an outer job or anything like a token."""
+    outer = (b"ROTA_JOB", b"ROTA_BATCH", b"ROTA_INDEX", b"ROTA_ATTEMPT", b"ROTA_RUNNER", b"ROTA_CORES", b"ROTA_TOKEN")
+    return {key: value for key, value in environ.items() if not key.startswith(outer)}
+
+
+class Environment:
+    """What all jobs of one spec have in common, and how one job's environment is made from it."""
+
+    __slots__ = ("_array", "_base", "path")
+
+    def __init__(self, spec: Dict[str, Any], env: Optional[Dict[str, str]], own: Dict[bytes, bytes], runner_id: str) -> None:
+        base = dict(own) if env is None else {os.fsencode(key): os.fsencode(value) for key, value in env.items()}
+        layers = [spec.get("set")]
+        if isinstance(spec.get("env"), dict):  # a job's own values (`extra`), not the name of an environment
+            layers.append(spec["env"])
+        for layer in layers:
+            for key, value in (layer or {}).items():
+                base[os.fsencode(key)] = os.fsencode(value)
+        base[b"ROTA_RUNNER"] = os.fsencode(runner_id)
+        base[b"ROTA_CORES"] = b"%d" % max(1, int(spec.get("cores") or 1000) // 1000)
+        array = spec.get("array")
+        if array:
+            base[b"SLURM_ARRAY_TASK_MIN"] = b"%d" % array["first"]
+            base[b"SLURM_ARRAY_TASK_MAX"] = b"%d" % array["last"]
+            base[b"SLURM_ARRAY_TASK_STEP"] = b"%d" % array["step"]
+            base[b"SLURM_ARRAY_TASK_COUNT"] = b"%d" % array["count"]
+        self._array = bool(array)
+        self._base = base
+        self.path = base.get(b"PATH", DEFAULT_PATH)
+
+    @property
+    def base(self) -> Dict[bytes, bytes]:
+        """The common part; not to be changed."""
+        return self._base
+
+    def own(self, lease: Lease) -> Dict[bytes, bytes]:
+        """The part that only this job has."""
+        batch, index = b"%d" % lease.batch, b"%d" % lease.index
+        env = {
+            b"ROTA_JOB": b"%b.%b" % (batch, index),
+            b"ROTA_BATCH": batch,
+            b"ROTA_INDEX": index,
+            b"ROTA_ATTEMPT": b"%d" % lease.attempt,
+        }
+        if self._array:
+            env[b"SLURM_ARRAY_JOB_ID"] = batch
+            env[b"SLURM_ARRAY_TASK_ID"] = env[b"PBS_ARRAY_INDEX"] = env[b"LSB_JOBINDEX"] = env[b"SGE_TASK_ID"] = index
+        return env
+
+    def of(self, lease: Lease) -> Dict[bytes, bytes]:
+        """The whole environment of one job."""
+        env = self._base.copy()
+        env.update(self.own(lease))
+        return env

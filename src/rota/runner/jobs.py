@@ -1,0 +1,290 @@
+"""The attempts that run here: started, watched, ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+from rota.runner import host, measure
+from rota.runner.kill import TreeKill
+from rota.runner.lease import Lease
+from rota.runner.plan import Plan, Plans, StartError
+from rota.runner.protocol import Runner
+from rota.runner.segments import Lane, Segments
+from rota.runner.spawn import Spawner
+
+__all__ = ["Jobs", "Running"]
+
+SAMPLE_AFTER_S = 0.5
+SAMPLE_EVERY_S = 1.0
+SAMPLE_SHARE = 100.0  # sampling may take a hundredth of one core
+NEVER = float("inf")
+
+
+class Running:
+    """One running attempt."""
+
+    __slots__ = ("cpu_s", "ending", "lane", "lease", "note", "peak", "pid", "plan", "result", "since", "wall", "why")
+
+    def __init__(self, lease: Lease, plan: Plan, lane: Lane, pid: int, wall: float, since: float) -> None:
+        self.lease = lease
+        self.plan = plan
+        self.lane = lane
+        self.pid = pid
+        self.wall = wall
+        self.since = since
+        self.ending: Optional[TreeKill] = None
+        self.why: Optional[str] = None  # why we end it
+        self.note: Optional[str] = None
+        self.peak = 0
+        self.cpu_s = 0.0
+        self.result: Optional[Tuple[int, float, int, float]] = None  # status, cpu, maxrss, wall of an end not yet told
+
+    @property
+    def mark(self) -> Tuple[bytes, bytes]:
+        """What the environment of its processes says."""
+        lease = self.lease
+        return (b"%d.%d" % (lease.batch, lease.index), b"%d" % lease.attempt)
+
+
+class Jobs:
+    """Starts what the protocol hands out and tells it how it ended."""
+
+    def __init__(self, runner: Runner, segments: Segments, plans: Plans) -> None:
+        self.runner = runner
+        self.segments = segments
+        self.plans = plans
+        self.by_pid: Dict[int, Running] = {}
+        self.next_tick = NEVER
+        self._ending: Dict[int, Running] = {}  # by pid: their tree is being killed; they may be reaped already
+        self._spawner = Spawner()
+        self._table = measure.Table(runner.runner_id)
+        self.children = measure.Children()
+        self._oom = host.OomCounter()
+        self._sample_at = NEVER
+
+    @property
+    def busy(self) -> bool:
+        """Is anything running, or its tree not yet dead?"""
+        return bool(self.by_pid or self._ending)
+
+    # -- starting ------------------------------------------------------------------------------------------------
+
+    def start(self, leases: List[Lease], now: float) -> bool:
+        """Start these leases, each in its lane; False if some could not be started, so that their places are free."""
+        started = True
+        for lease in leases:
+            wall = time.time()
+            lane: Optional[Lane] = None
+            try:
+                plan = self.plans.of(lease)
+                lane = self.segments.lane()
+                pid = self._spawner.start(lease, plan, lane)
+            except StartError as error:
+                started = self.not_started(lease, lane, wall, error)
+            except OSError as error:  # no lane: the output directory is full or gone
+                started = self.not_started(lease, lane, wall, StartError("output", "cannot open the output files: %s" % error))
+            except (TypeError, ValueError, KeyError) as error:
+                started = self.not_started(lease, lane, wall, StartError("start", "cannot understand the job: %r" % error))
+            else:
+                lease.wall = wall
+                lease.pid = pid
+                self.by_pid[pid] = Running(lease, plan, lane, pid, wall, now)
+                if plan.time_s is not None:
+                    self.next_tick = min(self.next_tick, now + plan.time_s)
+        if self._sample_at == NEVER and self.by_pid:
+            self._sample_at = now + SAMPLE_AFTER_S
+            self.next_tick = min(self.next_tick, self._sample_at)
+        return started
+
+    def leave_directory(self) -> None:
+        """Do not sit in a job's directory: it would keep a file system from being unmounted."""
+        os.chdir("/")
+
+    def not_started(self, lease: Lease, lane: Optional[Lane], wall: float, error: StartError) -> bool:
+        """Report a job that could not be started; always False."""
+        if lane is not None:
+            self.segments.release(lane, False)
+        self.runner.ended(lease, error.exit_code, None, error.reason, wall, time.time(), 0.0, 0, None, error.note)
+        return False
+
+    # -- ending --------------------------------------------------------------------------------------------------
+
+    def reap(self, now: float) -> None:
+        """Collect every process that has ended, ours and orphans alike."""
+        over: List[Tuple[Running, int, float, int]] = []
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if not pid:
+                break
+            running = self.by_pid.pop(pid, None)
+            if running is not None:
+                over.append((running, status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024))
+        if over:
+            wall = time.time()
+            surviving = self._survivors(over)
+            for running, status, cpu_s, maxrss in over:
+                self.over(running, status, cpu_s, maxrss, wall, running.pid in surviving, now)
+
+    def _survivors(self, over: List[Tuple[Running, int, float, int]]) -> Dict[int, bool]:
+        """Which of these jobs left processes behind: in their process group, or as orphans that came to us."""
+        found: Dict[int, bool] = {}
+        if not self.children.complete:
+            for running, _, _, _ in over:
+                try:
+                    os.killpg(running.pid, 0)
+                except ProcessLookupError:
+                    continue
+                except PermissionError:
+                    pass
+                found[running.pid] = True
+        strays = self.children.strangers(self.by_pid, len(self.by_pid))
+        for stray in strays:
+            process = measure.read_process(stray)
+            if process is not None:
+                mark = self._table.mark(stray, process.start)
+                for running, _, _, _ in over:
+                    if running.mark == mark or process.session == running.pid:
+                        found[running.pid] = True
+        return found
+
+    def over(self, running: Running, status: int, cpu_s: float, maxrss: int, wall: float, survivors: bool, now: float) -> None:
+        """The first process of a job has ended; the job has, too, unless its tree is just being killed."""
+        running.result = (status, cpu_s, maxrss, wall)
+        if running.ending is not None:
+            running.ending.next_at = now  # look at once whether anything is left
+            self.next_tick = now
+            return
+        self._tell(running, survivors)
+
+    def _tell(self, running: Running, survivors: bool) -> None:
+        assert running.result is not None
+        status, cpu_s, maxrss, wall = running.result
+        plan, lease = running.plan, running.lease
+        code: Optional[int] = None
+        number: Optional[int] = None
+        reason: Optional[str] = None
+        note = running.note
+        if status:
+            if os.WIFSIGNALED(status):
+                number = os.WTERMSIG(status)
+            else:
+                code = os.WEXITSTATUS(status)
+            if running.why is not None:
+                reason = running.why
+            elif (number == signal.SIGKILL or code == 128 + signal.SIGKILL) and self._oom.rose():
+                reason, note = "oom", "killed by the kernel: out of memory"
+            else:
+                reason = "exit" if number is None else "signal"
+        else:
+            code = 0
+        output = self._collect(running)
+        if self.segments.problem is not None:
+            note, self.segments.problem = note or self.segments.problem, None
+        self.segments.release(running.lane, survivors)
+        peak = running.peak or maxrss
+        cpu_s = max(cpu_s, running.cpu_s)
+        self.runner.ended(lease, code, number, reason, running.wall, wall, cpu_s, peak, output, note)
+
+    def _collect(self, running: Running) -> Optional[List[Any]]:
+        plan = running.plan
+        try:
+            return self.segments.collect(running.lane, plan.cap, plan.stdout is None, plan.stderr is None)
+        except OSError as error:
+            self.segments.problem = "output could not be kept: %s" % error
+            return None
+
+    # -- killing, limits, samples --------------------------------------------------------------------------------
+
+    def kill(self, lease: Lease, grace_s: float, why: str, now: float, note: Optional[str] = None) -> None:
+        """Begin to end a job and everything that it started."""
+        running = self.by_pid.get(lease.pid)
+        if running is None or running.lease is not lease:
+            return
+        if running.ending is None:
+            running.ending = TreeKill(now, grace_s)
+            running.why = why
+            running.note = note
+            self._ending[running.pid] = running
+        else:
+            running.ending.hurry(now, grace_s)
+        self.next_tick = now
+
+    def kill_all(self, grace_s: Optional[float], why: str, now: float) -> None:
+        """End everything; each with its own grace if none is given."""
+        for running in list(self.by_pid.values()):
+            self.kill(running.lease, self._grace(running) if grace_s is None else grace_s, why, now)
+
+    def _grace(self, running: Running) -> float:
+        return self.runner.grace_s if running.plan.grace_s is None else running.plan.grace_s
+
+    def tick(self, now: float) -> None:
+        """Do what is due: time limits, the next step of kills, samples."""
+        if now < self.next_tick:
+            return
+        times = [NEVER]
+        for running in list(self.by_pid.values()):
+            limit = running.plan.time_s
+            if limit is not None and running.ending is None:
+                if now >= running.since + limit:
+                    self.kill(running.lease, self._grace(running), "time", now, "over its time limit of %g s" % limit)
+                else:
+                    times.append(running.since + limit)
+        if self._ending:
+            self._end_trees(now)
+            times.extend(running.ending.next_at for running in self._ending.values() if running.ending)
+        if now >= self._sample_at:
+            self._sample(now)
+        times.append(self._sample_at)
+        self.next_tick = min(times)
+
+    def _end_trees(self, now: float) -> None:
+        due = [running for running in self._ending.values() if running.ending and running.ending.next_at <= now]
+        if not due:
+            return
+        alive = self._table.members({running.pid: running.mark for running in due})
+        for running in due:
+            ending = running.ending
+            if ending is None or not ending.step(now, alive[running.pid]):
+                continue
+            if running.result is None:
+                ending.next_at = now + 0.02  # a zombie to be reaped in a moment
+                continue
+            del self._ending[running.pid]
+            if alive[running.pid]:
+                running.note = "some of its processes could not be killed"
+            self._tell(running, bool(alive[running.pid]))
+
+    def _sample(self, now: float) -> None:
+        """Measure what runs for longer; the pause until the next time grows with the cost."""
+        old = [running for running in self.by_pid.values() if now - running.since >= SAMPLE_AFTER_S]
+        if not self.by_pid:
+            self._sample_at = NEVER
+            return
+        if not old:
+            self._sample_at = min(running.since for running in self.by_pid.values()) + SAMPLE_AFTER_S
+            return
+        began = time.thread_time()
+        members = self._table.members({running.pid: running.mark for running in old})
+        for running in old:
+            self._measure(running, members[running.pid], now)
+        self._sample_at = now + max(SAMPLE_EVERY_S, (time.thread_time() - began) * SAMPLE_SHARE)
+
+    def _measure(self, running: Running, processes: List[measure.Process], now: float) -> None:
+        memory = sum(measure.memory_of(process) for process in processes)
+        running.peak = max(running.peak, memory)
+        running.cpu_s = max(running.cpu_s, sum(process.cpu_s for process in processes))
+        running.lease.live = (round(running.cpu_s, 3), memory)
+        try:
+            self.segments.trim(running.lane, running.plan.cap)
+        except OSError:
+            pass  # told at the end, when what it wrote is collected
+        limit = running.plan.memory
+        if limit is not None and memory > limit and running.ending is None:
+            note = "used %d bytes of memory, over its limit of %d" % (memory, limit)
+            self.kill(running.lease, self._grace(running), "memory", now, note)

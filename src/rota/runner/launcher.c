@@ -1,0 +1,496 @@
+/*
+ * The optional launcher: starts and reaps jobs for a runner, which drives it over the socket that is its standard input.
+ *
+ * It decides nothing. The runner says what to start, in which slot and how many of a slot may run at once; the launcher keeps
+ * that many running, so that the next job starts at once when one ends, and tells the runner in batches. A lane is a pair of scratch
+ * files (see segments.py); a lane that a job wrote to is not used again until the runner has emptied it.
+ *
+ * A message: u32 length of what follows, one byte of kind, the body. Numbers are native: both ends are on one machine.
+ *   E  u32 env, u32 count, strings                a common part of an environment
+ *   L  u32 lane, out path, err path               open a lane (again)
+ *   C  u32 lane                                   the lane is empty
+ *   X  u32 lane                                   close the lane
+ *   N  u32 slot, u32 limit                        how many of a slot may run
+ *   S  u32 id, u32 slot, u32 env, f64 start_by, u32 argc, u32 envc, strings: cwd, path, stdin, stdout, stderr, argv, env
+ *   R                                             give back what has not started
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { HELLO = 1, STARTED, ENDED, FAILED, RETURNED };
+enum { STAGE_CWD = 1, STAGE_IN, STAGE_OUT, STAGE_ERR, STAGE_EXEC };
+enum { VERSION = 1, SURVIVORS = 1, LATE = 2, WROTE = 4 };
+
+struct record {
+    uint32_t kind, id;
+    int32_t pid, status, problem;
+    uint32_t stage, lane, flags;
+    uint64_t utime_us, stime_us, maxrss_kb, out_size, err_size;
+    double wall;
+};
+
+struct request { /* a job that waits */
+    struct request *next;
+    uint32_t id, env, argc, envc;
+    double start_by;
+    char *strings;
+};
+
+struct slot { uint32_t limit, running; struct request *first, **last; };
+struct lane { int out, err; char busy, open; };
+struct env { uint32_t count; char **words; };
+struct child { pid_t pid; uint32_t id, slot, lane; };
+
+static struct slot **slots;
+static struct lane *lanes;
+static struct env *envs;
+static struct child *children;
+static size_t slot_count, lane_count, env_count, child_count, child_room;
+static struct record *records;
+static size_t record_count, record_room;
+static int null_fd, children_fd = -1;
+static long known_strays;
+static volatile int child_problem;
+
+static void die(const char *what)
+{
+    perror(what);
+    exit(1);
+}
+
+static void *room(void *old, size_t *have, size_t want, size_t size)
+{
+    if (want <= *have)
+        return old;
+    size_t more = want + want / 2 + 8;
+    char *new = realloc(old, more * size);
+    if (!new)
+        die("launcher: memory");
+    memset(new + *have * size, 0, (more - *have) * size);
+    *have = more;
+    return new;
+}
+
+static double seconds(clockid_t which)
+{
+    struct timespec t;
+    clock_gettime(which, &t);
+    return t.tv_sec + t.tv_nsec * 1e-9;
+}
+
+static struct record *tell(uint32_t kind, uint32_t id)
+{
+    records = room(records, &record_room, record_count + 1, sizeof *records);
+    struct record *r = &records[record_count++];
+    memset(r, 0, sizeof *r);
+    r->kind = kind;
+    r->id = id;
+    r->wall = seconds(CLOCK_REALTIME);
+    return r;
+}
+
+static void flush(void)
+{
+    const char *at = (const char *)records;
+    size_t left = record_count * sizeof *records;
+    while (left) {
+        ssize_t sent = send(0, at, left, MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent < 0)
+            exit(0); /* the runner is gone; its jobs go on, as they do without a launcher */
+        at += sent;
+        left -= sent;
+    }
+    record_count = 0;
+}
+
+static char *skip(char *s, uint32_t count)
+{
+    while (count--)
+        s += strlen(s) + 1;
+    return s;
+}
+
+static int open_plain(const char *path, int flags)
+{
+    int fd = open(path, flags | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
+    if (fd >= 0)
+        fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+    return fd;
+}
+
+/* In the child of vfork, which shares our memory until exec: only system calls. */
+static void become(const char *path, char **argv, char **env, char **script, const int *fds)
+{
+    sigset_t none;
+    sigemptyset(&none);
+    setsid();
+    for (int i = 0; i < 3; i++)
+        if (dup2(fds[i], i) < 0)
+            goto failed;
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    execve(path, argv, env);
+    if (errno == ENOEXEC) {
+        execve("/bin/sh", script, env);
+        errno = ENOEXEC;
+    }
+failed:
+    child_problem = errno;
+    _exit(127);
+}
+
+/* On its own, so that vfork has no variable of a caller to spoil. Returns the pid, or minus an errno. */
+static __attribute__((noinline)) pid_t spawn(const char *path, char **argv, char **env, char **script, const int *fds)
+{
+    child_problem = 0;
+    pid_t pid = vfork();
+    if (pid == 0)
+        become(path, argv, env, script, fds);
+    if (pid < 0)
+        return -errno;
+    if (child_problem) {
+        waitpid(pid, NULL, 0);
+        return -child_problem;
+    }
+    return pid;
+}
+
+static void fail(uint32_t id, uint32_t stage, int problem)
+{
+    struct record *r = tell(FAILED, id);
+    r->stage = stage;
+    r->problem = problem;
+}
+
+/* Start one job in a lane; returns 1 if it runs. */
+static int start(struct request *q, uint32_t slot, uint32_t lane)
+{
+    char *cwd = q->strings, *path = skip(cwd, 1), *in = skip(path, 1), *out = skip(in, 1), *err = skip(out, 1);
+    char *word = skip(err, 1);
+    int fds[3] = { null_fd, lanes[lane].out, lanes[lane].err }, opened[3] = { -1, -1, -1 }, started = 0;
+    const int append = O_WRONLY | O_CREAT | O_TRUNC | O_APPEND;
+    struct env *base = q->env < env_count ? &envs[q->env] : NULL;
+    uint32_t common = base ? base->count : 0;
+    char **argv = malloc((2 * (size_t)q->argc + common + q->envc + 8) * sizeof *argv);
+    if (!argv)
+        die("launcher: memory");
+    char **script = argv + q->argc + 1, **env = script + q->argc + 3;
+    for (uint32_t i = 0; i < q->argc; i++, word = skip(word, 1))
+        argv[i] = word;
+    argv[q->argc] = NULL;
+    script[0] = "sh";
+    script[1] = path;
+    for (uint32_t i = 1; i <= q->argc; i++)
+        script[i + 1] = argv[i];
+    if (common)
+        memcpy(env, base->words, common * sizeof *env);
+    for (uint32_t i = 0; i < q->envc; i++, word = skip(word, 1))
+        env[common + i] = word;
+    env[common + q->envc] = NULL;
+
+    if (chdir(cwd) < 0)
+        fail(q->id, STAGE_CWD, errno);
+    else if (*in && (fds[0] = opened[0] = open_plain(in, O_RDONLY)) < 0)
+        fail(q->id, STAGE_IN, errno);
+    else if (*out && (fds[1] = opened[1] = open_plain(out, append)) < 0)
+        fail(q->id, STAGE_OUT, errno);
+    else if (*err && strcmp(out, err) == 0)
+        fds[2] = fds[1], started = 1;
+    else if (*err && (fds[2] = opened[2] = open_plain(err, append)) < 0)
+        fail(q->id, STAGE_ERR, errno);
+    else
+        started = 1;
+    if (started) {
+        pid_t pid = spawn(path, argv, env, script, fds);
+        if (pid < 0) {
+            fail(q->id, STAGE_EXEC, -pid);
+            started = 0;
+        } else {
+            children = room(children, &child_room, child_count + 1, sizeof *children);
+            children[child_count++] = (struct child){ pid, q->id, slot, lane };
+            lanes[lane].busy = 1;
+            struct record *r = tell(STARTED, q->id);
+            r->pid = pid;
+            r->lane = lane;
+        }
+    }
+    for (int i = 0; i < 3; i++)
+        if (opened[i] >= 0)
+            close(opened[i]);
+    free(argv);
+    return started;
+}
+
+static void give_back(struct request *q, uint32_t flags)
+{
+    tell(RETURNED, q->id)->flags = flags;
+    free(q->strings);
+    free(q);
+}
+
+/* Start what may start: slots in order, each first come first served, each job in a lane that is empty. */
+static void start_waiting(void)
+{
+    size_t lane = 0;
+    for (size_t i = 0; i < slot_count; i++) {
+        struct slot *s = slots[i];
+        while (s && s->first && s->running < s->limit) {
+            while (lane < lane_count && (!lanes[lane].open || lanes[lane].busy))
+                lane++;
+            if (lane == lane_count)
+                return;
+            struct request *q = s->first;
+            s->first = q->next;
+            if (!s->first)
+                s->last = &s->first;
+            if (seconds(CLOCK_MONOTONIC) > q->start_by) {
+                give_back(q, LATE);
+                continue;
+            }
+            s->running += start(q, i, lane);
+            free(q->strings);
+            free(q);
+        }
+    }
+}
+
+/* Has anything that outlived its job come to us since the last look? One read, however many jobs ended. */
+static int new_strays(void)
+{
+    static char text[1 << 16];
+    ssize_t size = children_fd < 0 ? -1 : pread(children_fd, text, sizeof text, 0);
+    if (size < 0)
+        return -1;
+    long count = -(long)child_count;
+    for (ssize_t i = 0; i < size; i++)
+        count += text[i] == ' ';
+    int more = count > known_strays;
+    known_strays = count;
+    return more;
+}
+
+static void reap(void)
+{
+    size_t first = record_count;
+    int status;
+    struct rusage usage;
+    pid_t pid;
+    while ((pid = wait4(-1, &status, WNOHANG, &usage)) > 0) {
+        size_t i = 0;
+        while (i < child_count && children[i].pid != pid)
+            i++;
+        if (i == child_count) { /* an orphan of a job */
+            known_strays -= known_strays > 0;
+            continue;
+        }
+        struct child c = children[i];
+        children[i] = children[--child_count];
+        slots[c.slot]->running--;
+        struct record *r = tell(ENDED, c.id);
+        r->pid = pid;
+        r->status = status;
+        r->lane = c.lane;
+        r->utime_us = usage.ru_utime.tv_sec * 1000000ull + usage.ru_utime.tv_usec;
+        r->stime_us = usage.ru_stime.tv_sec * 1000000ull + usage.ru_stime.tv_usec;
+        r->maxrss_kb = usage.ru_maxrss;
+        r->out_size = lseek(lanes[c.lane].out, 0, SEEK_END);
+        r->err_size = lseek(lanes[c.lane].err, 0, SEEK_END);
+    }
+    if (record_count == first)
+        return;
+    int strays = new_strays();
+    for (size_t i = first; i < record_count; i++) {
+        struct record *r = &records[i];
+        if (strays > 0 || (strays < 0 && killpg(r->pid, 0) == 0))
+            r->flags = SURVIVORS;
+        if (!r->flags && !r->out_size && !r->err_size)
+            lanes[r->lane].busy = 0;
+        else
+            r->flags |= WROTE; /* the runner must say when it is empty */
+    }
+}
+
+static uint32_t number(const char *at)
+{
+    uint32_t value;
+    memcpy(&value, at, 4);
+    return value;
+}
+
+static struct slot *slot_of(uint32_t i)
+{
+    slots = room(slots, &slot_count, i + 1, sizeof *slots);
+    if (!slots[i]) {
+        slots[i] = calloc(1, sizeof **slots);
+        if (!slots[i])
+            die("launcher: memory");
+        slots[i]->last = &slots[i]->first;
+    }
+    return slots[i];
+}
+
+static char *copy(const char *from, size_t size)
+{
+    char *to = malloc(size + 1);
+    if (!to)
+        die("launcher: memory");
+    memcpy(to, from, size);
+    to[size] = 0;
+    return to;
+}
+
+static void close_lane(struct lane *l)
+{
+    if (l->open) {
+        close(l->out);
+        close(l->err);
+    }
+    l->open = l->busy = 0;
+}
+
+static void open_lane(uint32_t i, const char *out)
+{
+    const char *err = out + strlen(out) + 1;
+    lanes = room(lanes, &lane_count, i + 1, sizeof *lanes);
+    close_lane(&lanes[i]);
+    lanes[i].out = open(out, O_RDWR | O_APPEND | O_CLOEXEC);
+    lanes[i].err = open(err, O_RDWR | O_APPEND | O_CLOEXEC);
+    if (lanes[i].out < 0 || lanes[i].err < 0)
+        die("launcher: lane");
+    lanes[i].open = 1;
+}
+
+static void add_env(const char *body, size_t size)
+{
+    uint32_t i = number(body);
+    envs = room(envs, &env_count, i + 1, sizeof *envs);
+    envs[i].count = number(body + 4);
+    envs[i].words = malloc((envs[i].count + 1) * sizeof(char *));
+    char *word = copy(body + 8, size - 8);
+    if (!envs[i].words)
+        die("launcher: memory");
+    for (uint32_t k = 0; k < envs[i].count; k++, word = skip(word, 1))
+        envs[i].words[k] = word;
+}
+
+static void add_request(const char *body, size_t size)
+{
+    struct request *q = calloc(1, sizeof *q);
+    if (!q)
+        die("launcher: memory");
+    struct slot *s = slot_of(number(body + 4));
+    q->id = number(body);
+    q->env = number(body + 8);
+    memcpy(&q->start_by, body + 12, 8);
+    q->argc = number(body + 20);
+    q->envc = number(body + 24);
+    q->strings = copy(body + 28, size - 28);
+    *s->last = q;
+    s->last = &q->next;
+}
+
+static void obey(char kind, const char *body, size_t size)
+{
+    switch (kind) {
+    case 'E': add_env(body, size); break;
+    case 'L': open_lane(number(body), body + 4); break;
+    case 'C': lanes[number(body)].busy = 0; break;
+    case 'X': close_lane(&lanes[number(body)]); break;
+    case 'N': slot_of(number(body))->limit = number(body + 4); break;
+    case 'S': add_request(body, size); break;
+    case 'R':
+        for (size_t i = 0; i < slot_count; i++)
+            while (slots[i] && slots[i]->first) {
+                struct request *q = slots[i]->first;
+                slots[i]->first = q->next;
+                if (!q->next)
+                    slots[i]->last = &slots[i]->first;
+                give_back(q, 0);
+            }
+        break;
+    default: exit(2);
+    }
+}
+
+static void listen_to_runner(void)
+{
+    static char *buffer;
+    static size_t filled, space;
+    buffer = room(buffer, &space, filled + (1 << 16), 1);
+    ssize_t got = recv(0, buffer + filled, space - filled - 1, MSG_DONTWAIT);
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
+        exit(0);
+    if (got < 0)
+        return;
+    filled += got;
+    size_t at = 0;
+    while (filled - at >= 5 && filled - at - 4 >= number(buffer + at)) {
+        uint32_t size = number(buffer + at);
+        char kept = buffer[at + 4 + size];
+        buffer[at + 4 + size] = 0; /* so that a string at the end has an end */
+        obey(buffer[at + 4], buffer + at + 5, size - 1);
+        buffer[at + 4 + size] = kept;
+        at += 4 + size;
+    }
+    memmove(buffer, buffer + at, filled - at);
+    filled -= at;
+}
+
+static void nothing(int number)
+{
+    (void)number;
+}
+
+int main(void)
+{
+    sigset_t mask;
+    /* A handler, not SIG_IGN: exec resets handlers, so that jobs get the default. Only the runner ends us. */
+    const int spared[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE };
+    for (size_t i = 0; i < sizeof spared / sizeof *spared; i++)
+        signal(spared[i], nothing);
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGCHLD);
+    sigprocmask(SIG_SETMASK, &mask, NULL);
+    int signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
+    null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (signals < 0 || null_fd < 0)
+        die("launcher");
+    if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0) {
+        char name[64];
+        snprintf(name, sizeof name, "/proc/self/task/%d/children", (int)getpid());
+        children_fd = open(name, O_RDONLY | O_CLOEXEC);
+    }
+    tell(HELLO, VERSION);
+    struct pollfd wait[2] = { { 0, POLLIN, 0 }, { signals, POLLIN, 0 } };
+    for (;;) {
+        flush();
+        if (!child_count && chdir("/") < 0) /* do not sit in a job's directory */
+            die("launcher: /");
+        if (poll(wait, 2, -1) < 0 && errno != EINTR)
+            die("launcher: poll");
+        if (wait[1].revents) {
+            struct signalfd_siginfo info[8];
+            while (read(signals, info, sizeof info) == sizeof info)
+                ;
+            reap();
+        }
+        if (wait[0].revents)
+            listen_to_runner();
+        start_waiting();
+    }
+}

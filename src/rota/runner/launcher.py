@@ -1,0 +1,235 @@
+"""Drive the optional C launcher: the same jobs, started and reaped by a program that is quicker at it.
+
+Everything works without it. It is compiled when a compiler is there, in the background, and used from then on; if it ever dies, the
+runner goes on by itself. The messages are described in launcher.c.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+from typing import Any, Dict, List, Optional, Tuple
+
+import _socket
+
+from rota.runner.plan import Plan
+from rota.runner.segments import Lane
+
+__all__ = ["ENDED", "FAILED", "HELLO", "LATE", "RETURNED", "STARTED", "SURVIVORS", "WROTE", "Builder", "Launcher", "Record"]
+
+HELLO, STARTED, ENDED, FAILED, RETURNED = 1, 2, 3, 4, 5
+STAGE_CWD, STAGE_IN, STAGE_OUT, STAGE_ERR, STAGE_EXEC = 1, 2, 3, 4, 5
+VERSION, SURVIVORS, LATE, WROTE = 1, 1, 2, 4
+_record = struct.Struct("=IIiiiIIIQQQQQd")
+_head = struct.Struct("=Ic")
+_start = struct.Struct("=IcIIIdII")
+_two = struct.Struct("=II")
+_one = struct.Struct("=I")
+# kind, id, pid, status, problem, stage, lane, flags, utime, stime, maxrss, out size, err size, wall
+Record = Tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, float]
+
+
+def _message(kind: bytes, body: bytes) -> bytes:
+    return _head.pack(len(body) + 1, kind) + body
+
+
+class Launcher:
+    """A running launcher."""
+
+    def __init__(self, path: str) -> None:
+        ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        try:
+            actions = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0), (os.POSIX_SPAWN_DUP2, 2, 1)]
+            self.pid = os.posix_spawn(path, ["rota-launcher"], {}, file_actions=actions, setsid=True)
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        self._sock = ours
+        self.fd: int = ours.fileno()
+        self.ready = False
+        self.lanes: Dict[int, Lane] = {}
+        self._lane_numbers: Dict[int, int] = {}  # id(lane) -> number
+        self._free_numbers: List[int] = []
+        self._slots: Dict[str, int] = {}
+        self._limits: Dict[str, int] = {}
+        self._envs: Dict[int, Tuple[int, Plan]] = {}
+        self._in = b""
+        self._out = bytearray()
+
+    # -- to the launcher -----------------------------------------------------------------------------------------
+
+    def open_lane(self, lane: Lane) -> None:
+        """Let it use a lane, or open it again after a scratch file was replaced."""
+        number = self._lane_numbers.get(id(lane))
+        if number is None:
+            number = self._free_numbers.pop() if self._free_numbers else len(self._lane_numbers)
+            self._lane_numbers[id(lane)] = number
+            self.lanes[number] = lane
+        base = os.fsencode(lane.base)
+        self._out += _message(b"L", _one.pack(number) + base + b".out\0" + base + b".err\0")
+
+    def clean_lane(self, number: int) -> None:
+        """Its scratch files are empty again."""
+        self._out += _message(b"C", _one.pack(number))
+
+    def close_lane(self, number: int) -> None:
+        """Do not use it again."""
+        lane = self.lanes.pop(number)
+        del self._lane_numbers[id(lane)]
+        self._free_numbers.append(number)
+        self._out += _message(b"X", _one.pack(number))
+
+    def limit(self, slot: str, count: int) -> None:
+        """How many jobs of a slot it may run at once."""
+        if self._limits.get(slot) != count:
+            self._limits[slot] = count
+            self._out += _message(b"N", _two.pack(self._slot(slot), max(0, count)))
+
+    def _slot(self, slot: str) -> int:
+        return self._slots.setdefault(slot, len(self._slots))
+
+    def start(self, number: int, slot: str, plan: Plan, start_by: float, cwd: str, path: str, argv: List[str], own: Dict[bytes, bytes]) -> None:
+        """Start a job when its slot has a place."""
+        known = self._envs.get(id(plan))
+        if known is None or known[1] is not plan:
+            known = self._envs[id(plan)] = (len(self._envs), plan)
+            base = plan.env.base
+            words = [key + b"=" + value for key, value in base.items()]
+            if any(b"\0" in word for word in words):
+                raise ValueError("embedded null byte in the environment")
+            self._out += _message(b"E", _two.pack(known[0], len(words)) + b"\0".join(words) + b"\0")
+        encode = os.fsencode
+        null = "/dev/null"
+        words = [encode(cwd), encode(path), encode(plan.stdin or null), encode(plan.stdout or ""), encode(plan.stderr or "")]
+        words += map(encode, argv)
+        words += [b"%b=%b" % item for item in own.items()]
+        body = b"\0".join(words)
+        if body.count(b"\0") != len(words) - 1:
+            raise ValueError("embedded null byte")
+        count = len(argv)
+        slot_number = self._slots.get(slot)
+        if slot_number is None:
+            slot_number = self._slot(slot)
+        self._out += _start.pack(len(body) + 30, b"S", number, slot_number, known[0], start_by, count, len(own))
+        self._out += body
+        self._out += b"\0"
+
+    def give_back(self) -> None:
+        """Ask for everything that has not started."""
+        self._out += _message(b"R", b"")
+
+    def flush(self) -> bool:
+        """Write what waits; False if the launcher is gone."""
+        while self._out:
+            try:
+                sent = self._sock.send(self._out)
+            except BlockingIOError:
+                return True
+            except OSError:
+                return False
+            del self._out[:sent]
+        return True
+
+    @property
+    def waiting(self) -> bool:
+        """Is there something to write?"""
+        return bool(self._out)
+
+    # -- from the launcher ---------------------------------------------------------------------------------------
+
+    def receive(self) -> Optional[List[Record]]:
+        """What happened; None if the launcher is gone."""
+        try:
+            data = self._sock.recv(1 << 18)
+        except BlockingIOError:
+            return []
+        except OSError:
+            return None
+        if not data:
+            return None
+        data = self._in + data
+        whole = len(data) - len(data) % _record.size
+        self._in = data[whole:]
+        return list(_record.iter_unpack(data[:whole]))  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        """Let it go: it exits when its socket is closed."""
+        self._sock.close()
+
+
+class Builder:
+    """Finds the compiled launcher, or compiles it in the background."""
+
+    def __init__(self, choice: str, output: str) -> None:
+        self.path: Optional[str] = None
+        self._source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "launcher.c")
+        self._temporary = ""
+        self.pid = 0
+        if choice == "auto":
+            self.path = self._cached()
+        elif choice != "none":
+            self.path = os.path.abspath(choice)
+
+    def _cached(self) -> Optional[str]:
+        """A name that changes with the source, in a directory that only we can write."""
+        import binascii
+
+        try:
+            with open(self._source, "rb") as file:
+                check = binascii.crc32(file.read())
+        except OSError:
+            return None
+        home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+        return os.path.join(home, "rota", "launcher-%08x-%s" % (check, os.uname().machine))
+
+    def begin(self) -> bool:
+        """True if the launcher can be used now; else it may be after compiled()."""
+        if self.path is None:
+            return False
+        if os.access(self.path, os.X_OK):
+            return self._trusted(self.path)
+        compiler = next((found for found in map(self._which, ("cc", "gcc", "clang")) if found), None)
+        if compiler is None or not os.path.exists(self._source):
+            self.path = None
+            return False
+        try:
+            os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
+            self._temporary = "%s.%d" % (self.path, os.getpid())
+            null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+            actions: List[Any] = [(os.POSIX_SPAWN_DUP2, null, number) for number in (0, 1, 2)]
+            words = [compiler, "-O2", "-o", self._temporary, self._source]
+            self.pid = os.posix_spawn(compiler, words, os.environ, file_actions=actions, setsid=True)
+            os.close(null)
+        except OSError:
+            self.path = None
+        return False
+
+    def _trusted(self, path: str) -> bool:
+        """Not a program that somebody else could have put there."""
+        status = os.stat(path)
+        return status.st_uid in (os.geteuid(), 0) and not status.st_mode & 0o022
+
+    def _which(self, name: str) -> Optional[str]:
+        for part in os.environ.get("PATH", os.defpath).split(":"):
+            candidate = os.path.join(part, name)
+            if part and os.access(candidate, os.X_OK) and os.path.isfile(candidate):
+                return candidate
+        return None
+
+    def compiled(self, status: int) -> bool:
+        """The compiler has ended: True if there is a launcher now."""
+        self.pid = 0
+        assert self.path is not None
+        try:
+            if status == 0:
+                os.chmod(self._temporary, 0o700)
+                os.rename(self._temporary, self.path)
+                return True
+            os.unlink(self._temporary)
+        except OSError as error:
+            sys.stderr.write("rota-runner: no launcher: %s\n" % error)
+        return False

@@ -1,0 +1,116 @@
+"""What a runner holds: one attempt of one job, from the lease to the acknowledged end."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Tuple, Union
+
+__all__ = ["ENDED", "QUEUED", "RUNNING", "Key", "Lease", "Order", "ProtocolError", "read_keys", "read_leases"]
+
+QUEUED = "queued"
+RUNNING = "running"
+ENDED = "ended"
+
+Key = Tuple[int, int, int]
+Order = Tuple[Any, ...]
+
+
+class ProtocolError(ValueError):
+    """The manager said something that docs/protocol.md does not allow."""
+
+
+class Lease:
+    """One attempt that the manager gave to this runner."""
+
+    __slots__ = (
+        "attempt",
+        "batch",
+        "command",
+        "env",
+        "extra",
+        "grace_s",
+        "index",
+        "key",
+        "kill_asked",
+        "live",
+        "pid",
+        "since",
+        "slot",
+        "spec",
+        "start_by",
+        "state",
+        "told",
+        "wall",
+    )
+
+    def __init__(
+        self,
+        slot: str,
+        spec: Dict[str, Any],
+        key: Key,
+        command: Union[str, List[str]],
+        extra: Optional[Dict[str, Any]],
+        start_by: float,
+        env: Optional[Dict[str, str]] = None,
+    ) -> None:
+        self.slot = slot
+        self.spec = spec
+        self.key = key
+        self.batch, self.index, self.attempt = key
+        self.command = command
+        self.extra = extra
+        self.start_by = start_by
+        self.env = env
+        self.state = QUEUED
+        self.kill_asked = False
+        self.grace_s = 0.0
+        self.since = 0.0  # runner clock when it was handed out to be started
+        self.wall = 0.0
+        self.pid = 0
+        self.told = False  # a `started` row was made for it
+        self.live: Optional[Tuple[float, int]] = None
+
+    def __deepcopy__(self, memo: Dict[int, Any]) -> Lease:
+        """Copy the mutable part; specs, commands and environments are never changed, so they are shared."""
+        new: Optional[Lease] = memo.get(id(self))
+        if new is None:
+            new = memo[id(self)] = Lease.__new__(Lease)
+            for name in Lease.__slots__:
+                setattr(new, name, getattr(self, name))
+        return new
+
+    def __repr__(self) -> str:
+        return "Lease(%d.%d/%d %s %s)" % (self.batch, self.index, self.attempt, self.slot, self.state)
+
+
+def _key(batch: Any, index: Any, attempt: Any) -> Key:
+    if type(batch) is int and type(index) is int and type(attempt) is int:
+        return (batch, index, attempt)
+    raise ProtocolError("not an attempt: %.100r" % ([batch, index, attempt],))
+
+
+def read_keys(rows: Any) -> List[Key]:
+    """Read the `jobs` of an order."""
+    try:
+        return [_key(batch, index, attempt) for batch, index, attempt in rows]
+    except (TypeError, ValueError) as problem:
+        raise ProtocolError("not a list of attempts: %s" % problem) from None
+
+
+def read_leases(rows: Any, specs: Dict[str, Any], envs: Dict[str, Any], start_by: float) -> List[Lease]:
+    """Read the `jobs` of a lease message, all or nothing."""
+    leases = []
+    try:
+        for slot, name, batch, index, attempt, command, extra in rows:
+            spec = specs[name]
+            hashed = spec.get("env")
+            if extra and isinstance(extra.get("env"), str):
+                hashed = extra["env"]
+            env = None if hashed is None else envs[hashed]
+            if type(slot) is not str or type(command) not in (str, list):
+                raise ProtocolError("job %.50r.%.50r has a bad slot or command" % (batch, index))
+            leases.append(Lease(slot, spec, _key(batch, index, attempt), command, extra, start_by, env))
+    except (TypeError, ValueError, AttributeError) as problem:
+        raise ProtocolError("not a list of jobs: %s" % problem) from None
+    except KeyError as problem:
+        raise ProtocolError("a lease names %s, which was not sent in this session" % problem) from None
+    return leases

@@ -1,0 +1,125 @@
+"""How to run the jobs of one spec: everything that does not change from job to job, worked out once."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from typing import Any, Dict, List, Optional
+
+from rota.runner.environment import Environment
+from rota.runner.lease import Lease
+
+__all__ = ["DEFAULT_CAP", "Plan", "Plans", "StartError"]
+
+DEFAULT_CAP = 64 << 20
+MODULES = "type module >/dev/null 2>&1 || . /etc/profile.d/modules.sh"
+
+
+class StartError(Exception):
+    """A job could not be started; the note is for the person whose job it is."""
+
+    def __init__(self, reason: str, note: str, exit_code: Optional[int] = None) -> None:
+        super().__init__(note)
+        self.reason = reason
+        self.note = note
+        self.exit_code = exit_code
+
+
+class Plan:
+    """One spec (with one job's overrides, if it has any), ready to be used."""
+
+    __slots__ = (
+        "_words",
+        "cap",
+        "cwd",
+        "env",
+        "env_of",
+        "grace_s",
+        "memory",
+        "plain",
+        "preamble",
+        "shell",
+        "spec",
+        "stderr",
+        "stdin",
+        "stdout",
+        "time_s",
+        "workdir",
+    )
+
+    def __init__(self, spec: Dict[str, Any], env: Optional[Dict[str, str]], own: Dict[bytes, bytes], runner_id: str) -> None:
+        self.spec = spec
+        self.env_of = env
+        self.env = Environment(spec, env, own, runner_id)
+        self.cwd: str = spec.get("cwd") or "/"
+        self.workdir: Optional[str] = spec.get("workdir")
+        self.stdin: Optional[str] = spec.get("stdin")
+        self.stdout: Optional[str] = spec.get("stdout")
+        self.stderr: Optional[str] = spec.get("stderr")
+        self.time_s: Optional[float] = spec.get("time_s")
+        self.memory: Optional[int] = spec.get("memory")
+        self.grace_s: Optional[float] = spec.get("grace_s")
+        cap = spec.get("cap")
+        self.cap: int = DEFAULT_CAP if cap is None else max(0, int(cap))
+        self.shell: Optional[str] = spec.get("shell")
+        self.preamble = _preamble(spec)
+        self._words: Optional[List[str]] = None
+        # Nothing to open: the usual case.
+        self.plain = self.stdin is None and self.stdout is None and self.stderr is None
+
+    def argv(self, command: Any) -> List[str]:
+        """The words to execute; the first is still to be looked up in the job's PATH."""
+        if isinstance(command, list):
+            if not command or not all(isinstance(word, str) for word in command):
+                raise StartError("start", "the command is empty or not a list of words")
+            if not self.preamble:
+                return command
+            return [*self._shell_words(), self.preamble + 'exec "$@"', "rota", *command]
+        return [*self._shell_words(), self.preamble + command]
+
+    def _shell_words(self) -> List[str]:
+        if self._words is None:
+            self._words = self._interpreter()
+        return self._words
+
+    def _interpreter(self) -> List[str]:
+        if self.shell:
+            return [*shlex.split(self.shell), "-c"]
+        path = os.fsdecode(self.env.path)
+        if any(os.access(os.path.join(part or ".", "bash"), os.X_OK) for part in path.split(":")):
+            return ["bash", "-o", "pipefail", "-c"]
+        if os.access("/bin/bash", os.X_OK):  # a PATH without a shell in it must not keep a command line from running
+            return ["/bin/bash", "-o", "pipefail", "-c"]
+        return ["/bin/sh", "-c"]
+
+
+def _preamble(spec: Dict[str, Any]) -> str:
+    lines = []
+    modules = spec.get("modules")
+    if modules:
+        lines.append(MODULES)
+        lines.append("module load %s || exit 1" % " ".join(shlex.quote(name) for name in modules))
+    if spec.get("setup"):
+        lines.append(". %s || exit 1" % shlex.quote(os.path.join(spec.get("cwd") or "/", spec["setup"])))
+    return "".join(line + "\n" for line in lines)
+
+
+class Plans:
+    """The plans of the specs in use, found by the identity of the spec: a dict look-up per job."""
+
+    def __init__(self, own: Dict[bytes, bytes], runner_id: str) -> None:
+        self._own = own
+        self._runner_id = runner_id
+        self._known: Dict[int, Plan] = {}
+
+    def of(self, lease: Lease) -> Plan:
+        """The plan for a lease."""
+        spec = lease.spec
+        if lease.extra:
+            return Plan({**spec, **lease.extra}, lease.env, self._own, self._runner_id)
+        plan = self._known.get(id(spec))
+        if plan is None or plan.spec is not spec or plan.env_of is not lease.env:
+            if len(self._known) > 1000:
+                self._known.clear()
+            plan = self._known[id(spec)] = Plan(spec, lease.env, self._own, self._runner_id)
+        return plan

@@ -1,0 +1,500 @@
+"""The runner's side of docs/protocol.md without clock, file or socket.
+
+The real agent, the simulator and the model checker drive the same class, so that what is proven is what runs.
+Nothing here may start an attempt twice or forget one, whatever is lost, repeated, delayed or reordered on the way:
+
+* a lease counts only in the session it was made for, in the order of `n`, and for an attempt not seen before;
+* one report is under way at a time. An `ack` covers every `seq` up to its own, so a second report sent before the
+  first is acknowledged could, if the first were lost, make the runner forget ends that the manager never saw.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Deque, Dict, List, Optional
+
+from rota.runner.lease import ENDED, QUEUED, RUNNING, Key, Lease, Order, ProtocolError, read_keys, read_leases
+
+__all__ = ["Lease", "ProtocolError", "Runner"]
+
+Message = Dict[str, Any]
+
+VERSION = 1
+BATCHING_S = 0.005  # an end waits at most this long for company
+BATCH_ROWS = 64
+REPORT_ROWS = 512  # most rows in one report, far below the frame limit
+TELL_START_S = 0.05  # shorter jobs travel as `ended` only
+RESEND_S = 5.0
+TELL_GOT_S = 1.0  # the manager should not repeat a lease only because we had nothing else to say
+REMEMBERED = 4096  # attempts over and acknowledged that a repeated lease must not start again (twice this many at most)
+NOTE_CHARS = 1000
+
+
+class Runner:
+    """All that a runner knows and decides about its sessions, leases and reports."""
+
+    def __init__(self, runner_id: str, facts: Dict[str, Any]) -> None:
+        self.runner_id = runner_id
+        self.facts = facts
+        self.connect = 0
+        self.session: Optional[int] = None
+        self.got = 0
+        self.seq = 0
+        self.touch_s = 15.0
+        self.start_by_s = 120.0
+        self.grace_s = 10.0
+        self.linger_s = 60.0
+        self.leaving: Optional[str] = None  # why no more leases are taken
+        self.expired = False
+        self.refused: Optional[str] = None
+        self.slots: Dict[str, int] = {}
+        self.running: Dict[str, int] = {}  # slot -> attempts running
+        self.queued = 0
+        self._said_bye = False
+        self._last_session = 0
+        self._held: Dict[Key, Lease] = {}  # leased, and its end not acknowledged
+        self._queues: Dict[str, Deque[Lease]] = {}  # never an empty one
+        self._specs: Dict[str, Any] = {}
+        self._envs: Dict[str, Any] = {}
+        self._fresh: Deque[Lease] = deque()  # running, start not told yet
+        self._ended: List[List[Any]] = []
+        self._disclaimed: List[List[Any]] = []
+        self._flight: Optional[Message] = None  # the report under way
+        self._flight_sent: Optional[float] = None  # None: to be sent at once
+        self._waiting_since: Optional[float] = None  # when outgoing() first saw the rows that wait
+        self._sent_at = 0.0
+        self._owes_got = False
+        self._doomed: Dict[Key, str] = {}  # killed or recalled before their lease arrived
+        self._done: Dict[Key, None] = {}
+        self._done_before: Dict[Key, None] = {}
+
+    # -- connections ---------------------------------------------------------------------------------------------
+
+    def greet(self, clock: float, until_s: Optional[float] = None) -> Message:
+        """Begin a new connection and return its greeting; everything of older sessions is void from now on."""
+        self.lost_connection()
+        self.connect += 1
+        self._sent_at = clock
+        message: Message = {"t": "greet", "version": VERSION, "runner": self.runner_id}
+        message.update(self.facts)
+        message.update(connect=self.connect, clock=clock, until_s=until_s, held=self.held())
+        return message
+
+    def lost_connection(self) -> None:
+        """Forget the session: nothing more can be sent in it, and what still arrives from it is void."""
+        self.session = None
+        self._doomed = {}
+        self._flight_sent = None
+
+    def held(self) -> List[List[int]]:
+        """Every attempt that was leased to us and whose end is not acknowledged."""
+        return [list(key) for key in self._held]
+
+    def leases(self) -> List[Lease]:
+        """The leases held, ended ones included."""
+        return list(self._held.values())
+
+    @property
+    def finished(self) -> bool:
+        """Nothing held, all acknowledged and told to leave: the process may exit."""
+        if self.leaving is None and self.refused is None:
+            return False
+        return not self._held and (self._said_bye or self.session is None or self.expired)
+
+    # -- what the manager says -----------------------------------------------------------------------------------
+
+    def receive(self, message: Message, clock: float) -> List[Order]:
+        """Take one message; return the orders for the agent: ("kill", lease, grace_s) or ("exit", reason)."""
+        if not isinstance(message, dict):
+            raise ProtocolError("not an object")
+        kind = message.get("t")
+        if kind == "ack":
+            self._ack(_number(message, "seq"))
+        elif kind == "lease":
+            self._lease(message, clock)
+        elif kind == "welcome":
+            self._welcome(message, clock)
+        elif kind == "kill":
+            return self._kill(message)
+        elif kind == "recall":
+            self._recall(message)
+        elif kind in ("drain", "close"):
+            if self.session is not None and self.leaving is None:
+                self.leaving = "drained" if kind == "drain" else "closed"
+        elif kind == "expired":
+            return self._expire(message)
+        elif kind == "error":
+            return self._error(message)
+        elif not isinstance(kind, str):
+            raise ProtocolError("a message without a kind")
+        return []
+
+    def _welcome(self, message: Message, clock: float) -> None:
+        if message.get("connect") != self.connect or self.session is not None or self.expired:
+            return  # a late or repeated one: taking it would count the leases of a session from 1 again
+        session = int(_number(message, "session"))
+        for name in ("touch_s", "start_by_s", "grace_s", "linger_s"):
+            if message.get(name) is not None:
+                setattr(self, name, _number(message, name))
+        self.session = self._last_session = session
+        self.got = 0
+        self._specs = {}
+        self._envs = {}
+        self._sent_at = clock
+
+    def _lease(self, message: Message, clock: float) -> None:
+        if self.session is None or message.get("session") != self.session or self.expired or self._said_bye:
+            return
+        n = _number(message, "n")
+        if n != self.got + 1:
+            self._owes_got = True  # a repeat or a gap: the manager does not know how far we are
+            return
+        envs, specs, slots = message.get("envs") or {}, message.get("specs") or {}, message.get("slots") or []
+        if not isinstance(envs, dict) or not isinstance(specs, dict):
+            raise ProtocolError("envs and specs must be objects")
+        all_envs = {**self._envs, **envs} if envs else self._envs
+        all_specs = {**self._specs, **specs} if specs else self._specs
+        leases = read_leases(message.get("jobs", ()), all_specs, all_envs, _number(message, "clock") + self.start_by_s)
+        try:
+            counts = {str(name): int(count) for name, count in slots}
+        except (TypeError, ValueError):
+            raise ProtocolError("slots must be pairs of a name and a number") from None
+        # Nothing can fail from here on: a message is taken whole or not at all.
+        self._envs, self._specs = all_envs, all_specs
+        self.slots.update(counts)
+        self.got = int(n)
+        self._owes_got = True
+        for lease in leases:
+            self._take(lease)
+
+    def _take(self, lease: Lease) -> None:
+        key = lease.key
+        if key in self._held or key in self._done or key in self._done_before:
+            return  # never the same attempt twice, whoever asks
+        self._held[key] = lease
+        doom = self._doomed.pop(key, None) or self.leaving
+        if doom is not None:
+            self._disclaim(lease, doom)
+            return
+        self.queued += 1
+        queue = self._queues.get(lease.slot)
+        if queue is None:
+            queue = self._queues[lease.slot] = deque()
+        queue.append(lease)
+
+    def _ack(self, seq: float) -> None:
+        flight = self._flight
+        if flight is None or seq < flight["seq"] or seq > self.seq:
+            return
+        self._flight = None
+        for rows in (flight["ended"], flight["disclaimed"]):
+            for row in rows:
+                key = (row[0], row[1], row[2])
+                self._held.pop(key, None)
+                self._done[key] = None
+        if len(self._done) >= REMEMBERED:
+            self._done_before, self._done = self._done, {}
+
+    def _kill(self, message: Message) -> List[Order]:
+        keys = read_keys(message.get("jobs"))
+        given = message.get("grace_s")
+        grace_s = self.grace_s if given is None else max(0.0, _number(message, "grace_s"))
+        orders: List[Order] = []
+        if self.session is None or message.get("session") != self.session:
+            return orders
+        for key in keys:
+            lease = self._held.get(key)
+            if lease is None:
+                self._doom(key, "killed")
+            elif lease.state == QUEUED:
+                lease.kill_asked = True
+                self._withdraw(lease, "killed")
+            elif lease.state == RUNNING and (not lease.kill_asked or grace_s < lease.grace_s):
+                lease.kill_asked = True
+                lease.grace_s = grace_s
+                orders.append(("kill", lease, grace_s))
+        return orders
+
+    def _recall(self, message: Message) -> None:
+        keys = read_keys(message.get("jobs"))
+        if self.session is None or message.get("session") != self.session:
+            return
+        for key in keys:
+            lease = self._held.get(key)
+            if lease is None:
+                self._doom(key, "recalled")
+            elif lease.state == QUEUED:
+                self._withdraw(lease, "recalled")
+
+    def _doom(self, key: Key, why: str) -> None:
+        """Remember an order that overtook its lease, so that it is not lost when the lease comes."""
+        if key not in self._done and key not in self._done_before:
+            if len(self._doomed) >= REMEMBERED:
+                self._doomed.pop(next(iter(self._doomed)))
+            if self._doomed.get(key) != "killed":
+                self._doomed[key] = why
+
+    def _expire(self, message: Message) -> List[Order]:
+        if message.get("connect") != self.connect or self.expired:
+            return []
+        self.expired = True
+        self.session = self._last_session  # the manager has no session for us, and still takes the report
+        self._flight_sent = None
+        orders: List[Order] = [("kill", lease, self.grace_s) for lease in self._held.values() if lease.state == RUNNING]
+        self.stop("expired")
+        orders.append(("exit", "expired: %s" % message.get("reason")))
+        return orders
+
+    def _error(self, message: Message) -> List[Order]:
+        """An error in answer to a greeting is final; one in a session ends the connection, which the agent sees."""
+        if self.session is not None or message.get("code") == "busy":
+            return []
+        self.refused = "%s: %s" % (message.get("code"), message.get("message"))
+        self.stop("refused")
+        return [("exit", self.refused)]
+
+    # -- what the agent does -------------------------------------------------------------------------------------
+
+    def startable(self, clock: float, ahead: int = 0) -> List[Lease]:
+        """Hand out the leases that may start now; those too late are disclaimed.
+
+        `ahead` lets a launcher have that many more per slot, which it starts when one of that slot has ended.
+        """
+        found: List[Lease] = []
+        emptied = []
+        for slot, queue in self._queues.items():
+            while queue and queue[0].start_by < clock:
+                self.queued -= 1
+                self._disclaim(queue.popleft(), "start-by passed")
+            limit, busy = self.slots.get(slot, 0), self.running.get(slot, 0)
+            if busy < limit + ahead and limit > 0:
+                before = busy
+                while queue and busy < limit + ahead:
+                    lease = queue.popleft()
+                    lease.state = RUNNING
+                    lease.since = clock
+                    found.append(lease)
+                    self._fresh.append(lease)
+                    busy += 1
+                self.running[slot] = busy
+                self.queued -= busy - before
+            if not queue:
+                emptied.append(slot)
+        for slot in emptied:
+            del self._queues[slot]
+        return found
+
+    def started(self, lease: Lease, wall: float, pid: int) -> None:
+        """Note that the process exists."""
+        lease.wall = wall
+        lease.pid = pid
+
+    def ended(
+        self,
+        lease: Lease,
+        exit_code: Optional[int],
+        signal: Optional[int],
+        reason: Optional[str],
+        started: float,
+        ended: float,
+        cpu_s: float,
+        peak_memory: int,
+        output: Optional[List[Any]],
+        note: Optional[str],
+    ) -> None:
+        """Note the end of an attempt that was handed out; it stays held until the manager acknowledges it."""
+        if lease.state != RUNNING:
+            return
+        lease.state = ENDED
+        self._free(lease.slot)
+        if note is not None and len(note) > NOTE_CHARS:
+            note = note[: NOTE_CHARS - 1] + "…"
+        self._ended.append(
+            [lease.batch, lease.index, lease.attempt, exit_code, signal, reason, started, ended, cpu_s, peak_memory, output, note]
+        )
+
+    def unstarted(self, lease: Lease, why: str) -> None:
+        """Give back a lease that was handed out and, as is certain, never started."""
+        if lease.state == RUNNING:
+            self._free(lease.slot)
+            self._disclaim(lease, why)
+
+    def requeue(self, lease: Lease) -> None:
+        """Take back, to the front of its queue, a lease that was handed out and, as is certain, never started."""
+        if lease.state != RUNNING:
+            return
+        if self.leaving is not None or lease.kill_asked:
+            self.unstarted(lease, "killed" if lease.kill_asked else str(self.leaving))
+            return
+        self._free(lease.slot)
+        lease.state = QUEUED
+        self.queued += 1
+        self._queues.setdefault(lease.slot, deque()).appendleft(lease)
+
+    def _free(self, slot: str) -> None:
+        left = self.running[slot] - 1
+        if left or slot in self.slots:
+            self.running[slot] = left
+        else:
+            del self.running[slot]
+
+    def stop(self, why: str) -> None:
+        """Take no more leases and give back those that have not started."""
+        self.leaving = self.leaving or why
+        for queue in self._queues.values():
+            for lease in queue:
+                self._disclaim(lease, why)
+        self._queues = {}
+        self.queued = 0
+
+    def _withdraw(self, lease: Lease, why: str) -> None:
+        queue = self._queues[lease.slot]
+        queue.remove(lease)
+        if not queue:
+            del self._queues[lease.slot]
+        self.queued -= 1
+        self._disclaim(lease, why)
+
+    def _disclaim(self, lease: Lease, why: str) -> None:
+        lease.state = ENDED
+        self._disclaimed.append([lease.batch, lease.index, lease.attempt, why])
+
+    # -- what we say ---------------------------------------------------------------------------------------------
+
+    def outgoing(self, clock: float, flush: bool = False) -> List[Message]:
+        """Return the messages to send now, on a connection that has been welcomed."""
+        if self.session is None or self._said_bye:
+            return []
+        messages: List[Message] = []
+        if self._flight is None and self._ripe(clock, flush):
+            self._make_report(clock)
+        if self._flight is not None and (self._flight_sent is None or clock >= self._flight_sent + RESEND_S):
+            self._flight_sent = clock
+            messages.append({"t": "report", "session": self.session, "got": self.got, "clock": clock, **self._flight})
+        if not messages and not self.expired and clock >= self._touch_at():
+            live = [[*lease.key, *lease.live] for lease in self._held.values() if lease.live and lease.state == RUNNING]
+            touch: Message = {"t": "touch", "session": self.session, "got": self.got, "clock": clock, "held": self.held()}
+            if live:
+                touch["live"] = live
+            messages.append(touch)
+        if messages:
+            self._sent_at = clock
+            self._owes_got = False
+        if self.leaving is not None and not self._held:
+            self._said_bye = True
+            if not self.expired:
+                messages.append({"t": "bye", "session": self.session, "reason": self.leaving})
+        return messages
+
+    def _ripe(self, clock: float, flush: bool) -> bool:
+        """Is there something to report, and should it wait no longer?"""
+        fresh = self._fresh
+        while fresh and fresh[0].state != RUNNING:
+            fresh.popleft()
+        if fresh and fresh[0].since + TELL_START_S <= clock:
+            if fresh[0].pid:
+                return True
+            fresh[0].since = clock  # handed to the launcher, not started yet: look again later
+            fresh.rotate(-1)
+        rows = len(self._ended) + len(self._disclaimed)
+        if not rows:
+            return False
+        if flush or rows >= BATCH_ROWS or self.queued < sum(self.slots.values()):
+            return True
+        if self._waiting_since is None:
+            self._waiting_since = clock
+        return clock >= self._waiting_since + BATCHING_S
+
+    def _make_report(self, clock: float) -> None:
+        started: List[List[Any]] = []
+        fresh = self._fresh
+        while fresh and len(started) < REPORT_ROWS and fresh[0].since + TELL_START_S <= clock:
+            lease = fresh[0]
+            if lease.state == RUNNING and not lease.pid:
+                break
+            fresh.popleft()
+            if lease.state == RUNNING:
+                lease.told = True
+                started.append([*lease.key, lease.wall, lease.pid])
+        self.seq += 1
+        ended, self._ended = self._ended[:REPORT_ROWS], self._ended[REPORT_ROWS:]
+        room = REPORT_ROWS - len(ended)
+        disclaimed, self._disclaimed = self._disclaimed[:room], self._disclaimed[room:]
+        self._flight = {"seq": self.seq, "started": started, "ended": ended, "disclaimed": disclaimed}
+        self._flight_sent = None
+        self._waiting_since = None
+
+    def _touch_at(self) -> float:
+        return self._sent_at + (min(TELL_GOT_S, self.touch_s) if self._owes_got else self.touch_s)
+
+    def deadline(self, clock: float) -> Optional[float]:
+        """When outgoing() or startable() next want to be called, if nothing happens before."""
+        best: Optional[float] = None
+        for queue in self._queues.values():
+            if best is None or queue[0].start_by < best:
+                best = queue[0].start_by
+        if self.session is None or self._said_bye:
+            return best
+        due = self._sent_at + (min(TELL_GOT_S, self.touch_s) if self._owes_got else self.touch_s)
+        if self._flight is not None:
+            due = min(due, clock if self._flight_sent is None else self._flight_sent + RESEND_S)
+        else:
+            if self._fresh and self._fresh[0].since + TELL_START_S < due:
+                due = self._fresh[0].since + TELL_START_S
+            if self._ended or self._disclaimed:
+                due = min(due, clock if self._waiting_since is None else self._waiting_since + BATCHING_S)
+        return due if best is None or due < best else best
+
+    # -- what outlives the process, and copies -------------------------------------------------------------------
+
+    def unsent(self) -> Dict[str, Any]:
+        """What to spool to disk if the process must exit before the manager has acknowledged it."""
+        flight = self._flight or {"ended": [], "disclaimed": []}
+        return {
+            "version": VERSION,
+            "runner": self.runner_id,
+            "connect": self.connect,
+            "seq": self.seq,
+            "ended": flight["ended"] + self._ended,
+            "disclaimed": flight["disclaimed"] + self._disclaimed,
+        }
+
+    def restore(self, spooled: Dict[str, Any]) -> None:
+        """Take over what an earlier process spooled: it is held, and reported again, until acknowledged."""
+        if spooled.get("version") != VERSION:
+            raise ProtocolError("unsent reports of version %.20r" % spooled.get("version"))
+        ended, disclaimed = list(spooled["ended"]), list(spooled["disclaimed"])
+        keys = read_keys([row[:3] for row in ended + disclaimed])
+        if spooled.get("runner") == self.runner_id:
+            self.connect = max(self.connect, int(_number(spooled, "connect")))
+            self.seq = max(self.seq, int(_number(spooled, "seq")))
+        for key in keys:
+            lease = Lease("", {}, key, [], None, 0.0)
+            lease.state = ENDED
+            self._held[key] = lease
+        self._ended.extend(ended)
+        self._disclaimed.extend(disclaimed)
+
+    def __deepcopy__(self, memo: Dict[int, Any]) -> Runner:
+        """Copy what can change; the model checker does this very often."""
+        new = Runner.__new__(Runner)
+        new.__dict__.update(self.__dict__)
+        new.slots = dict(self.slots)
+        new.running = dict(self.running)
+        new._held = held = {key: lease.__deepcopy__(memo) for key, lease in self._held.items()}
+        new._queues = {slot: deque(held[lease.key] for lease in queue) for slot, queue in self._queues.items()}
+        new._fresh = deque(held[lease.key] for lease in self._fresh if lease.state == RUNNING)
+        new._ended = list(self._ended)
+        new._disclaimed = list(self._disclaimed)
+        new._doomed = dict(self._doomed)
+        new._done = dict(self._done)
+        new._done_before = dict(self._done_before)
+        memo[id(self)] = new
+        return new
+
+
+def _number(message: Message, name: str) -> float:
+    value = message.get(name)
+    if type(value) is int or (type(value) is float and value == value):
+        return value
+    raise ProtocolError("%s: %s is not a number: %.50r" % (message.get("t"), name, value))

@@ -1,0 +1,171 @@
+"""Start a job by posix_spawn: in its own session, with nothing of the runner's but what its spec says.
+
+`os.posix_spawn` has no cwd, so the runner changes directory before each start; it is single-threaded for that.
+Every descriptor of the runner is close-on-exec: a job inherits 0, 1 and 2 only.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from typing import Dict, List, Optional, Tuple
+
+from rota.runner.lease import Lease
+from rota.runner.plan import Plan, StartError
+from rota.runner.segments import Lane
+
+__all__ = ["Spawner", "open_streams", "problem", "resolve"]
+
+# What Python or a nohup made the runner ignore would be ignored by its jobs too.
+DEFAULTS = [
+    int(number)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD)
+]
+WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY
+DUP2 = os.POSIX_SPAWN_DUP2
+FULL = (errno.ENOSPC, errno.EDQUOT)
+Streams = Tuple[int, int, int]
+
+
+def enter(plan: Plan, lease: Lease) -> str:
+    """Change to the job's directory; return its path."""
+    cwd = plan.cwd
+    try:
+        if plan.workdir:
+            cwd = os.path.join(plan.cwd, plan.workdir, "%d.%d.%d" % lease.key)
+            os.makedirs(cwd, mode=0o700, exist_ok=True)
+        os.chdir(cwd)
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in FULL:
+            raise StartError("disk-full", "cannot make the directory %s: %s" % (cwd, error.strerror)) from None
+        raise StartError("cwd", "cannot change to the directory %s: %s" % (cwd, _why(error))) from None
+    return cwd
+
+
+def _why(error: Exception) -> str:
+    return str(error.strerror) if isinstance(error, OSError) and error.strerror else str(error)
+
+
+def open_streams(plan: Plan, null: int, lane: Lane, opened: List[int]) -> Streams:
+    """Open what the spec names; relative paths count from the job's directory. `opened` gets what to close again."""
+    stdin, stdout, stderr = null, lane.out, lane.err
+    if plan.stdin and plan.stdin != "/dev/null":
+        try:
+            stdin = os.open(plan.stdin, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
+            opened.append(stdin)
+            os.set_blocking(stdin, True)  # non-blocking only so that opening a FIFO cannot hold up the runner
+        except (OSError, ValueError) as error:
+            raise StartError("start", "cannot read standard input from %s: %s" % (plan.stdin, _why(error))) from None
+    if plan.stdout is not None:
+        stdout = _open_output(plan.stdout, null, opened)
+    if plan.stderr is not None:
+        stderr = stdout if plan.stderr == plan.stdout else _open_output(plan.stderr, null, opened)
+    return stdin, stdout, stderr
+
+
+def _open_output(path: str, null: int, opened: List[int]) -> int:
+    if path == "/dev/null":
+        return null
+    try:
+        fd = os.open(path, WRITE | os.O_NONBLOCK, 0o666)
+        opened.append(fd)
+        os.set_blocking(fd, True)
+        return fd
+    except (OSError, ValueError) as error:
+        full = isinstance(error, OSError) and error.errno in FULL
+        raise StartError("disk-full" if full else "output", "cannot write output to %s: %s" % (path, _why(error))) from None
+
+
+def resolve(name: str, search: bytes) -> str:
+    """Find the program in the job's own PATH, as a shell in the job's directory would."""
+    if "/" in name:
+        return name
+    if not name or "\0" in name:
+        raise StartError("not-found", "no such command: %r" % name, 127)
+    seen = None
+    for part in os.fsdecode(search).split(":"):
+        candidate = os.path.join(part or ".", name)
+        if os.path.isfile(candidate):
+            if os.access(candidate, os.X_OK):
+                return candidate
+            seen = candidate
+    if seen is not None:
+        raise StartError("not-executable", "not executable: %s" % seen, 126)
+    raise StartError("not-found", "no such command: %s (looked in %s)" % (name, os.fsdecode(search)), 127)
+
+
+def problem(path: str, code: int, cwd: str) -> StartError:
+    """Say what an errno of exec means to the person whose job it is."""
+    shown = path if path.startswith("/") else "%s (in %s)" % (path, cwd)
+    if code == errno.ENOENT:
+        if os.path.exists(path):
+            return StartError("not-executable", "cannot execute %s: its interpreter is missing" % shown, 126)
+        return StartError("not-found", "no such command: %s" % shown, 127)
+    if code == errno.ENOTDIR:
+        return StartError("not-found", "no such command: %s" % shown, 127)
+    if code in (errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.EISDIR, errno.ETXTBSY, errno.ELIBBAD):
+        what = "it is a directory" if os.path.isdir(path) else os.strerror(code)
+        return StartError("not-executable", "cannot execute %s: %s" % (shown, what), 126)
+    if code == errno.E2BIG:
+        return StartError("start", "cannot start %s: its arguments and environment are too long" % shown)
+    return StartError("start", "cannot start %s: %s" % (shown, os.strerror(code)))
+
+
+class Spawner:
+    """Starts jobs from this process."""
+
+    def __init__(self) -> None:
+        self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        self._paths: Dict[Tuple[str, bytes], str] = {}
+
+    def start(self, lease: Lease, plan: Plan, lane: Lane) -> int:
+        """Start the job and return its pid, or raise StartError."""
+        argv = plan.argv(lease.command)
+        cwd = enter(plan, lease)
+        path = self._paths.get((argv[0], plan.env.path)) or self.find(argv[0], plan.env.path)
+        if plan.plain:
+            return self._spawn(path, argv, plan.env.of(lease), (self._null, lane.out, lane.err), cwd)
+        opened: List[int] = []
+        try:
+            streams = open_streams(plan, self._null, lane, opened)
+            return self._spawn(path, argv, plan.env.of(lease), streams, cwd)
+        finally:
+            for fd in opened:
+                os.close(fd)
+
+    def find(self, name: str, search: bytes) -> str:
+        """As resolve(), remembering what it found; a stale memory shows as an error of exec."""
+        path = resolve(name, search)
+        if path.startswith("/"):
+            if len(self._paths) > 10000:
+                self._paths.clear()
+            self._paths[(name, search)] = path
+        return path
+
+    def forget(self) -> None:
+        """Forget where programs were found."""
+        self._paths.clear()
+
+    def _spawn(self, path: str, argv: List[str], env: Dict[bytes, bytes], streams: Streams, cwd: str) -> int:
+        actions = [(DUP2, streams[0], 0), (DUP2, streams[1], 1), (DUP2, streams[2], 2)]
+        try:
+            return os.posix_spawn(path, argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=DEFAULTS)
+        except OSError as error:
+            code = error.errno or 0
+        except ValueError as error:  # a NUL in a word, or "=" in the name of a variable
+            raise StartError("start", "cannot start %s: %s" % (path, error)) from None
+        if code == errno.ENOEXEC and os.path.isfile(path):  # a script without "#!": what every shell does with it
+            return self._spawn("/bin/sh", ["sh", path, *argv[1:]], env, streams, cwd)
+        second = self._again(argv[0], path, env)
+        if second is not None:
+            return self._spawn(second, argv, env, streams, cwd)
+        raise problem(path, code, cwd)
+
+    def _again(self, name: str, path: str, env: Dict[bytes, bytes]) -> Optional[str]:
+        """The program may have moved since it was found: look again, and say where only if that is news."""
+        if "/" in name or not self._paths:
+            return None
+        self.forget()
+        second = resolve(name, env.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin"))
+        return second if second != path else None

@@ -1,0 +1,1 @@
+"""Where events and current state become durable."""

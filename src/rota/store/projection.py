@@ -1,0 +1,151 @@
+"""Current-state rows that follow from events: batches, runners, allocations, limits, and how the manager stands.
+
+They are for people and tools that read the database; a restart folds the log and does not look at them. The moves are
+those of `rota.core.tables`, which a store may not import; a test compares the two.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from rota.model.errors import StoreError
+from rota.model.events import (
+    AllocationMoved,
+    AllocationPlanned,
+    Entry,
+    LimitSet,
+    ManagerMoved,
+    RunnerGreeted,
+    RunnerMoved,
+    Submitted,
+)
+from rota.store.connection import Connection
+from rota.store.rows import Checked, to_json
+
+__all__ = ["PROJECTED", "coverage", "project"]
+
+RUNNER: Final = {"drain": "DRAINING", "lapse": "MISSING", "resume": "SERVING", "close": "CLOSED", "lose": "EXPIRED"}
+ALLOCATION: Final = {
+    "submit": "SUBMITTING",
+    "pend": "PENDING",
+    "run": "RUNNING",
+    "kill": "KILLING",
+    "complete": "COMPLETED",
+    "fail": "FAILED",
+    "abort": "ABORTED",
+}
+"""Verbs that are not here leave the state as it is. Two depend on it: kill when WAITING and fail when KILLING abort."""
+
+_GREET = """INSERT INTO runners (id, state, allocation, site, host, pid, connect, session, until, seq)
+    VALUES (?, 'SERVING', ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (id) DO UPDATE SET state = 'SERVING', allocation = excluded.allocation, site = excluded.site,
+    host = excluded.host, pid = excluded.pid, connect = excluded.connect, session = excluded.session,
+    until = excluded.until, reason = NULL, seq = excluded.seq"""
+_RUNNER = "UPDATE runners SET state = coalesce(?, state), reason = coalesce(?, reason), seq = ? WHERE id = ?"
+_PLAN = """INSERT OR REPLACE INTO allocations (id, state, site, tag, queue, planned, unsure, seq)
+    VALUES (?, 'WAITING', ?, ?, ?, ?, 0, ?)"""
+_ALLOCATION = """UPDATE allocations SET
+    state = CASE WHEN ?1 = 'KILLING' AND state = 'WAITING' THEN 'ABORTED'
+            WHEN ?1 = 'FAILED' AND state = 'KILLING' THEN 'ABORTED'
+            ELSE coalesce(?1, state) END,
+    native_id = coalesce(?2, native_id), reason = coalesce(?3, reason), unsure = ?4, seq = ?5 WHERE id = ?6"""
+_BATCH = """INSERT INTO batches (id, name, count, submitted, key, by, env, source, crc, spec)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+
+
+def coverage(con: Connection, source: int) -> int:
+    """How many values in a row from 0 a source has."""
+    covered = 0
+    for first, count in con.execute("SELECT first, count FROM chunks WHERE source = ? ORDER BY first", (source,)):
+        if first != covered:
+            break
+        covered += count
+    return covered
+
+
+def _submitted(con: Connection, entry: Entry, event: Submitted) -> None:
+    source = None
+    if event.stage is not None:
+        found = con.execute("SELECT id FROM sources WHERE name = ?", (event.stage,))
+        source = found[0][0] if found else None
+        covered = coverage(con, source) if source is not None else 0
+        if covered < event.spec.count:
+            raise StoreError(
+                f"batch {event.batch} has {event.spec.count} jobs, but '{event.stage}' has {covered} staged values"
+            )
+        con.execute("UPDATE sources SET name = NULL WHERE id = ?", (source,))
+    spec = to_json(event.spec)
+    crc = Checked.make(spec, event.batch, event.spec.count, source)
+    con.execute(
+        _BATCH,
+        (
+            event.batch,
+            event.spec.name,
+            event.spec.count,
+            event.at,
+            event.key or None,
+            event.by,
+            event.env,
+            source,
+            crc,
+            spec,
+        ),
+    )
+
+
+def _greeted(con: Connection, entry: Entry, event: RunnerGreeted) -> None:
+    row = (
+        event.runner,
+        event.allocation,
+        event.site,
+        event.host,
+        event.pid,
+        event.connect,
+        event.session,
+        event.until,
+        entry.seq,
+    )
+    con.execute(_GREET, row)
+
+
+def _runner_moved(con: Connection, entry: Entry, event: RunnerMoved) -> None:
+    con.execute(_RUNNER, (RUNNER.get(event.verb), event.reason, entry.seq, event.runner))
+
+
+def _planned(con: Connection, entry: Entry, event: AllocationPlanned) -> None:
+    con.execute(_PLAN, (event.id, event.site, event.tag, event.queue, event.at, entry.seq))
+
+
+def _allocation_moved(con: Connection, entry: Entry, event: AllocationMoved) -> None:
+    con.execute(
+        _ALLOCATION, (ALLOCATION.get(event.verb), event.native_id, event.reason, event.unsure, entry.seq, event.id)
+    )
+
+
+def _limit_set(con: Connection, entry: Entry, event: LimitSet) -> None:
+    if event.count is None:
+        con.execute("DELETE FROM limits WHERE name = ?", (event.name,))
+    else:
+        con.execute("INSERT OR REPLACE INTO limits VALUES (?, ?)", (event.name, event.count))
+
+
+def _manager_moved(con: Connection, entry: Entry, event: ManagerMoved) -> None:
+    con.execute("INSERT OR REPLACE INTO meta VALUES ('manager', ?)", (event.mode,))
+
+
+PROJECTED: Final[dict[type, Callable[[Connection, Entry, Any], None]]] = {
+    Submitted: _submitted,
+    RunnerGreeted: _greeted,
+    RunnerMoved: _runner_moved,
+    AllocationPlanned: _planned,
+    AllocationMoved: _allocation_moved,
+    LimitSet: _limit_set,
+    ManagerMoved: _manager_moved,
+}
+"""Events that change current-state rows. The frequent ones (leases, starts, ends) are not among them."""
+
+
+def project(con: Connection, entry: Entry) -> None:
+    """Bring the current-state rows up to this entry."""
+    write = PROJECTED.get(type(entry.event))
+    if write is not None:
+        write(con, entry, entry.event)

@@ -1,0 +1,12 @@
+"""From plain arguments to what is sent: the one way in which the command line and the Python API make a batch.
+
+Everything is checked here before the manager hears of it: text, amounts, every line of a file, the environment.
+"""
+
+from rota.submission.build import Submission, build
+from rota.submission.environment import submit_environment
+from rota.submission.options import JobOptions, Options
+from rota.submission.sending import send
+from rota.submission.sources import LineFile
+
+__all__ = ["JobOptions", "LineFile", "Options", "Submission", "build", "send", "submit_environment"]

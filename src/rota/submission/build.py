@@ -1,0 +1,178 @@
+"""One submission: checked, then turned into requests."""
+
+import itertools
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from rota.model.batch import MAX_COMMAND, BatchSpec, Template, Value, index_at
+from rota.model.command import CommandMaker, compile_text, show_command
+from rota.model.errors import UsageError
+from rota.submission.environment import submit_environment
+from rota.submission.options import Options, array_numbers, dependencies, limit_settings, make_template, moment
+from rota.submission.sources import ArrayNumbers, Chunk, GivenLines, LineFile, One, Rows, Source
+
+__all__ = ["Submission", "build"]
+
+MAX_SUBMIT = 4_000_000
+"""Bytes of one `submit` request; the protocol's frames take 4 MiB."""
+INLINE_VALUES = 2_000
+INLINE_BYTES = 262_144
+
+
+class Submission:
+    """A checked batch, ready to be sent: `requests()` gives what to ask, in order."""
+
+    def __init__(self, spec: BatchSpec, source: Source, options: Options) -> None:
+        self.spec = spec
+        self.source = source
+        self.env: dict[str, str] | None = None
+        self.left_out: list[str] = []
+        """Variables that are not sent."""
+        if options.env_from == "submit":
+            self.env, self.left_out = submit_environment(os.environ)
+        self.limits = limit_settings(options.limits)
+        self.key = os.urandom(16).hex()
+
+    def requests(self) -> Iterator[dict[str, Any]]:
+        """Every request of this submission, `stage` first where the values are many; the last is the `submit`.
+
+        It may be called again after a lost connection: the key is the same, so nothing is added twice.
+        """
+        chunks = self.source.chunks()
+        first = next(chunks, None)
+        second = next(chunks, None) if first is not None else None
+        submit: dict[str, Any] = {"op": "submit", "key": self.key, "env": self.env}
+        submit["batch"] = msgspec.to_builtins(self.spec)
+        if self.limits:
+            submit["limits"] = self.limits
+        if first is not None and second is None and fits(first):
+            submit["values"] = first[0]
+        elif first is not None:
+            submit["stage"] = stage = os.urandom(16).hex()
+            at = 0
+            for values, templates in itertools.chain([first], [] if second is None else [second], chunks):
+                yield {"op": "stage", "stage": stage, "first": at, "values": values, "templates": templates}
+                at += len(values)
+            if at != self.spec.count:
+                raise UsageError(f"the input changed while it was read ({self.spec.count:,} jobs, then {at:,})")
+        check_size(submit)
+        yield submit
+
+    def preview(self, most: int) -> list[tuple[int, str]]:
+        """The first jobs as (number, command)."""
+        makers = [CommandMaker(template, self.spec.columns, 0) for template in self.spec.templates]
+        out: list[tuple[int, str]] = []
+        for value, which in self._first(most):
+            index = index_at(self.spec.ranges, len(out))
+            out.append((index, show_command(makers[which].command(value, index, 1))))
+        return out
+
+    def _first(self, most: int) -> Iterator[tuple[Value, int]]:
+        rows: Iterator[tuple[Value, int]] = (
+            (value, templates[at] if templates is not None else 0)
+            for values, templates in self.source.chunks()
+            for at, value in enumerate(values)
+        )
+        if isinstance(self.source, One | ArrayNumbers):
+            rows = itertools.repeat((None, 0), self.spec.count)
+        return itertools.islice(rows, most)
+
+
+def build(
+    command: str | Sequence[str] | None,
+    options: Options,
+    *,
+    lines: LineFile | Iterable[str | Mapping[str, Any]] | None = None,
+    values: LineFile | Iterable[str] | None = None,
+    params: Mapping[str, Iterable[str]] | None = None,
+    zipped: bool = False,
+    array: str | range | Iterable[int] | None = None,
+) -> Submission:
+    """Check everything, and make the Submission. Raises UsageError, naming what is wrong and where."""
+    made_by = {"lines of commands": lines, "values": values, "parameters": params, "an array": array}
+    given = [name for name, what in made_by.items() if what is not None]
+    if len(given) > 1:
+        raise UsageError(f"{given[0]} and {given[1]} cannot be given together: only one of them can make the jobs")
+    if command is None and lines is None:
+        raise UsageError("there is nothing to run: give a command, or lines of commands")
+    if command is not None and lines is not None:
+        raise UsageError("give either a command or lines of commands, not both (values go into the {} of a command)")
+    template = make_template(command, options)
+    at_once = options.at_once
+    source: Source = One()
+    if lines is not None:
+        source = lines.as_commands(template) if isinstance(lines, LineFile) else GivenLines(lines, template)
+    elif values is not None:
+        source = values.as_values("") if isinstance(values, LineFile) else Rows(("",), [list(values)], zipped=False)
+    elif params is not None:
+        if not params:
+            raise UsageError("there are no parameters")
+        source = Rows(tuple(params), [list(row) for row in params.values()], zipped=zipped)
+    elif array is not None:
+        ranges, most = array_numbers(array)
+        source = ArrayNumbers(ranges)
+        at_once = min((limit for limit in (at_once, most) if limit is not None), default=None)
+    spec = BatchSpec(
+        count=source.count,
+        templates=source.templates or (template,),
+        name=options.name,
+        columns=source.columns,
+        ranges=source.ranges,
+        at_once=at_once,
+        after=tuple(dependencies(options)),
+        not_before=moment(options.not_before),
+    )
+    spec.check()
+    check_values_used(template, source)
+    return Submission(spec, source, options)
+
+
+def fits(chunk: Chunk) -> bool:
+    """True if the values can go into the `submit` itself."""
+    values, templates = chunk
+    return templates is None and len(values) <= INLINE_VALUES and len(msgspec.json.encode(values)) < INLINE_BYTES
+
+
+def check_values_used(template: Template, source: Source) -> None:
+    """Refuse values that nothing uses, and values that make a command too long."""
+    if not source.columns:
+        return
+    texts = [*(template.argv or ()), template.shell, template.cwd, template.stdin, template.stdout, template.stderr]
+    used = {part for text in texts if text for part in compile_text(text, source.columns)}
+    for at, name in enumerate(source.columns):
+        if at not in used:
+            place = "{" + name + "}"
+            what = f"parameter '{name}'" if name else "the values"
+            raise UsageError(f"nothing uses {what}: write {place} where it belongs, as in -- echo {place}")
+    words = (template.shell,) if template.shell is not None else template.argv or ()
+    if any(len(word) + word.count("{") * 5 * source.longest > MAX_COMMAND // 4 for word in words):
+        check_lengths(CommandMaker(template, source.columns, 0), source)
+
+
+def check_lengths(maker: CommandMaker, source: Source) -> None:
+    """Refuse a value that makes an argument longer than the system takes."""
+    at = 0
+    for values, _ in source.chunks():
+        for value in values:
+            at += 1
+            command = maker.command(value, at, 1)
+            longest = max(len(word.encode()) for word in ([command] if isinstance(command, str) else command))
+            if longest > MAX_COMMAND:
+                raise UsageError(
+                    f"value {at} makes a command of {longest:,} bytes; the system takes at most {MAX_COMMAND:,}"
+                )
+
+
+def check_size(submit: Mapping[str, Any]) -> None:
+    """Refuse a request that no frame can carry, saying what makes it so large."""
+    if len(msgspec.json.encode(submit)) <= MAX_SUBMIT // 6:
+        return
+    size = len(json.dumps(submit))
+    if size > MAX_SUBMIT:
+        count = len(submit["batch"]["templates"])
+        why = f"{count:,} different sets of needs" if count > 1_000 else "the environment or the command is too large"
+        raise UsageError(f"this batch needs {size:,} bytes besides its values, more than one request carries: {why}")

@@ -1,0 +1,158 @@
+"""One line of JSON as one job: its command, and what differs from the rest of the batch."""
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from rota.model.amounts import parse_cores, parse_duration, parse_size
+from rota.model.batch import MAX_TEMPLATES, Template, check_environment, check_value
+from rota.model.errors import UsageError
+from rota.model.needs import named_resources
+
+__all__ = ["LineReader"]
+
+
+class JsonLine(Struct, forbid_unknown_fields=True):
+    """The fields that a JSON line may have."""
+
+    command: str | list[str]
+    cwd: str | UnsetType = UNSET
+    env: dict[str, str] | UnsetType = UNSET
+    stdin: str | UnsetType | None = UNSET
+    stdout: str | UnsetType | None = UNSET
+    stderr: str | UnsetType | None = UNSET
+    cores: int | float | str | None = None
+    memory: int | str | None = None
+    time: int | str | None = None
+    disk: int | str | None = None
+    gpus: int | None = None
+    resources: dict[str, int] | None = None
+    tags: list[str] | None = None
+    priority: int | None = None
+    retries: int | None = None
+    limits: list[str] | None = None
+
+
+_AMOUNTS = (("memory", "memory", parse_size), ("disk", "disk", parse_size), ("time", "time_s", parse_duration))
+_FIELDS = ", ".join(JsonLine.__struct_fields__)
+_AT = re.compile(r"(.*) - at `\$\.?([^`]*)`")
+_UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`.*")
+_MISSING = re.compile(r"Object missing required field `([^`]*)`.*")
+
+
+class LineReader:
+    """Turns JSON lines into values, and keeps one template for every different set of needs."""
+
+    def __init__(self, template: Template) -> None:
+        self._base = template
+        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._templates = [template]
+        self._decode = msgspec.json.Decoder(JsonLine).decode
+
+    @property
+    def templates(self) -> tuple[Template, ...]:
+        """What was needed so far; the first is the batch's own."""
+        return tuple(self._templates)
+
+    def text(self, line: str) -> tuple[Any, int]:
+        """A value and the number of its template."""
+        try:
+            return self._job(self._decode(line))
+        except msgspec.ValidationError as error:
+            raise UsageError(explain(str(error))) from None
+        except (msgspec.DecodeError, RecursionError, ValueError) as error:
+            raise UsageError(f"begins with '{{' but is not JSON: {error}") from None
+
+    def mapping(self, line: Mapping[str, Any]) -> tuple[Any, int]:
+        """The same from a Python mapping."""
+        try:
+            return self._job(msgspec.convert(dict(line), JsonLine))
+        except msgspec.ValidationError as error:
+            raise UsageError(explain(str(error))) from None
+
+    def _job(self, line: JsonLine) -> tuple[Any, int]:
+        value: dict[str, Any] = {"command": line.command}
+        cwd = self._base.cwd
+        if line.cwd is not UNSET:
+            value["cwd"] = cwd = os.path.join(cwd, os.path.expanduser(line.cwd))
+        if line.env is not UNSET:
+            check_environment(line.env)
+            value["env"] = line.env
+        for name in ("stdin", "stdout", "stderr"):
+            path = getattr(line, name)
+            if path is not UNSET:
+                value[name] = path if path is None else os.path.join(cwd, os.path.expanduser(path))
+        check_value(value, (), True)
+        which = self._template(line)
+        return (line.command if len(value) == 1 and isinstance(line.command, str) else value), which
+
+    def _template(self, line: JsonLine) -> int:
+        key = (
+            line.cores, line.memory, line.time, line.disk, line.gpus, line.priority, line.retries,
+            None if line.resources is None else tuple(sorted(line.resources.items())),
+            None if line.tags is None else tuple(line.tags),
+            None if line.limits is None else tuple(line.limits),
+        )
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = self._add(line)
+        return number
+
+    def _add(self, line: JsonLine) -> int:
+        template = self._changed(line)
+        if template == self._base:
+            return 0
+        if len(self._templates) >= MAX_TEMPLATES:
+            raise UsageError(f"one batch has at most {MAX_TEMPLATES:,} different sets of needs: make several batches")
+        self._templates.append(template)
+        return len(self._templates) - 1
+
+    def _changed(self, line: JsonLine) -> Template:
+        needs: dict[str, Any] = {}
+        other: dict[str, Any] = {}
+        name = ""
+        try:
+            if line.cores is not None:
+                name = "cores"
+                least, most = parse_cores(str(line.cores))
+                needs |= {"cores": least, "cores_most": most if most != least else 0}
+            for name, target, parse in _AMOUNTS:
+                given = getattr(line, name)
+                if given is not None:
+                    needs[target] = parse(str(given))
+            name = "needs"
+            if line.gpus is not None:
+                needs["gpus"] = line.gpus
+            if line.resources is not None:
+                needs["named"] = named_resources(line.resources)
+            if line.tags is not None:
+                needs["tags"] = tuple(sorted(set(line.tags)))
+            for name in ("priority", "retries"):
+                if getattr(line, name) is not None:
+                    other[name] = getattr(line, name)
+            if line.limits is not None:
+                other["limits"] = tuple(sorted(set(line.limits)))
+            replace = msgspec.structs.replace
+            template = replace(self._base, needs=replace(self._base.needs, **needs), **other)
+            name = ""
+            template.check()
+        except UsageError as error:
+            raise UsageError(f"field '{name}': {error}" if name else str(error)) from None
+        return template
+
+
+def explain(text: str) -> str:
+    """What is wrong with a line, from what msgspec says."""
+    if match := _UNKNOWN.fullmatch(text):
+        if match[1] == "name":
+            return "unknown field 'name': a name belongs to the whole batch, give --name"
+        return f"unknown field '{match[1]}' (the fields are {_FIELDS})"
+    if match := _MISSING.fullmatch(text):
+        return f"field '{match[1]}' is missing"
+    if match := _AT.fullmatch(text):
+        return f"field '{match[2]}': {match[1][:1].lower()}{match[1][1:].replace('`', '')}"
+    return text.replace("`", "'")

@@ -1,0 +1,264 @@
+"""What can be said of every job of a batch, and how it becomes a Template."""
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal, TypedDict
+
+import msgspec
+from msgspec import Struct, field
+
+from rota.model.amounts import parse_cores, parse_duration, parse_size
+from rota.model.batch import LIMIT, Dependency, Template
+from rota.model.errors import UsageError
+from rota.model.needs import Needs, named_resources
+from rota.model.selector import parse_selector
+
+__all__ = ["JobOptions", "Options", "make_template"]
+
+Amount = str | int | None
+Cores = str | int | float | None
+
+
+class JobOptions(TypedDict, total=False):
+    """What can be said of every job of a batch. Sizes are `"4G"` or bytes, durations `"90m"` or seconds."""
+
+    name: str
+    cores: Cores
+    memory: Amount
+    time: Amount
+    disk: Amount
+    gpus: int
+    resources: Mapping[str, int]
+    tags: Sequence[str]
+    on: str | None
+    cwd: str | None
+    env: Mapping[str, str]
+    env_from: Literal["submit", "site", "none"]
+    modules: Sequence[str]
+    setup: str | None
+    stdin: str | None
+    stdout: str | None
+    stderr: str | None
+    retries: int
+    priority: int
+    limits: Sequence[str]
+    after: Sequence[str | int]
+    after_any: Sequence[str | int]
+    after_failure: Sequence[str | int]
+    not_before: str | float | None
+    enforce: Literal["none", "time", "memory", "both"]
+    grace: Amount
+    output_cap: Amount
+    rerunnable: bool
+    at_once: int | None
+
+
+class Options(Struct, kw_only=True):
+    """JobOptions with their defaults."""
+
+    name: str = ""
+    cores: Cores = None
+    memory: Amount = None
+    time: Amount = None
+    disk: Amount = None
+    gpus: int = 0
+    resources: Mapping[str, int] = field(default_factory=dict)
+    tags: Sequence[str] = ()
+    on: str | None = None
+    cwd: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    env_from: Literal["submit", "site", "none"] = "submit"
+    modules: Sequence[str] = ()
+    setup: str | None = None
+    stdin: str | None = None
+    stdout: str | None = None
+    stderr: str | None = None
+    retries: int = 0
+    priority: int = 0
+    limits: Sequence[str] = ()
+    """`name`, or `name:N` to set it."""
+    after: Sequence[str | int] = ()
+    after_any: Sequence[str | int] = ()
+    after_failure: Sequence[str | int] = ()
+    not_before: str | float | None = None
+    enforce: Literal["none", "time", "memory", "both"] = "time"
+    grace: Amount = None
+    output_cap: Amount = None
+    rerunnable: bool = False
+    at_once: int | None = None
+
+
+_ENFORCE: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "time": ("time",),
+    "memory": ("memory",),
+    "both": ("time", "memory"),
+}
+
+
+def make_template(command: str | Sequence[str] | None, options: Options) -> Template:
+    """The Template of these options. A string is a command line, a list is executed as it is."""
+    cwd = working_directory(options.cwd)
+    cores, most = _cores(options.cores)
+    template = Template(
+        argv=None if command is None or isinstance(command, str) else tuple(command),
+        shell=command if isinstance(command, str) else None,
+        needs=Needs(
+            cores=cores,
+            cores_most=most if most != cores else 0,
+            memory=_size(options.memory),
+            disk=_size(options.disk),
+            time_s=_seconds(options.time),
+            gpus=options.gpus,
+            named=named_resources(options.resources),
+            tags=tuple(sorted(set(options.tags))),
+            site=options.on,
+        ),
+        priority=options.priority,
+        retries=options.retries,
+        limits=tuple(sorted({limit.partition(":")[0] for limit in options.limits})),
+        cwd=cwd,
+        set=dict(options.env),
+        env_from=options.env_from,
+        stdin=_below(cwd, options.stdin),
+        stdout=_below(cwd, options.stdout),
+        stderr=_below(cwd, options.stderr),
+        modules=tuple(options.modules),
+        setup=_setup_file(options.setup),
+        enforce=_ENFORCE[options.enforce],
+        rerunnable=options.rerunnable,
+    )
+    if options.grace is not None:
+        template = msgspec.structs.replace(template, grace_s=_seconds(options.grace) or 0)
+    if options.output_cap is not None:
+        template = msgspec.structs.replace(template, cap=_size(options.output_cap) or 0)
+    template.check()
+    return template
+
+
+def working_directory(given: str | None) -> str:
+    """An absolute path; without placeholders it must be a directory."""
+    path = os.path.expanduser(given) if given is not None else ""
+    if not path.startswith("/"):
+        try:
+            path = os.path.normpath(os.path.join(os.getcwd(), path))
+        except FileNotFoundError:
+            raise UsageError("the directory you are in has been removed: cd to another, or give --cwd") from None
+    if "{" not in path and not os.path.isdir(path):
+        why = "is not a directory" if os.path.exists(path) else "does not exist"
+        raise UsageError(f"the working directory '{path}' {why}")
+    return path
+
+
+def _below(cwd: str, path: str | None) -> str | None:
+    return None if path is None else os.path.join(cwd, os.path.expanduser(path))
+
+
+def _setup_file(given: str | None) -> str | None:
+    if given is None:
+        return None
+    path = os.path.abspath(os.path.expanduser(given))
+    if not os.path.isfile(path):
+        raise UsageError(f"the setup file '{path}' does not exist")
+    return path
+
+
+def _cores(given: Cores) -> tuple[int, int]:
+    if given is None:
+        return 1000, 1000
+    return parse_cores(given if isinstance(given, str) else f"{given:.3f}".rstrip("0").rstrip("."))
+
+
+def _size(given: Amount) -> int | None:
+    return parse_size(given) if isinstance(given, str) else given
+
+
+def _seconds(given: Amount) -> int | None:
+    return parse_duration(given) if isinstance(given, str) else given
+
+
+def limit_settings(limits: Sequence[str]) -> dict[str, int]:
+    """The limits that are given with a number."""
+    out: dict[str, int] = {}
+    for text in limits:
+        name, colon, count = text.partition(":")
+        if not LIMIT.fullmatch(name) or (colon and not (count.isascii() and count.isdigit())):
+            raise UsageError(f"limit '{text}': write a name, or name:N to set how many may run at once, as in irods:10")
+        if colon:
+            out[name] = int(count)
+    return out
+
+
+def dependencies(options: Options) -> Iterator[Dependency]:
+    """What the batch waits for."""
+    for target in options.after:
+        yield Dependency(dependency_word(target), "success")
+    for target in options.after_any:
+        yield Dependency(dependency_word(target), "any")
+    for target in options.after_failure:
+        yield Dependency(dependency_word(target), "failure")
+
+
+def dependency_word(target: str | int) -> str:
+    """The word of a selector that names jobs, not states."""
+    word = str(target)
+    if parse_selector([word]).states:
+        raise UsageError(f"'{word}': wait for a batch 7, a job 7.12, a range 7.1-99 or a name @align, not for a state")
+    return word
+
+
+def moment(given: str | float | None) -> float | None:
+    """Seconds since 1970 from `HH:MM` (the next), an ISO date and time, or `+2h`."""
+    if given is None or isinstance(given, int | float):
+        return given
+    word = given.strip()
+    if word.startswith("+"):
+        return time.time() + parse_duration(word[1:])
+    import datetime
+
+    now = datetime.datetime.now()
+    try:
+        if len(word) <= 5 and ":" in word:
+            clock = datetime.time.fromisoformat(word.zfill(5))
+            when = datetime.datetime.combine(now.date(), clock)
+            return (when if when > now else when + datetime.timedelta(days=1)).timestamp()
+        return datetime.datetime.fromisoformat(word).timestamp()
+    except ValueError:
+        raise UsageError(f"'{given}' is not a time: write 22:30, 2030-01-31T22:30 or +2h") from None
+
+
+def array_numbers(given: str | range | Iterable[int]) -> tuple[tuple[tuple[int, int, int], ...], int | None]:
+    """Ranges (first, last, step) and the `%N` of an array: `1-1000:2%50`, `1-5,9,20-30:5`, a `range` or numbers."""
+    if isinstance(given, range):
+        if not given or given.step < 1:
+            raise UsageError("array: an ascending range with at least one number is needed")
+        return ((given[0], given[-1], given.step),), None
+    if not isinstance(given, str):
+        return runs_of(sorted(set(given))), None
+    body, percent, most = given.partition("%")
+    if percent and not (most.isascii() and most.isdigit()):
+        raise UsageError(f"array '{given}': after % comes how many may run at once, as in 1-1000%50")
+    ranges = []
+    for part in body.split(","):
+        span, colon, step = part.strip().partition(":")
+        first, dash, last = span.partition("-")
+        numbers = (first, last if dash else first, step if colon else "1")
+        good = all(number.isascii() and number.isdigit() and len(number) <= 18 for number in numbers)
+        if not good or int(numbers[1]) < int(numbers[0]) or int(numbers[2]) < 1:
+            raise UsageError(
+                f"array '{given}': write 1-1000, 1-1000:2 (every second), 1-5,9,20-30, and %50 for at most 50 at once"
+            )
+        ranges.append((int(numbers[0]), int(numbers[1]), int(numbers[2])))
+    return tuple(sorted(ranges)), int(most) if percent else None
+
+
+def runs_of(numbers: Sequence[int]) -> tuple[tuple[int, int, int], ...]:
+    """Ascending numbers as ranges."""
+    out: list[tuple[int, int, int]] = []
+    for number in numbers:
+        if out and out[-1][1] == number - 1:
+            out[-1] = (out[-1][0], number, 1)
+        else:
+            out.append((number, number, 1))
+    return tuple(out)

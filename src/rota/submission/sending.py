@@ -1,0 +1,29 @@
+"""Sending a Submission over a connection."""
+
+from collections.abc import Callable
+from typing import Any
+
+from rota.submission.build import Submission
+from rota.wire.client import Connection
+
+__all__ = ["IN_FLIGHT", "send"]
+
+IN_FLIGHT = 8
+"""Requests sent ahead of their answers."""
+
+
+def send(
+    connection: Connection, submission: Submission, before_submit: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
+    """Send all requests without waiting for each answer; the answer to the last, which is the `submit`."""
+    flying: list[int] = []
+    for request in submission.requests():
+        op = request.pop("op")
+        if op == "submit":
+            before_submit()
+        flying.append(connection.post(op, **request))
+        if len(flying) > IN_FLIGHT:
+            connection.collect(flying.pop(0))
+    for number in flying[:-1]:
+        connection.collect(number)
+    return connection.collect(flying[-1])

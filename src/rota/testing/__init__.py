@@ -1,0 +1,1 @@
+"""Public exams for drivers, stores and policies."""

@@ -1,0 +1,1 @@
+"""Frames, messages, authentication, server and client."""

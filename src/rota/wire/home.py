@@ -1,0 +1,110 @@
+"""The names under `$ROTA_HOME` that both ends of the wire know, and how a long path to the socket is shortened.
+
+Imported by every start of the command line: keep it light.
+"""
+
+import os
+
+from rota.model.errors import DeniedError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = ["CLIENT", "SocketPath", "default_home", "private_directory", "read_private", "write_private"]
+
+SOCKET = "manager.sock"
+NOTICE = "manager.json"
+TLS = "tls"
+CA = "ca.pem"
+TOKENS = "tokens"
+CLIENT = "client"
+"""The name of the token that clients prove over TLS. No allocation may be called so."""
+
+MAX_SOCKET_PATH = 100
+"""Bytes. The kernel takes 107 on Linux and 103 elsewhere."""
+
+
+def default_home() -> str:
+    """`$ROTA_HOME`, or `~/.rota`: always absolute."""
+    return os.path.abspath(os.environ.get("ROTA_HOME") or os.path.expanduser("~/.rota"))
+
+
+def absolute(home: "str | None") -> str:
+    """This home, or the default one."""
+    return os.path.abspath(home) if home else default_home()
+
+
+class SocketPath:
+    """A name for a socket in a directory that is short enough to bind or connect to, valid inside the `with`.
+
+    Where the real path is too long, the name goes through a descriptor of the directory, which Linux shows under /proc.
+    """
+
+    __slots__ = ("_fd", "_home")
+
+    def __init__(self, home: str) -> None:
+        self._home = home
+        self._fd = -1
+
+    def __enter__(self) -> str:
+        path = os.path.join(self._home, SOCKET)
+        if len(os.fsencode(path)) <= MAX_SOCKET_PATH:
+            return path
+        if not os.path.isdir("/proc/self/fd"):
+            raise OSError(36, f"path is longer than {MAX_SOCKET_PATH} bytes; set ROTA_HOME to a shorter one", path)
+        self._fd = os.open(self._home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return f"/proc/self/fd/{self._fd}/{SOCKET}"
+
+    def __exit__(
+        self, kind: "type[BaseException] | None", error: "BaseException | None", trace: "TracebackType | None"
+    ) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def write_private(path: str, data: bytes) -> None:
+    """Put a file with mode 0600 in place, whole or not at all, following no link."""
+    new = f"{path}.new-{os.getpid()}-{os.urandom(4).hex()}"
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(fd)
+        os.rename(new, path)
+    except BaseException:
+        os.unlink(new)
+        raise
+
+
+def read_private(path: str) -> bytes:
+    """Read a secret, unless somebody else could have read or written it."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as file:
+        status = os.fstat(fd)
+        if status.st_uid != os.getuid() or status.st_mode & 0o177077 != 0o100000:
+            raise DeniedError(f"{path} must be a file of yours with mode 0600; remove it and start the manager again")
+        return file.read(65_536)
+
+
+def private_directory(path: str) -> None:
+    """Make sure that a directory exists, is ours, is not a link, and that nobody else can enter it."""
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        pass
+    status = os.lstat(path)
+    if status.st_mode & 0o170000 == 0o120000:
+        raise DeniedError(f"{path} is a symbolic link; use the directory itself")
+    if status.st_mode & 0o170000 != 0o040000:
+        raise DeniedError(f"{path} is not a directory")
+    if status.st_uid != os.getuid():
+        raise DeniedError(
+            f"{path} belongs to uid {status.st_uid}, not to you (uid {os.getuid()}); choose another ROTA_HOME"
+        )
+    if status.st_mode & 0o077:
+        raise DeniedError(
+            f"{path} can be entered by others (mode {status.st_mode & 0o7777:04o}); run: chmod 700 {path}"
+        )

@@ -1,0 +1,349 @@
+"""What clients and runners say to the manager, as types. The same contract as docs/protocol.md.
+
+Decoding a request takes two steps: `decode_client` reads only its number and its op, `decode_ask` its arguments, so
+that a wrong argument is answered with the request's number. Whatever the bytes, nothing but ProtocolError comes out.
+"""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from rota.model.errors import ProtocolError
+
+__all__ = [
+    "OPS",
+    "VERSION",
+    "Ask",
+    "Bye",
+    "Greet",
+    "Hello",
+    "Report",
+    "Touch",
+    "decode_ask",
+    "decode_client",
+    "decode_greeting",
+    "decode_runner",
+    "encode",
+]
+
+VERSION = 1
+
+# The bounds stop a hostile or broken runner from planting absurd figures; they are far beyond any real machine.
+_LONG = 1 << 53
+_MEMORY = 1 << 50
+_DISK = 1 << 60
+
+Count = Annotated[int, Meta(ge=0, le=_LONG)]
+Number = Annotated[int, Meta(ge=0, le=1 << 31)]
+Bytes = Annotated[int, Meta(ge=0, le=_MEMORY)]
+Wall = Annotated[float, Meta(ge=0.0, le=1e11)]
+Cpu = Annotated[float, Meta(ge=0.0, le=1e10)]
+Clock = Annotated[float, Meta(ge=-1e15, le=1e15)]
+Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
+
+Word = Annotated[str, Meta(max_length=4096)]
+Line = Annotated[str, Meta(max_length=255, pattern=r"^[^\x00-\x1f\x7f]*\Z")]
+Path = Annotated[str, Meta(max_length=4096, pattern=r"^[^\x00-\x1f\x7f]*\Z")]
+Name = Annotated[str, Meta(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]*\Z")]
+Hex = Annotated[str, Meta(max_length=128, pattern=r"^[0-9A-Za-z_-]+\Z")]
+Reason = Annotated[str, Meta(max_length=64, pattern=r"^[a-z-]+\Z")]
+Note = Annotated[str, Meta(max_length=10_000)]
+File = Annotated[str, Meta(max_length=255, pattern=r"(?a)^(?:[\w:=+,-][\w.:=+,-]*(?:/[\w:=+,-][\w.:=+,-]*)*)?\Z")]
+"""A file below the runner's output directory. No component begins with a dot, so none leads out of it."""
+
+Ref = tuple[Count, Count, Number]
+"""batch, index, attempt"""
+StartedRow = tuple[Count, Count, Number, Wall, Count]
+"""batch, index, attempt, wall clock, pid"""
+Output = tuple[File | None, Count, Count, Count, File | None, Count, Count, Count]
+"""file, offset, length, dropped: of stdout, then of stderr"""
+ExitCode = Annotated[int, Meta(ge=0, le=255)]
+Signal = Annotated[int, Meta(ge=1, le=127)]
+EndedRow = tuple[
+    Count,
+    Count,
+    Number,
+    ExitCode | None,
+    Signal | None,
+    Reason | None,
+    Wall,
+    Wall,
+    Cpu,
+    Bytes,
+    Output | None,
+    Note | None,
+]
+"""batch, index, attempt, exit code, signal, reason, started, ended, CPU seconds, peak memory bytes, output, note"""
+DisclaimedRow = tuple[Count, Count, Number, Note]
+"""batch, index, attempt, why"""
+LiveRow = tuple[Count, Count, Number, Cpu, Bytes]
+"""batch, index, attempt, CPU seconds, current memory bytes"""
+
+
+# Greetings
+
+
+class Hello(Struct, tag_field="t", tag="hello"):
+    """The greeting of a client. `proof` over TLS only."""
+
+    version: int
+    proof: Hex | None = None
+
+
+class Greet(Struct, tag_field="t", tag="greet"):
+    """The greeting of a runner. `held` has no default: to leave it out would give all its jobs to others."""
+
+    version: int
+    runner: Name
+    connect: Count
+    clock: Clock
+    host: Line
+    pid: Count
+    cores: Annotated[int, Meta(ge=0, le=1_000_000_000)]
+    memory: Bytes
+    output: Path
+    held: Annotated[list[Ref], Meta(max_length=100_000)]
+    allocation: Name | None = None
+    disk: Annotated[int, Meta(ge=0, le=_DISK)] = 0
+    gpus: Annotated[int, Meta(ge=0, le=100_000)] = 0
+    tags: Annotated[list[Line], Meta(max_length=1_000)] = []
+    until_s: Seconds | None = None
+    proof: Hex | None = None
+
+
+# What a runner says after its greeting
+
+
+class Report(Struct, tag_field="t", tag="report"):
+    """What happened to attempts. Repeated until acknowledged."""
+
+    session: Count
+    seq: Count
+    got: Count
+    clock: Clock
+    started: Annotated[list[StartedRow], Meta(max_length=100_000)] = []
+    ended: Annotated[list[EndedRow], Meta(max_length=100_000)] = []
+    disclaimed: Annotated[list[DisclaimedRow], Meta(max_length=100_000)] = []
+
+
+class Touch(Struct, tag_field="t", tag="touch"):
+    """The runner lives."""
+
+    session: Count
+    got: Count
+    clock: Clock
+    held: Annotated[list[Ref], Meta(max_length=100_000)]
+    live: Annotated[list[LiveRow], Meta(max_length=100_000)] = []
+
+
+class Bye(Struct, tag_field="t", tag="bye"):
+    """The runner holds nothing, everything is acknowledged, and it exits."""
+
+    session: Count
+    reason: Note = ""
+
+
+# What a client says after its greeting
+
+
+class Ask(Struct, tag_field="t", tag="ask"):
+    """The head of any request."""
+
+    id: Count
+    op: Annotated[str, Meta(max_length=32)]
+
+
+Selector = Annotated[list[Word], Meta(max_length=10_000)]
+Cursor = Annotated[str, Meta(max_length=200)] | int | None
+_NULL = Raw(b"null")
+
+
+class Nothing(Struct):
+    """Arguments of ops that have none."""
+
+
+class Select(Struct):
+    """Arguments of `status`, `count`, `follow`."""
+
+    sel: Selector = []
+
+
+class Stage(Struct):
+    """Arguments of `stage`. `values` is decoded by the manager, when it wants to."""
+
+    stage: Hex
+    first: Count
+    values: Raw
+    templates: list[Number] | None = None
+
+
+class Submit(Struct):
+    """Arguments of `submit`. `batch` is a BatchSpec, `values` a list or null: both decoded by the manager."""
+
+    key: Hex
+    batch: Raw
+    values: Raw = _NULL
+    stage: Hex | None = None
+    env: dict[str, str] | None = None
+    limits: dict[str, int] | None = None
+    """Named limits to set (`--limit irods:10`)."""
+    templates: list[Number] | None = None
+    """Which template each of `values` has."""
+
+
+class Jobs(Struct):
+    """Arguments of `jobs`."""
+
+    sel: Selector = []
+    after: Cursor = None
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 1_000
+    newest: bool = False
+
+
+class History(Struct):
+    """Arguments of `history`."""
+
+    sel: Selector = []
+    after: Cursor = None
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 1_000
+
+
+class Explain(Struct):
+    """Arguments of `explain`."""
+
+    job: Word
+
+
+class Log(Struct):
+    """Arguments of `log`."""
+
+    job: Word
+    attempt: Number | None = None
+    stream: Literal["stdout", "stderr"] = "stdout"
+    offset: Count = 0
+    limit: Annotated[int, Meta(ge=1, le=1 << 20)] = 1 << 20
+
+
+class Wait(Struct):
+    """Arguments of `wait`."""
+
+    sel: Selector = []
+    timeout_s: Seconds | None = None
+
+
+class Summary(Struct):
+    """Arguments of `summary`."""
+
+    batch: Count
+    failures: Annotated[int, Meta(ge=0, le=1_000)] = 10
+    slowest: Annotated[int, Meta(ge=0, le=1_000)] = 0
+
+
+class Change(Struct):
+    """Arguments of `release`, `remove`, `retry`."""
+
+    sel: Selector = []
+    all: bool = False
+    dry_run: bool = False
+
+
+class Kill(Change):
+    """Arguments of `kill`."""
+
+    confirm_dead: bool = False
+
+
+class Hold(Change):
+    """Arguments of `hold`."""
+
+    stop: bool = False
+
+
+class Down(Struct):
+    """Arguments of `down`."""
+
+    kill: bool = False
+
+
+OPS: dict[str, type[Struct]] = {
+    "ping": Nothing,
+    "stage": Stage,
+    "submit": Submit,
+    "status": Select,
+    "jobs": Jobs,
+    "count": Select,
+    "explain": Explain,
+    "history": History,
+    "log": Log,
+    "wait": Wait,
+    "follow": Select,
+    "summary": Summary,
+    "kill": Kill,
+    "hold": Hold,
+    "release": Change,
+    "remove": Change,
+    "retry": Change,
+    "pause": Nothing,
+    "resume": Nothing,
+    "drain": Nothing,
+    "down": Down,
+    "sites": Nothing,
+    "runners": Nothing,
+    "allocations": Nothing,
+}
+"""Every op and the type of its arguments."""
+
+
+_GREETING: msgspec.json.Decoder[Hello | Greet] = msgspec.json.Decoder(Hello | Greet)
+_RUNNER: msgspec.json.Decoder[Report | Touch | Bye] = msgspec.json.Decoder(Report | Touch | Bye)
+_ASK: msgspec.json.Decoder[Ask] = msgspec.json.Decoder(Ask)
+_ARGUMENTS: dict[str, msgspec.json.Decoder[Any]] = {op: msgspec.json.Decoder(kind) for op, kind in OPS.items()}
+
+
+def _refusal(what: str, error: Exception) -> ProtocolError:
+    return ProtocolError(f"{what}: {str(error) or type(error).__name__}")
+
+
+# msgspec raises DecodeError (ValidationError is one), RecursionError for deep text, UnicodeDecodeError for bad UTF-8.
+_BAD = (msgspec.MsgspecError, RecursionError, ValueError)
+
+
+def decode_greeting(payload: bytes) -> Hello | Greet:
+    """The first message on a connection."""
+    try:
+        return _GREETING.decode(payload)
+    except _BAD as error:
+        raise _refusal("not a greeting", error) from error
+
+
+def decode_client(payload: bytes) -> Ask:
+    """The head of a request."""
+    try:
+        return _ASK.decode(payload)
+    except _BAD as error:
+        raise _refusal("not a request", error) from error
+
+
+def decode_ask(op: str, payload: bytes) -> Any:
+    """The arguments of a request: the Struct that OPS names for this op."""
+    decoder = _ARGUMENTS.get(op)
+    if decoder is None:
+        raise ProtocolError(f"unknown op {op[:32]!r}")
+    try:
+        return decoder.decode(payload)
+    except _BAD as error:
+        raise _refusal(f"arguments of {op!r}", error) from error
+
+
+def decode_runner(payload: bytes) -> Report | Touch | Bye:
+    """What a runner says after its greeting."""
+    try:
+        return _RUNNER.decode(payload)
+    except _BAD as error:
+        raise _refusal("not a runner's message", error) from error
+
+
+encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
+"""Any message (a dict, or one of the Structs here) as JSON."""

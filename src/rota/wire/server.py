@@ -1,0 +1,219 @@
+"""The manager's two doors: a Unix socket for the same user on this host, TLS for everybody who can prove a token."""
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from rota.model.errors import DeniedError, RefusedError
+from rota.wire import unix
+from rota.wire.auth import CLIENT, RateLimiter, new_nonce, proof_fits
+from rota.wire.messages import Greet, Hello
+from rota.wire.peer import Gate, Handler, Limits, Peer
+
+if TYPE_CHECKING:
+    from rota.wire.certificates import Identity
+
+__all__ = ["Handler", "Limits", "Peer", "Server"]
+
+_BACKLOG = 512
+
+
+class UnixGate:
+    """Lets in our own uid, and nobody else."""
+
+    def __init__(self, server: "Server", uid_of: Callable[[socket.socket], int] = unix.peer_uid) -> None:
+        self._server = server
+        self._uid_of = uid_of
+
+    def arrive(self, peer: Peer, transport: asyncio.Transport) -> None:
+        """Ask the kernel who it is."""
+        self._server.peers.add(peer)
+        uid = self._uid_of(transport.get_extra_info("socket"))
+        if uid != os.getuid():
+            raise DeniedError(f"this manager belongs to uid {os.getuid()}, you are uid {uid}")
+
+    def admit(self, peer: Peer, greeting: Hello | Greet) -> str:
+        """It has been let in already."""
+        if isinstance(greeting, Greet):
+            return f"runner {greeting.runner} of uid {os.getuid()} via unix"
+        return f"uid {os.getuid()} via unix"
+
+    def failed(self, peer: Peer) -> None:
+        """Our own mistakes are not counted."""
+
+    def closed(self, peer: Peer) -> None:
+        """Forget it."""
+        self._server.forget(peer)
+
+
+class TlsGate:
+    """Lets in who proves the token of its allocation, or that of the clients."""
+
+    def __init__(self, server: "Server") -> None:
+        self._server = server
+        self.limiter = RateLimiter()
+        self._ungreeted: dict[str, set[Peer]] = {}
+
+    def open_to(self, address: str) -> bool:
+        """Whether an address may try at all."""
+        if self.limiter.blocked(address, self._server.loop.time()):
+            return False
+        return len(self._ungreeted.get(address, ())) < self._server.limits.ungreeted
+
+    def expect(self, peer: Peer) -> None:
+        """Count a connection that has not greeted yet."""
+        self._server.peers.add(peer)
+        self._ungreeted.setdefault(peer.address, set()).add(peer)
+
+    def arrive(self, peer: Peer, transport: asyncio.Transport) -> None:
+        """Nothing is known yet."""
+
+    def admit(self, peer: Peer, greeting: Hello | Greet) -> str:
+        """Check the proof. A client's token is never good for a runner, nor the other way round."""
+        name = CLIENT if isinstance(greeting, Hello) else greeting.allocation
+        token = None
+        if name is not None and not (isinstance(greeting, Greet) and name == CLIENT):
+            token = self._server.handler.token_for(name)
+        if not proof_fits(greeting.proof, token, peer.nonce or new_nonce(), peer.fingerprint):
+            raise DeniedError("the proof is wrong, or its token unknown or no longer valid")
+        self._greeted(peer)
+        return f"client via {peer.address}" if isinstance(greeting, Hello) else f"allocation {name} via {peer.address}"
+
+    def failed(self, peer: Peer) -> None:
+        """Count it."""
+        self.limiter.failed(peer.address, self._server.loop.time())
+
+    def closed(self, peer: Peer) -> None:
+        """Forget it."""
+        self._greeted(peer)
+        self._server.forget(peer)
+
+    def _greeted(self, peer: Peer) -> None:
+        waiting = self._ungreeted.get(peer.address)
+        if waiting is not None:
+            waiting.discard(peer)
+            if not waiting:
+                del self._ungreeted[peer.address]
+
+
+class _Door(asyncio.Protocol):
+    """A TCP connection before it is encrypted: turned away here, if at all, before that costs anything."""
+
+    def __init__(self, server: "Server", gate: TlsGate) -> None:
+        self._server = server
+        self._gate = gate
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast(asyncio.Transport, transport)
+        address = str((transport.get_extra_info("peername") or ("unknown",))[0]).removeprefix("::ffff:")
+        identity = self._server.identity
+        if identity is None or not self._gate.open_to(address):
+            transport.abort()
+            return
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer = Peer(self._server.handler, self._gate, self._server.limits, address, new_nonce(), identity.fingerprint)
+        self._gate.expect(peer)
+        task = self._server.loop.create_task(self._secure(transport, peer, identity.context))
+        self._server.handshakes.add(task)
+        task.add_done_callback(self._server.handshakes.discard)
+
+    async def _secure(self, raw: asyncio.Transport, peer: Peer, context: ssl.SSLContext) -> None:
+        limits = self._server.limits
+        secured: asyncio.Transport | None = None
+        try:
+            secured = await self._server.loop.start_tls(
+                raw,
+                peer,
+                context,
+                server_side=True,
+                ssl_handshake_timeout=limits.greeting_s,
+                ssl_shutdown_timeout=limits.closing_s,
+            )
+        except (ssl.SSLError, ConnectionAbortedError):  # no TLS we want, or too slow
+            self._gate.failed(peer)
+        except OSError:
+            pass
+        except asyncio.CancelledError:  # the server closes
+            raw.abort()
+            self._gate.closed(peer)
+            raise
+        if secured is None or peer.lost:
+            raw.abort()
+            self._gate.closed(peer)
+            if peer.lost and secured is not None:
+                self._gate.failed(peer)
+            return
+        peer.connection_made(secured)
+
+
+class Server:
+    """Listens, checks who comes, and hands what they say to the handler."""
+
+    def __init__(self, handler: Handler, limits: Limits | None = None) -> None:
+        self.handler = handler
+        self.limits = limits or Limits()
+        self.loop = asyncio.get_running_loop()
+        self.peers: set[Peer] = set()
+        """Every open connection, greeted or not."""
+        self.handshakes: set[asyncio.Task[None]] = set()
+        self.identity: Identity | None = None
+        """Assign a renewed one at any time: new connections see it."""
+        self._home: str | None = None
+        self._listeners: list[asyncio.Server] = []
+        self._empty: asyncio.Event | None = None
+
+    async def listen_unix(self, home: str, uid_of: Callable[[socket.socket], int] = unix.peer_uid) -> None:
+        """Open the Unix socket in `home`. The caller holds the lock of that home."""
+        sock = unix.bind(home)
+        gate: Gate = UnixGate(self, uid_of)
+        make = lambda: Peer(self.handler, gate, self.limits, "unix")  # noqa: E731
+        self._listeners.append(await self.loop.create_unix_server(make, sock=sock, backlog=_BACKLOG))
+        self._home = home
+
+    async def listen_tls(self, identity: "Identity", host: str | None = None, port: int = 0) -> int:
+        """Open a TLS port (0: any that is free) on all addresses, or on one; returns the port."""
+        self.identity = identity
+        gate = TlsGate(self)
+        sock = _bind_tcp(host, port)
+        self._listeners.append(await self.loop.create_server(lambda: _Door(self, gate), sock=sock, backlog=_BACKLOG))
+        return int(sock.getsockname()[1])
+
+    async def close(self) -> None:
+        """Stop listening, send what is waiting, close every connection."""
+        for listener in self._listeners:
+            listener.close()
+        if self._home is not None:
+            unix.unbind(self._home)
+            self._home = None
+        for task in self.handshakes:
+            task.cancel()
+        for peer in list(self.peers):
+            peer.close()
+        if self.peers:
+            self._empty = asyncio.Event()
+            try:
+                await asyncio.wait_for(self._empty.wait(), self.limits.closing_s + 1)
+            except TimeoutError:
+                pass
+
+    def forget(self, peer: Peer) -> None:
+        """A connection is over."""
+        self.peers.discard(peer)
+        if self._empty is not None and not self.peers:
+            self._empty.set()
+
+
+def _bind_tcp(host: str | None, port: int) -> socket.socket:
+    """One socket for IPv4 and IPv6 where the system can, so that one free port serves both."""
+    try:
+        if host is None and socket.has_dualstack_ipv6():
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+        family = socket.AF_INET6 if host and ":" in host else socket.AF_INET
+        return socket.create_server((host or "", port), family=family)
+    except OSError as error:
+        raise RefusedError(
+            f"cannot listen on {host or 'any address'}, port {port}: {error.strerror or error}"
+        ) from error

@@ -1,0 +1,307 @@
+"""A real runner whose manager goes away, comes back, misbehaves or sends it home."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, os.path.dirname(__file__))
+
+from fake_manager import SPEC, FakeManager
+
+
+@pytest.fixture
+def manager(tmp_path):
+    found = FakeManager(tmp_path)
+    try:
+        found.accept()
+        yield found
+    finally:
+        found.close()
+
+
+def lease(manager, key, command, slots=2, **spec):
+    manager.lease([["s", "l%d" % manager.n, *key, command, None]], {"l%d" % manager.n: {**SPEC, **spec}}, [["s", slots]])
+
+
+def wait_for(path: Path, timeout_s: float = 10) -> str:
+    deadline = time.monotonic() + timeout_s
+    while not path.exists() or not path.read_text().strip():
+        assert time.monotonic() < deadline, f"{path} did not appear"
+        time.sleep(0.02)
+    return path.read_text()
+
+
+def test_starts_are_told_for_jobs_that_last_and_not_for_short_ones(manager):
+    manager.run(["true"])
+    assert not manager.started
+    manager.run(["sleep", "0.3"])
+    ((_, row),) = manager.started.items()
+    assert row[4] > 1 and abs(row[3] - time.time()) < 10
+
+
+def test_the_manager_goes_away_and_comes_back_and_nothing_is_run_again(manager, tmp_path):
+    script = f"echo ran >> {tmp_path}/runs; sleep 0.3; echo done"
+    for index in (1, 2, 3, 4):
+        lease(manager, (7, index, 1), script, slots=1)
+    wait_for(tmp_path / "runs")
+    manager.hang_up(stop_listening=True)
+    time.sleep(1.5)
+    manager.listen()
+    greet = manager.accept()
+    assert greet["connect"] > 1 and sorted(greet["held"]) == [[7, index, 1] for index in (1, 2, 3, 4)]
+    manager.pump(lambda: len(manager.ended) == 4)
+    assert (tmp_path / "runs").read_text() == "ran\n" * 4
+    assert all(row[3] == 0 and manager.stream(row) == b"done\n" for row in manager.ended.values())
+
+
+def test_reports_that_were_not_acknowledged_are_repeated_in_the_next_session(manager):
+    manager.acking = False
+    manager.run(["true"])
+    manager.hang_up()
+    manager.acking = True
+    assert manager.accept()["held"] == [[7, 1, 1]]
+    manager.pump(lambda: manager.repeats == 1)
+    manager.hang_up()
+    assert manager.accept()["held"] == []
+
+
+def test_reports_are_repeated_after_5_s(manager):
+    manager.acking = False
+    manager.run(["true"])
+    begin = time.monotonic()
+    manager.acking = True
+    manager.pump(lambda: manager.repeats == 1)
+    assert 4 < time.monotonic() - begin < 7
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        struct.pack(">I", 0),
+        struct.pack(">I", 5 << 20),
+        struct.pack(">I", 4) + b"nope",
+        struct.pack(">I", 2) + b"[]",
+        struct.pack(">I", 4) + b"\xff\xfe\xfd\xfc",
+        struct.pack(">I", 200_000) + b"[" * 200_000,
+        struct.pack(">I", 13) + b'{"t":"lease"}',
+        struct.pack(">I", 27) + b'{"t":"kill","jobs":[["a"]]}',
+    ],
+    ids=["empty", "too long", "no JSON", "no object", "no UTF-8", "deep", "bad lease", "bad kill"],
+)
+def test_garbage_ends_the_connection_and_nothing_else(manager, garbage):
+    lease(manager, (7, 1, 1), ["sleep", "0.8"])
+    if garbage.endswith(b'{"t":"lease"}'):
+        garbage = json.dumps({"t": "lease", "session": manager.session, "n": 2}).encode()
+        garbage = struct.pack(">I", len(garbage)) + garbage
+    manager.connection.sendall(garbage)
+    with pytest.raises(ConnectionError):
+        while True:
+            manager.read(5)
+    manager.connection.close()
+    assert manager.accept()["held"] == [[7, 1, 1]]
+    manager.pump(lambda: manager.ended)
+    assert manager.ended[(7, 1, 1)][3] == 0
+
+
+def test_drain_and_bye(manager):
+    lease(manager, (7, 1, 1), ["sleep", "0.3"])
+    manager.send({"t": "drain"})
+    manager.pump(lambda: manager.said_bye)
+    assert manager.ended[(7, 1, 1)][3] == 0
+    assert manager.process.wait(5) == 0
+    assert not list(manager.output.glob("lane-*")), "scratch files were left behind"
+
+
+def test_expired_ends_what_runs_and_exits(manager, tmp_path):
+    lease(manager, (7, 1, 1), f"echo $$ > {tmp_path}/pid; sleep 60")
+    pid = int(wait_for(tmp_path / "pid"))
+    manager.hang_up()
+    greet = manager.accept(welcome=False)
+    manager.send({"t": "expired", "connect": greet["connect"], "reason": "given up"})
+    manager.pump(lambda: manager.ended)
+    assert manager.ended[(7, 1, 1)][5] == "killed"
+    assert manager.process.wait(5) == 0
+    assert not os.path.exists(f"/proc/{pid}")
+
+
+def test_a_refused_runner_lets_its_jobs_end_and_spools_their_results(manager):
+    lease(manager, (7, 1, 1), "sleep 0.5; echo x")
+    manager.hang_up()
+    manager.accept(welcome=False)
+    manager.send({"t": "error", "code": "version", "message": "too old"})
+    assert manager.process.wait(5) == 1
+    spooled = json.loads((manager.output / "unsent.json").read_text())
+    assert [row[:6] for row in spooled["ended"]] == [[7, 1, 1, 0, None, None]]
+
+
+def test_sigterm_ends_jobs_reports_and_exits(manager, tmp_path):
+    lease(manager, (7, 1, 1), f"echo $$ > {tmp_path}/pid; sleep 60", slots=1)
+    lease(manager, (7, 2, 1), ["true"], slots=1)
+    pid = int(wait_for(tmp_path / "pid"))
+    manager.process.send_signal(signal.SIGTERM)
+    manager.pump(lambda: manager.said_bye)
+    assert manager.ended[(7, 1, 1)][4:6] == [15, "runner-stopped"]
+    assert manager.disclaimed == {(7, 2, 1): "runner-stopped"}
+    assert manager.process.wait(5) == 0 and not os.path.exists(f"/proc/{pid}")
+    assert not (manager.output / "unsent.json").exists()
+
+
+def test_sigterm_without_a_manager_spools_and_the_next_runner_delivers(manager, tmp_path):
+    lease(manager, (7, 1, 1), f"echo $$ > {tmp_path}/pid; sleep 60")
+    wait_for(tmp_path / "pid")
+    manager.hang_up(stop_listening=True)
+    manager.process.send_signal(signal.SIGTERM)
+    assert manager.process.wait(8) == 0
+    spooled = json.loads((manager.output / "unsent.json").read_text())
+    assert spooled["ended"][0][5] == "runner-stopped"
+    manager.listen()
+    manager.spawn()
+    assert manager.accept()["held"] == [[7, 1, 1]]
+    manager.pump(lambda: manager.ended)
+    deadline = time.monotonic() + 5
+    while (manager.output / "unsent.json").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_sigterm_with_a_silent_manager_spools_after_some_seconds(manager):
+    manager.acking = False
+    manager.run(["true"])
+    manager.process.send_signal(signal.SIGTERM)
+    assert manager.process.wait(10) == 0
+    assert (manager.output / "unsent.json").stat().st_mode & 0o077 == 0
+
+
+def test_sigint_is_left_to_the_manager(manager):
+    lease(manager, (7, 1, 1), ["sleep", "0.4"])
+    manager.process.send_signal(signal.SIGINT)
+    manager.pump(lambda: manager.ended)
+    assert manager.ended[(7, 1, 1)][3] == 0 and manager.process.poll() is None
+
+
+def test_a_runner_without_manager_and_work_leaves_after_its_linger(tmp_path):
+    manager = FakeManager(tmp_path)
+    try:
+        manager.settings["linger_s"] = 1
+        manager.accept()
+        manager.hang_up(stop_listening=True)
+        assert manager.process.wait(5) == 0
+    finally:
+        manager.close()
+
+
+def test_touches_carry_what_is_held_and_measured(tmp_path):
+    manager = FakeManager(tmp_path)
+    try:
+        manager.settings["touch_s"] = 0.3
+        manager.accept()
+        lease(manager, (7, 1, 1), ["sleep", "30"])
+        manager.pump(lambda: any(touch.get("live") for touch in manager.touches))
+        touch = next(touch for touch in manager.touches if touch.get("live"))
+        assert touch["held"] == [[7, 1, 1]] and touch["got"] == 1 and touch["live"][0][:3] == [7, 1, 1]
+        assert touch["live"][0][4] > 10_000
+    finally:
+        manager.close()
+
+
+def test_a_slow_manager_does_not_keep_jobs_from_being_reaped(manager, tmp_path):
+    """It stops reading while far more is reported than the socket can hold."""
+    jobs = [["s", "q", 7, index, 1, ["no-such-command-" + "x" * 800], None] for index in range(1500)]
+    jobs.append(["s", "q", 8, 1, 1, f"echo $$ > {tmp_path}/pid", None])
+    manager.acking = False
+    manager.lease(jobs, {"q": SPEC}, [["s", 2]])
+    pid = int(wait_for(tmp_path / "pid"))
+    deadline = time.monotonic() + 5
+    while os.path.exists(f"/proc/{pid}"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    manager.acking = True
+    manager.pump(lambda: len(manager.ended) == 1501)
+
+
+@pytest.mark.parametrize("version", ["3.8.18", "3.13.0"])
+def test_other_pythons(tmp_path, version):
+    python = Path.home() / ".pyenv" / "versions" / version / "bin" / "python3"
+    if not python.exists():
+        pytest.skip("no such Python here")
+    manager = FakeManager(tmp_path, python=str(python))
+    try:
+        manager.accept()
+        one, two = manager.run("echo $ROTA_JOB", "sleep 0.7")
+        assert manager.stream(one) == b"7.1\n" and two[3] == 0
+        lease(manager, (9, 1, 1), "sleep 30")
+        manager.pump(lambda: (9, 1, 1) in manager.started)
+        manager.send({"t": "kill", "session": manager.session, "jobs": [[9, 1, 1]], "grace_s": 1})
+        manager.pump(lambda: (9, 1, 1) in manager.ended)
+        assert manager.ended[(9, 1, 1)][5] == "killed"
+    finally:
+        manager.close()
+
+
+def test_usage_errors(tmp_path):
+    def run(*words):
+        return subprocess.run([sys.executable, "-m", "rota.runner", *words], capture_output=True, text=True, timeout=20)
+
+    assert run("--help").returncode == 0
+    loose = tmp_path / "token"
+    loose.write_text("secret")
+    loose.chmod(0o644)
+    for words in ([], ["--nonsense", "1"], ["--connect"], ["--connect", "ftp:x", "--output", "/tmp/x"], ["--connect", "tls:h:1", "--output", "x"],
+                  ["--connect", "unix:x", "--output", "x", "--cores", "two"], ["--connect", "tls:h:1", "--output", "x", "--ca", "x", "--token-file", str(loose)]):
+        done = run(*words)
+        assert done.returncode == 2 and "usage" in done.stderr and "secret" not in done.stderr
+
+
+def certificate(directory: Path) -> None:
+    words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=rota"
+    subprocess.run(["openssl", *words.split()], cwd=directory, check=True, capture_output=True)
+
+
+@pytest.mark.skipif(not any((Path(d) / "openssl").exists() for d in os.get_exec_path()), reason="openssl is needed to make a certificate")
+def test_tls_proves_the_token_and_no_job_can_see_it(tmp_path):
+    import hashlib
+    import hmac
+
+    certificate(tmp_path)
+    token = b"canary-5f2d"
+    (tmp_path / "token").write_bytes(token + b"\n")
+    (tmp_path / "token").chmod(0o600)
+    listener = socket.create_server(("127.0.0.1", 0))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    target = f"tls:127.0.0.1:{listener.getsockname()[1]}"
+    arguments = ("--connect", target, "--ca", str(tmp_path / "cert.pem"), "--token-file", str(tmp_path / "token"), "--allocation", "a1")
+    manager = FakeManager(tmp_path, arguments=arguments)
+    try:
+        listener.settimeout(10)
+        plain, _ = listener.accept()
+        manager.connection = context.wrap_socket(plain, server_side=True)
+        manager.send({"t": "challenge", "nonce": "abc123"})
+        (greet,) = manager.read(10)
+        fingerprint = hashlib.sha256(ssl.PEM_cert_to_DER_cert((tmp_path / "cert.pem").read_text())).hexdigest()
+        assert greet["proof"] == hmac.new(token, f"abc123:{fingerprint}".encode(), hashlib.sha256).hexdigest()
+        assert greet["allocation"] == "a1"
+        manager.session, manager.clock = 1, greet["clock"]
+        manager.send({"t": "welcome", "version": 1, "connect": 1, "session": 1, **manager.settings})
+        (row,) = manager.run("cat /proc/$PPID/cmdline /proc/$PPID/environ /proc/self/environ; ls -l /proc/self/fd", env=None)
+        assert row[3] == 0 and token not in manager.stream(row) and b"socket:" not in manager.stream(row)
+        big = "x" * 100_000
+        (row,) = manager.run(f"echo {big} | wc -c")
+        assert manager.stream(row) == b"100001\n"
+        for path in tmp_path.rglob("*.log"):
+            assert token not in path.read_bytes()
+    finally:
+        manager.close()
+        listener.close()
