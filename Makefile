@@ -67,8 +67,7 @@ bench: $(DEV)
 
 ## make docs     write the generated parts of the documents anew
 docs: $(DEV)
-	$(BIN)/python -m rota.core.tables > docs/tables.md.new
-	mv docs/tables.md.new docs/tables.md
+	$(BIN)/python tools/make_docs.py
 
 ## make lock     write the lock files after a change of pyproject.toml (needs uv; LOCKFLAGS=--upgrade for newer versions)
 COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

@@ -1,7 +1,7 @@
 """How fast a runner executes `true`, as a share of a C loop of posix_spawn and wait, and the CPU it needs per job.
 
-Run it on a quiet machine: `python bench/runner_rate.py [JOBS] [ROUNDS]`. The manager is the tests' fake one, which keeps 40 leases
-ahead per slot and acknowledges at once, so this is the runner's own limit, not the system's.
+Run it on a quiet machine: `python bench/runner_rate.py [JOBS] [ROUNDS]`. The manager is the tests' fake one, which
+keeps 40 leases ahead per slot and acknowledges at once, so this is the runner's own limit, not the system's.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ def cpu_s(pid: int) -> float:
 
 
 def c_rate(program: Path, jobs: int) -> float:
-    output = subprocess.run([program, str(jobs), str(WIDTH), "/usr/bin/true"], check=True, capture_output=True, text=True)
-    return float(output.stdout)
+    output = subprocess.run(
+        [program, str(jobs), str(WIDTH), "/usr/bin/true"], check=True, capture_output=True, text=True
+    )
+    return float(output.stdout.split()[0])
 
 
 def runner_rate(jobs: int, *arguments: str) -> tuple[float, float]:
@@ -65,11 +67,14 @@ def main() -> None:
         ratios: dict[str, list[float]] = {"none": [], "auto": []}
         for _ in range(rounds):
             c = c_rate(program, jobs)
-            for launcher in ratios:
+            for launcher, values in ratios.items():
                 rate, cpu = runner_rate(jobs, "--launcher", launcher)
-                ratios[launcher].append(rate / c)
-                print(f"launcher {launcher}: {rate:6.0f}/s, C loop {c:6.0f}/s, ratio {rate / c:.2f}; "
-                      f"runner CPU per job {cpu:.0f} µs", flush=True)
+                values.append(rate / c)
+                print(
+                    f"launcher {launcher}: {rate:6.0f}/s, C loop {c:6.0f}/s, ratio {rate / c:.2f}; "
+                    f"runner CPU per job {cpu:.0f} µs",
+                    flush=True,
+                )
         for launcher, values in ratios.items():
             print(f"median ratio, launcher {launcher}: {statistics.median(values):.2f}")
 

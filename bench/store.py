@@ -64,8 +64,9 @@ def commits(store: SqliteStore, seq: int, batch: int, rounds: int, count: int) -
             for one in results:
                 result_row(one)
     total = rounds * count
-    print(f"commit, 6 entries and {count:3} results: {rounds / clock.wall:8,.0f} commits/s {total / clock.wall:9,.0f} "
-          f"results/s   CPU a result {clock.cpu / total * 1e6:5.1f} µs, of it packing {packing.cpu / total * 1e6:4.1f} µs")
+    cpu = f"{clock.cpu / total * 1e6:.1f} µs CPU a result, of it {packing.cpu / total * 1e6:.1f} µs packing"
+    rates = f"{rounds / clock.wall:8,.0f} commits/s {total / clock.wall:9,.0f} results/s"
+    print(f"commit, 6 entries, {count:3} results: {rates}, {cpu}")
     return seq + 6 * rounds
 
 
@@ -73,8 +74,7 @@ def single(store: SqliteStore, seq: int, rounds: int) -> int:
     with timed() as clock:
         for at in range(rounds):
             store.commit(events(seq + at, 1, 0, 3)[:1], [])
-            seq = seq
-    print(f"commit, 1 entry:                     {rounds / clock.wall:8,.0f} commits/s, {clock.wall / rounds * 1e6:.0f} µs each")
+    print(f"commit, 1 entry:                   {rounds / clock.wall:8,.0f} commits/s")
     return seq + rounds
 
 
@@ -89,7 +89,7 @@ def contended(store: SqliteStore, seq: int, rounds: int) -> int:
     thread = threading.Thread(target=spin)
     thread.start()
     try:
-        turns = [(events(seq + at * 6, 1, 0, 40), [result(1, at * 40 + row) for row in range(40)]) for at in range(rounds)]
+        turns = [(events(seq + at * 6, 1, 0, 40), [result(1, at * 40 + n) for n in range(40)]) for at in range(rounds)]
         with timed() as clock:
             for entries, results in turns:
                 store.commit(entries, results)
@@ -103,7 +103,8 @@ def contended(store: SqliteStore, seq: int, rounds: int) -> int:
 def staging(store: SqliteStore, seq: int, batch: int, chunk: int) -> int:
     def lines() -> Iterator[list[str]]:
         for first in range(0, MILLION, chunk):
-            yield [f"python train.py --seed {at} --out /scratch/ann/run/{at:07}.npz" for at in range(first, first + chunk)]
+            places = range(first, first + chunk)
+            yield [f"python train.py --seed {at} --out /scratch/ann/run/{at:07}.npz" for at in places]
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     spent, first, longest = 0.0, 0, 0.0
@@ -118,8 +119,8 @@ def staging(store: SqliteStore, seq: int, batch: int, chunk: int) -> int:
         assert store.staged("s").count == MILLION
         store.commit([Entry(seq, 1.0, "", Submitted(batch, spec, f"k{batch}", 1.0, "s"))], [])
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    print(f"stage {MILLION:,} lines by {chunk:6,}: {spent:.2f} s (longest {longest * 1e3:.0f} ms), submit {clock.wall * 1e3:.1f} ms, "
-          f"{grown:.0f} MB more memory at the peak")
+    stages = f"{spent:.2f} s (longest {longest * 1e3:.0f} ms), submit {clock.wall * 1e3:.1f} ms"
+    print(f"stage {MILLION:,} lines by {chunk:6,}: {stages}, {grown:.0f} MB more memory at the peak")
     return seq + 1
 
 
@@ -165,6 +166,7 @@ def main() -> None:
         store.commit([Entry(1, 1.0, "", Submitted(1, spec, "k1", 1.0))], [])
         seq = staging(store, 2, 2, 4000)
         seq = staging(store, seq, 3, 20_000)
+        seq = single(store, seq, 1000)
         seq = commits(store, seq, 1, 1000, 40)
         seq = commits(store, seq, 2, 1000, 100)
         seq = contended(store, seq, 200)

@@ -1,7 +1,7 @@
 """A disk that loses what was not synced, fails when told to, and can be cut off: an SQLite VFS made with apsw.
 
-Writes go to the real file at once; what stood there before is kept until the next sync, in sectors of 512 bytes. A power
-cut makes a copy of the files in which a random part of the unsynced sectors is the old one.
+Writes go to the real file at once; what stood there before is kept until the next sync, in sectors of 512 bytes. A
+power cut makes a copy of the files in which a random part of the unsynced sectors is the old one.
 """
 
 import os
@@ -95,7 +95,9 @@ class Disk:
 
 def full(kind: str) -> Exception:
     """No space for a write; anything else of the disk works."""
-    return apsw.FullError("no space (on purpose)")
+    error = apsw.FullError("no space (on purpose)")
+    error.extendedresult = apsw.SQLITE_FULL
+    return error
 
 
 def broken(kind: str) -> Exception:

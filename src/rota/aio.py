@@ -14,11 +14,10 @@ from typing import Any, Unpack
 from rota.api import AWAY_S, NOT_REPEATED, PAGE, PIECE, SETTLED, JobFields, Selection, words_of
 from rota.model.errors import BusyError, RotaError
 from rota.submission import JobOptions, Options, Submission, build
+from rota.submission.sending import IN_FLIGHT
 from rota.wire.aclient import AsyncConnection, LostError, NoManagerError
 
 __all__ = ["Batch", "Client", "Job"]
-
-IN_FLIGHT = 8
 
 
 class Job(JobFields):
@@ -155,12 +154,14 @@ class Client:
         flying: list[asyncio.Task[dict[str, Any]]] = []
         try:
             for request in submission.requests():
-                flying.append(asyncio.create_task(connection.ask(request.pop("op"), **request)))
+                op = request.pop("op")
+                if op == "submit":
+                    await asyncio.gather(*flying)
+                    return await connection.ask(op, **request)
+                flying.append(asyncio.create_task(connection.ask(op, **request)))
                 if len(flying) > IN_FLIGHT:
                     await flying.pop(0)
-            for waiting in flying[:-1]:
-                await waiting
-            return await flying[-1]
+            raise AssertionError("a submission ends with a submit")
         finally:
             for waiting in flying:
                 waiting.cancel()

@@ -410,14 +410,19 @@ def end_local(home: str | None, temporary: str | None, owner: int) -> None:
     if os.getpid() != owner:
         return
     if home is not None:
+        pid = 0
         try:
             with Connection.connect(home) as connection:
+                pid = int(connection.manager["pid"])
                 connection.ask("down", kill=True)
                 while True:
                     connection.ask("ping")
                     time.sleep(0.01)
         except RotaError:
             pass
+        deadline = time.monotonic() + AWAY_S
+        while pid and os.path.exists(f"/proc/{pid}") and time.monotonic() < deadline:
+            time.sleep(0.005)
     if temporary is not None:
         import shutil
 

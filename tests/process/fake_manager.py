@@ -22,7 +22,9 @@ SPEC: dict[str, Any] = {"cwd": "/tmp", "env": "e", "set": {}, "cores": 1000}
 class FakeManager:
     """Listens on a Unix socket, starts one runner and talks to it."""
 
-    def __init__(self, directory: Path, python: str = sys.executable, arguments: tuple[str, ...] = (), cores: int = 2) -> None:
+    def __init__(
+        self, directory: Path, python: str = sys.executable, arguments: tuple[str, ...] = (), cores: int = 2
+    ) -> None:
         self.directory = directory
         self.output = directory / "output"
         self.path = directory / "m.sock"
@@ -47,13 +49,23 @@ class FakeManager:
         environ = {**os.environ, "PYTHONPATH": str(SOURCE)}
         environ.pop("PYTHONDONTWRITEBYTECODE", None)
         self.log = (directory / "runner.log").open("ab")
-        words = ["--connect", f"unix:{self.path}", "--output", str(self.output), "--cores", str(cores * 1000), *arguments]
-        self.command = [python, "-m", "rota.runner", *words]
+        words = [
+            "--connect",
+            f"unix:{self.path}",
+            "--output",
+            str(self.output),
+            "--cores",
+            str(cores * 1000),
+            *arguments,
+        ]
+        self.command = [python, "-I", "-S", str(SOURCE / "rota" / "runner" / "__main__.py"), *words]
         self.environ = environ
         self.process = self.spawn()
 
     def spawn(self) -> subprocess.Popen[bytes]:
-        self.process = subprocess.Popen(self.command, env=self.environ, stderr=self.log, stdin=subprocess.DEVNULL, cwd="/")
+        self.process = subprocess.Popen(
+            self.command, env=self.environ, stderr=self.log, stdin=subprocess.DEVNULL, cwd="/"
+        )
         return self.process
 
     def listen(self) -> None:
@@ -104,7 +116,15 @@ class FakeManager:
                     self.session += 1
                     self.n = 0
                     self._sent_specs = set()
-                    self.send({"t": "welcome", "version": 1, "connect": message["connect"], "session": self.session, **self.settings})
+                    self.send(
+                        {
+                            "t": "welcome",
+                            "version": 1,
+                            "connect": message["connect"],
+                            "session": self.session,
+                            **self.settings,
+                        }
+                    )
                 return message
         raise TimeoutError("no greeting")
 
@@ -117,7 +137,9 @@ class FakeManager:
             self.listener.close()
             self.path.unlink()
 
-    def lease(self, jobs: list[list[Any]], specs: dict[str, Any], slots: list[list[Any]], envs: dict[str, Any] | None = None) -> None:
+    def lease(
+        self, jobs: list[list[Any]], specs: dict[str, Any], slots: list[list[Any]], envs: dict[str, Any] | None = None
+    ) -> None:
         self.n += 1
         self.send(
             {
@@ -161,7 +183,9 @@ class FakeManager:
 
     # -- for tests -----------------------------------------------------------------------------------------------
 
-    def run(self, *commands: Any, slots: int = 2, timeout_s: float = 15, batch: int = 7, **spec: Any) -> list[list[Any]]:
+    def run(
+        self, *commands: Any, slots: int = 2, timeout_s: float = 15, batch: int = 7, **spec: Any
+    ) -> list[list[Any]]:
         """Lease these commands, wait for all of them and return their `ended` rows."""
         name = f"{batch}.{self.n}"
         first = 1 + len(self.ended)

@@ -170,7 +170,7 @@ def test_input(manager, tmp_path):
 
 def test_shell_commands_have_pipefail_and_setup(manager, tmp_path):
     (tmp_path / "setup.sh").write_text("export FROM_SETUP='a b'\n")
-    one, two = manager.run("false | true", "true | true; echo \"$0 $#\"")
+    one, two = manager.run("false | true", 'true | true; echo "$0 $#"')
     assert outcome(one) == (1, None, "exit") and outcome(two) == (0, None, None)
     (row,) = manager.run('echo "$FROM_SETUP"', setup=str(tmp_path / "setup.sh"))
     assert manager.stream(row) == b"a b\n"
@@ -370,5 +370,7 @@ def test_a_job_killed_from_outside_is_not_called_out_of_memory(manager, tmp_path
 
 
 def test_cpu_and_times_of_a_busy_job(manager):
-    (row,) = manager.run([sys.executable, "-c", "import time\nend = time.process_time() + 0.4\nwhile time.process_time() < end: pass"])
+    (row,) = manager.run(
+        [sys.executable, "-c", "import time\nend = time.process_time() + 0.4\nwhile time.process_time() < end: pass"]
+    )
     assert 0.35 < row[8] < 1.5 and 0.3 < row[7] - row[6] < 5

@@ -31,7 +31,7 @@ def manager(tmp_path):
 
 
 def lease(manager, key, command, slots=2, **spec):
-    manager.lease([["s", "l%d" % manager.n, *key, command, None]], {"l%d" % manager.n: {**SPEC, **spec}}, [["s", slots]])
+    manager.lease([["s", f"l{manager.n}", *key, command, None]], {f"l{manager.n}": {**SPEC, **spec}}, [["s", slots]])
 
 
 def wait_for(path: Path, timeout_s: float = 10) -> str:
@@ -257,18 +257,29 @@ def test_usage_errors(tmp_path):
     loose = tmp_path / "token"
     loose.write_text("secret")
     loose.chmod(0o644)
-    for words in ([], ["--nonsense", "1"], ["--connect"], ["--connect", "ftp:x", "--output", "/tmp/x"], ["--connect", "tls:h:1", "--output", "x"],
-                  ["--connect", "unix:x", "--output", "x", "--cores", "two"], ["--connect", "tls:h:1", "--output", "x", "--ca", "x", "--token-file", str(loose)]):
+    for words in (
+        [],
+        ["--nonsense", "1"],
+        ["--connect"],
+        ["--connect", "ftp:x", "--output", "/tmp/x"],
+        ["--connect", "tls:h:1", "--output", "x"],
+        ["--connect", "unix:x", "--output", "x", "--cores", "two"],
+        ["--connect", "tls:h:1", "--output", "x", "--ca", "x", "--token-file", str(loose)],
+    ):
         done = run(*words)
         assert done.returncode == 2 and "usage" in done.stderr and "secret" not in done.stderr
 
 
 def certificate(directory: Path) -> None:
-    words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=rota"
+    words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=rota"
+    words += " -keyout key.pem -out cert.pem"
     subprocess.run(["openssl", *words.split()], cwd=directory, check=True, capture_output=True)
 
 
-@pytest.mark.skipif(not any((Path(d) / "openssl").exists() for d in os.get_exec_path()), reason="openssl is needed to make a certificate")
+@pytest.mark.skipif(
+    not any((Path(d) / "openssl").exists() for d in os.get_exec_path()),
+    reason="openssl is needed to make a certificate",
+)
 def test_tls_proves_the_token_and_no_job_can_see_it(tmp_path):
     import hashlib
     import hmac
@@ -282,7 +293,16 @@ def test_tls_proves_the_token_and_no_job_can_see_it(tmp_path):
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
     target = f"tls:127.0.0.1:{listener.getsockname()[1]}"
-    arguments = ("--connect", target, "--ca", str(tmp_path / "cert.pem"), "--token-file", str(tmp_path / "token"), "--allocation", "a1")
+    arguments = (
+        "--connect",
+        target,
+        "--ca",
+        str(tmp_path / "cert.pem"),
+        "--token-file",
+        str(tmp_path / "token"),
+        "--allocation",
+        "a1",
+    )
     manager = FakeManager(tmp_path, arguments=arguments)
     try:
         listener.settimeout(10)
@@ -295,7 +315,9 @@ def test_tls_proves_the_token_and_no_job_can_see_it(tmp_path):
         assert greet["allocation"] == "a1"
         manager.session, manager.clock = 1, greet["clock"]
         manager.send({"t": "welcome", "version": 1, "connect": 1, "session": 1, **manager.settings})
-        (row,) = manager.run("cat /proc/$PPID/cmdline /proc/$PPID/environ /proc/self/environ; ls -l /proc/self/fd", env=None)
+        (row,) = manager.run(
+            "cat /proc/$PPID/cmdline /proc/$PPID/environ /proc/self/environ; ls -l /proc/self/fd", env=None
+        )
         assert row[3] == 0 and token not in manager.stream(row) and b"socket:" not in manager.stream(row)
         big = "x" * 100_000
         (row,) = manager.run(f"echo {big} | wc -c")
@@ -305,3 +327,114 @@ def test_tls_proves_the_token_and_no_job_can_see_it(tmp_path):
     finally:
         manager.close()
         listener.close()
+
+
+@pytest.fixture
+def with_launcher(tmp_path):
+    if not any((Path(d) / "cc").exists() for d in os.get_exec_path()):
+        pytest.skip("no compiler")
+    found = FakeManager(tmp_path, arguments=("--launcher", str(tmp_path / "launcher")))
+    try:
+        found.accept()
+        found.run(["true"])
+        deadline = time.monotonic() + 20
+        while launcher_pid(found) is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        time.sleep(0.2)
+        yield found
+    finally:
+        found.close()
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def launcher_pid(manager) -> int | None:
+    for pid in children(manager.process.pid):
+        if Path(f"/proc/{pid}/comm").read_text().strip() == "launcher":
+            return pid
+    return None
+
+
+def test_the_launcher_runs_the_jobs(with_launcher, tmp_path):
+    manager = with_launcher
+    lease(manager, (9, 1, 1), f"echo $$ > {tmp_path}/pid; sleep 0.5")
+    pid = int(wait_for(tmp_path / "pid"))
+    assert pid in children(launcher_pid(manager))
+    manager.pump(lambda: (9, 1, 1) in manager.ended)
+    rows = manager.run(*[["true"]] * 300)
+    assert {tuple(row[3:6]) for row in rows} == {(0, None, None)}
+    assert max(row[9] for row in rows) < 8_000_000, "the runner's own size is the floor of its children's"
+
+
+def test_the_slot_count_holds_with_a_launcher_that_has_jobs_ahead(with_launcher, tmp_path):
+    manager = with_launcher
+    script = f"echo + >> {tmp_path}/log; sleep 0.01; echo - >> {tmp_path}/log"
+    manager.run(*[["true"]] * 50, slots=3)
+    manager.run(*[script] * 60, slots=3)
+    now = peak = 0
+    for line in (tmp_path / "log").read_text().split():
+        now += 1 if line == "+" else -1
+        peak = max(peak, now)
+    assert peak == 3 and now == 0
+
+
+def test_a_lease_stuck_in_the_launcher_can_be_recalled_and_killed(with_launcher, tmp_path):
+    manager = with_launcher
+    manager.run(*[["true"]] * 50, slots=1)  # jobs are short: it is given some ahead
+    jobs = [
+        ["s", "z", 9, 1, 1, ["sleep", "3"], None],
+        *[["s", "z", 9, index, 1, ["true"], None] for index in range(2, 8)],
+    ]
+    manager.lease(jobs, {"z": SPEC}, [["s", 1]])
+    manager.send({"t": "kill", "session": manager.session, "jobs": [[9, 2, 1]], "grace_s": 1})
+    time.sleep(0.4)
+    manager.send({"t": "recall", "session": manager.session, "jobs": [[9, 3, 1], [9, 4, 1]]})
+    manager.pump(lambda: len(manager.disclaimed) == 3)
+    assert manager.disclaimed == {(9, 2, 1): "killed", (9, 3, 1): "recalled", (9, 4, 1): "recalled"}
+    manager.pump(lambda: all((9, index, 1) in manager.ended for index in (1, 5, 6, 7)))
+
+
+def test_the_launcher_dies_and_its_jobs_are_looked_after(with_launcher, tmp_path):
+    manager = with_launcher
+    lease(manager, (9, 1, 1), f"echo $$ > {tmp_path}/pid; sleep 0.8; echo fine; exit 3")
+    wait_for(tmp_path / "pid")
+    manager.pump(lambda: (9, 1, 1) in manager.started)
+    os.kill(launcher_pid(manager), signal.SIGKILL)
+    manager.pump(lambda: (9, 1, 1) in manager.ended)
+    row = manager.ended[(9, 1, 1)]
+    assert row[3:6] == [3, None, "exit"] and manager.stream(row) == b"fine\n"
+    (row,) = manager.run("echo more")
+    assert manager.stream(row) == b"more\n"
+
+
+def test_the_launcher_dies_in_the_middle_of_many_short_jobs(with_launcher, tmp_path):
+    manager = with_launcher
+    manager.run(*[["true"]] * 50)
+    jobs = [["s", "m", 9, index, 1, f"echo {index} >> {tmp_path}/runs", None] for index in range(400)]
+    manager.lease(jobs, {"m": SPEC}, [["s", 2]])
+    manager.pump(lambda: len(manager.ended) > 120)
+    os.kill(launcher_pid(manager), signal.SIGKILL)
+    manager.pump(lambda: all((9, index, 1) in manager.ended for index in range(400)))
+    runs = (tmp_path / "runs").read_text().split()
+    assert len(runs) == len(set(runs)), "an attempt was started twice"
+    unknown = [row for row in manager.ended.values() if row[5] == "start"]
+    assert len(unknown) <= 20 and all("not known" in row[11] for row in unknown)
+
+
+def test_a_launcher_that_cannot_be_compiled_or_run_is_done_without(tmp_path):
+    bad = tmp_path / "launcher"
+    bad.write_text("#!/bin/false\n")
+    bad.chmod(0o755)
+    manager = FakeManager(tmp_path, arguments=("--launcher", str(bad)))
+    try:
+        manager.accept()
+        (row,) = manager.run("echo x")
+        assert manager.stream(row) == b"x\n"
+        time.sleep(0.3)
+        (row,) = manager.run("echo y")
+        assert manager.stream(row) == b"y\n"
+    finally:
+        manager.close()

@@ -1,4 +1,4 @@
-"""A disk that is truly full: accepted work is recorded, new work is refused, and all is well when space returns (D4)."""
+"""A disk that is truly full: accepted work is recorded, new work refused, and all is well when space returns (D4)."""
 
 import ctypes
 import os
@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from rota.model.errors import NoSpaceError
+from rota.model.errors import NoSpaceError, StoreError
 from rota.model.events import Noted
 from rota.model.job import Result
 from rota.store.sqlite import SqliteStore
 from rota.testing.check_store import array, entries_of
 
 libc = ctypes.CDLL(None, use_errno=True)
+REMOUNT_READ_ONLY = 32 | 1
 
 
 @pytest.fixture
@@ -22,7 +23,8 @@ def small(tmp_path: Path) -> Iterator[Path]:
     target = tmp_path / "small"
     target.mkdir()
     if libc.mount(b"tmpfs", os.fsencode(target), b"tmpfs", 0, b"size=64m") != 0:
-        pytest.skip(f"no small file system can be mounted here: {os.strerror(ctypes.get_errno())}; see test_store_faults")
+        why = os.strerror(ctypes.get_errno())
+        pytest.skip(f"no small file system can be mounted here: {why}; test_store_faults does without")
     try:
         yield target
     finally:
@@ -115,3 +117,16 @@ def test_a_backup_that_does_not_fit(tmp_path: Path, small: Path) -> None:
     store.commit(entries_of([Noted("a", "b", "c")], 2), [])
     store.backup(str(tmp_path / "copy.db"))
     store.close()
+
+
+def test_a_read_only_file_system(small: Path) -> None:
+    """A clear word at the opening, and nothing is touched."""
+    store = SqliteStore(small / "rota.db")
+    store.load()
+    store.commit(entries_of([array(1, 100)]), [])
+    store.close()
+    before = (small / "rota.db").read_bytes()
+    assert libc.mount(b"tmpfs", os.fsencode(small), b"tmpfs", REMOUNT_READ_ONLY, b"size=64m") == 0
+    with pytest.raises(StoreError, match="whether the file system is read-only"):
+        store.load()
+    assert (small / "rota.db").read_bytes() == before

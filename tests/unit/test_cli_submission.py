@@ -110,7 +110,7 @@ def test_array_numbers(text, ranges, most):
     assert array_numbers(text) == (ranges, most)
 
 
-@pytest.mark.parametrize("text", ["", "a", "1-", "-3", "5-1", "1-5:0", "1-5%", "1-5%0", "1-5%x", "1-3,2", "1--3", "１-３"])
+@pytest.mark.parametrize("text", ["", "a", "1-", "-3", "5-1", "1-5:0", "1-5%", "1-5%0", "1-5%x", "1-3,2", "1--3", "１"])
 def test_bad_arrays_are_refused(text):
     with pytest.raises(UsageError):
         build("true", Options(), array=text)
@@ -127,7 +127,7 @@ def test_a_million_numbers_are_three():
 
 
 def test_comments_and_blank_lines_are_skipped_and_the_rest_is_numbered_by_position(tmp_path):
-    submission = lines_of(tmp_path, "# one\n\necho a\n   \n\t# two\n  echo b\r\n{\"command\": \"echo c\"}\necho d")
+    submission = lines_of(tmp_path, '# one\n\necho a\n   \n\t# two\n  echo b\r\n{"command": "echo c"}\necho d')
     assert sent(submission)[0] == ["echo a", "  echo b", "echo c", "echo d"]
     assert submission.preview(9)[3] == (4, "echo d")
 
@@ -249,9 +249,9 @@ def test_standard_input_is_read_once_and_kept(tmp_path):
 
 def test_a_missing_file_and_a_directory_are_refused(tmp_path):
     with pytest.raises(UsageError, match="cannot read '/nowhere': No such file"):
-        LineFile("/nowhere", lambda: io.BytesIO())
+        LineFile("/nowhere", io.BytesIO)
     with pytest.raises(UsageError, match="Is a directory"):
-        LineFile(str(tmp_path), lambda: io.BytesIO())
+        LineFile(str(tmp_path), io.BytesIO)
 
 
 def test_values_from_a_file_keep_hashes_and_braces(tmp_path):
@@ -268,13 +268,42 @@ def test_values_from_a_file_keep_hashes_and_braces(tmp_path):
 def test_options_become_a_template(tmp_path):
     (tmp_path / "setup.sh").touch()
     spec = build(
-        "x", Options(cores="2..8", memory="4G", time="1h30m", disk="10G", gpus=1, resources={"lic": 2, "none": 0}, on="here",
-                     tags=["b", "a"], retries=3, priority=7, limits=["irods:10", "db"], cwd=str(tmp_path), env={"A": "1"},
-                     stdout="out.{index}", stdin="/in", modules=["gcc"], setup=f"{tmp_path}/setup.sh", enforce="both",
-                     grace="5s", output_cap="1M", rerunnable=True, after=[7, "@x"], after_any=["8.1-9"], name="n"),
-    ).spec  # fmt: skip
+        "x",
+        Options(
+            cores="2..8",
+            memory="4G",
+            time="1h30m",
+            disk="10G",
+            gpus=1,
+            resources={"lic": 2, "none": 0},
+            on="here",
+            tags=["b", "a"],
+            retries=3,
+            priority=7,
+            limits=["irods:10", "db"],
+            cwd=str(tmp_path),
+            env={"A": "1"},
+            stdout="out.{index}",
+            stdin="/in",
+            modules=["gcc"],
+            setup=f"{tmp_path}/setup.sh",
+            enforce="both",
+            grace="5s",
+            output_cap="1M",
+            rerunnable=True,
+            after=[7, "@x"],
+            after_any=["8.1-9"],
+            name="n",
+        ),
+    ).spec
     template, needs = spec.templates[0], spec.templates[0].needs
-    assert (needs.cores, needs.cores_most, needs.memory, needs.disk, needs.time_s) == (2000, 8000, 4 << 30, 10 << 30, 5400)
+    assert (needs.cores, needs.cores_most, needs.memory, needs.disk, needs.time_s) == (
+        2000,
+        8000,
+        4 << 30,
+        10 << 30,
+        5400,
+    )
     assert (needs.gpus, needs.named, needs.tags, needs.site) == (1, (("lic", 2),), ("a", "b"), "here")
     assert (template.retries, template.priority, template.limits) == (3, 7, ("db", "irods"))
     assert template.stdout == f"{tmp_path}/out.{{index}}" and template.stdin == "/in" and template.cwd == str(tmp_path)
@@ -324,11 +353,29 @@ def test_moments():
 
 def test_the_environment_goes_without_secrets_and_without_what_belongs_to_here():
     given_ = {
-        "PATH": "/bin", "HOME": "/h", "LANG": "C", "SGE_ROOT": "/sge", "SLURM_CONF": "/c", "QUEUE": "mine", "PWD": "/x",
-        "GITHUB_TOKEN": "t", "MY_PASSWORD": "p", "aws_secret_x": "s", "OPENAI_API_KEY": "k", "DB_PASS": "p", "SSHPASS": "p",
-        "SLURM_JOB_ID": "1", "PBS_JOBID": "1", "LSB_JOBID": "1", "SGE_TASK": "1", "JOB_ID": "1", "SSH_AUTH_SOCK": "s",
-        "TMPDIR": "/t", "ROTA_HOME": "/r", "BAD": "\udcff",
-    }  # fmt: skip
+        "PATH": "/bin",
+        "HOME": "/h",
+        "LANG": "C",
+        "SGE_ROOT": "/sge",
+        "SLURM_CONF": "/c",
+        "QUEUE": "mine",
+        "PWD": "/x",
+        "GITHUB_TOKEN": "t",
+        "MY_PASSWORD": "p",
+        "aws_secret_x": "s",
+        "OPENAI_API_KEY": "k",
+        "DB_PASS": "p",
+        "SSHPASS": "p",
+        "SLURM_JOB_ID": "1",
+        "PBS_JOBID": "1",
+        "LSB_JOBID": "1",
+        "SGE_TASK": "1",
+        "JOB_ID": "1",
+        "SSH_AUTH_SOCK": "s",
+        "TMPDIR": "/t",
+        "ROTA_HOME": "/r",
+        "BAD": "\udcff",
+    }
     sent_, left_out = submit_environment(given_)
     assert set(sent_) == {"PATH", "HOME", "LANG", "SGE_ROOT", "SLURM_CONF", "QUEUE"}
     assert left_out == sorted(set(given_) - set(sent_) - {"PWD"})

@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 
 from rota.runner.protocol import Lease, ProtocolError, Runner
 
-FACTS = {"allocation": None, "host": "n1", "pid": 1, "cores": 2000, "memory": 1, "disk": 0, "gpus": 0, "tags": [], "output": "/o"}
+FACTS = {
+    "allocation": None,
+    "host": "n1",
+    "pid": 1,
+    "cores": 2000,
+    "memory": 1,
+    "disk": 0,
+    "gpus": 0,
+    "tags": [],
+    "output": "/o",
+}
 
 
 def welcomed(session: int = 5, runner: Runner | None = None, clock: float = 100.0) -> Runner:
@@ -23,12 +33,30 @@ def welcomed(session: int = 5, runner: Runner | None = None, clock: float = 100.
 
 
 def welcome(connect: int, session: int) -> dict:
-    return {"t": "welcome", "version": 1, "connect": connect, "session": session, "touch_s": 15, "start_by_s": 120, "grace_s": 10, "linger_s": 60}
+    return {
+        "t": "welcome",
+        "version": 1,
+        "connect": connect,
+        "session": session,
+        "touch_s": 15,
+        "start_by_s": 120,
+        "grace_s": 10,
+        "linger_s": 60,
+    }
 
 
 def lease(n: int, *indices: int, session: int = 5, clock: float = 100.0, slots: int = 2, attempt: int = 1) -> dict:
     jobs = [["s", "7.0", 7, index, attempt, ["true"], None] for index in indices]
-    return {"t": "lease", "session": session, "n": n, "clock": clock, "slots": [["s", slots]], "envs": {}, "specs": {"7.0": {"cwd": "/", "env": None}}, "jobs": jobs}
+    return {
+        "t": "lease",
+        "session": session,
+        "n": n,
+        "clock": clock,
+        "slots": [["s", slots]],
+        "envs": {},
+        "specs": {"7.0": {"cwd": "/", "env": None}},
+        "jobs": jobs,
+    }
 
 
 def end(runner: Runner, lease: Lease, code: int = 0) -> None:
@@ -245,7 +273,14 @@ def test_a_touch_goes_out_after_touch_s_of_silence_with_what_is_held_and_measure
     assert runner.outgoing(115.0) == []
     assert runner.deadline(114.0) == pytest.approx(115.05)
     touch = runner.outgoing(115.06)[0]
-    assert touch == {"t": "touch", "session": 5, "got": 1, "clock": 115.06, "held": [[7, 1, 1]], "live": [[7, 1, 1, 0.5, 1900]]}
+    assert touch == {
+        "t": "touch",
+        "session": 5,
+        "got": 1,
+        "clock": 115.06,
+        "held": [[7, 1, 1]],
+        "live": [[7, 1, 1, 0.5, 1900]],
+    }
 
 
 def test_got_is_told_within_a_second_so_that_the_manager_need_not_repeat():
@@ -352,7 +387,10 @@ def test_stop_gives_back_what_has_not_started():
     runner.receive(lease(1, 1, 2, 3, slots=1), 100.0)
     runner.startable(100.0)
     runner.stop("runner-stopped")
-    assert [row[1:] for row in runner.outgoing(100.0, flush=True)[0]["disclaimed"]] == [[2, 1, "runner-stopped"], [3, 1, "runner-stopped"]]
+    assert [row[1:] for row in runner.outgoing(100.0, flush=True)[0]["disclaimed"]] == [
+        [2, 1, "runner-stopped"],
+        [3, 1, "runner-stopped"],
+    ]
 
 
 def test_unsent_and_restore():

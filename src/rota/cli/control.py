@@ -3,7 +3,7 @@
 import sys
 import time
 
-from rota.cli.link import connect
+from rota.cli.link import STOP_S, connect, take_down
 from rota.cli.show import jobs_word, print_json, seconds
 from rota.wire.client import Connection, NoManagerError
 
@@ -21,8 +21,10 @@ _EXAMPLES = {
     "resume": ("rota resume",),
     "ping": ("rota ping", "rota ping --json"),
 }
-_SAID = {"paused": "paused: it starts no more jobs", "draining": "draining: it starts no more jobs"}
-STOP_S = 60.0
+_SAID = {
+    "paused": "paused: it starts no more jobs",
+    "draining": "draining: it starts no more jobs, and stops when none runs",
+}
 
 
 def configure(parser: "Parser", command: str) -> None:
@@ -116,8 +118,7 @@ def down(args: "argparse.Namespace") -> int:
     """Stop the manager and wait until it is gone."""
     with connect(args) as connection:
         pid = connection.manager.get("pid")
-        answer = connection.ask("down", kill=args.kill)
-        gone = wait_gone(args.home, connection)
+        answer, gone = take_down(connection, args.kill)
     if args.json:
         print_json({**answer, "pid": pid, "stopped": gone})
     elif not gone:
@@ -127,23 +128,3 @@ def down(args: "argparse.Namespace") -> int:
         what = "were ended" if args.kill else "go on; the next manager will hear of them"
         print("the manager has stopped" + (f"; {jobs_word(running)} that ran {what}" if running else ""))
     return 0 if gone else 5
-
-
-def wait_gone(home: "str | None", connection: Connection) -> bool:
-    """True once no manager answers here any more."""
-    from rota.wire.client import LostError
-
-    deadline = time.monotonic() + STOP_S
-    while time.monotonic() < deadline:
-        try:
-            connection.ask("ping")
-            time.sleep(0.02)
-        except LostError:
-            break
-    while time.monotonic() < deadline:
-        try:
-            Connection.connect(home).close()
-        except NoManagerError:
-            return True
-        time.sleep(0.02)
-    return False

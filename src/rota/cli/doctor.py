@@ -6,6 +6,7 @@ import sys
 import tempfile
 import time
 
+from rota.cli.link import take_down
 from rota.cli.parser import Parser
 from rota.cli.show import colours, print_json, seconds, size, tint
 from rota.manager.paths import Paths, prepare
@@ -186,7 +187,7 @@ class Doctor:
                 try:
                     self._trial(connection, f"; a manager in a temporary home was up in {seconds(took)}")
                 finally:
-                    take_down(connection)
+                    take_down(connection, kill=True)
 
     def _trial(self, connection: Connection, note: str) -> None:
         from rota.cli.log import read_all
@@ -208,14 +209,3 @@ class Doctor:
             return
         connection.ask("remove", sel=[batch], all=False, dry_run=False)
         self.say("job", "ok", f"a trial job was added, run, read and removed in {took * 1000:.0f} ms{note}")
-
-
-def take_down(connection: Connection) -> None:
-    """End a manager and wait until it is gone."""
-    try:
-        connection.ask("down", kill=True)
-        while True:
-            connection.ask("ping")
-            time.sleep(0.02)
-    except RotaError:
-        pass

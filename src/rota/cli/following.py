@@ -20,6 +20,8 @@ __all__ = ["Follower"]
 
 QUICK_S = 0.2
 """A run that is over by then shows no progress bar: to load it takes as long."""
+STUCK_S = 5.0
+"""When nothing has run for so long, it is said why."""
 AWAY_S = 30.0
 """How long a manager that went away may take to come back."""
 
@@ -33,6 +35,7 @@ class Follower:
         self._batch = batch
         self._spec = spec
         self._shown: set[str] = set()
+        self._said = ""
         self._order = _Order(spec) if args.show == "ordered" and spec is not None else None
 
     def follow(self, connection: Connection) -> dict[str, int]:
@@ -58,7 +61,12 @@ class Follower:
     def _wait(self, connection: Connection) -> dict[str, int]:
         words = [str(self._batch)]
         if self._args.quiet or not sys.stderr.isatty():
-            return dict(connection.ask("wait", sel=words, timeout_s=None)["counts"])
+            while not (answer := connection.ask("wait", sel=words, timeout_s=STUCK_S))["settled"]:
+                why = self._why(connection, answer["counts"])
+                if why and why != self._said:
+                    self._said = why
+                    print(f"rota: nothing of batch {self._batch} runs: {why}", file=sys.stderr)
+            return dict(answer["counts"])
         answer = connection.ask("wait", sel=words, timeout_s=QUICK_S)
         if not answer["settled"]:
             from rota.cli.progress import Bar
@@ -66,8 +74,15 @@ class Follower:
             with Bar(answer["counts"]) as bar:
                 while not answer["settled"]:
                     answer = connection.ask("wait", sel=words, timeout_s=bar.interval_s)
-                    bar.update(answer["counts"])
+                    bar.update(answer["counts"], self._why(connection, answer["counts"]))
         return dict(answer["counts"])
+
+    def _why(self, connection: Connection, counts: Mapping[str, int]) -> str:
+        """What the batch waits for, if nothing of it runs."""
+        if any(counts.get(state) for state in ("RUNNING", "STARTING", "KILLING")):
+            return ""
+        rows = connection.ask("status", sel=[str(self._batch)]).get("why") or [{"reason": ""}]
+        return str(rows[0]["reason"])
 
     # --show
 

@@ -1,7 +1,10 @@
 """The way from a command to its manager."""
 
+import os
 import sys
+import time
 
+from rota.model.errors import RotaError
 from rota.wire.client import Connection, NoManagerError
 
 TYPE_CHECKING = False
@@ -10,7 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-__all__ = ["connect", "connect_or_start", "pages"]
+__all__ = ["connect", "connect_or_start", "pages", "take_down"]
+
+STOP_S = 60.0
+"""How long a manager may take to end."""
 
 
 def connect(args: "argparse.Namespace") -> Connection:
@@ -33,6 +39,33 @@ def connect_or_start(home: "str | None", extra: "Sequence[str]" = (), say: bool 
         there = connection.manager
         print(f"rota: started a manager on {there.get('host')} (pid {pid}), home {there.get('home')}", file=sys.stderr)
     return connection, True
+
+
+def take_down(connection: Connection, kill: bool) -> "tuple[dict[str, Any], bool]":
+    """Ask the manager to end; its answer, and whether it is gone by now."""
+    there = connection.manager
+    answer = connection.ask("down", kill=kill)
+    deadline = time.monotonic() + STOP_S
+    try:
+        while time.monotonic() < deadline:
+            connection.ask("ping")
+            time.sleep(0.02)
+    except RotaError:
+        pass  # it no longer listens
+    while there.get("host") == os.uname().nodename and not has_ended(int(there["pid"])):
+        if time.monotonic() > deadline:
+            return answer, False
+        time.sleep(0.005)
+    return answer, True
+
+
+def has_ended(pid: int) -> bool:
+    """True if this process is gone, or only waits for its parent to notice."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2][:1] in (b"Z", b"X")
+    except OSError:
+        return True
 
 
 def pages(

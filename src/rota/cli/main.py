@@ -17,7 +17,7 @@ COMMANDS = {
     "add": ("rota.cli.add", "queue commands; prints the batch id"),
     "up": ("rota.cli.control", "start the manager"),
     "down": ("rota.cli.control", "stop the manager"),
-    "drain": ("rota.cli.control", "let running jobs end, start no more, then stop"),
+    "drain": ("rota.cli.control", "start no more jobs, let those that run end, then stop"),
     "pause": ("rota.cli.control", "start no more jobs"),
     "resume": ("rota.cli.control", "go on after pause or drain"),
     "ping": ("rota.cli.control", "is the manager there?"),
@@ -64,6 +64,7 @@ Words of one kind add, words of different kinds intersect: `7 8 :failed` is what
 def main(argv: "Sequence[str] | None" = None) -> int:
     """Run one command; the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
+    prepare_streams()
     try:
         code = dispatch(words)
         sys.stdout.flush()
@@ -148,6 +149,16 @@ def complain(error: Exception) -> int:
     print(f"rota: internal error: {type(error).__name__}: {error}", file=sys.stderr)
     print("rota: this is a bug, please report it; ROTA_DEBUG=1 shows where it happened", file=sys.stderr)
     return UNABLE
+
+
+def prepare_streams() -> None:
+    """Standard streams that exist, and that can print anything in any locale."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by whoever started us
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        elif stream.encoding.lower() not in ("utf-8", "utf8") and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def quiet_pipe() -> int:

@@ -4,9 +4,10 @@ import time
 from collections.abc import Mapping
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from rota.cli.show import SETTLED, seconds
+from rota.cli.show import SETTLED, clean, seconds
 
 __all__ = ["Bar"]
 
@@ -38,16 +39,19 @@ class Bar:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def update(self, counts: Mapping[str, int]) -> None:
-        """Show these counts."""
+    def update(self, counts: Mapping[str, int], why: str = "") -> None:
+        """Show these counts, and why nothing runs."""
         done, total = settled(counts), sum(counts.values())
         passed = time.monotonic() - self._began
         rate = (done - self._first) / passed if passed > 0 else 0.0
         failed = done - counts.get("COMPLETED", 0)
-        words = [f"{counts.get('RUNNING', 0) + counts.get('STARTING', 0):,} running"]
+        if why and passed > 2:
+            words = [f"nothing runs: {escape(clean(why))}"]
+        else:
+            words = [f"{counts.get('RUNNING') or counts.get('STARTING', 0):,} running"]
         if failed:
             words.append(f"[red]{failed:,} failed[/red]")
-        if rate > 0 and passed > 1:
+        if rate > 0 and passed > 1 and not why:
             words.append(f"{rate:,.1f}/s" if rate < 100 else f"{rate:,.0f}/s")
             words.append(f"{seconds((total - done) / rate)} left")
         self._progress.update(self._row, completed=done, total=total, description=", ".join(words))

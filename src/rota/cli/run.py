@@ -6,8 +6,9 @@ import signal
 import sys
 import time
 
-from rota.cli.link import connect_or_start
+from rota.cli.link import connect_or_start, take_down
 from rota.cli.parser import Parser
+from rota.cli.show import jobs_word
 from rota.cli.submitting import configure_submission, print_dry_run, say_about, submission_of
 from rota.cli.summary import print_summary
 from rota.cli.wait import all_well
@@ -19,6 +20,7 @@ from rota.wire.client import Connection, LostError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
+    from typing import Any
 
     from rota.submission import Submission
 
@@ -78,10 +80,14 @@ class Interrupts:
     def __init__(self) -> None:
         self.armed = True
         self.seen = 0
+        self._before: list[tuple[signal.Signals, Any]] = []
 
     def __enter__(self) -> "Interrupts":
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        self._before = [(number, signal.signal(number, self._take)) for number in numbers]
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            handler = signal.getsignal(number)
+            if handler is not signal.SIG_IGN:  # as under nohup
+                self._before.append((number, handler))
+                signal.signal(number, self._take)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -128,38 +134,55 @@ class Run:
 
     def _to_the_end(self, submission: "Submission | None", interrupts: Interrupts) -> int:
         from rota.cli.following import Follower
+
+        if submission is None:
+            self._to_resume()
+        try:
+            connection = self._begin(submission, interrupts)
+        except LostError:  # the manager was another run's, which has just ended
+            connection = self._begin(submission, interrupts)
+        assert self.batch is not None
+        with connection:
+            follower = Follower(self.args, self.home, self.batch, submission.spec if submission else None)
+            counts = follower.follow(connection)
+        with Connection.connect(self.home) as connection:
+            elapsed_s = time.monotonic() - self.began
+            print_summary(self.args, connection, self.batch, counts, elapsed_s, self.embedded)
+        self._forget(self.batch)
+        return 0 if all_well(counts) else 1
+
+    def _begin(self, submission: "Submission | None", interrupts: Interrupts) -> Connection:
+        """Find or start a manager, and submit or release; the connection."""
         from rota.submission import send
 
         interrupts.disarm()
         connection, self.embedded = connect_or_start(self.args.home, ["--embedded"], say=False)
         interrupts.arm()
-        with connection:
-            if submission is None:
-                self.batch = self._release(connection)
-            else:
-                answer = send(connection, submission, interrupts.disarm)
-                self.batch = int(answer["batch"])
-                self._remember(self.batch)
-                interrupts.arm()
-                say_about(self.args, submission, answer)
-            follower = Follower(self.args, self.home, self.batch, submission.spec if submission else None)
-            counts = follower.follow(connection)
-        with Connection.connect(self.home) as connection:
-            print_summary(self.args, connection, self.batch, counts, time.monotonic() - self.began)
-        self._forget(self.batch)
-        return 0 if all_well(counts) else 1
+        if submission is None:
+            self.batch = self._release(connection)
+            return connection
+        answer = send(connection, submission, interrupts.disarm)
+        self.batch = int(answer["batch"])
+        self._remember(self.batch)
+        interrupts.arm()
+        say_about(self.args, submission, answer)
+        return connection
 
     # An interrupted run
 
     def _release(self, connection: Connection) -> int:
-        text = self.args.resume or self._last()
-        if not text.isdigit():
-            raise UsageError(f"--resume {text}: give the number of a batch")
+        batch = self._to_resume()
         try:
-            connection.ask("release", sel=[text], all=False, dry_run=False)
+            connection.ask("release", sel=[str(batch)], all=False, dry_run=False)
         except NotFoundError:
-            raise UsageError(f"--resume {text}: there is no such batch in {self.home}") from None
-        self._remember(int(text))
+            raise UsageError(f"--resume {batch}: there is no such batch in {self.home}") from None
+        self._remember(batch)
+        return batch
+
+    def _to_resume(self) -> int:
+        text = self.args.resume or self._last()
+        if not (text.isascii() and text.isdigit()):
+            raise UsageError(f"--resume {text}: give the number of a batch")
         return int(text)
 
     def _interrupted(self) -> None:
@@ -178,7 +201,8 @@ class Run:
             print(f"\nrota: interrupted, and the rest could not be held: {why}", file=sys.stderr)
             print(f"rota: look with: rota status{where} {self.batch}", file=sys.stderr)
             return
-        print(f"\nrota: interrupted; {counts.get('HOLDING', 0):,} jobs of batch {self.batch} are held", file=sys.stderr)
+        held = jobs_word(counts.get("HOLDING", 0))
+        print(f"\nrota: interrupted; {held} of batch {self.batch} held", file=sys.stderr)
         print(f"rota: go on with: rota run{where} --resume {self.batch}", file=sys.stderr)
 
     def _settle(self, connection: Connection) -> None:
@@ -192,17 +216,14 @@ class Run:
     # The manager of our own
 
     def _take_down(self) -> None:
-        """End the embedded manager; jobs of other batches that it runs are let run."""
+        """End the manager of our own, unless it has other work: then it ends by itself, when that is done."""
         try:
             with Connection.connect(self.home) as connection:
-                others = connection.ask("count", sel=[":active"])["jobs"] > 0 and self.batch is not None
-                connection.ask("down", kill=not others)
-                try:
-                    while True:
-                        connection.ask("ping")
-                        time.sleep(0.01)
-                except LostError:
-                    pass
+                others = connection.ask("count", sel=[":waiting", ":pending", ":active"])["jobs"]
+                if not others:
+                    take_down(connection, kill=True)
+                elif not self.args.quiet:
+                    print(f"rota: the manager stays up for {jobs_word(others)} of other batches", file=sys.stderr)
         except KeyboardInterrupt:
             print("rota: the manager was told to end; this did not wait for it", file=sys.stderr)
         except RotaError as error:

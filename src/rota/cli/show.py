@@ -44,7 +44,8 @@ def print_json(what: "Any") -> None:
     """One JSON value on one line."""
     import json
 
-    print(json.dumps(what, ensure_ascii=False, separators=(", ", ": ")))
+    plain = sys.stdout.encoding.lower() not in ("utf-8", "utf8")
+    print(json.dumps(what, ensure_ascii=plain, separators=(", ", ": ")))
 
 
 def tint(state: str, text: str) -> str:

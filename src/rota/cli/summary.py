@@ -8,6 +8,7 @@ from typing import Any
 from rota.cli.jobs import command_text, ending
 from rota.cli.show import clean, colours, count_words, print_json, seconds, tint
 from rota.cli.wait import all_well
+from rota.model.errors import RotaError
 from rota.wire.client import Connection
 
 __all__ = ["print_summary"]
@@ -20,13 +21,22 @@ TAIL_LINES = 5
 
 
 def print_summary(
-    args: argparse.Namespace, connection: Connection, batch: int, counts: Mapping[str, int], elapsed_s: float
+    args: argparse.Namespace,
+    connection: Connection,
+    batch: int,
+    counts: Mapping[str, int],
+    elapsed_s: float,
+    embedded: bool,
 ) -> None:
     """Counts, time, the slowest, and the failures with the end of their standard error.
 
     It goes to standard output, or with --show to standard error, since then standard output is the jobs'.
     """
-    answer = connection.ask("summary", batch=batch, failures=FAILURES, slowest=SLOWEST)
+    try:
+        answer = connection.ask("summary", batch=batch, failures=FAILURES, slowest=SLOWEST)
+    except RotaError as error:
+        print(f"rota: there is no full summary: {error}", file=sys.stderr)
+        answer = {}
     if args.json:
         jobs = sum(counts.values())
         print_json({"batch": batch, "jobs": jobs, "counts": dict(counts), "elapsed_s": round(elapsed_s, 3), **answer})
@@ -38,8 +48,11 @@ def print_summary(
     for line in [head(batch, answer, counts, elapsed_s, colours(stream)), *slow_lines(answer)]:
         print(line, file=stream)
     if not well:
+        first = "rota up; " if embedded else ""
         for line in failure_lines(batch, answer, counts):
             print(line, file=stream)
+        print(f"  for more: {first}rota log {batch}.N --stderr", file=stream)
+        print(f"  run them again: {first}rota retry {batch} :unsuccessful", file=stream)
 
 
 def head(batch: int, answer: Mapping[str, Any], counts: Mapping[str, int], elapsed_s: float, paint: bool) -> str:
@@ -73,5 +86,4 @@ def failure_lines(batch: int, answer: Mapping[str, Any], counts: Mapping[str, in
     bad = sum(count for state, count in counts.items() if state != "COMPLETED")
     if bad > len(failures):
         lines.append(f"  … and {bad - len(failures):,} more: rota jobs {batch} :unsuccessful")
-    lines.append(f"  see rota log {batch}.N --stderr; run them again with rota retry {batch} :unsuccessful")
     return lines

@@ -1,8 +1,9 @@
 """What clients ask of jobs: kill, hold, release, retry, remove. Each says what it did, and what it left alone and why."""
 
 from rota.core.decision import Decision
+from rota.core.dependencies import spans_of, watching
 from rota.core.losses import lost
-from rota.core.selection import by_state
+from rota.core.selection import by_state, states_pattern
 from rota.core.state import BatchState, State
 from rota.core.stimuli import ChangeJobs
 from rota.core.tables import (
@@ -49,6 +50,7 @@ class _Plan:
         self.events: list[ev.Event] = []
         self.results: list[Result] = []
         self.reconsider: set[int] = set()
+        self.blocked: set[int] = set()
         self.jobs = 0
         self.sample: list[str] = []
         self.skipped: list[dict[str, object]] = []
@@ -67,14 +69,14 @@ class _Plan:
             self.events.append(ev.Moved(batch.id, verb, spans, reason))
             self.reconsider.add(batch.id)
 
-    def skip(self, reason: str, *states: int) -> None:
-        """Say what is left alone."""
+    def skip(self, reason: str, *states: int, but: int = 0) -> None:
+        """Say what is left alone: all in these states, but so many that were not."""
         count = sum(
             high - low
             for _, spans in by_state(self.state, self.stimulus.selector, states)
             for low, high in zip(spans[::2], spans[1::2], strict=True)
-        )
-        if count:
+        ) - but
+        if count > 0:
             self.skipped.append({"reason": reason, "jobs": count})
 
 
@@ -127,7 +129,16 @@ def _hold(state: State, stimulus: ChangeJobs) -> _Plan:
 def _release(state: State, stimulus: ChangeJobs) -> _Plan:
     plan = _Plan(state, stimulus)
     plan.move("release", HOLDING)
-    plan.skip("is not held", *(number for number in range(len(JOB_STATES)) if number != HOLDING))
+    unwanted: set[tuple[int, int]] = set()
+    for batch, spans in by_state(state, stimulus.selector, (*_ACTIVE, KILLING)):
+        called_back = [
+            pos for low, high in zip(spans[::2], spans[1::2], strict=True) for pos in range(low, high) if pos in batch.hold_wanted
+        ] if batch.hold_wanted else []
+        if called_back:
+            plan.count(batch, flat := [edge for pos in called_back for edge in (pos, pos + 1)])
+            plan.events.append(ev.HoldWanted(batch.id, flat, wanted=False))
+            unwanted.update((batch.id, pos) for pos in called_back)
+    plan.skip("is not held", *(number for number in range(len(JOB_STATES)) if number != HOLDING), but=len(unwanted))
     return plan
 
 
@@ -135,8 +146,10 @@ def _retry(state: State, stimulus: ChangeJobs) -> _Plan:
     plan = _Plan(state, stimulus)
     again = (FAILED, ABORTED, OMITTED, COMPLETED) if stimulus.selector.states else (FAILED, ABORTED, OMITTED)
     plan.move("reopen", *again, reason=f"retried by {stimulus.by}")
-    for batch_id in list(plan.reconsider):
+    for batch_id in sorted(plan.reconsider):
         _reopen_dependents(plan, batch_id)
+    for batch_id in sorted(plan.reconsider):
+        _block_dependents(plan, batch_id)
     plan.skip("is not settled", *range(COMPLETED))
     if not stimulus.selector.states:
         plan.skip("has succeeded (to run it again, add :completed)", COMPLETED)
@@ -166,6 +179,17 @@ def _reopen_dependents(plan: _Plan, batch_id: int) -> None:
                 plan.reconsider.add(waiter)
 
 
+def _block_dependents(plan: _Plan, batch_id: int) -> None:
+    """What waited for this batch and has not started waits again."""
+    state = plan.state
+    for waiter in sorted(watching(state, state.batches[batch_id])):
+        if state.batches[waiter].counts[PENDING] and waiter not in plan.blocked:
+            plan.blocked.add(waiter)
+            spans = spans_of(state.batches[waiter], states_pattern((PENDING,)))
+            plan.events.append(ev.Moved(waiter, "block", spans, f"batch {batch_id} runs again"))
+            plan.reconsider.add(waiter)
+
+
 def _remove(state: State, stimulus: ChangeJobs) -> _Plan:
     plan = _Plan(state, stimulus)
     chosen = {batch.id for batch, _ in by_state(state, stimulus.selector, range(len(JOB_STATES)))}
@@ -185,7 +209,7 @@ def _remove(state: State, stimulus: ChangeJobs) -> _Plan:
 def _dependents(state: State, batch: BatchState, chosen: set[int]) -> list[int]:
     keys = [str(batch.id), *([f"@{batch.spec.name}"] if batch.spec.name else [])]
     waiters = {waiter for key in keys for waiter in state.waiters.get(key, ())}
-    return sorted(waiter for waiter in waiters - chosen if state.batches[waiter].counts[WAITING] and state.batches[waiter].blocked)
+    return sorted(waiter for waiter in waiters - chosen if state.batches[waiter].unsettled)
 
 
 _CHANGES = {"kill": _kill, "hold": _hold, "release": _release, "retry": _retry, "remove": _remove}

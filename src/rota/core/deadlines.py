@@ -3,6 +3,7 @@
 import heapq
 
 from rota.core.decision import Decision
+from rota.core.dependencies import longest_backoff
 from rota.core.effects import Allocate
 from rota.core.losses import lost
 from rota.core.state import RunnerState, State
@@ -14,6 +15,7 @@ __all__ = ["next_deadline", "tick"]
 
 SWEEP_S = 1.0
 IDLE_SWEEP_S = 60.0
+CLOCK_SET_BACK_S = 0.5
 RECOUNT_S = 60.0
 """The scheduler looks again after this long even if nothing happened, in case something silently went wrong."""
 
@@ -30,29 +32,48 @@ def next_deadline(state: State, at: At) -> float:
     return deadline
 
 
-def tick(state: State, stimulus: Tick, last_mono: float) -> Decision:
-    """Everything that is due."""
+def tick(state: State, stimulus: Tick, last: At | None) -> Decision:
+    """Everything that is due; `last` is when this was last asked, None after a start."""
     decision = Decision()
     at = stimulus.at
-    _grace(state, at.mono - last_mono)
+    if last is None or at.wall - last.wall < at.mono - last.mono - CLOCK_SET_BACK_S:
+        _set_timers(state, at.wall)
+    if last is not None:
+        _grace(state, at, at.mono - last.mono)
     while state.timers and state.timers[0][0] <= at.wall:
         _, number, _ = heapq.heappop(state.timers)
         decision.reconsider.add(number)
     for runner in list(state.runners.values()):
         if runner.state in ("SERVING", "DRAINING", "MISSING"):
             _watch(state, decision, runner, at)
+    for site in state.sites.values():
+        if 0 < site.closed_until <= at.mono:
+            site.closed_until = 0
+            state.replan = True
     if at.mono >= state.safety_at:
         state.safety_at = at.mono + RECOUNT_S
         state.replan = True
     return decision
 
 
-def _grace(state: State, gap: float) -> None:
+def _set_timers(state: State, wall: float) -> None:
+    """The wall clock may have been set back: what had come due may have to wait again, and no back-off may last longer than one can."""
+    last = wall + longest_backoff(state)
+    state.timers = []
+    for batch in state.batches.values():
+        if batch.spec.not_before is not None:
+            state.timers.append((batch.spec.not_before, batch.id, -1))
+        for pos, until in batch.until.items():
+            state.timers.append((until if until <= last else wall, batch.id, pos))
+    heapq.heapify(state.timers)
+
+
+def _grace(state: State, at: At, gap: float) -> None:
     """If the manager itself was stopped for long, silence proves nothing: every deadline gets that time on top."""
-    if gap > state.settings.missing_s / 4:
+    if gap > SWEEP_S + max(SWEEP_S, state.settings.missing_s / 4):
         for runner in state.runners.values():
-            runner.contact += gap
-            runner.idle_since += gap
+            runner.contact = min(at.mono, runner.contact + gap)
+            runner.idle_since = min(at.mono, runner.idle_since + gap)
 
 
 def _watch(state: State, decision: Decision, runner: RunnerState, at: At) -> None:

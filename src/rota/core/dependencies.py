@@ -14,7 +14,7 @@ from rota.model.errors import UsageError
 from rota.model.job import format_job
 from rota.model.selector import parse_selector
 
-__all__ = ["check_targets", "consequences", "standing", "waiting_for"]
+__all__ = ["check_targets", "consequences", "longest_backoff", "standing", "waiting_for", "watching"]
 
 _MET, _OPEN, _NEVER = "met", "open", "never"
 _WAITING_RUN = re.compile(bytes((WAITING,)) + b"+")
@@ -109,9 +109,21 @@ def consequences(state: State, batch: BatchState, wall: float) -> Iterator[ev.Ev
         return
     spans = spans_of(batch, _WAITING_RUN)
     if batch.until:
-        spans = _without(spans, {pos for pos, until in batch.until.items() if until > wall})
+        last = wall + longest_backoff(state)
+        spans = _without(spans, {pos for pos, until in batch.until.items() if wall < until <= last})
     if spans:
         yield ev.Moved(batch.id, "ready", spans)
+
+
+def longest_backoff(state: State) -> float:
+    """Seconds. Who would have to wait longer than this for the next try does not: the wall clock was set back meanwhile."""
+    return state.settings.backoff_most_s + state.settings.backoff_jitter_s
+
+
+def watching(state: State, batch: BatchState) -> set[int]:
+    """Batches that wait, or waited, for this one or a part of it."""
+    out = state.waiters.get(str(batch.id), set())
+    return out | state.waiters.get(f"@{batch.spec.name}", set()) if batch.spec.name else set(out)
 
 
 def spans_of(batch: BatchState, pattern: re.Pattern[bytes], low: int = 0, high: int | None = None) -> list[int]:

@@ -64,6 +64,7 @@ def _moved(state: State, event: ev.Moved) -> None:
         elif event.verb == "reopen":
             _forget(batch.failures, low, high)
             _forget(batch.losses, low, high)
+            _forget(batch.until, low, high)
         elif event.verb == "hold":
             _forget(batch.hold_wanted, low, high)
     if event.verb == "ready":
@@ -244,7 +245,10 @@ def _count_requeue(batch: BatchState, pos: int, counts_as: str) -> None:
 def _hold_wanted(state: State, event: ev.HoldWanted) -> None:
     batch = state.batches[event.batch]
     for low, high in zip(event.spans[::2], event.spans[1::2], strict=True):
-        batch.hold_wanted.update(dict.fromkeys(range(low, high), event.stop))
+        if event.wanted:
+            batch.hold_wanted.update(dict.fromkeys(range(low, high), event.stop))
+        else:
+            _forget(batch.hold_wanted, low, high)
     state.dirty_batches.add(batch.id)
 
 
@@ -275,6 +279,7 @@ def _runner_greeted(state: State, event: ev.RunnerGreeted) -> None:
     runner.site = event.site
     runner.lease_n = runner.got = 0
     runner.unacked.clear()
+    runner.given_up.clear()
     place_runner(state, runner)
     state.replan = True
 

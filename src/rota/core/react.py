@@ -2,7 +2,7 @@
 
 from rota.core.effects import Allocate, Effect, Lease, Order, Welcome
 from rota.core.reports import standing_orders
-from rota.core.state import State
+from rota.core.state import RunnerState, State
 from rota.core.stimuli import At
 from rota.model import events as ev
 
@@ -42,6 +42,8 @@ def react(state: State, events: list[ev.Event], at: At) -> list[Effect]:
             runner_state = state.runners[event.runner]
             if not runner_state.jobs:
                 runner_state.idle_since = at.mono
+            if event.counts_as == "loss" and runner_state.state not in ("CLOSED", "EXPIRED"):
+                effects.extend(_end_given_up(state, runner_state, event))
     for runner_id, jobs in leases.items():
         runner = state.runners[runner_id]
         runner.lease_n += 1
@@ -56,6 +58,8 @@ def _orders(state: State, event: ev.Moved | ev.HoldWanted) -> list[Effect]:
         if event.verb != "kill":
             return []
         what = "kill"
+    elif not event.wanted:
+        return []
     else:
         what = "kill" if event.stop else "recall"
     batch = state.batches[event.batch]
@@ -66,6 +70,16 @@ def _orders(state: State, event: ev.Moved | ev.HoldWanted) -> list[Effect]:
             if live is not None:
                 jobs.setdefault(live.runner, []).append((batch.id, batch.index(pos), live.attempt))
     return [Order(runner, state.runners[runner].session, what, rows) for runner, rows in jobs.items()]
+
+
+def _end_given_up(state: State, runner: RunnerState, event: ev.Ended) -> list[Effect]:
+    """A silent runner's attempts were given up though it may live: when it hears us again, it is to end them."""
+    jobs = []
+    for number, pos, _, _, _ in event.rows:
+        batch = state.batches[number]
+        jobs.append((number, batch.index(pos), batch.attempts[pos]))
+    runner.given_up.update(dict.fromkeys(jobs))
+    return [Order(runner.id, runner.session, "kill", jobs, "given up")]
 
 
 def _allocation(state: State, event: ev.AllocationMoved) -> list[Effect]:

@@ -1,6 +1,7 @@
 """What runners say: greetings, reports, touches, farewells."""
 
 from rota.core.decision import Decision
+from rota.core.dependencies import watching
 from rota.core.effects import Ack, Lease, Order
 from rota.core.state import BatchState, RunnerState, State
 from rota.core.stimuli import At, Disconnected, Ended, Greet, Report, RunnerBye, Touch
@@ -8,7 +9,7 @@ from rota.core.tables import KILLING, MISSING, STARTING
 from rota.model import events as ev
 from rota.model.job import Result, format_job
 
-__all__ = ["back", "bye", "disconnected", "greet", "report", "touch"]
+__all__ = ["back", "bye", "disconnected", "greet", "greeted", "report", "touch"]
 
 FINAL_CODES = (126, 127, 128)
 FINAL_REASONS = frozenset(("not-found", "not-executable", "cwd", "output"))
@@ -49,6 +50,13 @@ def greet(state: State, stimulus: Greet) -> Decision:
     return decision
 
 
+def greeted(state: State, stimulus: Greet) -> None:
+    """Note the clock of an accepted greeting: leases are timed by it until the runner says more."""
+    runner = state.runners.get(stimulus.runner)
+    if runner is not None and runner.connect == stimulus.connect:
+        runner.clock = max(runner.clock, stimulus.clock)
+
+
 def _is_live(state: State, runner_id: str, job: tuple[int, int, int]) -> bool:
     """True for an attempt that this runner should hold, or whose end it may still report."""
     found = _find(state, job[0], job[1])
@@ -79,11 +87,12 @@ def _give_back(state: State, decision: Decision, runner: RunnerState, jobs: list
             decision.results.append(
                 Result(number, pos, attempt, "ABORTED", None, None, "killed", runner.id, runner.host, None, None, note="killed before it started")
             )
-            decision.reconsider.update(_watching(state, batch))
+            decision.reconsider.update(watching(state, batch))
             continue
-        old = batch.states[pos]
-        rows.append((number, pos, "return" if old in (STARTING, MISSING) else "requeue", None, 0))
-        if old not in (STARTING, MISSING):
+        if batch.states[pos] in (STARTING, MISSING) and not batch.spec.after:
+            rows.append((number, pos, "return", None, 0))
+        else:  # what it depends on may have come back to life meanwhile
+            rows.append((number, pos, "requeue", None, 0))
             decision.reconsider.add(number)
         if pos in batch.hold_wanted:
             holds.append((number, pos))
@@ -135,14 +144,22 @@ def touch(state: State, stimulus: Touch) -> Decision:
         return decision
     for number, (sent, jobs, slots) in runner.unacked.items():
         if sent + state.settings.resend_s <= stimulus.at.mono:
-            decision.effects.append(Lease(runner.id, runner.session, number, runner.clock, jobs, slots))
+            live = [job for job in jobs if _is_open(state, runner.id, job)]
+            decision.effects.append(Lease(runner.id, runner.session, number, runner.clock, live, slots))
     decision.effects.extend(standing_orders(state, runner))
     return decision
 
 
+def _is_open(state: State, runner_id: str, job: tuple[int, int, int, str]) -> bool:
+    """False for a lease that was given up meanwhile: to repeat it would start a closed attempt."""
+    live = state.batches[job[0]].live.get(job[1])
+    return live is not None and live.runner == runner_id and live.attempt == job[2]
+
+
 def standing_orders(state: State, runner: RunnerState) -> list[Order]:
     """Orders that hold until a report settles them."""
-    kills, recalls = [], []
+    kills = list(runner.given_up)
+    recalls: list[tuple[int, int, int]] = []
     for number, pos in runner.jobs:
         batch = state.batches[number]
         if batch.states[pos] == KILLING:
@@ -171,21 +188,23 @@ def report(state: State, stimulus: Report) -> Decision:
         return decision
     if stimulus.seq != runner.seq + 1:
         return decision  # one before it is missing: it will be sent again, in order
-    started = []
+    started: dict[tuple[int, int], None] = {}  # a runner may say a thing twice
     for number, index, attempt in stimulus.started:
         found = _find(state, number, index)
         if found is not None:
             batch, pos = found
             live = batch.live.get(pos)
             if live is not None and live.runner == runner.id and live.attempt == attempt and batch.states[pos] == STARTING:
-                started.append((number, pos))
+                started[number, pos] = None
     if started:
-        decision.events.append(ev.Started(runner.id, started, stimulus.seq))
+        decision.events.append(ev.Started(runner.id, list(started), stimulus.seq))
     _take_ended(state, decision, runner, stimulus)
+    over = {(row[0], row[1]) for row in stimulus.ended} if stimulus.disclaimed else set()
     returned = []
     for number, index, attempt, _ in stimulus.disclaimed:
         found = _find(state, number, index)
-        if found is not None and _is_live(state, runner.id, (number, index, attempt)):
+        if found is not None and (number, index) not in over and _is_live(state, runner.id, (number, index, attempt)):
+            over.add((number, index))
             returned.append((number, found[1]))
     _give_back(state, decision, runner, returned, stimulus.seq, stimulus.disclaimed[0][3] if returned else "")
     if not any(getattr(event, "seq", 0) for event in decision.events):
@@ -207,6 +226,9 @@ def _late_report(state: State, stimulus: Report) -> Decision:
 
 def _superseded(state: State, decision: Decision, runner_id: str, host: str | None, row: Ended) -> None:
     """An end of an attempt that is not live: told again (nothing to do), or too late (recorded and shown, of no effect)."""
+    runner = state.runners.get(runner_id)
+    if runner is not None:
+        runner.given_up.pop((row.batch, row.index, row.attempt), None)
     found = _find(state, row.batch, row.index)
     if found is not None and row.attempt == found[0].attempts[found[1]] and not found[0].losses.get(found[1]):
         return
@@ -233,6 +255,7 @@ def _take_ended(state: State, decision: Decision, runner: RunnerState, stimulus:
     results, host, runner_id = decision.results, runner.host, runner.id
     holds: list[tuple[int, int]] = []
     batch: BatchState | None = None
+    seen: set[tuple[int, int]] = set()
     for row in stimulus.ended:
         number, index = row[0], row[1]
         if batch is None or batch.id != number:
@@ -242,6 +265,9 @@ def _take_ended(state: State, decision: Decision, runner: RunnerState, stimulus:
         if batch is None or pos is None or live is None or live.runner != runner_id or live.attempt != row[2]:
             _superseded(state, decision, runner_id, host, row)
             continue
+        if (number, pos) in seen:
+            continue
+        seen.add((number, pos))
         started, ended = row[6], row[7]
         wall_ms = max(1, int((ended - started) * 1000)) if started is not None and ended is not None and ended >= started else 0
         if row[3] == 0 and row[5] is None:
@@ -259,7 +285,7 @@ def _take_ended(state: State, decision: Decision, runner: RunnerState, stimulus:
         if outcome == "RETRIED":
             decision.reconsider.add(number)
     for number in {row[0] for row in rows} if state.waiters else ():
-        decision.reconsider.update(_watching(state, state.batches[number]))
+        decision.reconsider.update(watching(state, state.batches[number]))
     if rows:
         decision.events.append(ev.Ended(runner_id, rows, seq=stimulus.seq))
     if stopped:
@@ -267,17 +293,11 @@ def _take_ended(state: State, decision: Decision, runner: RunnerState, stimulus:
     decision.events.extend(ev.Moved(number, "hold", [pos, pos + 1], "held") for number, pos in holds)
 
 
-def _watching(state: State, batch: BatchState) -> set[int]:
-    """Batches that wait for this one."""
-    out = state.waiters.get(str(batch.id), set())
-    return out | state.waiters.get(f"@{batch.spec.name}", set()) if batch.spec.name else set(out)
-
-
 def _after_failure(state: State, batch: BatchState, pos: int, row: Ended, at: At) -> tuple[str, str, float | None, bool]:
     """(verb, state of the attempt, not before, whether it counts) for an attempt that did not succeed."""
     if batch.states[pos] == KILLING:
         return ("complete", "COMPLETED", None, True) if row.exit_code == 0 else ("abort", "ABORTED", None, True)
-    if batch.hold_wanted.get(pos) or row.reason == "runner-stopped":
+    if batch.hold_wanted.get(pos) or row.reason in ("runner-stopped", "killed"):
         return "requeue", "RETRIED", None, False
     if row.exit_code in FINAL_CODES or row.reason in FINAL_REASONS:
         return "fail", "FAILED", None, True

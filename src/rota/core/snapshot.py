@@ -82,7 +82,7 @@ def take_snapshot(state: State) -> bytes:
     """The part of the state that is not in batches. Runners and allocations that are over are left behind."""
     live = {runner.allocation for runner in state.runners.values() if runner.state not in ("CLOSED", "EXPIRED")}
     kept = sorted((a for a in state.allocations.values() if a.state.endswith("ED") and a.id not in live), key=lambda a: int(a.id[1:]))[-100:]
-    names = {a.id for a in kept}
+    names = {a.id for a in kept} | {a.id for a in state.allocations.values() if a.state.endswith("ING")}
     return _encode(
         _Snapshot(
             state.mode,

@@ -171,7 +171,7 @@ class RunnerState:
     """A runner: durable part first, volatile part after."""
 
     __slots__ = (
-        "allocation", "capacity", "clock", "connect", "connected", "contact", "drain_wanted", "got", "held", "host", "id", "idle_since", "jobs", "lease_n",
+        "allocation", "capacity", "clock", "connect", "connected", "contact", "drain_wanted", "given_up", "got", "held", "host", "id", "idle_since", "jobs", "lease_n",
         "location", "output", "pid", "seq", "session", "site", "slots", "state", "tags", "unacked", "until",
     )
 
@@ -204,6 +204,8 @@ class RunnerState:
         self.clock = 0.0
         self.lease_n = 0
         self.got = 0
+        self.given_up: dict[tuple[int, int, int], None] = {}
+        """(batch, index, attempt) that were given up in this session: should it be back and hold them, it is to end them."""
         self.unacked: dict[int, tuple[float, list[tuple[int, int, int, str]], dict[str, int]]] = {}
         """Lease messages that the runner has not confirmed: number → (sent, jobs, slots)."""
 

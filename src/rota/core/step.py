@@ -7,15 +7,15 @@ from msgspec import Struct, field
 from rota.core.deadlines import next_deadline, tick
 from rota.core.decide import decide
 from rota.core.decision import Decision
-from rota.core.dependencies import consequences
+from rota.core.dependencies import consequences, watching
 from rota.core.effects import Effect
 from rota.core.evolve import evolve
 from rota.core.planning import plan
 from rota.core.react import react, restart_effects
-from rota.core.reports import back
+from rota.core.reports import back, greeted
 from rota.core.state import Settings, State
 from rota.core.stimuli import At, Greet, Report, Stimulus, Tick, Touch
-from rota.core.tables import SETTLED
+from rota.core.tables import HOLDING, WAITING
 from rota.model.events import Event
 from rota.model.job import Result
 
@@ -36,7 +36,7 @@ class Core:
 
     def __init__(self, settings: Settings, seed: int = 1, state: State | None = None) -> None:
         self.state = state if state is not None else State(settings, seed)
-        self.last_tick: float | None = None
+        self.last_tick: At | None = None
 
     def step(self, stimulus: Stimulus) -> Step:
         """Decide, apply, react. Raises a RotaError for a refusal; then nothing has changed."""
@@ -44,16 +44,15 @@ class Core:
         events: list[Event] = []
         results: list[Result] = []
         if isinstance(stimulus, Tick):
-            last = stimulus.at.mono if self.last_tick is None else self.last_tick
-            self.last_tick = stimulus.at.mono
+            last, self.last_tick = self.last_tick, stimulus.at
             decision = tick(state, stimulus, last)
         else:
             if isinstance(stimulus, Report | Touch):
                 self._apply(back(state, stimulus.runner, stimulus.session), events)
             decision = decide(state, stimulus)
         self._apply(decision, events)
-        if isinstance(stimulus, Greet) and stimulus.runner in state.runners:
-            state.runners[stimulus.runner].clock = stimulus.clock
+        if isinstance(stimulus, Greet):
+            greeted(state, stimulus)
         results += decision.results
         self._follow(decision.reconsider, stimulus.at, events)
         effects = [*react(state, events, stimulus.at), *decision.effects]
@@ -86,10 +85,16 @@ class Core:
         queue = sorted(reconsider)
         while queue:
             batch = state.batches[queue.pop(0)]
-            if batch.counts[0] or batch.counts[2]:
+            changed = batch.id in reconsider
+            if batch.counts[WAITING] or batch.counts[HOLDING]:
                 for event in consequences(state, batch, at.wall):
                     evolve(state, event)
                     events.append(event)
-            if sum(batch.counts[:SETTLED]) == 0:
-                waiters = state.waiters.get(str(batch.id), set()) | state.waiters.get(f"@{batch.spec.name}", set())
-                queue.extend(sorted(waiter for waiter in waiters if state.batches[waiter].counts[0] or state.batches[waiter].counts[2]))
+                    changed = True
+            if changed:  # some wait for one job of it, so it need not be settled as a whole
+                queue.extend(number for number in sorted(watching(state, batch)) if _waits(state, number))
+
+
+def _waits(state: State, number: int) -> bool:
+    counts = state.batches[number].counts
+    return counts[WAITING] > 0 or counts[HOLDING] > 0

@@ -1,8 +1,8 @@
 """This machine as a site: an allocation is a runner process that outlives the manager.
 
-The runner's id is the allocation's tag, and stands in its command line and in the environment of every job that it starts. So after a restart
-of the manager it is found again, and when a runner has died, what it left running is found and ended *before* the allocation is called over: only
-then may its jobs be started again.
+The runner's id is the allocation's tag, and stands in its command line and in the environment of every job that it
+starts. So after a restart of the manager it is found again, and when a runner has died, what it left running is found
+and ended *before* the allocation is called over: only then may its jobs be started again.
 """
 
 import asyncio
@@ -19,12 +19,25 @@ from rota.model.needs import Amounts
 __all__ = ["LocalDriver"]
 
 KILL_WAIT_S = 5.0
+PROGRAM = os.path.join(os.path.dirname(os.path.dirname(__file__)), "runner", "__main__.py")
+RUNNER = (sys.executable, "-I", "-S", PROGRAM)
+"""By path and without site-packages: it needs nothing but the standard library, and starts in half the time."""
 
 
 class LocalDriver:
     """Runner processes on this host."""
 
-    def __init__(self, node: Amounts, connect: str, output: str, log: str, *, tags: Sequence[str] = (), linger_s: float = 60, launcher: str = "auto") -> None:
+    def __init__(
+        self,
+        node: Amounts,
+        connect: str,
+        output: str,
+        log: str,
+        *,
+        tags: Sequence[str] = (),
+        linger_s: float = 60,
+        launcher: str = "auto",
+    ) -> None:
         self._node = node
         self._connect = connect
         self._output = output
@@ -40,34 +53,30 @@ class LocalDriver:
 
     async def submit(self, allocation: str, tag: str) -> str:
         """Start a runner in a session of its own, with nothing of ours open."""
-        command = [
-            sys.executable, "-m", "rota.runner", "--connect", self._connect, "--id", tag, "--allocation", allocation,
-            "--output", os.path.join(self._output, tag), "--cores", str(self._node.cores), "--memory", str(self._node.memory),
-            "--disk", str(self._node.disk), "--gpus", str(self._node.gpus), "--launcher", self._launcher,
-        ]
-        for tag_word in self._tags:
-            command += ["--tag", tag_word]
         try:
-            os.makedirs(os.path.join(self._output, tag), 0o700, exist_ok=True)
-            with open(self._log, "ab") as log:
-                child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/")
+            child = self._start(allocation, tag)
         except OSError as error:
-            raise RefusedError(f"cannot start a runner ({sys.executable} -m rota.runner): {error}") from error
+            raise RefusedError(f"cannot start a runner ({' '.join(RUNNER)}): {error}") from error
         self._children[child.pid] = child
         return f"{child.pid}:{_start_ticks(child.pid) or 0}"
 
+    def _start(self, allocation: str, tag: str) -> "subprocess.Popen[bytes]":
+        node, output = self._node, os.path.join(self._output, tag)
+        command = [*RUNNER, "--connect", self._connect, "--id", tag]
+        command += ["--allocation", allocation, "--output", output, "--launcher", self._launcher]
+        for name in ("cores", "memory", "disk", "gpus"):
+            command += [f"--{name}", str(getattr(node, name))]
+        for word in self._tags:
+            command += ["--tag", word]
+        os.makedirs(output, 0o700, exist_ok=True)
+        with open(self._log, "ab") as log:
+            return subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/"
+            )
+
     async def find(self, tag: str) -> str | None:
         """Look for a runner whose command line carries the tag."""
-        wanted = f"\0--id\0{tag}\0".encode()
-        for pid in _own_pids():
-            try:
-                with open(f"/proc/{pid}/cmdline", "rb") as file:
-                    line = file.read()
-            except OSError:
-                continue
-            if wanted in line and b"rota.runner" in line:
-                return f"{pid}:{_start_ticks(pid) or 0}"
-        return None
+        return _find(tag)
 
     async def terminate(self, known: Known) -> bool:
         """TERM to the runner: it ends its jobs, reports, and exits."""
@@ -91,7 +100,8 @@ class LocalDriver:
             how = self._how_it_ended(native)
             left = await end_leftovers(allocation.tag)
             if left:
-                out.append(Observation(allocation.id, "unsure", native, f"{len(left)} processes of it cannot be ended: {left[:5]}"))
+                why = f"{len(left)} processes of it cannot be ended: {left[:5]}"
+                out.append(Observation(allocation.id, "unsure", native, why))
             else:
                 out.append(Observation(allocation.id, "complete", native, f"its runner {how}"))
         return out
@@ -111,6 +121,19 @@ class LocalDriver:
         if code is None:
             return "is gone"
         return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+
+
+def _find(tag: str) -> str | None:
+    wanted = f"\0--id\0{tag}\0".encode()
+    for pid in _own_pids():
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                line = file.read()
+        except OSError:
+            continue
+        if wanted in line and b"/runner/__main__.py\0" in line:  # of whatever installation
+            return f"{pid}:{_start_ticks(pid) or 0}"
+    return None
 
 
 async def end_leftovers(tag: str) -> list[int]:

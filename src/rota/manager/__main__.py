@@ -56,7 +56,13 @@ def make_driver(name: str, site: SiteConfig, paths: Paths) -> Driver:
         int(site.options.get("gpus", 0)),
     )
     return LocalDriver(
-        node, f"unix:{paths.socket}", paths.output, paths.log, tags=site.tags, linger_s=site.linger_s, launcher=site.launcher
+        node,
+        f"unix:{paths.socket}",
+        paths.output,
+        paths.log,
+        tags=site.tags,
+        linger_s=site.linger_s,
+        launcher=site.launcher,
     )
 
 
@@ -77,7 +83,7 @@ async def serve(paths: Paths, lock: Lock, args: argparse.Namespace) -> int:
         tokens=lambda name: _token(paths.home, name),
         embedded=args.embedded,
     )
-    server = Server(manager)
+    server = Server(manager.hearing)
     await server.listen_unix(paths.home)
     address, port = await _listen_tls(server, paths, config)
     announce(lock, address=address, port=port)
@@ -138,7 +144,9 @@ async def _once(manager: Manager) -> None:
     while asyncio.get_running_loop().time() < deadline and quiet < 5:
         seq = manager.state.seq
         await asyncio.sleep(0.2)
-        expected = [a for a in manager.state.allocations.values() if a.state in ("WAITING", "SUBMITTING", "PENDING", "RUNNING")]
+        expected = [
+            a for a in manager.state.allocations.values() if a.state in ("WAITING", "SUBMITTING", "PENDING", "RUNNING")
+        ]
         there = {r.allocation for r in manager.state.runners.values() if r.connected}
         quiet = quiet + 1 if manager.state.seq == seq and all(a.id in there for a in expected) else 0
     manager.stop(kill=False)

@@ -1,6 +1,7 @@
 """What clients ask: every op of the protocol, and what answers it."""
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from rota.core.step import Step
 from rota.core.stimuli import ChangeJobs, SetMode, Submit
 from rota.core.tables import RUNNING, STARTING
 from rota.manager.performing import now
-from rota.model.errors import NoSpaceError, RotaError, UsageError
+from rota.model.errors import NoSpaceError, RotaError, StoreError, UsageError
 from rota.model.selector import parse_selector
 from rota.wire.peer import Peer
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from rota.manager.service import Manager
 
 __all__ = ["Asking"]
+
+log = logging.getLogger("rota")
 
 MODES = {"pause": "paused", "resume": "serving", "drain": "draining"}
 
@@ -43,20 +46,32 @@ class Asking:
             manager.tell(SetMode(at=now(), by=peer.principal, mode=MODES[op]), self._answer(peer, ask_id))
         elif op in ("wait", "follow"):
             timeout = args.timeout_s if op == "wait" else None
-            manager.when_durable(self._guard(peer, ask_id, lambda: manager.watchers.add(peer, ask_id, args.sel, op == "follow", timeout)))
+            wait = lambda: manager.watchers.add(peer, ask_id, args.sel, op == "follow", timeout)  # noqa: E731
+            manager.when_durable(self._guard(peer, ask_id, wait))
         else:
             manager.when_durable(self._guard(peer, ask_id, lambda: peer.answer(ask_id, self._look_up(op, args))))
             if op == "down":
                 manager.stop(args.kill)
 
     def _guard(self, peer: Peer, ask_id: int, question: Callable[[], None]) -> Callable[[], None]:
+        """A question that is answered whatever happens, and never harms the loop that it runs in."""
+
         def run() -> None:
             try:
                 question()
-            except RotaError as error:
-                peer.refuse(ask_id, error)
+            except Exception as error:
+                self._failed(peer, ask_id, error)
 
         return run
+
+    def _failed(self, peer: Peer, ask_id: int, error: Exception) -> None:
+        if isinstance(error, RotaError):
+            peer.refuse(ask_id, error)
+        else:
+            log.exception("a request failed", exc_info=error)
+            peer.refuse(ask_id, RotaError(f"the manager failed at this: {type(error).__name__}; see its log"))
+        if isinstance(error, StoreError):
+            self._manager.fail(error)
 
     def _answer(self, peer: Peer, ask_id: int) -> Callable[[Step | RotaError], None]:
         def done(outcome: Step | RotaError) -> None:
@@ -76,11 +91,21 @@ class Asking:
                 peer.answer(ask_id, await manager.intake.stage(args))
                 return
             spec, stage, env, runs = await manager.intake.prepare(args)
-        except RotaError as error:
-            peer.refuse(ask_id, error)
+        except Exception as error:
+            self._failed(peer, ask_id, error)
             return
         manager.tell(
-            Submit(at=now(), by=peer.principal, spec=spec, key=args.key, stage=stage, env=env, runs=runs, limits=args.limits), self._answer(peer, ask_id)
+            Submit(
+                at=now(),
+                by=peer.principal,
+                spec=spec,
+                key=args.key,
+                stage=stage,
+                env=env,
+                runs=runs,
+                limits=args.limits,
+            ),
+            self._answer(peer, ask_id),
         )
 
     def _change(self, peer: Peer, ask_id: int, op: str, args: Any) -> None:
@@ -89,8 +114,13 @@ class Asking:
             raise UsageError(f"which jobs? Name some (7, 7.12, @name, :failed), or give --all to {op} everything")
         self._manager.tell(
             ChangeJobs(
-                at=now(), by=peer.principal, what=op, selector=selector, dry_run=args.dry_run,
-                stop=getattr(args, "stop", False), confirm_dead=getattr(args, "confirm_dead", False),
+                at=now(),
+                by=peer.principal,
+                what=op,
+                selector=selector,
+                dry_run=args.dry_run,
+                stop=getattr(args, "stop", False),
+                confirm_dead=getattr(args, "confirm_dead", False),
             ),
             self._answer(peer, ask_id),
         )
@@ -120,8 +150,13 @@ class Asking:
         running = sum(batch.counts[RUNNING] + batch.counts[STARTING] for batch in state.batches.values())
         if op == "ping":
             return {
-                "pid": os.getpid(), "host": socket.gethostname(), "version": __version__, "state": "stopping" if manager.stopping else state.mode, "uptime_s": at.mono - manager.started.mono,
-                "store": manager.trouble or "ok", "running": running,
+                "pid": os.getpid(),
+                "host": socket.gethostname(),
+                "version": __version__,
+                "state": "stopping" if manager.stopping else state.mode,
+                "uptime_s": at.mono - manager.started.mono,
+                "store": manager.trouble or "ok",
+                "running": running,
             }
         if op == "down":
             return {"running": running}
@@ -131,9 +166,18 @@ class Asking:
             return {
                 "runners": [
                     {
-                        "id": runner.id, "state": runner.state, "site": runner.site, "host": runner.host, "pid": runner.pid, "allocation": runner.allocation,
-                        "connected": runner.connected, "cores": runner.capacity.cores / 1000, "memory": runner.capacity.memory, "jobs": len(runner.jobs),
-                        "slots": sum(runner.slots.values()), "silent_s": round(at.mono - runner.contact, 3),
+                        "id": runner.id,
+                        "state": runner.state,
+                        "site": runner.site,
+                        "host": runner.host,
+                        "pid": runner.pid,
+                        "allocation": runner.allocation,
+                        "connected": runner.connected,
+                        "cores": runner.capacity.cores / 1000,
+                        "memory": runner.capacity.memory,
+                        "jobs": len(runner.jobs),
+                        "slots": sum(runner.slots.values()),
+                        "silent_s": round(at.mono - runner.contact, 3),
                     }
                     for runner in state.runners.values()
                 ]
@@ -142,8 +186,15 @@ class Asking:
             return {
                 "allocations": [
                     {
-                        "id": a.id, "site": a.site, "state": a.state, "native_id": a.native_id, "tag": a.tag, "reason": a.reason, "submitted": a.submitted,
-                        "cores": a.capacity.cores / 1000, "memory": a.capacity.memory,
+                        "id": a.id,
+                        "site": a.site,
+                        "state": a.state,
+                        "native_id": a.native_id,
+                        "tag": a.tag,
+                        "reason": a.reason,
+                        "submitted": a.submitted,
+                        "cores": a.capacity.cores / 1000,
+                        "memory": a.capacity.memory,
                     }
                     for a in state.allocations.values()
                 ]
@@ -156,8 +207,14 @@ class Asking:
         used = state.ledger.used.get(name)
         live = [a for a in state.allocations.values() if a.site == name and a.state.endswith("ING")]
         return {
-            "name": name, "cores": site.node.cores / 1000, "memory": site.node.memory, "gpus": site.node.gpus, "tags": list(site.tags),
-            "cores_used": used.cores / 1000 if used is not None else 0, "memory_used": used.memory if used is not None else 0,
-            "allocations": len(live), "state": "failing" if site.why else "ok", "why": site.why,
+            "name": name,
+            "cores": site.node.cores / 1000,
+            "memory": site.node.memory,
+            "gpus": site.node.gpus,
+            "tags": list(site.tags),
+            "cores_used": used.cores / 1000 if used is not None else 0,
+            "memory_used": used.memory if used is not None else 0,
+            "allocations": len(live),
+            "state": "failing" if site.why else "ok",
+            "why": site.why,
         }
-

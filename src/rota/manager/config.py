@@ -1,7 +1,7 @@
 """The configuration file: `$ROTA_HOME/config.toml`, no code in it.
 
-Every setting has a default, so that no file is needed on one machine. An unknown key is an error that names it: a typo must not
-silently mean the default.
+Every setting has a default, so that no file is needed on one machine. An unknown key is an error that names it: a
+typo must not silently mean the default.
 """
 
 import os
@@ -84,7 +84,15 @@ def load_config(home: str) -> Config:
         raise UsageError(f"{path}: {error}") from None
     try:
         config = msgspec.convert(raw, Config)
-        for name in ("touch", "missing_after", "start_by", "rerun_after", "backoff_first", "backoff_most", "backoff_jitter"):
+        for name in (
+            "touch",
+            "missing_after",
+            "start_by",
+            "rerun_after",
+            "backoff_first",
+            "backoff_most",
+            "backoff_jitter",
+        ):
             config.seconds(name)
         for site in config.site.values():
             _ = site.cores, site.memory, site.linger_s

@@ -33,7 +33,10 @@ class Intake:
         """Refuse new work before the disk is full, not when it is."""
         free = self._store.free_bytes()
         if free < SPARE:
-            raise NoSpaceError(f"only {free >> 20} MiB are left where rota keeps its queue: no new work is taken until at least {SPARE >> 20} MiB are free; what was accepted goes on")
+            raise NoSpaceError(
+                f"only {free >> 20} MiB are left where rota keeps its queue: no new work is taken until at least "
+                f"{SPARE >> 20} MiB are free; what was accepted goes on"
+            )
 
     async def stage(self, args: messages.Stage) -> dict[str, Any]:
         """Keep a chunk of values."""
@@ -66,6 +69,7 @@ class Intake:
         elif stage is not None:
             self._check_kinds(stage, spec, lines)
         if stage is not None:
+            await self._writer.run(lambda: None)  # chunks sent before this are written before it
             staged = self._store.staged(stage)
             if staged.count != spec.count:
                 raise UsageError(f"{staged.count} values were sent for {spec.count} jobs")
@@ -81,16 +85,27 @@ class Intake:
         kinds = self._kinds.get(stage)
         if kinds is None:
             raise UsageError("nothing was staged under this name (was the manager restarted meanwhile?): add it again")
-        allowed = {"text", "object"} if lines else {"text"} if len(spec.columns) == 1 else {f"row of {len(spec.columns)}"}
+        allowed = (
+            {"text", "object"} if lines else {"text"} if len(spec.columns) == 1 else {f"row of {len(spec.columns)}"}
+        )
         if kinds - allowed:
-            raise UsageError(f"the values are {', '.join(sorted(kinds))}, but this batch takes {' or '.join(sorted(allowed))}")
+            raise UsageError(
+                f"the values are {', '.join(sorted(kinds))}, but this batch takes {' or '.join(sorted(allowed))}"
+            )
 
     async def _environment(self, variables: dict[str, str] | None) -> str | None:
         if variables is None:
             return None
+        for key, value in variables.items():
+            if not key or "=" in key or "\0" in key or "\0" in value:
+                raise UsageError(
+                    f"the environment: {key!r:.100} cannot be a variable (no '=' or NUL in names, no NUL in values)"
+                )
         body = json.dumps(variables, sort_keys=True)
         if len(body) > MAX_ENV:
-            raise UsageError(f"the environment has {len(body):,} bytes; the most is {MAX_ENV:,}: use --env-from none and --env")
+            raise UsageError(
+                f"the environment has {len(body):,} bytes; the most is {MAX_ENV:,}: use --env-from none and --env"
+            )
         name = hashlib.sha256(body.encode("utf-8", "surrogatepass")).hexdigest()[:32]
         if name not in self._env_names:
             await self._writer.run(lambda: self._store.keep_environment(name, variables))

@@ -1,4 +1,7 @@
-"""From (batch, position) to what a runner is told to run: commands, specs, environments. Everything is worked out once per template."""
+"""From (batch, position) to what a runner is told to run: commands, specs, environments.
+
+Everything is worked out once per template.
+"""
 
 import os
 from collections import OrderedDict
@@ -101,7 +104,12 @@ class JobBook:
             out[name] = os.path.join(given.cwd, path) if path is not None else None
         ranges = batch.spec.ranges
         if ranges is not None:
-            out["array"] = {"first": ranges[0][0], "last": ranges[-1][1], "step": ranges[0][2], "count": count_of(ranges)}
+            out["array"] = {
+                "first": ranges[0][0],
+                "last": ranges[-1][1],
+                "step": ranges[0][2],
+                "count": count_of(ranges),
+            }
         return out
 
     def environment_name(self, batch: BatchState, template: int) -> str | None:
@@ -114,9 +122,9 @@ class JobBook:
     def environment(self, name: str) -> dict[str, str]:
         """An environment by its name."""
         if name == "none":
-            return {key: os.environ[key] for key in ("HOME", "USER", "LOGNAME", "SHELL", "LANG") if key in os.environ} | {
-                "PATH": "/usr/local/bin:/usr/bin:/bin"
-            }
+            return {
+                key: os.environ[key] for key in ("HOME", "USER", "LOGNAME", "SHELL", "LANG") if key in os.environ
+            } | {"PATH": "/usr/local/bin:/usr/bin:/bin"}
         return self._store.environment(name)
 
     def forget(self) -> None:

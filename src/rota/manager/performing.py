@@ -20,6 +20,7 @@ __all__ = ["Performer", "now", "report_rows"]
 
 log = logging.getLogger("rota")
 POLL_S = 1.0
+LAST_WORDS_S = 1.0
 
 
 def now() -> At:
@@ -30,7 +31,9 @@ def now() -> At:
 class Performer:
     """Knows the peers and the drivers; carries out what the core decided."""
 
-    def __init__(self, book: JobBook, drivers: dict[str, Driver], tell: Callable[[Stimulus], None], welcome: dict[str, Any]) -> None:
+    def __init__(
+        self, book: JobBook, drivers: dict[str, Driver], tell: Callable[[Stimulus], None], welcome: dict[str, Any]
+    ) -> None:
         self.book = book
         self.drivers = drivers
         self._tell = tell
@@ -95,7 +98,9 @@ class Performer:
         for job in jobs:
             batch = state.batches.get(job[0])
             pos = batch.position(job[1]) if batch is not None else None
-            grace = batch.spec.templates[batch.template_of(pos)].grace_s if batch is not None and pos is not None else 10
+            grace = (
+                batch.spec.templates[batch.template_of(pos)].grace_s if batch is not None and pos is not None else 10
+            )
             out.setdefault(grace, []).append(job)
         return out
 
@@ -123,7 +128,12 @@ class Performer:
                     envs[environment] = self.book.environment(environment)
             rows.append(row)
         message: dict[str, Any] = {
-            "t": "lease", "session": effect.session, "n": effect.n, "clock": effect.clock, "slots": list(effect.slots.items()), "jobs": rows,
+            "t": "lease",
+            "session": effect.session,
+            "n": effect.n,
+            "clock": effect.clock,
+            "slots": list(effect.slots.items()),
+            "jobs": rows,
         }
         if specs:
             message["specs"] = specs
@@ -163,6 +173,7 @@ class Performer:
         try:
             for seen in await self.drivers[site].poll(known):
                 if seen.verb in ("complete", "fail", "abort"):
+                    await self._last_words(state, seen.id)
                     self._read_unsent(state, seen.id)
                 allocation = state.allocations.get(seen.id)
                 if seen.verb != "run" or (allocation is not None and allocation.state != "RUNNING"):
@@ -184,6 +195,13 @@ class Performer:
     def _see(self, allocation: str, verb: str, native: str | None, reason: str | None) -> None:
         self._tell(AllocationSeen(at=now(), by="driver", id=allocation, verb=verb, native_id=native, reason=reason))
 
+    async def _last_words(self, state: State, allocation: str) -> None:
+        """What a runner sent before it died counts: read its connection to the end, for a moment."""
+        deadline = time.monotonic() + LAST_WORDS_S
+        runners = [runner.id for runner in state.runners.values() if runner.allocation == allocation]
+        while any(runner in self.peers for runner in runners) and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
     def _read_unsent(self, state: State, allocation: str) -> None:
         """A runner that had to exit wrote down what it could not report."""
         for runner in state.runners.values():
@@ -194,7 +212,13 @@ class Performer:
                 with open(path, "rb") as file:
                     unsent = json.load(file)
                 stimulus = Report(
-                    at=now(), by=f"runner {runner.id} by file", runner=runner.id, session=runner.session, seq=runner.seq + 1, got=runner.got, clock=runner.clock,
+                    at=now(),
+                    by=f"runner {runner.id} by file",
+                    runner=runner.id,
+                    session=runner.session,
+                    seq=runner.seq + 1,
+                    got=runner.got,
+                    clock=runner.clock,
                     ended=report_rows(unsent.get("ended", []), runner.output),
                     disclaimed=[(int(a), int(b), int(c), str(d)) for a, b, c, d in unsent.get("disclaimed", [])],
                 )
@@ -221,5 +245,5 @@ def report_rows(rows: list[Any], output: str) -> list[Ended]:
         if place is not None:
             first, second = (f'"{name}"' if name is not None else "null" for name in (place[0], place[4]))
             place = f"[{prefix},{first},{place[1]},{place[2]},{place[3]},{second},{place[5]},{place[6]},{place[7]}]"
-        out.append(Ended(*row[:10], place, row[11]))
+        out.append(Ended._make((*row[:10], place, row[11])))
     return out

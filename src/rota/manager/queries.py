@@ -8,11 +8,20 @@ import stat
 from collections.abc import Iterator
 from typing import Any
 
-from rota.core.dependencies import spans_of, standing, waiting_for
+import msgspec
+
+from rota.core.dependencies import spans_of
 from rota.core.selection import select, states_pattern, wanted_states
 from rota.core.state import BatchState, State
-from rota.core.tables import COMPLETED, FAILED, HOLDING, JOB_STATES, KILLING, MISSING, PENDING, REMOVED, RUNNING, STARTING, WAITING
+from rota.core.tables import (
+    COMPLETED,
+    JOB_STATES,
+    PENDING,
+    REMOVED,
+    WAITING,
+)
 from rota.manager.jobbook import JobBook
+from rota.manager.reasons import pending_reason, reason, waiting_reason
 from rota.model.errors import NotFoundError, UsageError
 from rota.model.job import Result, format_job, parse_job
 from rota.model.selector import Selector, parse_selector
@@ -22,11 +31,17 @@ __all__ = ["Queries"]
 
 TAIL = 2000
 """Bytes of stderr that a summary shows."""
+PAGE_SIZE = 1 << 20
+"""Characters of commands and values in one message."""
 
 
 def counts_of(batch: BatchState) -> dict[str, int]:
     """Counts by state, those that are not zero."""
-    return {name: batch.counts[number] for number, name in enumerate(JOB_STATES) if batch.counts[number] and number != REMOVED}
+    return {
+        name: batch.counts[number]
+        for number, name in enumerate(JOB_STATES)
+        if batch.counts[number] and number != REMOVED
+    }
 
 
 class Queries:
@@ -50,7 +65,11 @@ class Queries:
             row = rows.get(batch.id)
             if row is None:
                 row = rows[batch.id] = {
-                    "id": batch.id, "name": batch.spec.name, "jobs": 0, "counts": {}, "submitted": batch.submitted,
+                    "id": batch.id,
+                    "name": batch.spec.name,
+                    "jobs": 0,
+                    "counts": {},
+                    "submitted": batch.submitted,
                     "priority": max(template.priority for template in batch.spec.templates),
                 }
             row["jobs"] += sum(counts.values())
@@ -64,19 +83,21 @@ class Queries:
         if low == 0 and high == batch.count and not selector.states:
             return counts_of(batch)
         part = batch.states[low:high]
-        return {JOB_STATES[number]: count for number in sorted(wanted_states(selector)) if (count := part.count(number))}
+        return {
+            JOB_STATES[number]: count for number in sorted(wanted_states(selector)) if (count := part.count(number))
+        }
 
     def _why(self, state: State, batches: list[dict[str, Any]]) -> list[dict[str, Any]]:
         out = []
         for row in batches[-1000:]:
             batch = state.batches[row["id"]]
-            reason = None
+            why = None
             if batch.counts[PENDING]:
-                reason = self._pending_reason(state, batch, 0)
+                why = pending_reason(state, batch, 0)
             elif batch.counts[WAITING]:
-                reason = self._waiting_reason(state, batch, None)
-            if reason:
-                out.append({"batch": batch.id, "reason": reason})
+                why = waiting_reason(state, batch, None)
+            if why:
+                out.append({"batch": batch.id, "reason": why})
         return out
 
     def count(self, state: State, words: list[str]) -> dict[str, Any]:
@@ -90,7 +111,9 @@ class Queries:
 
     # ---- jobs -------------------------------------------------------------------------------------------------------
 
-    def positions(self, state: State, words: list[str], after: tuple[int, int] | None, limit: int, newest: bool) -> list[tuple[BatchState, int]]:
+    def positions(
+        self, state: State, words: list[str], after: tuple[int, int] | None, limit: int, newest: bool
+    ) -> list[tuple[BatchState, int]]:
         """One page of selected jobs, in order (or against it)."""
         selector = parse_selector(words)
         pattern = states_pattern(wanted_states(selector))
@@ -118,9 +141,18 @@ class Queries:
         """One page of job rows."""
         cursor = _cursor(after)
         found = self.positions(state, words, cursor, limit, newest)
-        rows = self.rows(state, found)
-        last = found[-1] if len(found) == limit else None
+        rows = self.page(state, found)
+        last = found[len(rows) - 1] if len(found) == limit or len(rows) < len(found) else None
         return {"jobs": rows, "next": f"{last[0].id}.{last[1]}" if last is not None else None}
+
+    def page(self, state: State, found: list[tuple[BatchState, int]]) -> list[dict[str, Any]]:
+        """Rows of the first of these jobs, as many as fit well into one message (at least one)."""
+        rows, size = self.rows(state, found), 0
+        for number, row in enumerate(rows):
+            size += len(row["command"]) + sum(map(len, row["values"] or ()))
+            if size > PAGE_SIZE and number:
+                return rows[:number]
+        return rows
 
     def rows(self, state: State, found: list[tuple[BatchState, int]]) -> list[dict[str, Any]]:
         """Job rows; results are read in stretches, not one by one."""
@@ -187,90 +219,25 @@ class Queries:
         shape = state.shapes[batch.shapes[batch.template_of(pos)]]
         if byte == PENDING:
             verdicts = [
-                {"location": v.location, "filter": v.filter, "code": v.code, "detail": v.detail, "lasting": v.lasting} for v in shape.verdicts
+                {"location": v.location, "filter": v.filter, "code": v.code, "detail": v.detail, "lasting": v.lasting}
+                for v in shape.verdicts
             ]
         return {
             "job": job,
             "state": JOB_STATES[byte],
-            "reason": self._reason(state, batch, pos, attempts[-1] if attempts else None, wall),
+            "reason": reason(state, batch, pos, attempts[-1] if attempts else None, wall),
             "verdicts": verdicts,
             "needs": shape.shape.needs.words(),
             "command": self._book.command(batch, pos, max(batch.attempts[pos], 1)),
             "attempts": [self.attempt_row(batch, result) for result in attempts],
         }
 
-    def _reason(self, state: State, batch: BatchState, pos: int, last: Result | None, wall: float) -> str:
-        byte = batch.states[pos]
-        if byte == WAITING:
-            return self._waiting_reason(state, batch, pos, wall)
-        if byte == PENDING:
-            return self._pending_reason(state, batch, pos)
-        if byte == HOLDING:
-            return f"is held: rota release {format_job(batch.id, batch.index(pos))} lets it go on"
-        if byte in (STARTING, RUNNING, MISSING, KILLING):
-            runner = state.runners[batch.live[pos].runner]
-            where = f"on {runner.host} (attempt {batch.attempts[pos]}, runner {runner.id})"
-            silent = "nothing has been heard of its runner; it counts again when the runner is back, or is given up when the driver or you (rota kill --confirm-dead) say so"
-            return {
-                STARTING: f"was given to a runner {where}, and starts or waits its turn there",
-                RUNNING: f"runs {where}",
-                MISSING: f"is missing: it was {where}; {silent}",
-                KILLING: f"is being killed {where}",
-            }[byte]
-        if byte == JOB_STATES.index("OMITTED"):
-            return batch.omitted_why or "a dependency can never be met"
-        if byte == COMPLETED:
-            return f"succeeded in attempt {batch.attempts[pos]}"
-        if byte == REMOVED:
-            return "was removed"
-        if last is None:
-            return "was killed before it ran" if byte != FAILED else "failed"
-        return describe_end(last) + ("; no retries are left" if byte == FAILED and batch.spec.templates[batch.template_of(pos)].retries else "")
-
-    def _waiting_reason(self, state: State, batch: BatchState, pos: int | None, wall: float = 0.0) -> str:
-        until = batch.until.get(pos) if pos is not None else min(batch.until.values(), default=None)
-        if until is not None and batch.states[pos or 0] == WAITING and until > wall:
-            return f"failed and is tried again in {until - wall:.0f} s" if wall else "failed and waits to be tried again"
-        for dependency in batch.spec.after:
-            kind, text = standing(state, dependency)
-            if kind != "met":
-                return text
-        if batch.spec.not_before is not None and batch.spec.not_before > wall:
-            return f"waits for its time ({batch.spec.not_before - wall:.0f} s from now)" if wall else "waits for its time"
-        return waiting_for(state, batch, wall) or "is about to become ready"
-
-    def _pending_reason(self, state: State, batch: BatchState, pos: int) -> str:
-        template = batch.template_of(pos)
-        shape = state.shapes[batch.shapes[template]]
-        if state.mode != "serving":
-            return f"the manager is {state.mode}: rota resume lets jobs start again"
-        ahead = self._ahead(state, batch, pos)
-        turn = f"; {ahead:,} job{'' if ahead == 1 else 's'} of its shape ahead of it" if ahead else ""
-        if not shape.verdicts:
-            return f"waits its turn{turn}"
-        lasting = [v for v in shape.verdicts if v.lasting]
-        if lasting and len(lasting) == len(shape.verdicts):
-            return "fits nowhere now: " + "; ".join(f"{v.location}: {v.detail}" for v in lasting[:3])
-        first = next(v for v in shape.verdicts if not v.lasting)
-        return f"{first.location}: {first.detail}{turn}"
-
-    def _ahead(self, state: State, batch: BatchState, pos: int) -> int:
-        """Ready jobs of the same shape that go before this one."""
-        template = batch.template_of(pos)
-        shape = state.shapes[batch.shapes[template]]
-        own = (-batch.spec.templates[template].priority, batch.id, template)
-        ahead = batch.states.count(PENDING, 0, pos) if batch.templates is None else 0
-        for head in set(shape.heads):
-            if head < own:
-                ahead += state.batches[head[1]].queues[head[2]].count
-        return ahead
-
     # ---- attempts, output -------------------------------------------------------------------------------------------
 
     def history(self, state: State, words: list[str], after: Any, limit: int) -> dict[str, Any]:
         """Attempts, newest first."""
         selector = parse_selector(words)
-        cursor = tuple(json.loads(after)) if isinstance(after, str) else None
+        cursor = _attempt_cursor(after)
         spans = self.spans(state, words)
         batches = sorted({batch.id for batch, _, _ in spans}) if not selector.empty else None
         allowed = wanted_states(selector)
@@ -282,7 +249,9 @@ class Queries:
                 batch = state.batches.get(result.batch)
                 if batch is None or batch.states[result.pos] not in allowed:
                     continue
-                if not selector.empty and not any(b.id == result.batch and low <= result.pos < high for b, low, high in spans):
+                if not selector.empty and not any(
+                    b.id == result.batch and low <= result.pos < high for b, low, high in spans
+                ):
                     continue
                 rows.append(self.attempt_row(batch, result))
                 if len(rows) == limit:
@@ -356,8 +325,12 @@ class Queries:
         slow = self._store.slowest(number, slowest) if slowest else []
         positions = list(dict.fromkeys((batch, result.pos) for result in slow))
         return {
-            "batch": number, "name": batch.spec.name, "counts": counts_of(batch), "failures": rows,
-            "slowest": self.rows(state, positions), "wall_s": wall - batch.submitted,
+            "batch": number,
+            "name": batch.spec.name,
+            "counts": counts_of(batch),
+            "failures": rows,
+            "slowest": self.rows(state, positions),
+            "wall_s": wall - batch.submitted,
         }
 
     def _tail(self, state: State, job: str) -> str:
@@ -382,26 +355,14 @@ class Queries:
         return ""
 
 
-def describe_end(result: Result) -> str:
-    """How an attempt ended, in words."""
-    if result.state == "COMPLETED":
-        return "succeeded"
-    how = {
-        "exit": f"ended with exit code {result.exit_code}",
-        "signal": f"was ended by signal {result.signal}",
-        "killed": "was killed on request",
-        "time": "took longer than its time and was ended",
-        "memory": "used more than its memory and was ended",
-        "oom": "ran the machine out of memory and was ended by the kernel",
-        "disk-full": "found no space left to write to",
-        "lost": "was lost with its runner",
-        "lost-too-often": "was lost with its runner too often",
-    }.get(result.reason or "", f"failed ({result.reason})" if result.reason else "failed")
-    return f"{how}{': ' + result.note if result.note else ''}"
-
-
 def _answer(data: bytes, offset: int, end: bool, dropped: int, path: str | None) -> dict[str, Any]:
-    return {"data": base64.b64encode(data).decode(), "next": offset + len(data), "end": end, "truncated": dropped, "path": path}
+    return {
+        "data": base64.b64encode(data).decode(),
+        "next": offset + len(data),
+        "end": end,
+        "truncated": dropped,
+        "path": path,
+    }
 
 
 def _read(path: str, offset: int, limit: int) -> tuple[bytes, int]:
@@ -426,6 +387,16 @@ def _cursor(after: Any) -> tuple[int, int] | None:
     if not batch.isdigit() or not pos.isdigit():
         raise UsageError(f"'{after}' is not a cursor")
     return int(batch), int(pos)
+
+
+def _attempt_cursor(after: Any) -> tuple[float, int, int, int] | None:
+    """Where a page of attempts goes on: (ended, batch, position, attempt)."""
+    if after is None:
+        return None
+    try:
+        return msgspec.json.decode(str(after), type=tuple[float, int, int, int])
+    except msgspec.MsgspecError:
+        raise UsageError(f"'{after}' is not a cursor") from None
 
 
 def _stretches(found: list[tuple[BatchState, int]]) -> Iterator[tuple[BatchState, int, int]]:

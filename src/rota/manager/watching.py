@@ -1,14 +1,17 @@
-"""Clients that wait for jobs: `wait` and `follow`. Looked at after each commit, and not more often than is worth it for large selections."""
+"""Clients that wait for jobs: `wait` and `follow`.
+
+Looked at after each commit; large selections not more often than is worth it.
+"""
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 from rota.core.dependencies import spans_of
 from rota.core.selection import states_pattern, wanted_states
 from rota.core.state import BatchState, State
 from rota.core.tables import JOB_STATES, REMOVED, SETTLED
 from rota.manager.queries import Queries
+from rota.model.errors import RotaError
 from rota.model.selector import parse_selector
 from rota.wire.peer import Peer
 
@@ -22,7 +25,9 @@ _SETTLED = states_pattern(range(SETTLED, REMOVED))
 class _Watch:
     """One client's open question."""
 
-    def __init__(self, peer: Peer, ask_id: int, words: list[str], spans: list[tuple[int, int, int]], follow: bool) -> None:
+    def __init__(
+        self, peer: Peer, ask_id: int, words: list[str], spans: list[tuple[int, int, int]], follow: bool
+    ) -> None:
         self.peer = peer
         self.ask_id = ask_id
         self.words = words
@@ -85,7 +90,12 @@ class Watchers:
             return True
         state = self._state()
         if watch.follow:
-            self._tell(state, watch)
+            try:
+                self._tell(state, watch)
+            except RotaError as error:
+                self._drop(watch)
+                watch.peer.refuse(watch.ask_id, error)
+                return True
         if any(_unsettled(state.batches[number], low, high) for number, low, high in watch.spans):
             return False
         self._drop(watch)
@@ -106,8 +116,10 @@ class Watchers:
                     told[at] = 1
                     new.append((batch, low + at))
                     at = told.find(0, at + 1, end - low)
-        for first in range(0, len(new), 500):
-            watch.peer.note(watch.ask_id, {"ended": self._queries.rows(state, new[first : first + 500])})
+        while new:
+            rows = self._queries.page(state, new[:500])
+            watch.peer.note(watch.ask_id, {"ended": rows})
+            del new[: len(rows)]
 
     def _counts(self, state: State, watch: _Watch) -> dict[str, int]:
         totals: dict[str, int] = {}

@@ -52,6 +52,6 @@ class Writer:
             error: BaseException | None = None
             try:
                 job()
-            except BaseException as problem:  # noqa: BLE001  the loop decides what it means
+            except BaseException as problem:  # the loop decides what it means
                 error = problem
             self._loop.call_soon_threadsafe(done, error)

@@ -106,7 +106,7 @@ _QUOTES = {"": shlex.quote, "'": _in_single, '"': _in_double}
 
 
 def quoting(parts: Sequence[Part]) -> list[Callable[[str], str]]:
-    """For each part, how a value that stands there is to be quoted: outside quotes, within single or within double ones.
+    """For each part, how a value that stands there is to be quoted: outside quotes, within single or double ones.
 
     Where only a shell could tell (here-documents, comments, backquotes), every value is quoted as if outside.
     """

@@ -105,6 +105,8 @@ class HoldWanted(Struct, array_like=True, tag=True):
     spans: list[int]
     stop: bool = False
     """Also if they run: they are ended for it."""
+    wanted: bool = True
+    """False: they were released before they were held."""
 
 
 class Removed(Struct, array_like=True, tag=True):

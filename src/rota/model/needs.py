@@ -61,6 +61,16 @@ class Amounts(Struct, frozen=True, order=True, array_like=True):
                     most = min(most, have.get(name, 0) // count)
         return max(most, 0)
 
+    def fits(self, free: "Amounts") -> bool:
+        """True if at least one of this fits into `free`."""
+        return (
+            self.cores <= free.cores
+            and self.memory <= free.memory
+            and self.disk <= free.disk
+            and self.gpus <= free.gpus
+            and (not self.named or not self.lacking(free))
+        )
+
     def negative(self) -> bool:
         """True if any part is below zero."""
         if self.cores < 0 or self.memory < 0 or self.disk < 0 or self.gpus < 0:
@@ -83,10 +93,10 @@ class Amounts(Struct, frozen=True, order=True, array_like=True):
 def show_amount(what: str, count: int) -> str:
     """One part of an Amounts in words: `2 cores`, `4G memory`."""
     if what == "cores":
-        return f"{format_cores(count)} cores"
+        return f"{format_cores(count)} core{'' if count == 1000 else 's'}"
     if what in ("memory", "disk"):
         return f"{format_size(count)} {what}"
-    return f"{count} {what}"
+    return f"{count} gpu" if what == "gpus" and count == 1 else f"{count} {what}"
 
 
 class Needs(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -149,7 +159,7 @@ class Needs(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
         if self.disk is not None:
             out.append(f"{format_size(self.disk)} disk")
         if self.gpus:
-            out.append(f"{self.gpus} gpus")
+            out.append(show_amount("gpus", self.gpus))
         out.extend(f"{count} {name}" for name, count in self.named)
         if self.time_s is not None:
             out.append(format_duration(self.time_s))

@@ -18,7 +18,7 @@ class Wake:
     """The clock: a window, a back-off."""
 
 
-class Verdict(Struct, frozen=True):
+class Verdict(Struct, frozen=True, gc=False):
     """One filter's no to one shape at one location, with the numbers."""
 
     location: str

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import select
 import signal
 import sys
 import time
-from typing import Any, Dict, List, Optional
 
-from rota.runner.connection import Closed, Connection, Target
-from rota.runner.environment import inherited
-from rota.runner.jobs import NEVER, Jobs
-from rota.runner.lease import Key, Order, ProtocolError
-from rota.runner.plan import Plans
+from rota.runner.connection import ClosedError, Connection, Target
+from rota.runner.lease import ProtocolError
 from rota.runner.protocol import Runner
-from rota.runner.segments import Segments
+
+TYPE_CHECKING = False  # as in `typing`, which is not worth its load time before the greeting is out
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
+
+    from rota.runner.launched import Launched
+    from rota.runner.lease import Key, Order
 
 __all__ = ["Agent", "log"]
 
@@ -27,6 +28,7 @@ LAST_RETRY_S = 5.0
 GIVE_UP_S = 24 * 3600.0
 LAST_WORDS_S = 5.0  # how long an ending runner waits for its reports to be acknowledged
 UNSENT = "unsent.json"
+NEVER = float("inf")
 clock = time.monotonic
 
 
@@ -42,7 +44,9 @@ def log(text: str) -> None:
 class Agent:
     """Keeps the connection, gives messages to the protocol and does what it orders."""
 
-    def __init__(self, target: Target, runner: Runner, output: str, until_s: Optional[float] = None) -> None:
+    def __init__(
+        self, target: Target, runner: Runner, output: str, until_s: Optional[float] = None, launcher: str = "none"
+    ) -> None:
         began = clock()
         self.target = target
         self.runner = runner
@@ -63,9 +67,19 @@ class Agent:
         self._stopping = False
         self._child = False
         self._restored: Dict[Key, None] = {}
-        self._connect(began)  # the greeting first: the rest is made while the manager reads it
+        self._connect(began)  # the greeting first: the rest is loaded and made while the manager reads it
+        from rota.runner.environment import inherited
+        from rota.runner.jobs import Jobs
+        from rota.runner.plan import Plans
+        from rota.runner.segments import Segments
+
         self.jobs = Jobs(runner, Segments(output), Plans(inherited(os.environb), runner.runner_id))
         self.jobs.children.adopt_orphans()
+        self._launched: Optional[Launched] = None
+        if launcher != "none":
+            from rota.runner.launched import Launched
+
+            self._launched = self.jobs.launched = Launched(self.jobs, self._epoll, launcher)
 
     def take_over(self, restored: Dict[Key, None]) -> None:
         """Remember which held attempts come from an earlier runner's unsent.json, to remove it once they are told."""
@@ -88,6 +102,8 @@ class Agent:
                     self._signalled()
                 elif self._connection is not None and fd == self._connection.fd:
                     self._exchange(events)
+                elif self._launched is not None:
+                    self._launched.exchange(clock())
             now = clock()
             self._work(now)
             if self._connection is not None:
@@ -127,12 +143,14 @@ class Agent:
         if now >= jobs.next_tick:
             jobs.tick(now)
         if runner.queued:
-            leases = runner.startable(now)
+            leases = runner.startable(now, 0 if self._launched is None else self._launched.ahead)
             if leases:
                 while leases and not jobs.start(leases, now):
                     leases = runner.startable(now)  # those that could not be started have left their place
                 if not runner.queued:
                     jobs.leave_directory()
+        if self._launched is not None:
+            self._launched.flush(now)
 
     def _stop(self, grace_s: Optional[float]) -> None:
         if not self._stopping:
@@ -170,7 +188,7 @@ class Agent:
         message.update(connection.proof())
         try:
             connection.send(message)
-        except Closed as problem:
+        except ClosedError as problem:
             self._drop(str(problem))
 
     def _exchange(self, events: int) -> None:
@@ -180,7 +198,7 @@ class Agent:
             if events & select.EPOLLOUT:
                 connection.flush()
             messages = connection.receive()
-        except Closed as problem:
+        except ClosedError as problem:
             self._drop(str(problem))
             return
         now = clock()
@@ -210,7 +228,9 @@ class Agent:
 
     def _obey(self, order: Order, now: float) -> None:
         if order[0] == "kill":
-            self.jobs.kill(order[1], order[2], "killed", now, "its runner was given up" if self.runner.expired else None)
+            self.jobs.kill(
+                order[1], order[2], "killed", now, "its runner was given up" if self.runner.expired else None
+            )
         else:
             log("leaving: %s" % order[1])
             if self.runner.refused:
@@ -226,7 +246,7 @@ class Agent:
         try:
             for message in self.runner.outgoing(now, self._stopping):
                 connection.send(message)
-        except Closed as problem:
+        except ClosedError as problem:
             self._drop(str(problem))
             return
         if connection.events != self._registered:
@@ -247,7 +267,9 @@ class Agent:
         self._lost(now)
 
     def _lost(self, now: float) -> None:
-        self._retry_at = now + self._retry_s * random.uniform(0.8, 1.2)
+        self._retry_at = now + self._retry_s * (
+            0.8 + os.urandom(1)[0] / 640
+        )  # jitter: a thousand runners must not come at once
         self._retry_s = min(LAST_RETRY_S, self._retry_s * 2)
 
     # -- leaving -------------------------------------------------------------------------------------------------
@@ -288,7 +310,7 @@ class Agent:
             while connection.events & select.EPOLLOUT and clock() < until:
                 connection.flush()
                 time.sleep(0.01)
-        except Closed:
+        except ClosedError:
             pass
         connection.close()
 

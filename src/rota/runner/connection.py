@@ -1,28 +1,34 @@
 """The connection to the manager: frames over a Unix socket or TLS, never blocking.
 
-What cannot be written at once waits in a buffer: a slow manager must not keep the runner from reaping and starting jobs.
+What cannot be written at once waits in a buffer: a slow manager must not keep the runner from reaping and starting
+jobs.
 """
 
 from __future__ import annotations
 
+import _socket
 import errno
 import json
+import os
 import select
 import struct
-from typing import Any, Dict, List, Optional
 
-import _socket
+TYPE_CHECKING = False  # as in `typing`, which is not worth its load time before the greeting is out
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
 
-__all__ = ["Closed", "Connection", "Target"]
+__all__ = ["ClosedError", "Connection", "Target"]
 
-FRAME_LIMIT = 4 << 20
+FRAME_LIMIT = 4 << 20  # of what we send
+FRAME_LIMIT_IN = 128 << 20  # of what the manager sends: a lease of hundreds of long commands
+SOCKET_PATH = 100  # bytes; the kernel takes 107
 _decode = json.JSONDecoder().decode
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 _size = struct.Struct(">I")
 WAITING = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EINPROGRESS, errno.EALREADY)
 
 
-class Closed(Exception):
+class ClosedError(Exception):
     """The connection is of no more use; says why."""
 
 
@@ -51,7 +57,7 @@ class Target:
             raw = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
             try:
                 raw.setblocking(False)
-                raw.connect(self.path)
+                _connect(raw, self.path)
             except BaseException:
                 raw.close()
                 raise
@@ -59,6 +65,19 @@ class Target:
         from rota.runner.tls import TlsConnection  # loads ssl, which few runners need
 
         return TlsConnection(self)
+
+
+def _connect(raw: Any, path: str) -> None:
+    """Connect to a socket; a path that is too long goes through a descriptor of its directory."""
+    if len(os.fsencode(path)) <= SOCKET_PATH:
+        raw.connect(path)
+        return
+    directory, name = os.path.split(path)
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        raw.connect("/proc/self/fd/%d/%s" % (fd, name))
+    finally:
+        os.close(fd)
 
 
 class Connection:
@@ -85,7 +104,7 @@ class Connection:
         """Send a message, or as much of it as goes without waiting."""
         body = _encode(message).encode("ascii")
         if len(body) > FRAME_LIMIT:
-            raise Closed("a message of %d bytes is too long to send" % len(body))
+            raise ClosedError("a message of %d bytes is too long to send" % len(body))
         self._out += _size.pack(len(body))
         self._out += body
         self.flush()
@@ -98,13 +117,13 @@ class Connection:
             except OSError as error:
                 if error.errno in WAITING:
                     return
-                raise Closed("cannot send: %s" % error) from None
+                raise ClosedError("cannot send: %s" % error) from None
             if not sent:
                 return
             del self._out[:sent]
 
     def receive(self) -> List[Dict[str, Any]]:
-        """Read what is there; raises Closed at the end. See also `broken`."""
+        """Read what is there; raises ClosedError at the end. See also `broken`."""
         messages: List[Dict[str, Any]] = []
         while True:
             try:
@@ -112,13 +131,13 @@ class Connection:
             except OSError as error:
                 if error.errno in WAITING:
                     break
-                raise Closed("cannot receive: %s" % error) from None
+                raise ClosedError("cannot receive: %s" % error) from None
             if data is None:
                 break
             if not data:
                 if messages:
                     break  # what was said before the end counts; the end is seen again by the next read
-                raise Closed("closed by the manager")
+                raise ClosedError("closed by the manager")
             self._in += data
             self._split(messages)
             if self.broken or (len(data) < 1 << 18 and not self._decrypted()):
@@ -134,7 +153,7 @@ class Connection:
         start, end = 0, len(buffer)
         while end - start >= 4:
             (size,) = _size.unpack_from(buffer, start)
-            if not 1 <= size <= FRAME_LIMIT:
+            if not 1 <= size <= FRAME_LIMIT_IN:
                 self.broken = "a frame of %d bytes is not allowed" % size
                 return
             if end - start - 4 < size:

@@ -1,7 +1,8 @@
 """A job's environment: computed once per spec, completed per job.
 
-Every job gets a new dict made from constants: nothing that one job was given can reach another (wr's D-38), and values are
-never split, so that they may hold "=", ":" and newlines (D-39). Bytes, because posix_spawn then has nothing to encode.
+Every job gets a new dict made from constants: nothing that one job was given can reach another (wr's D-38), and
+values are never split, so that they may hold "=", ":" and newlines (D-39). Bytes, because posix_spawn then has
+nothing to encode.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ def inherited(environ: Mapping[bytes, bytes]) -> Dict[bytes, bytes]:
 class Environment:
     """What all jobs of one spec have in common, and how one job's environment is made from it."""
 
-    __slots__ = ("_array", "_base", "path")
+    __slots__ = ("_array", "_base", "absolute", "path")
 
-    def __init__(self, spec: Dict[str, Any], env: Optional[Dict[str, str]], own: Dict[bytes, bytes], runner_id: str) -> None:
+    def __init__(
+        self, spec: Dict[str, Any], env: Optional[Dict[str, str]], own: Dict[bytes, bytes], runner_id: str
+    ) -> None:
         base = dict(own) if env is None else {os.fsencode(key): os.fsencode(value) for key, value in env.items()}
         layers = [spec.get("set")]
         if isinstance(spec.get("env"), dict):  # a job's own values (`extra`), not the name of an environment
@@ -46,6 +49,7 @@ class Environment:
         self._array = bool(array)
         self._base = base
         self.path = base.get(b"PATH", DEFAULT_PATH)
+        self.absolute = all(part.startswith(b"/") for part in self.path.split(b":"))  # PATH means the same everywhere
 
     @property
     def base(self) -> Dict[bytes, bytes]:

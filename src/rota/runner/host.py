@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Iterator, List, Optional, Tuple
+
+TYPE_CHECKING = False  # as in `typing`, which is not worth its load time before the greeting is out
+if TYPE_CHECKING:
+    from typing import Iterator, List, Optional, Tuple
 
 __all__ = ["OomCounter", "cores", "memory", "read_text"]
 
@@ -35,7 +38,11 @@ def _directories(controller: str) -> Iterator[Tuple[int, str]]:
     for version, controllers, path in _groups():
         if version == 1 and controller not in controllers.split(","):
             continue
-        mounts = [CGROUPS, CGROUPS + "/unified"] if version == 2 else [CGROUPS + "/" + controllers, CGROUPS + "/" + controller]
+        mounts = (
+            [CGROUPS, CGROUPS + "/unified"]
+            if version == 2
+            else [CGROUPS + "/" + controllers, CGROUPS + "/" + controller]
+        )
         for mount in mounts:
             if not os.path.isdir(mount):
                 continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from rota.runner import host, measure
 from rota.runner.kill import TreeKill
@@ -14,6 +14,9 @@ from rota.runner.plan import Plan, Plans, StartError
 from rota.runner.protocol import Runner
 from rota.runner.segments import Lane, Segments
 from rota.runner.spawn import Spawner
+
+if TYPE_CHECKING:
+    from rota.runner.launched import Launched
 
 __all__ = ["Jobs", "Running"]
 
@@ -26,7 +29,21 @@ NEVER = float("inf")
 class Running:
     """One running attempt."""
 
-    __slots__ = ("cpu_s", "ending", "lane", "lease", "note", "peak", "pid", "plan", "result", "since", "wall", "why")
+    __slots__ = (
+        "cpu_s",
+        "ending",
+        "lane",
+        "lease",
+        "note",
+        "output",
+        "peak",
+        "pid",
+        "plan",
+        "result",
+        "since",
+        "wall",
+        "why",
+    )
 
     def __init__(self, lease: Lease, plan: Plan, lane: Lane, pid: int, wall: float, since: float) -> None:
         self.lease = lease
@@ -40,6 +57,7 @@ class Running:
         self.note: Optional[str] = None
         self.peak = 0
         self.cpu_s = 0.0
+        self.output: Optional[List[Any]] = None
         self.result: Optional[Tuple[int, float, int, float]] = None  # status, cpu, maxrss, wall of an end not yet told
 
     @property
@@ -57,9 +75,12 @@ class Jobs:
         self.segments = segments
         self.plans = plans
         self.by_pid: Dict[int, Running] = {}
+        self.launched: Optional[Launched] = None
+        self.unknown: Dict[int, None] = {}  # pids of ours that are no jobs: the compiler, the launcher
+        self.own: Dict[int, Running] = {}  # those of by_pid that are our children, not the launcher's
         self.next_tick = NEVER
         self._ending: Dict[int, Running] = {}  # by pid: their tree is being killed; they may be reaped already
-        self._spawner = Spawner()
+        self.spawner = Spawner()
         self._table = measure.Table(runner.runner_id)
         self.children = measure.Children()
         self._oom = host.OomCounter()
@@ -68,12 +89,14 @@ class Jobs:
     @property
     def busy(self) -> bool:
         """Is anything running, or its tree not yet dead?"""
-        return bool(self.by_pid or self._ending)
+        return bool(self.by_pid or self._ending or (self.launched is not None and self.launched.pending))
 
     # -- starting ------------------------------------------------------------------------------------------------
 
     def start(self, leases: List[Lease], now: float) -> bool:
         """Start these leases, each in its lane; False if some could not be started, so that their places are free."""
+        if self.launched is not None and self.launched.ready:
+            return self.launched.start(leases, now)
         started = True
         for lease in leases:
             wall = time.time()
@@ -81,23 +104,46 @@ class Jobs:
             try:
                 plan = self.plans.of(lease)
                 lane = self.segments.lane()
-                pid = self._spawner.start(lease, plan, lane)
+                pid = self.spawner.start(lease, plan, lane)
             except StartError as error:
                 started = self.not_started(lease, lane, wall, error)
             except OSError as error:  # no lane: the output directory is full or gone
-                started = self.not_started(lease, lane, wall, StartError("output", "cannot open the output files: %s" % error))
+                started = self.not_started(
+                    lease, lane, wall, StartError("output", "cannot open the output files: %s" % error)
+                )
             except (TypeError, ValueError, KeyError) as error:
-                started = self.not_started(lease, lane, wall, StartError("start", "cannot understand the job: %r" % error))
+                started = self.not_started(
+                    lease, lane, wall, StartError("start", "cannot understand the job: %r" % error)
+                )
             else:
-                lease.wall = wall
-                lease.pid = pid
-                self.by_pid[pid] = Running(lease, plan, lane, pid, wall, now)
-                if plan.time_s is not None:
-                    self.next_tick = min(self.next_tick, now + plan.time_s)
-        if self._sample_at == NEVER and self.by_pid:
+                self.own[pid] = self.begun(lease, plan, lane, pid, wall, now)
+        return started
+
+    def begun(self, lease: Lease, plan: Plan, lane: Lane, pid: int, wall: float, now: float) -> Running:
+        """Look after a job that has started."""
+        lease.wall = wall
+        lease.pid = pid
+        running = self.by_pid[pid] = Running(lease, plan, lane, pid, wall, now)
+        if plan.time_s is not None and now + plan.time_s < self.next_tick:
+            self.next_tick = now + plan.time_s
+        if self._sample_at == NEVER:
             self._sample_at = now + SAMPLE_AFTER_S
             self.next_tick = min(self.next_tick, self._sample_at)
-        return started
+        return running
+
+    def own_count(self, slot: str) -> int:
+        """How many jobs of a slot are our own children."""
+        return sum(running.lease.slot == slot for running in self.own.values())
+
+    def forsake(self, lease: Lease, now: float) -> None:
+        """End whatever there is of a job that the launcher may have started without telling."""
+        mark = (b"%d.%d" % (lease.batch, lease.index), b"%d" % lease.attempt)
+        alive = self._table.members({-1: mark})[-1]
+        TreeKill(now, 0.0).step(now, alive)
+
+    def adopt(self, running: Running) -> None:
+        """A job of a launcher that died has become our child."""
+        self.own[running.pid] = running
 
     def leave_directory(self) -> None:
         """Do not sit in a job's directory: it would keep a file system from being unmounted."""
@@ -122,14 +168,30 @@ class Jobs:
                 break
             if not pid:
                 break
-            running = self.by_pid.pop(pid, None)
-            if running is not None:
+            running = self.own.pop(pid, None)
+            if running is None and pid in self.by_pid and self.launched is not None:
+                self.launched.disown(pid)  # the launcher died, and this job right after it
+                running = self.by_pid[pid]
+            if running is None:
+                self._helper_ended(pid, status, now)
+            else:
+                del self.by_pid[pid]
                 over.append((running, status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024))
         if over:
             wall = time.time()
             surviving = self._survivors(over)
             for running, status, cpu_s, maxrss in over:
-                self.over(running, status, cpu_s, maxrss, wall, running.pid in surviving, now)
+                self.collect(running)
+                self.segments.release(running.lane, running.pid in surviving)
+                self.over(running, status, cpu_s, maxrss, wall, now)
+
+    def _helper_ended(self, pid: int, status: int, now: float) -> None:
+        if pid not in self.unknown:
+            self.children.stray_ended()
+            return
+        del self.unknown[pid]
+        if self.launched is not None:
+            self.launched.helper_ended(pid, status, now)
 
     def _survivors(self, over: List[Tuple[Running, int, float, int]]) -> Dict[int, bool]:
         """Which of these jobs left processes behind: in their process group, or as orphans that came to us."""
@@ -143,7 +205,7 @@ class Jobs:
                 except PermissionError:
                     pass
                 found[running.pid] = True
-        strays = self.children.strangers(self.by_pid, len(self.by_pid))
+        strays = self.children.strangers([*self.own, *self.unknown], len(self.own) + len(self.unknown))
         for stray in strays:
             process = measure.read_process(stray)
             if process is not None:
@@ -153,19 +215,18 @@ class Jobs:
                         found[running.pid] = True
         return found
 
-    def over(self, running: Running, status: int, cpu_s: float, maxrss: int, wall: float, survivors: bool, now: float) -> None:
+    def over(self, running: Running, status: int, cpu_s: float, maxrss: int, wall: float, now: float) -> None:
         """The first process of a job has ended; the job has, too, unless its tree is just being killed."""
         running.result = (status, cpu_s, maxrss, wall)
         if running.ending is not None:
             running.ending.next_at = now  # look at once whether anything is left
             self.next_tick = now
             return
-        self._tell(running, survivors)
+        self._tell(running)
 
-    def _tell(self, running: Running, survivors: bool) -> None:
+    def _tell(self, running: Running) -> None:
         assert running.result is not None
         status, cpu_s, maxrss, wall = running.result
-        plan, lease = running.plan, running.lease
         code: Optional[int] = None
         number: Optional[int] = None
         reason: Optional[str] = None
@@ -183,21 +244,20 @@ class Jobs:
                 reason = "exit" if number is None else "signal"
         else:
             code = 0
-        output = self._collect(running)
-        if self.segments.problem is not None:
-            note, self.segments.problem = note or self.segments.problem, None
-        self.segments.release(running.lane, survivors)
         peak = running.peak or maxrss
         cpu_s = max(cpu_s, running.cpu_s)
-        self.runner.ended(lease, code, number, reason, running.wall, wall, cpu_s, peak, output, note)
+        output = running.output
+        self.runner.ended(running.lease, code, number, reason, running.wall, wall, cpu_s, peak, output, note)
 
-    def _collect(self, running: Running) -> Optional[List[Any]]:
-        plan = running.plan
+    def collect(self, running: Running) -> None:
+        """Keep what a job wrote."""
+        plan, segments = running.plan, self.segments
         try:
-            return self.segments.collect(running.lane, plan.cap, plan.stdout is None, plan.stderr is None)
+            running.output = segments.collect(running.lane, plan.cap, plan.stdout is None, plan.stderr is None)
         except OSError as error:
-            self.segments.problem = "output could not be kept: %s" % error
-            return None
+            segments.problem = "output could not be kept: %s" % error
+        if segments.problem is not None:
+            running.note, segments.problem = running.note or segments.problem, None
 
     # -- killing, limits, samples --------------------------------------------------------------------------------
 
@@ -205,6 +265,8 @@ class Jobs:
         """Begin to end a job and everything that it started."""
         running = self.by_pid.get(lease.pid)
         if running is None or running.lease is not lease:
+            if self.launched is not None:
+                self.launched.give_back()  # not started yet: it comes back and is then given back to the manager
             return
         if running.ending is None:
             running.ending = TreeKill(now, grace_s)
@@ -217,6 +279,8 @@ class Jobs:
 
     def kill_all(self, grace_s: Optional[float], why: str, now: float) -> None:
         """End everything; each with its own grace if none is given."""
+        if self.launched is not None:
+            self.launched.give_back()
         for running in list(self.by_pid.values()):
             self.kill(running.lease, self._grace(running) if grace_s is None else grace_s, why, now)
 
@@ -258,7 +322,7 @@ class Jobs:
             del self._ending[running.pid]
             if alive[running.pid]:
                 running.note = "some of its processes could not be killed"
-            self._tell(running, bool(alive[running.pid]))
+            self._tell(running)
 
     def _sample(self, now: float) -> None:
         """Measure what runs for longer; the pause until the next time grows with the cost."""

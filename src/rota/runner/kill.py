@@ -1,7 +1,8 @@
 """End a whole process tree: TERM, a time of grace, KILL, and look again until nothing is left.
 
-A signal goes to a process, never to a number: the pid is held by a pidfd (or checked right before) and its start time must be the
-one that was seen, so that a reused pid is not hit. Late forks and processes in other sessions are found by the next look (D-28).
+A signal goes to a process, never to a number: the pid is held by a pidfd (or checked right before) and its start
+time must be the one that was seen, so that a reused pid is not hit. Late forks and processes in other sessions are
+found by the next look (D-28).
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ struct record {
     int32_t pid, status, problem;
     uint32_t stage, lane, flags;
     uint64_t utime_us, stime_us, maxrss_kb, out_size, err_size;
-    double wall;
+    double began, wall;
 };
 
 struct request { /* a job that waits */
@@ -52,8 +52,8 @@ struct request { /* a job that waits */
 
 struct slot { uint32_t limit, running; struct request *first, **last; };
 struct lane { int out, err; char busy, open; };
-struct env { uint32_t count; char **words; };
-struct child { pid_t pid; uint32_t id, slot, lane; };
+struct env { uint32_t count; char **words, *strings; };
+struct child { pid_t pid; uint32_t id, slot, lane; double began; size_t record, flushes; };
 
 static struct slot **slots;
 static struct lane *lanes;
@@ -64,6 +64,8 @@ static struct record *records;
 static size_t record_count, record_room;
 static int null_fd, children_fd = -1;
 static long known_strays;
+static size_t waiting, flushes; /* requests that wait; how often records were sent */
+static double oldest_record;
 static volatile int child_problem;
 
 static void die(const char *what)
@@ -100,6 +102,8 @@ static struct record *tell(uint32_t kind, uint32_t id)
     r->kind = kind;
     r->id = id;
     r->wall = seconds(CLOCK_REALTIME);
+    if (record_count == 1)
+        oldest_record = seconds(CLOCK_MONOTONIC);
     return r;
 }
 
@@ -117,6 +121,18 @@ static void flush(void)
         left -= sent;
     }
     record_count = 0;
+    flushes++;
+}
+
+/* Milliseconds until the records must go: none while there is enough to start, for then nobody waits for them. */
+static int patience(void)
+{
+    if (!record_count)
+        return -1;
+    if (waiting < 2 * child_count + 2 || record_count >= 64)
+        return 0;
+    double left = oldest_record + 0.003 - seconds(CLOCK_MONOTONIC);
+    return left <= 0 ? 0 : (int)(left * 1000) + 1;
 }
 
 static char *skip(char *s, uint32_t count)
@@ -222,11 +238,12 @@ static int start(struct request *q, uint32_t slot, uint32_t lane)
             started = 0;
         } else {
             children = room(children, &child_room, child_count + 1, sizeof *children);
-            children[child_count++] = (struct child){ pid, q->id, slot, lane };
             lanes[lane].busy = 1;
             struct record *r = tell(STARTED, q->id);
             r->pid = pid;
             r->lane = lane;
+            r->began = r->wall;
+            children[child_count++] = (struct child){ pid, q->id, slot, lane, r->wall, record_count - 1, flushes };
         }
     }
     for (int i = 0; i < 3; i++)
@@ -256,6 +273,7 @@ static void start_waiting(void)
                 return;
             struct request *q = s->first;
             s->first = q->next;
+            waiting--;
             if (!s->first)
                 s->last = &s->first;
             if (seconds(CLOCK_MONOTONIC) > q->start_by) {
@@ -284,9 +302,21 @@ static int new_strays(void)
     return more;
 }
 
+/* The record of an end; one of a start that was not sent yet becomes it, so that short jobs take one record. */
+static struct record *tell_end(const struct child *c)
+{
+    if (c->flushes != flushes)
+        return tell(ENDED, c->id);
+    struct record *r = &records[c->record];
+    r->kind = ENDED;
+    r->wall = seconds(CLOCK_REALTIME);
+    return r;
+}
+
 static void reap(void)
 {
-    size_t first = record_count;
+    static size_t *over, over_room;
+    size_t over_count = 0;
     int status;
     struct rusage usage;
     pid_t pid;
@@ -301,21 +331,24 @@ static void reap(void)
         struct child c = children[i];
         children[i] = children[--child_count];
         slots[c.slot]->running--;
-        struct record *r = tell(ENDED, c.id);
+        struct record *r = tell_end(&c);
         r->pid = pid;
         r->status = status;
         r->lane = c.lane;
+        r->began = c.began;
         r->utime_us = usage.ru_utime.tv_sec * 1000000ull + usage.ru_utime.tv_usec;
         r->stime_us = usage.ru_stime.tv_sec * 1000000ull + usage.ru_stime.tv_usec;
         r->maxrss_kb = usage.ru_maxrss;
         r->out_size = lseek(lanes[c.lane].out, 0, SEEK_END);
         r->err_size = lseek(lanes[c.lane].err, 0, SEEK_END);
+        over = room(over, &over_room, over_count + 1, sizeof *over);
+        over[over_count++] = r - records;
     }
-    if (record_count == first)
+    if (!over_count)
         return;
     int strays = new_strays();
-    for (size_t i = first; i < record_count; i++) {
-        struct record *r = &records[i];
+    for (size_t i = 0; i < over_count; i++) {
+        struct record *r = &records[over[i]];
         if (strays > 0 || (strays < 0 && killpg(r->pid, 0) == 0))
             r->flags = SURVIVORS;
         if (!r->flags && !r->out_size && !r->err_size)
@@ -379,9 +412,13 @@ static void add_env(const char *body, size_t size)
 {
     uint32_t i = number(body);
     envs = room(envs, &env_count, i + 1, sizeof *envs);
+    if (envs[i].words) { /* the number is used again */
+        free(envs[i].strings);
+        free(envs[i].words);
+    }
     envs[i].count = number(body + 4);
     envs[i].words = malloc((envs[i].count + 1) * sizeof(char *));
-    char *word = copy(body + 8, size - 8);
+    char *word = envs[i].strings = copy(body + 8, size - 8);
     if (!envs[i].words)
         die("launcher: memory");
     for (uint32_t k = 0; k < envs[i].count; k++, word = skip(word, 1))
@@ -400,6 +437,7 @@ static void add_request(const char *body, size_t size)
     q->argc = number(body + 20);
     q->envc = number(body + 24);
     q->strings = copy(body + 28, size - 28);
+    waiting++;
     *s->last = q;
     s->last = &q->next;
 }
@@ -418,6 +456,7 @@ static void obey(char kind, const char *body, size_t size)
             while (slots[i] && slots[i]->first) {
                 struct request *q = slots[i]->first;
                 slots[i]->first = q->next;
+                waiting--;
                 if (!q->next)
                     slots[i]->last = &slots[i]->first;
                 give_back(q, 0);
@@ -461,6 +500,8 @@ int main(void)
     sigset_t mask;
     /* A handler, not SIG_IGN: exec resets handlers, so that jobs get the default. Only the runner ends us. */
     const int spared[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE };
+    for (int i = 1; i < 32; i++)
+        signal(i, SIG_DFL);
     for (size_t i = 0; i < sizeof spared / sizeof *spared; i++)
         signal(spared[i], nothing);
     sigemptyset(&mask);
@@ -478,11 +519,18 @@ int main(void)
     tell(HELLO, VERSION);
     struct pollfd wait[2] = { { 0, POLLIN, 0 }, { signals, POLLIN, 0 } };
     for (;;) {
-        flush();
+        int pause = patience();
+        if (!pause) {
+            flush();
+            pause = -1;
+        }
         if (!child_count && chdir("/") < 0) /* do not sit in a job's directory */
             die("launcher: /");
-        if (poll(wait, 2, -1) < 0 && errno != EINTR)
-            die("launcher: poll");
+        if (poll(wait, 2, pause) < 0) {
+            if (errno != EINTR)
+                die("launcher: poll");
+            continue;
+        }
         if (wait[1].revents) {
             struct signalfd_siginfo info[8];
             while (read(signals, info, sizeof info) == sizeof info)

@@ -1,33 +1,52 @@
 """Drive the optional C launcher: the same jobs, started and reaped by a program that is quicker at it.
 
-Everything works without it. It is compiled when a compiler is there, in the background, and used from then on; if it ever dies, the
-runner goes on by itself. The messages are described in launcher.c.
+Everything works without it. It is compiled when a compiler is there, in the background, and used from then on; if
+it ever dies, the runner goes on by itself. The messages are described in launcher.c.
 """
 
 from __future__ import annotations
 
+import _socket
 import os
 import struct
 import sys
 from typing import Any, Dict, List, Optional, Tuple
 
-import _socket
-
 from rota.runner.plan import Plan
 from rota.runner.segments import Lane
 
-__all__ = ["ENDED", "FAILED", "HELLO", "LATE", "RETURNED", "STARTED", "SURVIVORS", "WROTE", "Builder", "Launcher", "Record"]
+__all__ = [
+    "ENDED",
+    "FAILED",
+    "HELLO",
+    "LATE",
+    "RETURNED",
+    "STAGE_CWD",
+    "STAGE_ERR",
+    "STAGE_EXEC",
+    "STAGE_IN",
+    "STAGE_OUT",
+    "STARTED",
+    "SURVIVORS",
+    "VERSION",
+    "WROTE",
+    "Builder",
+    "Launcher",
+    "Record",
+]
 
 HELLO, STARTED, ENDED, FAILED, RETURNED = 1, 2, 3, 4, 5
 STAGE_CWD, STAGE_IN, STAGE_OUT, STAGE_ERR, STAGE_EXEC = 1, 2, 3, 4, 5
 VERSION, SURVIVORS, LATE, WROTE = 1, 1, 2, 4
-_record = struct.Struct("=IIiiiIIIQQQQQd")
+NO_ENV = 0xFFFFFFFF
+MOST_ENVS = 1000
+_record = struct.Struct("=IIiiiIIIQQQQQdd")
 _head = struct.Struct("=Ic")
 _start = struct.Struct("=IcIIIdII")
 _two = struct.Struct("=II")
 _one = struct.Struct("=I")
-# kind, id, pid, status, problem, stage, lane, flags, utime, stime, maxrss, out size, err size, wall
-Record = Tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, float]
+# kind, id, pid, status, problem, stage, lane, flags, utime, stime, maxrss, out size, err size, began, wall
+Record = Tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, float, float]
 
 
 def _message(kind: bytes, body: bytes) -> bytes:
@@ -92,31 +111,50 @@ class Launcher:
     def _slot(self, slot: str) -> int:
         return self._slots.setdefault(slot, len(self._slots))
 
-    def start(self, number: int, slot: str, plan: Plan, start_by: float, cwd: str, path: str, argv: List[str], own: Dict[bytes, bytes]) -> None:
+    def start(
+        self,
+        number: int,
+        slot: str,
+        plan: Plan,
+        start_by: float,
+        cwd: str,
+        path: str,
+        argv: List[str],
+        own: Dict[bytes, bytes],
+    ) -> None:
         """Start a job when its slot has a place."""
-        known = self._envs.get(id(plan))
-        if known is None or known[1] is not plan:
-            known = self._envs[id(plan)] = (len(self._envs), plan)
-            base = plan.env.base
-            words = [key + b"=" + value for key, value in base.items()]
-            if any(b"\0" in word for word in words):
-                raise ValueError("embedded null byte in the environment")
-            self._out += _message(b"E", _two.pack(known[0], len(words)) + b"\0".join(words) + b"\0")
-        encode = os.fsencode
-        null = "/dev/null"
-        words = [encode(cwd), encode(path), encode(plan.stdin or null), encode(plan.stdout or ""), encode(plan.stderr or "")]
-        words += map(encode, argv)
-        words += [b"%b=%b" % item for item in own.items()]
-        body = b"\0".join(words)
-        if body.count(b"\0") != len(words) - 1:
+        env = self._env(plan) if plan.shared else NO_ENV
+        if env == NO_ENV:
+            own = {**plan.env.base, **own}
+        texts = ["\0".join((cwd, path, plan.stdin or "", plan.stdout or "", plan.stderr or "")), *argv]
+        body = b"\0".join([os.fsencode("\0".join(texts)), *[b"%b=%b" % item for item in own.items()]])
+        if body.count(b"\0") != 4 + len(argv) + len(own):
             raise ValueError("embedded null byte")
         count = len(argv)
         slot_number = self._slots.get(slot)
         if slot_number is None:
             slot_number = self._slot(slot)
-        self._out += _start.pack(len(body) + 30, b"S", number, slot_number, known[0], start_by, count, len(own))
+        self._out += _start.pack(len(body) + 30, b"S", number, slot_number, env, start_by, count, len(own))
         self._out += body
         self._out += b"\0"
+
+    def _env(self, plan: Plan) -> int:
+        """The number of the environment that all jobs of this plan share; it is sent once."""
+        known = self._envs.get(id(plan))
+        if known is not None and known[1] is plan:
+            return known[0]
+        number = len(self._envs)
+        words = [key + b"=" + value for key, value in plan.env.base.items()]
+        if number >= MOST_ENVS or any(b"\0" in word for word in words):
+            return NO_ENV
+        self._envs[id(plan)] = (number, plan)
+        self._out += _message(b"E", _two.pack(number, len(words)) + b"".join(word + b"\0" for word in words))
+        return number
+
+    def forget_envs(self) -> None:
+        """Make room for other environments; allowed when nothing that was handed over waits."""
+        if len(self._envs) >= MOST_ENVS:
+            self._envs.clear()
 
     def give_back(self) -> None:
         """Ask for everything that has not started."""
@@ -154,7 +192,7 @@ class Launcher:
         data = self._in + data
         whole = len(data) - len(data) % _record.size
         self._in = data[whole:]
-        return list(_record.iter_unpack(data[:whole]))  # type: ignore[arg-type]
+        return list(_record.iter_unpack(data[:whole]))
 
     def close(self) -> None:
         """Let it go: it exits when its socket is closed."""

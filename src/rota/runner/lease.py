@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple, Union
+TYPE_CHECKING = False  # as in `typing`, which is not worth its load time before the greeting is out
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Tuple, Union
 
-__all__ = ["ENDED", "QUEUED", "RUNNING", "Key", "Lease", "Order", "ProtocolError", "read_keys", "read_leases"]
+    Key = Tuple[int, int, int]
+    Order = Tuple[Any, ...]
+
+
+__all__ = ["ENDED", "QUEUED", "RUNNING", "Lease", "ProtocolError", "read_keys", "read_leases"]
 
 QUEUED = "queued"
 RUNNING = "running"
 ENDED = "ended"
-
-Key = Tuple[int, int, int]
-Order = Tuple[Any, ...]
 
 
 class ProtocolError(ValueError):

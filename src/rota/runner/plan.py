@@ -38,6 +38,7 @@ class Plan:
         "memory",
         "plain",
         "preamble",
+        "shared",
         "shell",
         "spec",
         "stderr",
@@ -47,7 +48,9 @@ class Plan:
         "workdir",
     )
 
-    def __init__(self, spec: Dict[str, Any], env: Optional[Dict[str, str]], own: Dict[bytes, bytes], runner_id: str) -> None:
+    def __init__(
+        self, spec: Dict[str, Any], env: Optional[Dict[str, str]], own: Dict[bytes, bytes], runner_id: str
+    ) -> None:
         self.spec = spec
         self.env_of = env
         self.env = Environment(spec, env, own, runner_id)
@@ -64,6 +67,7 @@ class Plan:
         self.shell: Optional[str] = spec.get("shell")
         self.preamble = _preamble(spec)
         self._words: Optional[List[str]] = None
+        self.shared = False  # used for more than one job
         # Nothing to open: the usual case.
         self.plain = self.stdin is None and self.stdout is None and self.stderr is None
 
@@ -122,4 +126,5 @@ class Plans:
             if len(self._known) > 1000:
                 self._known.clear()
             plan = self._known[id(spec)] = Plan(spec, lease.env, self._own, self._runner_id)
+            plan.shared = True
         return plan

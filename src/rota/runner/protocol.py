@@ -10,30 +10,34 @@ Nothing here may start an attempt twice or forget one, whatever is lost, repeate
 
 from __future__ import annotations
 
-from collections import deque
-from typing import Any, Deque, Dict, List, Optional
+from rota.runner.holdings import Holdings
+from rota.runner.lease import ENDED, QUEUED, RUNNING, Lease, ProtocolError, read_keys, read_leases
 
-from rota.runner.lease import ENDED, QUEUED, RUNNING, Key, Lease, Order, ProtocolError, read_keys, read_leases
+TYPE_CHECKING = False  # as in `typing`, which is not worth its load time before the greeting is out
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
+
+    from rota.runner.lease import Key, Order
+
+    Message = Dict[str, Any]
 
 __all__ = ["Lease", "ProtocolError", "Runner"]
 
-Message = Dict[str, Any]
-
 VERSION = 1
-BATCHING_S = 0.005  # an end waits at most this long for company
+BATCHING_S = 0.015  # an end waits at most this long for company, while there is more to start
 BATCH_ROWS = 64
 REPORT_ROWS = 512  # most rows in one report, far below the frame limit
 TELL_START_S = 0.05  # shorter jobs travel as `ended` only
 RESEND_S = 5.0
 TELL_GOT_S = 1.0  # the manager should not repeat a lease only because we had nothing else to say
 REMEMBERED = 4096  # attempts over and acknowledged that a repeated lease must not start again (twice this many at most)
-NOTE_CHARS = 1000
 
 
-class Runner:
+class Runner(Holdings):
     """All that a runner knows and decides about its sessions, leases and reports."""
 
     def __init__(self, runner_id: str, facts: Dict[str, Any]) -> None:
+        super().__init__()
         self.runner_id = runner_id
         self.facts = facts
         self.connect = 0
@@ -44,21 +48,12 @@ class Runner:
         self.start_by_s = 120.0
         self.grace_s = 10.0
         self.linger_s = 60.0
-        self.leaving: Optional[str] = None  # why no more leases are taken
         self.expired = False
         self.refused: Optional[str] = None
-        self.slots: Dict[str, int] = {}
-        self.running: Dict[str, int] = {}  # slot -> attempts running
-        self.queued = 0
         self._said_bye = False
         self._last_session = 0
-        self._held: Dict[Key, Lease] = {}  # leased, and its end not acknowledged
-        self._queues: Dict[str, Deque[Lease]] = {}  # never an empty one
         self._specs: Dict[str, Any] = {}
         self._envs: Dict[str, Any] = {}
-        self._fresh: Deque[Lease] = deque()  # running, start not told yet
-        self._ended: List[List[Any]] = []
-        self._disclaimed: List[List[Any]] = []
         self._flight: Optional[Message] = None  # the report under way
         self._flight_sent: Optional[float] = None  # None: to be sent at once
         self._waiting_since: Optional[float] = None  # when outgoing() first saw the rows that wait
@@ -85,14 +80,6 @@ class Runner:
         self.session = None
         self._doomed = {}
         self._flight_sent = None
-
-    def held(self) -> List[List[int]]:
-        """Every attempt that was leased to us and whose end is not acknowledged."""
-        return [list(key) for key in self._held]
-
-    def leases(self) -> List[Lease]:
-        """The leases held, ended ones included."""
-        return list(self._held.values())
 
     @property
     def finished(self) -> bool:
@@ -176,11 +163,7 @@ class Runner:
         if doom is not None:
             self._disclaim(lease, doom)
             return
-        self.queued += 1
-        queue = self._queues.get(lease.slot)
-        if queue is None:
-            queue = self._queues[lease.slot] = deque()
-        queue.append(lease)
+        self._enqueue(lease)
 
     def _ack(self, seq: float) -> None:
         flight = self._flight
@@ -253,112 +236,6 @@ class Runner:
         self.stop("refused")
         return [("exit", self.refused)]
 
-    # -- what the agent does -------------------------------------------------------------------------------------
-
-    def startable(self, clock: float, ahead: int = 0) -> List[Lease]:
-        """Hand out the leases that may start now; those too late are disclaimed.
-
-        `ahead` lets a launcher have that many more per slot, which it starts when one of that slot has ended.
-        """
-        found: List[Lease] = []
-        emptied = []
-        for slot, queue in self._queues.items():
-            while queue and queue[0].start_by < clock:
-                self.queued -= 1
-                self._disclaim(queue.popleft(), "start-by passed")
-            limit, busy = self.slots.get(slot, 0), self.running.get(slot, 0)
-            if busy < limit + ahead and limit > 0:
-                before = busy
-                while queue and busy < limit + ahead:
-                    lease = queue.popleft()
-                    lease.state = RUNNING
-                    lease.since = clock
-                    found.append(lease)
-                    self._fresh.append(lease)
-                    busy += 1
-                self.running[slot] = busy
-                self.queued -= busy - before
-            if not queue:
-                emptied.append(slot)
-        for slot in emptied:
-            del self._queues[slot]
-        return found
-
-    def started(self, lease: Lease, wall: float, pid: int) -> None:
-        """Note that the process exists."""
-        lease.wall = wall
-        lease.pid = pid
-
-    def ended(
-        self,
-        lease: Lease,
-        exit_code: Optional[int],
-        signal: Optional[int],
-        reason: Optional[str],
-        started: float,
-        ended: float,
-        cpu_s: float,
-        peak_memory: int,
-        output: Optional[List[Any]],
-        note: Optional[str],
-    ) -> None:
-        """Note the end of an attempt that was handed out; it stays held until the manager acknowledges it."""
-        if lease.state != RUNNING:
-            return
-        lease.state = ENDED
-        self._free(lease.slot)
-        if note is not None and len(note) > NOTE_CHARS:
-            note = note[: NOTE_CHARS - 1] + "…"
-        self._ended.append(
-            [lease.batch, lease.index, lease.attempt, exit_code, signal, reason, started, ended, cpu_s, peak_memory, output, note]
-        )
-
-    def unstarted(self, lease: Lease, why: str) -> None:
-        """Give back a lease that was handed out and, as is certain, never started."""
-        if lease.state == RUNNING:
-            self._free(lease.slot)
-            self._disclaim(lease, why)
-
-    def requeue(self, lease: Lease) -> None:
-        """Take back, to the front of its queue, a lease that was handed out and, as is certain, never started."""
-        if lease.state != RUNNING:
-            return
-        if self.leaving is not None or lease.kill_asked:
-            self.unstarted(lease, "killed" if lease.kill_asked else str(self.leaving))
-            return
-        self._free(lease.slot)
-        lease.state = QUEUED
-        self.queued += 1
-        self._queues.setdefault(lease.slot, deque()).appendleft(lease)
-
-    def _free(self, slot: str) -> None:
-        left = self.running[slot] - 1
-        if left or slot in self.slots:
-            self.running[slot] = left
-        else:
-            del self.running[slot]
-
-    def stop(self, why: str) -> None:
-        """Take no more leases and give back those that have not started."""
-        self.leaving = self.leaving or why
-        for queue in self._queues.values():
-            for lease in queue:
-                self._disclaim(lease, why)
-        self._queues = {}
-        self.queued = 0
-
-    def _withdraw(self, lease: Lease, why: str) -> None:
-        queue = self._queues[lease.slot]
-        queue.remove(lease)
-        if not queue:
-            del self._queues[lease.slot]
-        self.queued -= 1
-        self._disclaim(lease, why)
-
-    def _disclaim(self, lease: Lease, why: str) -> None:
-        lease.state = ENDED
-        self._disclaimed.append([lease.batch, lease.index, lease.attempt, why])
-
     # -- what we say ---------------------------------------------------------------------------------------------
 
     def outgoing(self, clock: float, flush: bool = False) -> List[Message]:
@@ -373,7 +250,13 @@ class Runner:
             messages.append({"t": "report", "session": self.session, "got": self.got, "clock": clock, **self._flight})
         if not messages and not self.expired and clock >= self._touch_at():
             live = [[*lease.key, *lease.live] for lease in self._held.values() if lease.live and lease.state == RUNNING]
-            touch: Message = {"t": "touch", "session": self.session, "got": self.got, "clock": clock, "held": self.held()}
+            touch: Message = {
+                "t": "touch",
+                "session": self.session,
+                "got": self.got,
+                "clock": clock,
+                "held": self.held(),
+            }
             if live:
                 touch["live"] = live
             messages.append(touch)
@@ -413,7 +296,7 @@ class Runner:
             if lease.state == RUNNING and not lease.pid:
                 break
             fresh.popleft()
-            if lease.state == RUNNING:
+            if lease.state == RUNNING and not lease.told:  # one that was handed out twice stands here twice
                 lease.told = True
                 started.append([*lease.key, lease.wall, lease.pid])
         self.seq += 1
@@ -479,13 +362,7 @@ class Runner:
         """Copy what can change; the model checker does this very often."""
         new = Runner.__new__(Runner)
         new.__dict__.update(self.__dict__)
-        new.slots = dict(self.slots)
-        new.running = dict(self.running)
-        new._held = held = {key: lease.__deepcopy__(memo) for key, lease in self._held.items()}
-        new._queues = {slot: deque(held[lease.key] for lease in queue) for slot, queue in self._queues.items()}
-        new._fresh = deque(held[lease.key] for lease in self._fresh if lease.state == RUNNING)
-        new._ended = list(self._ended)
-        new._disclaimed = list(self._disclaimed)
+        self._copy_holdings(new, memo)
         new._doomed = dict(self._doomed)
         new._done = dict(self._done)
         new._done_before = dict(self._done_before)

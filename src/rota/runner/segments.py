@@ -1,12 +1,14 @@
 """Where jobs' output goes: a few append-only segment files, in which a job's output is a range.
 
-While it runs, a job writes to the two scratch files of its *lane* (one lane per concurrently running job; opened once, not
-per job). When it has ended, what it wrote is copied to the runner's current segment and the scratch files are emptied. Jobs never
-have a segment itself open, because a job can truncate whatever it has open: `echo oops > /dev/stderr` is in many a script, and
-would wipe out the output of thousands of other jobs. For a job without output all this costs two lseeks.
+While it runs, a job writes to the two scratch files of its *lane* (one lane per concurrently running job; opened
+once, not per job). When it has ended, what it wrote is copied to the runner's current segment and the scratch
+files are emptied. Jobs never have a segment itself open, because a job can truncate whatever it has open: `echo
+oops > /dev/stderr` is in many a script, and would wipe out the output of thousands of other jobs. For a job
+without output all this costs two lseeks.
 
-Large output is not copied: the scratch file itself becomes a segment. If anything of a job survives it, its scratch files are
-given up (unlinked), so that what the survivor writes later cannot appear in another job's output.
+Large output is not copied: the scratch file itself becomes a segment. If anything of a job survives it, its
+scratch files are given up (unlinked), so that what the survivor writes later cannot appear in another job's
+output.
 """
 
 from __future__ import annotations
@@ -81,6 +83,13 @@ class Segments:
         while self._free:
             self.release(self._free.pop(), True)
 
+    def nothing(self, out: bool, err: bool) -> Optional[List[Any]]:
+        """The `output` of a job that wrote nothing."""
+        if not (out or err):
+            return None
+        name, size = self._name, self._size
+        return [name if out else "", size if out else 0, 0, 0, name if err else "", size if err else 0, 0, 0]
+
     # -- collecting ----------------------------------------------------------------------------------------------
 
     def collect(self, lane: Lane, cap: int, out: bool, err: bool) -> Optional[List[Any]]:
@@ -91,10 +100,7 @@ class Segments:
         end = os.SEEK_END
         size_out, size_err = os.lseek(lane.out, 0, end), os.lseek(lane.err, 0, end)
         if not (size_out or size_err or lane.saved_out or lane.saved_err):
-            if not (out or err):
-                return None
-            name, size = self._name, self._size
-            return [name if out else "", size if out else 0, 0, 0, name if err else "", size if err else 0, 0, 0]
+            return self.nothing(out, err)
         elsewhere = ["", 0, 0, 0]
         first = self._stream(lane, True, size_out, cap) if out else elsewhere
         second = self._stream(lane, False, size_err, cap) if err else elsewhere
@@ -187,10 +193,10 @@ class Segments:
             if saved is None:
                 saved = self._copy(fd, cap)
                 size -= saved[2]
-            os.ftruncate(fd, 0)
+            os.ftruncate(fd, 1)  # not 0: a launcher would take an empty file for that of a job without output
             if out:
                 lane.saved_out = saved
-                lane.dropped_out += size
+                lane.dropped_out += size - 1
             else:
                 lane.saved_err = saved
-                lane.dropped_err += size
+                lane.dropped_err += size - 1

@@ -11,16 +11,25 @@ import os
 import signal
 from typing import Dict, List, Optional, Tuple
 
+from rota.runner.environment import DEFAULT_PATH
 from rota.runner.lease import Lease
 from rota.runner.plan import Plan, StartError
 from rota.runner.segments import Lane
 
-__all__ = ["Spawner", "open_streams", "problem", "resolve"]
+__all__ = ["Spawner", "cannot_enter", "cannot_read", "cannot_write", "enter", "problem", "resolve"]
 
 # What Python or a nohup made the runner ignore would be ignored by its jobs too.
 DEFAULTS = [
     int(number)
-    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD)
+    for number in (
+        signal.SIGPIPE,
+        signal.SIGXFSZ,
+        signal.SIGINT,
+        signal.SIGQUIT,
+        signal.SIGHUP,
+        signal.SIGTERM,
+        signal.SIGCHLD,
+    )
 ]
 WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY
 DUP2 = os.POSIX_SPAWN_DUP2
@@ -37,10 +46,26 @@ def enter(plan: Plan, lease: Lease) -> str:
             os.makedirs(cwd, mode=0o700, exist_ok=True)
         os.chdir(cwd)
     except (OSError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno in FULL:
-            raise StartError("disk-full", "cannot make the directory %s: %s" % (cwd, error.strerror)) from None
-        raise StartError("cwd", "cannot change to the directory %s: %s" % (cwd, _why(error))) from None
+        raise cannot_enter(cwd, error) from None
     return cwd
+
+
+def cannot_enter(cwd: str, error: Exception) -> StartError:
+    """The job's directory is not there, or cannot be made."""
+    if isinstance(error, OSError) and error.errno in FULL:
+        return StartError("disk-full", "cannot make the directory %s: %s" % (cwd, error.strerror))
+    return StartError("cwd", "cannot change to the directory %s: %s" % (cwd, _why(error)))
+
+
+def cannot_read(path: Optional[str], error: Exception) -> StartError:
+    """The job's standard input cannot be opened."""
+    return StartError("start", "cannot read standard input from %s: %s" % (path, _why(error)))
+
+
+def cannot_write(path: Optional[str], error: Exception) -> StartError:
+    """A file for the job's output cannot be opened."""
+    full = isinstance(error, OSError) and error.errno in FULL
+    return StartError("disk-full" if full else "output", "cannot write output to %s: %s" % (path, _why(error)))
 
 
 def _why(error: Exception) -> str:
@@ -56,7 +81,7 @@ def open_streams(plan: Plan, null: int, lane: Lane, opened: List[int]) -> Stream
             opened.append(stdin)
             os.set_blocking(stdin, True)  # non-blocking only so that opening a FIFO cannot hold up the runner
         except (OSError, ValueError) as error:
-            raise StartError("start", "cannot read standard input from %s: %s" % (plan.stdin, _why(error))) from None
+            raise cannot_read(plan.stdin, error) from None
     if plan.stdout is not None:
         stdout = _open_output(plan.stdout, null, opened)
     if plan.stderr is not None:
@@ -73,8 +98,7 @@ def _open_output(path: str, null: int, opened: List[int]) -> int:
         os.set_blocking(fd, True)
         return fd
     except (OSError, ValueError) as error:
-        full = isinstance(error, OSError) and error.errno in FULL
-        raise StartError("disk-full" if full else "output", "cannot write output to %s: %s" % (path, _why(error))) from None
+        raise cannot_write(path, error) from None
 
 
 def resolve(name: str, search: bytes) -> str:
@@ -123,7 +147,7 @@ class Spawner:
         """Start the job and return its pid, or raise StartError."""
         argv = plan.argv(lease.command)
         cwd = enter(plan, lease)
-        path = self._paths.get((argv[0], plan.env.path)) or self.find(argv[0], plan.env.path)
+        path = self.find(argv[0], plan.env.path)
         if plan.plain:
             return self._spawn(path, argv, plan.env.of(lease), (self._null, lane.out, lane.err), cwd)
         opened: List[int] = []
@@ -136,16 +160,15 @@ class Spawner:
 
     def find(self, name: str, search: bytes) -> str:
         """As resolve(), remembering what it found; a stale memory shows as an error of exec."""
+        path = self._paths.get((name, search))
+        if path is not None:
+            return path
         path = resolve(name, search)
         if path.startswith("/"):
             if len(self._paths) > 10000:
                 self._paths.clear()
             self._paths[(name, search)] = path
         return path
-
-    def forget(self) -> None:
-        """Forget where programs were found."""
-        self._paths.clear()
 
     def _spawn(self, path: str, argv: List[str], env: Dict[bytes, bytes], streams: Streams, cwd: str) -> int:
         actions = [(DUP2, streams[0], 0), (DUP2, streams[1], 1), (DUP2, streams[2], 2)]
@@ -157,15 +180,15 @@ class Spawner:
             raise StartError("start", "cannot start %s: %s" % (path, error)) from None
         if code == errno.ENOEXEC and os.path.isfile(path):  # a script without "#!": what every shell does with it
             return self._spawn("/bin/sh", ["sh", path, *argv[1:]], env, streams, cwd)
-        second = self._again(argv[0], path, env)
+        second = self.again(argv[0], path, env.get(b"PATH", DEFAULT_PATH))
         if second is not None:
             return self._spawn(second, argv, env, streams, cwd)
         raise problem(path, code, cwd)
 
-    def _again(self, name: str, path: str, env: Dict[bytes, bytes]) -> Optional[str]:
-        """The program may have moved since it was found: look again, and say where only if that is news."""
+    def again(self, name: str, path: str, search: bytes) -> Optional[str]:
+        """The program may have moved since it was found: look again; the new place, if there is one."""
         if "/" in name or not self._paths:
             return None
-        self.forget()
-        second = resolve(name, env.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin"))
+        self._paths.clear()
+        second = resolve(name, search)
         return second if second != path else None

@@ -9,7 +9,7 @@ import socket
 import ssl
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
-from rota.runner.connection import Closed, Connection
+from rota.runner.connection import ClosedError, Connection
 
 if TYPE_CHECKING:
     from rota.runner.connection import Target
@@ -66,7 +66,7 @@ class TlsConnection(Connection):
             elif first.get("t") == "error":
                 messages.insert(0, first)
             else:
-                raise Closed("the manager did not begin with a challenge")
+                raise ClosedError("the manager did not begin with a challenge")
         return messages
 
     def flush(self) -> None:
@@ -79,7 +79,7 @@ class TlsConnection(Connection):
             if self._connecting:
                 problem = self._plain.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                 if problem:
-                    raise Closed("cannot connect: error %d" % problem)
+                    raise ClosedError("cannot connect: error %d" % problem)
                 self._connecting = False
             if self.sock is self._plain:
                 self.sock = self._context.wrap_socket(self._plain, do_handshake_on_connect=False)
@@ -90,7 +90,7 @@ class TlsConnection(Connection):
         except ssl.SSLWantWriteError:
             self._wants = select.EPOLLOUT
         except OSError as error:
-            raise Closed("no TLS connection: %s" % error) from None
+            raise ClosedError("no TLS connection: %s" % error) from None
 
     def _read(self, size: int) -> Optional[bytes]:
         try:

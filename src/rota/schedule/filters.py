@@ -1,46 +1,65 @@
 """Filters: each may say no to a shape at a place, and then says why, with the numbers.
 
-A *static* filter looks only at the shape and at what the places of a class have in common, so its verdicts are kept per shape and class. Cheap
-and lasting reasons come first, because the first no is the one that people read.
+Cheap and lasting reasons come first, because the first no is the one that people read. Answers are kept from pass to
+pass, so a filter may look only at the shape, the place with its path in the ledger, the limits that the shape names,
+and the manager's mode; one that reads the clock says how long its answer stands.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
+from math import inf
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from rota.model.amounts import format_duration
-from rota.model.needs import show_amount
+from rota.model.needs import Amounts, show_amount
 from rota.model.shape import Shape
 from rota.model.verdict import Wake
 from rota.schedule.view import Place, View
 
-__all__ = ["BUILT_IN", "Filter", "No"]
+__all__ = ["BUILT_IN", "Answer", "Filter", "No"]
 
 
-class No(NamedTuple):
+class No(Struct, frozen=True, gc=False):
     """A filter's no."""
 
     code: str
     detail: str
     lasting: bool
     wake_on: tuple[str, ...]
+    stands: float = inf
+    """The wall-clock time up to which it stands, words included, if nothing but the clock changes."""
+
+
+Answer = No | float | None
+"""None: yes. A number: yes, up to that wall-clock time. Or a No."""
+Check = Callable[[Shape, Place, View], Answer]
+Bind = Callable[[Shape, View], Callable[[Place], Answer] | None]
 
 
 class Filter(NamedTuple):
     """A named check."""
 
     name: str
-    check: Callable[[Shape, Place, View], No | None]
+    check: Check
     static: bool
+    """It looks only at the shape and at what the places of a class have in common: asked once per shape and class."""
+    bind: Bind | None = None
+    """The same check for one shape and many places, for filters that are asked about most pairs.
+
+    None instead of a check: yes, everywhere. It serves until the limits or the mode change, or the pass is over.
+    """
 
 
-def site(shape: Shape, place: Place, view: View) -> No | None:
+def site(shape: Shape, place: Place, view: View) -> Answer:
     """The site that the user pinned."""
     if shape.needs.site is None or shape.needs.site == place.location.site:
         return None
     return No("other-site", f"asked to run on {shape.needs.site} only", True, (Wake.STATUS,))
 
 
-def tags(shape: Shape, place: Place, view: View) -> No | None:
+def tags(shape: Shape, place: Place, view: View) -> Answer:
     """Every tag asked for must be there."""
     missing = [tag for tag in shape.needs.tags if tag not in place.location.tags]
     if not missing:
@@ -49,7 +68,7 @@ def tags(shape: Shape, place: Place, view: View) -> No | None:
     return No("tag", f"asks for {', '.join(missing)}; the tags here are {have}", True, (Wake.STATUS,))
 
 
-def fits(shape: Shape, place: Place, view: View) -> No | None:
+def fits(shape: Shape, place: Place, view: View) -> Answer:
     """The place, when empty, must be large enough."""
     capacity = place.location.capacity
     if shape.needs.nodes > 1:
@@ -59,34 +78,62 @@ def fits(shape: Shape, place: Place, view: View) -> No | None:
     lacking = shape.needs.amounts().lacking(capacity)
     if not lacking:
         return None
-    text = "; ".join(f"asks for {show_amount(what, asked)}, has {show_amount(what, has)}" for what, asked, has in lacking)
-    return No("too-small", text, True, (Wake.STATUS,))
+    parts = [f"asks for {show_amount(what, asked)}, has {show_amount(what, has)}" for what, asked, has in lacking]
+    return No("too-small", "; ".join(parts), True, (Wake.STATUS,))
 
 
-def status(shape: Shape, place: Place, view: View) -> No | None:
+def status(shape: Shape, place: Place, view: View) -> Answer:
     """The manager must serve, and so must the runner."""
+    return bind_status(shape, view)(place)
+
+
+def bind_status(shape: Shape, view: View) -> Callable[[Place], Answer]:
+    """The same for every shape."""
     if view.mode != "serving":
-        return No(view.mode, f"the manager is {view.mode}", False, (Wake.STATUS,))
-    if place.status != "SERVING":
+        closed = No(view.mode, f"the manager is {view.mode}", False, (Wake.STATUS,))
+        return lambda place: closed
+
+    def check(place: Place) -> Answer:
+        if place.status == "SERVING":
+            return None
         return No(place.status.lower(), f"its runner is {place.status}", False, (Wake.STATUS,))
-    return None
+
+    return check
 
 
-def until(shape: Shape, place: Place, view: View) -> No | None:
+def until(shape: Shape, place: Place, view: View) -> Answer:
     """A job starts only where its time fits before the allocation ends."""
-    end, time_s = place.location.until, shape.needs.time_s
-    if end is None:
-        return None
-    left = int(end - view.wall)
-    if left <= 0:
-        return No("ended", "its allocation has ended", True, (Wake.CAPACITY,))
-    if time_s is not None and time_s > left:
-        return No("too-short", f"asks for {format_duration(time_s)}, its allocation ends in {format_duration(left)}", True, (Wake.CAPACITY,))
-    return None
+    return bind_until(shape, view)(place)
 
 
-def limits(shape: Shape, place: Place, view: View) -> No | None:
+def bind_until(shape: Shape, view: View) -> Callable[[Place], Answer]:
+    """With everything ready that does not differ from place to place."""
+    wall, time_s = view.wall, shape.needs.time_s
+    asks = "" if time_s is None else f"asks for {format_duration(time_s)}, its allocation ends in "
+    wake_on = (Wake.CAPACITY,)
+
+    def check(place: Place) -> Answer:
+        end = place.location.until
+        if end is None:
+            return None
+        left = int(end - wall)
+        if left <= 0:
+            return No("ended", "its allocation has ended", True, wake_on)
+        if time_s is None or time_s <= left:
+            return end - (time_s or 1) - _LEEWAY_S
+        # Nobody needs the seconds of an hour; and so the words stand for a minute.
+        shown = left if left < 120 else left // 60 * 60
+        return No("too-short", asks + _duration(shown), True, wake_on, end - shown - _LEEWAY_S)
+
+    return check
+
+
+def limits(shape: Shape, place: Place, view: View) -> Answer:
     """Named limits must have something left."""
+    return _limits(shape, view)
+
+
+def _limits(shape: Shape, view: View) -> No | None:
     for name in shape.limits:
         limit = view.limits.get(name)
         if limit is not None and limit.count is not None and limit.used >= limit.count:
@@ -94,27 +141,70 @@ def limits(shape: Shape, place: Place, view: View) -> No | None:
     return None
 
 
-def room(shape: Shape, place: Place, view: View) -> No | None:
+def bind_limits(shape: Shape, view: View) -> Callable[[Place], Answer] | None:
+    """The same everywhere."""
+    no = _limits(shape, view)
+    return None if no is None else lambda place: no
+
+
+def room(shape: Shape, place: Place, view: View) -> Answer:
     """Enough must be free now, at the place and above it."""
-    amounts = shape.needs.amounts()
-    if view.ledger.room(place.location.id, amounts) > 0:
-        return None
-    for location in view.ledger.path(place.location.id):
-        if location.capacity is None:
-            continue
-        lacking = amounts.lacking(view.ledger.free(location.id))
-        if lacking:
-            text = "; ".join(f"asks for {show_amount(what, asked)}, {show_amount(what, max(free, 0))} free now" for what, asked, free in lacking)
-            return No("busy", text, False, (Wake.CAPACITY,))
-    return No("busy", "all in use", False, (Wake.CAPACITY,))
+    return bind_room(shape, view)(place)
+
+
+def bind_room(shape: Shape, view: View) -> Callable[[Place], Answer]:
+    """With everything ready that does not differ from place to place."""
+    ledger, amounts = view.ledger, shape.needs.amounts()
+    cores, memory, disk, gpus = amounts.cores, amounts.memory, amounts.disk, amounts.gpus
+    asks = {what: f"asks for {show_amount(what, asked)}, " for what, asked, _ in amounts.lacking(_LESS_THAN_NOTHING)}
+    wake_on = (Wake.CAPACITY,)
+
+    def check(place: Place) -> Answer:
+        free = ledger.shortage(place.location.id, amounts)
+        if free is None:
+            return None
+        parts = []
+        if cores > free.cores:
+            parts.append(asks["cores"] + _free("cores", free.cores))
+        if memory > free.memory:
+            parts.append(asks["memory"] + _free("memory", free.memory))
+        if disk > free.disk:
+            parts.append(asks["disk"] + _free("disk", free.disk))
+        if gpus > free.gpus:
+            parts.append(asks["gpus"] + _free("gpus", free.gpus))
+        if amounts.named:
+            have = dict(free.named)
+            parts += [
+                asks[name] + _free(name, have.get(name, 0))
+                for name, count in amounts.named
+                if count > have.get(name, 0)
+            ]
+        return No("busy", "; ".join(parts), False, wake_on)
+
+    return check
+
+
+_LESS_THAN_NOTHING = Amounts(-1, -1, -1, -1)
+_LEEWAY_S = 0.001
+"""An answer is given up this much before the clock would change it, whatever is rounded."""
+
+
+@lru_cache(4096)
+def _free(what: str, free: int) -> str:
+    return f"{show_amount(what, max(free, 0))} free now"
+
+
+@lru_cache(4096)
+def _duration(seconds: int) -> str:
+    return format_duration(seconds)
 
 
 BUILT_IN: dict[str, Filter] = {
     "site": Filter("site", site, True),
     "tags": Filter("tags", tags, True),
     "fits": Filter("fits", fits, True),
-    "status": Filter("status", status, False),
-    "until": Filter("until", until, False),
-    "limits": Filter("limits", limits, False),
-    "room": Filter("room", room, False),
+    "status": Filter("status", status, False, bind_status),
+    "until": Filter("until", until, False, bind_until),
+    "limits": Filter("limits", limits, False, bind_limits),
+    "room": Filter("room", room, False, bind_room),
 }

@@ -20,17 +20,22 @@ class Ledger:
     def __init__(self) -> None:
         self.locations: dict[str, Location] = {}
         self.used: dict[str, Amounts] = {}
+        self.changed: set[str] = set()
+        """Locations with less or more free than when the scheduler last looked; it is the scheduler that empties it."""
         self._free: dict[str, Amounts] = {}
+        self._chains: dict[str, tuple[str, ...]] = {}
 
     def add(self, location: Location) -> None:
-        """Add a location, or change it; what is in use stays in use (capacity may shrink below it: then nothing more fits)."""
+        """Add a location, or change it; what is in use stays so (if capacity shrinks below it, nothing more fits)."""
         self.locations[location.id] = location
+        self._chains.clear()
         self.used.setdefault(location.id, _NOTHING)
         self._refresh(location.id)
 
     def drop(self, location_id: str) -> None:
         """Take a location away; nothing may be in use there."""
         assert self.used.get(location_id, _NOTHING) == _NOTHING, f"{location_id} is dropped while in use"
+        self._chains.clear()
         self.locations.pop(location_id, None)
         self.used.pop(location_id, None)
         self._free.pop(location_id, None)
@@ -43,6 +48,14 @@ class Ledger:
             yield location
             current = location.parent if location.stacked else None
 
+    def chain(self, location_id: str) -> tuple[str, ...]:
+        """Ids of those on the path that have a capacity."""
+        chain = self._chains.get(location_id)
+        if chain is None:
+            chain = tuple(location.id for location in self.path(location_id) if location.capacity is not None)
+            self._chains[location_id] = chain
+        return chain
+
     def free(self, location_id: str) -> Amounts:
         """What is left at this location itself."""
         return self._free.get(location_id, _NOTHING)
@@ -50,12 +63,19 @@ class Ledger:
     def room(self, location_id: str, amounts: Amounts) -> int:
         """How many of `amounts` can still be reserved there, parents included."""
         most = 1 << 30
-        for location in self.path(location_id):
-            if location.capacity is not None:
-                most = min(most, amounts.times_in(self._free[location.id]))
-                if most <= 0:
-                    return 0
+        for counted in self.chain(location_id):
+            most = min(most, amounts.times_in(self._free[counted]))
+            if most <= 0:
+                return 0
         return most
+
+    def shortage(self, location_id: str, amounts: Amounts) -> Amounts | None:
+        """What is free at the first location of the path that has not enough for one of `amounts`; None: it fits."""
+        for counted in self.chain(location_id):
+            free = self._free[counted]
+            if not amounts.fits(free):
+                return free
+        return None
 
     def charge(self, location_id: str, amounts: Amounts, count: int) -> None:
         """Reserve (`count` > 0) or give back (< 0)."""
@@ -65,7 +85,8 @@ class Ledger:
             self.used[location.id] = used
             self._refresh(location.id)
             if count > 0 and location.capacity is not None:
-                assert not self._free[location.id].negative(), f"{location.id} is over-committed: {used} of {location.capacity}"
+                short = self._free[location.id].negative()
+                assert not short, f"{location.id} is over-committed: {used} of {location.capacity}"
 
     def restore(self, location_id: str, amounts: Amounts, count: int) -> None:
         """Charge what a restart found in use, even where capacity has shrunk meanwhile."""
@@ -77,3 +98,4 @@ class Ledger:
         capacity = self.locations[location_id].capacity
         if capacity is not None:
             self._free[location_id] = capacity.plus(self.used[location_id], -1)
+            self.changed.add(location_id)

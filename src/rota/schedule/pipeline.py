@@ -1,25 +1,69 @@
 """The only scheduling loop: order → filter → score → pick → reserve.
 
-It is a generator: each Placement is charged by the caller before the next is computed, so the ledger and the limits that the filters
-read are always the present ones, and nothing can be given out twice.
+It is a generator: each Placement is charged by the caller before the next is computed, so the ledger and the limits
+that the filters read are always the present ones, and nothing can be given out twice.
+
+Answers are kept in the memo from pass to pass. A filter is asked again only about a place that changed (its location,
+its runner's state, what is free on its path), about a shape whose limits changed, or when its answer has run out; so a
+pass in which little changed costs little. What it yields is the same as without a memo.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from msgspec import Struct
 
+from rota.model.location import Location
+from rota.model.needs import Amounts
 from rota.model.shape import Shape
 from rota.model.verdict import Verdict
 from rota.schedule import filters, orders, scorers
-from rota.schedule.filters import No
+from rota.schedule.filters import Answer, Check, No
 from rota.schedule.policy import Policy
-from rota.schedule.view import Place, View, Want
+from rota.schedule.view import Limit, Place, View, Want
 
 __all__ = ["Memo", "Parked", "Placement", "place"]
 
-Memo = dict[tuple[int, int, str], No | None]
-"""Verdicts of static filters, by shape, class of place and filter."""
+Stamp = tuple[Location, str, int, tuple[Amounts, ...]]
+"""All of a place that an answer may depend on."""
+
+
+class Plan(Struct):
+    """What is left to ask about the places of a class, after its static filters have been asked once."""
+
+    ask: list[str]
+    end: str = ""
+    """The static filter that says no to all of them, after those in `ask`."""
+    no: No | None = None
+
+
+Bound = dict[str, Callable[[Place], Answer] | None]
+"""By name, the filters that are not static, for one shape as things stand."""
+
+
+class Kept(Struct):
+    """The answers for one shape with one set of filters; the lists go by the places of the last pass."""
+
+    shape: Shape | None
+    names: tuple[str, ...] = ()
+    mode: str = ""
+    limits: tuple[Limit | None, ...] = ()
+    wall: float = -math.inf
+    places: list[str] = []
+    stamps: list[Stamp | None] = []
+    answers: list[Verdict | None] = []
+    holds: list[float] = []
+    """Wall-clock time up to which each answer stands."""
+    until: float = math.inf
+    """The least of them."""
+    verdicts: list[Verdict] = []
+    """The answers that are no."""
+    plans: dict[int, Plan] = {}
+
+
+Memo = dict[tuple[int, int], Kept]
+"""By shape and number of relaxed filters; under (-1, 0) what the last pass saw of the places. Empty it at any time."""
 
 
 class Placement(Struct):
@@ -41,23 +85,23 @@ class Parked(Struct):
 
 def place(view: View, wants: Sequence[Want], policy: Policy, memo: Memo) -> Iterator[Placement | Parked]:
     """Go once through the shapes; yields what to reserve, and for each shape with jobs left over the reasons."""
+    seen = _Places(view, policy, memo)
     for want in orders.BUILT_IN[policy.order](wants):
         left = want.ready
-        names = list(policy.filters)
-        relax = list(policy.relax)
-        while True:
-            verdicts: list[Verdict] = []
-            candidates = []
-            for candidate in view.places:
-                no = _first_no(want, candidate, view, names, memo)
-                if no is None:
-                    candidates.append(candidate)
-                else:
-                    verdicts.append(_verdict(candidate, no))
-            if candidates or not relax:
-                break
-            names.remove(relax.pop(0))
-        for candidate in _ranked(want.shape, candidates, view, policy):
+        names = tuple(policy.filters)
+        level = 0
+        kept = seen.ask(want, names, level)
+        while len(kept.verdicts) == len(view.places) and level < len(policy.relax):
+            names = tuple(name for name in names if name != policy.relax[level])
+            level += 1
+            kept = seen.ask(want, names, level)
+        if len(kept.verdicts) == len(view.places):
+            if left > 0:
+                yield Parked(want, left, kept.verdicts)
+            continue
+        verdicts = list(kept.verdicts)
+        for at in seen.ranked(want.shape, [at for at, no in enumerate(kept.answers) if no is None]):
+            candidate = view.places[at]
             while left > 0:
                 cores = _width(want.shape, candidate, view)
                 count = _room(want.shape, candidate, view, left, cores)
@@ -65,57 +109,181 @@ def place(view: View, wants: Sequence[Want], policy: Policy, memo: Memo) -> Iter
                     break
                 yield Placement(want, candidate, count, cores)
                 left -= count
+                seen.refresh()
             if left <= 0:
                 break
-            no = _first_no(want, candidate, view, names, memo)
+            no, _ = _first_no(candidate, kept.plans[candidate.kind], seen.bound(want.shape, kept.names))
             if no is not None:
-                verdicts.append(_verdict(candidate, no))
+                verdicts.append(no)
         if left > 0:
             yield Parked(want, left, verdicts)
 
 
-def _first_no(want: Want, candidate: Place, view: View, names: Sequence[str], memo: Memo) -> tuple[str, No] | None:
+class _Places:
+    """The places of one pass, with what is remembered of them."""
+
+    def __init__(self, view: View, policy: Policy, memo: Memo) -> None:
+        self.view = view
+        self.memo = memo
+        self.scorers = [(scorers.BUILT_IN[name], weight) for name, weight in policy.scorers.items()]
+        self.by_place = all(scorer.place_only for scorer, _ in self.scorers)
+        ids = [candidate.location.id for candidate in view.places]
+        last = memo.setdefault((-1, 0), Kept(None))
+        if last.places != ids:
+            known = dict(zip(last.places, last.stamps, strict=True))
+            last.places, last.stamps = ids, [known.get(name) for name in ids]
+        self.ids, self.stamps = last.places, last.stamps
+        self.scores: list[float | None] = [None] * len(ids)
+        self.members: dict[str, list[int]] = {}
+        for at, name in enumerate(ids):
+            for counted in view.ledger.chain(name):
+                self.members.setdefault(counted, []).append(at)
+            self._look(at)
+        view.ledger.changed.clear()
+
+    def _look(self, at: int) -> None:
+        """Note what a place is like; the stamp stays the same object while nothing differs, so comparing is quick."""
+        candidate = self.view.places[at]
+        ledger = self.view.ledger
+        free = tuple([ledger.free(name) for name in ledger.chain(candidate.location.id)])
+        stamp = (candidate.location, candidate.status, candidate.kind, free)
+        if self.stamps[at] != stamp:
+            self.stamps[at] = stamp
+        self.scores[at] = None
+
+    def refresh(self) -> None:
+        """Look again at the places whose paths have been charged."""
+        changed = self.view.ledger.changed
+        for name in changed:
+            for at in self.members.get(name, ()):
+                self._look(at)
+        changed.clear()
+
+    def ask(self, want: Want, names: tuple[str, ...], level: int) -> Kept:
+        """The first no, or none, of these filters to this shape at every place."""
+        view, shape = self.view, want.shape
+        limits = tuple([view.limits.get(name) for name in shape.limits])
+        kept = self.memo.get((want.shape_id, level))
+        if kept is None or kept.names != names or kept.shape != shape:
+            kept = self.memo[want.shape_id, level] = Kept(shape, names)
+        if kept.mode != view.mode or kept.limits != limits or kept.wall > view.wall:
+            kept.mode, kept.limits = view.mode, limits
+            kept.places, kept.stamps, kept.answers, kept.holds = [], [], [], []
+        kept.wall = view.wall
+        if kept.places is not self.ids:
+            self._realign(kept)
+        stamps = self.stamps
+        todo = (
+            []
+            if kept.stamps == stamps
+            else [at for at, (old, new) in enumerate(zip(kept.stamps, stamps, strict=True)) if old is not new]
+        )
+        if kept.until < view.wall and len(todo) < len(stamps):
+            todo = sorted({*todo, *(at for at, holds in enumerate(kept.holds) if holds < view.wall)})
+        if todo:
+            self._ask_at(kept, shape, todo)
+        return kept
+
+    def _realign(self, kept: Kept) -> None:
+        """Other places than last time: bring the answers for those that stayed into the new order."""
+        known = {name: at for at, name in enumerate(kept.places)}
+        old = [known.get(name) for name in self.ids]
+        kept.stamps = [None if at is None else kept.stamps[at] for at in old]
+        kept.answers = [None if at is None else kept.answers[at] for at in old]
+        kept.holds = [-math.inf if at is None else kept.holds[at] for at in old]
+        kept.places = self.ids
+        kept.until = min(kept.holds, default=math.inf)
+        kept.verdicts = [no for no in kept.answers if no is not None]
+
+    def _ask_at(self, kept: Kept, shape: Shape, todo: list[int]) -> None:
+        places, answers, holds, plans = self.view.places, kept.answers, kept.holds, kept.plans
+        bound = self.bound(shape, kept.names)
+        for at in todo:
+            candidate = places[at]
+            plan = plans.get(candidate.kind)
+            if plan is None:
+                plan = plans[candidate.kind] = _plan(shape, candidate, self.view, kept.names)
+            answers[at], holds[at] = _first_no(candidate, plan, bound)
+        kept.stamps = self.stamps.copy()
+        kept.until = min(holds)
+        kept.verdicts = [no for no in answers if no is not None]
+
+    def bound(self, shape: Shape, names: Sequence[str]) -> Bound:
+        """The filters that are not static, made ready for a shape."""
+        out: Bound = {}
+        for name in names:
+            one = filters.BUILT_IN[name]
+            if one.bind is not None:
+                out[name] = one.bind(shape, self.view)
+            elif not one.static:
+                out[name] = partial(_ask, one.check, shape, self.view)
+        return out
+
+    def ranked(self, shape: Shape, candidates: list[int]) -> list[int]:
+        """Best first. Equal scores keep the order of the view, so that a pass is the same every time."""
+        if len(candidates) < 2 or not self.scorers:
+            return candidates
+        keys = {}
+        for at in candidates:
+            score = self.scores[at]
+            if score is None:
+                score = 1.0
+                for scorer, weight in self.scorers:
+                    score *= scorer.score(shape, self.view.places[at], self.view) ** weight
+                if self.by_place:
+                    self.scores[at] = score
+            keys[at] = score
+        return sorted(candidates, key=keys.__getitem__, reverse=True)
+
+
+def _ask(check: Check, shape: Shape, view: View, candidate: Place) -> Answer:
+    return check(shape, candidate, view)
+
+
+def _plan(shape: Shape, candidate: Place, view: View, names: Sequence[str]) -> Plan:
+    """Ask the static filters about a class of places."""
+    plan = Plan([])
     for name in names:
-        check = filters.BUILT_IN[name]
-        if check.static:
-            key = (want.shape_id, candidate.kind, name)
-            if key in memo:
-                no = memo[key]
-            else:
-                no = memo[key] = check.check(want.shape, candidate, view)
-        else:
-            no = check.check(want.shape, candidate, view)
-        if no is not None:
-            return name, no
-    return None
+        one = filters.BUILT_IN[name]
+        if not one.static:
+            plan.ask.append(name)
+            continue
+        no = one.check(shape, candidate, view)
+        if isinstance(no, No):
+            plan.end, plan.no = name, no
+            break
+    return plan
 
 
-def _verdict(candidate: Place, no: tuple[str, No]) -> Verdict:
-    name, reason = no
-    return Verdict(candidate.location.id, name, reason.code, reason.detail, reason.lasting, reason.wake_on)
-
-
-def _ranked(shape: Shape, candidates: list[Place], view: View, policy: Policy) -> list[Place]:
-    """Best first. Equal scores keep the order of the view, so that a pass is the same every time."""
-    if len(candidates) < 2 or not policy.scorers:
-        return candidates
-    weights = [(scorers.BUILT_IN[name], weight) for name, weight in policy.scorers.items()]
-
-    def score(candidate: Place) -> float:
-        return math.prod(scorer(shape, candidate, view) ** weight for scorer, weight in weights)
-
-    return sorted(candidates, key=score, reverse=True)
+def _first_no(candidate: Place, plan: Plan, bound: Bound) -> tuple[Verdict | None, float]:
+    """(the first no; how long that stands)."""
+    stands = math.inf
+    for name in plan.ask:
+        check = bound[name]
+        if check is None:
+            continue
+        answer = check(candidate)
+        if answer is None:
+            continue
+        if answer.__class__ is float:
+            stands = min(stands, answer)
+            continue
+        assert isinstance(answer, No)
+        no = Verdict(candidate.location.id, name, answer.code, answer.detail, answer.lasting, answer.wake_on)
+        return no, min(stands, answer.stands)
+    end = plan.no
+    if end is None:
+        return None, stands
+    return Verdict(candidate.location.id, plan.end, end.code, end.detail, end.lasting, end.wake_on), stands
 
 
 def _width(shape: Shape, candidate: Place, view: View) -> int:
     """Millicores of one slot: as many of a range as are free now, in whole cores."""
-    needs = shape.needs
+    needs, ledger = shape.needs, view.ledger
     if needs.cores_most <= needs.cores:
         return needs.cores
-    free = min(
-        (view.ledger.free(location.id).cores for location in view.ledger.path(candidate.location.id) if location.capacity is not None),
-        default=needs.cores_most,
-    )
+    counted = ledger.chain(candidate.location.id)
+    free = min([ledger.free(name).cores for name in counted], default=needs.cores_most)
     return max(needs.cores, min(needs.cores_most, free // 1000 * 1000))
 
 

@@ -25,7 +25,7 @@ DEFAULT = Policy()
 
 
 def check_policy_names(policy: Policy) -> None:
-    """Raise UsageError for a name that does not exist, with those that do."""
+    """Raise UsageError for a name that does not exist, with those that do, and for relaxing what is not asked."""
     for what, names, known in (
         ("order", [policy.order], orders.BUILT_IN),
         ("filter", [*policy.filters, *policy.relax], filters.BUILT_IN),
@@ -35,3 +35,6 @@ def check_policy_names(policy: Policy) -> None:
         for name in names:
             if name not in known:
                 raise UsageError(f"policy: no {what} '{name}'; there are {', '.join(sorted(known))}")
+    for number, name in enumerate(policy.relax):
+        if name not in policy.filters or name in policy.relax[:number]:
+            raise UsageError(f"policy: relax names '{name}', which is not (or no longer) one of its filters")

@@ -1,13 +1,20 @@
 """Scorers: how good a place is for a shape. Greater is better, 1.0 is neutral; to forbid, use a filter."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from rota.model.shape import Shape
 from rota.schedule.view import Place, View
 
-__all__ = ["BUILT_IN"]
+__all__ = ["BUILT_IN", "Scorer"]
 
-Scorer = Callable[[Shape, Place, View], float]
+
+class Scorer(NamedTuple):
+    """A named measure."""
+
+    score: Callable[[Shape, Place, View], float]
+    place_only: bool = False
+    """The shape does not matter: asked once per place."""
 
 
 def pack(shape: Shape, place: Place, view: View) -> float:
@@ -26,4 +33,4 @@ def spread(shape: Shape, place: Place, view: View) -> float:
     return 1.0 + view.ledger.free(place.location.id).cores / capacity.cores
 
 
-BUILT_IN: dict[str, Scorer] = {"pack": pack, "spread": spread}
+BUILT_IN: dict[str, Scorer] = {"pack": Scorer(pack, True), "spread": Scorer(spread, True)}

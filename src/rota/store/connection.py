@@ -70,6 +70,8 @@ class _Sqlite3:
             return self._execute(sql, args).fetchall()
         except sqlite3.Error as error:
             raise _translated(error) from None
+        except UnicodeDecodeError as error:
+            raise SqlError(sqlite3.SQLITE_CORRUPT, f"text that is not UTF-8 ({error})") from None
 
     def in_transaction(self) -> bool:
         return self._con.in_transaction
@@ -99,31 +101,35 @@ def connect_sqlite3(path: str) -> Connection:
 
 
 def _translated(error: sqlite3.Error) -> SqlError:
-    return SqlError(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR), str(error))
+    unknown = sqlite3.SQLITE_CORRUPT if "decode to UTF-8" in str(error) else sqlite3.SQLITE_ERROR
+    return SqlError(getattr(error, "sqlite_errorcode", unknown), str(error))
 
 
 class Insert:
     """Inserts many rows in few statements.
 
     The library lets go of the interpreter lock at every statement. `executemany` does so once a row, and each time the
-    busy thread of the core may keep it for 5 ms; forty rows in two statements wait twice at most. It is also quicker.
+    busy thread of the core may keep it for 5 ms; forty rows in one statement wait once. It is also quicker.
     """
 
-    SIZES = (100, 20, 5, 1)
-    """Rows a statement; a hundred rows of nine columns stay below the 999 variables that old libraries allow."""
+    MOST = 100
+    """Rows a statement; of nine columns at most, so that they stay below the 999 variables that old libraries allow."""
 
     def __init__(self, head: str, columns: int) -> None:
         one = f"({', '.join('?' * columns)})"
-        self._sql = {size: f"{head} VALUES {', '.join([one] * size)}" for size in self.SIZES}
+        sizes = (*range(1, 10), *range(10, self.MOST + 1, 10))
+        self._sql = {size: f"{head} VALUES {', '.join([one] * size)}" for size in sizes}
 
     def __call__(self, con: Connection, rows: Sequence[Row]) -> None:
         """Insert the rows in their order."""
         at, left = 0, len(rows)
-        for size in self.SIZES:
-            while left >= size:
-                con.execute(self._sql[size], list(chain.from_iterable(rows[at : at + size])))
-                at += size
-                left -= size
+        while left:
+            size = min(left, self.MOST)
+            if size > 10:
+                size -= size % 10
+            con.execute(self._sql[size], list(chain.from_iterable(rows[at : at + size])))
+            at += size
+            left -= size
 
 
 def statements(script: str) -> Iterator[str]:

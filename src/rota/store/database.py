@@ -29,6 +29,8 @@ Row = tuple[Any, ...]
 
 CHECKPOINT_PAGES = 4000
 """The write-ahead log is brought into the database after about so many pages (16 MB)."""
+SCARCE_PAGES = 250
+"""The same while space is scarce, so that the log does not use up what is left."""
 _DAMAGED = "the file is damaged: keep it, look at the disk, and restore the latest backup"
 
 
@@ -166,7 +168,7 @@ class Database:
         SQLite would do this by itself, and would keep a failed sync to itself.
         """
         self._dirty_pages += pages
-        if self._dirty_pages < CHECKPOINT_PAGES:
+        if self._dirty_pages < (CHECKPOINT_PAGES if self.side().held else SCARCE_PAGES):
             return
         self._dirty_pages = 0
         try:

@@ -132,15 +132,15 @@ class MemoryStore:
         check_stage(stage, first, values, templates)
         rows = list(pieces(first, values))
         held = self._stages.get(stage, {})
-        check_overlap(stage, first, len(values), [(at, piece[0]) for at, piece in held.items()])
+        if rows:
+            check_overlap(stage, first, len(values), [(at, piece[0]) for at, piece in held.items()])
         self._count_write()
-        if not rows:
-            return
         kept = {at: piece for at, piece in held.items() if not first <= at < first + len(values)}
         for at, count, body in rows:
             runs = None if templates is None else runs_of(templates[at - first : at - first + count])
             kept[at] = (count, body, runs)
-        self._stages[stage] = kept
+        if kept:
+            self._stages[stage] = kept
 
     def unstage(self, stage: str) -> None:
         """Drop what was staged under this name."""
@@ -220,6 +220,13 @@ class MemoryStore:
         chosen.sort(key=lambda pair: pair[0], reverse=True)
         return [result for _, result in chosen[:limit]]
 
+    def slowest(self, batch: int, limit: int) -> list[Result]:
+        """The attempts of a batch that took longest (wall time), longest first; those without times last."""
+        self._check_open()
+        chosen = [_result.decode(body) for key, body in self._disk.results.items() if key[0] == batch]
+        chosen.sort(key=lambda row: (*_wall(row), row.pos, row.attempt))
+        return chosen[:limit]
+
     def entries(self, after: int, limit: int) -> list[Entry]:
         """The log."""
         self._check_open()
@@ -286,3 +293,9 @@ def _copied(disk: Disk) -> Disk:
         disk.snapshot,
         disk.last,
     )
+
+
+def _wall(result: Result) -> tuple[bool, float]:
+    """Sorts by wall time, longest first; results without one come last."""
+    known = result.started is not None and result.ended is not None
+    return not known, (result.started or 0.0) - (result.ended or 0.0) if known else 0.0

@@ -61,9 +61,10 @@ def entry_of(row: tuple[Any, ...]) -> Entry:
 
 
 def result_row(result: Result) -> tuple[Any, ...]:
-    """(batch, pos, attempt, state, ended, crc, body). One body instead of 15 columns takes half the time."""
+    """(batch, pos, attempt, state, started, ended, crc, body). One body takes half the time of 15 columns."""
     body = to_json(result)
-    return result.batch, result.pos, result.attempt, result.state, result.ended, crc32(body), body
+    key = (result.batch, result.pos, result.attempt)
+    return *key, result.state, result.started, result.ended, crc32(body), body
 
 
 def result_of(row: tuple[Any, ...]) -> Result:

@@ -57,12 +57,13 @@ CREATE TABLE environments (
     body BLOB NOT NULL
 ) WITHOUT ROWID;
 
--- One row an attempt. body: the Result as a JSON list (attempts shows its fields); state and ended repeat what is in it.
+-- One row an attempt. body: the Result as a JSON list (attempts shows its fields); state, started and ended repeat what is in it.
 CREATE TABLE results (
     batch INTEGER NOT NULL,
     pos INTEGER NOT NULL,
     attempt INTEGER NOT NULL,
-    state TEXT NOT NULL CHECK (state IN ('COMPLETED', 'FAILED', 'ABORTED', 'RETRIED', 'SUPERSEDED')),
+    state TEXT NOT NULL CHECK (state IN ('COMPLETED', 'FAILED', 'ABORTED', 'RETRIED', 'LOST', 'SUPERSEDED')),
+    started,
     ended,
     crc INTEGER NOT NULL,
     body BLOB NOT NULL,
@@ -76,8 +77,7 @@ CREATE VIEW attempts AS SELECT
     json_extract(CAST(body AS TEXT), '$[6]') AS reason,
     json_extract(CAST(body AS TEXT), '$[7]') AS runner,
     json_extract(CAST(body AS TEXT), '$[8]') AS host,
-    json_extract(CAST(body AS TEXT), '$[9]') AS started,
-    ended,
+    started, ended,
     json_extract(CAST(body AS TEXT), '$[11]') AS cpu_s,
     json_extract(CAST(body AS TEXT), '$[12]') AS peak_memory,
     json_extract(CAST(body AS TEXT), '$[13]') AS output,

@@ -46,7 +46,7 @@ _BUG: Final = "this is a bug in rota, please report it"
 
 _RESULT: Final = "batch, pos, attempt, crc, body"
 _ENTRIES: Final = Insert("INSERT INTO entries (seq, at, by, kind, crc, body)", 6)
-_RESULTS: Final = Insert("INSERT OR REPLACE INTO results (batch, pos, attempt, state, ended, crc, body)", 7)
+_RESULTS: Final = Insert("INSERT OR REPLACE INTO results (batch, pos, attempt, state, started, ended, crc, body)", 8)
 _ENDED: Final = "coalesce(ended, 0.0)"
 
 
@@ -351,6 +351,12 @@ class SqliteStore:
         clause = f"WHERE {' AND '.join(where)}" if where else ""
         order = f"ORDER BY {by_batch}{_ENDED} DESC, batch DESC, pos DESC, attempt DESC LIMIT ?"
         rows = self._db.read("results", f"SELECT {_RESULT} FROM results {clause} {order}", (*args, limit))
+        return self._db.checked(lambda: [result_of(row) for row in rows])
+
+    def slowest(self, batch: int, limit: int) -> list[Result]:
+        """The attempts of a batch that took longest (wall time), longest first; those without times last."""
+        sql = f"SELECT {_RESULT} FROM results WHERE batch = ? ORDER BY ended - started DESC, pos, attempt LIMIT ?"
+        rows = self._db.read("results", sql, (batch, limit))
         return self._db.checked(lambda: [result_of(row) for row in rows])
 
     def entries(self, after: int, limit: int) -> list[Entry]:

@@ -51,7 +51,7 @@ def check_store(make_store: Make, reopen: Reopen, open_backup: Callable[[str], S
     `make_store` makes a new, empty store at each call, `reopen` closes one and returns another on the same data;
     neither calls `load`. `open_backup` opens a file that `backup` wrote; without it only the making of one is tried.
     """
-    for part in (_empty, _log, _staging, _values, _results, _recent, _checkpoint, _environment, _gap, _short_stage):
+    for part in _PARTS:
         store = make_store()
         try:
             part(store, reopen)
@@ -252,7 +252,7 @@ def _results(store: Store, reopen: Reopen) -> None:
     late = Result(1, 3, 2, "SUPERSEDED", note="came too late")
     store.commit([], [late])
     _same("a second result of one attempt, which replaces the first", store.results(1, 3, 3, True), [late])
-    for state in ("COMPLETED", "FAILED", "ABORTED", "RETRIED", "SUPERSEDED"):
+    for state in ("COMPLETED", "FAILED", "ABORTED", "RETRIED", "LOST", "SUPERSEDED"):
         store.commit([], [Result(2, 8, 1, state)])
         _same(f"a result {state}", store.results(2, 8, 8, True)[0].state, state)
     store.close()
@@ -281,6 +281,20 @@ def _recent(store: Store, reopen: Reopen) -> None:
                 paged += page
                 assert len(paged) <= len(expected), "recent results: pages overlap where results end at the same time"
             _same(f"recent results of batches {batches} in pages of {size}", paged, expected)
+    store.close()
+
+
+def _slowest(store: Store, reopen: Reopen) -> None:
+    store.load()
+    store.commit(entries_of([array(1, 50), array(2, 50)]), [])
+    spans = [(1.0, 3.0), (5.0, 5.5), (None, 9.0), (2.0, 9.0), (7.0, None), (6.0, 8.0), (9.0, 8.0), (None, None)]
+    rows = [Result(1, pos, 1, "FAILED", started=start, ended=end) for pos, (start, end) in enumerate(spans)]
+    rows.append(Result(1, 0, 2, "COMPLETED", started=1.0, ended=3.0))
+    store.commit([], [*rows, Result(2, 0, 1, "FAILED", started=0.0, ended=1e6)])
+    expected = [rows[3], rows[0], rows[8], rows[5], rows[1], rows[6], rows[2], rows[4], rows[7]]
+    for limit in (100, 4):
+        _same(f"the {limit} slowest attempts", store.slowest(1, limit), expected[:limit])
+    _same("the slowest attempts of a batch without any", store.slowest(3, 5), [])
     store.close()
 
 
@@ -354,6 +368,7 @@ def _calls(store: Store) -> dict[str, Callable[[], object]]:
         "values": lambda: store.values(1, 0, 1),
         "results": lambda: store.results(1, 0, 1, False),
         "recent_results": lambda: store.recent_results(None, None, 1),
+        "slowest": lambda: store.slowest(1, 1),
         "entries": lambda: store.entries(0, 1),
     }
 
@@ -402,3 +417,18 @@ def _backup(store: Store, open_backup: Callable[[str], Store] | None) -> None:
         _same("backup: environment", copy.environment("h"), {"A": "b"})
         copy.commit(entries_of([Noted("x", "y", "z")], len(entries) + 1), [])
         copy.close()
+
+
+_PARTS = (
+    _empty,
+    _log,
+    _staging,
+    _values,
+    _results,
+    _recent,
+    _slowest,
+    _checkpoint,
+    _environment,
+    _gap,
+    _short_stage,
+)

@@ -18,9 +18,12 @@ class Limits(msgspec.Struct, frozen=True):
     """What one connection may cost."""
 
     frame: int = MAX_FRAME
+    """Of what the peer sends; also of what is sent to clients."""
+    runner_frame: int = 128 << 20
+    """Of what is sent to runners: a lease carries hundreds of jobs, each with a command of up to 128 KiB."""
     unanswered: int = 1_000
     write_buffer: int = 64 << 20
-    """Bytes waiting for a peer that does not read, before it is dropped."""
+    """Bytes waiting for a client that does not read, before it is dropped; for a runner twice its frame."""
     greeting_s: float = 10.0
     """From connecting to a complete greeting, TLS handshake included."""
     closing_s: float = 5.0
@@ -138,8 +141,9 @@ class Peer(asyncio.Protocol):
             return
         payload = message if isinstance(message, bytes) else messages.encode(message)
         size = len(payload)
-        if not 0 < size <= MAX_FRAME:
-            raise ProtocolError(f"a message of {size} bytes does not fit into a frame; the limit is {MAX_FRAME}")
+        limit = self._limits.runner_frame if self.role == "runner" else MAX_FRAME
+        if not 0 < size <= limit:
+            raise ProtocolError(f"a message of {size} bytes does not fit into a frame; the limit is {limit}")
         self._out += (size.to_bytes(4, "big"), payload)
         self._out_size += size + 4
         if self._out_size > 1 << 20:
@@ -179,7 +183,9 @@ class Peer(asyncio.Protocol):
         self._transport.write(b"".join(self._out))
         self._out.clear()
         self._out_size = 0
-        if self._transport.get_write_buffer_size() > self._limits.write_buffer:
+        limits = self._limits
+        most = max(limits.write_buffer, 2 * limits.runner_frame) if self.role == "runner" else limits.write_buffer
+        if self._transport.get_write_buffer_size() > most:
             self._closing = True
             self._transport.abort()
 

@@ -1,0 +1,190 @@
+"""`python -m bench`: measure every budget, print figure, budget and whether it is met."""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from bench import home as at
+from bench.spawning import build, loop_rate
+from rota.drivers.local import RUNNER
+
+
+class Row(NamedTuple):
+    """One budget."""
+
+    what: str
+    figure: str
+    budget: str
+    met: bool
+
+
+def throughput(loop: str, jobs: int, launcher: str, budget: float) -> list[Row]:
+    """`true` jobs end to end against the C loop, before and after, in the same run."""
+    width = len(os.sched_getaffinity(0))
+    with at.manager(f'[site.local]\nlauncher = "{launcher}"\n') as home:
+        at.rota(home, "run", "--array", "1-500", "--", "true")
+        before = loop_rate(loop, jobs // 2, width)
+        pids = [at.manager_pid(home), *at.runner_pids(home)]
+        cpu = sum(map(at.cpu_s, pids))
+        begin = time.perf_counter()
+        at.rota(home, "add", "--array", f"1-{jobs}", "--", "true")
+        at.rota(home, "wait", "2")
+        took = time.perf_counter() - begin
+        cpu = sum(map(at.cpu_s, pids)) - cpu
+        after = loop_rate(loop, jobs // 2, width)
+    rate = (before[0] + after[0]) / 2
+    ratio = jobs / took / rate
+    own = (cpu / jobs - (before[1] + after[1]) / 2) * 1000
+    name = "with the launcher" if launcher == "auto" else "plain Python"
+    return [
+        Row(f"`true` jobs/s, {name}", f"{jobs / took:.0f}/s = {ratio:.2f} of the C loop's {rate:.0f}/s", f"≥ {budget:.2f}", ratio >= budget),
+        Row(f"CPU per job, {name}", f"{own:.3f} ms (all: {cpu / jobs * 1000:.3f} ms)", "≤ 0.15 ms", own <= 0.15),
+    ]
+
+
+def submissions(jobs: int) -> list[Row]:
+    """Large submissions: time and memory; then a restart on top of them."""
+    rows = []
+    with at.manager() as home:
+        at.rota(home, "pause")
+        pid = at.manager_pid(home)
+        size = at.rss(pid)
+        begin = time.perf_counter()
+        at.rota(home, "add", "--array", f"1-{jobs}", "--", "true")
+        took = time.perf_counter() - begin
+        more = (at.rss(pid) - size) / 1e6
+        rows.append(Row(f"submit an array of {jobs:,}", f"{took:.2f} s", "≤ 0.5 s", took <= 0.5))
+        rows.append(Row("… more memory", f"{more:.0f} MB", "≤ 30 MB", more <= 30))
+        path = os.path.join(home, "lines.txt")
+        with open(path, "w") as file:
+            file.writelines(f"process --input sample-{number:07d}.dat --level {number % 7}\n" for number in range(jobs))
+        size = at.rss(pid)
+        begin = time.perf_counter()
+        at.rota(home, "add", "-f", path)
+        took = time.perf_counter() - begin
+        more = (at.rss(pid) - size) / 1e6
+        rows.append(Row(f"submit {jobs:,} distinct lines", f"{took:.2f} s", "≤ 5 s", took <= 5))
+        rows.append(Row("… more memory", f"{more:.0f} MB", "≤ 300 MB", more <= 300))
+        at.rota(home, "down")
+        begin = time.perf_counter()
+        at.rota(home, "up")
+        took = time.perf_counter() - begin
+        rows.append(Row(f"restart with {2 * jobs:,} queued", f"{took:.2f} s", "≤ 5 s", took <= 5))
+    return rows
+
+
+LATENCY = """
+import os, statistics, sys, time, rota
+with rota.Client(home=sys.argv[1]) as client:
+    client.submit(["true"]).wait()
+    jobs, spawns = [], []
+    for _ in range(40):
+        begin = time.perf_counter()
+        client.submit(["true"]).wait()
+        jobs.append(time.perf_counter() - begin)
+        begin = time.perf_counter()
+        os.waitpid(os.posix_spawn("/bin/true", ["true"], os.environ, setsid=True), 0)
+        spawns.append(time.perf_counter() - begin)
+print(statistics.median(jobs), statistics.median(spawns))
+"""
+
+
+def latency() -> list[Row]:
+    """One job on an idle manager, by the Python client."""
+    with at.manager() as home:
+        at.rota(home, "run", "--", "true")
+        out = subprocess.run([sys.executable, "-c", LATENCY, home], capture_output=True, text=True, check=True).stdout
+    job, spawn = (float(word) for word in out.split())
+    return [Row("one job, submit to known result (median)", f"{job * 1000:.1f} ms = {job / spawn:.1f} × a spawn", "≤ 5 ×", job <= 5 * spawn)]
+
+
+def starting() -> list[Row]:
+    """Start-up of the command line and of the runner, against `python -c pass`."""
+    bare = lambda: subprocess.run([sys.executable, "-c", "pass"], check=True)  # noqa: E731
+    with at.manager() as home:
+        script = os.path.join(os.path.dirname(sys.executable), "rota")
+        environment = {**os.environ, "ROTA_HOME": home}
+        status = lambda: subprocess.run([script, "status"], env=environment, stdout=subprocess.DEVNULL, check=True)  # noqa: E731
+        pass_s, status_s = at.best(15, bare), at.best(15, status)
+        at.rota(home, "run", "--", "true")
+        starts = runner_starts(home)
+    ratio = status_s / pass_s
+    start = statistics.median(starts) / pass_s
+    return [
+        Row("rota status, idle manager", f"{status_s * 1000:.0f} ms = {ratio:.1f} × python -c pass", "≤ 4 ×", ratio <= 4),
+        Row("runner start to greeting", f"{statistics.median(starts) * 1000:.0f} ms = {start:.1f} ×", "≤ 3 ×", start <= 3),
+    ]
+
+
+def runner_starts(home: str) -> list[float]:
+    """Seconds from starting a runner to its greeting, on a socket of our own."""
+    import socket
+
+    out = []
+    for number in range(9):
+        path = os.path.join(home, f"s{number}")
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path)
+            listener.listen()
+            command = [*RUNNER, "--connect", f"unix:{path}", "--output", os.path.join(home, f"o{number}")]
+            begin = time.perf_counter()
+            child = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+            try:
+                peer, _ = listener.accept()
+                peer.recv(65_536)
+                out.append(time.perf_counter() - begin)
+                peer.close()
+            finally:
+                child.kill()
+                child.wait()
+    return out
+
+
+def idle() -> list[Row]:
+    """What a manager with nothing to do costs."""
+    with at.manager() as home:
+        at.rota(home, "run", "--", "true")
+        pid = at.manager_pid(home)
+        time.sleep(1)
+        before = at.cpu_s(pid)
+        time.sleep(20)
+        share = (at.cpu_s(pid) - before) / 20 * 100
+    return [Row("idle manager", f"{share:.2f} % of a core", "≤ 0.1 %", share <= 0.1)]
+
+
+def main() -> int:
+    """Run what is asked for, print the table."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("only", nargs="*", help="throughput submissions latency starting idle; default: all")
+    parser.add_argument("--jobs", type=int, default=10_000, help="jobs in the throughput runs")
+    parser.add_argument("--million", type=int, default=1_000_000, help="jobs in the large submissions")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    loop = build()
+    parts: dict[str, Callable[[], list[Row]]] = {
+        "throughput": lambda: throughput(loop, args.jobs, "none", 0.70) + throughput(loop, args.jobs, "auto", 0.85),
+        "submissions": lambda: submissions(args.million),
+        "latency": latency,
+        "starting": starting,
+        "idle": idle,
+    }
+    rows: list[Row] = []
+    for name, part in parts.items():
+        if not args.only or name in args.only:
+            for row in part():
+                rows.append(row)
+                if not args.json:
+                    print(f"{'met ' if row.met else 'MISS'}  {row.what:42} {row.figure:48} budget {row.budget}", flush=True)
+    if args.json:
+        print(json.dumps([row._asdict() for row in rows], ensure_ascii=False))
+    return 0 if all(row.met for row in rows) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,116 @@
+"""Why jobs are where they are, in words."""
+
+from rota.core.dependencies import standing, waiting_for
+from rota.core.state import BatchState, State
+from rota.core.tables import (
+    COMPLETED,
+    FAILED,
+    HOLDING,
+    JOB_STATES,
+    KILLING,
+    MISSING,
+    PENDING,
+    REMOVED,
+    RUNNING,
+    STARTING,
+    WAITING,
+)
+from rota.model.job import Result, format_job
+
+__all__ = ["describe_end", "pending_reason", "reason", "waiting_reason"]
+
+
+def reason(state: State, batch: BatchState, pos: int, last: Result | None, wall: float) -> str:
+    """Why a job is where it is, in words; `last` is its last attempt that ended."""
+    byte = batch.states[pos]
+    if byte == WAITING:
+        return waiting_reason(state, batch, pos, wall)
+    if byte == PENDING:
+        return pending_reason(state, batch, pos)
+    if byte == HOLDING:
+        return f"is held: rota release {format_job(batch.id, batch.index(pos))} lets it go on"
+    if byte in (STARTING, RUNNING, MISSING, KILLING):
+        runner = state.runners[batch.live[pos].runner]
+        where = f"on {runner.host} (attempt {batch.attempts[pos]}, runner {runner.id})"
+        silent = (
+            "nothing has been heard of its runner; it counts again when the runner is back, "
+            "or is given up when the driver or you (rota kill --confirm-dead) say so"
+        )
+        return {
+            STARTING: f"was given to a runner {where}, and starts or waits its turn there",
+            RUNNING: f"runs {where}",
+            MISSING: f"is missing: it was {where}; {silent}",
+            KILLING: f"is being killed {where}",
+        }[byte]
+    if byte == JOB_STATES.index("OMITTED"):
+        return batch.omitted_why or "a dependency can never be met"
+    if byte == COMPLETED:
+        return f"succeeded in attempt {batch.attempts[pos]}"
+    if byte == REMOVED:
+        return "was removed"
+    if last is None:
+        return "was killed before it ran" if byte != FAILED else "failed"
+    return describe_end(last) + (
+        "; no retries are left" if byte == FAILED and batch.spec.templates[batch.template_of(pos)].retries else ""
+    )
+
+
+def waiting_reason(state: State, batch: BatchState, pos: int | None, wall: float = 0.0) -> str:
+    """What a WAITING job (None: the first of its batch) waits for."""
+    until = batch.until.get(pos) if pos is not None else min(batch.until.values(), default=None)
+    if until is not None and batch.states[pos or 0] == WAITING and until > wall:
+        return f"failed and is tried again in {until - wall:.0f} s" if wall else "failed and waits to be tried again"
+    for dependency in batch.spec.after:
+        kind, text = standing(state, dependency)
+        if kind != "met":
+            return text
+    if batch.spec.not_before is not None and batch.spec.not_before > wall:
+        return f"waits for its time ({batch.spec.not_before - wall:.0f} s from now)" if wall else "waits for its time"
+    return waiting_for(state, batch, wall) or "is about to become ready"
+
+
+def pending_reason(state: State, batch: BatchState, pos: int) -> str:
+    """Why a PENDING job has not started."""
+    template = batch.template_of(pos)
+    shape = state.shapes[batch.shapes[template]]
+    if state.mode != "serving":
+        return f"the manager is {state.mode}: rota resume lets jobs start again"
+    ahead = _ahead(state, batch, pos)
+    turn = f"; {ahead:,} job{'' if ahead == 1 else 's'} of its shape ahead of it" if ahead else ""
+    if not shape.verdicts:
+        return f"waits its turn{turn}"
+    lasting = [v for v in shape.verdicts if v.lasting]
+    if lasting and len(lasting) == len(shape.verdicts):
+        return "fits nowhere now: " + "; ".join(f"{v.location}: {v.detail}" for v in lasting[:3])
+    first = next(v for v in shape.verdicts if not v.lasting)
+    return f"{first.location}: {first.detail}{turn}"
+
+
+def _ahead(state: State, batch: BatchState, pos: int) -> int:
+    """Ready jobs of the same shape that go before this one."""
+    template = batch.template_of(pos)
+    shape = state.shapes[batch.shapes[template]]
+    own = (-batch.spec.templates[template].priority, batch.id, template)
+    ahead = batch.states.count(PENDING, 0, pos) if batch.templates is None else 0
+    for head in set(shape.heads):
+        if head < own:
+            ahead += state.batches[head[1]].queues[head[2]].count
+    return ahead
+
+
+def describe_end(result: Result) -> str:
+    """How an attempt ended, in words."""
+    if result.state == "COMPLETED":
+        return "succeeded"
+    how = {
+        "exit": f"ended with exit code {result.exit_code}",
+        "signal": f"was ended by signal {result.signal}",
+        "killed": "was killed on request",
+        "time": "took longer than its time and was ended",
+        "memory": "used more than its memory and was ended",
+        "oom": "ran the machine out of memory and was ended by the kernel",
+        "disk-full": "found no space left to write to",
+        "lost": "was lost with its runner",
+        "lost-too-often": "was lost with its runner too often",
+    }.get(result.reason or "", f"failed ({result.reason})" if result.reason else "failed")
+    return f"{how}{': ' + result.note if result.note else ''}"

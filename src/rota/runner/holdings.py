@@ -1,0 +1,176 @@
+"""What a runner holds, and where each of its leases stands: queued, running or ended.
+
+Pure, as is the rest of the protocol: it knows slots and counts, and nothing of sessions and messages.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from rota.runner.lease import ENDED, QUEUED, RUNNING, Lease
+
+TYPE_CHECKING = False  # as in `typing`, which is not worth its load time before the greeting is out
+if TYPE_CHECKING:
+    from typing import Any, Deque, Dict, List, Optional
+
+    from rota.runner.lease import Key
+
+__all__ = ["Holdings"]
+
+NOTE_CHARS = 1000
+
+
+class Holdings:
+    """The leases of a runner."""
+
+    def __init__(self) -> None:
+        self.leaving: Optional[str] = None  # why no more leases are taken
+        self.slots: Dict[str, int] = {}
+        self.running: Dict[str, int] = {}  # slot -> attempts running
+        self.queued = 0
+        self._held: Dict[Key, Lease] = {}  # leased, and its end not acknowledged
+        self._queues: Dict[str, Deque[Lease]] = {}  # never an empty one
+        self._fresh: Deque[Lease] = deque()  # running, start not told yet
+        self._ended: List[List[Any]] = []
+        self._disclaimed: List[List[Any]] = []
+
+    def held(self) -> List[List[int]]:
+        """Every attempt that was leased to us and whose end is not acknowledged."""
+        return [list(key) for key in self._held]
+
+    def leases(self) -> List[Lease]:
+        """The leases held, ended ones included."""
+        return list(self._held.values())
+
+    def startable(self, clock: float, ahead: int = 0) -> List[Lease]:
+        """Hand out the leases that may start now; those too late are disclaimed.
+
+        `ahead` lets a launcher have that many more per slot, which it starts when one of that slot has ended.
+        """
+        found: List[Lease] = []
+        emptied = []
+        for slot, queue in self._queues.items():
+            while queue and queue[0].start_by < clock:
+                self.queued -= 1
+                self._disclaim(queue.popleft(), "start-by passed")
+            limit, busy = self.slots.get(slot, 0), self.running.get(slot, 0)
+            if busy < limit + ahead and limit > 0:
+                before = busy
+                while queue and busy < limit + ahead:
+                    lease = queue.popleft()
+                    lease.state = RUNNING
+                    lease.since = clock
+                    found.append(lease)
+                    self._fresh.append(lease)
+                    busy += 1
+                self.running[slot] = busy
+                self.queued -= busy - before
+            if not queue:
+                emptied.append(slot)
+        for slot in emptied:
+            del self._queues[slot]
+        return found
+
+    def started(self, lease: Lease, wall: float, pid: int) -> None:
+        """Note that the process exists."""
+        lease.wall = wall
+        lease.pid = pid
+
+    def ended(
+        self,
+        lease: Lease,
+        exit_code: Optional[int],
+        signal: Optional[int],
+        reason: Optional[str],
+        started: float,
+        ended: float,
+        cpu_s: float,
+        peak_memory: int,
+        output: Optional[List[Any]],
+        note: Optional[str],
+    ) -> None:
+        """Note the end of an attempt that was handed out; it stays held until the manager acknowledges it."""
+        if lease.state != RUNNING:
+            return
+        lease.state = ENDED
+        self._free(lease.slot)
+        if note is not None and len(note) > NOTE_CHARS:
+            note = note[: NOTE_CHARS - 1] + "…"
+        self._ended.append(
+            [
+                lease.batch,
+                lease.index,
+                lease.attempt,
+                exit_code,
+                signal,
+                reason,
+                started,
+                ended,
+                cpu_s,
+                peak_memory,
+                output,
+                note,
+            ]
+        )
+
+    def unstarted(self, lease: Lease, why: str) -> None:
+        """Give back a lease that was handed out and, as is certain, never started."""
+        if lease.state == RUNNING:
+            self._free(lease.slot)
+            self._disclaim(lease, why)
+
+    def requeue(self, lease: Lease) -> None:
+        """Take back, to the front of its queue, a lease that was handed out and, as is certain, never started."""
+        if lease.state != RUNNING:
+            return
+        if self.leaving is not None or lease.kill_asked:
+            self.unstarted(lease, "killed" if lease.kill_asked else str(self.leaving))
+            return
+        self._free(lease.slot)
+        lease.state = QUEUED
+        self.queued += 1
+        self._queues.setdefault(lease.slot, deque()).appendleft(lease)
+
+    def _free(self, slot: str) -> None:
+        left = self.running[slot] - 1
+        if left or slot in self.slots:
+            self.running[slot] = left
+        else:
+            del self.running[slot]
+
+    def stop(self, why: str) -> None:
+        """Take no more leases and give back those that have not started."""
+        self.leaving = self.leaving or why
+        for queue in self._queues.values():
+            for lease in queue:
+                self._disclaim(lease, why)
+        self._queues = {}
+        self.queued = 0
+
+    def _withdraw(self, lease: Lease, why: str) -> None:
+        queue = self._queues[lease.slot]
+        queue.remove(lease)
+        if not queue:
+            del self._queues[lease.slot]
+        self.queued -= 1
+        self._disclaim(lease, why)
+
+    def _disclaim(self, lease: Lease, why: str) -> None:
+        lease.state = ENDED
+        self._disclaimed.append([lease.batch, lease.index, lease.attempt, why])
+
+    def _enqueue(self, lease: Lease) -> None:
+        self.queued += 1
+        queue = self._queues.get(lease.slot)
+        if queue is None:
+            queue = self._queues[lease.slot] = deque()
+        queue.append(lease)
+
+    def _copy_holdings(self, new: Holdings, memo: Dict[int, Any]) -> None:
+        new.slots = dict(self.slots)
+        new.running = dict(self.running)
+        new._held = held = {key: lease.__deepcopy__(memo) for key, lease in self._held.items()}
+        new._queues = {slot: deque(held[lease.key] for lease in queue) for slot, queue in self._queues.items()}
+        new._fresh = deque(held[lease.key] for lease in self._fresh if lease.state == RUNNING)
+        new._ended = list(self._ended)
+        new._disclaimed = list(self._disclaimed)

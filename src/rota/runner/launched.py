@@ -1,0 +1,271 @@
+"""Jobs that the launcher starts: hands them over, takes in what became of them, and copes with its death."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from typing import Dict, List, Optional, Tuple
+
+from rota.runner import launcher as wire
+from rota.runner import measure
+from rota.runner.jobs import Jobs, Running
+from rota.runner.launcher import Builder, Launcher, Record
+from rota.runner.lease import Lease
+from rota.runner.plan import Plan, StartError
+from rota.runner.spawn import cannot_enter, cannot_read, cannot_write, enter, problem
+
+__all__ = ["Launched"]
+
+AHEAD = 16  # jobs handed over beyond what may run, while jobs are short: they start without asking us
+SHORT_S = 0.02
+STUCK_S = 0.1  # what has not started by then comes back, so that it can be recalled
+SPARE_LANES = 8
+LOST = "the launcher died: whether this job ran to its end is not known"
+
+
+class Launched:
+    """The runner's dealings with its launcher."""
+
+    def __init__(self, jobs: Jobs, epoll: select.epoll, choice: str) -> None:
+        self.jobs = jobs
+        self.pending: Dict[int, Tuple[Lease, Plan, str, str, float]] = {}  # handed over, start not told
+        self.ready = False
+        self._epoll = epoll
+        self._launcher: Optional[Launcher] = None
+        self._registered = 0
+        self._number = 0
+        self._typical_s = 1.0
+        self._asked_back = False
+        self._seen_slots: Dict[str, int] = {}
+        self._seen_own = 0
+        self._running: Dict[int, int] = {}  # pid -> lane number
+        self._builder = Builder(choice, jobs.segments.directory)
+        if self._builder.begin():
+            self._open()
+        elif self._builder.pid:
+            jobs.unknown[self._builder.pid] = None
+
+    def _open(self) -> None:
+        assert self._builder.path is not None
+        try:
+            self._launcher = Launcher(self._builder.path)
+        except OSError:
+            return
+        self.jobs.unknown[self._launcher.pid] = None
+        self._registered = select.EPOLLIN
+        self._epoll.register(self._launcher.fd, self._registered)
+
+    def helper_ended(self, pid: int, status: int, now: float) -> None:
+        """The compiler or the launcher has ended."""
+        if pid == self._builder.pid:
+            if self._builder.compiled(status):
+                self._open()
+        elif self._launcher is not None and pid == self._launcher.pid:
+            self._died(now)
+
+    @property
+    def ahead(self) -> int:
+        """How many more than may run it should be given."""
+        return AHEAD if self.ready and self._typical_s < SHORT_S else 0
+
+    # -- handing over --------------------------------------------------------------------------------------------
+
+    def start(self, leases: List[Lease], now: float) -> bool:
+        """Hand these over; False if some cannot be started at all."""
+        jobs, launcher = self.jobs, self._launcher
+        assert launcher is not None
+        started = True
+        self._limits(launcher)
+        self._lanes(launcher, len(leases))
+        for lease in leases:
+            self._number += 1
+            try:
+                plan = jobs.plans.of(lease)
+                argv = plan.argv(lease.command)
+                cwd = plan.cwd
+                path = argv[0]
+                if plan.workdir:
+                    cwd = enter(plan, lease)
+                if "/" not in path:
+                    if not plan.env.absolute:
+                        enter(plan, lease)  # it is looked up from the job's directory
+                    path = jobs.spawner.find(path, plan.env.path)
+                launcher.start(self._number, lease.slot, plan, lease.start_by, cwd, path, argv, plan.env.own(lease))
+            except StartError as error:
+                started = jobs.not_started(lease, None, time.time(), error)
+            except (TypeError, ValueError, KeyError) as error:
+                started = jobs.not_started(lease, None, time.time(), StartError("start", "cannot start: %s" % error))
+            else:
+                self.pending[self._number] = (lease, plan, cwd, path, now)
+        return started
+
+    def _limits(self, launcher: Launcher) -> None:
+        slots = self.jobs.runner.slots
+        for slot, limit in slots.items():
+            launcher.limit(slot, limit - self.jobs.own_count(slot))
+        self._seen_slots = dict(slots)
+        self._seen_own = len(self.jobs.own)
+
+    def _lanes(self, launcher: Launcher, more: int) -> None:
+        width = sum(self.jobs.runner.slots.values())
+        wanted = min(width, len(self._running) + len(self.pending) + more) + SPARE_LANES
+        while len(launcher.lanes) < wanted:
+            try:
+                launcher.open_lane(self.jobs.segments.lane())
+            except OSError:
+                return  # no more descriptors: fewer spare ones will do
+
+    def give_back(self) -> None:
+        """Ask for everything that has not started."""
+        if self._launcher is not None and self.pending and not self._asked_back:
+            self._asked_back = True
+            self._launcher.give_back()
+
+    def flush(self, now: float) -> None:
+        """Send what waits, and ask for what has been stuck."""
+        launcher = self._launcher
+        if launcher is None:
+            return
+        if self.jobs.runner.slots != self._seen_slots or len(self.jobs.own) != self._seen_own:
+            self._limits(launcher)
+        if self.pending:
+            oldest = next(iter(self.pending.values()))[4]
+            if now >= oldest + STUCK_S:
+                self._typical_s = 1.0
+                self.give_back()
+            else:
+                self.jobs.next_tick = min(self.jobs.next_tick, oldest + STUCK_S)
+        if not self.ready or not launcher.flush():
+            return
+        events = select.EPOLLIN | select.EPOLLOUT if launcher.waiting else select.EPOLLIN
+        if events != self._registered:
+            self._registered = events
+            self._epoll.modify(launcher.fd, events)
+
+    # -- what became of them -------------------------------------------------------------------------------------
+
+    def exchange(self, now: float) -> None:
+        """Take in what the launcher tells."""
+        launcher = self._launcher
+        if launcher is None:
+            return
+        records = launcher.receive()
+        if records is None:  # it is about to die: its jobs become ours when it is dead, see helper_ended
+            self.ready = False
+            self._epoll.unregister(launcher.fd)
+            self._registered = 0
+            return
+        back: List[Lease] = []
+        for record in records:
+            kind = record[0]
+            if kind == wire.STARTED:
+                self._started(launcher, record, now)
+            elif kind == wire.ENDED:
+                self._ended(launcher, record, now)
+            elif kind == wire.FAILED:
+                self._failed(record)
+            elif kind == wire.RETURNED:
+                lease = self.pending.pop(record[1])[0]
+                if record[7] & wire.LATE:
+                    self.jobs.runner.unstarted(lease, "start-by passed")
+                else:
+                    back.append(lease)
+            elif kind == wire.HELLO:
+                self.ready = record[1] == wire.VERSION
+        for lease in reversed(back):
+            self.jobs.runner.requeue(lease)
+        if not self.pending:
+            self._asked_back = False
+            launcher.forget_envs()
+
+    def _started(self, launcher: Launcher, record: Record, now: float) -> None:
+        lease, plan, _, _, _ = self.pending.pop(record[1])
+        lane = launcher.lanes[record[6]]
+        self._running[record[2]] = record[6]
+        self.jobs.begun(lease, plan, lane, record[2], record[13], now)
+        if lease.kill_asked:
+            self.jobs.kill(lease, lease.grace_s, "killed", now)
+        elif self.jobs.runner.leaving in ("runner-stopped", "expired"):
+            self.jobs.kill(
+                lease, self.jobs.runner.grace_s, "killed" if self.jobs.runner.expired else "runner-stopped", now
+            )
+
+    def _ended(self, launcher: Launcher, record: Record, now: float) -> None:
+        jobs = self.jobs
+        pid, status, number, flags, wall = record[2], record[3], record[6], record[7], record[14]
+        begun = self.pending.pop(record[1], None)
+        if begun is None:
+            running = jobs.by_pid.pop(pid)
+            del self._running[pid]
+        else:  # so short that its start was not told
+            lease = begun[0]
+            lease.wall, lease.pid = record[13], pid
+            running = Running(lease, begun[1], launcher.lanes[number], pid, record[13], now)
+        plan, lane = running.plan, running.lane
+        if flags & wire.WROTE:
+            out, err = lane.out, lane.err
+            jobs.collect(running)
+            if flags & wire.SURVIVORS:
+                launcher.close_lane(number)
+                jobs.segments.release(lane, True)
+            elif lane.out != out or lane.err != err:
+                launcher.open_lane(lane)
+            else:
+                launcher.clean_lane(number)
+        else:
+            running.output = jobs.segments.nothing(plan.stdout is None, plan.stderr is None)
+        self._typical_s += (wall - running.wall - self._typical_s) * 0.2
+        jobs.over(running, status, (record[8] + record[9]) / 1e6, record[10] * 1024, wall, now)
+
+    def _failed(self, record: Record) -> None:
+        lease, plan, cwd, path, _ = self.pending.pop(record[1])
+        error = OSError(record[4], os.strerror(record[4]))
+        stage = record[5]
+        try:
+            if stage == wire.STAGE_CWD:
+                raise cannot_enter(cwd, error)
+            if stage == wire.STAGE_IN:
+                raise cannot_read(plan.stdin, error)
+            if stage in (wire.STAGE_OUT, wire.STAGE_ERR):
+                raise cannot_write(plan.stdout if stage == wire.STAGE_OUT else plan.stderr, error)
+            enter(plan, lease)
+            name = plan.argv(lease.command)[0]
+            if self.jobs.spawner.again(name, path, plan.env.path) is None:
+                raise problem(path, record[4], cwd)
+            self.jobs.runner.requeue(lease)  # the program has moved: it did not start, so it may be tried once more
+        except StartError as why:
+            self.jobs.not_started(lease, None, record[14], why)
+
+    def disown(self, pid: int) -> None:
+        """A job is the launcher's no more."""
+        self._running.pop(pid, None)
+
+    # -- the launcher's death ------------------------------------------------------------------------------------
+
+    def _died(self, now: float) -> None:
+        """Go on without it. Its jobs have become our children; what it did not tell us we cannot know, and say so."""
+        launcher, jobs = self._launcher, self.jobs
+        if launcher is None:
+            return
+        if self._registered:
+            self.exchange(now)  # its last words
+        self._launcher = None
+        self.ready = False
+        if self._registered:
+            self._epoll.unregister(launcher.fd)
+        launcher.close()
+        wall = time.time()
+        for pid in list(self._running):
+            running = jobs.by_pid[pid]
+            process = measure.read_process(pid)
+            if process is not None and process.parent == os.getpid():
+                jobs.adopt(running)
+            else:
+                del jobs.by_pid[pid]
+                jobs.runner.ended(running.lease, None, None, "start", running.wall, wall, 0.0, 0, None, LOST)
+        for lease, _, _, _, _ in self.pending.values():
+            jobs.forsake(lease, now)
+            jobs.runner.ended(lease, None, None, "start", wall, wall, 0.0, 0, None, LOST)
+        self._running.clear()
+        self.pending.clear()

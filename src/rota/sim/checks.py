@@ -1,0 +1,363 @@
+"""The checker: works out from the witness's accounts whether every promise was kept. It shares no code with the core."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from rota.model import events as ev
+from rota.sim.cluster import Site
+from rota.sim.witness import Execution, Witness
+from rota.sim.workload import Plan, Workload
+
+__all__ = ["check_world"]
+
+Job = tuple[int, int]
+"""(batch, index)."""
+Attempt = tuple[int, int, int]
+_SETTLED = ("COMPLETED", "FAILED", "ABORTED", "OMITTED", "REMOVED")
+_ENDS = {"complete": "COMPLETED", "fail": "FAILED", "abort": "ABORTED", "omit": "OMITTED"}
+_FINAL_CODES = (126, 127, 128)
+_EVER = float("inf")
+
+
+@dataclass
+class _Books:
+    """What the durable facts say, kept in our own way."""
+
+    plans: Mapping[int, Plan]
+    indices: dict[int, list[int]] = field(default_factory=dict)
+    attempts: dict[Job, int] = field(default_factory=dict)
+    leased: dict[Attempt, tuple[float, str]] = field(default_factory=dict)
+    period: dict[Attempt, int] = field(default_factory=dict)
+    """How often the job had been reopened when the attempt was leased."""
+    closed: dict[Attempt, tuple[float, str]] = field(default_factory=dict)
+    """Attempt → (time, `reported`, `driver`, or `allowed`: given up on the user's word)."""
+    status: dict[Job, str] = field(default_factory=dict)
+    kills: dict[Job, list[tuple[float, int, int]]] = field(default_factory=dict)
+    """(time, newest attempt, period)."""
+    reopened: dict[Job, int] = field(default_factory=dict)
+    held: dict[Job, list[tuple[float, float]]] = field(default_factory=dict)
+    stopped: set[Attempt] = field(default_factory=set)
+    """Attempts that were to be stopped for a hold: their failure does not count."""
+    problems: list[str] = field(default_factory=list)
+
+    def template(self, job: Job) -> int:
+        """The job's template."""
+        return self.plans[job[0]].template_of_position[self.indices[job[0]].index(job[1])]
+
+
+def check_world(
+    witness: Witness, workload: Workload, sites: Mapping[str, Site], final: Mapping[Job, str], settled: bool
+) -> list[str]:
+    """Every promise that was broken, in words; empty if none was."""
+    books = _read(witness, workload)
+    problems = list(books.problems)
+    if not settled:
+        stuck = [f"{batch}.{index} {state}" for (batch, index), state in final.items() if state not in _SETTLED]
+        problems.append(f"lost: {len(stuck)} jobs did not settle: {', '.join(stuck[:5])}; {workload.open_questions} unanswered")
+    problems.extend(_submissions(books, witness, final))
+    problems.extend(_attempts(books, witness, settled))
+    problems.extend(_overlaps(books, witness))
+    problems.extend(_capacity(books, witness, sites))
+    problems.extend(_limits(books, witness, workload))
+    problems.extend(_retries(books, witness, final, settled))
+    problems.extend(_outcomes(books, witness, final, settled))
+    problems.extend(_commands(books, witness, final))
+    return problems
+
+
+# -- reading the facts
+
+
+def _read(witness: Witness, workload: Workload) -> _Books:
+    books = _Books(workload.by_batch)
+    for time, event in witness.facts:
+        if isinstance(event, ev.Submitted):
+            indices = books.indices[event.batch] = workload.by_batch[event.batch].indices()
+            for index in indices:
+                books.status[event.batch, index] = "live"
+                books.attempts[event.batch, index] = 0
+        elif isinstance(event, ev.Leased):
+            for job in _jobs(books, event.batch, event.spans):
+                books.problems.extend(_may_lease(books, job, time))
+                books.attempts[job] += 1
+                attempt = (*job, books.attempts[job])
+                books.leased[attempt] = (time, event.runner)
+                books.period[attempt] = books.reopened.get(job, 0)
+        elif isinstance(event, ev.Ended):
+            _read_ended(books, time, event)
+        elif isinstance(event, ev.Moved):
+            for job in _jobs(books, event.batch, event.spans):
+                _read_moved(books, time, event.verb, job)
+        elif isinstance(event, ev.HoldWanted):
+            attempts = {(*job, books.attempts[job]) for job in _jobs(books, event.batch, event.spans)}
+            books.stopped -= attempts
+            if event.stop and event.wanted:
+                books.stopped |= attempts
+        elif isinstance(event, ev.Removed):
+            for job in _jobs(books, event.batch, event.spans):
+                books.status[job] = "REMOVED"
+                _unhold(books, time, job)
+    return books
+
+
+def _jobs(books: _Books, batch: int, spans: list[int]) -> Iterator[Job]:
+    indices = books.indices[batch]
+    for low, high in zip(spans[::2], spans[1::2], strict=True):
+        for pos in range(low, high):
+            yield batch, indices[pos]
+
+
+def _read_ended(books: _Books, time: float, event: ev.Ended) -> None:
+    for batch, pos, verb, _, _ in event.rows:
+        job = (batch, books.indices[batch][pos])
+        attempt = (*job, books.attempts[job])
+        how = "reported"
+        if event.counts_as == "loss":
+            rerunnable = books.plans[batch].spec.templates[books.template(job)].rerunnable
+            why = event.reason or ""
+            how = "allowed" if why.startswith("confirmed dead") or (rerunnable and why.startswith("rerunnable")) else "driver"
+        if attempt in books.closed:
+            books.problems.append(f"attempt {attempt} was closed twice")
+        books.closed[attempt] = (time, how)
+        if verb in _ENDS:
+            books.status[job] = _ENDS[verb]
+
+
+def _read_moved(books: _Books, time: float, verb: str, job: Job) -> None:
+    if verb in _ENDS:
+        books.status[job] = _ENDS[verb]
+    if verb in ("kill", "abort"):
+        books.kills.setdefault(job, []).append((time, books.attempts[job], books.reopened.get(job, 0)))
+    elif verb == "reopen":
+        books.status[job] = "live"
+        books.reopened[job] = books.reopened.get(job, 0) + 1
+    elif verb == "hold":
+        books.held.setdefault(job, []).append((time, _EVER))
+    if verb in ("release", "abort", "omit"):
+        _unhold(books, time, job)
+
+
+def _unhold(books: _Books, time: float, job: Job) -> None:
+    spans = books.held.get(job)
+    if spans and spans[-1][1] == _EVER:
+        spans[-1] = (spans[-1][0], time)
+
+
+def _may_lease(books: _Books, job: Job, time: float) -> Iterator[str]:
+    """A job is given out only when it has no live attempt, is not settled, and its dependencies are met."""
+    newest = (*job, books.attempts[job])
+    if newest[2] and newest not in books.closed:
+        yield f"job {job} was leased at {time:.3f} while attempt {newest[2]} was open"
+    if books.status[job] != "live":
+        yield f"job {job} was leased at {time:.3f} while {books.status[job]}"
+    for dependency in books.plans[job[0]].spec.after:
+        parents = [books.status[parent] for parent in _parents(books, dependency.target)]
+        if dependency.condition == "success":
+            good = all(status == "COMPLETED" for status in parents)
+        else:
+            good = all(status != "live" for status in parents)
+            if dependency.condition == "failure":
+                good = good and any(status != "COMPLETED" for status in parents)
+        if not good:
+            yield f"job {job} was leased at {time:.3f} before {dependency.target} met {dependency.condition}: {parents}"
+
+
+def _parents(books: _Books, target: str) -> list[Job]:
+    number, _, rest = target.partition(".")
+    batch = int(number)
+    if not rest:
+        return [(batch, index) for index in books.indices[batch]]
+    first, _, last = rest.partition("-")
+    return [(batch, index) for index in books.indices[batch] if int(first) <= index <= int(last or first)]
+
+
+# -- the promises
+
+
+def _submissions(books: _Books, witness: Witness, final: Mapping[Job, str]) -> Iterator[str]:
+    for key, batch in witness.acked.items():
+        if batch not in books.plans or books.plans[batch].key != key:
+            yield f"P1: batch {batch} was acknowledged for {key} and is not there"
+        elif any((batch, index) not in final for index in books.indices[batch]):
+            yield f"P2: jobs of batch {batch} are not known any more"
+
+
+def _end(books: _Books, execution: Execution) -> float:
+    """When an execution ends as far as the promises go: giving up on the user's word ends it for us."""
+    end = _EVER if execution.end is None else execution.end
+    closed = books.closed.get((*execution.job, execution.attempt))
+    return min(end, closed[0]) if closed is not None and closed[1] == "allowed" else end
+
+
+def _attempts(books: _Books, witness: Witness, settled: bool) -> Iterator[str]:
+    seen: set[Attempt] = set()
+    newest: dict[Job, int] = {}
+    for execution in witness.executions:
+        attempt = (*execution.job, execution.attempt)
+        if attempt in seen:
+            yield f"P3: attempt {attempt} was executed twice"
+        seen.add(attempt)
+        if attempt not in books.leased or books.leased[attempt][0] > execution.start:
+            yield f"P3: attempt {attempt} ran without a durable lease"
+        elif books.leased[attempt][1] != execution.runner:
+            yield f"P3: attempt {attempt} was leased to {books.leased[attempt][1]} and ran on {execution.runner}"
+        closed = books.closed.get(attempt)
+        if closed is not None and closed[0] < execution.start:
+            yield f"P3: attempt {attempt} started at {execution.start:.3f}, after it was closed at {closed[0]:.3f} ({closed[1]})"
+        if execution.attempt <= newest.get(execution.job, 0):
+            yield f"P3: attempt {attempt} started after attempt {newest[execution.job]}"
+        newest[execution.job] = execution.attempt
+        if settled and execution.end is None and (closed is None or closed[1] != "allowed"):
+            yield f"P3: attempt {attempt} still runs though all is settled"
+
+
+def _overlaps(books: _Books, witness: Witness) -> Iterator[str]:
+    by_job: dict[Job, list[Execution]] = {}
+    for execution in witness.executions:
+        by_job.setdefault(execution.job, []).append(execution)
+    for job, executions in by_job.items():
+        for one, other in zip(executions, executions[1:], strict=False):
+            if other.start < _end(books, one):
+                yield f"P4: attempts {one.attempt} and {other.attempt} of {job} ran at the same time from {other.start:.3f}"
+
+
+def _most(books: _Books, executions: list[Execution], weigh: int) -> tuple[int, float, list[Execution]]:
+    """The greatest load (1: count, 2: millicores, 3: memory), when, and who."""
+    moves: list[tuple[float, int, int, Execution]] = []
+    for number, execution in enumerate(executions):
+        end = _end(books, execution)
+        if end > execution.start:
+            moves.append((execution.start, 1, number, execution))
+            moves.append((end, 0, number, execution))
+    moves.sort(key=lambda row: row[:3])
+    running: dict[int, Execution] = {}
+    load = most = 0
+    worst: tuple[float, list[Execution]] = (0.0, [])
+    for time, kind, number, execution in moves:
+        weight = 1
+        if weigh == 2:
+            weight = execution.cores
+        elif weigh == 3:
+            weight = books.plans[execution.batch].spec.templates[books.template(execution.job)].needs.memory or 0
+        if kind:
+            running[number] = execution
+            load += weight
+            if load > most:
+                most, worst = load, (time, list(running.values()))
+        else:
+            del running[number]
+            load -= weight
+    return most, worst[0], worst[1]
+
+
+def _capacity(books: _Books, witness: Witness, sites: Mapping[str, Site]) -> Iterator[str]:
+    places: dict[str, list[Execution]] = {}
+    for execution in witness.executions:
+        places.setdefault(execution.runner, []).append(execution)
+        if sites[execution.site].most == 1:
+            places.setdefault(f"site {execution.site}", []).append(execution)
+        needs = books.plans[execution.batch].spec.templates[books.template(execution.job)].needs
+        if not needs.cores <= execution.cores <= max(needs.cores, needs.cores_most):
+            yield f"job {execution.job} asked for {needs.cores}-{needs.cores_most} and got {execution.cores}"
+    for place, executions in places.items():
+        node = sites[executions[0].site].node
+        for weigh, has in ((2, node.cores), (3, node.memory)):
+            most, time, who = _most(books, executions, weigh)
+            if most > has:
+                jobs = [(*each.job, each.attempt) for each in who]
+                yield f"P5: {place} has {has} and ran {most} at {time:.3f}: {jobs}"
+
+
+def _limits(books: _Books, witness: Witness, workload: Workload) -> Iterator[str]:
+    groups: dict[str, list[Execution]] = {}
+    for execution in witness.executions:
+        plan = books.plans[execution.batch]
+        for name in plan.spec.templates[books.template(execution.job)].limits:
+            groups.setdefault(name, []).append(execution)
+        if plan.spec.at_once is not None:
+            groups.setdefault(f"#{execution.batch}", []).append(execution)
+    for name, executions in groups.items():
+        most, time, who = _most(books, executions, 1)
+        if name.startswith("#"):
+            allowed: float = books.plans[executions[0].batch].spec.at_once or 0
+        else:
+            since = min((books.leased[(*each.job, each.attempt)][0] for each in who), default=0.0)
+            allowed = _allowed(workload.limit_history.get(name, []), since, time)
+        if most > allowed:
+            yield f"P5: limit {name} is {allowed}, {most} ran at {time:.3f}: {[(*each.job, each.attempt) for each in who]}"
+
+
+def _allowed(history: list[tuple[float, int | None]], since: float, until: float) -> float:
+    """The greatest value that the limit had in this time."""
+    now: float = _EVER
+    best: float = 0
+    for time, count in history:
+        if time > since:
+            best = max(best, now)
+        if time > until:
+            return best
+        now = _EVER if count is None else count
+    return max(best, now)
+
+
+def _retries(books: _Books, witness: Witness, final: Mapping[Job, str], settled: bool) -> Iterator[str]:
+    failures: dict[tuple[Job, int], int] = {}
+    over: set[tuple[Job, int]] = set()
+    for execution in witness.executions:
+        attempt = (*execution.job, execution.attempt)
+        if attempt not in books.leased:
+            continue
+        period = (execution.job, books.period[attempt])
+        if period in over:
+            yield f"job {execution.job} ran again after an exit code that is final"
+        if execution.end is None or execution.exit_code == 0 or execution.stopped or attempt in books.stopped:
+            continue
+        if books.closed.get(attempt, (0.0, ""))[1] != "reported":
+            continue
+        failures[period] = failures.get(period, 0) + 1
+        if execution.exit_code in _FINAL_CODES:
+            over.add(period)
+    for (job, number), count in failures.items():
+        allowed = books.plans[job[0]].spec.templates[books.template(job)].retries + 1
+        if count > allowed:
+            yield f"job {job} failed {count} times in period {number}, {allowed} attempts are allowed"
+    if not settled:
+        return
+    for job, state in final.items():
+        period = (job, books.reopened.get(job, 0))
+        how = books.closed.get((*job, books.attempts[job]), (0.0, ""))[1]
+        if state == "FAILED" and how == "reported" and period not in over:
+            allowed = books.plans[job[0]].spec.templates[books.template(job)].retries + 1
+            if failures.get(period, 0) < allowed:
+                yield f"job {job} is FAILED after {failures.get(period, 0)} failures, {allowed} attempts are allowed"
+
+
+def _outcomes(books: _Books, witness: Witness, final: Mapping[Job, str], settled: bool) -> Iterator[str]:
+    last = {execution.job: execution for execution in witness.executions}
+    for job, state in final.items():
+        if state != books.status[job] and (state in _SETTLED or books.status[job] != "live"):
+            yield f"job {job} is {state}, the facts say {books.status[job]}"
+        execution = last.get(job)
+        ended_well = execution is not None and execution.exit_code == 0 and execution.attempt == books.attempts[job]
+        if state == "COMPLETED" and not ended_well:
+            yield f"job {job} is COMPLETED, but its last attempt {books.attempts[job]} did not exit with 0: {execution}"
+        if settled and ended_well and state not in ("COMPLETED", "REMOVED"):
+            closed = books.closed.get((*job, books.attempts[job]))
+            again = books.reopened.get(job, 0) > books.period.get((*job, books.attempts[job]), 0)
+            if closed is None or (closed[1] == "reported" and not again):
+                yield f"job {job} is {state}, but its last attempt exited with 0: {execution}"
+
+
+def _commands(books: _Books, witness: Witness, final: Mapping[Job, str]) -> Iterator[str]:
+    for execution in witness.executions:
+        period = books.period.get((*execution.job, execution.attempt), 0)
+        for time, attempt, then in books.kills.get(execution.job, ()):
+            if execution.attempt > attempt and period == then:
+                yield f"job {execution.job} was killed at {time:.3f} and attempt {execution.attempt} started at {execution.start:.3f}"
+        for low, high in books.held.get(execution.job, ()):
+            if execution.start < high and _end(books, execution) > low:
+                yield f"job {execution.job} was HOLDING from {low:.3f} to {high:.3f} and ran from {execution.start:.3f}"
+    for job, kills in books.kills.items():
+        time, _, period = kills[-1]
+        if period == books.reopened.get(job, 0) and final[job] not in ("ABORTED", "COMPLETED", "REMOVED", "KILLING"):
+            yield f"job {job} was killed at {time:.3f} and is {final[job]}"

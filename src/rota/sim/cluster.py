@@ -1,0 +1,145 @@
+"""A simulated provider and its driver: submit, find, terminate and check allocations, each with a runner on one node."""
+
+from typing import TYPE_CHECKING
+
+from rota.core.stimuli import AllocationSeen, At
+from rota.model.needs import Amounts
+from rota.sim.node import SimRunner
+
+if TYPE_CHECKING:
+    from rota.sim.world import World
+
+__all__ = ["Cluster", "SimAllocation", "Site"]
+
+POLL_S = 5.0
+_NOW = At(0.0, 0.0)
+
+
+class Site:
+    """A site as it is configured."""
+
+    def __init__(self, name: str, node: Amounts, most: int) -> None:
+        self.name = name
+        self.node = node
+        self.most = most
+
+
+class SimAllocation:
+    """One cluster job. The provider knows it by its tag; the driver calls it by the manager's id."""
+
+    def __init__(self, cluster: "Cluster", id: str, site: str, tag: str, native_id: str) -> None:
+        self.cluster = cluster
+        self.id = id
+        self.site = site
+        self.tag = tag
+        self.native_id = native_id
+        self.state = "queued"
+        self.verb = "pend"
+        self.reason: str | None = None
+        self.runner: SimRunner | None = None
+
+    def start(self) -> None:
+        """The provider starts it."""
+        if self.state != "queued":
+            return
+        world = self.cluster.world
+        self.state, self.verb = "running", "run"
+        if world.faults.strikes("runner-dies-young"):
+            self.ended("fail", "its runner died at once")
+            return
+        self.runner = SimRunner(world, f"r{len(world.runners) + 1}", self, self.cluster.sites[self.site].node)
+        world.runners.append(self.runner)
+        if world.rng.random() < 0.5:
+            self.cluster.tell(self)
+
+    def ended(self, verb: str, reason: str) -> None:
+        """The runner and everything it ran are gone, and the provider knows it."""
+        if self.state != "over":
+            self.state, self.verb, self.reason = "over", verb, reason
+            self.cluster.tell(self, poll=True)
+
+
+class Cluster:
+    """Provider and driver. What the driver knows is forgotten when the manager dies; what the provider runs is not."""
+
+    def __init__(self, world: "World", sites: list[Site]) -> None:
+        self.world = world
+        self.sites = {site.name: site for site in sites}
+        self.allocations: dict[str, SimAllocation] = {}
+
+    def poll(self) -> None:
+        """What the driver does now and then: look at everything that is not over, as far as the manager knows."""
+        shell = self.world.shell
+        if shell.up:
+            for allocation in list(shell.core.state.allocations.values()):
+                seen = self.allocations.get(allocation.tag)
+                if allocation.state in ("PENDING", "RUNNING", "KILLING") and not (allocation.state == "RUNNING" and seen and seen.verb == "run"):
+                    self._check(allocation.id, allocation.site, allocation.tag)
+        self.world.after(POLL_S, self.poll)
+
+    def perform(self, what: str, id: str, site: str, tag: str) -> None:
+        """Do what an Allocate effect says, a little later, if the manager still lives then."""
+        operation = {"submit": self._submit, "find": self._find, "terminate": self._terminate, "check": self._check}[what]
+        self.world.after(0.01 * self.world.rng.random(), self._do, self.world.shell.life, operation, id, site, tag)
+
+    def _do(self, life: int, operation: object, id: str, site: str, tag: str) -> None:
+        if self.world.shell.up and self.world.shell.life == life:
+            assert callable(operation)
+            operation(id, site, tag)
+
+    def _submit(self, id: str, site: str, tag: str) -> None:
+        world, faults = self.world, self.world.faults
+        if faults.strikes("submit-fails"):
+            self._say(id, "fail", None, "the provider refused")
+            return
+        if tag in self.allocations:
+            world.witness.problems.append(f"allocation {id} was submitted twice with tag {tag}")
+        allocation = self.allocations[tag] = SimAllocation(self, id, site, tag, str(1000 + len(self.allocations)))
+        world.after(world.rng.choice((0.02, 0.1, 2.0)) * world.rng.random(), allocation.start)
+        if faults.strikes("submit-answer-lost"):
+            # what the driver must do after a doubtful answer: look, and only then submit again
+            world.after(1.0, self._do, world.shell.life, self._find, id, site, tag)
+        else:
+            self.tell(allocation)
+
+    def _find(self, id: str, site: str, tag: str) -> None:
+        if self.world.faults.strikes("poll-fails"):
+            self._say(id, "unsure", None, "no answer")
+            self.world.after(2.0, self._do, self.world.shell.life, self._find, id, site, tag)
+        elif tag in self.allocations:
+            self.tell(self.allocations[tag])
+        else:
+            self._submit(id, site, tag)
+
+    def _check(self, id: str, site: str, tag: str) -> None:
+        allocation = self.allocations.get(tag)
+        if self.world.faults.strikes("poll-fails"):
+            self._say(id, "unsure", None, "no answer")
+        elif allocation is None:
+            self._say(id, "fail", None, "there is no such cluster job")
+        else:
+            self.tell(allocation)
+
+    def _terminate(self, id: str, site: str, tag: str) -> None:
+        allocation = self.allocations.get(tag)
+        if allocation is None:
+            self._say(id, "abort", None, "there is no such cluster job")
+        elif allocation.state == "over":
+            self.tell(allocation)
+        elif allocation.runner is not None:
+            allocation.runner.kill("terminated")
+        else:
+            allocation.ended("abort", "terminated")
+
+    def tell(self, allocation: SimAllocation, poll: bool = False) -> None:
+        """The driver sees an allocation and says so; by polling, with some delay."""
+        delay = self.world.rng.choice((0.01, 1.0, 3.0)) if poll else 0.001
+        if poll and self.world.faults.strikes("poll-fails"):
+            delay += 10.0
+        self.world.after(delay, self._tell_now, allocation)
+
+    def _tell_now(self, allocation: SimAllocation) -> None:
+        self._say(allocation.id, allocation.verb, allocation.native_id, allocation.reason)
+
+    def _say(self, id: str, verb: str, native_id: str | None, reason: str | None) -> None:
+        self.world.shell.post(AllocationSeen(at=_NOW, by="driver", id=id, verb=verb, native_id=native_id, reason=reason))

@@ -1,0 +1,46 @@
+"""Cheap copies of a small core, for the model checker: everything that can change is copied, everything else is shared."""
+
+import copy
+from array import array
+from typing import Any
+
+from rota.core.state import State
+from rota.core.step import Core
+
+__all__ = ["copy_core"]
+
+_SHARED = frozenset(("settings", "memo", "place_kinds", "shape_numbers"))
+_FLAT = (dict, list, set, bytearray, array)
+
+
+def copy_core(core: Core) -> Core:
+    """A core that can go another way."""
+    new = Core(core.state.settings, state=_copy_state(core.state))
+    new.last_tick = core.last_tick
+    return new
+
+
+def _copy_state(state: State) -> State:
+    new = State.__new__(State)
+    for name, value in state.__dict__.items():
+        new.__dict__[name] = copy.copy(value) if type(value) in _FLAT and name not in _SHARED else value
+    new.batches = {key: _copy_slots(batch) for key, batch in state.batches.items()}
+    for batch in new.batches.values():
+        batch.queues = [_copy_slots(queue) for queue in batch.queues]
+    new.runners = {key: _copy_slots(runner) for key, runner in state.runners.items()}
+    new.shapes = [_copy_slots(shape) for shape in state.shapes]
+    new.allocations = {key: copy.copy(allocation) for key, allocation in state.allocations.items()}
+    new.sites = {key: copy.copy(site) for key, site in state.sites.items()}
+    new.ledger = ledger = copy.copy(state.ledger)
+    for name, value in state.ledger.__dict__.items():
+        if type(value) in _FLAT:
+            ledger.__dict__[name] = copy.copy(value)
+    return new
+
+
+def _copy_slots(old: Any) -> Any:
+    new = type(old).__new__(type(old))
+    for name in type(old).__slots__:
+        value = getattr(old, name)
+        setattr(new, name, copy.copy(value) if type(value) in _FLAT else value)
+    return new

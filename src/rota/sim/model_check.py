@@ -1,0 +1,147 @@
+"""Exhaustive exploration of the lease protocol: every order of messages, losses, duplicates and crashes, up to a budget.
+
+Two properties: no second copy (checked at every start of a process), and nothing gets stuck (from every state, once the faults end and
+messages flow, all jobs settle).
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from hashlib import blake2b
+
+from msgspec import Struct, field
+
+from rota.sim.model_world import LONG_S, SHORT_S, ModelWorld, Move
+
+__all__ = ["CONFIGURATIONS", "Explored", "explore"]
+
+ROUNDS_MOST = 40
+
+CONFIGURATIONS: dict[str, Callable[[], ModelWorld]] = {
+    "losses": lambda: ModelWorld({"loss": 1, "duplicate": 1, "short": 1, "long": 1}),
+    "manager-crash": lambda: ModelWorld({"manager-crash": 1, "loss": 1, "short": 1}),
+    "runner-crash": lambda: ModelWorld({"runner-crash": 1, "manager-crash": 1, "long": 1}),
+    "breaks": lambda: ModelWorld({"break": 1, "reorder": 1, "duplicate": 1, "short": 1}),
+    "ahead": lambda: ModelWorld({"loss": 1, "break": 1, "long": 1}, ahead=True),
+    "kill": lambda: ModelWorld({"kill": 1, "loss": 1, "manager-crash": 1}),
+}
+
+
+class Explored(Struct):
+    """What an exploration came to."""
+
+    states: int = 0
+    moves: int = 0
+    continued: int = 0
+    """States from which the fair continuation was run to the end or to one that is known to settle."""
+    problem: str | None = None
+    path: list[Move] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def explore(start: ModelWorld, most: int = 1_000_000, fair_every: int = 1) -> Explored:
+    """Breadth first, so that the first breach is one of the shortest."""
+    began = time.perf_counter()
+    found = Explored()
+    first = _key(start)
+    parents: dict[bytes, tuple[bytes, Move] | None] = {first: None}
+    settles: set[bytes] = set()
+    level = [(first, start)]
+    while level and found.problem is None:
+        following: list[tuple[bytes, ModelWorld]] = []
+        for key, world in level:
+            if found.states >= most:
+                break
+            found.states += 1
+            for move in world.moves():
+                found.moves += 1
+                try:
+                    new = world.after(move)
+                except AssertionError as problem:
+                    found.problem = f"{type(problem).__name__}: {problem}"
+                    found.path = [*_path(parents, key), move]
+                    break
+                new_key = _key(new)
+                if new_key not in parents:
+                    parents[new_key] = (key, move)
+                    following.append((new_key, new))
+            if found.problem is None and found.states % fair_every == 0:
+                found.continued += 1
+                stuck = _continue(world, key, settles)
+                if stuck is not None:
+                    found.problem = stuck
+                    found.path = _path(parents, key)
+            if found.problem is not None:
+                break
+        level = following
+    found.seconds = time.perf_counter() - began
+    return found
+
+
+def _key(world: ModelWorld) -> bytes:
+    return blake2b(world.fingerprint().encode(), digest_size=16).digest()
+
+
+def _path(parents: dict[bytes, tuple[bytes, Move] | None], key: bytes) -> list[Move]:
+    out = []
+    step = parents[key]
+    while step is not None:
+        out.append(step[1])
+        step = parents[step[0]]
+    return out[::-1]
+
+
+def _continue(world: ModelWorld, key: bytes, settles: set[bytes]) -> str | None:
+    """No more faults, and everything that can happen does: None if all jobs settle."""
+    passed = [key]
+    try:
+        for _ in range(ROUNDS_MOST):
+            if world.settled or passed[-1] in settles:
+                settles.update(passed)
+                return None
+            world = _fair_round(world)
+            passed.append(_key(world))
+    except AssertionError as problem:
+        return f"{type(problem).__name__} in the fair continuation: {problem}"
+    return f"stuck: {world.fingerprint()[:2000]}"
+
+
+def _fair_round(world: ModelWorld) -> ModelWorld:
+    world = world.copied()
+    for number, runner in enumerate(world.runners):
+        if runner.dead and not runner.gone:
+            world._move_one("sweep", runner, ("sweep", number))
+        if world.must_reconnect(runner):
+            world._move_one("reconnect", runner, ("reconnect", number))
+    for _ in range(200):
+        busy = False
+        for number, runner in enumerate(world.runners):
+            for way in ("up", "down"):
+                if getattr(runner, way):
+                    busy = True
+                    world._move_message("deliver", runner, ("deliver", number, way))
+            if runner.running and not runner.dead:
+                busy = True
+                world._finish(runner, runner.running[0])
+        if not busy:
+            break
+    world._move_all("short")
+    return world
+
+
+def main() -> int:
+    """Explore every configuration and say how much there was."""
+    bad = 0
+    for name in sys.argv[1:] or CONFIGURATIONS:
+        found = explore(CONFIGURATIONS[name]())
+        print(f"{name:16}{found.states:8} states {found.moves:8} moves {found.seconds:6.1f} s   {found.problem or 'holds'}", flush=True)
+        for move in found.path:
+            print("    ", *move)
+        bad += found.problem is not None
+    return 1 if bad else 0
+
+
+assert SHORT_S < LONG_S
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,344 @@
+"""The shell around the core, as manager/service is: drain, step, schedule, commit, and only then act and answer."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rota.core.effects import Ack, Allocate, Effect, Lease, Order, Welcome
+from rota.core.invariants import check
+from rota.core.snapshot import durable_view
+from rota.core.state import Settings
+from rota.core.step import Core
+from rota.core.stimuli import At, Disconnected, Ended, Greet, Report, RunnerBye, SiteSeen, Stimulus, Tick, Touch
+from rota.model.errors import NoSpaceError, RotaError
+from rota.model.events import Event
+from rota.model.job import Result
+from rota.model.needs import Amounts
+from rota.sim.disk import Disk
+from rota.sim.network import Connection
+from rota.wire.messages import decode_greeting, decode_runner
+
+if TYPE_CHECKING:
+    from rota.sim.world import World
+
+__all__ = ["Reply", "Shell"]
+
+Reply = Callable[[dict[str, Any] | None, RotaError | None], None]
+_NOW = At(0.0, 0.0)
+_json = msgspec.json.Encoder().encode
+
+
+class _Turn:
+    """One turn of the loop: what is to be committed, done and answered."""
+
+    __slots__ = ("effects", "events", "replies", "results")
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.results: list[Result] = []
+        self.effects: list[Effect] = []
+        self.replies: list[tuple[Reply, dict[str, Any] | None, RotaError | None]] = []
+
+
+class Shell:
+    """A manager that can be killed at any moment."""
+
+    def __init__(self, world: "World", settings: Settings) -> None:
+        self.world = world
+        self.settings = settings
+        self.disk = Disk()
+        self.life = 0
+        self.up = False
+        self.frozen_until = 0.0
+        self.slow_until = 0.0
+        self.connections: list[Connection] = []
+        self.core = Core(settings)
+        self.turns = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._inbox: list[tuple[Stimulus, Reply | None]] = []
+        self._turn: _Turn | None = None
+        self._waking = False
+        self._tick_due = 0.0
+        self._tick_number = 0
+        self._greeted: dict[str, Connection] = {}
+        self._sessions: dict[tuple[str, int], Connection] = {}
+        self._latest: dict[str, Connection] = {}
+        self._specs: dict[tuple[str, int, str], int] = {}
+
+    # -- life and death
+
+    def start(self) -> None:
+        """Load what is durable, and begin."""
+        if self.up:
+            return
+        world = self.world
+        self.life += 1
+        self.up = True
+        self._clear()
+        state = self.disk.load(self.settings, world.rng.getrandbits(63))
+        if durable_view(state) != durable_view(self.disk.fold(self.settings, 1)):
+            world.witness.problems.append("P9: the checkpoint with its tail is not the fold of the log")
+        check(state)
+        self.core = Core(self.settings, state=state)
+        at = world.clock.at(world.now)
+        world.say("manager", f"life {self.life}, {state.seq} entries")
+        self._perform(self.core.restart(at))
+        for site in world.cluster.sites.values():
+            self.post(SiteSeen(at=_NOW, site=site.name, node=site.node, most=site.most, linger_s=world.linger_s))
+        self.post(Tick(at=_NOW))
+
+    def crash(self, kind: str, down_s: float) -> None:
+        """Die now, and be started again later. What was being committed may have reached the disk or not."""
+        if not self.up:
+            return
+        world = self.world
+        world.say("manager", f"dies: {kind}")
+        turn = self._turn
+        if turn is not None and world.rng.random() < 0.5:
+            self._commit(turn)
+            turn = None
+        if turn is None and self.core.state.seq == len(self.disk.log):
+            restored = self.disk.load(self.settings, 1)
+            if durable_view(restored) != durable_view(self.core.state):
+                world.witness.problems.append("P9: what was restored is not what was lost")
+        self.up = False
+        self._drop_connections()
+        world.after(down_s, self.start)
+
+    def _reload(self) -> None:
+        """The store could not be written: what is in memory is not true. Forget it, and answer nobody."""
+        self.world.say("manager", "no space: reloads")
+        self.up = False
+        self._drop_connections()
+        self.start()
+
+    def _drop_connections(self) -> None:
+        rng = self.world.rng
+        for connection in self.connections:
+            connection.manager_open = False
+            self.world.after(rng.choice((0.001, 0.1, 1.0)) * rng.random(), connection.close_runner_end)
+        self.connections = []
+
+    # -- what arrives
+
+    def post(self, stimulus: Stimulus, reply: Reply | None = None) -> bool:
+        """Something happens. False if nobody is there to hear it."""
+        if not self.up:
+            return False
+        self._inbox.append((stimulus, reply))
+        self._wake()
+        return True
+
+    def receive(self, connection: Connection, message: dict[str, Any]) -> None:
+        """A runner's message arrives."""
+        if not self.up or connection.life != self.life:
+            return
+        if not connection.manager_open and not self.world.faults.strikes("stale"):
+            return
+        runner = connection.runner.id
+        kind = message["t"]
+        if self.world.rng.random() < 0.05:
+            (decode_greeting if kind == "greet" else decode_runner)(_json(message))
+        stimulus: Stimulus
+        if kind == "greet":
+            connection.connect = message["connect"]
+            newest = self._greeted.get(runner)
+            if newest is None or newest.connect < connection.connect:
+                self._greeted[runner] = connection
+            stimulus = Greet(
+                at=_NOW, by=runner, runner=runner, allocation=message["allocation"], connect=message["connect"], clock=message["clock"],
+                host=message["host"], pid=message["pid"], capacity=Amounts(message["cores"], message["memory"], message["disk"], message["gpus"]),
+                tags=tuple(message["tags"]), output=message["output"], held=[(b, i, a) for b, i, a in message["held"]],
+            )  # fmt: skip
+        elif kind == "report":
+            stimulus = Report(
+                at=_NOW, by=runner, runner=runner, session=message["session"], seq=message["seq"], got=message["got"], clock=message["clock"],
+                started=[(row[0], row[1], row[2]) for row in message["started"]],
+                ended=[Ended(*row) for row in message["ended"]],
+                disclaimed=[(b, i, a, why) for b, i, a, why in message["disclaimed"]],
+            )  # fmt: skip
+        elif kind == "touch":
+            stimulus = Touch(at=_NOW, by=runner, runner=runner, session=message["session"], got=message["got"], clock=message["clock"])
+        else:
+            stimulus = RunnerBye(at=_NOW, by=runner, runner=runner, session=message["session"], reason=message["reason"])
+        self.post(stimulus)
+
+    def disconnected(self, connection: Connection) -> None:
+        """A runner's connection is gone."""
+        if self.up and connection.life == self.life:
+            if connection in self.connections:
+                self.connections.remove(connection)
+            if connection.session:
+                self.post(Disconnected(at=_NOW, runner=connection.runner.id, session=connection.session))
+
+    # -- the loop
+
+    def _wake(self) -> None:
+        if not self._waking and self._turn is None:
+            self._waking = True
+            self.world.when(max(self.world.now + 0.0001, self.frozen_until), self._drain, self.life)
+
+    def freeze(self, seconds: float) -> None:
+        """The manager is suspended."""
+        self.frozen_until = max(self.frozen_until, self.world.now + seconds)
+
+    def _drain(self, life: int) -> None:
+        world = self.world
+        if life != self.life or not self.up:
+            return
+        if self.frozen_until > world.now:
+            world.when(self.frozen_until, self._drain, life)
+            return
+        self._waking = False
+        self.turns += 1
+        inbox, self._inbox = self._inbox, []
+        at = world.clock.at(world.now)
+        turn = _Turn()
+        core = self.core
+        for stimulus, reply in inbox:
+            stimulus.at = at
+            if world.tracing and not isinstance(stimulus, Tick):
+                world.say("stimulus", stimulus)
+            try:
+                step = core.step(stimulus)
+            except RotaError as refusal:
+                if reply is not None:
+                    turn.replies.append((reply, None, refusal))
+                continue
+            turn.events += step.events
+            turn.results += step.results
+            turn.effects += step.effects
+            if reply is not None:
+                turn.replies.append((reply, step.reply, None))
+        step = core.schedule(at)
+        turn.events += step.events
+        turn.effects += step.effects
+        if self.turns % world.check_every == 0:
+            check(core.state)
+        if turn.events and world.faults.strikes("crash-before-commit"):
+            self.crash("before commit", world.rng.uniform(0.1, 5.0))
+            return
+        if turn.events or turn.results or turn.effects or turn.replies:
+            self._turn = turn
+            delay = 0.001 if self.slow_until < world.now else world.rng.uniform(0.1, 3.0)
+            world.after(delay, self._committed, life, turn)
+        else:
+            self._next_tick()
+
+    def _commit(self, turn: _Turn) -> None:
+        self.disk.commit(turn.events, turn.results, self.world.clock.at(self.world.now).wall)
+        self.world.durable(turn.events)
+
+    def _committed(self, life: int, turn: _Turn) -> None:
+        world = self.world
+        if life != self.life or not self.up:
+            return
+        if self.frozen_until > world.now:
+            world.when(self.frozen_until, self._committed, life, turn)
+            return
+        if turn.events:
+            self.disk.full = world.faults.strikes("no-space")
+            try:
+                self._commit(turn)
+            except NoSpaceError:
+                self.disk.full = False
+                self._reload()
+                return
+        self._turn = None
+        if turn.events and world.faults.strikes("crash-after-commit"):
+            self.crash("after commit", world.rng.uniform(0.1, 5.0))
+            return
+        if turn.effects and world.faults.strikes("crash-in-effects"):
+            self._perform(turn.effects[: world.rng.randrange(len(turn.effects))])
+            self.crash("in effects", world.rng.uniform(0.1, 5.0))
+            return
+        self._perform(turn.effects)
+        for reply, answer, refusal in turn.replies:
+            reply(answer, refusal)
+        if turn.events and world.rng.random() < world.checkpoint_chance:
+            self.disk.checkpoint(self.core.state)
+        if self._inbox:
+            self._wake()
+        self._next_tick()
+
+    def _next_tick(self) -> None:
+        world = self.world
+        due = max(world.clock.true_time(self.core.next_deadline(world.clock.at(world.now))), world.now + 0.001)
+        if self._tick_due <= world.now or due < self._tick_due - 0.0005:
+            self._tick_due = due
+            self._tick_number += 1
+            world.when(due, self._tick, self.life, self._tick_number)
+
+    def _tick(self, life: int, number: int) -> None:
+        if life == self.life and self.up and number == self._tick_number:
+            self._inbox.insert(self.world.rng.choice((0, len(self._inbox))), (Tick(at=_NOW), None))
+            self._wake()
+
+    # -- effects
+
+    def _perform(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Lease):
+                self._send(effect.runner, effect.session, self._lease(effect))
+            elif isinstance(effect, Ack):
+                latest = self._latest.get(effect.runner) or self._greeted.get(effect.runner)
+                if latest is not None and latest.manager_open:
+                    latest.to_runner({"t": "ack", "seq": effect.seq})
+            elif isinstance(effect, Welcome):
+                self._welcome(effect)
+            elif isinstance(effect, Order):
+                self._order(effect)
+            elif isinstance(effect, Allocate):
+                self.world.say("allocate", effect)
+                self.world.cluster.perform(effect.what, effect.id, effect.site, effect.tag)
+
+    def _send(self, runner: str, session: int, message: dict[str, Any]) -> None:
+        connection = self._sessions.get((runner, session))
+        if connection is not None and connection.manager_open:
+            connection.to_runner(message)
+
+    def _welcome(self, effect: Welcome) -> None:
+        connection = self._greeted.get(effect.runner)
+        if connection is None or connection.connect != effect.connect:
+            return
+        connection.session = effect.session
+        self._sessions[effect.runner, effect.session] = connection
+        self._latest[effect.runner] = connection
+        if not connection.manager_open:
+            self.post(Disconnected(at=_NOW, runner=effect.runner, session=effect.session))
+            return
+        settings = self.settings
+        connection.to_runner({
+            "t": "welcome", "version": 1, "connect": effect.connect, "session": effect.session, "touch_s": settings.touch_s,
+            "start_by_s": settings.start_by_s, "grace_s": 2.0, "linger_s": self.world.linger_s,
+        })  # fmt: skip
+
+    def _lease(self, effect: Lease) -> dict[str, Any]:
+        jobs = []
+        specs = {}
+        for number, pos, attempt, slot in effect.jobs:
+            batch = self.core.state.batches[number]
+            name = f"{number}.{batch.template_of(pos)}"
+            if self._specs.setdefault((effect.runner, effect.session, name), effect.n) == effect.n:
+                specs[name] = {"cwd": "/", "env": None}
+            jobs.append([slot, name, number, batch.index(pos), attempt, ["true"], None])
+        return {
+            "t": "lease", "session": effect.session, "n": effect.n, "clock": effect.clock,
+            "slots": [[slot, count] for slot, count in effect.slots.items()], "envs": {}, "specs": specs, "jobs": jobs,
+        }  # fmt: skip
+
+    def _order(self, effect: Order) -> None:
+        if effect.what == "expired":
+            connection = self._greeted.get(effect.runner)
+            if connection is not None and connection.manager_open:
+                connection.to_runner({"t": "expired", "connect": connection.connect, "reason": effect.reason})
+        elif effect.what in ("drain", "close"):
+            self._send(effect.runner, effect.session, {"t": effect.what})
+        else:
+            message: dict[str, Any] = {"t": effect.what, "session": effect.session, "jobs": [list(job) for job in effect.jobs]}
+            if effect.what == "kill":
+                message["grace_s"] = 2.0
+            self._send(effect.runner, effect.session, message)

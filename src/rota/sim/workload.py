@@ -1,0 +1,243 @@
+"""What the users of a simulated world do: random batches, and random commands while they run."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rota.core.stimuli import At, ChangeJobs, SetLimit, SetMode, Stimulus, Submit
+from rota.model.batch import BatchSpec, Dependency, Template, count_of
+from rota.model.errors import RotaError
+from rota.model.needs import Needs
+from rota.model.selector import parse_selector
+from rota.sim.clock import EPOCH
+from rota.sim.witness import Execution
+
+if TYPE_CHECKING:
+    from rota.sim.world import World
+
+__all__ = ["Plan", "Workload"]
+
+_NOW = At(0.0, 0.0)
+_SECONDS = (0.0004, 0.002, 0.02, 0.1, 0.5, 1.0, 3.0, 8.0, 30.0, 90.0)
+_LIMITS = ("irods", "licence")
+
+
+class Plan:
+    """One submission, and how its jobs will behave."""
+
+    def __init__(self, key: str, spec: BatchSpec, runs: list[int] | None, limits: dict[str, int] | None) -> None:
+        self.key = key
+        self.spec = spec
+        self.runs = runs
+        self.limits = limits
+        self.number: int | None = None
+        self.seconds: list[float] = []
+        self.failing: list[float] = []
+        """Chance of failure of an attempt, per template."""
+        self.template_of_position: list[int] = []
+
+    def position(self, index: int) -> int:
+        """Position of a job number, worked out anew."""
+        return self.indices().index(index)
+
+    def indices(self) -> list[int]:
+        """The numbers of its jobs, in order."""
+        if self.spec.ranges is None:
+            return list(range(1, self.spec.count + 1))
+        return [n for first, last, step in self.spec.ranges for n in range(first, last + 1, step)]
+
+
+class Workload:
+    """The users."""
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+        self.rng = world.rng
+        self.plans: list[Plan] = []
+        self.by_batch: dict[int, Plan] = {}
+        self._indices: dict[tuple[int, int], int] = {}
+        self.limit_history: dict[str, list[tuple[float, int | None]]] = {}
+        self.open_questions = 0
+
+    def begin(self, until: float) -> None:
+        """Write the users' diary."""
+        rng = self.rng
+        jobs_left = rng.randint(20, 100)
+        number = 0
+        while jobs_left > 0:
+            count = min(jobs_left, rng.choice((1, 2, 5, 10, 20, 40)))
+            jobs_left -= count
+            number += 1
+            self.world.when(rng.uniform(0.0, until * 0.6), self._submit_new, f"k{number}", count)
+        for _ in range(rng.choice((0, 3, 8, 20))):
+            self.world.when(rng.uniform(0.0, until), self._meddle)
+
+    # -- submissions
+
+    def _submit_new(self, key: str, count: int) -> None:
+        plan = self._make(key, count)
+        self.plans.append(plan)
+        self._submit(plan)
+
+    def _make(self, key: str, count: int) -> Plan:
+        rng = self.rng
+        templates, seconds, failing = [], [], []
+        at_once = rng.choice((None, None, None, 1, 3))
+        for _ in range(rng.choice((1, 1, 1, 2, 3))):
+            templates.append(self._template())
+            most = 60.0 / count if templates[-1].limits or at_once is not None else 150.0 / count
+            seconds.append(min(rng.choice(_SECONDS), most))
+            failing.append(rng.choice((0.0, 0.0, 0.0, 0.3, 0.7, 1.0)))
+        runs = None
+        order = [0] * count
+        if len(templates) > 1:
+            order = [rng.randrange(len(templates)) for _ in range(count)]
+            runs = [item for template in order for item in (template, 1)]
+        ranges = None
+        if rng.random() < 0.3:
+            step = rng.choice((1, 2, 5))
+            first = rng.randrange(4)
+            ranges = ((first, first + (count - 1) * step, step),)
+            assert count_of(ranges) == count
+        spec = BatchSpec(
+            count, tuple(templates), name=rng.choice(("", "", "align", "call")), ranges=ranges, at_once=at_once,
+            after=self._after(), not_before=EPOCH + self.world.now + rng.uniform(0.0, 30.0) if rng.random() < 0.15 else None,
+        )  # fmt: skip
+        limits = {name: rng.randint(1, 4) for template in templates for name in template.limits} or None
+        plan = Plan(key, spec, runs, limits)
+        plan.seconds, plan.failing, plan.template_of_position = seconds, failing, order
+        return plan
+
+    def _template(self) -> Template:
+        rng = self.rng
+        cores = rng.choice((100, 1000, 1000, 1000, 2000))
+        needs = Needs(cores, cores_most=cores + 2000 if rng.random() < 0.15 else 0, memory=rng.choice((None, None, 1 << 28, 1 << 31)))
+        return Template(
+            argv=("true",), needs=needs, priority=rng.choice((0, 0, 0, 10, 255)), retries=rng.choice((0, 0, 1, 3)),
+            limits=(rng.choice(_LIMITS),) if rng.random() < 0.2 else (), rerunnable=rng.random() < 0.2,
+        )  # fmt: skip
+
+    def _after(self) -> tuple[Dependency, ...]:
+        rng = self.rng
+        if rng.random() > 0.35 or not self.plans:
+            return ()
+        out = []
+        for _ in range(rng.choice((1, 1, 2))):
+            plan = rng.choice(self.plans)
+            if plan.number is None:
+                continue
+            indices = plan.indices()
+            target = str(plan.number)
+            if rng.random() < 0.3:
+                target += f".{rng.choice(indices)}"
+            elif rng.random() < 0.2:
+                low = rng.randrange(len(indices))
+                target += f".{indices[low]}-{indices[rng.randrange(low, len(indices))]}"
+            out.append(Dependency(target, rng.choice(("success", "success", "any", "failure"))))
+        return tuple(out)
+
+    def _submit(self, plan: Plan) -> None:
+        self.open_questions += 1
+
+        def answered(answer: dict[str, Any] | None, refusal: RotaError | None) -> None:
+            self.open_questions -= 1
+            if answer is None:
+                if refusal is not None and refusal.code == "refused":  # draining: the user comes back
+                    self.world.after(5.0, self._submit, plan)
+                return
+            batch = answer["batch"]
+            known = self.world.witness.acked.setdefault(plan.key, batch)
+            if known != batch or (plan.number is not None and plan.number != batch):
+                self.world.witness.problems.append(f"key {plan.key} gave batch {known} and then {batch}")
+            if self.rng.random() < 0.05:
+                self._submit(plan)  # an anxious user
+
+        def make() -> Stimulus:
+            return Submit(at=_NOW, by="user", spec=plan.spec, key=plan.key, runs=plan.runs, limits=plan.limits)
+
+        self._ask(make, answered, True)
+
+    def committed(self, key: str, number: int) -> None:
+        """A batch is durable."""
+        for plan in self.plans:
+            if plan.key == key:
+                plan.number = number
+                self.by_batch[number] = plan
+                for pos, index in enumerate(plan.indices()):
+                    self._indices[number, index] = pos
+
+    def limit_set(self, name: str, count: int | None) -> None:
+        """A limit is durable."""
+        self.limit_history.setdefault(name, []).append((self.world.now, count))
+
+    # -- commands
+
+    def _ask(self, make: Callable[[], Stimulus], answered: Callable[[Any, Any], None], insist: bool) -> None:
+        """Ask until there is an answer. The answer may be lost on its way; then `insist` asks again."""
+        done = False
+
+        def reply(answer: dict[str, Any] | None, refusal: RotaError | None) -> None:
+            nonlocal done
+            if not done and not (insist and self.world.faults.strikes("reply-lost")):
+                done = True
+                answered(answer, refusal)
+
+        def send() -> None:
+            if not done:
+                self.world.shell.post(make(), reply)
+                if insist:
+                    self.world.after(3.0, send)
+
+        send()
+
+    def _meddle(self) -> None:
+        rng = self.rng
+        known = [plan for plan in self.plans if plan.number is not None]
+        what = rng.choice(("kill", "hold", "hold", "release", "retry", "retry", "remove", "pause", "limit", "confirm", "drain"))
+        if what in ("pause", "drain"):
+            self._tell(lambda: SetMode(at=_NOW, by="user", mode="paused" if what == "pause" else "draining"))
+            self.world.after(rng.uniform(0.5, 10.0), self._tell, lambda: SetMode(at=_NOW, by="user", mode="serving"))
+            return
+        if what == "limit":
+            name, count = rng.choice(_LIMITS), rng.randint(1, 4)
+            self._tell(lambda: SetLimit(at=_NOW, by="user", name=name, count=count))
+            return
+        if not known:
+            return
+        plan = rng.choice(known)
+        words = [str(plan.number)]
+        if rng.random() < 0.4:
+            words = [f"{plan.number}.{rng.choice(plan.indices())}"]
+        if what == "retry" and rng.random() < 0.5:
+            words.append(rng.choice((":completed", ":failed", ":settled")))
+        if what == "confirm":
+            words = []
+        stop = rng.random() < 0.5
+
+        def make() -> Stimulus:
+            return ChangeJobs(
+                at=_NOW, by="user", what="kill" if what == "confirm" else what, selector=parse_selector(words), stop=stop,
+                confirm_dead=what == "confirm",
+            )  # fmt: skip
+
+        self._tell(make)
+
+    def _tell(self, make: Callable[[], Stimulus]) -> None:
+        self._ask(make, lambda answer, refusal: None, False)
+
+    def settle_down(self) -> None:
+        """The last phase: nobody holds anything any more."""
+        self._tell(lambda: SetMode(at=_NOW, by="user", mode="serving"))
+        self._tell(lambda: ChangeJobs(at=_NOW, by="user", what="release", selector=parse_selector([])))
+        self.world.after(7.0, self.settle_down)
+
+    # -- what jobs do
+
+    def behaviour(self, execution: Execution) -> tuple[float, int | None, int | None]:
+        """(seconds, exit code, signal) of an execution."""
+        rng = self.rng
+        plan = self.by_batch[execution.batch]
+        template = plan.template_of_position[self._indices[execution.job]]
+        seconds = plan.seconds[template] * rng.uniform(0.5, 1.5)
+        if rng.random() >= plan.failing[template]:
+            return seconds, 0, None
+        return (seconds, None, 11) if rng.random() < 0.2 else (seconds, rng.choice((1, 1, 1, 2, 127)), None)

@@ -1,0 +1,91 @@
+"""What jobs write about themselves, and the accounting over it. Knows nothing of rota but `jobs --json` and `history --json`.
+
+Each execution appends to a file of its job: `start JOB ATTEMPT PID TIME`, and `end …` if it got that far. It also takes a lock that its
+children inherit: an execution that cannot have it overlaps with an earlier one (or with an orphan of it), and writes `overlap`.
+
+Also a script: `python support_witness.py DIRECTORY JOBS HISTORY`.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+__all__ = ["Verdict", "check", "command"]
+
+
+def command(directory: str, work: str) -> str:
+    """A shell command that witnesses `work`."""
+    where = f"{directory}/$ROTA_INDEX"
+    said = '$ROTA_JOB $ROTA_ATTEMPT $$ $EPOCHREALTIME"'
+    return (
+        f'exec 9>>"{where}.lock"; flock -n 9 || echo "overlap {said} >>"{where}"; echo "start {said} >>"{where}"; '
+        f'{work}; echo "end {said} >>"{where}"'
+    )
+
+
+class Verdict(NamedTuple):
+    """The sums, and everything that is wrong."""
+
+    jobs: int
+    executions: int
+    attempts: int
+    """As the manager counts them."""
+    lost_attempts: int
+    wrong: list[str]
+
+
+def check(directory: str, jobs: Iterable[dict[str, Any]], history: Iterable[dict[str, Any]]) -> Verdict:
+    """Lost, doubled, overlapping, unrecorded executions: all of them, in words."""
+    jobs = {row["id"]: row for row in jobs}
+    attempts = {(row["id"], row["attempt"]): row for row in history}
+    runs: dict[tuple[str, int], list[str]] = {}
+    ended: dict[tuple[str, int], float] = {}
+    wrong = []
+    for name in os.listdir(directory):
+        if name.endswith(".lock"):
+            continue
+        with open(os.path.join(directory, name)) as file:
+            for line in file:
+                word, job, attempt, pid, at = line.split()
+                key = (job, int(attempt))
+                if word == "start":
+                    runs.setdefault(key, []).append(pid)
+                    for before in range(1, int(attempt)):
+                        # Its runner died before it could tell: a new attempt, with the lost one on record.
+                        if (job, before) in ended and attempts.get((job, before), {}).get("state") not in ("LOST", "RETRIED"):
+                            wrong.append(f"{job} attempt {attempt} ran after attempt {before} had come to its end")
+                elif word == "overlap":
+                    wrong.append(f"{job} attempt {attempt} (pid {pid}) overlaps with an earlier execution")
+                else:
+                    ended[key] = float(at)
+    for (job, attempt), pids in runs.items():
+        if len(pids) > 1:
+            wrong.append(f"{job} attempt {attempt} was executed {len(pids)} times: {pids}")
+        if job not in jobs:
+            wrong.append(f"{job} was executed and is unknown")
+        elif attempt > jobs[job]["attempt"]:
+            wrong.append(f"{job} attempt {attempt} was executed, the manager knows of {jobs[job]['attempt']}")
+        elif (job, attempt) not in attempts:
+            wrong.append(f"{job} attempt {attempt} was executed and is not in the history")
+    for name, row in jobs.items():
+        if row["state"] == "COMPLETED":
+            if (name, row["attempt"]) not in ended:
+                wrong.append(f"{name} is COMPLETED in attempt {row['attempt']}, which never came to its end")
+        else:
+            wrong.append(f"{name} is {row['state']} ({row['reason']})")
+        for attempt in range(1, row["attempt"]):
+            state = attempts.get((name, attempt), {}).get("state")
+            if (name, attempt) in runs and state not in ("LOST", "RETRIED"):
+                wrong.append(f"{name} attempt {attempt} was followed by another and stands in the history as {state}")
+    lost = sum(row["state"] == "LOST" for row in attempts.values())
+    executions = sum(len(pids) for pids in runs.values())
+    return Verdict(len(jobs), executions, sum(row["attempt"] for row in jobs.values()), lost, wrong)
+
+
+if __name__ == "__main__":
+    with open(sys.argv[2]) as jobs_file, open(sys.argv[3]) as history_file:
+        found = check(sys.argv[1], map(json.loads, jobs_file), map(json.loads, history_file))
+    print(found)
+    sys.exit(bool(found.wrong))

@@ -1,0 +1,179 @@
+"""The Python API against a real manager."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import rota as package
+from rota.model.errors import NotFoundError, UsageError
+from rota.wire.client import NoManagerError
+
+sys.path.insert(0, str(Path(__file__).parent))
+from cli_support import rota_home
+
+
+@pytest.fixture(scope="module")
+def rota():
+    with rota_home() as rota:
+        rota("up")
+        yield rota
+
+
+@pytest.fixture
+def client(rota):
+    with package.Client(str(rota.home)) as client:
+        yield client
+
+
+def test_one_job(client):
+    batch = client.submit("echo hello", name="one")
+    assert batch.wait(30) and batch.size == len(batch) == 1 and batch.name == "one"
+    (job,) = batch.jobs()
+    assert job.ok and job.settled and job.exit_code == 0 and job.id == f"{batch.id}.1" and job.log() == "hello\n"
+    assert repr(job) == f"<Job {batch.id}.1 COMPLETED>"
+    assert batch.counts() == {"COMPLETED": 1} and batch.status()["jobs"] == 1
+    assert client.batch(batch.id).name == "one"
+
+
+def test_values_params_lines_and_arrays(client):
+    made = [
+        client.submit(["echo", "{}"], values=["a b", "c"]),
+        client.submit("echo {x}-{y}", params={"x": ["1", "2"], "y": ["u"]}),
+        client.submit(lines=["echo l1", {"command": ["echo", "l 2"], "env": {"A": "1"}, "cores": 1}]),
+        client.submit("echo {index}", array=range(3, 8, 2)),
+    ]
+    assert client.wait([batch.id for batch in made], 30)
+    printed = [[job.log().strip() for job in batch.jobs()] for batch in made]
+    assert printed == [["a b", "c"], ["1-u", "2-u"], ["l1", "l 2"], ["3", "5", "7"]]
+
+
+def test_failures(client):
+    batch = client.submit("echo bad >&2; exit {}", values=["0", "4"])
+    assert batch.wait(30) is False
+    (job,) = batch.jobs("failed")
+    assert job.exit_code == 4 and job.log(stderr=True) == "bad\n"
+    assert batch.summary()["failures"][0]["stderr_tail"] == "bad\n"
+    assert batch.retry() == 1 and batch.wait(30) is False
+    assert batch.job(2).attempt == 2
+
+
+def test_as_completed_gives_every_job_once(client):
+    batch = client.submit("sleep 0.{index}", array="1-3")
+    assert [job.id for job in batch.as_completed()] == [f"{batch.id}.{number}" for number in (1, 2, 3)]
+    assert len(list(batch.as_completed())) == 3, "also when all is over"
+
+
+def test_hold_release_kill_remove(client):
+    batch = client.submit("true", not_before="+1h")
+    assert batch.hold() == 1 and batch.release() == 1 and batch.kill() == 1
+    assert batch.wait(30) is False and batch.counts() == {"ABORTED": 1}
+    assert batch.remove() == 1
+
+
+def test_a_timeout_is_a_timeout(client):
+    batch = client.submit("sleep 60")
+    with pytest.raises(TimeoutError):
+        batch.wait(0.1)
+    assert client.explain(f"{batch.id}.1")["state"] in ("PENDING", "STARTING", "RUNNING")
+    batch.kill()
+
+
+def test_errors_are_of_their_class(client, tmp_path):
+    with pytest.raises(UsageError, match="nothing uses the values"):
+        client.submit("echo", values=["a"])
+    with pytest.raises(TypeError):
+        client.submit("echo", core=3)
+    with pytest.raises(NotFoundError):
+        client.log("999999.1")
+    with pytest.raises(NoManagerError):
+        package.Client(str(tmp_path / "none"), start=False)
+
+
+def test_many_values_are_staged(client):
+    batch = client.submit("echo {}", values=[str(number) for number in range(50_000)], not_before="+1h")
+    assert batch.size == 50_000 and batch.job(50_000).command == "echo 49999"
+    assert batch.kill() == 50_000
+
+
+def test_several_threads_share_a_client(client):
+    found = {}
+
+    def work(number):
+        batch = client.submit(f"echo {number}")
+        batch.wait(30)
+        found[number] = batch.job(1).log()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {number: f"{number}\n" for number in range(5)}
+
+
+def test_a_client_finds_a_manager_that_was_restarted(rota):
+    with package.Client(str(rota.home)) as client:
+        batch = client.submit("echo kept")
+        batch.wait(30)
+        rota("down")
+        rota("up")
+        assert batch.counts() == {"COMPLETED": 1} and client.submit("true").wait(30)
+
+
+def test_asyncio(rota):
+    async def work():
+        async with package.aio.Client(str(rota.home)) as client:
+            first, second = await asyncio.gather(
+                client.submit("sleep 0.{}; echo {}", values=["2", "1"]), client.submit("exit 3", name="bad")
+            )
+            order = [(job.id, await job.log()) async for job in first.as_completed()]
+            assert order == [(f"{first.id}.2", "1\n"), (f"{first.id}.1", "2\n")]
+            assert await first.wait(30) and not await second.wait(30)
+            (job,) = [job async for job in second.jobs("failed")]
+            assert job.exit_code == 3 and (await second.summary())["name"] == "bad"
+            with pytest.raises(UsageError):
+                await client.submit("echo", values=["a"])
+            slow = await client.submit("sleep 60")
+            with pytest.raises(TimeoutError):
+                await slow.wait(0.05)
+            assert await slow.kill() == 1
+            many = await client.submit("echo {}", values=[str(n) for n in range(50_000)], not_before="+1h")
+            assert many.size == 50_000 and await many.kill() == 50_000
+
+    asyncio.run(work())
+
+
+def test_local_is_ten_lines_and_leaves_nothing(rota):
+    script = """
+import rota, os
+with rota.local() as client:
+    home = client.manager["home"]
+    batch = client.submit("echo {}", values=["a", "b"])
+    for job in batch.as_completed():
+        assert job.ok
+    print([job.log().strip() for job in batch.jobs()])
+print(os.path.exists(home))
+forgotten = rota.local()
+forgotten.submit("sleep 60")
+print(forgotten.manager["pid"])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, env=rota.environ)
+    assert done.returncode == 0, done.stderr
+    printed, exists, pid = done.stdout.splitlines()
+    assert printed == "['a', 'b']" and exists == "False" and not Path(f"/proc/{pid}").exists()
+
+
+def test_local_with_a_home_keeps_it(tmp_path):
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="rl-") as base:
+        home = f"{base}/h"
+        with package.local(home) as client:
+            number = client.submit("echo kept").id
+            client.wait()
+        with package.local(home) as client:
+            assert client.batch(number).job(1).log() == "kept\n"
