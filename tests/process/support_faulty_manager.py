@@ -1,6 +1,7 @@
 """A manager on a disk that fails: `python support_faulty_manager.py HOME KIND COUNTED N COUNT`.
 
-The N-th of the COUNTED operations (write, sync) of the store, and COUNT - 1 after it, fail: KIND `broken` (I/O error) or `full`.
+The N-th of the COUNTED operations (write, sync) of the store, and COUNT - 1 after it, fail: KIND is `broken` (an I/O
+error) or `full`.
 """
 
 import functools
@@ -10,7 +11,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import store_faults
-
 from rota.manager import __main__ as manager
 from rota.store.sqlite import SqliteStore
 

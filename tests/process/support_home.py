@@ -1,4 +1,4 @@
-"""A ROTA_HOME of a test's own with real managers and runners in it, and the certainty that none of them survives the test."""
+"""A ROTA_HOME of a test's own, with real managers and runners in it, none of which survives the test."""
 
 import contextlib
 import json
@@ -35,14 +35,17 @@ class Home:
         os.makedirs(self.path, 0o700, exist_ok=True)
         Path(self.path, "config.toml").write_text(text)
 
-    def rota(self, *words: str | bytes, code: int | None = 0, stdin: bytes = b"", **more: Any) -> subprocess.CompletedProcess[str]:
+    def rota(
+        self, *words: str | bytes, code: int | None = 0, stdin: bytes = b"", **more: Any
+    ) -> subprocess.CompletedProcess[str]:
         """Run a command; `code` is the exit status that it must have (None: any)."""
         done = subprocess.run(
-            [ROTA, *words], input=stdin, capture_output=True, timeout=more.pop("timeout", 60), cwd=more.pop("cwd", self.work),
-            env=self.env | more.pop("env", {}), **more,
+            [ROTA, *words], input=stdin, capture_output=True, timeout=more.pop("timeout", 60),
+            cwd=more.pop("cwd", self.work), env=self.env | more.pop("env", {}), **more,
         )  # fmt: skip
         out, err = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
-        assert code is None or done.returncode == code, f"rota {words!r:.200}: {done.returncode}, not {code}\n{out}\n{err}\n{self.tail()}"
+        if code is not None and done.returncode != code:
+            raise AssertionError(f"rota {words!r:.200}: {done.returncode}, not {code}\n{out}\n{err}\n{self.tail()}")
         assert "internal error" not in err, err
         assert "Traceback" not in err, err
         return subprocess.CompletedProcess(done.args, done.returncode, out, err)
@@ -122,13 +125,15 @@ class Home:
         return found
 
     def of_runner(self, runner: str) -> list[int]:
-        """Processes that a runner's jobs left (or have)."""
-        return [pid for pid in pids() if f"ROTA_RUNNER={runner}" in environ(pid).split("\0")]
+        """Processes of a runner's jobs, left by it or not."""
+        found = [pid for pid in pids() if f"ROTA_RUNNER={runner}" in environ(pid).split("\0")]
+        return [pid for pid in found if cmdline(pid) != "rota-launcher\0"]
 
     def processes(self) -> list[int]:
         """Every process that has to do with this home."""
         output = Path(self.path, "output")
-        marks = {f"ROTA_RUNNER={name}" for name in (os.listdir(output) if output.is_dir() else ())} | {f"ROTA_HOME={self.path}"}
+        runners = os.listdir(output) if output.is_dir() else []
+        marks = {f"ROTA_RUNNER={name}" for name in runners} | {f"ROTA_HOME={self.path}"}
         return [pid for pid in pids() if not marks.isdisjoint(environ(pid).split("\0")) or self.path in cmdline(pid)]
 
     def tail(self) -> str:
@@ -180,10 +185,16 @@ def alive(pid: int) -> bool:
     return _read(pid, "stat").rpartition(")")[2].split()[:1] not in ([], ["Z"], ["X"])
 
 
-def cpu_seconds(pid: int) -> float:
-    """User and system time so far."""
+def parent(pid: int) -> int:
+    """Its parent's pid, 0 if it is gone."""
     fields = _read(pid, "stat").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return int(fields[1]) if fields else 0
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of all its threads so far, to the nanosecond (`stat` counts in hundredths of a second)."""
+    threads = os.listdir(f"/proc/{pid}/task")
+    return sum(int(_read(pid, f"task/{thread}/schedstat").split()[0]) for thread in threads) / 1e9
 
 
 @contextlib.contextmanager

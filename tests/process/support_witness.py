@@ -1,7 +1,8 @@
-"""What jobs write about themselves, and the accounting over it. Knows nothing of rota but `jobs --json` and `history --json`.
+"""What jobs write about themselves, and the accounting over it. Knows of rota `jobs --json` and `history --json`.
 
-Each execution appends to a file of its job: `start JOB ATTEMPT PID TIME`, and `end …` if it got that far. It also takes a lock that its
-children inherit: an execution that cannot have it overlaps with an earlier one (or with an orphan of it), and writes `overlap`.
+Each execution appends to a file of its job: `start JOB ATTEMPT PID TIME`, and `end …` if it got that far. It also takes
+a lock that its children inherit: an execution that cannot have it overlaps with an earlier one (or with an orphan of
+it), and writes `overlap`.
 
 Also a script: `python support_witness.py DIRECTORY JOBS HISTORY`.
 """
@@ -54,7 +55,8 @@ def check(directory: str, jobs: Iterable[dict[str, Any]], history: Iterable[dict
                     runs.setdefault(key, []).append(pid)
                     for before in range(1, int(attempt)):
                         # Its runner died before it could tell: a new attempt, with the lost one on record.
-                        if (job, before) in ended and attempts.get((job, before), {}).get("state") not in ("LOST", "RETRIED"):
+                        state = attempts.get((job, before), {}).get("state")
+                        if (job, before) in ended and state not in ("LOST", "RETRIED"):
                             wrong.append(f"{job} attempt {attempt} ran after attempt {before} had come to its end")
                 elif word == "overlap":
                     wrong.append(f"{job} attempt {attempt} (pid {pid}) overlaps with an earlier execution")

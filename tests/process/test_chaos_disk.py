@@ -1,4 +1,4 @@
-"""Full disks and broken disks under a real manager: refused, recorded, or stopped; never lost, never twice (D3, D4, D7)."""
+"""Full and broken disks under a real manager: refused, recorded, or stopped; never lost, never twice (D3, D4, D7)."""
 
 import ctypes
 import os
@@ -17,6 +17,8 @@ from rota.wire.client import Connection
 
 libc = ctypes.CDLL(None, use_errno=True)
 FAULTY = str(Path(__file__).with_name("support_faulty_manager.py"))
+FAILS = {"write": (1, 14, 27, 28, 29, 31, 35, 41, 50, 65), "sync": (1, 2, 3, 5, 7, 9, 12, 16)}
+"""Which operation of a life fails: in opening the store, in submitting, in leasing, in reporting."""
 MS_RDONLY, MS_REMOUNT, MNT_DETACH = 1, 32, 2
 
 
@@ -57,7 +59,7 @@ def test_full_disk(small: Home) -> None:
     place = witness(small)
     small.config("[site.local]\ncores = 4\n")
     small.add("--array", "1-40", "--stdout", "/dev/null", "--stderr", "/dev/null", "--", command(place, "sleep 0.2"))
-    small.until(lambda: small.counts().get("RUNNING"))
+    small.until(lambda: "RUNNING" in small.counts())
     pid = small.manager()
     filler = Path(small.path, "filler")
     fill(filler)
@@ -72,7 +74,7 @@ def test_full_disk(small: Home) -> None:
     assert not found.wrong, found
     assert found.executions == 40
     filler.unlink()
-    batch = small.until(lambda: small.rota("add", "--", "true", code=None).stdout.strip(), 10, "space is seen")
+    batch = small.until(lambda: small.rota("add", "--", "true", code=None).stdout[:-1], 10, "space is seen")
     assert batch == "2", "what was refused left nothing behind"
     assert small.settled() == {"COMPLETED": 41}
     assert small.manager() == pid, "no restart was needed"
@@ -112,7 +114,11 @@ def faulty(home: Home, kind: str, counted: str, first: int, count: int) -> "subp
     os.makedirs(home.path, 0o700, exist_ok=True)
     with open(os.path.join(home.path, "manager.log"), "ab") as log:
         child = subprocess.Popen(
-            [sys.executable, FAULTY, home.path, kind, counted, str(first), str(count)], env=home.env, stdout=log, stderr=log, cwd="/"
+            [sys.executable, FAULTY, home.path, kind, counted, str(first), str(count)],
+            env=home.env,
+            stdout=log,
+            stderr=log,
+            cwd="/",
         )
     end = time.monotonic() + 20
     while child.poll() is None and time.monotonic() < end:
@@ -127,10 +133,9 @@ def faulty(home: Home, kind: str, counted: str, first: int, count: int) -> "subp
 @pytest.mark.slow
 @pytest.mark.parametrize("counted", ["write", "sync"])
 def test_io_error_stops_the_manager(counted: str) -> None:
-    """At the n-th operation: exit status 1, the file and what to do in the log; after a restart nothing is lost or run twice."""
+    """At the n-th operation: exit status 1, file and advice in the log; nothing is lost or run twice."""
     stopped = 0
-    n = 1
-    while True:
+    for n in FAILS[counted]:
         with a_home() as home:
             place = witness(home)
             home.config("[site.local]\ncores = 4\n")
@@ -159,10 +164,7 @@ def test_io_error_stops_the_manager(counted: str) -> None:
             found = check(place, home.rows("jobs"), home.rows("history"))
             assert not found.wrong, f"n = {n}: {found}"
             assert found.executions == found.jobs == len(batches) * 10, f"n = {n}: {found}"
-        if not hit:
-            break
-        n += 12 if n < 25 and counted == "write" else 4 if counted == "write" else 2
-    assert stopped >= 3
+    assert stopped >= len(FAILS[counted]) - 2
 
 
 def _submit_to(home: Home, child: "subprocess.Popen[bytes]", place: str) -> list[int]:
@@ -174,7 +176,11 @@ def _submit_to(home: Home, child: "subprocess.Popen[bytes]", place: str) -> list
         try:
             with Connection.connect(home.path) as connection:
                 options = Options(name=f"b{number}", cwd=str(home.work))
-                made = build(command(place, "sleep 0.0$(( ROTA_INDEX % 4 ))"), options, array=f"{number * 10 + 1}-{number * 10 + 10}")
+                made = build(
+                    command(place, "sleep 0.0$(( ROTA_INDEX % 4 ))"),
+                    options,
+                    array=f"{number * 10 + 1}-{number * 10 + 10}",
+                )
                 got.append(send(connection, made)["batch"])
         except RotaError:
             child.wait(20)
@@ -196,41 +202,45 @@ def _idle_or_dead(home: Home, child: "subprocess.Popen[bytes]") -> None:
 
 @pytest.mark.slow
 def test_no_space_at_the_nth_write() -> None:
-    """Once, or for three writes in a row: the manager lives, refuses what it cannot write, and everything accepted ends, once."""
+    """Three writes in a row: the manager lives, refuses what it cannot write, and everything accepted ends, once."""
     survived = 0
-    for n in (30, 33, 37, 42, 48, 55):
+    for n in (28, 30, 34, 40):
         with a_home() as home:
             place = witness(home)
             home.config("[site.local]\ncores = 4\n")
             child = faulty(home, "full", "write", n, 3)
             try:
                 assert child.poll() is None, home.tail()
-                acknowledged = _submit_patiently(home, place)
+                acknowledged, refusals = _submit_patiently(home, place)
                 assert home.settled(seconds=25) == {"COMPLETED": len(acknowledged) * 10}
                 assert child.poll() is None
                 found = check(place, home.rows("jobs"), home.rows("history"))
                 assert not found.wrong, f"n = {n}: {found}"
                 assert found.executions == len(acknowledged) * 10, f"n = {n}: {found}"
-                survived += "no space left" in home.tail()
+                survived += refusals > 0 or "no space left" in home.tail()
             finally:
                 child.kill()
                 child.wait()
     assert survived >= 3, "the faults did not meet the manager"
 
 
-def _submit_patiently(home: Home, place: str) -> list[int]:
+def _submit_patiently(home: Home, place: str) -> tuple[list[int], int]:
+    """Two batches of ten, asked for until they are taken; their numbers, and how often they were refused."""
     from rota.model.errors import NoSpaceError
     from rota.submission import Options, build, send
 
-    got = []
+    got, refusals = [], 0
     for number in range(2):
         options = Options(name=f"b{number}", cwd=str(home.work))
-        made = build(command(place, "sleep 0.0$(( ROTA_INDEX % 4 ))"), options, array=f"{number * 10 + 1}-{number * 10 + 10}")
+        made = build(
+            command(place, "sleep 0.0$(( ROTA_INDEX % 4 ))"), options, array=f"{number * 10 + 1}-{number * 10 + 10}"
+        )
         for _ in range(200):
             try:
                 with Connection.connect(home.path) as connection:
                     got.append(send(connection, made)["batch"])
                 break
             except NoSpaceError:
+                refusals += 1
                 time.sleep(0.1)
-    return got
+    return got, refusals

@@ -12,8 +12,8 @@ from process.support_witness import check, command
 
 __all__ = ["home"]
 
-KILLS = 25
-JOBS = 300
+KILLS = int(os.environ.get("TEST_KILLS", "25"))
+JOBS = 12 * KILLS
 
 
 def witness(home: Home) -> str:
@@ -28,22 +28,28 @@ def verdict(home: Home):
     return check(witness(home), home.rows("jobs"), home.rows("history"))
 
 
+def done(place: str) -> int:
+    """How many jobs have come to their end, by their own word."""
+    return sum("end" in path.read_text() for path in Path(place).glob("*[0-9]"))
+
+
 @pytest.mark.slow
 def test_manager_killed_during_work(home: Home) -> None:
     """25 SIGKILLs at random instants: every job runs exactly once, since no runner died."""
     rng = random.Random(20260)
     place = witness(home)
     work = command(place, "sleep $(( ROTA_INDEX % 10 == 0 ? 3 : ROTA_INDEX % 3 )).$(( ROTA_INDEX % 7 ))e-1")
-    home.config('[site.local]\ncores = 6\n')
+    home.config("[site.local]\ncores = 6\n")
     home.add("--array", f"1-{JOBS}", "--", work)
-    kills = 0
-    while kills < KILLS:
+    met = 0
+    for _ in range(KILLS):
         time.sleep(rng.choice((0.0, 0.002, 0.01, 0.05, 0.1, 0.2, 0.4)) * rng.random())
         home.kill_manager()
-        kills += 1
+        met += done(place) < JOBS
         if rng.random() < 0.3:
-            time.sleep(rng.random() * 0.5)
+            time.sleep(rng.random() * 0.3)
         home.rota("up")
+    assert met >= KILLS - 2, f"only {met} kills met work"
     counts = home.settled()
     found = verdict(home)
     assert not found.wrong, found
@@ -59,7 +65,7 @@ def test_jobs_go_on_while_the_manager_is_dead(home: Home) -> None:
     batch = home.add("--array", "1-50", "--", command(place, "sleep 3"))
     home.until(lambda: home.counts(batch).get("RUNNING") == 50, what="50 run")
     home.kill_manager()
-    home.until(lambda: sum("end" in path.read_text() for path in Path(place).glob("*[0-9]")) == 50, what="all ended without a manager")
+    home.until(lambda: done(place) == 50, what="all ended without a manager")
     assert not home.manager()
     home.rota("up")
     assert home.settled(seconds=20) == {"COMPLETED": 50}

@@ -1,4 +1,4 @@
-"""Runners are killed at any instant, alone or with their children: reruns are new attempts, orphans do not outlive them (K2)."""
+"""Runners are killed at any instant, alone or with their children: reruns are new attempts, orphans are ended (K2)."""
 
 import contextlib
 import os
@@ -8,13 +8,13 @@ import time
 
 import pytest
 
-from process.support_home import Home, alive, home, pids
+from process.support_home import Home, alive, cmdline, home, parent, pids
 from process.support_witness import check, command
 
 __all__ = ["home"]
 
-KILLS = 25
-JOBS = 150
+KILLS = int(os.environ.get("TEST_KILLS", "25"))
+JOBS = 6 * KILLS
 CONFIG = "losses = 1000\nbackoff_first = '0s'\nbackoff_jitter = '0s'\n[site.local]\ncores = 6\n"
 
 
@@ -126,10 +126,33 @@ def test_orphans_of_a_dead_runner_are_ended_before_a_second_try(home: Home) -> N
     assert "lost" in home.json("explain", "1.1")["reason"]
 
 
+def test_a_launcher_never_outlives_its_runner(home: Home) -> None:
+    """Even one that is stopped just then: it holds jobs that it would start when it goes on."""
+    place = witness(home)
+    home.config("[site.local]\ncores = 2\n")
+    home.add("--array", "1-200", "--", command(place, "sleep 0.05"))
+    pid, runner = serving(home)
+    look = lambda: [child for child in pids() if cmdline(child) == "rota-launcher\0" and parent(child) == pid]  # noqa: E731
+    try:
+        (launcher,) = home.until(look, 5)
+    except AssertionError:
+        pytest.skip("there is no launcher here (no compiler)")
+    home.until(lambda: home.counts().get("COMPLETED", 0) >= 20)
+    os.kill(launcher, signal.SIGSTOP)
+    time.sleep(0.2)
+    kill(pid)
+    home.until(lambda: not alive(launcher), 10, "the launcher is gone")
+    assert home.settled() == {"COMPLETED": 200}
+    found = check(place, home.rows("jobs"), home.rows("history"))
+    assert not found.wrong, found
+    assert not home.of_runner(runner)
+
+
 def test_pid_of_another_is_never_touched(home: Home) -> None:
     """A process that has nothing to do with the runner survives its clean-up."""
     home.config("[site.local]\ncores = 2\n")
-    bystander = os.posix_spawn("/bin/sleep", ["sleep", "600"], {"ROTA_RUNNER": "another", "ROTA_HOME": home.path}, setsid=True)
+    mark = {"ROTA_RUNNER": "another", "ROTA_HOME": home.path}
+    bystander = os.posix_spawn("/bin/sleep", ["sleep", "600"], mark, setsid=True)
     try:
         home.add("--array", "1-2", "--", "sleep 0.5")
         pid, _ = serving(home)

@@ -1,4 +1,4 @@
-"""Runner or manager are stopped for some seconds (SIGSTOP, as a laptop that sleeps): jobs go missing, come back, and run once (K4)."""
+"""Runner or manager are stopped for seconds, as in a laptop that sleeps: jobs go missing, come back, run once (K4)."""
 
 import os
 import signal

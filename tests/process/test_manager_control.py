@@ -34,13 +34,18 @@ def test_idle_manager_costs_nothing(home: Home) -> None:
     time.sleep(1)
     (runner,) = home.runners()
     for kind in ("with a runner", "without"):
-        before, of_runner, began = cpu_seconds(pid), cpu_seconds(runner) if kind == "with a runner" else 0, time.monotonic()
+        before, of_runner, began = (
+            cpu_seconds(pid),
+            cpu_seconds(runner) if kind == "with a runner" else 0,
+            time.monotonic(),
+        )
         time.sleep(10)
         spent = cpu_seconds(pid) - before
-        # The kernel counts in hundredths of a second: one of them over ten seconds is the 0.1 %.
-        assert spent <= 0.001 * (time.monotonic() - began) + 0.0101, f"{kind}: {spent:.2f} s of CPU in 10 s"
+        share = spent / (time.monotonic() - began)
+        print(f"{kind}: {share:.4%} of a core")
+        assert share <= 0.001, f"{kind}: {share:.3%} of a core"
         if kind == "with a runner":
-            assert cpu_seconds(runner) - of_runner <= 0.0201
+            assert cpu_seconds(runner) - of_runner <= 0.01
             os.kill(runner, signal.SIGTERM)
             gone(home, runner)
             time.sleep(1.5)
@@ -155,7 +160,9 @@ def test_down_kill(home: Home) -> None:
 def test_down_kill_when_jobs_ignore_term(home: Home) -> None:
     """They are killed after their grace, with everything that they started."""
     home.config("[site.local]\ncores = 2\n")
-    home.add("--grace", "1s", "--", "trap '' TERM; setsid sh -c \"trap '' TERM; sleep 600\" & while :; do sleep 0.1; done")
+    home.add(
+        "--grace", "1s", "--", "trap '' TERM; setsid sh -c \"trap '' TERM; sleep 600\" & while :; do sleep 0.1; done"
+    )
     home.until(lambda: home.counts().get("RUNNING") == 1)
     (runner,) = home.runners().values()
     home.until(lambda: len(home.of_runner(runner)) >= 3)

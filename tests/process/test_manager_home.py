@@ -230,7 +230,10 @@ def test_hostile_arguments(home: Home) -> None:
         ("history", {"sel": [], "after": "[1]", "limit": 10}),
         ("summary", {"batch": 10**30, "failures": 1, "slowest": 1}),
         ("kill", {"sel": [], "all": False, "dry_run": False, "confirm_dead": False}),
-        ("submit", {"key": "a" * 32, "batch": {"templates": [], "count": 1}, "values": None, "stage": None, "env": None}),
+        (
+            "submit",
+            {"key": "a" * 32, "batch": {"templates": [], "count": 1}, "values": None, "stage": None, "env": None},
+        ),
         ("submit", {"key": "b" * 32, "batch": {"count": -1}, "values": None, "stage": None, "env": None}),
         ("stage", {"stage": "x", "first": -5, "values": ["a"], "templates": None}),
     ]
@@ -281,8 +284,18 @@ def test_secrets_are_nowhere(home: Home) -> None:
     """The client's token is in its file and nowhere else; a job inherits three descriptors and no secret."""
     home.config('listen = "127.0.0.1:0"\n')
     secret = "hunter2-" + os.urandom(8).hex()
-    batch = home.add("--array", "1-3", "--", "ls", "/proc/self/fd", "/proc/self/environ", env={"MY_API_TOKEN": secret, "SSH_AUTH_SOCK": "/tmp/agent", "DB_PASSWORD": secret})
-    sleeper = home.add("--", "cat /proc/self/environ; sleep 300", env={"MY_API_TOKEN": secret, "SSH_AUTH_SOCK": "/tmp/agent"})
+    batch = home.add(
+        "--array",
+        "1-3",
+        "--",
+        "ls",
+        "/proc/self/fd",
+        "/proc/self/environ",
+        env={"MY_API_TOKEN": secret, "SSH_AUTH_SOCK": "/tmp/agent", "DB_PASSWORD": secret},
+    )
+    sleeper = home.add(
+        "--", "cat /proc/self/environ; sleep 300", env={"MY_API_TOKEN": secret, "SSH_AUTH_SOCK": "/tmp/agent"}
+    )
     assert home.settled(batch) == {"COMPLETED": 3}
     home.until(lambda: home.counts(sleeper).get("RUNNING"))
     token_file = Path(home.path, "tokens", "client")
@@ -302,7 +315,10 @@ def test_secrets_are_nowhere(home: Home) -> None:
             assert secret.encode() not in data, path
             assert name == "config.toml" or os.stat(path).st_mode & 0o077 == 0, path
     for number in (1, 2, 3):
-        descriptors = set(home.rota("log", f"{batch}.{number}").stdout.split()) - {"/proc/self/environ", "/proc/self/fd:"}
+        descriptors = set(home.rota("log", f"{batch}.{number}").stdout.split()) - {
+            "/proc/self/environ",
+            "/proc/self/fd:",
+        }
         assert descriptors == {"0", "1", "2", "3"}, "the job has inherited more than its streams (3 is ls's own)"
     (job,) = [pid for pid in home.of_runner(*home.runners().values()) if cmdline(pid).startswith("sleep\0")]
     for word in (token, secret, "SSH_AUTH_SOCK"):

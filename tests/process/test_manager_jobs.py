@@ -59,7 +59,9 @@ def test_values_and_parameters(home: Home) -> None:
     for batch in (shell, direct):
         assert home.rota("log", f"{batch}.1").stdout == f"{nasty}\n"
         assert home.job(f"{batch}.2")["values"] == ["plain"]
-    assert {home.rota("log", f"{grid}.{n}").stdout for n in range(1, 7)} == {f"{k}-{s} ${{s}}\n" for k in (3, 5) for s in "xyz"}
+    assert {home.rota("log", f"{grid}.{n}").stdout for n in range(1, 7)} == {
+        f"{k}-{s} ${{s}}\n" for k in (3, 5) for s in "xyz"
+    }
     assert [home.rota("log", f"{zipped}.{n}").stdout for n in (1, 2)] == ["3-x\n", "5-y\n"]
     assert not (home.work / "pwned").exists()
 
@@ -78,8 +80,8 @@ def test_dependencies(home: Home) -> None:
     home.settled()
     states = {row["id"].split(".")[0]: row["state"] for row in home.rows("jobs")}
     assert states == {
-        bad: "FAILED", good: "COMPLETED", after_good: "COMPLETED", after_bad: "OMITTED", chain: "OMITTED", anyway: "COMPLETED",
-        cleanup: "COMPLETED", never: "OMITTED",
+        bad: "FAILED", good: "COMPLETED", after_good: "COMPLETED", after_bad: "OMITTED", chain: "OMITTED",
+        anyway: "COMPLETED", cleanup: "COMPLETED", never: "OMITTED",
     }  # fmt: skip
     assert "bad" in home.json("explain", f"{after_bad}.1")["reason"]
     assert after_bad in home.json("explain", f"{chain}.1")["reason"]

@@ -89,7 +89,7 @@ def test_reports_are_repeated_after_5_s(manager):
     "garbage",
     [
         struct.pack(">I", 0),
-        struct.pack(">I", 5 << 20),
+        struct.pack(">I", (128 << 20) + 1),
         struct.pack(">I", 4) + b"nope",
         struct.pack(">I", 2) + b"[]",
         struct.pack(">I", 4) + b"\xff\xfe\xfd\xfc",

@@ -49,7 +49,8 @@ def test_cores_come_back(one: int, other: int) -> None:
 
 
 WORDS = st.one_of(
-    st.text(max_size=30), st.from_regex(r"[0-9\u0660-\u0669.:\-]{0,40}[kKmMgGtTiIbBsShHdDwW\u212a\u017f]{0,3}", fullmatch=True)
+    st.text(max_size=30),
+    st.from_regex(r"[0-9\u0660-\u0669.:\-]{0,40}[kKmMgGtTiIbBsShHdDwW\u212a\u017f]{0,3}", fullmatch=True),
 )
 
 
@@ -97,6 +98,17 @@ def test_times_in_and_lacking_agree(asked: Amounts, free: Amounts) -> None:
         assert not any(vector(asked).values())
     for what, wanted, has in asked.lacking(free):
         assert wanted > has and vector(asked)[what] == wanted and vector(free).get(what, 0) == has
+
+
+BELOW = st.builds(Amounts, st.integers(-3, 9), st.integers(-3, 9), st.integers(-3, 9), st.integers(-3, 9))
+
+
+@given(AMOUNTS, BELOW)
+def test_where_too_much_is_in_use_only_what_is_asked_for_counts(asked: Amounts, free: Amounts) -> None:
+    """A node that came back smaller may lack memory and still have cores for jobs that ask for no memory."""
+    fits = asked.times_in(free) > 0
+    assert asked.fits(free) == fits == (not asked.lacking(free))
+    assert fits == all(vector(free).get(name, 0) >= count for name, count in vector(asked).items() if count)
 
 
 @given(AMOUNTS, st.integers(0, 5))
@@ -175,7 +187,26 @@ def bash() -> Iterator[Bash]:
 VALUES = st.text(st.characters(exclude_characters="\0\1", exclude_categories=("Cs",)), max_size=30) | st.text(
     "'\"\\$`!*?[]{}()~#;&|<>=% \t\n-ab", max_size=12
 )
-NASTY = ["", "'", '"', "\\", "a\nb", "\n", " ", "$(exit 3)", "`exit 3`", "-n", "~", "!!", "*", "é", "\\'", "'\\''", "${x}", "{}"]
+NASTY = [
+    "",
+    "'",
+    '"',
+    "\\",
+    "a\nb",
+    "\n",
+    " ",
+    "$(exit 3)",
+    "`exit 3`",
+    "-n",
+    "~",
+    "!!",
+    "*",
+    "é",
+    "\\'",
+    "'\\''",
+    "${x}",
+    "{}",
+]
 
 
 @pytest.mark.parametrize(
@@ -184,8 +215,8 @@ NASTY = ["", "'", '"', "\\", "a\nb", "\n", " ", "$(exit 3)", "`exit 3`", "-n", "
         r"printf '%s\0' {}",
         r'''printf "%s\0" "{}"''',
         r"""printf '%s\0' '{}'""",
-        r'''printf '%s\0' "$(printf '%s.' {})" | sed -z 's/[.]$//' ''',
-        r'''printf '%s\0' "$(printf '%s.' "{}")" | sed -z 's/[.]$//' ''',
+        r"""printf '%s\0' "$(printf '%s.' {})" | sed -z 's/[.]$//' """,
+        r"""printf '%s\0' "$(printf '%s.' "{}")" | sed -z 's/[.]$//' """,
         r"""bash -c 'printf "%s\0" "$1"' x {}""",
         r"(printf '%s\0' {})",
         r"""x="{}"; printf '%s\0' "$x" """,
@@ -227,7 +258,9 @@ def test_plain_lines_split_as_a_shell_would(bash: Bash, rest: str) -> None:
     assert bash.run(f"/x() {{ :; }}; printf '%s\\0' {line}") == [word.encode() for word in words]
 
 
-@given(st.lists(st.text("a $;'{}", max_size=5).map(lambda word: word.replace("{}", "")), min_size=1, max_size=4), VALUES)
+@given(
+    st.lists(st.text("a $;'{}", max_size=5).map(lambda word: word.replace("{}", "")), min_size=1, max_size=4), VALUES
+)
 def test_an_argv_takes_values_as_they_are(words: list[str], value: str) -> None:
     made = CommandMaker(Template(argv=("x", *words, "{}", "={}=")), ("",), 1).command(value, 1, 1)
     assert isinstance(made, list)

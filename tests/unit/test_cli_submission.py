@@ -70,6 +70,7 @@ def test_one_word_is_a_command_line_and_several_are_executed_as_they_are():
         ({"command": "echo {index}", "params": {"index": ["1"]}}, "rota's own"),
         ({"command": None, "lines": []}, "nothing to run"),
         ({"command": None, "lines": ["ok", " "]}, "line 2: the command is empty"),
+        ({"command": None, "lines": [{"command": "x\udcff"}]}, "line 1: field 'command' is not valid UTF-8"),
         ({"command": None, "lines": [{"command": "x", "core": 1}]}, "line 1: unknown field 'core'"),
     ],
 )
@@ -150,6 +151,8 @@ def test_comments_and_blank_lines_are_skipped_and_the_rest_is_numbered_by_positi
         (b'{"command": "x", "time": "1:30"}\n', "field 'time': '1:30' can be read two ways"),
         (b'{"command": "x", "priority": 300}\n', "line 1: priority 300"),
         (b'{"command": []}\n', "field 'command'"),
+        (b'{"command": " "}\n', "field 'command'"),
+        (b'{"command": "x", "cwd": "a\\u0000"}\n', "a path contains a NUL byte"),
         (b'{"command": "a"\n', "line 1: begins with '{' but is not JSON"),
         (b'{"command": "a\\u0000"}\n', "NUL"),
         (b"{ echo a; }\n", "begins with '{' but is not JSON"),
@@ -192,6 +195,14 @@ def test_json_lines_carry_what_differs(tmp_path):
     assert made[1]["needs"] == {"cores": 2000, "memory": 1 << 30, "time_s": 3600}
     assert made[2]["retries"] == 3 and made[2]["limits"] == ["irods"]
     assert made[2]["needs"]["gpus"] == 1 and made[2]["needs"]["tags"] == ["big"]
+
+
+def test_short_lines_that_grow_by_absolute_paths_still_fit(tmp_path):
+    deep = tmp_path / ("d" * 200) / ("e" * 200)
+    deep.mkdir(parents=True)
+    text = '{"command": "x", "cwd": "a", "stdout": "o", "stderr": "e", "stdin": "i"}\n' * 20_000
+    values = sent(lines_of(tmp_path, text, cwd=str(deep)))[0]
+    assert len(values) == 20_000 and values[-1]["stdout"] == f"{deep}/a/o"
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_command(tmp_path):

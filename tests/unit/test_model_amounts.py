@@ -77,7 +77,9 @@ def test_size_suggestions_are_themselves_read() -> None:
     for bare in ("4000", "0.5"):
         with pytest.raises(UsageError) as caught:
             parse_size(bare)
-        suggested = [word.rstrip(",") for word in str(caught.value).split("write", 1)[1].split() if word.startswith(bare)]
+        suggested = [
+            word.rstrip(",") for word in str(caught.value).split("write", 1)[1].split() if word.startswith(bare)
+        ]
         assert len(suggested) >= 2
         for word in suggested:
             parse_size(word)

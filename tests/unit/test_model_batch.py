@@ -37,6 +37,7 @@ def refused(call: object, *arguments: object) -> str:
     ("needs", "says"),
     [
         (Needs(cores=-1), "cores is negative (-1)"),
+        (Needs(cores=0), "cores is 0: give at least 0.001"),
         (Needs(memory=-5), "memory is negative (-5)"),
         (Needs(disk=-5), "disk is negative"),
         (Needs(time_s=-5), "time is negative"),
@@ -67,7 +68,7 @@ def test_needs_refused(needs: Needs, says: str) -> None:
 
 def test_good_needs() -> None:
     Needs().check()
-    Needs(0, 0, 3, 0, 0, 1, 0, (("lic", 0), ("x.y-z_1", 3)), ("a.b",), "here").check()
+    Needs(1, 0, 3, 0, 0, 1, 0, (("lic", 0), ("x.y-z_1", 3)), ("a.b",), "here").check()
     Needs(cores=2000, cores_most=8000).check()
 
 
@@ -93,7 +94,10 @@ def test_needs_in_words() -> None:
         (Template(shell="a\0b"), "the command contains a NUL byte"),
         (Template(argv=("a", "\0")), "the command contains a NUL byte"),
         (Template(argv=("a", "\ud800")), "the command is not valid UTF-8"),
-        (Template(shell="x" * (MAX_COMMAND + 1)), "the command is 131,072 bytes long; the system takes at most 131,071"),
+        (
+            Template(shell="x" * (MAX_COMMAND + 1)),
+            "the command is 131,072 bytes long; the system takes at most 131,071",
+        ),
         (Template(argv=("é" * 70_000,)), "the command is 140,000 bytes long"),
         (Template(argv=("true",), limits=("a b",)), "limit 'a b': a name of letters"),
         (Template(argv=("true",), limits=("#7",)), "limit '#7'"),
@@ -153,7 +157,10 @@ def test_the_longest_command_is_taken() -> None:
         (BatchSpec(1, (TRUE,), ranges=((-1, -1, 1),)), "array -1--1:1: give FIRST-LAST"),
         (BatchSpec(1, (TRUE,), ranges=((5, 4, 1),)), "ascending"),
         (BatchSpec(1, (TRUE,), ranges=((5, 5, 0),)), "ascending"),
-        (BatchSpec(4, (TRUE,), ranges=((1, 2, 1), (2, 3, 1))), "array numbers must ascend without overlap (2 comes after 2)"),
+        (
+            BatchSpec(4, (TRUE,), ranges=((1, 2, 1), (2, 3, 1))),
+            "array numbers must ascend without overlap (2 comes after 2)",
+        ),
         (BatchSpec(3, (TRUE,), ranges=((1, 2, 1),)), "the array has 2 numbers but 3 jobs"),
         (BatchSpec(1, (TRUE,), ranges=()), "the array has 0 numbers but 1 jobs"),
         (BatchSpec(1, (TRUE,), ranges=((MAX_INDEX + 1, MAX_INDEX + 1, 1),)), "array numbers go up to"),

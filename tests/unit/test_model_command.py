@@ -8,7 +8,9 @@ from rota.model.batch import Template, Value
 from rota.model.command import CommandMaker, needs_shell, show_command, split_line
 
 
-def make(text: str, value: Value = "v", columns: tuple[str, ...] = ("",), index: int = 12, attempt: int = 2) -> list[str] | str:
+def make(
+    text: str, value: Value = "v", columns: tuple[str, ...] = ("",), index: int = 12, attempt: int = 2
+) -> list[str] | str:
     return CommandMaker(Template(shell=text), columns, 7).command(value, index, attempt)
 
 
@@ -96,10 +98,11 @@ def test_paths() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "", "   ", "cd /tmp", "exit 3", ". x", ": x", "source x", "export A=1", "time ls", "if true", "coproc cat", "pwd", "then x", "ulimit -n 5", "A=1 ls",
-        "a+=b", "_x=", "ls *", "ls ?", "ls [ab]", "ls ~", "ls ~/x", "ls > x", "ls < x", "ls 2>&1", "a | b", "a; b", "a && b", "a & b", "(a)", "{ a; }", "echo $x",
-        "echo `x`", "echo 'a b'", 'echo "x"', "echo a\\ b", "a\nb", "a\n", "echo #x", "echo !x", "echo a{1,2}", "echo é", "a\x0bb", "echo --help", "true --version",
-        "test --help x", "let x=1", "wait", "[ a = b ]",
+        "", "   ", "cd /tmp", "exit 3", ". x", ": x", "source x", "export A=1", "time ls", "if true", "coproc cat",
+        "pwd", "then x", "ulimit -n 5", "A=1 ls", "a+=b", "_x=", "ls *", "ls ?", "ls [ab]", "ls ~", "ls ~/x",
+        "ls > x", "ls < x", "ls 2>&1", "a | b", "a; b", "a && b", "a & b", "(a)", "{ a; }", "echo $x", "echo `x`",
+        "echo 'a b'", 'echo "x"', "echo a\\ b", "a\nb", "a\n", "echo #x", "echo !x", "echo a{1,2}", "echo é",
+        "a\x0bb", "echo --help", "true --version", "test --help x", "let x=1", "wait", "[ a = b ]",
     ],
 )  # fmt: skip
 def test_a_shell_is_needed(line: str) -> None:
@@ -112,7 +115,10 @@ def test_a_shell_is_needed(line: str) -> None:
     [
         ("true", ["true"]),
         ("  sleep  0.5\t", ["sleep", "0.5"]),
-        ("cmd --opt=a,b -x +y @f %d a:b/c.d_e-f X=1", ["cmd", "--opt=a,b", "-x", "+y", "@f", "%d", "a:b/c.d_e-f", "X=1"]),
+        (
+            "cmd --opt=a,b -x +y @f %d a:b/c.d_e-f X=1",
+            ["cmd", "--opt=a,b", "-x", "+y", "@f", "%d", "a:b/c.d_e-f", "X=1"],
+        ),
         ("a.b=c", ["a.b=c"]),
         ("grep --help", ["grep", "--help"]),
         ("cdo x", ["cdo", "x"]),
@@ -124,7 +130,17 @@ def test_no_shell_is_needed(line: str, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["echo a  b\tc", "printf %s,%d a 3", "test a = b", "true", "false", "echo -n x", "expr 3 + 4", "no-such-command-here x"]
+    "line",
+    [
+        "echo a  b\tc",
+        "printf %s,%d a 3",
+        "test a = b",
+        "true",
+        "false",
+        "echo -n x",
+        "expr 3 + 4",
+        "no-such-command-here x",
+    ],
 )
 def test_plain_lines_do_the_same_without_a_shell(line: str) -> None:
     words = split_line(line)

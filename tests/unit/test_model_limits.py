@@ -19,8 +19,22 @@ def test_forms() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "a b", "x:-1", "x:1/fortnight", "x:0/min", "time", "25:00:00<time", "time<17:60:00", "12:00:00<time<12:00:00", "9x:3", "x:1.5",
-        "2026-13-01 00:00:00<datetime", "2026-12-31 00:00:00<datetime<2026-01-01 00:00:00", "datetime<17:00:00", "time<2026-12-24 12:00:00", "x:",
+        "",
+        "a b",
+        "x:-1",
+        "x:1/fortnight",
+        "x:0/min",
+        "time",
+        "25:00:00<time",
+        "time<17:60:00",
+        "12:00:00<time<12:00:00",
+        "9x:3",
+        "x:1.5",
+        "2026-13-01 00:00:00<datetime",
+        "2026-12-31 00:00:00<datetime<2026-01-01 00:00:00",
+        "datetime<17:00:00",
+        "time<2026-12-24 12:00:00",
+        "x:",
     ],
 )
 def test_refusals_name_the_limit(text: str) -> None:

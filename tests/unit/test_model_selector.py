@@ -47,10 +47,11 @@ def test_groups_of_states() -> None:
 
 
 @pytest.mark.parametrize(
-    "word", ["", "x", "7.", "7.1-", "7-8", "7.1-2-3", ".1", "-7", "7.-1", "@", "٧", "7 8", "7.1\n", "1" * 19, "7.x", "*"]
+    "word",
+    ["", "x", "7.", "7.1-", "7-8", "7.1-2-3", ".1", "-7", "7.-1", "@", "٧", "7 8", "7.1\n", "1" * 19, "7.x", "*"],
 )
 def test_words_refused(word: str) -> None:
-    with pytest.raises(UsageError, match="selects nothing: write a batch 7, a job 7.12, a range 7.1-99, a name @align"):
+    with pytest.raises(UsageError, match=r"selects nothing: write a batch 7, a job 7\.12, a range"):
         parse_selector([word])
 
 

@@ -51,7 +51,8 @@ def test_equal_values_weigh_as_often_as_they_were_seen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("peak", "current", "expected"), [(500, 0, 1500), (3000, 0, 6000), (8192, 0, 16400), (9000, 0, 11700), (2000, 10000, 10000)]
+    ("peak", "current", "expected"),
+    [(500, 0, 1500), (3000, 0, 6000), (8192, 0, 16400), (9000, 0, 11700), (2000, 10000, 10000)],
 )
 def test_memory_escalation_vectors(peak: int, current: int, expected: int) -> None:
     assert escalate_memory(peak * MIB, current * MIB) == expected * MIB

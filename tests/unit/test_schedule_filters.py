@@ -179,11 +179,17 @@ def test_scorers() -> None:
     ("policy", "says"),
     [
         (Policy(order="x"), "policy: no order 'x'; there are priority"),
-        (Policy(filters=("room", "x")), "policy: no filter 'x'; there are fits, limits, room, site, status, tags, until"),
+        (
+            Policy(filters=("room", "x")),
+            "policy: no filter 'x'; there are fits, limits, room, site, status, tags, until",
+        ),
         (Policy(relax=("x",)), "policy: no filter 'x'"),
         (Policy(scorers={"x": 1}), "policy: no scorer 'x'; there are pack, spread"),
         (Policy(pick="x"), "policy: no pick 'x'; there are best"),
-        (Policy(filters=("room",), relax=("tags",)), "policy: relax names 'tags', which is not (or no longer) one of its filters"),
+        (
+            Policy(filters=("room",), relax=("tags",)),
+            "policy: relax names 'tags', which is not (or no longer) one of its filters",
+        ),
         (Policy(relax=("tags", "tags")), "policy: relax names 'tags'"),
     ],
 )

@@ -20,15 +20,18 @@ class World:
         self.places = []
         self.limits: dict[str, Limit] = {}
         self.memo: Memo = {}
+        self.wall = 1000.0
         for number, count in enumerate(cores, 1):
             node = Location(f"n{number}", Kind.NODE, "root", Amounts(count * 1000, 100), True, tags, None, "root")
             self.ledger.add(node)
             self.places.append(Place(node, f"r{number}", "SERVING", count))
 
-    def run(self, wants: Iterable[Want], policy: Policy = DEFAULT, mode: str = "serving") -> tuple[list[str], dict[int, Parked]]:
+    def run(
+        self, wants: Iterable[Want], policy: Policy = DEFAULT, mode: str = "serving"
+    ) -> tuple[list[str], dict[int, Parked]]:
         """What was placed, in words, and what was parked."""
         placed, parked = [], {}
-        view = View(1000.0, 0.0, mode, self.places, self.ledger, self.limits)
+        view = View(self.wall, 0.0, mode, self.places, self.ledger, self.limits)
         for item in place(view, list(wants), policy, self.memo):
             if isinstance(item, Parked):
                 parked[item.want.shape_id] = item
@@ -54,7 +57,13 @@ def reasons(parked: Parked) -> list[str]:
 
 def test_priority_then_first_come_then_number() -> None:
     placed, _ = World(100).run(
-        [want(4, 1, first=2), want(3, 1, priority=5, first=9), want(2, 1, first=1), want(1, 1, first=2), want(0, 1, priority=7, first=9)]
+        [
+            want(4, 1, first=2),
+            want(3, 1, priority=5, first=9),
+            want(2, 1, first=1),
+            want(1, 1, first=2),
+            want(0, 1, priority=7, first=9),
+        ]
     )
     assert [text.split("×")[1][0] for text in placed] == ["0", "3", "2", "1", "4"]
 
@@ -219,3 +228,53 @@ def test_a_filter_is_asked_again_only_where_something_changed() -> None:
     _, parked = world.run([want(1, 5, Needs(500))])
     assert [id(no) == old for no, old in zip(world.memo[1, 0].answers, first, strict=True)] == [True, False, True]
     assert reasons(parked[1])[1] == "n2 room/busy: asks for 0.5 cores, 0.2 cores free now"
+
+
+def test_a_limit_that_changed_is_seen() -> None:
+    world = World(4)
+    world.limits = {"a": Limit(0, 0)}
+    _, parked = world.run([want(0, 1, None, 0, 1, "a")])
+    assert reasons(parked[0]) == ["n1 limits/limit: limit a is full: 0 of 0 in use"]
+    world.limits = {"a": Limit(1, 0)}
+    assert world.run([want(0, 2, None, 0, 1, "a")])[0] == ["1×0:1000@n1"]
+
+
+def test_time_that_ran_out_is_seen() -> None:
+    world = World()
+    node = Location("n1", Kind.NODE, "root", Amounts(4000, 100), True, (), 1100.0, "root")
+    world.ledger.add(node)
+    world.places = [Place(node, "r1", "SERVING", 1)]
+    asks = Needs(1000, time_s=60)
+    assert world.run([want(0, 1, asks)])[0] == ["1×0:1000@n1"]
+    world.wall = 1041.0
+    placed, parked = world.run([want(0, 1, asks)])
+    assert placed == [] and reasons(parked[0]) == ["n1 until/too-short: asks for 1m, its allocation ends in 59s"]
+    world.wall = 1042.0
+    _, parked = world.run([want(0, 1, asks)])
+    assert reasons(parked[0]) == ["n1 until/too-short: asks for 1m, its allocation ends in 58s"]
+
+
+def test_scores_follow_what_the_pass_itself_places() -> None:
+    world = World(4, 4)
+    placed, _ = world.run([want(0, 1), want(1, 1, Needs(2000), first=2)], Policy(scorers={"spread": 1.0}))
+    assert placed == ["1×0:1000@n1", "1×1:2000@n2"]
+
+
+def test_a_parent_that_got_or_lost_a_capacity_is_seen() -> None:
+    world = World(4, 4)
+    assert world.run([want(0, 1)])[0] == ["1×0:1000@n1"]
+    world.ledger.add(Location("root", Kind.SITE, None, Amounts(1000, 100), True, (), None, "root"))
+    placed, parked = world.run([want(0, 1)])
+    assert placed == [] and len(parked[0].verdicts) == 2
+    world.ledger.add(Location("root", Kind.SITE, None, None, True, (), None, "root"))
+    assert world.run([want(0, 1)])[0] == ["1×0:1000@n1"]
+
+
+def test_a_node_that_shrank_in_one_thing_still_gives_the_others() -> None:
+    world = World(4)
+    world.run([want(0, 1, Needs(1000, memory=80))])
+    world.ledger.add(Location("n1", Kind.NODE, "root", Amounts(4000, 50), True, (), None, "root"))
+    world.places = [Place(world.ledger.locations["n1"], "r1", "SERVING", 99)]
+    placed, parked = world.run([want(1, 1), want(2, 1, Needs(1000, memory=10), first=2)])
+    assert placed == ["1×1:1000@n1"]
+    assert reasons(parked[2]) == ["n1 room/busy: asks for 10B memory, 0 memory free now"]

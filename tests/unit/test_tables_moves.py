@@ -278,7 +278,8 @@ def test_diagrams_have_every_move() -> None:
         assert text.startswith("stateDiagram-v2\n")
         for (verb, old), new in flat(table).items():
             assert any(
-                line.strip().startswith(f"{old or '[*]'} --> {new}:") and verb in line.split(":")[1].replace(",", " ").split()
+                line.strip().startswith(f"{old or '[*]'} --> {new}:")
+                and verb in line.split(":")[1].replace(",", " ").split()
                 for line in text.splitlines()
             )
 
@@ -288,5 +289,7 @@ def test_the_architecture_document_has_the_present_diagrams() -> None:
     text = document.read_text()
     assert "<!-- tables -->" in text and "<!-- /tables -->" in text
     shown = text.split("<!-- tables -->", 1)[1].split("<!-- /tables -->", 1)[0]
-    printed = subprocess.run([sys.executable, "-m", "rota.core.tables"], capture_output=True, text=True, check=True).stdout
+    printed = subprocess.run(
+        [sys.executable, "-m", "rota.core.tables"], capture_output=True, text=True, check=True
+    ).stdout
     assert shown.strip() == printed.strip(), "run: python -m rota.core.tables, and put it between the markers"

@@ -30,7 +30,7 @@ _SAID = {
 def configure(parser: "Parser", command: str) -> None:
     """The options of one of them."""
     if command == "up":
-        parser.add_argument("--once", action="store_true", help="do what is due, then end (for cron)")
+        parser.add_argument("--once", action="store_true", help="do what is due, then end: returns when that is done (for cron)")
         parser.add_argument("--foreground", action="store_true", help="stay here, until Ctrl-C or rota down")
     if command == "down":
         parser.add_argument("--kill", action="store_true", help="end running jobs too")
@@ -82,7 +82,7 @@ def up(args: "argparse.Namespace") -> int:
     except NoManagerError:
         pass
     extra = ["--once"] if args.once else []
-    if args.foreground:
+    if args.foreground or args.once:
         return foreground(args, extra)
     from rota.manager.daemon import start
 
@@ -125,6 +125,7 @@ def down(args: "argparse.Namespace") -> int:
         print(f"rota: the manager (pid {pid}) has not ended after {STOP_S:g} s", file=sys.stderr)
     else:
         running = answer.get("running") or 0
-        what = "were ended" if args.kill else "go on; the next manager will hear of them"
-        print("the manager has stopped" + (f"; {jobs_word(running)} that ran {what}" if running else ""))
+        was = "was" if running == 1 else "were"
+        then = f"and {was} ended" if args.kill else "and will go on without it"
+        print("the manager has stopped" + (f" ({jobs_word(running)} {was} running, {then})" if running else ""))
     return 0 if gone else 5

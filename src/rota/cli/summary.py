@@ -61,7 +61,7 @@ def head(batch: int, answer: Mapping[str, Any], counts: Mapping[str, int], elaps
     if paint:
         words = tint("COMPLETED" if all_well(counts) else "FAILED", words)
     name = f" ({clean(answer['name'])})" if answer.get("name") else ""
-    done = sum(counts.values())
+    done = counts.get("COMPLETED", 0) + counts.get("FAILED", 0)
     rate = f", {done / elapsed_s:,.1f} jobs/s" if done > 1 and elapsed_s > 0 else ""
     cpu = f", {seconds(answer['cpu_s'])} of CPU" if answer.get("cpu_s") else ""
     return f"batch {batch}{name}: {words} in {seconds(elapsed_s)}{rate}{cpu}"

@@ -32,7 +32,11 @@ def allocation_seen(state: State, stimulus: AllocationSeen) -> Decision:
     decision = Decision()
     allocation = state.allocations.get(stimulus.id)
     if allocation is None:
-        decision.events.append(ev.Noted(stimulus.id, "unknown allocation", f"a driver reports {stimulus.verb}: {stimulus.reason or 'no reason'}"))
+        decision.events.append(
+            ev.Noted(
+                stimulus.id, "unknown allocation", f"a driver reports {stimulus.verb}: {stimulus.reason or 'no reason'}"
+            )
+        )
         return decision
     if stimulus.verb == "unsure":
         return _unsure(decision, allocation.id, allocation.unsure + 1, allocation.state, stimulus.reason)
@@ -40,7 +44,12 @@ def allocation_seen(state: State, stimulus: AllocationSeen) -> Decision:
     if new is None:
         if allocation.state.endswith("ED") and stimulus.verb in ("run", "pend"):
             decision.events.append(
-                ev.Noted(allocation.id, "contradiction", f"is {allocation.state}, and its driver says {stimulus.verb} ({stimulus.reason or ''}): it is ended again")
+                ev.Noted(
+                    allocation.id,
+                    "contradiction",
+                    f"is {allocation.state}, and its driver says {stimulus.verb} "
+                    f"({stimulus.reason or ''}): it is ended again",
+                )
             )
             decision.effects.append(Allocate("terminate", allocation.id, allocation.site, allocation.tag))
         return decision
@@ -62,7 +71,11 @@ def _unsure(decision: Decision, allocation_id: str, count: int, state: str, reas
     if not state.endswith("ING"):
         return decision
     if count >= UNSURE_MOST and move(ALLOCATION, state, "kill"):
-        decision.events.append(ev.AllocationMoved(allocation_id, "kill", None, f"nothing certain was heard of it {count} times: {reason or ''}"))
+        decision.events.append(
+            ev.AllocationMoved(
+                allocation_id, "kill", None, f"nothing certain was heard of it {count} times: {reason or ''}"
+            )
+        )
     elif move(ALLOCATION, state, "retry"):
         decision.events.append(ev.AllocationMoved(allocation_id, "retry", None, reason, count))
     return decision

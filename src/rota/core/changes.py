@@ -1,4 +1,7 @@
-"""What clients ask of jobs: kill, hold, release, retry, remove. Each says what it did, and what it left alone and why."""
+"""What clients ask of jobs: kill, hold, release, retry, remove.
+
+Each says what it did, and what it left alone and why.
+"""
 
 from rota.core.decision import Decision
 from rota.core.dependencies import spans_of, watching
@@ -71,11 +74,14 @@ class _Plan:
 
     def skip(self, reason: str, *states: int, but: int = 0) -> None:
         """Say what is left alone: all in these states, but so many that were not."""
-        count = sum(
-            high - low
-            for _, spans in by_state(self.state, self.stimulus.selector, states)
-            for low, high in zip(spans[::2], spans[1::2], strict=True)
-        ) - but
+        count = (
+            sum(
+                high - low
+                for _, spans in by_state(self.state, self.stimulus.selector, states)
+                for low, high in zip(spans[::2], spans[1::2], strict=True)
+            )
+            - but
+        )
         if count > 0:
             self.skipped.append({"reason": reason, "jobs": count})
 
@@ -108,7 +114,16 @@ def _confirm_dead(plan: _Plan) -> None:
         events, results = lost(plan.state, runner_id, jobs, f"confirmed dead by {plan.stimulus.by}", plan.stimulus.at)
         plan.events.extend(events)
         plan.results.extend(results)
-    plan.skip("is not MISSING: only what rota has lost sight of can be confirmed dead", *_QUEUED, STARTING, RUNNING, COMPLETED, FAILED, ABORTED, OMITTED)
+    plan.skip(
+        "is not MISSING: only what rota has lost sight of can be confirmed dead",
+        *_QUEUED,
+        STARTING,
+        RUNNING,
+        COMPLETED,
+        FAILED,
+        ABORTED,
+        OMITTED,
+    )
 
 
 def _hold(state: State, stimulus: ChangeJobs) -> _Plan:
@@ -131,9 +146,16 @@ def _release(state: State, stimulus: ChangeJobs) -> _Plan:
     plan.move("release", HOLDING)
     unwanted: set[tuple[int, int]] = set()
     for batch, spans in by_state(state, stimulus.selector, (*_ACTIVE, KILLING)):
-        called_back = [
-            pos for low, high in zip(spans[::2], spans[1::2], strict=True) for pos in range(low, high) if pos in batch.hold_wanted
-        ] if batch.hold_wanted else []
+        called_back = (
+            [
+                pos
+                for low, high in zip(spans[::2], spans[1::2], strict=True)
+                for pos in range(low, high)
+                if pos in batch.hold_wanted
+            ]
+            if batch.hold_wanted
+            else []
+        )
         if called_back:
             plan.count(batch, flat := [edge for pos in called_back for edge in (pos, pos + 1)])
             plan.events.append(ev.HoldWanted(batch.id, flat, wanted=False))
@@ -197,7 +219,8 @@ def _remove(state: State, stimulus: ChangeJobs) -> _Plan:
         blocked = _dependents(state, batch, chosen)
         if blocked:
             raise RefusedError(
-                f"batch {blocked[0]} depends on batch {batch.id} and has not run: remove it too (rota remove {batch.id} {blocked[0]}), or let it run first"
+                f"batch {blocked[0]} depends on batch {batch.id} and has not run: "
+                f"remove it too (rota remove {batch.id} {blocked[0]}), or let it run first"
             )
         plan.count(batch, spans)
         plan.events.append(ev.Removed(batch.id, spans))
@@ -213,5 +236,3 @@ def _dependents(state: State, batch: BatchState, chosen: set[int]) -> list[int]:
 
 
 _CHANGES = {"kill": _kill, "hold": _hold, "release": _release, "retry": _retry, "remove": _remove}
-
-

@@ -57,7 +57,10 @@ def tick(state: State, stimulus: Tick, last: At | None) -> Decision:
 
 
 def _set_timers(state: State, wall: float) -> None:
-    """The wall clock may have been set back: what had come due may have to wait again, and no back-off may last longer than one can."""
+    """The wall clock may have been set back.
+
+    What had come due may have to wait again, and no back-off may last longer than one can.
+    """
     last = wall + longest_backoff(state)
     state.timers = []
     for batch in state.batches.values():
@@ -84,7 +87,9 @@ def _watch(state: State, decision: Decision, runner: RunnerState, at: At) -> Non
         for number, pos in runner.jobs:
             if state.batches[number].states[pos] in (STARTING, RUNNING):
                 by_batch.setdefault(number, []).extend((pos, pos + 1))
-        decision.events.extend(ev.Moved(number, "lapse", spans, "its runner is silent") for number, spans in by_batch.items())
+        decision.events.extend(
+            ev.Moved(number, "lapse", spans, "its runner is silent") for number, spans in by_batch.items()
+        )
         _ask_driver(state, decision, runner)
     elif runner.state == "MISSING":
         if silence > state.settings.rerun_s:
@@ -110,6 +115,12 @@ def _give_up_rerunnable(state: State, decision: Decision, runner: RunnerState, s
         if batch.states[pos] == MISSING and batch.spec.templates[batch.template_of(pos)].rerunnable:
             jobs.append((number, pos))
             decision.reconsider.add(number)
-    events, results = lost(state, runner.id, jobs, f"rerunnable, and its runner was silent for {silence:.0f} s: the first copy may still run", at)
+    events, results = lost(
+        state,
+        runner.id,
+        jobs,
+        f"rerunnable, and its runner was silent for {silence:.0f} s: the first copy may still run",
+        at,
+    )
     decision.events.extend(events)
     decision.results.extend(results)

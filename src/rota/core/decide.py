@@ -28,7 +28,8 @@ __all__ = ["decide"]
 
 def decide(state: State, stimulus: Stimulus) -> Decision:
     """The decision on any stimulus but Tick (which also needs the time of the last one)."""
-    return _DECIDE[type(stimulus)](state, stimulus)  # type: ignore[operator]
+    made: Decision = _DECIDE[type(stimulus)](state, stimulus)  # type: ignore[operator]
+    return made
 
 
 def _submit(state: State, stimulus: Submit) -> Decision:
@@ -50,7 +51,9 @@ def _submit(state: State, stimulus: Submit) -> Decision:
         decision.events.append(_limit(name, count))
     number = state.next_batch
     decision.events.append(
-        ev.Submitted(number, spec, stimulus.key, stimulus.at.wall, stimulus.stage, stimulus.env, stimulus.runs, stimulus.by)
+        ev.Submitted(
+            number, spec, stimulus.key, stimulus.at.wall, stimulus.stage, stimulus.env, stimulus.runs, stimulus.by
+        )
     )
     decision.reconsider.add(number)
     if spec.name:

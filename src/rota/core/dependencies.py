@@ -1,6 +1,7 @@
 """Dependencies: when the jobs of a batch may run, and when they never can.
 
-Whole batches are compared by their counts, so a dependency between two batches of any size costs one comparison when one of them settles.
+Whole batches are compared by their counts, so a dependency between two batches of any size costs one comparison when
+one of them settles.
 """
 
 import re
@@ -46,7 +47,9 @@ def targets(state: State, dependency: Dependency) -> list[tuple[BatchState, int,
     selector = parse_selector([dependency.target])
     if selector.names:
         numbers = state.names.get(selector.names[0])
-        return None if numbers is None else [(state.batches[number], 0, state.batches[number].count) for number in numbers]
+        return (
+            None if numbers is None else [(state.batches[number], 0, state.batches[number].count) for number in numbers]
+        )
     out = []
     for number, first, last in selector.spans:
         batch = state.batches[number]
@@ -80,7 +83,9 @@ def standing(state: State, dependency: Dependency) -> tuple[str, str]:
         return _MET, ""
     if dependency.condition == "failure":
         return (_MET, "") if bad else (_NEVER, f"was to run if {what} failed, but all {good} jobs succeeded")
-    return (_MET, "") if not bad else (_NEVER, f"depends on {what}, of which {bad} of {good + bad} jobs did not succeed")
+    return (
+        (_MET, "") if not bad else (_NEVER, f"depends on {what}, of which {bad} of {good + bad} jobs did not succeed")
+    )
 
 
 def waiting_for(state: State, batch: BatchState, wall: float) -> str | None:
@@ -116,7 +121,10 @@ def consequences(state: State, batch: BatchState, wall: float) -> Iterator[ev.Ev
 
 
 def longest_backoff(state: State) -> float:
-    """Seconds. Who would have to wait longer than this for the next try does not: the wall clock was set back meanwhile."""
+    """Seconds. Who would have to wait longer than this for the next try does not.
+
+    The wall clock was set back meanwhile.
+    """
     return state.settings.backoff_most_s + state.settings.backoff_jitter_s
 
 

@@ -1,4 +1,7 @@
-"""Evolve: apply one event to the state. Total: every guard has been passed in `decide`, so a breach here is a bug and raises."""
+"""Evolve: apply one event to the state.
+
+Total: every guard has been passed in `decide`, so a breach here is a bug and raises.
+"""
 
 import heapq
 from typing import Any
@@ -40,7 +43,10 @@ def bind(state: State, batch: BatchState) -> None:
     own_limit = f"#{batch.id}"
     if batch.spec.at_once is not None:
         state.limits[own_limit] = Limit(batch.spec.at_once, state.limits.get(own_limit, Limit(None, 0)).used)
-    batch.shapes = [state.shape_number(_shape(template, own_limit if batch.spec.at_once is not None else None)) for template in batch.spec.templates]
+    batch.shapes = [
+        state.shape_number(_shape(template, own_limit if batch.spec.at_once is not None else None))
+        for template in batch.spec.templates
+    ]
     for dependency in batch.spec.after:
         target = dependency.target if dependency.target.startswith("@") else dependency.target.partition(".")[0]
         state.waiters.setdefault(target, set()).add(batch.id)
@@ -314,7 +320,14 @@ def _runner_moved(state: State, event: ev.RunnerMoved) -> None:
 
 def _allocation_planned(state: State, event: ev.AllocationPlanned) -> None:
     state.allocations[event.id] = Allocation(
-        event.id, event.site, event.tag, "WAITING", event.capacity, submitted=event.at, queue=event.queue, shape=event.shape
+        event.id,
+        event.site,
+        event.tag,
+        "WAITING",
+        event.capacity,
+        submitted=event.at,
+        queue=event.queue,
+        shape=event.shape,
     )
     state.next_allocation = max(state.next_allocation, int(event.id[1:]) + 1)
 
@@ -367,4 +380,3 @@ _APPLY = {
     ev.LimitSet: _limit_set,
     ev.Noted: _noted,
 }
-

@@ -38,7 +38,8 @@ def _batch(state: State, batch: BatchState) -> Iterator[str]:
     pending = [0] * len(batch.queues)
     for pos, byte in enumerate(batch.states):
         if (byte in _LIVE) != (pos in batch.live):
-            yield f"job {batch.id}.{batch.index(pos)}: {JOB_STATES[byte]} and {'a' if pos in batch.live else 'no'} live attempt"
+            article = "a" if pos in batch.live else "no"
+            yield f"job {batch.id}.{batch.index(pos)}: {JOB_STATES[byte]} and {article} live attempt"
         if byte == PENDING:
             pending[batch.template_of(pos)] += 1
     if pending != [queue.count for queue in batch.queues]:
@@ -48,7 +49,8 @@ def _batch(state: State, batch: BatchState) -> Iterator[str]:
         if runner is None or (batch.id, pos) not in runner.jobs:
             yield f"job {batch.id}.{batch.index(pos)}: its runner {live.runner} does not hold it"
         if live.attempt != batch.attempts[pos]:
-            yield f"job {batch.id}.{batch.index(pos)}: attempt {live.attempt} lives, {batch.attempts[pos]} is the newest"
+            newest = batch.attempts[pos]
+            yield f"job {batch.id}.{batch.index(pos)}: attempt {live.attempt} lives, {newest} is the newest"
 
 
 def _runners(state: State) -> Iterator[str]:

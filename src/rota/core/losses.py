@@ -1,7 +1,7 @@
 """Giving an attempt up: two witnesses have said that it is over, or the user accepted the risk.
 
-A lost attempt is not a failure of the job: it counts against its own limit. Giving up closes the attempt, so that a late success of it is shown and
-changes nothing.
+A lost attempt is not a failure of the job: it counts against its own limit. Giving up closes the attempt, so that a
+late success of it is shown and changes nothing.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,9 @@ from rota.model.job import Result
 __all__ = ["lost"]
 
 
-def lost(state: State, runner_id: str, jobs: Iterable[tuple[int, int]], why: str, at: At) -> tuple[list[ev.Event], list[Result]]:
+def lost(
+    state: State, runner_id: str, jobs: Iterable[tuple[int, int]], why: str, at: At
+) -> tuple[list[ev.Event], list[Result]]:
     """Events and results for attempts on one runner that will never be heard of again."""
     rows: list[tuple[int, int, str, float | None, int]] = []
     holds: list[tuple[int, int]] = []
@@ -34,7 +36,9 @@ def lost(state: State, runner_id: str, jobs: Iterable[tuple[int, int]], why: str
             verb, outcome = "fail", "FAILED"
         rows.append((number, pos, verb, None, 0))
         reason = "lost" if verb != "fail" else "lost-too-often"
-        results.append(Result(number, pos, attempt, outcome, None, None, reason, runner_id, runner.host, None, at.wall, note=why))
+        results.append(
+            Result(number, pos, attempt, outcome, None, None, reason, runner_id, runner.host, None, at.wall, note=why)
+        )
     if not rows:
         return [], []
     events: list[ev.Event] = [ev.Ended(runner_id, rows, "loss", why)]

@@ -55,7 +55,9 @@ def _wants(state: State) -> list[Want]:
             head = shape.head(state.batches)
             assert head is not None, f"shape {shape.id} has {shape.ready} ready jobs and no head"
             batch, template, _ = head
-            wants.append(Want(shape.id, shape.shape, shape.ready, state.batches[batch].spec.templates[template].priority, batch))
+            wants.append(
+                Want(shape.id, shape.shape, shape.ready, state.batches[batch].spec.templates[template].priority, batch)
+            )
     wants.sort(key=lambda want: (-want.priority, want.first, want.shape_id))
     return wants
 
@@ -71,7 +73,9 @@ def _places(state: State) -> list[Place]:
     return places
 
 
-def _lease(state: State, runner: RunnerState, shape: ShapeState, slot: str, slots: int, jobs: int) -> Iterator[ev.Event]:
+def _lease(
+    state: State, runner: RunnerState, shape: ShapeState, slot: str, slots: int, jobs: int
+) -> Iterator[ev.Event]:
     """Lease so many jobs and add so many slots for them."""
     while jobs > 0:
         head = shape.head(state.batches)
@@ -127,13 +131,33 @@ def _demand(state: State, wants: list[Want], at: At) -> Iterator[ev.Event]:
 def _site_verdicts(state: State, at: At) -> list[Verdict]:
     """There is no node yet: say what each site is doing about it."""
     out = []
-    live = {allocation.site: allocation for allocation in state.allocations.values() if allocation.state.endswith("ING")}
+    live = {
+        allocation.site: allocation for allocation in state.allocations.values() if allocation.state.endswith("ING")
+    }
     for site in state.sites.values():
         if site.why is not None and site.closed_until > at.mono:
-            out.append(Verdict(site.name, "site", "failing", f"{site.why}; next try in {site.closed_until - at.mono:.0f} s", False, (Wake.TIME,)))
+            out.append(
+                Verdict(
+                    site.name,
+                    "site",
+                    "failing",
+                    f"{site.why}; next try in {site.closed_until - at.mono:.0f} s",
+                    False,
+                    (Wake.TIME,),
+                )
+            )
         elif site.name in live:
             allocation = live[site.name]
-            out.append(Verdict(site.name, "site", "starting", f"allocation {allocation.id} is {allocation.state}", False, (Wake.CAPACITY,)))
+            out.append(
+                Verdict(
+                    site.name,
+                    "site",
+                    "starting",
+                    f"allocation {allocation.id} is {allocation.state}",
+                    False,
+                    (Wake.CAPACITY,),
+                )
+            )
         elif state.mode != "serving":
             out.append(Verdict(site.name, "status", state.mode, f"the manager is {state.mode}", False, (Wake.STATUS,)))
     return out

@@ -10,8 +10,9 @@ __all__ = ["ReadyQueue"]
 class ReadyQueue:
     """Ranges of positions that may be PENDING, least first.
 
-    It is an index, not the truth: an entry may be stale (held, killed, leased since), which `take` sees in the state bytes and skips. So leaving PENDING
-    costs nothing here, and a job that comes back finds its old place, because positions are the order of submission.
+    It is an index, not the truth: an entry may be stale (held, killed, leased since), which `take` sees in the
+    state bytes and skips. So leaving PENDING costs nothing here, and a job that comes back finds its old place,
+    because positions are the order of submission.
     """
 
     __slots__ = ("_spans", "count", "listed")

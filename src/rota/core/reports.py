@@ -17,7 +17,10 @@ FINAL_REASONS = frozenset(("not-found", "not-executable", "cwd", "output"))
 
 
 def greet(state: State, stimulus: Greet) -> Decision:
-    """A runner opens a session: what it does not hold never reached it and goes back; what it should not hold it is told to end."""
+    """A runner opens a session.
+
+    What it does not hold never reached it and goes back; what it should not hold it is told to end.
+    """
     decision = Decision()
     runner = state.runners.get(stimulus.runner)
     if runner is not None and stimulus.connect <= runner.connect:
@@ -32,15 +35,28 @@ def greet(state: State, stimulus: Greet) -> Decision:
     session = 1 if runner is None else runner.session + 1
     decision.events.append(
         ev.RunnerGreeted(
-            stimulus.runner, stimulus.allocation, stimulus.connect, session, stimulus.host, stimulus.pid, stimulus.capacity, stimulus.tags,
-            stimulus.until, stimulus.output, site,
+            stimulus.runner,
+            stimulus.allocation,
+            stimulus.connect,
+            session,
+            stimulus.host,
+            stimulus.pid,
+            stimulus.capacity,
+            stimulus.tags,
+            stimulus.until,
+            stimulus.output,
+            site,
         )
     )
     if allocation is not None and allocation.state in ("SUBMITTING", "PENDING"):
         decision.events.append(ev.AllocationMoved(allocation.id, "run", reason=None))
     held = set(stimulus.held)
     if runner is not None:
-        missing = [job for job in runner.jobs if (job[0], state.batches[job[0]].index(job[1]), state.batches[job[0]].live[job[1]].attempt) not in held]
+        missing = [
+            job
+            for job in runner.jobs
+            if (job[0], state.batches[job[0]].index(job[1]), state.batches[job[0]].live[job[1]].attempt) not in held
+        ]
         _give_back(state, decision, runner, missing, 0, "its lease never reached the runner")
         if runner.state == "MISSING":
             _resume(state, decision, runner, set(missing))
@@ -75,7 +91,9 @@ def _find(state: State, number: int, index: int) -> tuple[BatchState, int] | Non
     return None if pos is None else (batch, pos)
 
 
-def _give_back(state: State, decision: Decision, runner: RunnerState, jobs: list[tuple[int, int]], seq: int, why: str) -> None:
+def _give_back(
+    state: State, decision: Decision, runner: RunnerState, jobs: list[tuple[int, int]], seq: int, why: str
+) -> None:
     """Leases that were never started: back to the queue, or to where somebody wants them."""
     rows: list[tuple[int, int, str, float | None, int]] = []
     holds = []
@@ -85,7 +103,20 @@ def _give_back(state: State, decision: Decision, runner: RunnerState, jobs: list
             rows.append((number, pos, "abort", None, 0))
             attempt = batch.live[pos].attempt
             decision.results.append(
-                Result(number, pos, attempt, "ABORTED", None, None, "killed", runner.id, runner.host, None, None, note="killed before it started")
+                Result(
+                    number,
+                    pos,
+                    attempt,
+                    "ABORTED",
+                    None,
+                    None,
+                    "killed",
+                    runner.id,
+                    runner.host,
+                    None,
+                    None,
+                    note="killed before it started",
+                )
             )
             decision.reconsider.update(watching(state, batch))
             continue
@@ -194,17 +225,26 @@ def report(state: State, stimulus: Report) -> Decision:
         if found is not None:
             batch, pos = found
             live = batch.live.get(pos)
-            if live is not None and live.runner == runner.id and live.attempt == attempt and batch.states[pos] == STARTING:
+            if (
+                live is not None
+                and live.runner == runner.id
+                and live.attempt == attempt
+                and batch.states[pos] == STARTING
+            ):
                 started[number, pos] = None
     if started:
         decision.events.append(ev.Started(runner.id, list(started), stimulus.seq))
     _take_ended(state, decision, runner, stimulus)
-    over = {(row[0], row[1]) for row in stimulus.ended} if stimulus.disclaimed else set()
+    over = {(row[0], row[1], row[2]) for row in stimulus.ended} if stimulus.disclaimed else set()
     returned = []
     for number, index, attempt, _ in stimulus.disclaimed:
         found = _find(state, number, index)
-        if found is not None and (number, index) not in over and _is_live(state, runner.id, (number, index, attempt)):
-            over.add((number, index))
+        if (
+            found is not None
+            and (number, index, attempt) not in over
+            and _is_live(state, runner.id, (number, index, attempt))
+        ):
+            over.add((number, index, attempt))
             returned.append((number, found[1]))
     _give_back(state, decision, runner, returned, stimulus.seq, stimulus.disclaimed[0][3] if returned else "")
     if not any(getattr(event, "seq", 0) for event in decision.events):
@@ -214,7 +254,10 @@ def report(state: State, stimulus: Report) -> Decision:
 
 
 def _late_report(state: State, stimulus: Report) -> Decision:
-    """A report from a runner that was given up: shown, acknowledged, and of no effect. From an old session: ignored, it will be repeated in the present one."""
+    """A report from a runner that was given up: shown, acknowledged, and of no effect.
+
+    From an old session: ignored, it will be repeated in the present one.
+    """
     decision = Decision()
     runner = state.runners.get(stimulus.runner)
     if runner is None or runner.state in ("CLOSED", "EXPIRED"):
@@ -225,7 +268,10 @@ def _late_report(state: State, stimulus: Report) -> Decision:
 
 
 def _superseded(state: State, decision: Decision, runner_id: str, host: str | None, row: Ended) -> None:
-    """An end of an attempt that is not live: told again (nothing to do), or too late (recorded and shown, of no effect)."""
+    """An end of an attempt that is not live.
+
+    Told again (nothing to do), or too late (recorded and shown, of no effect).
+    """
     runner = state.runners.get(runner_id)
     if runner is not None:
         runner.given_up.pop((row.batch, row.index, row.attempt), None)
@@ -235,16 +281,38 @@ def _superseded(state: State, decision: Decision, runner_id: str, host: str | No
     job = format_job(row.batch, row.index)
     how = f"exit code {row.exit_code}" if row.exit_code is not None else f"signal {row.signal}"
     decision.events.append(
-        ev.Noted(job, "late result", f"attempt {row.attempt} ended with {how} on {host or runner_id} after it had been given up; this changes nothing")
+        ev.Noted(
+            job,
+            "late result",
+            f"attempt {row.attempt} ended with {how} on {host or runner_id} "
+            "after it had been given up; this changes nothing",
+        )
     )
     if found is not None and row.attempt <= found[0].attempts[found[1]]:
-        decision.results.append(_result(found[1], row, "SUPERSEDED", runner_id, host or "", row.reason, "came after it had been given up"))
+        decision.results.append(
+            _result(found[1], row, "SUPERSEDED", runner_id, host or "", row.reason, "came after it had been given up")
+        )
 
 
-def _result(pos: int, row: Ended, state: str, runner_id: str, host: str, reason: str | None, note: str | None) -> Result:
+def _result(
+    pos: int, row: Ended, state: str, runner_id: str, host: str, reason: str | None, note: str | None
+) -> Result:
     return Result(
-        row.batch, pos, row.attempt, state, row.exit_code, row.signal, reason, runner_id, host, row.started, row.ended, row.cpu_s, row.peak_memory,
-        row.output, note,
+        row.batch,
+        pos,
+        row.attempt,
+        state,
+        row.exit_code,
+        row.signal,
+        reason,
+        runner_id,
+        host,
+        row.started,
+        row.ended,
+        row.cpu_s,
+        row.peak_memory,
+        row.output,
+        note,
     )
 
 
@@ -260,7 +328,11 @@ def _take_ended(state: State, decision: Decision, runner: RunnerState, stimulus:
         number, index = row[0], row[1]
         if batch is None or batch.id != number:
             batch = state.batches.get(number)
-        pos = None if batch is None else (index - 1 if batch.ranges is None and 0 < index <= batch.count else batch.position(index))
+        pos = (
+            None
+            if batch is None
+            else (index - 1 if batch.ranges is None and 0 < index <= batch.count else batch.position(index))
+        )
         live = None if batch is None or pos is None else batch.live.get(pos)
         if batch is None or pos is None or live is None or live.runner != runner_id or live.attempt != row[2]:
             _superseded(state, decision, runner_id, host, row)
@@ -269,7 +341,11 @@ def _take_ended(state: State, decision: Decision, runner: RunnerState, stimulus:
             continue
         seen.add((number, pos))
         started, ended = row[6], row[7]
-        wall_ms = max(1, int((ended - started) * 1000)) if started is not None and ended is not None and ended >= started else 0
+        wall_ms = (
+            max(1, int((ended - started) * 1000))
+            if started is not None and ended is not None and ended >= started
+            else 0
+        )
         if row[3] == 0 and row[5] is None:
             rows.append((number, pos, "complete", None, wall_ms))
             outcome, reason = "COMPLETED", None
@@ -280,7 +356,23 @@ def _take_ended(state: State, decision: Decision, runner: RunnerState, stimulus:
             if verb == "requeue" and pos in batch.hold_wanted:
                 holds.append((number, pos))
         results.append(
-            Result(number, pos, row[2], outcome, row[3], row[4], reason, runner_id, host, started, ended, row[8], row[9], row[10], row[11])
+            Result(
+                number,
+                pos,
+                row[2],
+                outcome,
+                row[3],
+                row[4],
+                reason,
+                runner_id,
+                host,
+                started,
+                ended,
+                row[8],
+                row[9],
+                row[10],
+                row[11],
+            )
         )
         if outcome == "RETRIED":
             decision.reconsider.add(number)
@@ -293,7 +385,9 @@ def _take_ended(state: State, decision: Decision, runner: RunnerState, stimulus:
     decision.events.extend(ev.Moved(number, "hold", [pos, pos + 1], "held") for number, pos in holds)
 
 
-def _after_failure(state: State, batch: BatchState, pos: int, row: Ended, at: At) -> tuple[str, str, float | None, bool]:
+def _after_failure(
+    state: State, batch: BatchState, pos: int, row: Ended, at: At
+) -> tuple[str, str, float | None, bool]:
     """(verb, state of the attempt, not before, whether it counts) for an attempt that did not succeed."""
     if batch.states[pos] == KILLING:
         return ("complete", "COMPLETED", None, True) if row.exit_code == 0 else ("abort", "ABORTED", None, True)

@@ -1,7 +1,7 @@
 """The state as bytes, and back: what a checkpoint keeps so that a restart need not fold the whole log.
 
-A batch is written only when it changed: one record for what is small (chunk number -1) and one per changed stretch of jobs. What cannot be
-derived is kept; indices, queues and counts are rebuilt.
+A batch is written only when it changed: one record for what is small (chunk number -1) and one per changed stretch of
+jobs. What cannot be derived is kept; indices, queues and counts are rebuilt.
 """
 
 from array import array
@@ -81,7 +81,10 @@ _decode_batch = msgspec.msgpack.Decoder(_Batch).decode
 def take_snapshot(state: State) -> bytes:
     """The part of the state that is not in batches. Runners and allocations that are over are left behind."""
     live = {runner.allocation for runner in state.runners.values() if runner.state not in ("CLOSED", "EXPIRED")}
-    kept = sorted((a for a in state.allocations.values() if a.state.endswith("ED") and a.id not in live), key=lambda a: int(a.id[1:]))[-100:]
+    kept = sorted(
+        (a for a in state.allocations.values() if a.state.endswith("ED") and a.id not in live),
+        key=lambda a: int(a.id[1:]),
+    )[-100:]
     names = {a.id for a in kept} | {a.id for a in state.allocations.values() if a.state.endswith("ING")}
     return _encode(
         _Snapshot(
@@ -89,7 +92,11 @@ def take_snapshot(state: State) -> bytes:
             state.next_batch,
             state.next_allocation,
             [shape.shape for shape in state.shapes],
-            [_runner_record(runner) for runner in state.runners.values() if runner.state not in ("CLOSED", "EXPIRED") or runner.allocation in names],
+            [
+                _runner_record(runner)
+                for runner in state.runners.values()
+                if runner.state not in ("CLOSED", "EXPIRED") or runner.allocation in names
+            ],
             [a for a in state.allocations.values() if a.state.endswith("ING") or a.id in live or a.id in names],
             {name: limit.count for name, limit in state.limits.items() if not name.startswith("#")},
         )
@@ -98,8 +105,21 @@ def take_snapshot(state: State) -> bytes:
 
 def _runner_record(runner: RunnerState) -> _Runner:
     return _Runner(
-        runner.id, runner.state, runner.allocation, runner.connect, runner.session, runner.host, runner.pid, runner.capacity, runner.tags,
-        runner.until, runner.output, runner.site, runner.seq, runner.slots, runner.drain_wanted,
+        runner.id,
+        runner.state,
+        runner.allocation,
+        runner.connect,
+        runner.session,
+        runner.host,
+        runner.pid,
+        runner.capacity,
+        runner.tags,
+        runner.until,
+        runner.output,
+        runner.site,
+        runner.seq,
+        runner.slots,
+        runner.drain_wanted,
     )
 
 
@@ -108,8 +128,19 @@ def take_columns(state: State) -> Iterator[ColumnRow]:
     for number in sorted(state.dirty_batches):
         batch = state.batches[number]
         record = _Batch(
-            batch.spec, batch.key, batch.submitted, batch.env, _runs(batch), [(pos, live.runner, live.slot) for pos, live in batch.live.items()],
-            batch.failures, batch.losses, batch.until, batch.hold_wanted, batch.blocked, batch.omitted_why, batch.shapes,
+            batch.spec,
+            batch.key,
+            batch.submitted,
+            batch.env,
+            _runs(batch),
+            [(pos, live.runner, live.slot) for pos, live in batch.live.items()],
+            batch.failures,
+            batch.losses,
+            batch.until,
+            batch.hold_wanted,
+            batch.blocked,
+            batch.omitted_why,
+            batch.shapes,
         )
         yield number, -1, _encode(record), b""
         for chunk in sorted(batch.dirty):
@@ -128,7 +159,9 @@ def _runs(batch: BatchState) -> list[int] | None:
     return out
 
 
-def restore(settings: Settings, seed: int, snapshot: bytes | None, seq: int, columns: Iterable[ColumnRow], tail: Iterable[Entry]) -> State:
+def restore(
+    settings: Settings, seed: int, snapshot: bytes | None, seq: int, columns: Iterable[ColumnRow], tail: Iterable[Entry]
+) -> State:
     """The state as of the last entry."""
     state = State(settings, seed)
     live: list[tuple[BatchState, int, str, str]] = []
@@ -190,7 +223,19 @@ def _restore_live(state: State, kept: _Snapshot, live: list[tuple[BatchState, in
     for record in kept.runners:
         runner = state.runners[record.id] = RunnerState(record.id)
         for name in (
-            "state", "allocation", "connect", "session", "host", "pid", "capacity", "tags", "until", "output", "site", "seq", "drain_wanted",
+            "state",
+            "allocation",
+            "connect",
+            "session",
+            "host",
+            "pid",
+            "capacity",
+            "tags",
+            "until",
+            "output",
+            "site",
+            "seq",
+            "drain_wanted",
         ):
             setattr(runner, name, getattr(record, name))
         if runner.state not in ("CLOSED", "EXPIRED"):
@@ -211,8 +256,15 @@ def durable_view(state: State) -> dict[str, Any]:
         "mode": state.mode,
         "batches": {
             batch.id: (
-                bytes(batch.states), batch.attempts.tobytes(), sorted((pos, live.runner, live.slot, live.attempt) for pos, live in batch.live.items()),
-                batch.failures, batch.losses, batch.until, batch.hold_wanted, batch.counts, [queue.count for queue in batch.queues],
+                bytes(batch.states),
+                batch.attempts.tobytes(),
+                sorted((pos, live.runner, live.slot, live.attempt) for pos, live in batch.live.items()),
+                batch.failures,
+                batch.losses,
+                batch.until,
+                batch.hold_wanted,
+                batch.counts,
+                [queue.count for queue in batch.queues],
             )
             for batch in state.batches.values()
         },

@@ -1,6 +1,9 @@
-"""The state: everything the core knows. Changed only by `evolve`, from events; what is volatile (contact, clocks) is marked so.
+"""The state: everything the core knows.
 
-A batch of a million jobs is a few arrays, not a million objects; only what differs from its neighbours gets an entry in a dict.
+Changed only by `evolve`, from events; what is volatile (contact, clocks) is marked so.
+
+A batch of a million jobs is a few arrays, not a million objects; only what differs from its neighbours gets an entry
+in a dict.
 """
 
 import heapq
@@ -67,11 +70,32 @@ class BatchState:
     """One batch: columns for all its jobs, and an overlay for what differs."""
 
     __slots__ = (
-        "attempts", "blocked", "counts", "count", "dirty", "env", "failures", "hold_wanted", "id", "key", "live", "losses", "omitted_why", "queues",
-        "ranges", "shapes", "spec", "states", "submitted", "templates", "until",
+        "attempts",
+        "blocked",
+        "count",
+        "counts",
+        "dirty",
+        "env",
+        "failures",
+        "hold_wanted",
+        "id",
+        "key",
+        "live",
+        "losses",
+        "omitted_why",
+        "queues",
+        "ranges",
+        "shapes",
+        "spec",
+        "states",
+        "submitted",
+        "templates",
+        "until",
     )
 
-    def __init__(self, batch: int, spec: BatchSpec, key: str, submitted: float, env: str | None, runs: list[int] | None) -> None:
+    def __init__(
+        self, batch: int, spec: BatchSpec, key: str, submitted: float, env: str | None, runs: list[int] | None
+    ) -> None:
         self.id = batch
         self.spec = spec
         self.key = key
@@ -171,8 +195,32 @@ class RunnerState:
     """A runner: durable part first, volatile part after."""
 
     __slots__ = (
-        "allocation", "capacity", "clock", "connect", "connected", "contact", "drain_wanted", "given_up", "got", "held", "host", "id", "idle_since", "jobs", "lease_n",
-        "location", "output", "pid", "seq", "session", "site", "slots", "state", "tags", "unacked", "until",
+        "allocation",
+        "capacity",
+        "clock",
+        "connect",
+        "connected",
+        "contact",
+        "drain_wanted",
+        "given_up",
+        "got",
+        "held",
+        "host",
+        "id",
+        "idle_since",
+        "jobs",
+        "lease_n",
+        "location",
+        "output",
+        "pid",
+        "seq",
+        "session",
+        "site",
+        "slots",
+        "state",
+        "tags",
+        "unacked",
+        "until",
     )
 
     def __init__(self, runner: str) -> None:
@@ -205,7 +253,10 @@ class RunnerState:
         self.lease_n = 0
         self.got = 0
         self.given_up: dict[tuple[int, int, int], None] = {}
-        """(batch, index, attempt) that were given up in this session: should it be back and hold them, it is to end them."""
+        """(batch, index, attempt) that were given up in this session.
+
+        Should it be back and hold them, it is to end them.
+        """
         self.unacked: dict[int, tuple[float, list[tuple[int, int, int, str]], dict[str, int]]] = {}
         """Lease messages that the runner has not confirmed: number → (sent, jobs, slots)."""
 
@@ -280,7 +331,8 @@ class State:
             if allocation.state.endswith("ING"):
                 live[allocation.site] = live.get(allocation.site, 0) + 1
         return [
-            SiteView(site.name, site.node, site.tags, live.get(site.name, 0), site.most, site.closed_until) for site in self.sites.values()
+            SiteView(site.name, site.node, site.tags, live.get(site.name, 0), site.most, site.closed_until)
+            for site in self.sites.values()
         ]
 
     def ensure_site_location(self, site: str) -> None:

@@ -1,4 +1,7 @@
-"""The core: step by step from stimuli to events and effects. Pure: no clock, no file, no socket, no chance but its own."""
+"""The core: step by step from stimuli to events and effects.
+
+Pure: no clock, no file, no socket, no chance but its own.
+"""
 
 from typing import Any
 
@@ -23,7 +26,10 @@ __all__ = ["Core", "Step"]
 
 
 class Step(Struct):
-    """What one stimulus led to. The shell makes `events` and `results` durable, then performs `effects` and gives `reply`."""
+    """What one stimulus led to.
+
+    The shell makes `events` and `results` durable, then performs `effects` and gives `reply`.
+    """
 
     events: list[Event] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)

@@ -97,7 +97,7 @@ class Ended(NamedTuple):
     """One row of a runner's report."""
 
     batch: int
-    index: int
+    index: int  # type: ignore[assignment]  # a tuple has a method of that name, which nobody wants here
     attempt: int
     exit_code: int | None
     signal: int | None

@@ -1,8 +1,9 @@
 """The three tables: every legal move of a job, an allocation and a runner. The table is the truth.
 
-States that live end in -ING, states that are settled end in -ED, moves are verbs. A (state, verb) pair that is not here is a bug when we make
-it, and is refused and recorded when the outside world reports it. The diagrams in `docs/architecture.md` and the checks in the tests are made
-from these literals: `python -m rota.core.tables` prints the diagrams.
+States that live end in -ING, states that are settled end in -ED, moves are verbs. A (state, verb) pair that is not
+here is a bug when we make it, and is refused and recorded when the outside world reports it. The diagrams in
+`docs/architecture.md` and the checks in the tests are made from these literals: `python -m rota.core.tables` prints
+the diagrams.
 """
 
 from collections.abc import Mapping
@@ -40,7 +41,13 @@ ALLOCATION: Table = {
     "run": {"SUBMITTING": "RUNNING", "PENDING": "RUNNING"},
     "kill": {"WAITING": "ABORTED", "SUBMITTING": "KILLING", "PENDING": "KILLING", "RUNNING": "KILLING"},
     "complete": {"SUBMITTING": "COMPLETED", "PENDING": "COMPLETED", "RUNNING": "COMPLETED", "KILLING": "COMPLETED"},
-    "fail": {"WAITING": "FAILED", "SUBMITTING": "FAILED", "PENDING": "FAILED", "RUNNING": "FAILED", "KILLING": "ABORTED"},
+    "fail": {
+        "WAITING": "FAILED",
+        "SUBMITTING": "FAILED",
+        "PENDING": "FAILED",
+        "RUNNING": "FAILED",
+        "KILLING": "ABORTED",
+    },
     "abort": {
         "WAITING": "ABORTED",
         "SUBMITTING": "ABORTED",
@@ -81,11 +88,14 @@ SETTLED = COMPLETED
 """States with this number or more are settled."""
 
 JOB_MOVES: dict[str, dict[int, int]] = {
-    verb: {JOB_STATES.index(old): JOB_STATES.index(new) for old, new in moves.items() if old} for verb, moves in JOB.items()
+    verb: {JOB_STATES.index(old): JOB_STATES.index(new) for old, new in moves.items() if old}
+    for verb, moves in JOB.items()
 }
 """The job table on state bytes."""
 
-JOB_MOVES["remove"] = {state: REMOVED for state in range(12) if state not in (STARTING, RUNNING, MISSING, KILLING, REMOVED)}
+JOB_MOVES["remove"] = {
+    state: REMOVED for state in range(12) if state not in (STARTING, RUNNING, MISSING, KILLING, REMOVED)
+}
 
 
 def move(table: Table, state: str, verb: str) -> str | None:

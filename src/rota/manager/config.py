@@ -96,8 +96,19 @@ def load_config(home: str) -> Config:
             config.seconds(name)
         for site in config.site.values():
             _ = site.cores, site.memory, site.linger_s
+        for name, site in config.site.items():
+            if site.mode == "direct" and site.driver == "local":
+                raise UsageError(f"[site.{name}] mode 'direct' is for batch systems; the driver local has runners")
     except (msgspec.ValidationError, UsageError) as error:
-        raise UsageError(f"{path}: {error}") from None
+        raise UsageError(f"{path}: {_plainer(str(error))}") from None
     if not config.site:
         config.site["local"] = SiteConfig()
     return config
+
+
+def _plainer(text: str) -> str:
+    """msgspec names an unknown key; say also which there are."""
+    if "unknown field" not in text:
+        return text
+    kind = SiteConfig if "$.site" in text else Config
+    return f"{text}; the keys are: {', '.join(sorted(kind.__struct_encode_fields__))}"

@@ -53,6 +53,8 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     stderr: str | None = None
     modules: tuple[str, ...] = ()
     setup: str | None = None
+    umask: int | None = None
+    """The submitter's; None: 022."""
     enforce: tuple[str, ...] = ("time",)
     """Which needs end a job that exceeds them: `time`, `memory`."""
     grace_s: int = 10

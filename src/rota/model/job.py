@@ -32,7 +32,10 @@ class Result(Struct, array_like=True):
     """Position in the batch, from 0 (the index that people see is the batch's to give)."""
     attempt: int
     state: str
-    """What the attempt became: COMPLETED, FAILED, ABORTED, RETRIED (requeued), LOST (given up) or SUPERSEDED (too late to count)."""
+    """What the attempt became.
+
+    COMPLETED, FAILED, ABORTED, RETRIED (requeued), LOST (given up) or SUPERSEDED (too late to count).
+    """
     exit_code: int | None = None
     signal: int | None = None
     reason: str | None = None

@@ -1,7 +1,8 @@
 """Limits by name: how many at once, how many per time, or at which times.
 
-`irods:10` at most ten at once; `mail:100/min` at most a hundred started per minute; `09:00:00<time<17:00:00` only in that window (one that crosses
-midnight means what it says); `datetime<2026-12-24 12:00:00` only before that moment. A plain name refers to whatever is set for it.
+`irods:10` at most ten at once; `mail:100/min` at most a hundred started per minute; `09:00:00<time<17:00:00` only in
+that window (one that crosses midnight means what it says); `datetime<2026-12-24 12:00:00` only before that moment. A
+plain name refers to whatever is set for it.
 """
 
 import re
@@ -17,8 +18,15 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _COUNT = re.compile(r"(?P<name>[^:/<>\s]+):(?P<count>-?[0-9]+)(?:/(?P<per>[A-Za-z0-9]+))?")
 _CLOCK = r"[0-9]{2}:[0-9]{2}:[0-9]{2}"
 _DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}"
-_WINDOW = re.compile(rf"(?:(?P<low>{_CLOCK}|{_DATE})\s*<\s*)?(?P<kind>time|datetime)(?:\s*<\s*(?P<high>{_CLOCK}|{_DATE}))?")
-_PERIODS = {"s": 1, "sec": 1, "second": 1, "m": 60, "min": 60, "minute": 60, "h": 3600, "hour": 3600, "d": 86_400, "day": 86_400}
+_WINDOW = re.compile(
+    rf"(?:(?P<low>{_CLOCK}|{_DATE})\s*<\s*)?(?P<kind>time|datetime)(?:\s*<\s*(?P<high>{_CLOCK}|{_DATE}))?"
+)
+_PERIODS = {
+    **dict.fromkeys(("s", "sec", "second"), 1),
+    **dict.fromkeys(("m", "min", "minute"), 60),
+    **dict.fromkeys(("h", "hour"), 3600),
+    **dict.fromkeys(("d", "day"), 86_400),
+}
 _MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
@@ -31,7 +39,7 @@ class LimitRule(Struct, frozen=True):
 
 
 class Window(Struct, frozen=True):
-    """Times at which jobs may start. Its text is its name. Bounds are seconds of the day, or comparable texts of local time."""
+    """Times at which jobs may start. Its text is its name; its bounds are comparable texts of local time."""
 
     name: str
     kind: Literal["time", "datetime"]
@@ -68,14 +76,17 @@ def parse_limit(text: str) -> LimitRule | Window:
     if NAME.fullmatch(word):
         return LimitRule(word)
     raise UsageError(
-        f"limit '{text}': write a name (irods), a count (irods:10), a rate (mail:100/min) or a window (22:00:00<time<06:00:00)"
+        f"limit '{text}': write a name (irods), a count (irods:10), a rate (mail:100/min) "
+        "or a window (22:00:00<time<06:00:00)"
     )
 
 
 def _rule(match: re.Match[str], text: str) -> LimitRule:
     name, count, per = match["name"], int(match["count"]), match["per"]
     if not NAME.fullmatch(name):
-        raise UsageError(f"limit '{text}': the name may have letters, digits, '_', '.', '-' and begins with a letter or '_'")
+        raise UsageError(
+            f"limit '{text}': the name may have letters, digits, '_', '.', '-' and begins with a letter or '_'"
+        )
     if count < 0:
         raise UsageError(f"limit '{text}': give 0 or more (to take a limit away: rota limit --remove {name})")
     if per is None:
@@ -90,12 +101,14 @@ def _rule(match: re.Match[str], text: str) -> LimitRule:
 def _window(match: re.Match[str], text: str) -> Window:
     kind, low, high = match["kind"], match["low"], match["high"]
     if low is None and high is None:
-        raise UsageError(f"limit '{text}': give a bound, as in {kind}<{'17:00:00' if kind == 'time' else '2026-12-24 12:00:00'}")
+        bound = "17:00:00" if kind == "time" else "2026-12-24 12:00:00"
+        raise UsageError(f"limit '{text}': give a bound, as in {kind}<{bound}")
     for bound in (low, high):
         if bound is None:
             continue
         if (len(bound) == 8) != (kind == "time"):
-            raise UsageError(f"limit '{text}': '{kind}' is compared with {'HH:MM:SS' if kind == 'time' else 'YYYY-MM-DD HH:MM:SS'}")
+            form = "HH:MM:SS" if kind == "time" else "YYYY-MM-DD HH:MM:SS"
+            raise UsageError(f"limit '{text}': '{kind}' is compared with {form}")
         _check_moment(bound, text)
     rule = Window(_name(kind, low, high), "time" if kind == "time" else "datetime", low, high)
     if low is not None and low == high:

@@ -64,10 +64,10 @@ class Amounts(Struct, frozen=True, order=True, array_like=True):
     def fits(self, free: "Amounts") -> bool:
         """True if at least one of this fits into `free`."""
         return (
-            self.cores <= free.cores
-            and self.memory <= free.memory
-            and self.disk <= free.disk
-            and self.gpus <= free.gpus
+            (self.cores <= free.cores or not self.cores)
+            and (self.memory <= free.memory or not self.memory)
+            and (self.disk <= free.disk or not self.disk)
+            and (self.gpus <= free.gpus or not self.gpus)
             and (not self.named or not self.lacking(free))
         )
 
@@ -87,7 +87,7 @@ class Amounts(Struct, frozen=True, order=True, array_like=True):
             ("gpus", self.gpus, free.gpus),
             *((name, count, have.get(name, 0)) for name, count in self.named),
         ]
-        return [row for row in rows if row[1] > row[2]]
+        return [row for row in rows if row[1] > row[2] and row[1] > 0]
 
 
 def show_amount(what: str, count: int) -> str:
@@ -134,6 +134,8 @@ class Needs(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
                 raise UsageError(f"{name} is negative ({value})")
             if value is not None and value > most:
                 raise UsageError(f"{name} is more than anything has ({value})")
+        if self.cores == 0:
+            raise UsageError("cores is 0: give at least 0.001 (0.01 suits jobs that only wait)")
         if not 1 <= self.nodes <= MAX_COUNT:
             raise UsageError(f"nodes must be at least 1 and at most {MAX_COUNT}, not {self.nodes}")
         if self.cores_most and self.cores_most < self.cores:

@@ -49,7 +49,7 @@ class Launched:
     def _open(self) -> None:
         assert self._builder.path is not None
         try:
-            self._launcher = Launcher(self._builder.path)
+            self._launcher = Launcher(self._builder.path, self.jobs.runner.runner_id)
         except OSError:
             return
         self.jobs.unknown[self._launcher.pid] = None

@@ -11,7 +11,7 @@
  *   C  u32 lane                                   the lane is empty
  *   X  u32 lane                                   close the lane
  *   N  u32 slot, u32 limit                        how many of a slot may run
- *   S  u32 id, u32 slot, u32 env, f64 start_by, u32 argc, u32 envc, strings: cwd, path, stdin, stdout, stderr, argv, env
+ *   S  u32 id, u32 slot, u32 env, f64 start_by, u32 argc, u32 envc, u32 umask, strings: cwd, path, stdin, stdout, stderr, argv, env
  *   R                                             give back what has not started
  */
 #define _GNU_SOURCE
@@ -27,6 +27,7 @@
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -45,7 +46,7 @@ struct record {
 
 struct request { /* a job that waits */
     struct request *next;
-    uint32_t id, env, argc, envc;
+    uint32_t id, env, argc, envc, umask;
     double start_by;
     char *strings;
 };
@@ -219,6 +220,7 @@ static int start(struct request *q, uint32_t slot, uint32_t lane)
         env[common + i] = word;
     env[common + q->envc] = NULL;
 
+    umask(q->umask);
     if (chdir(cwd) < 0)
         fail(q->id, STAGE_CWD, errno);
     else if (*in && (fds[0] = opened[0] = open_plain(in, O_RDONLY)) < 0)
@@ -436,7 +438,8 @@ static void add_request(const char *body, size_t size)
     memcpy(&q->start_by, body + 12, 8);
     q->argc = number(body + 20);
     q->envc = number(body + 24);
-    q->strings = copy(body + 28, size - 28);
+    q->umask = number(body + 28);
+    q->strings = copy(body + 32, size - 32);
     waiting++;
     *s->last = q;
     s->last = &q->next;

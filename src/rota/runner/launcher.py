@@ -42,7 +42,7 @@ NO_ENV = 0xFFFFFFFF
 MOST_ENVS = 1000
 _record = struct.Struct("=IIiiiIIIQQQQQdd")
 _head = struct.Struct("=Ic")
-_start = struct.Struct("=IcIIIdII")
+_start = struct.Struct("=IcIIIdIII")
 _two = struct.Struct("=II")
 _one = struct.Struct("=I")
 # kind, id, pid, status, problem, stage, lane, flags, utime, stime, maxrss, out size, err size, began, wall
@@ -56,11 +56,13 @@ def _message(kind: bytes, body: bytes) -> bytes:
 class Launcher:
     """A running launcher."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, runner_id: str) -> None:
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
         try:
             actions = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0), (os.POSIX_SPAWN_DUP2, 2, 1)]
-            self.pid = os.posix_spawn(path, ["rota-launcher"], {}, file_actions=actions, setsid=True)
+            # Marked as ours: who clears up after a dead runner must end it too, before it can start what it still has.
+            mark = {"ROTA_RUNNER": runner_id}
+            self.pid = os.posix_spawn(path, ["rota-launcher"], mark, file_actions=actions, setsid=True)
         except BaseException:
             ours.close()
             raise
@@ -134,7 +136,7 @@ class Launcher:
         slot_number = self._slots.get(slot)
         if slot_number is None:
             slot_number = self._slot(slot)
-        self._out += _start.pack(len(body) + 30, b"S", number, slot_number, env, start_by, count, len(own))
+        self._out += _start.pack(len(body) + 34, b"S", number, slot_number, env, start_by, count, len(own), plan.umask)
         self._out += body
         self._out += b"\0"
 

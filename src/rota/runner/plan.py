@@ -12,6 +12,7 @@ from rota.runner.lease import Lease
 __all__ = ["DEFAULT_CAP", "Plan", "Plans", "StartError"]
 
 DEFAULT_CAP = 64 << 20
+DEFAULT_UMASK = 0o022
 MODULES = "type module >/dev/null 2>&1 || . /etc/profile.d/modules.sh"
 
 
@@ -45,6 +46,7 @@ class Plan:
         "stdin",
         "stdout",
         "time_s",
+        "umask",
         "workdir",
     )
 
@@ -64,6 +66,8 @@ class Plan:
         self.grace_s: Optional[float] = spec.get("grace_s")
         cap = spec.get("cap")
         self.cap: int = DEFAULT_CAP if cap is None else max(0, int(cap))
+        umask = spec.get("umask")
+        self.umask: int = DEFAULT_UMASK if umask is None else int(umask) & 0o777
         self.shell: Optional[str] = spec.get("shell")
         self.preamble = _preamble(spec)
         self._words: Optional[List[str]] = None
@@ -103,8 +107,9 @@ def _preamble(spec: Dict[str, Any]) -> str:
     if modules:
         lines.append(MODULES)
         lines.append("module load %s || exit 1" % " ".join(shlex.quote(name) for name in modules))
-    if spec.get("setup"):
-        lines.append(". %s || exit 1" % shlex.quote(os.path.join(spec.get("cwd") or "/", spec["setup"])))
+    setup = spec.get("setup") or []
+    for name in [setup] if isinstance(setup, str) else setup:
+        lines.append(". %s || exit 1" % shlex.quote(os.path.join(spec.get("cwd") or "/", name)))
     return "".join(line + "\n" for line in lines)
 
 

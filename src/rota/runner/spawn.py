@@ -146,6 +146,7 @@ class Spawner:
     def start(self, lease: Lease, plan: Plan, lane: Lane) -> int:
         """Start the job and return its pid, or raise StartError."""
         argv = plan.argv(lease.command)
+        os.umask(plan.umask)
         cwd = enter(plan, lease)
         path = self.find(argv[0], plan.env.path)
         if plan.plain:

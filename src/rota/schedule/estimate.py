@@ -1,7 +1,8 @@
 """Learning: what jobs of a group really use, and what to ask for next time.
 
-A group's samples are a multiset, so a thousand equal runs weigh a thousand times; the largest five (or five in a hundred) are left out, so that
-one outlier does not set the size of all. Asking for more after a job exceeded what it had is escalation. All figures are integers: bytes, seconds.
+A group's samples are a multiset, so a thousand equal runs weigh a thousand times; the largest five (or five in a
+hundred) are left out, so that one outlier does not set the size of all. Asking for more after a job exceeded what it
+had is escalation. All figures are integers: bytes, seconds.
 """
 
 from bisect import insort
@@ -53,7 +54,7 @@ class Samples(Struct):
 
 
 def escalate_memory(peak: int, current: int) -> int:
-    """After a job used more memory than it had: twice its peak (1.3 times if large), a step of 1000 MiB at least, never less than now."""
+    """After a job used more memory than it had: twice its peak (1.3 times if large), 1000 MiB more at least."""
     grown = peak * 2 if peak <= 8192 * MIB else peak * 13 // 10
     grown = max(grown, peak + 1000 * MIB)
     return max(current, -(-grown // MEMORY_UNIT) * MEMORY_UNIT)

@@ -156,7 +156,7 @@ def bind_room(shape: Shape, view: View) -> Callable[[Place], Answer]:
     """With everything ready that does not differ from place to place."""
     ledger, amounts = view.ledger, shape.needs.amounts()
     cores, memory, disk, gpus = amounts.cores, amounts.memory, amounts.disk, amounts.gpus
-    asks = {what: f"asks for {show_amount(what, asked)}, " for what, asked, _ in amounts.lacking(_LESS_THAN_NOTHING)}
+    asks = {what: f"asks for {show_amount(what, asked)}, " for what, asked, _ in amounts.lacking(Amounts())}
     wake_on = (Wake.CAPACITY,)
 
     def check(place: Place) -> Answer:
@@ -164,27 +164,26 @@ def bind_room(shape: Shape, view: View) -> Callable[[Place], Answer]:
         if free is None:
             return None
         parts = []
-        if cores > free.cores:
+        if 0 < cores > free.cores:
             parts.append(asks["cores"] + _free("cores", free.cores))
-        if memory > free.memory:
+        if 0 < memory > free.memory:
             parts.append(asks["memory"] + _free("memory", free.memory))
-        if disk > free.disk:
+        if 0 < disk > free.disk:
             parts.append(asks["disk"] + _free("disk", free.disk))
-        if gpus > free.gpus:
+        if 0 < gpus > free.gpus:
             parts.append(asks["gpus"] + _free("gpus", free.gpus))
         if amounts.named:
             have = dict(free.named)
             parts += [
                 asks[name] + _free(name, have.get(name, 0))
                 for name, count in amounts.named
-                if count > have.get(name, 0)
+                if 0 < count > have.get(name, 0)
             ]
         return No("busy", "; ".join(parts), False, wake_on)
 
     return check
 
 
-_LESS_THAN_NOTHING = Amounts(-1, -1, -1, -1)
 _LEEWAY_S = 0.001
 """An answer is given up this much before the clock would change it, whatever is rounded."""
 

@@ -82,11 +82,11 @@ class Ledger:
         for location in self.path(location_id):
             used = self.used[location.id].plus(amounts, count)
             assert not used.negative(), f"more is given back at {location.id} than was reserved"
+            if count > 0 and location.capacity is not None:
+                fits = amounts.times_in(self._free[location.id]) >= count
+                assert fits, f"{location.id} is over-committed: {used} of {location.capacity}"
             self.used[location.id] = used
             self._refresh(location.id)
-            if count > 0 and location.capacity is not None:
-                short = self._free[location.id].negative()
-                assert not short, f"{location.id} is over-committed: {used} of {location.capacity}"
 
     def restore(self, location_id: str, amounts: Amounts, count: int) -> None:
         """Charge what a restart found in use, even where capacity has shrunk meanwhile."""

@@ -1,4 +1,7 @@
-"""`python -m rota.sim --seed N` tells the story of a seed; `--seeds 2000` runs many and prints what was hit and what broke."""
+"""`python -m rota.sim --seed N` tells the story of a seed.
+
+`--seeds 2000` runs many and prints what was hit and what broke.
+"""
 
 import argparse
 import sys
@@ -28,7 +31,9 @@ def _story(seed: int, quiet: bool) -> int:
     outcome, world = run_seed(seed, tracing=not quiet)
     for line in world.story:
         print(line)
-    print(f"seed {seed}: {outcome.jobs} jobs, {outcome.executions} executions, faults {outcome.hits}, {outcome.hash[:16]}")
+    print(
+        f"seed {seed}: {outcome.jobs} jobs, {outcome.executions} executions, faults {outcome.hits}, {outcome.hash[:16]}"
+    )
     for problem in outcome.problems:
         print(f"VIOLATION: {problem}")
     return 1 if outcome.problems else 0
@@ -59,7 +64,10 @@ def _many(seeds: range, hashes: bool) -> int:
         print(f"{'fault':24}{'times':>10}{'worlds':>10}")
         for kind in KINDS:
             print(f"{kind:24}{hits.get(kind, 0):10}{worlds_hit.get(kind, 0):10}")
-        print(f"{len(seeds)} worlds, {jobs} jobs, {executions} executions, {len(seeds) / seconds:.1f} worlds/s, slowest to settle {slowest:.0f} s")
+        print(
+            f"{len(seeds)} worlds, {jobs} jobs, {executions} executions, {len(seeds) / seconds:.1f} worlds/s, "
+            f"slowest to settle {slowest:.0f} s"
+        )
     print(f"{bad} worlds with violations", file=sys.stderr if hashes else sys.stdout)
     return 1 if bad else 0
 

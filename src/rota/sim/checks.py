@@ -1,7 +1,11 @@
-"""The checker: works out from the witness's accounts whether every promise was kept. It shares no code with the core."""
+"""The checker: works out from the witness's accounts whether every promise was kept.
+
+It shares no code with the core.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from rota.model import events as ev
 from rota.sim.cluster import Site
@@ -53,7 +57,9 @@ def check_world(
     problems = list(books.problems)
     if not settled:
         stuck = [f"{batch}.{index} {state}" for (batch, index), state in final.items() if state not in _SETTLED]
-        problems.append(f"lost: {len(stuck)} jobs did not settle: {', '.join(stuck[:5])}; {workload.open_questions} unanswered")
+        problems.append(
+            f"lost: {len(stuck)} jobs did not settle: {', '.join(stuck[:5])}; {workload.open_questions} unanswered"
+        )
     problems.extend(_submissions(books, witness, final))
     problems.extend(_attempts(books, witness, settled))
     problems.extend(_overlaps(books, witness))
@@ -115,7 +121,11 @@ def _read_ended(books: _Books, time: float, event: ev.Ended) -> None:
         if event.counts_as == "loss":
             rerunnable = books.plans[batch].spec.templates[books.template(job)].rerunnable
             why = event.reason or ""
-            how = "allowed" if why.startswith("confirmed dead") or (rerunnable and why.startswith("rerunnable")) else "driver"
+            how = (
+                "allowed"
+                if why.startswith("confirmed dead") or (rerunnable and why.startswith("rerunnable"))
+                else "driver"
+            )
         if attempt in books.closed:
             books.problems.append(f"attempt {attempt} was closed twice")
         books.closed[attempt] = (time, how)
@@ -203,7 +213,7 @@ def _attempts(books: _Books, witness: Witness, settled: bool) -> Iterator[str]:
             yield f"P3: attempt {attempt} was leased to {books.leased[attempt][1]} and ran on {execution.runner}"
         closed = books.closed.get(attempt)
         if closed is not None and closed[0] < execution.start:
-            yield f"P3: attempt {attempt} started at {execution.start:.3f}, after it was closed at {closed[0]:.3f} ({closed[1]})"
+            yield f"P3: attempt {attempt} started at {execution.start:.3f}, closed at {closed[0]:.3f} ({closed[1]})"
         if execution.attempt <= newest.get(execution.job, 0):
             yield f"P3: attempt {attempt} started after attempt {newest[execution.job]}"
         newest[execution.job] = execution.attempt
@@ -216,9 +226,9 @@ def _overlaps(books: _Books, witness: Witness) -> Iterator[str]:
     for execution in witness.executions:
         by_job.setdefault(execution.job, []).append(execution)
     for job, executions in by_job.items():
-        for one, other in zip(executions, executions[1:], strict=False):
+        for one, other in pairwise(executions):
             if other.start < _end(books, one):
-                yield f"P4: attempts {one.attempt} and {other.attempt} of {job} ran at the same time from {other.start:.3f}"
+                yield f"P4: attempts {one.attempt} and {other.attempt} of {job} both ran at {other.start:.3f}"
 
 
 def _most(books: _Books, executions: list[Execution], weigh: int) -> tuple[int, float, list[Execution]]:
@@ -284,7 +294,8 @@ def _limits(books: _Books, witness: Witness, workload: Workload) -> Iterator[str
             since = min((books.leased[(*each.job, each.attempt)][0] for each in who), default=0.0)
             allowed = _allowed(workload.limit_history.get(name, []), since, time)
         if most > allowed:
-            yield f"P5: limit {name} is {allowed}, {most} ran at {time:.3f}: {[(*each.job, each.attempt) for each in who]}"
+            jobs = [(*each.job, each.attempt) for each in who]
+            yield f"P5: limit {name} is {allowed}, {most} ran at {time:.3f}: {jobs}"
 
 
 def _allowed(history: list[tuple[float, int | None]], since: float, until: float) -> float:
@@ -353,7 +364,10 @@ def _commands(books: _Books, witness: Witness, final: Mapping[Job, str]) -> Iter
         period = books.period.get((*execution.job, execution.attempt), 0)
         for time, attempt, then in books.kills.get(execution.job, ()):
             if execution.attempt > attempt and period == then:
-                yield f"job {execution.job} was killed at {time:.3f} and attempt {execution.attempt} started at {execution.start:.3f}"
+                yield (
+                    f"job {execution.job} was killed at {time:.3f} "
+                    f"and attempt {execution.attempt} started at {execution.start:.3f}"
+                )
         for low, high in books.held.get(execution.job, ()):
             if execution.start < high and _end(books, execution) > low:
                 yield f"job {execution.job} was HOLDING from {low:.3f} to {high:.3f} and ran from {execution.start:.3f}"

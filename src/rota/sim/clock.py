@@ -1,4 +1,7 @@
-"""Clocks of a simulated world. True time is the world's `now`; every machine reads it through a clock that may be wrong."""
+"""Clocks of a simulated world.
+
+True time is the world's `now`; every machine reads it through a clock that may be wrong.
+"""
 
 from rota.core.stimuli import At
 
@@ -17,7 +20,7 @@ JUMPS: dict[str, float | None] = {
 
 
 class ManagerClock:
-    """The manager's wall clock, which can be set to anything, and its monotonic one, which only a reboot starts anew."""
+    """The manager's wall clock, which can be set to anything, and its monotonic one: only a reboot starts it anew."""
 
     def __init__(self) -> None:
         self.wall_offset = EPOCH

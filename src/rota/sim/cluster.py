@@ -1,4 +1,7 @@
-"""A simulated provider and its driver: submit, find, terminate and check allocations, each with a runner on one node."""
+"""A simulated provider and its driver.
+
+Submit, find, terminate and check allocations, each with a runner on one node.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -73,13 +76,17 @@ class Cluster:
         if shell.up:
             for allocation in list(shell.core.state.allocations.values()):
                 seen = self.allocations.get(allocation.tag)
-                if allocation.state in ("PENDING", "RUNNING", "KILLING") and not (allocation.state == "RUNNING" and seen and seen.verb == "run"):
+                if allocation.state in ("PENDING", "RUNNING", "KILLING") and not (
+                    allocation.state == "RUNNING" and seen and seen.verb == "run"
+                ):
                     self._check(allocation.id, allocation.site, allocation.tag)
         self.world.after(POLL_S, self.poll)
 
     def perform(self, what: str, id: str, site: str, tag: str) -> None:
         """Do what an Allocate effect says, a little later, if the manager still lives then."""
-        operation = {"submit": self._submit, "find": self._find, "terminate": self._terminate, "check": self._check}[what]
+        operation = {"submit": self._submit, "find": self._find, "terminate": self._terminate, "check": self._check}[
+            what
+        ]
         self.world.after(0.01 * self.world.rng.random(), self._do, self.world.shell.life, operation, id, site, tag)
 
     def _do(self, life: int, operation: object, id: str, site: str, tag: str) -> None:
@@ -142,4 +149,6 @@ class Cluster:
         self._say(allocation.id, allocation.verb, allocation.native_id, allocation.reason)
 
     def _say(self, id: str, verb: str, native_id: str | None, reason: str | None) -> None:
-        self.world.shell.post(AllocationSeen(at=_NOW, by="driver", id=id, verb=verb, native_id=native_id, reason=reason))
+        self.world.shell.post(
+            AllocationSeen(at=_NOW, by="driver", id=id, verb=verb, native_id=native_id, reason=reason)
+        )

@@ -1,4 +1,7 @@
-"""Cheap copies of a small core, for the model checker: everything that can change is copied, everything else is shared."""
+"""Cheap copies of a small core, for the model checker.
+
+Everything that can change is copied, everything else is shared.
+"""
 
 import copy
 from array import array
@@ -10,7 +13,7 @@ from rota.core.step import Core
 __all__ = ["copy_core"]
 
 _SHARED = frozenset(("settings", "memo", "place_kinds", "shape_numbers"))
-_FLAT = (dict, list, set, bytearray, array)
+_FLAT = frozenset((dict, list, set, bytearray))
 
 
 def copy_core(core: Core) -> Core:
@@ -23,7 +26,7 @@ def copy_core(core: Core) -> Core:
 def _copy_state(state: State) -> State:
     new = State.__new__(State)
     for name, value in state.__dict__.items():
-        new.__dict__[name] = copy.copy(value) if type(value) in _FLAT and name not in _SHARED else value
+        new.__dict__[name] = value.copy() if type(value) in _FLAT and name not in _SHARED else value
     new.batches = {key: _copy_slots(batch) for key, batch in state.batches.items()}
     for batch in new.batches.values():
         batch.queues = [_copy_slots(queue) for queue in batch.queues]
@@ -34,13 +37,15 @@ def _copy_state(state: State) -> State:
     new.ledger = ledger = copy.copy(state.ledger)
     for name, value in state.ledger.__dict__.items():
         if type(value) in _FLAT:
-            ledger.__dict__[name] = copy.copy(value)
+            ledger.__dict__[name] = value.copy()
     return new
 
 
 def _copy_slots(old: Any) -> Any:
-    new = type(old).__new__(type(old))
-    for name in type(old).__slots__:
+    kind = type(old)
+    new = object.__new__(kind)
+    for name in kind.__slots__:
         value = getattr(old, name)
-        setattr(new, name, copy.copy(value) if type(value) in _FLAT else value)
+        sort = type(value)
+        setattr(new, name, value.copy() if sort in _FLAT else value[:] if sort is array else value)
     return new

@@ -1,6 +1,7 @@
 """The smallest world in which the lease protocol can go wrong, as a state that can be copied, compared and moved on.
 
-The real Core and the real protocol.Runner; a few jobs, two runners, messages in two queues per runner, and a budget of faults.
+The real Core and the real protocol.Runner; a few jobs, two runners, messages in two queues per runner, and a budget
+of faults.
 """
 
 import copy
@@ -11,7 +12,20 @@ from rota.core.invariants import check
 from rota.core.snapshot import restore
 from rota.core.state import Settings
 from rota.core.step import Core
-from rota.core.stimuli import AllocationSeen, At, ChangeJobs, Ended, Greet, Report, RunnerBye, SiteSeen, Stimulus, Submit, Tick, Touch
+from rota.core.stimuli import (
+    AllocationSeen,
+    At,
+    ChangeJobs,
+    Ended,
+    Greet,
+    Report,
+    RunnerBye,
+    SiteSeen,
+    Stimulus,
+    Submit,
+    Tick,
+    Touch,
+)
 from rota.core.tables import SETTLED
 from rota.model.batch import BatchSpec, Template
 from rota.model.events import Entry, Event
@@ -28,7 +42,15 @@ Move = tuple[Any, ...]
 Key = tuple[int, int, int]
 
 MODEL_SETTINGS = Settings(
-    touch_s=2, missing_s=5, start_by_s=3, rerun_s=1000, resend_s=1, backoff_first_s=1, backoff_most_s=1, backoff_jitter_s=0, ahead_s=1.0
+    touch_s=2,
+    missing_s=5,
+    start_by_s=3,
+    rerun_s=1000,
+    resend_s=1,
+    backoff_first_s=1,
+    backoff_most_s=1,
+    backoff_jitter_s=0,
+    ahead_s=1.0,
 )
 SHORT_S, LONG_S = 2, 7
 """A touch is due after a short step; after a long one start-by is past and a silent runner is MISSING."""
@@ -38,7 +60,7 @@ BUDGETS = ("faults", *FAULTS, "short", "long")
 _NEAR = ("loss", "duplicate", "reorder", "break", "runner-crash", "short", "long")
 
 
-class Breach(AssertionError):
+class Breach(AssertionError):  # noqa: N818
     """A promise is broken."""
 
 
@@ -49,9 +71,20 @@ class ModelRunner:
 
     def __init__(self, name: str, allocation: str) -> None:
         self.allocation = allocation
-        self.protocol = Runner(name, {
-            "allocation": allocation, "host": name, "pid": 1, "cores": 1000, "memory": 0, "disk": 0, "gpus": 0, "tags": [], "output": "/o",
-        })  # fmt: skip
+        self.protocol = Runner(
+            name,
+            {
+                "allocation": allocation,
+                "host": name,
+                "pid": 1,
+                "cores": 1000,
+                "memory": 0,
+                "disk": 0,
+                "gpus": 0,
+                "tags": [],
+                "output": "/o",
+            },
+        )
         self.up: tuple[Message, ...] = ()
         self.down: tuple[Message, ...] = ()
         self.running: tuple[Key, ...] = ()
@@ -117,7 +150,8 @@ class ModelWorld:
         step = self.core.step(stimulus)
         plan = self.core.schedule(self.at)
         self.log += tuple(step.events) + tuple(plan.events)
-        check(self.core.state)
+        if step.events or plan.events:
+            check(self.core.state)
         if not effects_lost:
             for effect in (*step.effects, *plan.effects):
                 self._perform(effect)
@@ -130,18 +164,34 @@ class ModelWorld:
             return
         message: Message
         if isinstance(effect, Welcome):
-            message = {"t": "welcome", "connect": effect.connect, "session": effect.session, "touch_s": 2, "start_by_s": 3}
+            message = {
+                "t": "welcome",
+                "connect": effect.connect,
+                "session": effect.session,
+                "touch_s": 2,
+                "start_by_s": 3,
+            }
         elif isinstance(effect, Lease):
             jobs = [[slot, "s", number, pos + 1, attempt, ["true"], None] for number, pos, attempt, slot in effect.jobs]
             message = {
-                "t": "lease", "session": effect.session, "n": effect.n, "clock": effect.clock, "slots": list(effect.slots.items()),
-                "specs": {"s": {}}, "jobs": jobs,
-            }  # fmt: skip
+                "t": "lease",
+                "session": effect.session,
+                "n": effect.n,
+                "clock": effect.clock,
+                "slots": list(effect.slots.items()),
+                "specs": {"s": {}},
+                "jobs": jobs,
+            }
         elif isinstance(effect, Ack):
             message = {"t": "ack", "seq": effect.seq}
         else:
             assert isinstance(effect, Order)
-            message = {"t": effect.what, "session": effect.session, "jobs": effect.jobs, "connect": runner.protocol.connect}
+            message = {
+                "t": effect.what,
+                "session": effect.session,
+                "jobs": effect.jobs,
+                "connect": runner.protocol.connect,
+            }
         runner.down += (message,)
 
     def _hear(self, name: str, message: Message, effects_lost: bool) -> None:
@@ -149,17 +199,32 @@ class ModelWorld:
         if kind == "greet":
             held = [(b, i, a) for b, i, a in message["held"]]
             stimulus: Stimulus = Greet(
-                at=self.at, runner=name, allocation=message["allocation"], connect=message["connect"], clock=message["clock"], host=name, pid=1,
-                capacity=Amounts(1000), held=held,
-            )  # fmt: skip
+                at=self.at,
+                runner=name,
+                allocation=message["allocation"],
+                connect=message["connect"],
+                clock=message["clock"],
+                host=name,
+                pid=1,
+                capacity=Amounts(1000),
+                held=held,
+            )
         elif kind == "report":
             stimulus = Report(
-                at=self.at, runner=name, session=message["session"], seq=message["seq"], got=message["got"], clock=message["clock"],
-                started=[(row[0], row[1], row[2]) for row in message["started"]], ended=[Ended(*row) for row in message["ended"]],
+                at=self.at,
+                runner=name,
+                session=message["session"],
+                seq=message["seq"],
+                got=message["got"],
+                clock=message["clock"],
+                started=[(row[0], row[1], row[2]) for row in message["started"]],
+                ended=[Ended(*row) for row in message["ended"]],
                 disclaimed=[(b, i, a, why) for b, i, a, why in message["disclaimed"]],
-            )  # fmt: skip
+            )
         elif kind == "touch":
-            stimulus = Touch(at=self.at, runner=name, session=message["session"], got=message["got"], clock=message["clock"])
+            stimulus = Touch(
+                at=self.at, runner=name, session=message["session"], got=message["got"], clock=message["clock"]
+            )
         elif kind == "gone":
             stimulus = AllocationSeen(at=self.at, id=message["allocation"], verb="fail", reason="its runner was killed")
         else:
@@ -219,15 +284,16 @@ class ModelWorld:
         self.pump(runner)
 
     def _reconnect(self, runner: ModelRunner) -> None:
-        runner.closed = False
-        runner.down = ()
+        runner.closed = False  # what the manager sent in the old session may still arrive, and must be ignored
         runner.up += (runner.protocol.greet(float(self.time)),)
 
     def must_reconnect(self, runner: ModelRunner) -> bool:
         """The connection is gone, or its greeting will never be answered."""
-        if runner.dead or not runner.closed and runner.protocol.session is not None:
+        if runner.dead or (not runner.closed and runner.protocol.session is not None):
             return False
-        waits = any(message["t"] == "greet" for message in runner.up) or any(message["t"] == "welcome" for message in runner.down)
+        waits = any(message["t"] == "greet" for message in runner.up) or any(
+            message["t"] == "welcome" for message in runner.down
+        )
         return runner.closed or not waits
 
     # -- moves
@@ -238,7 +304,8 @@ class ModelWorld:
         if not left["faults"]:
             left.update(dict.fromkeys(FAULTS, 0))
         if not any(left[kind] for kind in _NEAR):
-            # Nothing can touch a message on its way to a runner any more, nor the runner before it arrives: when it arrives changes nothing for
+            # Nothing can touch a message on its way to a runner any more, nor the runner before it
+            # arrives: when it arrives changes nothing for
             # the others, and early is the worst case for an overlap. So this one move stands for all.
             for number, runner in enumerate(self.runners):
                 if runner.down:
@@ -282,7 +349,9 @@ class ModelWorld:
             if spent in FAULTS:
                 budgets[0] -= 1
             if not budgets[0]:
-                budgets = [count if name in ("short", "long") else 0 for name, count in zip(BUDGETS, budgets, strict=True)]
+                budgets = [
+                    count if name in ("short", "long") else 0 for name, count in zip(BUDGETS, budgets, strict=True)
+                ]
             new.budgets = tuple(budgets)
         if len(move) == 1:
             new._move_all(kind)
@@ -307,7 +376,7 @@ class ModelWorld:
             self._move_message(kind, runner, move)
         elif kind == "finish":
             self._finish(runner, move[2])
-        elif kind == "reconnect" or kind == "break":
+        elif kind in ("reconnect", "break"):
             runner.protocol.lost_connection()
             self._reconnect(runner)
         elif kind == "runner-crash":
@@ -347,19 +416,68 @@ class ModelWorld:
         core = []
         for batch in state.batches.values():
             live = sorted((pos, live.runner, live.attempt) for pos, live in batch.live.items())
-            core.append((bytes(batch.states), batch.attempts.tobytes(), live, batch.failures, batch.losses, batch.hold_wanted))
+            core.append(
+                (bytes(batch.states), batch.attempts.tobytes(), live, batch.failures, batch.losses, batch.hold_wanted)
+            )
         for runner in state.runners.values():
-            core.append((  # type: ignore[arg-type]
-                runner.state, runner.connect, runner.session, runner.seq, runner.slots, runner.held, list(runner.jobs), runner.connected,
-                runner.contact, runner.clock, runner.lease_n, runner.got, runner.unacked, list(runner.given_up),
-            ))  # fmt: skip
+            core.append(
+                (  # type: ignore[arg-type]
+                    runner.state,
+                    runner.connect,
+                    runner.session,
+                    runner.seq,
+                    runner.slots,
+                    runner.held,
+                    list(runner.jobs),
+                    runner.connected,
+                    runner.contact,
+                    runner.clock,
+                    runner.lease_n,
+                    runner.got,
+                    runner.unacked,
+                    list(runner.given_up),
+                )
+            )
         allocations = [(a.id, a.state) for a in state.allocations.values()]
         nodes = []
         for node in self.runners:
             p = node.protocol
             held = [(key, lease.state, lease.start_by, lease.kill_asked, lease.told) for key, lease in p._held.items()]
-            nodes.append((
-                node.up, node.down, node.running, node.closed, node.dead, node.gone, p.connect, p.session, p.got, p.seq, p.slots, p.leaving,
-                p.expired, held, p._flight, p._flight_sent, p._ended, p._disclaimed, p._doomed, list(p._done), p._owes_got, p._sent_at,
-            ))  # fmt: skip
-        return repr((self.time, self.budgets, core, allocations, nodes, sorted(self.executed), self.core.last_tick, state.replan))
+            nodes.append(
+                (
+                    node.up,
+                    node.down,
+                    node.running,
+                    node.closed,
+                    node.dead,
+                    node.gone,
+                    p.connect,
+                    p.session,
+                    p.got,
+                    p.seq,
+                    p.slots,
+                    p.leaving,
+                    p.expired,
+                    held,
+                    p._flight,
+                    p._flight_sent,
+                    p._ended,
+                    p._disclaimed,
+                    p._doomed,
+                    list(p._done),
+                    p._owes_got,
+                    p._sent_at,
+                )
+            )
+        return repr(
+            (
+                self.time,
+                self.budgets,
+                core,
+                allocations,
+                nodes,
+                sorted(self.executed),
+                self.core.last_tick,
+                state.replan,
+            )
+        )

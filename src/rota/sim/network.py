@@ -13,7 +13,10 @@ _UP, _DOWN = "up", "down"
 
 
 class Connection:
-    """One connection of one runner to one life of the manager. Messages keep their order unless a fault says otherwise."""
+    """One connection of one runner to one life of the manager.
+
+    Messages keep their order unless a fault says otherwise.
+    """
 
     def __init__(self, world: "World", runner: "SimRunner", life: int, latency: float) -> None:
         self.world = world
@@ -78,7 +81,10 @@ class Connection:
             self.world.shell.disconnected(self)
 
     def cut(self, both: bool = True) -> None:
-        """Break it. Each side learns of it in its own time, or (half open) only the manager's, or nobody until somebody writes."""
+        """Break it.
+
+        Each side learns of it in its own time; or (half open) at most the manager does, until the runner writes.
+        """
         rng = self.world.rng
         if both or rng.random() < 0.5:
             self.world.after(rng.choice((0.0, 0.01, 1.0)) * rng.random(), self.close_manager_end)

@@ -44,9 +44,16 @@ class SimRunner:
         self.capacity = capacity
         self.clock = RunnerClock(world.rng.uniform(0.0, 1e6), world.rng.uniform(-3600.0, 3600.0))
         facts = {
-            "allocation": allocation.id, "host": f"node-{name}", "pid": 4711, "cores": capacity.cores, "memory": capacity.memory,
-            "disk": capacity.disk, "gpus": capacity.gpus, "tags": [], "output": f"/out/{name}",
-        }  # fmt: skip
+            "allocation": allocation.id,
+            "host": f"node-{name}",
+            "pid": 4711,
+            "cores": capacity.cores,
+            "memory": capacity.memory,
+            "disk": capacity.disk,
+            "gpus": capacity.gpus,
+            "tags": [],
+            "output": f"/out/{name}",
+        }
         self.runner = Runner(name, facts)
         self.state = "alive"
         self.connection: Connection | None = None
@@ -230,7 +237,10 @@ class SimRunner:
         self.allocation.ended("complete", "its runner is done")
 
     def kill(self, why: str) -> None:
-        """SIGKILL. Its jobs go on until the driver, which sees that it is gone, has ended them; then the allocation is over."""
+        """SIGKILL. Its jobs go on until the driver, which sees that it is gone, has ended them.
+
+        Then the allocation is over.
+        """
         if self.state == "dead":
             return
         self.state = "dead"

@@ -149,21 +149,45 @@ class Shell:
             if newest is None or newest.connect < connection.connect:
                 self._greeted[runner] = connection
             stimulus = Greet(
-                at=_NOW, by=runner, runner=runner, allocation=message["allocation"], connect=message["connect"], clock=message["clock"],
-                host=message["host"], pid=message["pid"], capacity=Amounts(message["cores"], message["memory"], message["disk"], message["gpus"]),
-                tags=tuple(message["tags"]), output=message["output"], held=[(b, i, a) for b, i, a in message["held"]],
-            )  # fmt: skip
+                at=_NOW,
+                by=runner,
+                runner=runner,
+                allocation=message["allocation"],
+                connect=message["connect"],
+                clock=message["clock"],
+                host=message["host"],
+                pid=message["pid"],
+                capacity=Amounts(message["cores"], message["memory"], message["disk"], message["gpus"]),
+                tags=tuple(message["tags"]),
+                output=message["output"],
+                held=[(b, i, a) for b, i, a in message["held"]],
+            )
         elif kind == "report":
             stimulus = Report(
-                at=_NOW, by=runner, runner=runner, session=message["session"], seq=message["seq"], got=message["got"], clock=message["clock"],
+                at=_NOW,
+                by=runner,
+                runner=runner,
+                session=message["session"],
+                seq=message["seq"],
+                got=message["got"],
+                clock=message["clock"],
                 started=[(row[0], row[1], row[2]) for row in message["started"]],
                 ended=[Ended(*row) for row in message["ended"]],
                 disclaimed=[(b, i, a, why) for b, i, a, why in message["disclaimed"]],
-            )  # fmt: skip
+            )
         elif kind == "touch":
-            stimulus = Touch(at=_NOW, by=runner, runner=runner, session=message["session"], got=message["got"], clock=message["clock"])
+            stimulus = Touch(
+                at=_NOW,
+                by=runner,
+                runner=runner,
+                session=message["session"],
+                got=message["got"],
+                clock=message["clock"],
+            )
         else:
-            stimulus = RunnerBye(at=_NOW, by=runner, runner=runner, session=message["session"], reason=message["reason"])
+            stimulus = RunnerBye(
+                at=_NOW, by=runner, runner=runner, session=message["session"], reason=message["reason"]
+            )
         self.post(stimulus)
 
     def disconnected(self, connection: Connection) -> None:
@@ -311,10 +335,18 @@ class Shell:
             self.post(Disconnected(at=_NOW, runner=effect.runner, session=effect.session))
             return
         settings = self.settings
-        connection.to_runner({
-            "t": "welcome", "version": 1, "connect": effect.connect, "session": effect.session, "touch_s": settings.touch_s,
-            "start_by_s": settings.start_by_s, "grace_s": 2.0, "linger_s": self.world.linger_s,
-        })  # fmt: skip
+        connection.to_runner(
+            {
+                "t": "welcome",
+                "version": 1,
+                "connect": effect.connect,
+                "session": effect.session,
+                "touch_s": settings.touch_s,
+                "start_by_s": settings.start_by_s,
+                "grace_s": 2.0,
+                "linger_s": self.world.linger_s,
+            }
+        )
 
     def _lease(self, effect: Lease) -> dict[str, Any]:
         jobs = []
@@ -326,9 +358,15 @@ class Shell:
                 specs[name] = {"cwd": "/", "env": None}
             jobs.append([slot, name, number, batch.index(pos), attempt, ["true"], None])
         return {
-            "t": "lease", "session": effect.session, "n": effect.n, "clock": effect.clock,
-            "slots": [[slot, count] for slot, count in effect.slots.items()], "envs": {}, "specs": specs, "jobs": jobs,
-        }  # fmt: skip
+            "t": "lease",
+            "session": effect.session,
+            "n": effect.n,
+            "clock": effect.clock,
+            "slots": [[slot, count] for slot, count in effect.slots.items()],
+            "envs": {},
+            "specs": specs,
+            "jobs": jobs,
+        }
 
     def _order(self, effect: Order) -> None:
         if effect.what == "expired":
@@ -338,7 +376,11 @@ class Shell:
         elif effect.what in ("drain", "close"):
             self._send(effect.runner, effect.session, {"t": effect.what})
         else:
-            message: dict[str, Any] = {"t": effect.what, "session": effect.session, "jobs": [list(job) for job in effect.jobs]}
+            message: dict[str, Any] = {
+                "t": effect.what,
+                "session": effect.session,
+                "jobs": [list(job) for job in effect.jobs],
+            }
             if effect.what == "kill":
                 message["grace_s"] = 2.0
             self._send(effect.runner, effect.session, message)

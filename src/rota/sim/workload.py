@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Plan", "Workload"]
 
 _NOW = At(0.0, 0.0)
-_SECONDS = (0.0004, 0.002, 0.02, 0.1, 0.5, 1.0, 3.0, 8.0, 30.0, 90.0)
+_SECONDS = (0.0004, 0.002, 0.02, 0.1, 0.5, 1.0, 3.0, 8.0, 20.0, 20.0, 30.0, 90.0)
 _LIMITS = ("irods", "licence")
 
 
@@ -84,7 +84,7 @@ class Workload:
         at_once = rng.choice((None, None, None, 1, 3))
         for _ in range(rng.choice((1, 1, 1, 2, 3))):
             templates.append(self._template())
-            most = 60.0 / count if templates[-1].limits or at_once is not None else 150.0 / count
+            most = 60.0 / count if templates[-1].limits or at_once is not None else 300.0 / count
             seconds.append(min(rng.choice(_SECONDS), most))
             failing.append(rng.choice((0.0, 0.0, 0.0, 0.3, 0.7, 1.0)))
         runs = None
@@ -99,9 +99,14 @@ class Workload:
             ranges = ((first, first + (count - 1) * step, step),)
             assert count_of(ranges) == count
         spec = BatchSpec(
-            count, tuple(templates), name=rng.choice(("", "", "align", "call")), ranges=ranges, at_once=at_once,
-            after=self._after(), not_before=EPOCH + self.world.now + rng.uniform(0.0, 30.0) if rng.random() < 0.15 else None,
-        )  # fmt: skip
+            count,
+            tuple(templates),
+            name=rng.choice(("", "", "align", "call")),
+            ranges=ranges,
+            at_once=at_once,
+            after=self._after(),
+            not_before=EPOCH + self.world.now + rng.uniform(0.0, 30.0) if rng.random() < 0.15 else None,
+        )
         limits = {name: rng.randint(1, 4) for template in templates for name in template.limits} or None
         plan = Plan(key, spec, runs, limits)
         plan.seconds, plan.failing, plan.template_of_position = seconds, failing, order
@@ -110,11 +115,19 @@ class Workload:
     def _template(self) -> Template:
         rng = self.rng
         cores = rng.choice((100, 1000, 1000, 1000, 2000))
-        needs = Needs(cores, cores_most=cores + 2000 if rng.random() < 0.15 else 0, memory=rng.choice((None, None, 1 << 28, 1 << 31)))
+        needs = Needs(
+            cores,
+            cores_most=cores + 2000 if rng.random() < 0.15 else 0,
+            memory=rng.choice((None, None, 1 << 28, 1 << 31)),
+        )
         return Template(
-            argv=("true",), needs=needs, priority=rng.choice((0, 0, 0, 10, 255)), retries=rng.choice((0, 0, 1, 3)),
-            limits=(rng.choice(_LIMITS),) if rng.random() < 0.2 else (), rerunnable=rng.random() < 0.2,
-        )  # fmt: skip
+            argv=("true",),
+            needs=needs,
+            priority=rng.choice((0, 0, 0, 10, 255)),
+            retries=rng.choice((0, 0, 1, 3)),
+            limits=(rng.choice(_LIMITS),) if rng.random() < 0.2 else (),
+            rerunnable=rng.random() < 0.2,
+        )
 
     def _after(self) -> tuple[Dependency, ...]:
         rng = self.rng
@@ -192,7 +205,9 @@ class Workload:
     def _meddle(self) -> None:
         rng = self.rng
         known = [plan for plan in self.plans if plan.number is not None]
-        what = rng.choice(("kill", "hold", "hold", "release", "retry", "retry", "remove", "pause", "limit", "confirm", "drain"))
+        what = rng.choice(
+            ("kill", "hold", "hold", "release", "retry", "retry", "remove", "pause", "limit", "confirm", "drain")
+        )
         if what in ("pause", "drain"):
             self._tell(lambda: SetMode(at=_NOW, by="user", mode="paused" if what == "pause" else "draining"))
             self.world.after(rng.uniform(0.5, 10.0), self._tell, lambda: SetMode(at=_NOW, by="user", mode="serving"))
@@ -215,9 +230,13 @@ class Workload:
 
         def make() -> Stimulus:
             return ChangeJobs(
-                at=_NOW, by="user", what="kill" if what == "confirm" else what, selector=parse_selector(words), stop=stop,
+                at=_NOW,
+                by="user",
+                what="kill" if what == "confirm" else what,
+                selector=parse_selector(words),
+                stop=stop,
                 confirm_dead=what == "confirm",
-            )  # fmt: skip
+            )
 
         self._tell(make)
 

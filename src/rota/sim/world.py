@@ -22,9 +22,17 @@ from rota.sim.workload import Workload
 __all__ = ["SETTINGS", "Outcome", "World", "run_seed"]
 
 SETTINGS = Settings(
-    touch_s=4, missing_s=15, start_by_s=10, rerun_s=40, losses=5, backoff_first_s=1, backoff_most_s=20, backoff_jitter_s=1, site_retry_s=1,
+    touch_s=3,
+    missing_s=7,
+    start_by_s=5,
+    rerun_s=25,
+    losses=5,
+    backoff_first_s=1,
+    backoff_most_s=20,
+    backoff_jitter_s=1,
+    site_retry_s=1,
     site_retry_most_s=10,
-)  # fmt: skip
+)
 """Shorter than in life, in the same proportions but for `start_by_s`, so that more happens in a virtual minute."""
 
 FAULTS_S = 50.0
@@ -192,8 +200,10 @@ class World:
         try:
             gone = self._run_until(
                 self.now + CLOSE_S,
-                lambda: all(a.state == "over" for a in self.cluster.allocations.values())
-                and not any(a.state.endswith("ING") for a in self.shell.core.state.allocations.values()),
+                lambda: (
+                    all(a.state == "over" for a in self.cluster.allocations.values())
+                    and not any(a.state.endswith("ING") for a in self.shell.core.state.allocations.values())
+                ),
             )
         except AssertionError as problem:
             outcome.problems.append(f"assertion: {problem}")
@@ -242,7 +252,9 @@ class World:
     def _strike_runner(self, kind: str, runner: SimRunner) -> None:
         rng = self.rng
         if kind == "partition":
-            self.network.block(runner.id, ("up", "down"), self.now + rng.choice((1.0, 10.0, 30.0, 90.0)), rng.random() < 0.5)
+            self.network.block(
+                runner.id, ("up", "down"), self.now + rng.choice((1.0, 10.0, 30.0, 90.0)), rng.random() < 0.5
+            )
         elif kind == "partition-one-way":
             way = rng.choice(("up", "down"))
             self.network.block(runner.id, (way,), self.now + rng.choice((1.0, 10.0, 30.0, 90.0)), rng.random() < 0.5)

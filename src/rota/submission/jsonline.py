@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from rota.model.amounts import parse_cores, parse_duration, parse_size
-from rota.model.batch import MAX_TEMPLATES, Template, check_environment, check_value
+from rota.model.batch import MAX_COMMAND, MAX_TEMPLATES, Template, check_environment, check_text, check_value
 from rota.model.errors import UsageError
 from rota.model.needs import named_resources
 
@@ -37,6 +37,9 @@ class JsonLine(Struct, forbid_unknown_fields=True):
     limits: list[str] | None = None
 
 
+SURE = MAX_COMMAND // 4
+"""Characters that are short enough whatever they are."""
+KEPT = 10_000
 _AMOUNTS = (("memory", "memory", parse_size), ("disk", "disk", parse_size), ("time", "time_s", parse_duration))
 _FIELDS = ", ".join(JsonLine.__struct_fields__)
 _AT = re.compile(r"(.*) - at `\$\.?([^`]*)`")
@@ -51,6 +54,11 @@ class LineReader:
         self._base = template
         self._numbers: dict[tuple[Any, ...], int] = {}
         self._templates = [template]
+        self._paths: dict[tuple[str, str], str] = {}
+        self.checked = False
+        """All lines were read once, and are sound."""
+        self.grown = 0
+        """Characters that absolute paths have added so far."""
         self._decode = msgspec.json.Decoder(JsonLine).decode
 
     @property
@@ -70,25 +78,44 @@ class LineReader:
     def mapping(self, line: Mapping[str, Any]) -> tuple[Any, int]:
         """The same from a Python mapping."""
         try:
-            return self._job(msgspec.convert(dict(line), JsonLine))
+            job = msgspec.convert(dict(line), JsonLine)
+            check_value({"command": job.command}, (), True)
+            return self._job(job)
         except msgspec.ValidationError as error:
             raise UsageError(explain(str(error))) from None
 
     def _job(self, line: JsonLine) -> tuple[Any, int]:
-        value: dict[str, Any] = {"command": line.command}
+        command = line.command
+        if not self.checked and not plainly_sound(command):
+            check_value({"command": command}, (), True)
+        value: dict[str, Any] = {"command": command}
         cwd = self._base.cwd
         if line.cwd is not UNSET:
-            value["cwd"] = cwd = os.path.join(cwd, os.path.expanduser(line.cwd))
+            value["cwd"] = cwd = self._path(cwd, line.cwd)
         if line.env is not UNSET:
-            check_environment(line.env)
+            if not self.checked:
+                check_environment(line.env)
             value["env"] = line.env
-        for name in ("stdin", "stdout", "stderr"):
-            path = getattr(line, name)
-            if path is not UNSET:
-                value[name] = path if path is None else os.path.join(cwd, os.path.expanduser(path))
-        check_value(value, (), True)
+        if line.stdin is not UNSET:
+            value["stdin"] = None if line.stdin is None else self._path(cwd, line.stdin)
+        if line.stdout is not UNSET:
+            value["stdout"] = None if line.stdout is None else self._path(cwd, line.stdout)
+        if line.stderr is not UNSET:
+            value["stderr"] = None if line.stderr is None else self._path(cwd, line.stderr)
         which = self._template(line)
-        return (line.command if len(value) == 1 and isinstance(line.command, str) else value), which
+        return (command if len(value) == 1 and isinstance(command, str) else value), which
+
+    def _path(self, cwd: str, given: str) -> str:
+        """An absolute path. Many lines name the same few."""
+        path = self._paths.get((cwd, given))
+        if path is None:
+            check_text("a path", given)
+            path = os.path.join(cwd, os.path.expanduser(given))
+            if len(self._paths) >= KEPT:
+                self._paths.clear()
+            self._paths[cwd, given] = path
+        self.grown += len(path) - len(given)
+        return path
 
     def _template(self, line: JsonLine) -> int:
         key = (
@@ -143,6 +170,11 @@ class LineReader:
         except UsageError as error:
             raise UsageError(f"field '{name}': {error}" if name else str(error)) from None
         return template
+
+
+def plainly_sound(command: str | list[str]) -> bool:
+    """True for what needs no closer look (text that comes out of JSON is valid UTF-8)."""
+    return type(command) is str and len(command) <= SURE and "\0" not in command and command.strip() != ""
 
 
 def explain(text: str) -> str:

@@ -126,6 +126,7 @@ def make_template(command: str | Sequence[str] | None, options: Options) -> Temp
         stderr=_below(cwd, options.stderr),
         modules=tuple(options.modules),
         setup=_setup_file(options.setup),
+        umask=_umask(),
         enforce=_ENFORCE[options.enforce],
         rerunnable=options.rerunnable,
     )
@@ -162,6 +163,17 @@ def _setup_file(given: str | None) -> str | None:
     if not os.path.isfile(path):
         raise UsageError(f"the setup file '{path}' does not exist")
     return path
+
+
+def _umask() -> int:
+    """Ours: files that jobs make should look as if the submitter had made them."""
+    try:
+        with open("/proc/self/status") as status:
+            return int(next(line for line in status if line.startswith("Umask:")).split()[1], 8)
+    except (OSError, StopIteration, ValueError):
+        mask = os.umask(0o077)
+        os.umask(mask)
+        return mask
 
 
 def _cores(given: Cores) -> tuple[int, int]:

@@ -149,6 +149,7 @@ class LineFile(_Source):
         self._reader = LineReader(template)
         self._check()
         self.templates = self._reader.templates
+        self._reader.checked = True
         return self
 
     def as_values(self, column: str) -> "LineFile":
@@ -172,8 +173,8 @@ class LineFile(_Source):
     def chunks(self) -> Iterator[Chunk]:
         """Read it again; a file that has changed since it was checked is refused."""
         for values, templates, size in self._read(self._checksum):
-            if len(values) <= CHUNK_VALUES and size <= BLOCK and templates is None:
-                yield values, None
+            if len(values) <= CHUNK_VALUES and size <= MAX_LINE:
+                yield values, templates
             else:
                 yield from pieces(((value, size_of(value)) for value in values), templates)
 
@@ -228,6 +229,7 @@ class LineFile(_Source):
         values: list[Any] = []
         templates: list[int] = []
         what = "the command" if self._commands else "the value"
+        grown = self._reader.grown if self._reader is not None else 0
         for at, line in enumerate(lines, number + 1):
             start = line.lstrip(" \t\v\f\r")[:1]
             which = 0
@@ -246,6 +248,8 @@ class LineFile(_Source):
                 raise UsageError(f"{self.name}, line {at}: {error}") from None
             values.append(value)
             templates.append(which)
+        if self._reader is not None:
+            size += self._reader.grown - grown
         return values, templates if any(templates) else None, size
 
     def _too_long(self, line: int, size: str) -> UsageError:

@@ -1,0 +1,90 @@
+"""Broken cores and runners, to see that the simulator and the model checker have teeth."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rota.core import deadlines, decide, dependencies, evolve, reports
+from rota.core.losses import lost
+from rota.core.stimuli import Greet
+from rota.core.tables import MISSING
+from rota.runner.protocol import Runner
+from rota.schedule.view import Limit
+
+Patch = pytest.MonkeyPatch
+
+
+def releases_missing_jobs(patch: Patch) -> None:
+    """Silence frees: a MISSING job is given to another at once."""
+    original = deadlines._watch
+
+    def watch(state: Any, decision: Any, runner: Any, at: Any) -> None:
+        original(state, decision, runner, at)
+        if runner.state == "MISSING":
+            jobs = [job for job in runner.jobs if state.batches[job[0]].states[job[1]] == MISSING]
+            events, results = lost(state, runner.id, jobs, "silent", at)
+            decision.events.extend(events)
+            decision.results.extend(results)
+            decision.reconsider.update(number for number, _ in jobs)
+
+    patch.setattr(deadlines, "_watch", watch)
+
+
+def ignores_sessions(patch: Patch) -> None:
+    """The runner takes every lease, whatever session and number it has."""
+    original = Runner._lease
+
+    def lease(self: Runner, message: dict[str, Any], clock: float) -> None:
+        original(self, {**message, "session": self.session, "n": self.got + 1}, clock)
+
+    patch.setattr(Runner, "_lease", lease)
+
+
+def forgets_what_is_held(patch: Patch) -> None:
+    """The manager does not look at what a greeting says is held."""
+
+    def greet(state: Any, stimulus: Greet) -> Any:
+        stimulus.held = []
+        return reports.greet(state, stimulus)
+
+    patch.setitem(decide._DECIDE, Greet, greet)
+
+
+def does_not_count_limits(patch: Patch) -> None:
+    """Limits are set, and never charged."""
+    original = evolve._set_slots
+
+    def set_slots(state: Any, runner: Any, slot: str, count: int, restoring: bool = False) -> None:
+        before = dict(state.limits)
+        original(state, runner, slot, count, restoring)
+        state.limits.update({name: Limit(state.limits[name].count, limit.used) for name, limit in before.items()})
+
+    patch.setattr(evolve, "_set_slots", set_slots)
+    patch.setattr("rota.sim.shell.check", lambda state: None)
+
+
+def starts_dependents_early(patch: Patch) -> None:
+    """A dependency that is open counts as met."""
+    original = dependencies.standing
+
+    def standing(state: Any, dependency: Any) -> tuple[str, str]:
+        kind, text = original(state, dependency)
+        return ("met", "") if kind == "open" else (kind, text)
+
+    patch.setattr(dependencies, "standing", standing)
+
+
+def repeats_given_up_leases(patch: Patch) -> None:
+    """A lease that was not confirmed is sent again even if the job was given to another meanwhile."""
+    patch.setattr(reports, "_is_open", lambda state, runner_id, job: True)
+
+
+SIMULATED: dict[str, tuple[Callable[[Patch], None], int]] = {
+    "releases missing jobs": (releases_missing_jobs, 200),
+    "ignores sessions": (ignores_sessions, 400),
+    "forgets what is held": (forgets_what_is_held, 60),
+    "does not count limits": (does_not_count_limits, 60),
+    "starts dependents early": (starts_dependents_early, 60),
+}
+"""Mutation → the number of seeds within which the simulator must see it."""
