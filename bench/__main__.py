@@ -43,7 +43,12 @@ def throughput(loop: str, jobs: int, launcher: str, budget: float) -> list[Row]:
     own = (cpu / jobs - (before[1] + after[1]) / 2) * 1000
     name = "with the launcher" if launcher == "auto" else "plain Python"
     return [
-        Row(f"`true` jobs/s, {name}", f"{jobs / took:.0f}/s = {ratio:.2f} of the C loop's {rate:.0f}/s", f"≥ {budget:.2f}", ratio >= budget),
+        Row(
+            f"`true` jobs/s, {name}",
+            f"{jobs / took:.0f}/s = {ratio:.2f} of the C loop's {rate:.0f}/s",
+            f"≥ {budget:.2f}",
+            ratio >= budget,
+        ),
         Row(f"CPU per job, {name}", f"{own:.3f} ms (all: {cpu / jobs * 1000:.3f} ms)", "≤ 0.15 ms", own <= 0.15),
     ]
 
@@ -101,7 +106,14 @@ def latency() -> list[Row]:
         at.rota(home, "run", "--", "true")
         out = subprocess.run([sys.executable, "-c", LATENCY, home], capture_output=True, text=True, check=True).stdout
     job, spawn = (float(word) for word in out.split())
-    return [Row("one job, submit to known result (median)", f"{job * 1000:.1f} ms = {job / spawn:.1f} × a spawn", "≤ 5 ×", job <= 5 * spawn)]
+    return [
+        Row(
+            "one job, submit to known result (median)",
+            f"{job * 1000:.1f} ms = {job / spawn:.1f} × a spawn",
+            "≤ 5 ×",
+            job <= 5 * spawn,
+        )
+    ]
 
 
 def starting() -> list[Row]:
@@ -117,8 +129,15 @@ def starting() -> list[Row]:
     ratio = status_s / pass_s
     start = statistics.median(starts) / pass_s
     return [
-        Row("rota status, idle manager", f"{status_s * 1000:.0f} ms = {ratio:.1f} × python -c pass", "≤ 4 ×", ratio <= 4),
-        Row("runner start to greeting", f"{statistics.median(starts) * 1000:.0f} ms = {start:.1f} ×", "≤ 3 ×", start <= 3),
+        Row(
+            "rota status, idle manager", f"{status_s * 1000:.0f} ms = {ratio:.1f} × python -c pass", "≤ 4 ×", ratio <= 4
+        ),
+        Row(
+            "runner start to greeting",
+            f"{statistics.median(starts) * 1000:.0f} ms = {start:.1f} ×",
+            "≤ 3 ×",
+            start <= 3,
+        ),
     ]
 
 
@@ -180,7 +199,10 @@ def main() -> int:
             for row in part():
                 rows.append(row)
                 if not args.json:
-                    print(f"{'met ' if row.met else 'MISS'}  {row.what:42} {row.figure:48} budget {row.budget}", flush=True)
+                    print(
+                        f"{'met ' if row.met else 'MISS'}  {row.what:42} {row.figure:48} budget {row.budget}",
+                        flush=True,
+                    )
     if args.json:
         print(json.dumps([row._asdict() for row in rows], ensure_ascii=False))
     return 0 if all(row.met for row in rows) else 1

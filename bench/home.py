@@ -36,7 +36,9 @@ def manager(config: str = "") -> Iterator[str]:
         rota(home, "up")
         yield home
     finally:
-        subprocess.run([*ROTA, "down", "--kill"], env={**os.environ, "ROTA_HOME": home}, capture_output=True, check=False)
+        subprocess.run(
+            [*ROTA, "down", "--kill"], env={**os.environ, "ROTA_HOME": home}, capture_output=True, check=False
+        )
         shutil.rmtree(home, ignore_errors=True)
 
 

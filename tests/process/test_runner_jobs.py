@@ -374,3 +374,21 @@ def test_cpu_and_times_of_a_busy_job(manager):
         [sys.executable, "-c", "import time\nend = time.process_time() + 0.4\nwhile time.process_time() < end: pass"]
     )
     assert 0.35 < row[8] < 1.5 and 0.3 < row[7] - row[6] < 5
+
+
+def test_what_a_failed_job_left_running_is_ended_before_it_is_reported(manager, tmp_path):
+    """It may be tried again at once: two copies of one job must not overlap."""
+    key = (9, 4, 1)
+    command = f"setsid sleep 60 & echo $! > {tmp_path}/child; echo $$ > {tmp_path}/pid; wait"
+    manager.lease([["s", "k", *key, command, None]], {"k": {**SPEC, "grace_s": 5}}, [["s", 1]])
+    child = int(wait_for(tmp_path / "child"))
+    os.kill(int(wait_for(tmp_path / "pid")), signal.SIGKILL)
+    manager.pump(lambda: key in manager.ended)
+    assert outcome(manager.ended[key]) == (None, 9, "signal")
+    assert not alive(child)
+
+
+def test_files_are_made_with_the_submitters_umask(manager, tmp_path):
+    (row,) = manager.run(f"umask; touch {tmp_path}/made", umask=0o027)
+    assert manager.stream(row) == b"0027\n"
+    assert (tmp_path / "made").stat().st_mode & 0o777 == 0o640

@@ -68,8 +68,8 @@ def starts_dependents_early(patch: Patch) -> None:
     """A dependency that is open counts as met."""
     original = dependencies.standing
 
-    def standing(state: Any, dependency: Any) -> tuple[str, str]:
-        kind, text = original(state, dependency)
+    def standing(state: Any, dependency: Any, dependent: int | None = None) -> tuple[str, str]:
+        kind, text = original(state, dependency, dependent)
         return ("met", "") if kind == "open" else (kind, text)
 
     patch.setattr(dependencies, "standing", standing)

@@ -213,3 +213,13 @@ def test_an_old_attempt_that_ends_does_not_hide_that_the_new_one_is_disclaimed()
 def test_a_missing_runner_is_asked_about() -> None:
     bench = missing(rerunnable=False)
     assert any(isinstance(effect, Allocate) and effect.what == "check" for effect in bench.told)
+
+
+def test_batches_of_one_name_can_be_chained_by_it() -> None:
+    bench = Bench()
+    for _ in range(3):
+        bench.submit(name="step", after=(Dependency("@step"),) if bench.core.state.batches else ())
+    bench.greet()
+    for number in (1, 2, 3):
+        assert bench.states(number) == ["STARTING"]
+        bench.report(number, ended=[ended(number, 1, 1, 0)])

@@ -170,7 +170,6 @@ def test_reports_of_what_is_not_so_change_nothing(job: tuple[int, int, int]) -> 
     world.check_restart()
 
 
-@pytest.mark.xfail(reason="CORE BUG: an end of a live attempt, told by another runner, is not recorded")
 def test_another_runners_job_is_not_its_to_end() -> None:
     world = World()
     world.site(most=2)
@@ -567,7 +566,6 @@ def test_unsure_keeps_the_state_and_is_counted() -> None:
     assert [effect.what for effect in step.effects if isinstance(effect, Allocate)] == ["terminate"]
 
 
-@pytest.mark.xfail(reason="CORE BUG: unsure is counted only in SUBMITTING and KILLING, never in PENDING and RUNNING")
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING"])
 def test_unsure_is_counted_in_every_live_state(state: str) -> None:
     world = World()

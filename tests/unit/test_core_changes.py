@@ -110,13 +110,10 @@ CHANGES = {
 }
 
 
-NOT_SKIPPED = pytest.mark.xfail(reason="CORE BUG: KILLING on a runner that is there is neither counted nor skipped")
-
-
 @pytest.mark.parametrize(
     ("verb", "state"),
     [
-        pytest.param(verb, state, marks=[NOT_SKIPPED] if (verb, state) == ("confirm-dead", "KILLING") else [])
+        (verb, state)
         for verb in CHANGES
         for state in STATES
     ],

@@ -112,9 +112,6 @@ def test_a_name_means_all_that_have_it() -> None:
     assert world.states(batch) == ["PENDING"]
 
 
-@pytest.mark.xfail(
-    run=False, reason="CORE BUG: Core._follow never ends where batches wait for each other (see test below)"
-)
 def test_a_batch_that_waits_for_its_own_name_waits_for_the_others_of_it() -> None:
     world = World()
     first = world.submit(name="x")
@@ -142,7 +139,6 @@ def test_targets_refused(target: str, says: str) -> None:
     assert world.submit() == 2, "a refusal uses up no number"
 
 
-@pytest.mark.xfail(reason="CORE BUG: evolve.bind keys waiters by the target as written: '001' is never woken")
 def test_a_number_with_leading_zeros_is_the_same_batch() -> None:
     world = World()
     first = world.submit()
@@ -202,9 +198,6 @@ def test_a_long_chain_falls_without_recursion() -> None:
     assert all(world.states(number) == ["OMITTED"] for number in range(first + 1, first + depth + 1))
 
 
-@pytest.mark.xfail(
-    run=False, reason="CORE BUG: Core._follow is quadratic in what a retry opens: 14 s for 2000, minutes for 10,000"
-)
 def test_a_long_chain_is_opened_again_by_a_retry() -> None:
     world = World(check=False)
     depth = 10_000
@@ -219,7 +212,6 @@ def test_a_long_chain_is_opened_again_by_a_retry() -> None:
     assert time.process_time() - began < 10
 
 
-@pytest.mark.xfail(run=False, reason="CORE BUG: Core._follow never ends where batches wait for each other")
 def test_batches_that_wait_for_each_other_by_name_do_not_stop_the_manager() -> None:
     world = World()
     one = world.submit(name="a", after=["@b"])

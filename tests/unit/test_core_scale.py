@@ -76,7 +76,7 @@ def test_a_million_rows_come_back_from_a_checkpoint() -> None:
     (first, *_) = lease_all(world, runner)
     world.end(runner, first, 1)
     world.checkpoint()
-    assert sum(len(states) + len(attempts) for states, attempts in world.columns.values()) < 4 << 20
+    assert sum(len(states) + len(attempts) for states, attempts in world.columns.values()) < 6 << 20
     began = time.process_time()
     state = world.rebuilt(from_start=False)
     assert time.process_time() - began < 2.0
@@ -106,11 +106,8 @@ def test_the_same_stimuli_make_the_same_log() -> None:
     assert script(World(seed=3)) != script(World(seed=4))
 
 
-@pytest.mark.xfail(
-    reason="CORE BUG: the 65,536th lease of a job raises OverflowError in evolve, and so stops the manager"
-)
 def test_attempt_numbers_do_not_run_out_quietly() -> None:
-    """Attempts are two bytes wide: the job that has used them up must not stop the manager."""
+    """A job that is leased more often than two bytes can count must not stop the manager."""
     world = World()
     batch = world.submit(1, cores(1))
     runner = world.start_runner()

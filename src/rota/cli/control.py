@@ -30,7 +30,9 @@ _SAID = {
 def configure(parser: "Parser", command: str) -> None:
     """The options of one of them."""
     if command == "up":
-        parser.add_argument("--once", action="store_true", help="do what is due, then end: returns when that is done (for cron)")
+        parser.add_argument(
+            "--once", action="store_true", help="do what is due, then end: returns when that is done (for cron)"
+        )
         parser.add_argument("--foreground", action="store_true", help="stay here, until Ctrl-C or rota down")
     if command == "down":
         parser.add_argument("--kill", action="store_true", help="end running jobs too")

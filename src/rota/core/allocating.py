@@ -41,6 +41,9 @@ def allocation_seen(state: State, stimulus: AllocationSeen) -> Decision:
     if stimulus.verb == "unsure":
         return _unsure(decision, allocation.id, allocation.unsure + 1, allocation.state, stimulus.reason)
     new = move(ALLOCATION, allocation.state, stimulus.verb)
+    if new is None and allocation.unsure and allocation.state.endswith("ING"):
+        decision.events.append(ev.AllocationMoved(allocation.id, "unsure", stimulus.native_id, None, 0))
+        return decision
     if new is None:
         if allocation.state.endswith("ED") and stimulus.verb in ("run", "pend"):
             decision.events.append(
@@ -76,8 +79,8 @@ def _unsure(decision: Decision, allocation_id: str, count: int, state: str, reas
                 allocation_id, "kill", None, f"nothing certain was heard of it {count} times: {reason or ''}"
             )
         )
-    elif move(ALLOCATION, state, "retry"):
-        decision.events.append(ev.AllocationMoved(allocation_id, "retry", None, reason, count))
+    else:
+        decision.events.append(ev.AllocationMoved(allocation_id, "unsure", None, reason, count))
     return decision
 
 

@@ -102,11 +102,13 @@ def _kill(state: State, stimulus: ChangeJobs) -> _Plan:
 def _confirm_dead(plan: _Plan) -> None:
     """The user is the second witness: what is MISSING, or being killed on a runner that is, is over."""
     gone: dict[str, list[tuple[int, int]]] = {}
+    seen = 0
     for batch, spans in by_state(plan.state, plan.stimulus.selector, (MISSING, KILLING)):
         for low, high in zip(spans[::2], spans[1::2], strict=True):
             for pos in range(low, high):
                 runner = plan.state.runners[batch.live[pos].runner]
                 if runner.state == "MISSING":
+                    seen += 1
                     gone.setdefault(runner.id, []).append((batch.id, pos))
                     plan.count(batch, [pos, pos + 1])
                     plan.reconsider.add(batch.id)
@@ -119,10 +121,13 @@ def _confirm_dead(plan: _Plan) -> None:
         *_QUEUED,
         STARTING,
         RUNNING,
+        MISSING,
+        KILLING,
         COMPLETED,
         FAILED,
         ABORTED,
         OMITTED,
+        but=seen,
     )
 
 

@@ -42,14 +42,19 @@ def check_targets(state: State, after: tuple[Dependency, ...]) -> list[str]:
     return warnings
 
 
-def targets(state: State, dependency: Dependency) -> list[tuple[BatchState, int, int]] | None:
-    """(batch, low, high) positions that are waited for; None: the name is not known yet."""
+def targets(
+    state: State, dependency: Dependency, dependent: int | None = None
+) -> list[tuple[BatchState, int, int]] | None:
+    """(batch, low, high) positions that are waited for; None: the name is not known yet.
+
+    A name means the batches of that name that were there before the one that depends on them, and only if there were
+    none those that came later: so batches of one name can be chained by it, and none waits for itself.
+    """
     selector = parse_selector([dependency.target])
     if selector.names:
-        numbers = state.names.get(selector.names[0])
-        return (
-            None if numbers is None else [(state.batches[number], 0, state.batches[number].count) for number in numbers]
-        )
+        named = [number for number in state.names.get(selector.names[0], ()) if number != dependent]
+        numbers = [number for number in named if dependent is None or number < dependent] or named
+        return [(state.batches[number], 0, state.batches[number].count) for number in numbers] or None
     out = []
     for number, first, last in selector.spans:
         batch = state.batches[number]
@@ -60,9 +65,9 @@ def targets(state: State, dependency: Dependency) -> list[tuple[BatchState, int,
     return out
 
 
-def standing(state: State, dependency: Dependency) -> tuple[str, str]:
-    """(met, open or never; a sentence that says so)."""
-    found = targets(state, dependency)
+def standing(state: State, dependency: Dependency, dependent: int | None = None) -> tuple[str, str]:
+    """(met, open or never; a sentence that says so), for the batch `dependent`."""
+    found = targets(state, dependency, dependent)
     if found is None:
         return _OPEN, f"waits for something named '{dependency.target[1:]}' to be added"
     live = good = bad = 0
@@ -91,7 +96,7 @@ def standing(state: State, dependency: Dependency) -> tuple[str, str]:
 def waiting_for(state: State, batch: BatchState, wall: float) -> str | None:
     """Why the WAITING jobs of a batch wait, or None if nothing blocks the batch."""
     for dependency in batch.spec.after:
-        kind, text = standing(state, dependency)
+        kind, text = standing(state, dependency, batch.id)
         if kind != _MET:
             return text
     if batch.spec.not_before is not None and batch.spec.not_before > wall:
@@ -102,7 +107,7 @@ def waiting_for(state: State, batch: BatchState, wall: float) -> str | None:
 def consequences(state: State, batch: BatchState, wall: float) -> Iterator[ev.Event]:
     """Events that follow for the WAITING jobs of a batch: they become ready, or are omitted."""
     for dependency in batch.spec.after:
-        kind, text = standing(state, dependency)
+        kind, text = standing(state, dependency, batch.id)
         if kind == _NEVER:
             spans = spans_of(batch, _OMITTABLE_RUN)
             if spans:
@@ -121,9 +126,9 @@ def consequences(state: State, batch: BatchState, wall: float) -> Iterator[ev.Ev
 
 
 def longest_backoff(state: State) -> float:
-    """Seconds. Who would have to wait longer than this for the next try does not.
+    """Seconds that the next try can be off.
 
-    The wall clock was set back meanwhile.
+    Who would have to wait longer does not: the wall clock was set back meanwhile.
     """
     return state.settings.backoff_most_s + state.settings.backoff_jitter_s
 

@@ -48,7 +48,9 @@ def bind(state: State, batch: BatchState) -> None:
         for template in batch.spec.templates
     ]
     for dependency in batch.spec.after:
-        target = dependency.target if dependency.target.startswith("@") else dependency.target.partition(".")[0]
+        target = dependency.target
+        if not target.startswith("@"):
+            target = str(int(target.partition(".")[0]))
         state.waiters.setdefault(target, set()).add(batch.id)
     if batch.spec.not_before is not None:
         heapq.heappush(state.timers, (batch.spec.not_before, batch.id, -1))
@@ -334,7 +336,7 @@ def _allocation_planned(state: State, event: ev.AllocationPlanned) -> None:
 
 def _allocation_moved(state: State, event: ev.AllocationMoved) -> None:
     allocation = state.allocations[event.id]
-    new = move(ALLOCATION, allocation.state, event.verb)
+    new = allocation.state if event.verb == "unsure" else move(ALLOCATION, allocation.state, event.verb)
     assert new is not None, f"allocation {event.id}: {event.verb} in {allocation.state}"
     allocation.state = new
     allocation.unsure = event.unsure

@@ -277,7 +277,9 @@ def _superseded(state: State, decision: Decision, runner_id: str, host: str | No
         runner.given_up.pop((row.batch, row.index, row.attempt), None)
     found = _find(state, row.batch, row.index)
     if found is not None and row.attempt == found[0].attempts[found[1]] and not found[0].losses.get(found[1]):
-        return
+        live = found[0].live.get(found[1])
+        if live is None or live.runner == runner_id:
+            return
     job = format_job(row.batch, row.index)
     how = f"exit code {row.exit_code}" if row.exit_code is not None else f"signal {row.signal}"
     decision.events.append(

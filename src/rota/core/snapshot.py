@@ -203,7 +203,7 @@ def _restore_batches(state: State, columns: Iterable[ColumnRow], live: list[tupl
             continue
         low = chunk * COLUMN_CHUNK
         records[number].states[low : low + len(states)] = states
-        records[number].attempts[low : low + len(states)] = array("H", attempts)
+        records[number].attempts[low : low + len(states)] = array("I", attempts)
     for batch in records.values():
         state.batches[batch.id] = batch
         state.keys[batch.key] = batch.id

@@ -104,7 +104,7 @@ class BatchState:
         self.count = spec.count
         self.ranges = spec.ranges
         self.states = bytearray(spec.count)
-        self.attempts = array("H", bytes(2 * spec.count))
+        self.attempts = array("I", bytes(4 * spec.count))
         self.counts = [0] * len(JOB_STATES)
         self.counts[WAITING] = spec.count
         self.templates = _column(runs) if runs is not None and len(spec.templates) > 1 else None

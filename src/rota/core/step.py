@@ -3,6 +3,7 @@
 Pure: no clock, no file, no socket, no chance but its own.
 """
 
+from collections import deque
 from typing import Any
 
 from msgspec import Struct, field
@@ -88,10 +89,12 @@ class Core:
     def _follow(self, reconsider: set[int], at: At, events: list[Event]) -> None:
         """What follows for batches that wait: iterative, so that a chain of any length settles without recursion."""
         state = self.state
-        queue = sorted(reconsider)
+        fresh = set(reconsider)
+        queue = deque(sorted(reconsider))
         while queue:
-            batch = state.batches[queue.pop(0)]
-            changed = batch.id in reconsider
+            batch = state.batches[queue.popleft()]
+            changed = batch.id in fresh
+            fresh.discard(batch.id)
             if batch.counts[WAITING] or batch.counts[HOLDING]:
                 for event in consequences(state, batch, at.wall):
                     evolve(state, event)

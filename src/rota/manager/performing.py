@@ -176,7 +176,9 @@ class Performer:
                     await self._last_words(state, seen.id)
                     self._read_unsent(state, seen.id)
                 allocation = state.allocations.get(seen.id)
-                if seen.verb != "run" or (allocation is not None and allocation.state != "RUNNING"):
+                if seen.verb != "run" or (
+                    allocation is not None and (allocation.state != "RUNNING" or allocation.unsure)
+                ):
                     self._see(seen.id, seen.verb, seen.native_id, seen.reason)
         finally:
             self._checking.difference_update(item.id for item in known)

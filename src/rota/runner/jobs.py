@@ -183,7 +183,7 @@ class Jobs:
             for running, status, cpu_s, maxrss in over:
                 self.collect(running)
                 self.segments.release(running.lane, running.pid in surviving)
-                self.over(running, status, cpu_s, maxrss, wall, now)
+                self.over(running, status, cpu_s, maxrss, wall, now, running.pid in surviving)
 
     def _helper_ended(self, pid: int, status: int, now: float) -> None:
         if pid not in self.unknown:
@@ -215,9 +215,17 @@ class Jobs:
                         found[running.pid] = True
         return found
 
-    def over(self, running: Running, status: int, cpu_s: float, maxrss: int, wall: float, now: float) -> None:
-        """The first process of a job has ended; the job has, too, unless its tree is just being killed."""
+    def over(
+        self, running: Running, status: int, cpu_s: float, maxrss: int, wall: float, now: float, survivors: bool
+    ) -> None:
+        """The first process of a job has ended; the job has, too, unless its tree is just being killed.
+
+        What a failed job left running is ended first: it may be tried again, and must not run twice.
+        """
         running.result = (status, cpu_s, maxrss, wall)
+        if survivors and status and running.ending is None:
+            running.ending = TreeKill(now, self._grace(running))
+            self._ending[running.pid] = running
         if running.ending is not None:
             running.ending.next_at = now  # look at once whether anything is left
             self.next_tick = now

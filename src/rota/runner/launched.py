@@ -216,7 +216,8 @@ class Launched:
         else:
             running.output = jobs.segments.nothing(plan.stdout is None, plan.stderr is None)
         self._typical_s += (wall - running.wall - self._typical_s) * 0.2
-        jobs.over(running, status, (record[8] + record[9]) / 1e6, record[10] * 1024, wall, now)
+        survivors = bool(flags & wire.SURVIVORS)
+        jobs.over(running, status, (record[8] + record[9]) / 1e6, record[10] * 1024, wall, now, survivors)
 
     def _failed(self, record: Record) -> None:
         lease, plan, cwd, path, _ = self.pending.pop(record[1])

@@ -161,7 +161,7 @@ def _may_lease(books: _Books, job: Job, time: float) -> Iterator[str]:
     if books.status[job] != "live":
         yield f"job {job} was leased at {time:.3f} while {books.status[job]}"
     for dependency in books.plans[job[0]].spec.after:
-        parents = [books.status[parent] for parent in _parents(books, dependency.target)]
+        parents = [books.status[parent] for parent in _parents(books, dependency.target, job[0])]
         if dependency.condition == "success":
             good = all(status == "COMPLETED" for status in parents)
         else:
@@ -172,7 +172,12 @@ def _may_lease(books: _Books, job: Job, time: float) -> Iterator[str]:
             yield f"job {job} was leased at {time:.3f} before {dependency.target} met {dependency.condition}: {parents}"
 
 
-def _parents(books: _Books, target: str) -> list[Job]:
+def _parents(books: _Books, target: str, dependent: int) -> list[Job]:
+    if target.startswith("@"):
+        named = [
+            number for number in books.indices if number < dependent and books.plans[number].spec.name == target[1:]
+        ]
+        return [(number, index) for number in named for index in books.indices[number]]
     number, _, rest = target.partition(".")
     batch = int(number)
     if not rest:

@@ -140,7 +140,9 @@ class Workload:
                 continue
             indices = plan.indices()
             target = str(plan.number)
-            if rng.random() < 0.3:
+            if plan.spec.name and rng.random() < 0.5:
+                target = f"@{plan.spec.name}"
+            elif rng.random() < 0.3:
                 target += f".{rng.choice(indices)}"
             elif rng.random() < 0.2:
                 low = rng.randrange(len(indices))

@@ -1,7 +1,8 @@
 """What the manager asks of a store. `rota.testing.check_store` is the exam that every implementation passes.
 
-A store keeps facts and decides nothing. `commit` returns only when everything given to it is on disk (fsync), and is all or nothing.
-A store that cannot write raises `NoSpaceError` (nothing was written, the store is intact, later commits may work) or `StoreError` (trust nothing: stop).
+A store keeps facts and decides nothing. `commit` returns only when everything given to it is on disk (fsync), and is
+all or nothing. A store that cannot write raises `NoSpaceError` (nothing was written, the store is intact, later commits
+may work) or `StoreError` (trust nothing: stop).
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +27,7 @@ class Column(Struct):
     states: bytes
     """One byte a job."""
     attempts: bytes
-    """Two bytes a job, little-endian."""
+    """Four bytes a job, in the machine's order."""
 
 
 class Loaded(Struct):
@@ -53,7 +54,7 @@ class Store(Protocol):
     """Durable memory. `load` comes first; then one thread commits while another reads."""
 
     def load(self) -> Loaded:
-        """Open, migrate if older, check, and return what a restart needs. Staged values that no batch took are dropped."""
+        """Open, migrate if older, check, and return what a restart needs. Drop staged values that no batch took."""
         ...
 
     def commit(self, entries: Sequence[Entry], results: Sequence[Result]) -> None:
@@ -92,11 +93,16 @@ class Store(Protocol):
         ...
 
     def results(self, batch: int, first: int, last: int, newest_only: bool) -> list[Result]:
-        """Results of positions first..last inclusive, by position and attempt; `newest_only`: the last attempt of each."""
+        """Results of positions first..last inclusive, by position and attempt, or the last attempt of each."""
         ...
 
-    def recent_results(self, batches: Sequence[int] | None, before: tuple[float, int, int, int] | None, limit: int) -> list[Result]:
-        """Results by end time, newest first, of these batches (None: all), older than the cursor (ended, batch, pos, attempt)."""
+    def recent_results(
+        self, batches: Sequence[int] | None, before: tuple[float, int, int, int] | None, limit: int
+    ) -> list[Result]:
+        """Results by end time, newest first, of these batches (None: all), older than the cursor.
+
+        The cursor is (ended, batch, pos, attempt); one without an end time counts as ended at 0.
+        """
         ...
 
     def slowest(self, batch: int, limit: int) -> list[Result]:
