@@ -11,17 +11,30 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import Protocol
 
 from rota.drivers.api import Known, Observation, SiteFacts
 from rota.model.errors import RefusedError
 from rota.model.needs import Amounts
 
-__all__ = ["LocalDriver"]
+__all__ = ["Door", "LocalDriver"]
 
 KILL_WAIT_S = 5.0
 PROGRAM = os.path.join(os.path.dirname(os.path.dirname(__file__)), "runner", "__main__.py")
 RUNNER = (sys.executable, "-I", "-S", PROGRAM)
 """By path and without site-packages: it needs nothing but the standard library, and starts in half the time."""
+
+
+class Door(Protocol):
+    """How runners reach the manager."""
+
+    def open(self, allocation: str) -> Sequence[str]:
+        """The words of the runner's command line that say where, and with which token file."""
+        ...
+
+    def shut(self, allocation: str) -> None:
+        """The allocation is over: its token opens nothing any more."""
+        ...
 
 
 class LocalDriver:
@@ -30,7 +43,7 @@ class LocalDriver:
     def __init__(
         self,
         node: Amounts,
-        connect: str,
+        door: Door,
         output: str,
         log: str,
         *,
@@ -39,7 +52,7 @@ class LocalDriver:
         launcher: str = "auto",
     ) -> None:
         self._node = node
-        self._connect = connect
+        self._door = door
         self._output = output
         self._log = log
         self._tags = tuple(tags)
@@ -62,7 +75,7 @@ class LocalDriver:
 
     def _start(self, allocation: str, tag: str) -> "subprocess.Popen[bytes]":
         node, output = self._node, os.path.join(self._output, tag)
-        command = [*RUNNER, "--connect", self._connect, "--id", tag]
+        command = [*RUNNER, *self._door.open(allocation), "--id", tag]
         command += ["--allocation", allocation, "--output", output, "--launcher", self._launcher]
         for name in ("cores", "memory", "disk", "gpus"):
             command += [f"--{name}", str(getattr(node, name))]
@@ -103,6 +116,7 @@ class LocalDriver:
                 why = f"{len(left)} processes of it cannot be ended: {left[:5]}"
                 out.append(Observation(allocation.id, "unsure", native, why))
             else:
+                self._door.shut(allocation.id)
                 out.append(Observation(allocation.id, "complete", native, f"its runner {how}"))
         return out
 

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 
 from rota.core.state import Settings
 from rota.drivers.api import Driver
@@ -18,11 +19,12 @@ from rota.manager.filesystem import warning_for
 from rota.manager.lock import REFRESH_S, Lock, announce
 from rota.manager.paths import Paths, prepare
 from rota.manager.service import Manager
-from rota.model.errors import RotaError, UsageError
+from rota.model.errors import RefusedError, RotaError, UsageError
 from rota.model.needs import Amounts
 from rota.runner import host
 from rota.store.sqlite import SqliteStore
 from rota.wire import auth
+from rota.wire.client import read_notice
 from rota.wire.server import Server
 
 log = logging.getLogger("rota")
@@ -44,8 +46,51 @@ def settings_of(config: Config) -> Settings:
     )
 
 
-def make_driver(name: str, site: SiteConfig, paths: Paths) -> Driver:
+class UnixDoor:
+    """Runners on this host come by the Unix socket; the kernel says who they are."""
+
+    def __init__(self, paths: Paths) -> None:
+        self._socket = paths.socket
+
+    def open(self, allocation: str) -> Sequence[str]:
+        """The socket."""
+        return ["--connect", f"unix:{self._socket}"]
+
+    def shut(self, allocation: str) -> None:
+        """There is nothing to take back."""
+
+
+class TlsDoor:
+    """Runners elsewhere come by TLS, each allocation with a token of its own, in a file that only we can read."""
+
+    def __init__(self, paths: Paths) -> None:
+        self._paths = paths
+        self.address: str | None = None
+        """`host:port`, once the manager listens."""
+
+    def open(self, allocation: str) -> Sequence[str]:
+        """The address, our CA, and the file with the new token."""
+        if self.address is None:
+            raise RefusedError(
+                f"{self._paths.config}: runners are to come by TLS, but the manager does not listen: set listen"
+            )
+        auth.write_token(self._paths.home, allocation)
+        token = os.path.join(self._paths.tokens, allocation)
+        return ["--connect", f"tls:{self.address}", "--ca", self._paths.ca, "--token-file", token]
+
+    def shut(self, allocation: str) -> None:
+        """The token is gone with the allocation."""
+        auth.remove_token(self._paths.home, allocation)
+
+
+def make_driver(name: str, site: SiteConfig, paths: Paths, tls: TlsDoor) -> Driver:
     """The driver of a configured site."""
+    if unknown := set(site.options) - {"gpus", "connect"}:
+        raise UsageError(
+            f"{paths.config}: [site.{name}.options] {', '.join(sorted(unknown))}: the driver local has gpus, connect"
+        )
+    if site.options.get("connect", "unix") not in ("unix", "tls"):
+        raise UsageError(f"{paths.config}: [site.{name}.options] connect: give unix or tls")
     if site.driver != "local":
         raise UsageError(f"{paths.config}: [site.{name}] driver '{site.driver}' does not exist; there is: local")
     free = os.statvfs(paths.home)
@@ -57,7 +102,7 @@ def make_driver(name: str, site: SiteConfig, paths: Paths) -> Driver:
     )
     return LocalDriver(
         node,
-        f"unix:{paths.socket}",
+        tls if site.options.get("connect") == "tls" else UnixDoor(paths),
         paths.output,
         paths.log,
         tags=site.tags,
@@ -69,7 +114,8 @@ def make_driver(name: str, site: SiteConfig, paths: Paths) -> Driver:
 async def serve(paths: Paths, lock: Lock, args: argparse.Namespace) -> int:
     """Load, listen, and run until told to stop."""
     config = load_config(paths.home)
-    drivers = {name: make_driver(name, site, paths) for name, site in config.site.items()}
+    tls = TlsDoor(paths)
+    drivers = {name: make_driver(name, site, paths, tls) for name, site in config.site.items()}
     warning = warning_for(paths.home)
     if warning:
         log.warning("%s", warning)
@@ -87,6 +133,7 @@ async def serve(paths: Paths, lock: Lock, args: argparse.Namespace) -> int:
     await server.listen_unix(paths.home)
     address, port = await _listen_tls(server, paths, config)
     announce(lock, address=address, port=port)
+    tls.address = None if port is None else f"{address}:{port}"
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, manager.stop, False)
@@ -124,7 +171,13 @@ async def _listen_tls(server: Server, paths: Paths, config: Config) -> tuple[str
         raise UsageError(f"{paths.config}: listen '{config.listen}': write host:port, or :0 for any address and port")
     if _token(paths.home, auth.CLIENT) is None:
         auth.write_token(paths.home, auth.CLIENT)
-    number = await server.listen_tls(server_identity(paths.tls), bind or None, int(port))
+    identity = server_identity(paths.tls)
+    number = None
+    if port == "0" and (last := read_notice(paths.home).get("port")):
+        with contextlib.suppress(RotaError):  # runners of our last life look for us there
+            number = await server.listen_tls(identity, bind or None, int(last))
+    if number is None:
+        number = await server.listen_tls(identity, bind or None, int(port))
     return bind or socket.gethostname(), number
 
 

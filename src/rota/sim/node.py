@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from rota.model.needs import Amounts
-from rota.runner.lease import Lease
+from rota.runner.lease import Lease, ProtocolError
 from rota.runner.protocol import Runner
 from rota.sim.clock import RunnerClock
 from rota.sim.network import Connection
@@ -118,7 +118,11 @@ class SimRunner:
             return
         self.world.say("to", self.id, message)
         before = self.runner.session
-        orders = self.runner.receive(message, self.clock.mono(self.world.now))
+        try:
+            orders = self.runner.receive(message, self.clock.mono(self.world.now))
+        except ProtocolError as problem:
+            self.world.witness.problems.append(f"the manager broke the protocol: {problem}")
+            return
         if before is None and self.runner.session is not None:
             self._retry_s = 0.1
         for order in orders:
