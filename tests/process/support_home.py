@@ -121,7 +121,12 @@ class Home:
         for pid in pids():
             words = cmdline(pid).split("\0")
             if any(word.endswith("runner/__main__.py") for word in words) and any(self.path in word for word in words):
-                found[pid] = words[words.index("--id") + 1]
+                try:
+                    leader = os.getsid(pid) == pid
+                except ProcessLookupError:
+                    continue
+                if leader:  # and not a child of it that is just about to become a job
+                    found[pid] = words[words.index("--id") + 1]
         return found
 
     def of_runner(self, runner: str) -> list[int]:

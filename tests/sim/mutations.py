@@ -75,11 +75,6 @@ def starts_dependents_early(patch: Patch) -> None:
     patch.setattr(dependencies, "standing", standing)
 
 
-def repeats_given_up_leases(patch: Patch) -> None:
-    """A lease that was not confirmed is sent again even if the job was given to another meanwhile."""
-    patch.setattr(reports, "_is_open", lambda state, runner_id, job: True)
-
-
 SIMULATED: dict[str, tuple[Callable[[Patch], None], int]] = {
     "releases missing jobs": (releases_missing_jobs, 200),
     "ignores sessions": (ignores_sessions, 400),

@@ -14,6 +14,7 @@ from rota.model.batch import BatchSpec, Dependency, Template
 from rota.model.errors import RefusedError
 from rota.model.needs import Amounts
 from rota.model.selector import parse_selector
+from rota.runner.protocol import Runner
 
 WALL = 1.7e9
 
@@ -223,3 +224,34 @@ def test_batches_of_one_name_can_be_chained_by_it() -> None:
     for number in (1, 2, 3):
         assert bench.states(number) == ["STARTING"]
         bench.report(number, ended=[ended(number, 1, 1, 0)])
+
+
+def runner() -> Runner:
+    facts = {"allocation": None, "host": "h", "pid": 1, "cores": 1, "memory": 1, "disk": 0, "gpus": 0, "tags": []}
+    return Runner("r1", facts)
+
+
+def test_a_welcome_to_a_connection_that_is_gone_opens_no_session() -> None:
+    protocol = runner()
+    protocol.greet(1.0)
+    protocol.lost_connection()
+    protocol.receive({"t": "welcome", "connect": 1, "session": 1}, 2.0)
+    assert protocol.session is None
+
+
+def test_an_expired_runner_that_waits_has_no_deadline_in_the_past() -> None:
+    protocol = runner()
+    protocol.greet(1.0)
+    protocol.receive({"t": "welcome", "connect": 1, "session": 1}, 1.0)
+    job = ["0:1000", "s", 1, 1, 1, ["true"], None]
+    protocol.receive(
+        {"t": "lease", "session": 1, "n": 1, "clock": 1.0, "slots": [["0:1000", 1]], "specs": {"s": {}}, "jobs": [job]},
+        1.0,
+    )
+    assert protocol.startable(1.0)
+    protocol.lost_connection()
+    protocol.greet(2.0)
+    protocol.receive({"t": "expired", "connect": 2, "reason": "given up"}, 2.0)
+    protocol.outgoing(1000.0)
+    deadline = protocol.deadline(1000.0)
+    assert deadline is None or deadline > 1000.0, "the agent would not sleep"

@@ -19,7 +19,9 @@ LEAST = {
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "late" else ()) for name in CONFIGURATIONS]
+)
 def test_no_second_copy_and_nothing_stuck(name: str) -> None:
     found = explore(CONFIGURATIONS[name]())
     assert found.problem is None, f"{found.problem}\n{found.path}"

@@ -143,9 +143,11 @@ def _find(tag: str) -> str | None:
         try:
             with open(f"/proc/{pid}/cmdline", "rb") as file:
                 line = file.read()
+            leads = os.getsid(pid) == pid
         except OSError:
             continue
-        if wanted in line and b"/runner/__main__.py\0" in line:  # of whatever installation
+        # Of whatever installation; and not a child of it that is just about to become a job and still looks like it.
+        if leads and wanted in line and b"/runner/__main__.py\0" in line:
             return f"{pid}:{_start_ticks(pid) or 0}"
     return None
 

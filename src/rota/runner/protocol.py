@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Lease", "ProtocolError", "Runner"]
 
 VERSION = 1
+NEVER = float("inf")
 BATCHING_S = 0.015  # an end waits at most this long for company, while there is more to start
 BATCH_ROWS = 64
 REPORT_ROWS = 512  # most rows in one report, far below the frame limit
@@ -52,6 +53,7 @@ class Runner(Holdings):
         self.refused: Optional[str] = None
         self._said_bye = False
         self._last_session = 0
+        self._awaits_welcome = False  # greeted on a connection that still stands, and not answered
         self._specs: Dict[str, Any] = {}
         self._envs: Dict[str, Any] = {}
         self._flight: Optional[Message] = None  # the report under way
@@ -68,6 +70,7 @@ class Runner(Holdings):
     def greet(self, clock: float, until_s: Optional[float] = None) -> Message:
         """Begin a new connection and return its greeting; everything of older sessions is void from now on."""
         self.lost_connection()
+        self._awaits_welcome = True
         self.connect += 1
         self._sent_at = clock
         message: Message = {"t": "greet", "version": VERSION, "runner": self.runner_id}
@@ -78,6 +81,7 @@ class Runner(Holdings):
     def lost_connection(self) -> None:
         """Forget the session: nothing more can be sent in it, and what still arrives from it is void."""
         self.session = None
+        self._awaits_welcome = False
         self._doomed = {}
         self._flight_sent = None
 
@@ -117,12 +121,13 @@ class Runner(Holdings):
         return []
 
     def _welcome(self, message: Message, clock: float) -> None:
-        if message.get("connect") != self.connect or self.session is not None or self.expired:
+        if message.get("connect") != self.connect or not self._awaits_welcome or self.expired:
             return  # a late or repeated one: taking it would count the leases of a session from 1 again
         session = int(_number(message, "session"))
         for name in ("touch_s", "start_by_s", "grace_s", "linger_s"):
             if message.get(name) is not None:
                 setattr(self, name, _number(message, name))
+        self._awaits_welcome = False
         self.session = self._last_session = session
         self.got = 0
         self._specs = {}
@@ -318,7 +323,7 @@ class Runner(Holdings):
                 best = queue[0].start_by
         if self.session is None or self._said_bye:
             return best
-        due = self._sent_at + (min(TELL_GOT_S, self.touch_s) if self._owes_got else self.touch_s)
+        due = NEVER if self.expired else self._touch_at()  # an expired runner does not touch
         if self._flight is not None:
             due = min(due, clock if self._flight_sent is None else self._flight_sent + RESEND_S)
         else:
@@ -326,7 +331,9 @@ class Runner(Holdings):
                 due = self._fresh[0].since + TELL_START_S
             if self._ended or self._disclaimed:
                 due = min(due, clock if self._waiting_since is None else self._waiting_since + BATCHING_S)
-        return due if best is None or due < best else best
+        if best is not None and best < due:
+            return best
+        return None if due == NEVER else due
 
     # -- what outlives the process, and copies -------------------------------------------------------------------
 

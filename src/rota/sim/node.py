@@ -17,6 +17,7 @@ __all__ = ["SimRunner"]
 
 GREETING_S = 10.0
 LAST_WORDS_S = 5.0
+RESTLESS_MOST = 100
 Key = tuple[int, int, int]
 
 
@@ -62,6 +63,7 @@ class SimRunner:
         self._mail: list[tuple[Connection, dict[str, Any]]] = []
         self._retry_s = 0.1
         self._wake = 0
+        self._restless = 0
         self._alone_since = world.now
         self._connect()
 
@@ -121,7 +123,13 @@ class SimRunner:
         try:
             orders = self.runner.receive(message, self.clock.mono(self.world.now))
         except ProtocolError as problem:
-            self.world.witness.problems.append(f"the manager broke the protocol: {problem}")
+            # Only reordering within a connection leads here. The agent drops the connection, and all is well.
+            self.world.say("dropped", self.id, problem)
+            if not self.world.faults.hits.get("reorder"):
+                self.world.witness.problems.append(f"the manager broke the protocol: {problem}")
+            connection.runner_open = False
+            self.world.after(0.05, connection.close_manager_end)
+            self.disconnected(connection)
             return
         if before is None and self.runner.session is not None:
             self._retry_s = 0.1
@@ -156,6 +164,10 @@ class SimRunner:
             return
         deadline = runner.deadline(clock)
         if deadline is not None:
+            if deadline < clock - 0.001:
+                self._restless += 1
+                if self._restless == RESTLESS_MOST:
+                    world.witness.problems.append(f"runner {self.id} has a deadline in the past, and would never sleep")
             self._wake += 1
             world.after(max(deadline - clock, 0.0001), self._woken, self._wake)
 

@@ -66,7 +66,7 @@ class Shell:
         self._greeted: dict[str, Connection] = {}
         self._sessions: dict[tuple[str, int], Connection] = {}
         self._latest: dict[str, Connection] = {}
-        self._specs: dict[tuple[str, int, str], int] = {}
+        self._specs: dict[tuple[str, int], dict[str, int]] = {}
         self._leases: dict[tuple[str, int], int] = {}
 
     # -- life and death
@@ -352,15 +352,16 @@ class Shell:
     def _lease(self, effect: Lease) -> dict[str, Any]:
         jobs = []
         specs = {}
-        # A repeat says everything again: the message that first named a spec may be the one that was lost.
-        repeated = effect.n <= self._leases.get((effect.runner, effect.session), 0)
-        self._leases[effect.runner, effect.session] = max(
-            effect.n, self._leases.get((effect.runner, effect.session), 0)
-        )
+        session = (effect.runner, effect.session)
+        if effect.n <= self._leases.get(session, 0):
+            # A repeat, and what follows it, says everything again: what first named a spec may be what was lost.
+            self._specs[session] = {}
+        self._leases[session] = max(effect.n, self._leases.get(session, 0))
+        known = self._specs.setdefault(session, {})
         for number, pos, attempt, slot in effect.jobs:
             batch = self.core.state.batches[number]
             name = f"{number}.{batch.template_of(pos)}"
-            if self._specs.setdefault((effect.runner, effect.session, name), effect.n) == effect.n or repeated:
+            if known.setdefault(name, effect.n) == effect.n:
                 specs[name] = {"cwd": "/", "env": None}
             jobs.append([slot, name, number, batch.index(pos), attempt, ["true"], None])
         return {
