@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from bench import home as at
-from bench.spawning import build, loop_rate
+from bench.spawning import build, loop_rate, python_loop_cpu
 from rota.drivers.local import RUNNER
 
 
@@ -40,8 +40,10 @@ def throughput(loop: str, jobs: int, launcher: str, budget: float) -> list[Row]:
         after = loop_rate(loop, jobs // 2, width)
     rate = (before[0] + after[0]) / 2
     ratio = jobs / took / rate
-    own = (cpu / jobs - (before[1] + after[1]) / 2) * 1000
-    name = "with the launcher" if launcher == "auto" else "plain Python"
+    spawn = (before[1] + after[1]) / 2 if launcher == "auto" else python_loop_cpu(jobs // 2, width)
+    own = (cpu / jobs - spawn) * 1000
+    name, loop_name = ("with the launcher", "C") if launcher == "auto" else ("plain Python", "bare Python")
+    figure = f"{own:.3f} ms ({cpu / jobs * 1000:.3f} less {spawn * 1000:.3f} of a {loop_name} spawn loop)"
     return [
         Row(
             f"`true` jobs/s, {name}",
@@ -49,7 +51,7 @@ def throughput(loop: str, jobs: int, launcher: str, budget: float) -> list[Row]:
             f"≥ {budget:.2f}",
             ratio >= budget,
         ),
-        Row(f"CPU per job, {name}", f"{own:.3f} ms (all: {cpu / jobs * 1000:.3f} ms)", "≤ 0.15 ms", own <= 0.15),
+        Row(f"CPU per job, {name}", figure, "≤ 0.15 ms", own <= 0.15),
     ]
 
 
@@ -200,7 +202,7 @@ def main() -> int:
                 rows.append(row)
                 if not args.json:
                     print(
-                        f"{'met ' if row.met else 'MISS'}  {row.what:42} {row.figure:48} budget {row.budget}",
+                        f"{'met ' if row.met else 'MISS'}  {row.what:42} {row.figure:56} budget {row.budget}",
                         flush=True,
                     )
     if args.json:

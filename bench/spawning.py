@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 
 SOURCE = os.path.join(os.path.dirname(__file__), "spawn_loop.c")
@@ -23,3 +24,28 @@ def loop_rate(loop: str, count: int, width: int, program: str = "/bin/true") -> 
     done = subprocess.run([loop, str(count), str(width), program], capture_output=True, text=True, check=True)
     rate, own = (float(word) for word in done.stdout.split())
     return rate, own / count
+
+
+PYTHON_LOOP = """
+import os, resource, sys
+count, width, program = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+environment = dict(os.environb)
+null = os.open("/dev/null", os.O_RDWR)
+actions = [(os.POSIX_SPAWN_DUP2, null, number) for number in range(3)]
+started = ended = 0
+begin = resource.getrusage(resource.RUSAGE_SELF)
+while ended < count:
+    while started < count and started - ended < width:
+        os.posix_spawn(program, [program], environment, file_actions=actions, setsid=True, setsigmask=())
+        started += 1
+    os.wait4(-1, 0)
+    ended += 1
+end = resource.getrusage(resource.RUSAGE_SELF)
+print(end.ru_utime + end.ru_stime - begin.ru_utime - begin.ru_stime)
+"""
+
+
+def python_loop_cpu(count: int, width: int, program: str = "/bin/true") -> float:
+    """CPU seconds per job of the barest Python that spawns and waits: the part of a runner that no design can save."""
+    words = [sys.executable, "-I", "-S", "-c", PYTHON_LOOP, str(count), str(width), program]
+    return float(subprocess.run(words, capture_output=True, text=True, check=True).stdout) / count

@@ -7,6 +7,7 @@ from rota.core.state import SiteState, State
 from rota.core.stimuli import AllocationSeen, SiteSeen
 from rota.core.tables import ALLOCATION, move
 from rota.model import events as ev
+from rota.model.allocation import Allocation
 
 __all__ = ["allocation_seen", "site_seen"]
 
@@ -41,7 +42,7 @@ def allocation_seen(state: State, stimulus: AllocationSeen) -> Decision:
     if stimulus.verb == "unsure":
         return _unsure(decision, allocation.id, allocation.unsure + 1, allocation.state, stimulus.reason)
     new = move(ALLOCATION, allocation.state, stimulus.verb)
-    if new is None and allocation.unsure and allocation.state.endswith("ING"):
+    if new is None and allocation.state.endswith("ING") and (allocation.unsure or _is_news(allocation, stimulus)):
         decision.events.append(ev.AllocationMoved(allocation.id, "unsure", stimulus.native_id, None, 0))
         return decision
     if new is None:
@@ -68,6 +69,11 @@ def allocation_seen(state: State, stimulus: AllocationSeen) -> Decision:
             site.why = None
     decision.events.append(ev.AllocationMoved(allocation.id, stimulus.verb, native, stimulus.reason))
     return decision
+
+
+def _is_news(allocation: Allocation, stimulus: AllocationSeen) -> bool:
+    """Its runner may have greeted before the answer to the submission came: that answer still has the native id."""
+    return stimulus.native_id is not None and allocation.native_id is None
 
 
 def _unsure(decision: Decision, allocation_id: str, count: int, state: str, reason: str | None) -> Decision:

@@ -69,8 +69,15 @@ def _places(state: State) -> list[Place]:
             location = state.ledger.locations[runner.location]
             key = (location.site, location.tags, location.capacity)
             kind = state.place_kinds.setdefault(key, len(state.place_kinds))
-            places.append(Place(location, runner.id, runner.state if runner.connected else "not connected", kind))
+            places.append(Place(location, runner.id, _status(runner), kind))
     return places
+
+
+def _status(runner: RunnerState) -> str:
+    """What the filter on status sees: only SERVING takes jobs."""
+    if not runner.connected:
+        return "not connected"
+    return "ending attempts that were given up" if runner.given_up else runner.state
 
 
 def _lease(
@@ -101,7 +108,7 @@ def _ahead(state: State, shape: ShapeState) -> Iterator[ev.Event]:
     if mean is None or mean > settings.ahead_below_s:
         return
     for runner in list(state.runners.values()):
-        if runner.state != "SERVING" or not runner.connected:
+        if _status(runner) != "SERVING":
             continue
         for slot, slots in list(runner.slots.items()):
             if int(slot.partition(":")[0]) != shape.id:

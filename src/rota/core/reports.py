@@ -173,12 +173,24 @@ def touch(state: State, stimulus: Touch) -> Decision:
     runner = _contact(state, stimulus.runner, stimulus.session, stimulus.got, stimulus.clock, stimulus.at)
     if runner is None:
         return decision
+    if runner.given_up:
+        _forget_given_up(state, runner, stimulus.held)
     for number, (sent, jobs, slots) in runner.unacked.items():
         if sent + state.settings.resend_s <= stimulus.at.mono:
             live = [job for job in jobs if _is_open(state, runner.id, job)]
             decision.effects.append(Lease(runner.id, runner.session, number, runner.clock, live, slots))
     decision.effects.extend(standing_orders(state, runner))
     return decision
+
+
+def _forget_given_up(state: State, runner: RunnerState, held: list[tuple[int, int, int]]) -> None:
+    """What it got and does not hold (any more) needs no order to end, and keeps it from no new work."""
+    open_ = set(held)
+    for _, jobs, _ in runner.unacked.values():
+        open_.update((number, state.batches[number].index(pos), attempt) for number, pos, attempt, _ in jobs)
+    for job in [job for job in runner.given_up if job not in open_]:
+        del runner.given_up[job]
+        state.replan = True
 
 
 def _is_open(state: State, runner_id: str, job: tuple[int, int, int, str]) -> bool:

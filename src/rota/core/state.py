@@ -35,7 +35,8 @@ class Settings(Struct, frozen=True):
 
     touch_s: float = 15
     missing_s: float = 60
-    start_by_s: float = 120
+    start_by_s: float = 45
+    """Less than `missing_s`: what is given up after silence can then not start any more."""
     rerun_s: float = 600
     losses: int = 5
     backoff_first_s: float = 30

@@ -124,12 +124,13 @@ class Report(Stimulus, kw_only=True):
 
 
 class Touch(Stimulus, kw_only=True):
-    """A runner lives."""
+    """A runner lives, and holds these: (batch, index, attempt)."""
 
     runner: str
     session: int
     got: int
     clock: float
+    held: list[tuple[int, int, int]] = []
 
 
 class RunnerBye(Stimulus, kw_only=True):

@@ -37,7 +37,7 @@ def settings_of(config: Config) -> Settings:
     return Settings(
         touch_s=config.seconds("touch"),
         missing_s=config.seconds("missing_after"),
-        start_by_s=config.seconds("start_by"),
+        start_by_s=min(config.seconds("start_by"), config.seconds("missing_after") * 0.75),
         rerun_s=config.seconds("rerun_after"),
         losses=config.losses,
         backoff_first_s=config.seconds("backoff_first"),

@@ -54,7 +54,8 @@ class Config(Struct, forbid_unknown_fields=True):
 
     touch: str = "15s"
     missing_after: str = "60s"
-    start_by: str = "2m"
+    start_by: str = "45s"
+    """A lease that a runner could not start for so long is given back; three quarters of `missing_after` at most."""
     losses: int = 5
     """How often a job may be lost with its runner before it counts as failed."""
     rerun_after: str = "10m"

@@ -72,7 +72,7 @@ class Hearing:
             manager.tell(report)
         elif isinstance(message, messages.Touch):
             session, got, clock = message.session, message.got, message.clock
-            manager.tell(Touch(at=at, by=by, runner=runner, session=session, got=got, clock=clock))
+            manager.tell(Touch(at=at, by=by, runner=runner, session=session, got=got, clock=clock, held=message.held))
         else:
             manager.tell(RunnerBye(at=at, by=by, runner=runner, session=message.session, reason=message.reason))
 

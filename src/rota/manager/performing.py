@@ -42,6 +42,8 @@ class Performer:
         """The runners in session."""
         self.greeting: dict[str, tuple[Peer, int]] = {}
         """Runners whose greeting is being made durable."""
+        self._newest: dict[str, int] = {}
+        """Number of the newest lease message that a runner was sent in this session."""
         self._sent: dict[str, set[str]] = {}
         """Names of specs and environments that a runner has in this session."""
         self._jobs: set[asyncio.Task[None]] = set()
@@ -71,6 +73,7 @@ class Performer:
             old.close()
         self.peers[effect.runner] = found[0]
         self._sent[effect.runner] = set()
+        self._newest[effect.runner] = 0
         site = state.sites.get(state.runners[effect.runner].site)
         linger = {"linger_s": site.linger_s} if site is not None else {}
         found[0].send({"t": "welcome", "connect": effect.connect, "session": effect.session, **self._welcome, **linger})
@@ -110,6 +113,9 @@ class Performer:
         if peer is None or runner.session != effect.session:
             return
         sent = self._sent[effect.runner]
+        if effect.n <= self._newest.get(effect.runner, 0):
+            sent.clear()  # a repeat: what came with it the first time may not have arrived either
+        self._newest[effect.runner] = max(effect.n, self._newest.get(effect.runner, 0))
         specs: dict[str, Any] = {}
         envs: dict[str, Any] = {}
         rows = []
@@ -155,7 +161,7 @@ class Performer:
         try:
             if effect.what in ("submit", "find"):
                 native = await driver.find(effect.tag) if effect.what == "find" else None
-                native = native or await driver.submit(effect.id, effect.tag)
+                native = native or await self._submit(driver, effect)
                 self._see(effect.id, "run", native, None)
             elif effect.what == "terminate":
                 await driver.terminate(known)
@@ -165,6 +171,16 @@ class Performer:
             log.warning("site %s: %s %s: %s", effect.site, effect.what, effect.id, error)
             if effect.what in ("submit", "find"):
                 self._see(effect.id, "fail", None, str(error))
+
+    async def _submit(self, driver: Driver, effect: ef.Allocate) -> str:
+        """Submit; after any doubtful answer the tag is looked up before it counts as failed."""
+        try:
+            return await driver.submit(effect.id, effect.tag)
+        except RotaError:
+            native = await driver.find(effect.tag)
+            if native is None:
+                raise
+            return native
 
     async def check(self, state: State, site: str, known: list[Known]) -> None:
         """Ask a driver about allocations. One that is over first has its last reports read."""

@@ -61,7 +61,7 @@ def waiting_reason(state: State, batch: BatchState, pos: int | None, wall: float
     if until is not None and batch.states[pos or 0] == WAITING and until > wall:
         return f"failed and is tried again in {until - wall:.0f} s" if wall else "failed and waits to be tried again"
     for dependency in batch.spec.after:
-        kind, text = standing(state, dependency)
+        kind, text = standing(state, dependency, batch.id)
         if kind != "met":
             return text
     if batch.spec.not_before is not None and batch.spec.not_before > wall:

@@ -142,11 +142,14 @@ class Spawner:
     def __init__(self) -> None:
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         self._paths: Dict[Tuple[str, bytes], str] = {}
+        self._umask = -1
 
     def start(self, lease: Lease, plan: Plan, lane: Lane) -> int:
         """Start the job and return its pid, or raise StartError."""
         argv = plan.argv(lease.command)
-        os.umask(plan.umask)
+        if plan.umask != self._umask:
+            os.umask(plan.umask)
+            self._umask = plan.umask
         cwd = enter(plan, lease)
         path = self.find(argv[0], plan.env.path)
         if plan.plain:

@@ -223,7 +223,12 @@ class ModelWorld:
             )
         elif kind == "touch":
             stimulus = Touch(
-                at=self.at, runner=name, session=message["session"], got=message["got"], clock=message["clock"]
+                at=self.at,
+                runner=name,
+                session=message["session"],
+                got=message["got"],
+                clock=message["clock"],
+                held=[tuple(job) for job in message["held"]],
             )
         elif kind == "gone":
             stimulus = AllocationSeen(at=self.at, id=message["allocation"], verb="fail", reason="its runner was killed")

@@ -184,6 +184,7 @@ class Shell:
                 session=message["session"],
                 got=message["got"],
                 clock=message["clock"],
+                held=[tuple(job) for job in message["held"]],
             )
         else:
             stimulus = RunnerBye(
