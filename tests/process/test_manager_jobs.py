@@ -193,3 +193,27 @@ def test_remove_and_wait(home: Home) -> None:
     home.kill_manager()
     home.rota("up")
     assert home.counts() == {"ABORTED": 1}
+
+
+def test_what_runs_can_be_watched(home: Home) -> None:
+    """The output so far, and after a touch the memory and CPU time, of a job that still runs; the rest follows."""
+    home.config("touch = '1s'\nmissing_after = '10s'\n")
+    script = "echo one; python3 -c 'import time; x = bytearray(60 << 20); time.sleep(4)'; echo two"
+    home.add("--", script)
+    home.until(lambda: home.rota("log", "1.1").stdout == "one\n")
+    row = home.until(lambda: (row := home.job("1.1"))["peak_memory_bytes"] and row)
+    assert row["state"] == "RUNNING"
+    assert row["peak_memory_bytes"] > 60 << 20
+    assert row["wall_s"] > 0
+    assert home.rota("log", "--follow", "1.1").stdout == "one\ntwo\n"
+    assert home.counts() == {"COMPLETED": 1}
+
+
+def test_a_neighbours_output_is_never_shown(home: Home) -> None:
+    """Scratch files are used again at once: while a job ends, nobody reads the next one's output in its place."""
+    home.config("[site.local]\ncores = 1\n")
+    home.add("--array", "1-6", "--", "for i in 1 2 3 4; do echo mine {index}; sleep 0.05; done")
+    while home.counts().get("COMPLETED") != 6:
+        for index in range(1, 7):
+            text = home.rota("log", f"1.{index}").stdout
+            assert set(text.split("\n")) <= {f"mine {index}", ""}, text

@@ -193,7 +193,7 @@ def test_short_jobs_travel_as_ended_only_and_longer_ones_tell_their_start():
     assert report["started"] == [] and len(report["ended"]) == 1
     runner.receive({"t": "ack", "seq": report["seq"]}, 100.02)
     assert runner.outgoing(100.04) == []
-    assert runner.outgoing(100.05)[0]["started"] == [[7, 2, 1, 1.0, 12]]
+    assert runner.outgoing(100.05)[0]["started"] == [[7, 2, 1, 1.0, 12, None]]
     assert runner.outgoing(100.2) == []
 
 
@@ -279,7 +279,7 @@ def test_a_touch_goes_out_after_touch_s_of_silence_with_what_is_held_and_measure
         "got": 1,
         "clock": 115.06,
         "held": [[7, 1, 1]],
-        "live": [[7, 1, 1, 0.5, 1900]],
+        "live": [[7, 1, 1, 0.5, 1900, 11, None]],
     }
 
 

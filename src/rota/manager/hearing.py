@@ -57,6 +57,8 @@ class Hearing:
             return
         if isinstance(message, messages.Report):
             known = manager.state.runners.get(runner)
+            manager.running.started(message.started, known.output if known is not None else "")
+            manager.running.ended(message.ended)
             report = Report(
                 at=at,
                 by=by,
@@ -72,6 +74,8 @@ class Hearing:
             manager.tell(report)
         elif isinstance(message, messages.Touch):
             session, got, clock = message.session, message.got, message.clock
+            if message.live and runner in manager.state.runners:
+                manager.running.touched(message.live, manager.state.runners[runner].output)
             manager.tell(Touch(at=at, by=by, runner=runner, session=session, got=got, clock=clock, held=message.held))
         else:
             manager.tell(RunnerBye(at=at, by=by, runner=runner, session=message.session, reason=message.reason))

@@ -1,10 +1,12 @@
 """Answers to clients' questions: read-only, from the core's state and the store."""
 
 import base64
+import contextlib
 import heapq
 import json
 import os
 import stat
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +24,7 @@ from rota.core.tables import (
 )
 from rota.manager.jobbook import JobBook
 from rota.manager.reasons import pending_reason, reason, waiting_reason
+from rota.manager.running import Running
 from rota.model.errors import NotFoundError, UsageError
 from rota.model.job import Result, format_job, parse_job
 from rota.model.selector import Selector, parse_selector
@@ -47,9 +50,10 @@ def counts_of(batch: BatchState) -> dict[str, int]:
 class Queries:
     """Everything that can be asked without changing anything."""
 
-    def __init__(self, store: Store, book: JobBook) -> None:
+    def __init__(self, store: Store, book: JobBook, running: Running) -> None:
         self._store = store
         self._book = book
+        self._running = running
 
     def spans(self, state: State, words: list[str]) -> list[tuple[BatchState, int, int]]:
         """(batch, low, high) of what a selector names, by batch and position."""
@@ -168,7 +172,8 @@ class Queries:
         live = self._book.live(state, batch, pos)
         if live or (result is not None and result.attempt != attempt):
             result = None if live else result
-        started = result.started if result else None
+        running = self._running.now((batch.id, batch.index(pos), attempt)) if live else None
+        started = result.started if result else running.started if running else None
         ended = result.ended if result else None
         value = self._book.value(batch, pos)
         place = json.loads(result.output) if result is not None and result.output else None
@@ -190,9 +195,9 @@ class Queries:
             "cwd": self._book.path(batch, pos, shown, "cwd"),
             "stdout": self._book.path(batch, pos, shown, "stdout") or _segment(place, 0),
             "stderr": self._book.path(batch, pos, shown, "stderr") or _segment(place, 4),
-            "wall_s": round(ended - started, 6) if started is not None and ended is not None else None,
-            "cpu_s": result.cpu_s if result else None,
-            "peak_memory_bytes": result.peak_memory if result else None,
+            "wall_s": _wall(started, ended, running is not None),
+            "cpu_s": result.cpu_s if result else running.cpu_s if running else None,
+            "peak_memory_bytes": result.peak_memory if result else running.memory if running else None,
             "started": started,
             "ended": ended,
             "batch": batch.id,
@@ -302,8 +307,10 @@ class Queries:
             data, size = _read(path, offset, limit)
             return _answer(data, offset, not running and offset + len(data) >= size, 0, path)
         found = [result for result in self._store.results(batch.id, pos, pos, False) if result.attempt == wanted]
-        if running or not found or found[0].output is None:
-            return _answer(b"", offset, not running, 0, None)
+        if running:
+            return self._tail_of(state, batch, pos, stream, offset, limit)
+        if not found or found[0].output is None:
+            return _answer(b"", offset, True, 0, None)
         place = json.loads(found[0].output)
         at = 1 if stream == "stdout" else 5
         name, start, length, dropped = place[at : at + 4]
@@ -312,6 +319,20 @@ class Queries:
         path = os.path.join(place[0], name)
         data, _ = _read(path, start + offset, max(0, min(limit, length - offset)))
         return _answer(data, offset, offset + len(data) >= length or not data, dropped, path)
+
+    def _tail_of(
+        self, state: State, batch: BatchState, pos: int, stream: str, offset: int, limit: int
+    ) -> dict[str, Any]:
+        """What a running job has written so far, if it runs here."""
+        job = (batch.id, batch.index(pos), batch.attempts[pos])
+        path = self._running.scratch(state, job, batch.live[pos].runner, stream)
+        data = b""
+        if path is not None:
+            with contextlib.suppress(NotFoundError):
+                data, _ = _read(path, offset, limit)
+            if not self._running.lives(job):  # it has just ended, and its file may be another's already
+                data = b""
+        return _answer(data, offset, False, 0, None)
 
     def summary(self, state: State, number: int, failures: int, slowest: int, wall: float) -> dict[str, Any]:
         """What `rota run` says at the end."""
@@ -353,6 +374,13 @@ class Queries:
             if text.strip():
                 return text.decode("utf-8", "replace")
         return ""
+
+
+def _wall(started: float | None, ended: float | None, running: bool) -> float | None:
+    """Seconds that an attempt took, or has taken so far."""
+    if running:
+        ended = time.time()
+    return round(max(0.0, ended - started), 6) if started is not None and ended is not None else None
 
 
 def _answer(data: bytes, offset: int, end: bool, dropped: int, path: str | None) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from rota.manager.intake import Intake
 from rota.manager.jobbook import JobBook
 from rota.manager.performing import POLL_S, Performer, now
 from rota.manager.queries import Queries
+from rota.manager.running import Running
 from rota.manager.watching import Watchers
 from rota.manager.writer import Writer
 from rota.model.errors import NoSpaceError, RotaError, StoreError, UsageError
@@ -81,7 +82,8 @@ class Manager:
         self.embedded = embedded
         self.writer = Writer(self.loop)
         self.book = JobBook(store, setups)
-        self.queries = Queries(store, self.book)
+        self.running = Running()
+        self.queries = Queries(store, self.book, self.running)
         self.watchers = Watchers(self.queries, lambda: self.state)
         self.intake = Intake(store, self.writer)
         welcome = {
@@ -380,6 +382,7 @@ class Manager:
             self.fail(problem)
             return
         self.book.forget()
+        self.running.forget()
         self.state.sites = sites
         for site in sites:
             self.state.ensure_site_location(site)

@@ -123,6 +123,7 @@ class Jobs:
         """Look after a job that has started."""
         lease.wall = wall
         lease.pid = pid
+        lease.scratch = os.path.basename(lane.base)
         running = self.by_pid[pid] = Running(lease, plan, lane, pid, wall, now)
         if plan.time_s is not None and now + plan.time_s < self.next_tick:
             self.next_tick = now + plan.time_s

@@ -36,6 +36,7 @@ class Lease:
         "kill_asked",
         "live",
         "pid",
+        "scratch",
         "since",
         "slot",
         "spec",
@@ -69,6 +70,7 @@ class Lease:
         self.since = 0.0  # runner clock when it was handed out to be started
         self.wall = 0.0
         self.pid = 0
+        self.scratch: Optional[str] = None  # its scratch files, without .out and .err: what it wrote so far
         self.told = False  # a `started` row was made for it
         self.live: Optional[Tuple[float, int]] = None
 

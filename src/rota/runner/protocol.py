@@ -254,7 +254,11 @@ class Runner(Holdings):
             self._flight_sent = clock
             messages.append({"t": "report", "session": self.session, "got": self.got, "clock": clock, **self._flight})
         if not messages and not self.expired and clock >= self._touch_at():
-            live = [[*lease.key, *lease.live] for lease in self._held.values() if lease.live and lease.state == RUNNING]
+            live = [
+                [*lease.key, *lease.live, lease.pid, lease.scratch]
+                for lease in self._held.values()
+                if lease.live and lease.state == RUNNING
+            ]
             touch: Message = {
                 "t": "touch",
                 "session": self.session,
@@ -303,7 +307,7 @@ class Runner(Holdings):
             fresh.popleft()
             if lease.state == RUNNING and not lease.told:  # one that was handed out twice stands here twice
                 lease.told = True
-                started.append([*lease.key, lease.wall, lease.pid])
+                started.append([*lease.key, lease.wall, lease.pid, lease.scratch])
         self.seq += 1
         ended, self._ended = self._ended[:REPORT_ROWS], self._ended[REPORT_ROWS:]
         room = REPORT_ROWS - len(ended)

@@ -55,8 +55,8 @@ File = Annotated[str, Meta(max_length=255, pattern=r"(?a)^(?:[\w:=+,-][\w.:=+,-]
 
 Ref = tuple[Count, Count, Number]
 """batch, index, attempt"""
-StartedRow = tuple[Count, Count, Number, Wall, Count]
-"""batch, index, attempt, wall clock, pid"""
+StartedRow = tuple[Count, Count, Number, Wall, Count, File | None]
+"""batch, index, attempt, wall clock, pid, scratch file"""
 Output = tuple[File | None, Count, Count, Count, File | None, Count, Count, Count]
 """file, offset, length, dropped: of stdout, then of stderr"""
 ExitCode = Annotated[int, Meta(ge=0, le=255)]
@@ -78,8 +78,8 @@ EndedRow = tuple[
 """batch, index, attempt, exit code, signal, reason, started, ended, CPU seconds, peak memory bytes, output, note"""
 DisclaimedRow = tuple[Count, Count, Number, Note]
 """batch, index, attempt, why"""
-LiveRow = tuple[Count, Count, Number, Cpu, Bytes]
-"""batch, index, attempt, CPU seconds, current memory bytes"""
+LiveRow = tuple[Count, Count, Number, Cpu, Bytes, Count, File | None]
+"""batch, index, attempt, CPU seconds, current memory bytes, pid, scratch file"""
 
 
 # Greetings
