@@ -17,7 +17,7 @@ from rota.core.stimuli import (
     Greet,
     Report,
     RunnerBye,
-    SetLimit,
+    SetLimits,
     SetMode,
     SiteSeen,
     Stimulus,
@@ -155,7 +155,7 @@ class World:
         return self.step(SetMode(at=self.at, by="ann", mode=mode))
 
     def limit(self, name: str, count: int | None) -> Step:
-        return self.step(SetLimit(at=self.at, by="ann", name=name, count=count))
+        return self.step(SetLimits(at=self.at, by="ann", counts={name: count}))
 
     def tick(self, seconds: float = 1.0) -> Step:
         """Time passes, in steps that a manager would take, so that no grace is given for its own absence."""

@@ -217,3 +217,20 @@ def test_a_neighbours_output_is_never_shown(home: Home) -> None:
         for index in range(1, 7):
             text = home.rota("log", f"1.{index}").stdout
             assert set(text.split("\n")) <= {f"mine {index}", ""}, text
+
+
+def test_limits_are_listed_set_and_removed_at_once(home: Home) -> None:
+    home.add("--limit", "db:1", "--array", "1-200", "--cores", "0.1", "--", "sleep 0.2")
+    home.until(lambda: home.counts().get("COMPLETED", 0) >= 1)
+    assert home.json("limit") == {"limits": [{"name": "db", "count": 1, "used": 1}]}
+    assert home.json("limit", "db:3")["limits"][0]["count"] == 3
+    home.until(lambda: home.json("limit")["limits"][0]["used"] == 3)
+    home.kill_manager()
+    home.rota("up")
+    assert home.json("limit")["limits"][0]["count"] == 3, "limits outlive the manager"
+    assert home.json("limit", "--remove", "db")["limits"][0]["count"] is None
+    home.until(lambda: sum(home.counts().get(state, 0) for state in ("STARTING", "RUNNING")) > 3)
+    for bad in (["db:-1"], ["db"], ["db:x"], ["9:3"], ["--remove", "nosuch"]):
+        assert home.rota("limit", *bad, code=2).stderr.startswith("rota: ")
+    home.rota("kill", "--all")
+    home.settled()

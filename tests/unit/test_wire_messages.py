@@ -37,11 +37,12 @@ ENDED = [
     None,
 ]
 REPORT = {
-    "t": "report", "session": 5, "seq": 9, "got": 17, "clock": 813.1, "started": [[7, 12, 1, 1731600000.1, 4711, "lane-99-1"]],
-    "ended": [ENDED], "disclaimed": [[7, 13, 1, "start-by passed"]],
+    "t": "report", "session": 5, "seq": 9, "got": 17, "clock": 813.1,
+    "started": [[7, 12, 1, 1731600000.1, 4711, "lane-99-1"]], "ended": [ENDED], "disclaimed": [[7, 13, 1, "start-by passed"]],
 }  # fmt: skip
 TOUCH = {
-    "t": "touch", "session": 5, "got": 17, "clock": 828.0, "held": [[7, 12, 1]], "live": [[7, 12, 1, 0.5, 1900000, 4711, "lane-99-1"]],
+    "t": "touch", "session": 5, "got": 17, "clock": 828.0, "held": [[7, 12, 1]],
+    "live": [[7, 12, 1, 0.5, 1900000, 4711, "lane-99-1"]],
 }  # fmt: skip
 BYE = {"t": "bye", "session": 5, "reason": "idle"}
 DECODERS = [messages.decode_greeting, messages.decode_client, messages.decode_runner]

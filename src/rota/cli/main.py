@@ -33,6 +33,7 @@ COMMANDS = {
     "hold": ("rota.cli.change", "keep jobs from starting"),
     "release": ("rota.cli.change", "let held jobs go"),
     "remove": ("rota.cli.change", "forget settled jobs"),
+    "limit": ("rota.cli.limit", "list, set or remove named limits"),
     "sites": ("rota.cli.places", "where jobs can run"),
     "runners": ("rota.cli.places", "the processes that run jobs"),
     "allocations": ("rota.cli.places", "what was asked of clusters"),
@@ -47,7 +48,7 @@ HIDDEN = {"__complete": "rota.cli.completion"}
 GROUPS = (
     ("Run", ("run", "add")),
     ("Look", ("status", "jobs", "wait", "watch", "log", "explain", "history")),
-    ("Change", ("retry", "kill", "hold", "release", "remove")),
+    ("Change", ("retry", "kill", "hold", "release", "remove", "limit")),
     ("The manager", ("up", "down", "drain", "pause", "resume", "ping")),
     ("Places", ("sites", "runners", "allocations")),
     ("Set-up", ("doctor", "completion")),

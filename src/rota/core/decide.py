@@ -11,7 +11,7 @@ from rota.core.stimuli import (
     Greet,
     Report,
     RunnerBye,
-    SetLimit,
+    SetLimits,
     SetMode,
     SiteSeen,
     Stimulus,
@@ -79,15 +79,15 @@ def _limit(name: str, count: int | None) -> ev.LimitSet:
     return ev.LimitSet(name, count)
 
 
-def _set_limit(state: State, stimulus: SetLimit) -> Decision:
-    return Decision(events=[_limit(stimulus.name, stimulus.count)])
+def _set_limits(state: State, stimulus: SetLimits) -> Decision:
+    return Decision(events=[_limit(name, count) for name, count in stimulus.counts.items()])
 
 
 _DECIDE = {
     Submit: _submit,
     ChangeJobs: changes.change,
     SetMode: _set_mode,
-    SetLimit: _set_limit,
+    SetLimits: _set_limits,
     Greet: reports.greet,
     Report: reports.report,
     Touch: reports.touch,

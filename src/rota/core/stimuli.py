@@ -16,7 +16,7 @@ __all__ = [
     "Greet",
     "Report",
     "RunnerBye",
-    "SetLimit",
+    "SetLimits",
     "SetMode",
     "SiteSeen",
     "Stimulus",
@@ -69,11 +69,10 @@ class SetMode(Stimulus, kw_only=True):
     mode: str
 
 
-class SetLimit(Stimulus, kw_only=True):
-    """A named limit is set, or taken away with None."""
+class SetLimits(Stimulus, kw_only=True):
+    """Named limits are set, or taken away with None."""
 
-    name: str
-    count: int | None
+    counts: dict[str, int | None]
 
 
 class Greet(Stimulus, kw_only=True):

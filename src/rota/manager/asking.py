@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from rota import __version__
 from rota.core.step import Step
-from rota.core.stimuli import ChangeJobs, SetMode, Submit
+from rota.core.stimuli import ChangeJobs, SetLimits, SetMode, Submit
 from rota.core.tables import RUNNING, STARTING
 from rota.manager.performing import now
-from rota.model.errors import NoSpaceError, RotaError, StoreError, UsageError
+from rota.model.errors import NoSpaceError, NotFoundError, RotaError, StoreError, UsageError
 from rota.model.selector import parse_selector
 from rota.wire.peer import Peer
 
@@ -44,6 +44,8 @@ class Asking:
             self._change(peer, ask_id, op, args)
         elif op in MODES:
             manager.tell(SetMode(at=now(), by=peer.principal, mode=MODES[op]), self._answer(peer, ask_id))
+        elif op == "limit":
+            self._limit(peer, ask_id, args)
         elif op in ("wait", "follow"):
             timeout = args.timeout_s if op == "wait" else None
             wait = lambda: manager.watchers.add(peer, ask_id, args.sel, op == "follow", timeout)  # noqa: E731
@@ -107,6 +109,26 @@ class Asking:
             ),
             self._answer(peer, ask_id),
         )
+
+    def _limit(self, peer: Peer, ask_id: int, args: Any) -> None:
+        """Change limits, then list them."""
+        for name, count in args.set.items():
+            if count is None and name not in self._manager.state.limits:
+                raise NotFoundError(f"there is no limit '{name}'")
+
+        def done(outcome: Step | RotaError) -> None:
+            if isinstance(outcome, RotaError):
+                peer.refuse(ask_id, outcome)
+                return
+            limits = sorted(self._manager.state.limits.items())
+            rows = [
+                {"name": name, "count": limit.count, "used": limit.used}
+                for name, limit in limits
+                if not name.startswith("#") and (limit.count is not None or limit.used)
+            ]
+            peer.answer(ask_id, {"limits": rows})
+
+        self._manager.tell(SetLimits(at=now(), by=peer.principal, counts=args.set), done)
 
     def _change(self, peer: Peer, ask_id: int, op: str, args: Any) -> None:
         selector = parse_selector(args.sel)

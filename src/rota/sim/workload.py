@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rota.core.stimuli import At, ChangeJobs, SetLimit, SetMode, Stimulus, Submit
+from rota.core.stimuli import At, ChangeJobs, SetLimits, SetMode, Stimulus, Submit
 from rota.model.batch import BatchSpec, Dependency, Template, count_of
 from rota.model.errors import RotaError
 from rota.model.needs import Needs
@@ -216,7 +216,7 @@ class Workload:
             return
         if what == "limit":
             name, count = rng.choice(_LIMITS), rng.randint(1, 4)
-            self._tell(lambda: SetLimit(at=_NOW, by="user", name=name, count=count))
+            self._tell(lambda: SetLimits(at=_NOW, by="user", counts={name: count}))
             return
         if not known:
             return

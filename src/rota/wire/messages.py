@@ -261,6 +261,12 @@ class Hold(Change):
     stop: bool = False
 
 
+class Limits(Struct):
+    """Arguments of `limit`: counts to set; None takes a limit away."""
+
+    set: Annotated[dict[Line, Count | None], Meta(max_length=1_000)] = {}
+
+
 class Down(Struct):
     """Arguments of `down`."""
 
@@ -289,6 +295,7 @@ OPS: dict[str, type[Struct]] = {
     "resume": Nothing,
     "drain": Nothing,
     "down": Down,
+    "limit": Limits,
     "sites": Nothing,
     "runners": Nothing,
     "allocations": Nothing,
