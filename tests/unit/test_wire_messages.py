@@ -38,7 +38,8 @@ ENDED = [
 ]
 REPORT = {
     "t": "report", "session": 5, "seq": 9, "got": 17, "clock": 813.1,
-    "started": [[7, 12, 1, 1731600000.1, 4711, "lane-99-1"]], "ended": [ENDED], "disclaimed": [[7, 13, 1, "start-by passed"]],
+    "started": [[7, 12, 1, 1731600000.1, 4711, "lane-99-1"]], "ended": [ENDED],
+    "disclaimed": [[7, 13, 1, "start-by passed"]],
 }  # fmt: skip
 TOUCH = {
     "t": "touch", "session": 5, "got": 17, "clock": 828.0, "held": [[7, 12, 1]],

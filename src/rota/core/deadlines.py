@@ -11,22 +11,34 @@ from rota.core.stimuli import At, Tick
 from rota.core.tables import MISSING, RUNNING, STARTING
 from rota.model import events as ev
 
-__all__ = ["next_deadline", "tick"]
+__all__ = ["is_busy", "next_deadline", "tick"]
 
 SWEEP_S = 1.0
+RESTING_SWEEP_S = 5.0
 IDLE_SWEEP_S = 60.0
 CLOCK_SET_BACK_S = 0.5
 RECOUNT_S = 60.0
 """The scheduler looks again after this long even if nothing happened, in case something silently went wrong."""
 
 
+def is_busy(state: State) -> bool:
+    """True while anything runs, is ready, or changes: then time is looked at every second."""
+    return (
+        any(runner.jobs or runner.state in ("DRAINING", "MISSING") for runner in state.runners.values())
+        or any(shape.ready for shape in state.shapes)
+        or any(a.state.endswith("ING") and a.state != "RUNNING" for a in state.allocations.values())
+    )
+
+
+def _has_places(state: State) -> bool:
+    return any(allocation.state.endswith("ING") for allocation in state.allocations.values()) or any(
+        runner.state == "SERVING" for runner in state.runners.values()
+    )
+
+
 def next_deadline(state: State, at: At) -> float:
     """Monotonic time of the next Tick."""
-    busy = any(runner.state in ("SERVING", "DRAINING", "MISSING") for runner in state.runners.values()) or any(
-        allocation.state.endswith("ING") for allocation in state.allocations.values()
-    )
-    waiting = any(shape.ready for shape in state.shapes)
-    deadline = at.mono + (SWEEP_S if busy or waiting else IDLE_SWEEP_S)
+    deadline = at.mono + (SWEEP_S if is_busy(state) else RESTING_SWEEP_S if _has_places(state) else IDLE_SWEEP_S)
     if state.timers:
         deadline = min(deadline, at.mono + max(0.0, state.timers[0][0] - at.wall))
     return deadline

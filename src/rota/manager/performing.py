@@ -20,6 +20,7 @@ __all__ = ["Performer", "now", "report_rows"]
 
 log = logging.getLogger("rota")
 POLL_S = 1.0
+RESTING_POLL_S = 5.0
 LAST_WORDS_S = 1.0
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from rota.core import effects as ef
 from rota.core import invariants
+from rota.core.deadlines import is_busy
 from rota.core.snapshot import restore, take_columns, take_snapshot
 from rota.core.state import Settings, State
 from rota.core.step import Core, Step
@@ -17,7 +18,7 @@ from rota.manager.asking import Asking
 from rota.manager.hearing import Hearing
 from rota.manager.intake import Intake
 from rota.manager.jobbook import JobBook
-from rota.manager.performing import POLL_S, Performer, now
+from rota.manager.performing import POLL_S, RESTING_POLL_S, Performer, now
 from rota.manager.queries import Queries
 from rota.manager.running import Running
 from rota.manager.watching import Watchers
@@ -145,7 +146,7 @@ class Manager:
 
     async def _poll(self) -> None:
         while not self.stopped.done():
-            await asyncio.sleep(POLL_S)
+            await asyncio.sleep(POLL_S if is_busy(self.state) or self.trouble else RESTING_POLL_S)
             try:
                 await self.performer.poll(self.state)
             except Exception:
