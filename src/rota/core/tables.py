@@ -8,6 +8,8 @@ the diagrams.
 
 from collections.abc import Mapping
 
+from rota.model.selector import STATES
+
 __all__ = ["ALLOCATION", "JOB", "JOB_STATES", "RUNNER", "SETTLED", "diagram", "move"]
 
 Table = Mapping[str, Mapping[str, str]]
@@ -67,20 +69,7 @@ RUNNER: Table = {
 }
 """A runner that was DRAINING when it went MISSING is told to drain again once it is back (`resume`, then `drain`)."""
 
-JOB_STATES = (
-    "WAITING",
-    "PENDING",
-    "HOLDING",
-    "STARTING",
-    "RUNNING",
-    "MISSING",
-    "KILLING",
-    "COMPLETED",
-    "FAILED",
-    "ABORTED",
-    "OMITTED",
-    "REMOVED",
-)
+JOB_STATES = (*STATES, "REMOVED")
 """A job's state is one byte: its place in this tuple. REMOVED is the tombstone of a removed job; nothing leaves it."""
 
 WAITING, PENDING, HOLDING, STARTING, RUNNING, MISSING, KILLING, COMPLETED, FAILED, ABORTED, OMITTED, REMOVED = range(12)

@@ -19,7 +19,6 @@ QUICK_CHECK = 64 << 20
 nothing, because a start would wait for seconds. Every row that matters has a checksum, so what is read is right or
 refused in any case; `SqliteStore.check` reads everything."""
 MIGRATIONS = Path(__file__).with_name("migrations")
-_SCHEMA = Path(__file__).with_name("schema.sql")
 _MAGIC = b"SQLite format 3\0"
 _LEFT = "it was left as it is"
 
@@ -97,10 +96,9 @@ def _create(con: Connection, newest: int, migrations: Path) -> None:
     Still without a write-ahead log, so that the header tells whose file it is from the first moment on.
     """
     con.execute(f"PRAGMA page_size={PAGE}")
-    scripts = [_SCHEMA] if migrations == MIGRATIONS else [path for _, path in sorted(_numbered(migrations).items())]
     con.execute("BEGIN IMMEDIATE")
     try:
-        _run(con, scripts)
+        _run(con, [path for _, path in sorted(_numbered(migrations).items())])
         con.execute("INSERT INTO meta VALUES ('events', ?)", (EVENTS,))
         con.execute(f"PRAGMA application_id={APPLICATION}")
         con.execute(f"PRAGMA user_version={newest}")

@@ -1,4 +1,9 @@
--- Version 1: the first one. Never edited again; a change is a new file.
+-- Version 1: the first one. Never edited again once released; a change is a new file, and a new database runs them all.
+--
+-- entries is the truth. batches, runners, allocations, limits and meta.manager follow from it and are written in the
+-- same transaction, so that a person with `sqlite3` sees the present. columns and snapshot are the last checkpoint.
+-- `crc` is zlib.crc32 of the row as rota.store.rows packs it: SQLite itself has no checksums on pages.
+
 CREATE TABLE meta (
     key TEXT PRIMARY KEY,
     value
