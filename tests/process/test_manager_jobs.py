@@ -234,3 +234,12 @@ def test_limits_are_listed_set_and_removed_at_once(home: Home) -> None:
         assert home.rota("limit", *bad, code=2).stderr.startswith("rota: ")
     home.rota("kill", "--all")
     home.settled()
+
+
+def test_status_says_what_a_batch_in_back_off_waits_for(home: Home) -> None:
+    home.add("--retries", "1", "--values", "a,b", "--", "test {} = a")
+    home.until(lambda: home.counts() == {"COMPLETED": 1, "WAITING": 1})
+    (why,) = home.json("status")["why"]
+    assert "tried again in" in why["reason"]
+    assert "tried again in" in home.json("explain", "1.2")["reason"]
+    home.rota("kill", "1")

@@ -178,7 +178,7 @@ def test_held_jobs_are_omitted_too_and_their_wait_is_known() -> None:
 def test_not_before() -> None:
     world = World()
     batch = world.submit(2, not_before=world.wall + 100)
-    assert waiting_for(world.state, world.state.batches[batch], world.wall) == "waits for its time"
+    assert str(waiting_for(world.state, world.state.batches[batch], world.wall)).startswith("waits for its time (")
     world.tick(99)
     assert world.states(batch) == ["WAITING"] * 2
     assert world.core.next_deadline(world.at) - world.mono <= 1.0

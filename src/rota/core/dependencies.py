@@ -100,7 +100,7 @@ def waiting_for(state: State, batch: BatchState, wall: float) -> str | None:
         if kind != _MET:
             return text
     if batch.spec.not_before is not None and batch.spec.not_before > wall:
-        return "waits for its time"
+        return f"waits for its time ({batch.spec.not_before - wall:.0f} s from now)"
     return None
 
 

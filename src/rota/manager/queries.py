@@ -99,7 +99,7 @@ class Queries:
             if batch.counts[PENDING]:
                 why = pending_reason(state, batch, 0)
             elif batch.counts[WAITING]:
-                why = waiting_reason(state, batch, None)
+                why = waiting_reason(state, batch, None, time.time())
             if why:
                 out.append({"batch": batch.id, "reason": why})
         return out

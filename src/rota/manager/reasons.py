@@ -1,6 +1,6 @@
 """Why jobs are where they are, in words."""
 
-from rota.core.dependencies import standing, waiting_for
+from rota.core.dependencies import waiting_for
 from rota.core.state import BatchState, State
 from rota.core.tables import (
     COMPLETED,
@@ -55,18 +55,15 @@ def reason(state: State, batch: BatchState, pos: int, last: Result | None, wall:
     )
 
 
-def waiting_reason(state: State, batch: BatchState, pos: int | None, wall: float = 0.0) -> str:
-    """What a WAITING job (None: the first of its batch) waits for."""
-    until = batch.until.get(pos) if pos is not None else min(batch.until.values(), default=None)
-    if until is not None and batch.states[pos or 0] == WAITING and until > wall:
-        return f"failed and is tried again in {until - wall:.0f} s" if wall else "failed and waits to be tried again"
-    for dependency in batch.spec.after:
-        kind, text = standing(state, dependency, batch.id)
-        if kind != "met":
-            return text
-    if batch.spec.not_before is not None and batch.spec.not_before > wall:
-        return f"waits for its time ({batch.spec.not_before - wall:.0f} s from now)" if wall else "waits for its time"
-    return waiting_for(state, batch, wall) or "is about to become ready"
+def waiting_reason(state: State, batch: BatchState, pos: int | None, wall: float) -> str:
+    """What a WAITING job (None: the first of its batch that can go on) waits for."""
+    blocked = waiting_for(state, batch, wall)
+    if blocked is not None:
+        return blocked
+    backing_off = [until for at, until in batch.until.items() if batch.states[at] == WAITING and pos in (None, at)]
+    if backing_off and min(backing_off) > wall:
+        return f"failed and is tried again in {min(backing_off) - wall:.0f} s"
+    return "is about to become ready"
 
 
 def pending_reason(state: State, batch: BatchState, pos: int) -> str:
