@@ -243,3 +243,24 @@ def test_status_says_what_a_batch_in_back_off_waits_for(home: Home) -> None:
     assert "tried again in" in why["reason"]
     assert "tried again in" in home.json("explain", "1.2")["reason"]
     home.rota("kill", "1")
+
+
+def test_a_run_that_keeps_failing_is_held_and_can_be_resumed(home: Home) -> None:
+    done = home.rota("run", "--max-failures", "5%", "--array", "1-100", "--", "test -e fixed", code=1)
+    assert "HOLDING" in done.stdout
+    assert "rota run --resume 1 goes on" in done.stderr
+    home.rota("up")
+    assert "of its jobs failed and none succeeded" in home.json("explain", "1.100")["reason"]
+    (home.work / "fixed").touch()
+    failed = home.counts("1")["FAILED"]
+    home.rota("run", "--resume", "1", code=1)
+    assert home.counts("1") == {"COMPLETED": 100 - failed, "FAILED": failed}
+
+
+def test_rules_on_what_is_tried_again(home: Home) -> None:
+    home.config("backoff_first = '1s'\nbackoff_jitter = '0s'\n")
+    home.add("--retries", "1", "--retry-on", "75,time", "--values", "75,3", "--", "exit {}")
+    home.settled()
+    assert [row["attempt"] for row in home.rows("jobs", "1")] == [2, 1]
+    assert "neither an exit code" in home.rota("add", "--retry-on", "never", "--", "true", code=2).stderr
+    assert "max failures" in home.rota("add", "--max-failures", "-3", "--", "true", code=2).stderr

@@ -4,7 +4,7 @@ import pytest
 
 from core_world import NODE, World, cores, lease_all
 from rota.core.effects import Ack, Allocate, Lease, Order
-from rota.core.reports import backoff
+from rota.core.retrying import backoff
 from rota.core.state import Settings, State
 from rota.core.stimuli import Disconnected
 from rota.model.batch import Template

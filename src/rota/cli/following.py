@@ -39,7 +39,7 @@ class Follower:
         self._order = _Order(spec) if args.show == "ordered" and spec is not None else None
 
     def follow(self, connection: Connection) -> dict[str, int]:
-        """The counts, once all jobs are settled. A manager that goes away and comes back is waited for."""
+        """The counts, once all jobs are settled or held. A manager that goes away and comes back is waited for."""
         while True:
             try:
                 if self._args.show:
@@ -61,19 +61,19 @@ class Follower:
     def _wait(self, connection: Connection) -> dict[str, int]:
         words = [str(self._batch)]
         if self._args.quiet or not sys.stderr.isatty():
-            while not (answer := connection.ask("wait", sel=words, timeout_s=STUCK_S))["settled"]:
+            while not (answer := connection.ask("wait", sel=words, held=True, timeout_s=STUCK_S))["settled"]:
                 why = self._why(connection, answer["counts"])
                 if why and why != self._said:
                     self._said = why
                     print(f"rota: nothing of batch {self._batch} runs: {why}", file=sys.stderr)
             return dict(answer["counts"])
-        answer = connection.ask("wait", sel=words, timeout_s=QUICK_S)
+        answer = connection.ask("wait", sel=words, held=True, timeout_s=QUICK_S)
         if not answer["settled"]:
             from rota.cli.progress import Bar
 
             with Bar(answer["counts"]) as bar:
                 while not answer["settled"]:
-                    answer = connection.ask("wait", sel=words, timeout_s=bar.interval_s)
+                    answer = connection.ask("wait", sel=words, held=True, timeout_s=bar.interval_s)
                     bar.update(answer["counts"], self._why(connection, answer["counts"]))
         return dict(answer["counts"])
 
@@ -88,7 +88,7 @@ class Follower:
 
     def _show(self, connection: Connection) -> dict[str, int]:
         sys.stdout.flush()
-        for note in connection.notes("follow", sel=[str(self._batch)]):
+        for note in connection.notes("follow", sel=[str(self._batch)], held=True):
             for row in note.get("ended", ()):
                 self._take(connection, row)
             if note.get("t") == "answer":

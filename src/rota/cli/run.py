@@ -148,7 +148,10 @@ class Run:
         with Connection.connect(self.home) as connection:
             elapsed_s = time.monotonic() - self.began
             print_summary(self.args, connection, self.batch, counts, elapsed_s, self.embedded)
-        self._forget(self.batch)
+        if counts.get("HOLDING"):
+            print(f"rota: {counts['HOLDING']:,} jobs are held; rota run --resume {self.batch} goes on", file=sys.stderr)
+        else:
+            self._forget(self.batch)
         return 0 if all_well(counts) else 1
 
     def _begin(self, submission: "Submission | None", interrupts: Interrupts) -> Connection:

@@ -78,6 +78,10 @@ def _when(parser: Parser) -> None:
     add("--after-failure", action="append", default=[], metavar="SEL", help="once these have failed")
     add("--not-before", metavar="WHEN", help="22:30, 2030-01-31T22:30 or +2h")
     add("--retries", type=int, default=0, metavar="N", help="try again so often (default 0)")
+    add("--retry-on", metavar="LIST", default="", help="only on these exit codes and reasons: 75,time,oom")
+    add("--never-retry-on", metavar="LIST", default="", help="never on these")
+    add("--no-retry-after", metavar="TIME", help="not if it failed after so long")
+    add("--max-failures", metavar="N|P%|off", help="hold the rest after so many failures (default: the first 50, all)")
     add("--rerunnable", action="store_true", help="may be started again when its runner is silent for long")
 
 
@@ -132,8 +136,15 @@ def options_of(args: argparse.Namespace, at_once: "int | None") -> "Options":
         env=environment(args.env), env_from=args.env_from, modules=args.module, setup=args.setup,
         stdin=args.stdin, stdout=args.stdout, stderr=args.stderr, priority=args.priority, after=args.after,
         after_any=args.after_any, after_failure=args.after_failure, not_before=args.not_before, retries=args.retries,
+        retry_on=words(args.retry_on), never_retry_on=words(args.never_retry_on), no_retry_after=args.no_retry_after,
+        max_failures=args.max_failures,
         rerunnable=args.rerunnable, at_once=at_once,
     )  # fmt: skip
+
+
+def words(text: str) -> "list[str]":
+    """The words of a comma-separated list."""
+    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def number(option: str, text: str) -> int:

@@ -81,6 +81,8 @@ def _moved(state: State, event: ev.Moved) -> None:
         batch.blocked = bool(batch.spec.after)
     elif event.verb == "omit":
         batch.omitted_why = event.reason
+    elif event.verb == "hold":
+        batch.held_why = event.reason
     state.dirty_batches.add(batch.id)
 
 

@@ -3,6 +3,7 @@
 from rota.core.decision import Decision
 from rota.core.dependencies import watching
 from rota.core.effects import Ack, Lease, Order
+from rota.core.retrying import after_failure, brakes
 from rota.core.state import BatchState, RunnerState, State
 from rota.core.stimuli import At, Disconnected, Ended, Greet, Report, RunnerBye, Touch
 from rota.core.tables import KILLING, MISSING, STARTING
@@ -10,11 +11,6 @@ from rota.model import events as ev
 from rota.model.job import Result, format_job
 
 __all__ = ["back", "bye", "disconnected", "greet", "greeted", "report", "touch"]
-
-FINAL_CODES = (126, 127, 128)
-FINAL_REASONS = frozenset(("not-found", "not-executable", "cwd", "output"))
-"""Trying again cannot help with these."""
-
 
 def greet(state: State, stimulus: Greet) -> Decision:
     """A runner opens a session.
@@ -364,7 +360,7 @@ def _take_ended(state: State, decision: Decision, runner: RunnerState, stimulus:
             rows.append((number, pos, "complete", None, wall_ms))
             outcome, reason = "COMPLETED", None
         else:
-            verb, outcome, until, counted = _after_failure(state, batch, pos, row, stimulus.at)
+            verb, outcome, until, counted = after_failure(state, batch, pos, row, stimulus.at)
             reason = row[5] or ("signal" if row[4] is not None else "exit")
             (rows if counted else stopped).append((number, pos, verb, until, wall_ms))
             if verb == "requeue" and pos in batch.hold_wanted:
@@ -394,33 +390,10 @@ def _take_ended(state: State, decision: Decision, runner: RunnerState, stimulus:
         decision.reconsider.update(watching(state, state.batches[number]))
     if rows:
         decision.events.append(ev.Ended(runner_id, rows, seq=stimulus.seq))
+        decision.events.extend(brakes(state, rows))
     if stopped:
         decision.events.append(ev.Ended(runner_id, stopped, "nothing", seq=stimulus.seq))
     decision.events.extend(ev.Moved(number, "hold", [pos, pos + 1], "held") for number, pos in holds)
-
-
-def _after_failure(
-    state: State, batch: BatchState, pos: int, row: Ended, at: At
-) -> tuple[str, str, float | None, bool]:
-    """(verb, state of the attempt, not before, whether it counts) for an attempt that did not succeed."""
-    if batch.states[pos] == KILLING:
-        return ("complete", "COMPLETED", None, True) if row.exit_code == 0 else ("abort", "ABORTED", None, True)
-    if batch.hold_wanted.get(pos) or row.reason in ("runner-stopped", "killed"):
-        return "requeue", "RETRIED", None, False
-    if row.exit_code in FINAL_CODES or row.reason in FINAL_REASONS:
-        return "fail", "FAILED", None, True
-    template = batch.spec.templates[batch.template_of(pos)]
-    failures = batch.failures.get(pos, 0)
-    if failures < template.retries:
-        return "requeue", "RETRIED", at.wall + backoff(state, failures), True
-    return "fail", "FAILED", None, True
-
-
-def backoff(state: State, failures: int) -> float:
-    """Seconds to wait before the next try: doubling, bounded, with chance so that failures do not march in step."""
-    settings = state.settings
-    delay = min(settings.backoff_most_s, settings.backoff_first_s * 2.0 ** min(max(failures, 0), 60))
-    return delay + state.random() * settings.backoff_jitter_s
 
 
 def bye(state: State, stimulus: RunnerBye) -> Decision:

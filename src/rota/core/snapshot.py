@@ -60,6 +60,7 @@ class _Batch(Struct, array_like=True):
     blocked: bool = False
     omitted_why: str | None = None
     shapes: list[int] = field(default_factory=list)
+    held_why: str | None = None
 
 
 class _Snapshot(Struct):
@@ -141,6 +142,7 @@ def take_columns(state: State) -> Iterator[ColumnRow]:
             batch.blocked,
             batch.omitted_why,
             batch.shapes,
+            batch.held_why,
         )
         yield number, -1, _encode(record), b""
         for chunk in sorted(batch.dirty):
@@ -199,6 +201,7 @@ def _restore_batches(state: State, columns: Iterable[ColumnRow], live: list[tupl
             records[number] = batch
             batch.failures, batch.losses, batch.until = record.failures, record.losses, record.until
             batch.hold_wanted, batch.blocked, batch.omitted_why = record.hold_wanted, record.blocked, record.omitted_why
+            batch.held_why = record.held_why
             live.extend((batch, pos, runner, slot) for pos, runner, slot in record.live)
             continue
         low = chunk * COLUMN_CHUNK

@@ -78,6 +78,7 @@ class BatchState:
         "dirty",
         "env",
         "failures",
+        "held_why",
         "hold_wanted",
         "id",
         "key",
@@ -123,6 +124,8 @@ class BatchState:
         self.blocked = bool(spec.after) or spec.not_before is not None
         """True until its dependencies are met and its time has come."""
         self.omitted_why: str | None = None
+        self.held_why: str | None = None
+        """Why jobs of it were last held."""
         self.dirty: set[int] = set()
         """Chunks changed since the last checkpoint."""
 

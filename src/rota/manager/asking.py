@@ -48,7 +48,7 @@ class Asking:
             self._limit(peer, ask_id, args)
         elif op in ("wait", "follow"):
             timeout = args.timeout_s if op == "wait" else None
-            wait = lambda: manager.watchers.add(peer, ask_id, args.sel, op == "follow", timeout)  # noqa: E731
+            wait = lambda: manager.watchers.add(peer, ask_id, args.sel, op == "follow", args.held, timeout)  # noqa: E731
             manager.when_durable(self._guard(peer, ask_id, wait))
         else:
             manager.when_durable(self._guard(peer, ask_id, lambda: peer.answer(ask_id, self._look_up(op, args))))

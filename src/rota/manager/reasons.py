@@ -28,7 +28,8 @@ def reason(state: State, batch: BatchState, pos: int, last: Result | None, wall:
     if byte == PENDING:
         return pending_reason(state, batch, pos)
     if byte == HOLDING:
-        return f"is held: rota release {format_job(batch.id, batch.index(pos))} lets it go on"
+        why = f" ({batch.held_why})" if batch.held_why else ""
+        return f"is held{why}: rota release {format_job(batch.id, batch.index(pos))} lets it go on"
     if byte in (STARTING, RUNNING, MISSING, KILLING):
         runner = state.runners[batch.live[pos].runner]
         where = f"on {runner.host} (attempt {batch.attempts[pos]}, runner {runner.id})"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from rota.core.dependencies import spans_of
 from rota.core.selection import states_pattern, wanted_states
 from rota.core.state import BatchState, State
-from rota.core.tables import JOB_STATES, REMOVED, SETTLED
+from rota.core.tables import HOLDING, JOB_STATES, REMOVED, SETTLED
 from rota.manager.queries import Queries
 from rota.model.errors import RotaError
 from rota.model.selector import parse_selector
@@ -25,12 +25,11 @@ _SETTLED = states_pattern(range(SETTLED, REMOVED))
 class _Watch:
     """One client's open question."""
 
-    def __init__(
-        self, peer: Peer, ask_id: int, words: list[str], spans: list[tuple[int, int, int]], follow: bool
-    ) -> None:
+    def __init__(self, peer: Peer, ask_id: int, held: bool, spans: list[tuple[int, int, int]], follow: bool) -> None:
         self.peer = peer
         self.ask_id = ask_id
-        self.words = words
+        self.held = held
+        """Whether jobs that are held need not be waited for."""
         self.spans = spans
         """(batch, low, high)."""
         self.batches = {span[0] for span in spans}
@@ -49,7 +48,7 @@ class Watchers:
         self._state = state
         self._watches: dict[tuple[int, int], _Watch] = {}
 
-    def add(self, peer: Peer, ask_id: int, words: list[str], follow: bool, timeout_s: float | None) -> None:
+    def add(self, peer: Peer, ask_id: int, words: list[str], follow: bool, held: bool, timeout_s: float | None) -> None:
         """A client waits."""
         state = self._state()
         allowed = wanted_states(parse_selector(words))
@@ -60,7 +59,7 @@ class Watchers:
             else:
                 runs = spans_of(batch, states_pattern(allowed), low, high)
                 spans.extend((batch.id, start, end) for start, end in zip(runs[::2], runs[1::2], strict=True))
-        watch = _Watch(peer, ask_id, words, spans, follow)
+        watch = _Watch(peer, ask_id, held, spans, follow)
         self._watches[id(peer), ask_id] = watch
         if self._look(watch):
             return
@@ -96,7 +95,7 @@ class Watchers:
                 self._drop(watch)
                 watch.peer.refuse(watch.ask_id, error)
                 return True
-        if any(_unsettled(state.batches[number], low, high) for number, low, high in watch.spans):
+        if any(_unsettled(state.batches[number], low, high, watch.held) for number, low, high in watch.spans):
             return False
         self._drop(watch)
         counts = self._counts(state, watch)
@@ -142,7 +141,8 @@ class Watchers:
             watch.timer.cancel()
 
 
-def _unsettled(batch: BatchState, low: int, high: int) -> bool:
+def _unsettled(batch: BatchState, low: int, high: int, held: bool) -> bool:
     if low == 0 and high == batch.count:
-        return batch.unsettled > 0
-    return any(batch.states.find(byte, low, high) >= 0 for byte in range(SETTLED))
+        return batch.unsettled > (batch.counts[HOLDING] if held else 0)
+    live = (byte for byte in range(SETTLED) if not held or byte != HOLDING)
+    return any(batch.states.find(byte, low, high) >= 0 for byte in live)

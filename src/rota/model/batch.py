@@ -23,6 +23,10 @@ MAX_TEMPLATES = 65_535
 MAX_INDEX = 10**18 - 1
 """The greatest number that a job id or a selector can be written with."""
 CAP = 16 << 20
+REASONS = (
+    "exit", "signal", "time", "memory", "oom", "disk-full", "cwd", "output", "not-found", "not-executable", "start",
+)  # fmt: skip
+"""Why an attempt can fail, as runners report it."""
 LIMIT = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -43,6 +47,11 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     needs: Needs = Needs()
     priority: int = 0
     retries: int = 0
+    retry_on: tuple[str, ...] = ()
+    """Only these exit codes and reasons are tried again; empty: all but those where it cannot help."""
+    never_retry_on: tuple[str, ...] = ()
+    no_retry_after_s: int | None = None
+    """A failure after so long is not tried again."""
     limits: tuple[str, ...] = ()
     cwd: str = "/"
     set: dict[str, str] = field(default_factory=dict)
@@ -73,6 +82,9 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
             raise UsageError(f"priority {self.priority}: give 0 (lowest, the default) to 255 (first)")
         if not 0 <= self.retries <= 10_000:
             raise UsageError(f"retries {self.retries}: give 0 to 10000")
+        for word in (*self.retry_on, *self.never_retry_on):
+            if word not in REASONS and not (word.isascii() and word.isdigit() and int(word) <= 255):
+                raise UsageError(f"'{word}' is neither an exit code nor a reason to retry on: {', '.join(REASONS)}")
         if self.argv is not None and (not self.argv or not self.argv[0]):
             raise UsageError("the command is empty")
         if self.shell is not None and not self.shell.strip():
@@ -113,6 +125,8 @@ class BatchSpec(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
     """Names of the parts of a value; `("",)` for one without a name; empty for arrays and for whole command lines."""
     ranges: tuple[tuple[int, int, int], ...] | None = None
     """Array numbers as (first, last, step); None: jobs are numbered from 1 by position."""
+    max_failures: int | None = None
+    """So many failed jobs hold the rest; 0: never; None: when the first 50 all failed."""
     at_once: int | None = None
     """At most so many of this batch at a time (`--array 1-100%5`)."""
     after: tuple[Dependency, ...] = ()
@@ -142,6 +156,8 @@ class BatchSpec(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
             raise UsageError("two parameters have the same name")
         if self.ranges is not None:
             self._check_ranges(self.ranges)
+        if self.max_failures is not None and self.max_failures < 0:
+            raise UsageError(f"max failures {self.max_failures}: give a number of jobs from 1, or 0 for never")
         if self.at_once is not None and self.at_once < 1:
             raise UsageError(f"%{self.at_once}: at least 1 job must be allowed at a time")
         if self.not_before is not None and not math.isfinite(self.not_before):

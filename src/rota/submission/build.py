@@ -12,7 +12,15 @@ from rota.model.batch import MAX_COMMAND, BatchSpec, Template, Value, index_at
 from rota.model.command import CommandMaker, compile_text, show_command
 from rota.model.errors import UsageError
 from rota.submission.environment import submit_environment
-from rota.submission.options import Options, array_numbers, dependencies, limit_settings, make_template, moment
+from rota.submission.options import (
+    Options,
+    array_numbers,
+    dependencies,
+    limit_settings,
+    make_template,
+    moment,
+    most_failures,
+)
 from rota.submission.sources import ArrayNumbers, Chunk, GivenLines, LineFile, One, Rows, Source
 
 __all__ = ["Submission", "build"]
@@ -123,6 +131,7 @@ def build(
         columns=source.columns,
         ranges=source.ranges,
         at_once=at_once,
+        max_failures=most_failures(options.max_failures, source.count),
         after=tuple(dependencies(options)),
         not_before=moment(options.not_before),
     )

@@ -41,6 +41,10 @@ class JobOptions(TypedDict, total=False):
     stdout: str | None
     stderr: str | None
     retries: int
+    retry_on: Sequence[str | int]
+    never_retry_on: Sequence[str | int]
+    no_retry_after: Amount
+    max_failures: str | int | None
     priority: int
     limits: Sequence[str]
     after: Sequence[str | int]
@@ -75,6 +79,11 @@ class Options(Struct, kw_only=True):
     stdout: str | None = None
     stderr: str | None = None
     retries: int = 0
+    retry_on: Sequence[str | int] = ()
+    never_retry_on: Sequence[str | int] = ()
+    no_retry_after: Amount = None
+    max_failures: str | int | None = None
+    """A number of jobs, a share `10%`, or `off`; None: when the first 50 all failed."""
     priority: int = 0
     limits: Sequence[str] = ()
     """`name`, or `name:N` to set it."""
@@ -117,6 +126,9 @@ def make_template(command: str | Sequence[str] | None, options: Options) -> Temp
         ),
         priority=options.priority,
         retries=options.retries,
+        retry_on=tuple(str(word) for word in options.retry_on),
+        never_retry_on=tuple(str(word) for word in options.never_retry_on),
+        no_retry_after_s=_seconds(options.no_retry_after),
         limits=tuple(sorted({limit.partition(":")[0] for limit in options.limits})),
         cwd=cwd,
         set=dict(options.env),
@@ -136,6 +148,19 @@ def make_template(command: str | Sequence[str] | None, options: Options) -> Temp
         template = msgspec.structs.replace(template, cap=_size(options.output_cap) or 0)
     template.check()
     return template
+
+
+def most_failures(given: str | int | None, count: int) -> int | None:
+    """How many failed jobs of `count` hold the rest; 0: never, None: as usual."""
+    if given is None:
+        return None
+    text = str(given)
+    if text == "off":
+        return 0
+    share = text.removesuffix("%")
+    if not share.isascii() or not share.isdigit() or int(share) == 0:
+        raise UsageError(f"max failures '{given}': give a number of jobs from 1, a share as in 10%, or off")
+    return int(share) if share == text else max(1, -(-count * int(share) // 100))
 
 
 def working_directory(given: str | None) -> str:

@@ -165,7 +165,7 @@ class Nothing(Struct):
 
 
 class Select(Struct):
-    """Arguments of `status`, `count`, `follow`."""
+    """Arguments of `status`, `count`."""
 
     sel: Selector = []
 
@@ -226,10 +226,19 @@ class Log(Struct):
     limit: Annotated[int, Meta(ge=1, le=1 << 20)] = 1 << 20
 
 
+class Follow(Struct):
+    """Arguments of `follow`."""
+
+    sel: Selector = []
+    held: bool = False
+    """What is held need not be waited for."""
+
+
 class Wait(Struct):
     """Arguments of `wait`."""
 
     sel: Selector = []
+    held: bool = False
     timeout_s: Seconds | None = None
 
 
@@ -284,7 +293,7 @@ OPS: dict[str, type[Struct]] = {
     "history": History,
     "log": Log,
     "wait": Wait,
-    "follow": Select,
+    "follow": Follow,
     "summary": Summary,
     "kill": Kill,
     "hold": Hold,

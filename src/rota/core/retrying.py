@@ -1,0 +1,72 @@
+"""Whether a failed attempt is tried again, and when a batch that keeps failing is stopped."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from rota.core.dependencies import spans_of
+from rota.core.selection import states_pattern
+from rota.core.state import BatchState, State
+from rota.core.stimuli import At, Ended
+from rota.core.tables import COMPLETED, FAILED, KILLING, PENDING, WAITING
+from rota.model import events as ev
+from rota.model.batch import Template
+
+__all__ = ["after_failure", "backoff", "brakes"]
+
+FINAL_CODES = (126, 127, 128)
+FINAL_REASONS = frozenset(("not-found", "not-executable", "cwd", "output"))
+"""Trying again cannot help with these, unless somebody says so (`--retry-on`)."""
+FIRST = 50
+"""A batch of which so many jobs failed and none succeeded is held, unless it has a limit of its own."""
+_QUEUED = states_pattern((WAITING, PENDING))
+
+
+def after_failure(state: State, batch: BatchState, pos: int, row: Ended, at: At) -> tuple[str, str, float | None, bool]:
+    """(verb, state of the attempt, not before, whether it counts) for an attempt that did not succeed."""
+    if batch.states[pos] == KILLING:
+        return ("complete", "COMPLETED", None, True) if row.exit_code == 0 else ("abort", "ABORTED", None, True)
+    if batch.hold_wanted.get(pos) or row.reason in ("runner-stopped", "killed"):
+        return "requeue", "RETRIED", None, False
+    template = batch.spec.templates[batch.template_of(pos)]
+    failures = batch.failures.get(pos, 0)
+    if failures < template.retries and _may_help(template, row):
+        return "requeue", "RETRIED", at.wall + backoff(state, failures), True
+    return "fail", "FAILED", None, True
+
+
+def _may_help(template: Template, row: Ended) -> bool:
+    """Whether the user's rules, or else good sense, let this failure be tried again."""
+    reason = row.reason or ("signal" if row.signal is not None else "exit")
+    words = {reason, str(row.exit_code)} if row.exit_code is not None else {reason}
+    if not words.isdisjoint(template.never_retry_on):
+        return False
+    if template.no_retry_after_s is not None and (row.ended or 0) - (row.started or 0) > template.no_retry_after_s:
+        return False
+    if template.retry_on:
+        return not words.isdisjoint(template.retry_on)
+    return row.exit_code not in FINAL_CODES and row.reason not in FINAL_REASONS
+
+
+def backoff(state: State, failures: int) -> float:
+    """Seconds to wait before the next try: doubling, bounded, with chance so that failures do not march in step."""
+    settings = state.settings
+    delay = min(settings.backoff_most_s, settings.backoff_first_s * 2.0 ** min(max(failures, 0), 60))
+    return delay + state.random() * settings.backoff_jitter_s
+
+
+def brakes(state: State, rows: Sequence[tuple[int, int, str, float | None, int]]) -> Iterator[ev.Event]:
+    """Hold the rest of a batch whose failures have just become too many. Released jobs are not held again."""
+    failing = Counter(row[0] for row in rows if row[2] == "fail")
+    for number, more in failing.items():
+        batch = state.batches[number]
+        before = batch.counts[FAILED]
+        good = batch.counts[COMPLETED] + sum(row[0] == number and row[2] == "complete" for row in rows)
+        limit = batch.spec.max_failures
+        if limit is None:
+            limit = FIRST if good == 0 else 0
+        if not 0 < limit <= before + more or before >= limit:
+            continue
+        spans = spans_of(batch, _QUEUED)
+        if spans:
+            why = f"{before + more} of its jobs failed" + ("" if good else " and none succeeded")
+            yield ev.Moved(number, "hold", spans, why)
