@@ -643,3 +643,25 @@ def test_a_restart_asks_after_every_allocation() -> None:
     fresh.submit()
     fresh.schedule()
     assert [effect.what for effect in fresh.restart(from_start=True) if isinstance(effect, Allocate)] == ["find"]
+
+
+def test_time_is_looked_at_however_much_happens() -> None:
+    """The next tick is counted from the last one: messages that keep coming must not push it away."""
+    world = World()
+    world.submit(1, cores(1))
+    runner = world.start_runner()
+    lease_all(world, runner)
+    world.tick()
+    due = world.core.next_deadline(world.at)
+    for _ in range(20):
+        world.mono += 0.01
+        world.touch(runner)
+        assert world.core.next_deadline(world.at) == pytest.approx(due)
+
+
+def test_an_idle_runner_leaves_on_time() -> None:
+    world = World()
+    world.start_runner()
+    world.tick()
+    linger = world.state.sites["local"].linger_s
+    assert world.core.next_deadline(world.at) - world.mono <= min(5.0, linger) + 0.1

@@ -137,7 +137,7 @@ def _hold(state: State, stimulus: ChangeJobs) -> _Plan:
     recalled = _ACTIVE if stimulus.stop else (STARTING,)
     for batch, spans in by_state(state, stimulus.selector, recalled):
         plan.count(batch, spans)
-        plan.events.append(ev.HoldWanted(batch.id, spans, stimulus.stop))
+        plan.events.append(ev.HoldWanted(batch.id, spans, stimulus.stop, reason=f"held by {stimulus.by}"))
     plan.skip("is held already", HOLDING)
     if not stimulus.stop:
         plan.skip("runs: hold it with --stop, or let it finish", RUNNING, MISSING)

@@ -15,6 +15,7 @@ __all__ = ["is_busy", "next_deadline", "tick"]
 
 SWEEP_S = 1.0
 RESTING_SWEEP_S = 5.0
+LINGER_SLACK_S = 0.01
 IDLE_SWEEP_S = 60.0
 CLOCK_SET_BACK_S = 0.5
 RECOUNT_S = 60.0
@@ -36,12 +37,21 @@ def _has_places(state: State) -> bool:
     )
 
 
-def next_deadline(state: State, at: At) -> float:
-    """Monotonic time of the next Tick."""
-    deadline = at.mono + (SWEEP_S if is_busy(state) else RESTING_SWEEP_S if _has_places(state) else IDLE_SWEEP_S)
+def next_deadline(state: State, at: At, last: At | None) -> float:
+    """Monotonic time of the next Tick, counted from the last one: however much happens, time is looked at."""
+    if is_busy(state):
+        period = SWEEP_S
+    elif _has_places(state):  # not so seldom that `_grace` would take it for a standstill
+        period = max(SWEEP_S, min(RESTING_SWEEP_S, state.settings.missing_s / 4))
+    else:
+        period = IDLE_SWEEP_S
+    deadline = (at if last is None else last).mono + period
+    for runner in state.runners.values():
+        if runner.state == "SERVING" and not runner.jobs and runner.site in state.sites:
+            deadline = min(deadline, runner.idle_since + state.sites[runner.site].linger_s + LINGER_SLACK_S)
     if state.timers:
-        deadline = min(deadline, at.mono + max(0.0, state.timers[0][0] - at.wall))
-    return deadline
+        deadline = min(deadline, at.mono + state.timers[0][0] - at.wall)
+    return max(deadline, at.mono)
 
 
 def tick(state: State, stimulus: Tick, last: At | None) -> Decision:

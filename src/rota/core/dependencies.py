@@ -120,7 +120,7 @@ def consequences(state: State, batch: BatchState, wall: float) -> Iterator[ev.Ev
     spans = spans_of(batch, _WAITING_RUN)
     if batch.until:
         last = wall + longest_backoff(state)
-        spans = _without(spans, {pos for pos, until in batch.until.items() if wall < until <= last})
+        spans = without(spans, {pos for pos, until in batch.until.items() if wall < until <= last})
     if spans:
         yield ev.Moved(batch.id, "ready", spans)
 
@@ -147,7 +147,8 @@ def spans_of(batch: BatchState, pattern: re.Pattern[bytes], low: int = 0, high: 
     return out
 
 
-def _without(spans: list[int], holes: set[int]) -> list[int]:
+def without(spans: list[int], holes: set[int]) -> list[int]:
+    """Ranges less single positions."""
     out: list[int] = []
     for low, high in zip(spans[::2], spans[1::2], strict=True):
         start = low

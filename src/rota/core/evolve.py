@@ -81,7 +81,7 @@ def _moved(state: State, event: ev.Moved) -> None:
         batch.blocked = bool(batch.spec.after)
     elif event.verb == "omit":
         batch.omitted_why = event.reason
-    elif event.verb == "hold":
+    elif event.verb == "hold" and event.reason is not None:
         batch.held_why = event.reason
     state.dirty_batches.add(batch.id)
 
@@ -254,6 +254,8 @@ def _count_requeue(batch: BatchState, pos: int, counts_as: str) -> None:
 
 def _hold_wanted(state: State, event: ev.HoldWanted) -> None:
     batch = state.batches[event.batch]
+    if event.reason is not None:
+        batch.held_why = event.reason
     for low, high in zip(event.spans[::2], event.spans[1::2], strict=True):
         if event.wanted:
             batch.hold_wanted.update(dict.fromkeys(range(low, high), event.stop))

@@ -42,5 +42,5 @@ def lost(
     if not rows:
         return [], []
     events: list[ev.Event] = [ev.Ended(runner_id, rows, "loss", why)]
-    events.extend(ev.Moved(number, "hold", [pos, pos + 1], "held") for number, pos in holds)
+    events.extend(ev.Moved(number, "hold", [pos, pos + 1]) for number, pos in holds)
     return events, results

@@ -125,7 +125,7 @@ def _give_back(
             holds.append((number, pos))
     if rows:
         decision.events.append(ev.Ended(runner.id, rows, "nothing", why, seq))
-    decision.events.extend(ev.Moved(number, "hold", [pos, pos + 1], "held") for number, pos in holds)
+    decision.events.extend(ev.Moved(number, "hold", [pos, pos + 1]) for number, pos in holds)
 
 
 def _resume(state: State, decision: Decision, runner: RunnerState, without: set[tuple[int, int]]) -> None:
@@ -393,7 +393,7 @@ def _take_ended(state: State, decision: Decision, runner: RunnerState, stimulus:
         decision.events.extend(brakes(state, rows))
     if stopped:
         decision.events.append(ev.Ended(runner_id, stopped, "nothing", seq=stimulus.seq))
-    decision.events.extend(ev.Moved(number, "hold", [pos, pos + 1], "held") for number, pos in holds)
+    decision.events.extend(ev.Moved(number, "hold", [pos, pos + 1]) for number, pos in holds)
 
 
 def bye(state: State, stimulus: RunnerBye) -> Decision:

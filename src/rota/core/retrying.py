@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from rota.core.dependencies import spans_of
+from rota.core.dependencies import spans_of, without
 from rota.core.selection import states_pattern
 from rota.core.state import BatchState, State
 from rota.core.stimuli import At, Ended
-from rota.core.tables import COMPLETED, FAILED, KILLING, PENDING, WAITING
+from rota.core.tables import COMPLETED, FAILED, KILLING, PENDING, STARTING, WAITING
 from rota.model import events as ev
 from rota.model.batch import Template
 
@@ -19,6 +19,7 @@ FINAL_REASONS = frozenset(("not-found", "not-executable", "cwd", "output"))
 FIRST = 50
 """A batch of which so many jobs failed and none succeeded is held, unless it has a limit of its own."""
 _QUEUED = states_pattern((WAITING, PENDING))
+_LEASED = states_pattern((STARTING,))
 
 
 def after_failure(state: State, batch: BatchState, pos: int, row: Ended, at: At) -> tuple[str, str, float | None, bool]:
@@ -55,7 +56,10 @@ def backoff(state: State, failures: int) -> float:
 
 
 def brakes(state: State, rows: Sequence[tuple[int, int, str, float | None, int]]) -> Iterator[ev.Event]:
-    """Hold the rest of a batch whose failures have just become too many. Released jobs are not held again."""
+    """Hold the rest of a batch whose failures have just become too many, what is leased and not started included.
+
+    What is released is not held again.
+    """
     failing = Counter(row[0] for row in rows if row[2] == "fail")
     for number, more in failing.items():
         batch = state.batches[number]
@@ -66,7 +70,10 @@ def brakes(state: State, rows: Sequence[tuple[int, int, str, float | None, int]]
             limit = FIRST if good == 0 else 0
         if not 0 < limit <= before + more or before >= limit:
             continue
-        spans = spans_of(batch, _QUEUED)
-        if spans:
-            why = f"{before + more} of its jobs failed" + ("" if good else " and none succeeded")
-            yield ev.Moved(number, "hold", spans, why)
+        why = f"{before + more} of its jobs failed" + ("" if good else " and none succeeded")
+        queued = spans_of(batch, _QUEUED)
+        if queued:
+            yield ev.Moved(number, "hold", queued, why)
+        leased = without(spans_of(batch, _LEASED), {row[1] for row in rows if row[0] == number})
+        if leased:
+            yield ev.HoldWanted(number, leased, reason=why)

@@ -79,7 +79,7 @@ class Core:
 
     def next_deadline(self, at: At) -> float:
         """Monotonic time at which a Tick is due."""
-        return next_deadline(self.state, at)
+        return next_deadline(self.state, at, self.last_tick)
 
     def _apply(self, decision: Decision, events: list[Event]) -> None:
         for event in decision.events:

@@ -125,13 +125,13 @@ class BatchSpec(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
     """Names of the parts of a value; `("",)` for one without a name; empty for arrays and for whole command lines."""
     ranges: tuple[tuple[int, int, int], ...] | None = None
     """Array numbers as (first, last, step); None: jobs are numbered from 1 by position."""
-    max_failures: int | None = None
-    """So many failed jobs hold the rest; 0: never; None: when the first 50 all failed."""
     at_once: int | None = None
     """At most so many of this batch at a time (`--array 1-100%5`)."""
     after: tuple[Dependency, ...] = ()
     not_before: float | None = None
     """Wall-clock time before which nothing of it starts."""
+    max_failures: int | None = None
+    """So many failed jobs hold the rest; 0: never; None: when the first 50 all failed."""
 
     def check(self) -> None:
         """Raise UsageError for anything that could not be run as asked."""

@@ -107,6 +107,7 @@ class HoldWanted(Struct, array_like=True, tag=True):
     """Also if they run: they are ended for it."""
     wanted: bool = True
     """False: they were released before they were held."""
+    reason: str | None = None
 
 
 class Removed(Struct, array_like=True, tag=True):
