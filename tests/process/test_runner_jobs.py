@@ -269,7 +269,7 @@ def test_a_job_that_truncates_its_output_harms_nobody_else(manager):
     assert manager.stream(third) == b"later\n"
 
 
-def test_output_is_exact_for_any_bytes(manager):  # wr's D-31
+def test_output_is_exact_for_any_bytes(manager):
     (row,) = manager.run([sys.executable, "-c", r"import os; os.write(1, b'a\r\nb\rc\x00\xff\r\n')"])
     assert manager.stream(row) == b"a\r\nb\rc\x00\xff\r\n"
 

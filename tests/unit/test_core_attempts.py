@@ -12,7 +12,7 @@ from rota.model.errors import RefusedError, UsageError
 from rota.model.needs import Amounts, Needs
 from rota.model.verdict import Verdict
 
-# ---- retries (spec/queue.md §28, items 4 and 7) ---------------------------------------------------------------------
+# ---- retries -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

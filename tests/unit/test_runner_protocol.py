@@ -319,7 +319,7 @@ def test_recall_disclaims_what_has_not_started_and_leaves_the_rest():
     assert runner.startable(100.0) == []
 
 
-def test_an_order_that_overtakes_its_lease_is_not_lost():  # wr's D-28
+def test_an_order_that_overtakes_its_lease_is_not_lost():
     runner = welcomed()
     runner.receive({"t": "kill", "session": 5, "jobs": [[7, 1, 1]], "grace_s": 3}, 100.0)
     runner.receive({"t": "recall", "session": 5, "jobs": [[7, 1, 1], [7, 2, 1]]}, 100.0)

@@ -1,4 +1,4 @@
-"""The tables: written out again as DESIGN §3 has them, and what must hold of any such table."""
+"""The tables: written out again, apart from the code, and what must hold of any such table."""
 
 import pathlib
 import subprocess
@@ -14,8 +14,8 @@ from rota.model import events as ev
 from rota.model.batch import BatchSpec, Template
 from rota.model.needs import Amounts
 
-# DESIGN §3, in its own words: verb: from → to.
-DESIGN_JOB = """
+# In words: verb: from → to.
+WRITTEN_JOB = """
 submit: → WAITING
 ready: WAITING → PENDING
 block: PENDING → WAITING
@@ -34,7 +34,7 @@ kill: STARTING RUNNING MISSING → KILLING
 abort: WAITING HOLDING PENDING KILLING → ABORTED
 reopen: COMPLETED FAILED ABORTED OMITTED → WAITING
 """
-DESIGN_ALLOCATION = """
+WRITTEN_ALLOCATION = """
 plan: → WAITING
 submit: WAITING → SUBMITTING
 retry: SUBMITTING → SUBMITTING
@@ -48,7 +48,7 @@ fail: WAITING SUBMITTING PENDING RUNNING → FAILED
 fail: KILLING → ABORTED
 abort: WAITING SUBMITTING PENDING RUNNING KILLING → ABORTED
 """
-DESIGN_RUNNER = """
+WRITTEN_RUNNER = """
 greet: → SERVING
 drain: SERVING MISSING → DRAINING
 lapse: SERVING DRAINING → MISSING
@@ -56,7 +56,7 @@ resume: MISSING → SERVING
 close: SERVING DRAINING MISSING → CLOSED
 lose: SERVING DRAINING MISSING → EXPIRED
 """
-ALL = [("job", JOB, DESIGN_JOB), ("allocation", ALLOCATION, DESIGN_ALLOCATION), ("runner", RUNNER, DESIGN_RUNNER)]
+ALL = [("job", JOB, WRITTEN_JOB), ("allocation", ALLOCATION, WRITTEN_ALLOCATION), ("runner", RUNNER, WRITTEN_RUNNER)]
 MOVABLE = sorted(set(JOB) - {"submit", "lease", "start"})
 """Verbs that a `Moved` event may carry (the others have events of their own, or come in `Ended`)."""
 
@@ -182,7 +182,7 @@ def job_in(name: str, count: int) -> State:
 @pytest.mark.parametrize("old", JOB_STATES)
 def test_evolve_makes_legal_moves_and_no_others(old: str, verb: str, count: int) -> None:
     state = job_in(old, count)
-    new = design(DESIGN_JOB).get((verb, old))
+    new = design(WRITTEN_JOB).get((verb, old))
     if new is None:
         with pytest.raises((AssertionError, KeyError)):
             evolve(state, ev.Moved(1, verb, [0, count]))
@@ -215,7 +215,7 @@ def test_evolve_ends_only_what_is_live(old: str, verb: str) -> None:
     if "r1" not in state.runners:
         evolve(state, ev.RunnerGreeted("r1", None, 1, 1, "host", 9, Amounts(9000)))
     ended = ev.Ended("r1", [(1, 0, verb, None, 0)])
-    new = design(DESIGN_JOB).get((verb, old))
+    new = design(WRITTEN_JOB).get((verb, old))
     if new is None or old not in ("STARTING", "RUNNING", "MISSING", "KILLING"):
         with pytest.raises((AssertionError, KeyError)):
             evolve(state, ended)
@@ -245,7 +245,7 @@ def test_evolve_moves_allocations_as_the_table_says(old: str, verb: str) -> None
     state = State(Settings())
     evolve(state, ev.AllocationPlanned("a1", "s", "tag", Amounts(), 0.0))
     state.allocations["a1"].state = old
-    new = design(DESIGN_ALLOCATION).get((verb, old))
+    new = design(WRITTEN_ALLOCATION).get((verb, old))
     if new is None:
         with pytest.raises(AssertionError):
             evolve(state, ev.AllocationMoved("a1", verb))
@@ -260,7 +260,7 @@ def test_evolve_moves_runners_as_the_table_says(old: str, verb: str) -> None:
     state = State(Settings())
     evolve(state, ev.RunnerGreeted("r1", None, 1, 1, "host", 9, Amounts(9000)))
     state.runners["r1"].state = old
-    new = design(DESIGN_RUNNER).get((verb, old))
+    new = design(WRITTEN_RUNNER).get((verb, old))
     if new is None:
         with pytest.raises(AssertionError):
             evolve(state, ev.RunnerMoved("r1", verb))

@@ -1,7 +1,7 @@
 """A job's environment: computed once per spec, completed per job.
 
-Every job gets a new dict made from constants: nothing that one job was given can reach another (wr's D-38), and
-values are never split, so that they may hold "=", ":" and newlines (D-39). Bytes, because posix_spawn then has
+Every job gets a new dict made from constants: nothing that one job was given can reach another, and
+values are never split, so that they may hold "=", ":" and newlines. Bytes, because posix_spawn then has
 nothing to encode.
 """
 

@@ -2,7 +2,7 @@
 
 A signal goes to a process, never to a number: the pid is held by a pidfd (or checked right before) and its start
 time must be the one that was seen, so that a reused pid is not hit. Late forks and processes in other sessions are
-found by the next look (D-28).
+found by the next look.
 """
 
 from __future__ import annotations

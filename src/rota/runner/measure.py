@@ -1,7 +1,7 @@
 """What jobs use: memory, CPU and processes, from /proc.
 
 `ru_maxrss` of a child has the runner's own size as its floor, because posix_spawn's child borrows the runner's
-memory until exec (wr's D-34). It is therefore only an upper bound, used for jobs too short to be sampled; for
+memory until exec. It is therefore only an upper bound, used for jobs too short to be sampled; for
 others the sampled sum of PSS counts.
 """
 

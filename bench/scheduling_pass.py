@@ -1,12 +1,11 @@
 """One scheduling pass over 200 shapes × 200 locations: cold, when nothing changed, and when little did.
 
-    python bench/pass.py [SHAPES] [PLACES]
+    python bench/scheduling_pass.py [SHAPES] [PLACES]
 
-DESIGN §8: at most 100 ms cold and 10 ms when little changed. Three kinds of cluster: idle (everything starts), full (no
+The budget: at most 100 ms cold and 10 ms when little changed. Three kinds of cluster: idle (everything starts), full (no
 room anywhere, all nodes alike) and uneven (no room for most, every node used differently); a fifth of the shapes are at
 a full limit, and half of the nodes end at some time.
 """
-# ruff: noqa: N999
 
 import random
 import sys
