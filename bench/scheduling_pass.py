@@ -2,7 +2,7 @@
 
     python bench/scheduling_pass.py [SHAPES] [PLACES]
 
-The budget: at most 100 ms cold and 10 ms when little changed. Three kinds of cluster: idle (everything starts), full (no
+The budget: 100 ms cold and 10 ms when little changed. Three kinds of cluster: idle (everything starts), full (no
 room anywhere, all nodes alike) and uneven (no room for most, every node used differently); a fifth of the shapes are at
 a full limit, and half of the nodes end at some time.
 """
