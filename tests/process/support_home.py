@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +36,11 @@ class Home:
         Path(self.path, "config.toml").write_text(text)
 
     def rota(
-        self, *words: str | bytes, code: int | None = 0, stdin: bytes = b"", **more: Any
+        self, *words: str | bytes, code: int | None = 0, stdin: bytes = b"", wrapper: Sequence[str] = (), **more: Any
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command; `code` is the exit status that it must have (None: any)."""
+        """Run a command (by a wrapper); `code` is the exit status that it must have (None: any)."""
         done = subprocess.run(
-            [ROTA, *words], input=stdin, capture_output=True, timeout=more.pop("timeout", 60),
+            [*wrapper, ROTA, *words], input=stdin, capture_output=True, timeout=more.pop("timeout", 60),
             cwd=more.pop("cwd", self.work), env=self.env | more.pop("env", {}), **more,
         )  # fmt: skip
         out, err = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
