@@ -169,7 +169,7 @@ def _column(runs: list[int]) -> "array[int]":
 class ShapeState:
     """A shape and what waits for it."""
 
-    __slots__ = ("heads", "id", "left", "mean_s", "ready", "shape", "verdicts")
+    __slots__ = ("heads", "id", "mean_s", "ready", "shape", "verdicts")
 
     def __init__(self, number: int, shape: Shape) -> None:
         self.id = number
@@ -181,7 +181,6 @@ class ShapeState:
         """Recent mean wall time: a hint for leases ahead, not part of the durable state."""
         self.verdicts: list[Verdict] = []
         """Why its jobs did not all start at the last pass."""
-        self.left = 0
 
     def head(self, batches: dict[int, BatchState]) -> tuple[int, int, ReadyQueue] | None:
         """(batch, template, queue) that is next, or None."""
@@ -309,7 +308,6 @@ class State:
         self.place_kinds: dict[tuple[object, ...], int] = {}
         self.replan = True
         """Something changed that the scheduler should look at."""
-        self.parked: list[int] = []
         self.safety_at = 0.0
 
     def shape_number(self, shape: Shape) -> int:

@@ -4,18 +4,7 @@ from msgspec import Struct
 
 from rota.model.needs import Amounts
 
-__all__ = ["Allocation", "Seen"]
-
-
-class Seen:
-    """What a driver can observe of an allocation. UNSURE keeps the state and counts up."""
-
-    PENDING = "pending"
-    RUNNING = "running"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    ABORTED = "aborted"
-    UNSURE = "unsure"
+__all__ = ["Allocation"]
 
 
 class Allocation(Struct):

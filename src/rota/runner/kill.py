@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, Tuple
 
 from rota.runner.measure import Process, start_of
 
@@ -82,7 +82,3 @@ class TreeKill:
             return now >= self.kill_at + GIVE_UP_S
         self.next_at = min(now + LOOK_S, self.kill_at)
         return False
-
-    def next_step(self) -> Optional[float]:
-        """When step() wants to be called."""
-        return self.next_at
