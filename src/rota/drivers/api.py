@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from msgspec import Struct
+
 from rota.model.needs import Amounts
 
-__all__ = ["Driver", "Observation", "SiteFacts"]
+__all__ = ["Ask", "Driver", "Known", "Observation", "Outcome", "SiteFacts"]
 
 
 class SiteFacts(NamedTuple):
@@ -19,6 +21,48 @@ class SiteFacts(NamedTuple):
     linger_s: float
 
 
+class Ask(Struct, frozen=True):
+    """One submission: an array of equal allocations (of one: a plain job)."""
+
+    tag: str
+    """Twelve hex digits, in the native job's name: looked up before anything is submitted twice."""
+    name: str
+    """For people: what the native job is called, without the tag; the native name is `NAME-TAG`."""
+    ids: tuple[str, ...]
+    """The allocations: element 0, 1, …"""
+    amounts: Amounts
+    """What each node of one element is to have."""
+    script: str
+    """A POSIX shell script, run once per element, with the element's number in ROTA_ELEMENT."""
+    directory: str
+    """Absolute, on a file system that the nodes share: where it runs, and where the native output files go."""
+    nodes: int = 1
+    tasks_per_node: int = 1
+    time_s: int | None = None
+    exclusive: bool = False
+    options: tuple[tuple[str, str], ...] = ()
+    """What the user asked for beyond this: account, partition, qos, reservation, constraint, and raw `--key`s."""
+
+    @property
+    def count(self) -> int:
+        """How many elements."""
+        return len(self.ids)
+
+
+class Outcome(Struct, frozen=True):
+    """How an allocation ended, as far as its provider or its own last words tell."""
+
+    exit_code: int | None = None
+    signal: int | None = None
+    why: str | None = None
+    """One of oom, time, disk-full, node-fail, preempt, cancelled, launch, deadline, vanished, or None."""
+    host: str | None = None
+    started: float | None = None
+    ended: float | None = None
+    cpu_s: float | None = None
+    peak_memory: int | None = None
+
+
 class Observation(NamedTuple):
     """What was seen of one allocation: a verb of the allocation table, or `unsure`."""
 
@@ -26,6 +70,9 @@ class Observation(NamedTuple):
     verb: str
     native_id: str | None = None
     reason: str | None = None
+    """In words, with the provider's own."""
+    outcome: Outcome | None = None
+    """With complete, fail and abort."""
 
 
 class Known(NamedTuple):
@@ -34,6 +81,10 @@ class Known(NamedTuple):
     id: str
     tag: str
     native_id: str | None
+    element: int = 0
+    """Its number in the array that was submitted with the tag."""
+    submitted: float = 0.0
+    """Wall-clock time."""
 
 
 class Driver(Protocol):
@@ -43,16 +94,20 @@ class Driver(Protocol):
         """What the site has."""
         ...
 
-    async def submit(self, allocation: str, tag: str) -> str:
-        """Start it; returns the native id. Raises RotaError if the provider refuses."""
+    async def submit(self, ask: Ask) -> list[str]:
+        """Start them; returns the native ids, one per element.
+
+        Raises RotaError if the provider refuses. After a doubtful answer it has looked the tag up, and waited long
+        enough for that to be certain, before it raises: an error means that nothing was submitted.
+        """
         ...
 
-    async def find(self, tag: str) -> str | None:
-        """The native id of what was submitted with this tag, if anything was."""
+    async def find(self, tag: str, count: int) -> list[str] | None:
+        """The native ids of what was submitted with this tag; None: certainly nothing was."""
         ...
 
     async def terminate(self, known: Known) -> bool:
-        """Ask it to end; True if the message got through."""
+        """Ask it to end. True: the message got through; False: try again later."""
         ...
 
     async def poll(self, known: Sequence[Known]) -> list[Observation]:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol
 
-from rota.drivers.api import Known, Observation, SiteFacts
+from rota.drivers.api import Ask, Known, Observation, SiteFacts
 from rota.model.errors import RefusedError
 from rota.model.needs import Amounts
 
@@ -64,14 +64,14 @@ class LocalDriver:
         """One allocation: the whole machine, or what the configuration leaves of it."""
         return SiteFacts(self._node, self._tags, 1, self._linger_s)
 
-    async def submit(self, allocation: str, tag: str) -> str:
+    async def submit(self, ask: Ask) -> list[str]:
         """Start a runner in a session of its own, with nothing of ours open."""
         try:
-            child = self._start(allocation, tag)
+            child = self._start(ask.ids[0], ask.tag)
         except OSError as error:
             raise RefusedError(f"cannot start a runner ({' '.join(RUNNER)}): {error}") from error
         self._children[child.pid] = child
-        return f"{child.pid}:{_start_ticks(child.pid) or 0}"
+        return [f"{child.pid}:{_start_ticks(child.pid) or 0}"]
 
     def _start(self, allocation: str, tag: str) -> "subprocess.Popen[bytes]":
         node, output = self._node, os.path.join(self._output, tag)
@@ -87,9 +87,10 @@ class LocalDriver:
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/"
             )
 
-    async def find(self, tag: str) -> str | None:
+    async def find(self, tag: str, count: int) -> list[str] | None:
         """Look for a runner whose command line carries the tag."""
-        return _find(tag)
+        found = _find(tag)
+        return None if found is None else [found]
 
     async def terminate(self, known: Known) -> bool:
         """TERM to the runner: it ends its jobs, reports, and exits."""
@@ -106,7 +107,7 @@ class LocalDriver:
         """A runner that is gone has its leftovers ended first."""
         out = []
         for allocation in known:
-            native = allocation.native_id or await self.find(allocation.tag)
+            native = allocation.native_id or _find(allocation.tag)
             if self._alive(native) is not None:
                 out.append(Observation(allocation.id, "run", native))
                 continue

@@ -11,7 +11,7 @@ from typing import Any
 from rota.core import effects as ef
 from rota.core.state import State
 from rota.core.stimuli import AllocationSeen, At, Ended, Report, Stimulus
-from rota.drivers.api import Driver, Known
+from rota.drivers.api import Ask, Driver, Known
 from rota.manager.jobbook import JobBook
 from rota.model.errors import RotaError
 from rota.wire.peer import Peer
@@ -161,9 +161,10 @@ class Performer:
         known = Known(effect.id, effect.tag, allocation.native_id)
         try:
             if effect.what in ("submit", "find"):
-                native = await driver.find(effect.tag) if effect.what == "find" else None
-                native = native or await self._submit(driver, effect)
-                self._see(effect.id, "run", native, None)
+                found = await driver.find(effect.tag, 1) if effect.what == "find" else None
+                ask = Ask(effect.tag, "rota", (effect.id,), allocation.capacity, "", "/")
+                found = found or await driver.submit(ask)
+                self._see(effect.id, "run", found[0], None)
             elif effect.what == "terminate":
                 await driver.terminate(known)
             else:
@@ -172,16 +173,6 @@ class Performer:
             log.warning("site %s: %s %s: %s", effect.site, effect.what, effect.id, error)
             if effect.what in ("submit", "find"):
                 self._see(effect.id, "fail", None, str(error))
-
-    async def _submit(self, driver: Driver, effect: ef.Allocate) -> str:
-        """Submit; after any doubtful answer the tag is looked up before it counts as failed."""
-        try:
-            return await driver.submit(effect.id, effect.tag)
-        except RotaError:
-            native = await driver.find(effect.tag)
-            if native is None:
-                raise
-            return native
 
     async def check(self, state: State, site: str, known: list[Known]) -> None:
         """Ask a driver about allocations. One that is over first has its last reports read."""
