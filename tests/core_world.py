@@ -324,6 +324,9 @@ def lease_all(world: World, runner: FakeRunner) -> list[Job]:
 def cores(count: float, **more: Any) -> Template:
     """A template that asks for so many cores."""
     retries = more.pop("retries", 0)
-    own = ("limits", "priority", "rerunnable", "retry_on", "never_retry_on", "no_retry_after_s")
+    own = (
+        "limits", "priority", "rerunnable", "retry_on", "never_retry_on", "no_retry_after_s", "group", "override",
+        "set",
+    )  # fmt: skip
     fields = {name: more.pop(name) for name in own if name in more}
     return Template(argv=("true",), needs=Needs(int(count * 1000), **more), retries=retries, **fields)

@@ -13,7 +13,7 @@ from typing import Any, Unpack
 
 from rota.api import AWAY_S, NOT_REPEATED, PAGE, PIECE, SETTLED, JobFields, Selection, words_of
 from rota.model.errors import BusyError, RotaError
-from rota.submission import JobOptions, Options, Submission, build
+from rota.submission import Changes, JobOptions, Options, Submission, build, make_patch
 from rota.submission.sending import IN_FLIGHT
 from rota.wire.aclient import AsyncConnection, LostError, NoManagerError
 
@@ -80,9 +80,13 @@ class Batch:
         """End what is not settled; how many jobs that was."""
         return await self._client.kill(self.id)
 
-    async def retry(self) -> int:
-        """Run again what is settled and did not complete."""
-        return await self._client.retry([self.id, ":unsuccessful"])
+    async def retry(self, **changes: Unpack[Changes]) -> int:
+        """Run again what is settled and did not complete, with these changes (`memory="x2"`)."""
+        return await self._client.retry([self.id, ":unsuccessful"], **changes)
+
+    async def modify(self, **changes: Unpack[Changes]) -> int:
+        """Change those of its jobs that do not run."""
+        return await self._client.modify(self.id, **changes)
 
     async def hold(self, stop: bool = False) -> int:
         """Keep what waits from starting; with `stop`, end and hold what runs too."""
@@ -237,9 +241,13 @@ class Client:
         """End jobs; how many."""
         return await self._change("kill", selection, confirm_dead=confirm_dead)
 
-    async def retry(self, selection: Selection) -> int:
-        """Run settled jobs again; how many."""
-        return await self._change("retry", selection)
+    async def retry(self, selection: Selection, **changes: Unpack[Changes]) -> int:
+        """Run settled jobs again, with these changes (`memory="x2"`, `time="+1h"`); how many."""
+        return await self._change("retry", selection, changes=make_patch(changes))
+
+    async def modify(self, selection: Selection, **changes: Unpack[Changes]) -> int:
+        """Change jobs that do not run; what is not named stays as it is. How many were changed."""
+        return await self._change("modify", selection, changes=make_patch(changes))
 
     async def hold(self, selection: Selection, *, stop: bool = False) -> int:
         """Keep jobs from starting; with `stop`, end and hold what runs too."""

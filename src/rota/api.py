@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
 from rota.model.errors import BusyError, RotaError
-from rota.submission import JobOptions, Options, Submission, build, send
+from rota.submission import Changes, JobOptions, Options, Submission, build, make_patch, send
 from rota.wire.client import Connection, LostError, NoManagerError
 
 __all__ = ["Batch", "Client", "Job", "JobFields", "local"]
@@ -27,7 +27,7 @@ __all__ = ["Batch", "Client", "Job", "JobFields", "local"]
 SETTLED = frozenset(("COMPLETED", "FAILED", "ABORTED", "OMITTED"))
 AWAY_S = 30.0
 """How long a manager that went away may take to come back."""
-NOT_REPEATED = frozenset(("retry", "stage", "submit", "down"))
+NOT_REPEATED = frozenset(("modify", "retry", "stage", "submit", "down"))
 """Ops that are not simply asked again when the connection was lost before the answer."""
 PAGE = 1_000
 PIECE = 1 << 20
@@ -154,9 +154,13 @@ class Batch:
         """End what is not settled; how many jobs that was."""
         return self._client.kill(self.id)
 
-    def retry(self) -> int:
-        """Run again what is settled and did not complete."""
-        return self._client.retry([self.id, ":unsuccessful"])
+    def retry(self, **changes: Unpack[Changes]) -> int:
+        """Run again what is settled and did not complete, with these changes (`memory="x2"`)."""
+        return self._client.retry([self.id, ":unsuccessful"], **changes)
+
+    def modify(self, **changes: Unpack[Changes]) -> int:
+        """Change those of its jobs that do not run."""
+        return self._client.modify(self.id, **changes)
 
     def hold(self, stop: bool = False) -> int:
         """Keep what waits from starting; with `stop`, end and hold what runs too."""
@@ -314,9 +318,13 @@ class Client:
         """End jobs; how many."""
         return self._change("kill", selection, confirm_dead=confirm_dead)
 
-    def retry(self, selection: Selection) -> int:
-        """Run settled jobs again; how many."""
-        return self._change("retry", selection)
+    def retry(self, selection: Selection, **changes: Unpack[Changes]) -> int:
+        """Run settled jobs again, with these changes (`memory="x2"`, `time="+1h"`); how many."""
+        return self._change("retry", selection, changes=make_patch(changes))
+
+    def modify(self, selection: Selection, **changes: Unpack[Changes]) -> int:
+        """Change jobs that do not run; what is not named stays as it is. How many were changed."""
+        return self._change("modify", selection, changes=make_patch(changes))
 
     def hold(self, selection: Selection, *, stop: bool = False) -> int:
         """Keep jobs from starting; with `stop`, end and hold what runs too."""

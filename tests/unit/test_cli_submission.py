@@ -176,18 +176,18 @@ def test_json_lines_carry_what_differs(tmp_path):
         json.dumps(line)
         for line in [
             {"command": "a"},
-            {"command": ["b", "x y"]},
-            {"command": "c", "cwd": "sub", "env": {"K": "V"}, "stdout": "out", "stdin": "/in"},
-            {"command": "d", "cores": 2, "memory": "1G", "time": "1h"},
-            {"command": "e", "memory": "1G", "time": "1h", "cores": 2},
-            {"command": "f", "retries": 3, "tags": ["big"], "limits": ["irods"], "priority": 9, "gpus": 1},
-            {"command": "g", "cores": 1},
+            {"command": ["a", "x y"]},
+            {"command": "a c", "cwd": "sub", "env": {"K": "V"}, "stdout": "out", "stdin": "/in"},
+            {"command": "a d", "cores": 2, "memory": "1G", "time": "1h"},
+            {"command": "a e", "memory": "1G", "time": "1h", "cores": 2},
+            {"command": "a f", "retries": 3, "tags": ["big"], "limits": ["irods"], "priority": 9, "gpus": 1},
+            {"command": "a g", "cores": 1},
         ]
     )
     values, templates, submit = sent(lines_of(tmp_path, text, cwd=str(tmp_path)))
-    assert values[:2] == ["a", {"command": ["b", "x y"]}]
+    assert values[:2] == ["a", {"command": ["a", "x y"]}]
     assert values[2] == {
-        "command": "c", "cwd": f"{tmp_path}/sub", "env": {"K": "V"}, "stdout": f"{tmp_path}/sub/out", "stdin": "/in",
+        "command": "a c", "cwd": f"{tmp_path}/sub", "env": {"K": "V"}, "stdout": f"{tmp_path}/sub/out", "stdin": "/in",
     }  # fmt: skip
     assert templates == [0, 0, 0, 1, 1, 2, 0]
     made = submit["batch"]["templates"]

@@ -488,7 +488,7 @@ def test_a_range_of_cores_gets_what_is_free() -> None:
     runner = world.start_runner()
     lease_all(world, runner)
     assert world.states(batch) == ["STARTING"]
-    assert world.state.runners["r1"].slots == {"0:3000": 1, "1:1000": 1}
+    assert world.state.runners["r1"].slots == {"0:3000:0:0": 1, "1:1000:0:0": 1}
 
 
 def test_templates_of_one_batch_run_by_their_own_needs() -> None:

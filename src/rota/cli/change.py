@@ -1,4 +1,4 @@
-"""`rota retry`, `kill`, `hold`, `release`, `remove`: what changes jobs."""
+"""`rota retry`, `modify`, `kill`, `hold`, `release`, `remove`: what changes jobs."""
 
 import sys
 
@@ -9,12 +9,31 @@ from rota.model.errors import UsageError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from typing import Any
 
     from rota.cli.parser import Parser
 
-_DONE = {"retry": "will run again", "kill": "killed", "hold": "held", "release": "released", "remove": "removed"}
+_DONE = {
+    "retry": "will run again",
+    "modify": "changed",
+    "kill": "killed",
+    "hold": "held",
+    "release": "released",
+    "remove": "removed",
+}
 _EXAMPLES = {
-    "retry": ("rota retry 7 :failed", "rota retry 7.12", "rota retry :failed --all --dry-run"),
+    "retry": (
+        "rota retry 7 :failed",
+        "rota retry 7 --memory x2 --time +1h",
+        "rota retry 7.12",
+        "rota retry :failed --all --dry-run",
+    ),
+    "modify": (
+        "rota modify 7 --memory 8G --priority 10",
+        "rota modify @align --time x1.5 --env THREADS=4 --unset-env DEBUG",
+        "rota modify 7 --limit irods --drop-limit nfs",
+        "rota modify 7.12 --command 'align --slow x12'",
+    ),
     "kill": ("rota kill 7", "rota kill 7.1-99", "rota kill :pending --dry-run", "rota kill 7.12 --confirm-dead"),
     "hold": ("rota hold 7", "rota hold 7 --stop"),
     "release": ("rota release 7",),
@@ -22,6 +41,7 @@ _EXAMPLES = {
 }
 _STATES = {
     "retry": "what is settled (by default not what COMPLETED: name :completed to run that again too)",
+    "modify": "what does not run and has not succeeded",
     "kill": "what is not settled",
     "hold": "what waits",
     "release": "what is held",
@@ -38,11 +58,76 @@ def configure(parser: "Parser", command: str) -> None:
         parser.add_argument(
             "--confirm-dead", action="store_true", help="you know that MISSING jobs are dead: give them up"
         )
+    if command in ("retry", "modify"):
+        configure_changes(parser)
     if command == "hold":
         parser.add_argument("--stop", action="store_true", help="also what runs: it is ended, and held")
     parser.json('{"jobs": …, "skipped": […], "sample": […]}')
     parser.description = f"{parser.description} Concerns {_STATES[command]}."
     parser.examples(*_EXAMPLES[command])
+
+
+def configure_changes(parser: "Parser") -> None:
+    """The options that say what is to be different."""
+    add = parser.add_argument_group("what changes (all else stays as it is)").add_argument
+    add("--memory", "--mem", metavar="SIZE", help="4G, x2 (twice what it asks for now), +1G")
+    add("-t", "--time", metavar="TIME", help="90m, x2, +1h")
+    add("--disk", metavar="SIZE", help="10G, x2, +5G")
+    add("-c", "--cores", metavar="N", help="4, 2..8, x2, +1")
+    add("--gpus", type=int, metavar="N", help="GPUs")
+    add("--resource", action="append", metavar="NAME=N", help="named resources (all of them)")
+    add("--tag", action="append", metavar="TAG", help="tags (all of them)")
+    add("--on", metavar="SITE", help="only at this site")
+    add("--command", metavar="TEXT", help="another command")
+    add("-p", "--priority", type=int, metavar="N", help="0 to 255")
+    add("--retries", type=int, metavar="N", help="try again so often")
+    add("--retry-on", metavar="LIST", help="only on these exit codes and reasons: 75,time,oom")
+    add("--never-retry-on", metavar="LIST", help="never on these")
+    add("--no-retry-after", metavar="TIME", help="not if it failed after so long")
+    add("--limit", action="append", metavar="NAME", help="count against this limit too")
+    add("--drop-limit", action="append", metavar="NAME", help="and not against this one any more")
+    add("--cwd", metavar="DIR", help="working directory")
+    add("--env", action="append", metavar="K=V", help="set a variable")
+    add("--unset-env", action="append", metavar="K", help="take a variable away that --env had set")
+    add("--module", action="append", metavar="NAME", help="environment modules (all of them)")
+    add("--setup", metavar="FILE", help="source this file first")
+    add("--stdin", metavar="FILE", help="standard input")
+    add("-o", "--stdout", metavar="FILE", help="standard output to a file")
+    add("-e", "--stderr", metavar="FILE", help="standard error to a file")
+    add("--enforce", choices=("none", "time", "memory", "both"), help="what ends a job that exceeds it")
+    add("--grace", metavar="TIME", help="from TERM to KILL")
+    add("--output-cap", metavar="SIZE", help="of each output stream, keep so much")
+    add("--rerunnable", choices=("yes", "no"), help="may be started again when its runner is silent for long")
+    add("--group", metavar="NAME", help="learning group")
+    add("--override", choices=("never", "higher", "always"), help="when your figures are used, not the learned ones")
+
+
+_SAME = ("memory", "time", "disk", "cores", "gpus", "on", "command", "priority", "retries", "no_retry_after", "cwd",
+         "setup", "stdin", "stdout", "stderr", "enforce", "grace", "output_cap", "group", "override")  # fmt: skip
+
+
+def changes_of(args: "argparse.Namespace") -> "Any":
+    """What was said, in the words of `rota.submission.Changes`."""
+    out: dict[str, Any] = {name: getattr(args, name) for name in _SAME if getattr(args, name) is not None}
+    for name, key in (("tag", "tags"), ("limit", "limits"), ("drop_limit", "drop_limits"), ("module", "modules")):
+        if getattr(args, name) is not None:
+            out[key] = getattr(args, name)
+    for name in ("retry_on", "never_retry_on"):
+        if getattr(args, name) is not None:
+            out[name] = [word for word in getattr(args, name).split(",") if word]
+    if args.rerunnable is not None:
+        out["rerunnable"] = args.rerunnable == "yes"
+    if args.resource is not None:
+        from rota.cli.submitting import number, pairs
+
+        out["resources"] = pairs("--resource", args.resource, number)
+    if args.env is not None or args.unset_env is not None:
+        given = [text.partition("=") for text in args.env or ()]
+        for name, equals, _ in given:
+            if not equals or not name:
+                raise UsageError(f"--env {name}: write NAME=VALUE (to take one away, --unset-env {name})")
+        out["env"] = {**{name: value for name, _, value in given}, **dict.fromkeys(args.unset_env or ())}
+    return out
 
 
 def execute(args: "argparse.Namespace") -> int:
@@ -51,6 +136,10 @@ def execute(args: "argparse.Namespace") -> int:
     if not args.selector and not args.all:
         raise UsageError(f"{op} which jobs? Give a SELECTOR (7, 7.12, @name, :state), or --all for everything")
     extra = {name: getattr(args, name) for name in ("confirm_dead", "stop") if hasattr(args, name)}
+    if op in ("retry", "modify"):
+        from rota.submission.patching import make_patch
+
+        extra["changes"] = make_patch(changes_of(args))
     with connect(args) as connection:
         answer = connection.ask(op, sel=args.selector, all=args.all, dry_run=args.dry_run, **extra)
     if args.json:

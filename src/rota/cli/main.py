@@ -29,10 +29,12 @@ COMMANDS = {
     "explain": ("rota.cli.explain", "why a job is not running, or how it ended"),
     "history": ("rota.cli.jobs", "every attempt of jobs"),
     "retry": ("rota.cli.change", "run settled jobs again"),
+    "modify": ("rota.cli.change", "change jobs that do not run"),
     "kill": ("rota.cli.change", "end jobs"),
     "hold": ("rota.cli.change", "keep jobs from starting"),
     "release": ("rota.cli.change", "let held jobs go"),
     "remove": ("rota.cli.change", "forget settled jobs"),
+    "report": ("rota.cli.report", "what was learned"),
     "limit": ("rota.cli.limit", "list, set or remove named limits"),
     "sites": ("rota.cli.places", "where jobs can run"),
     "runners": ("rota.cli.places", "the processes that run jobs"),
@@ -47,8 +49,8 @@ HIDDEN = {"__complete": "rota.cli.completion"}
 
 GROUPS = (
     ("Run", ("run", "add")),
-    ("Look", ("status", "jobs", "wait", "watch", "log", "explain", "history")),
-    ("Change", ("retry", "kill", "hold", "release", "remove", "limit")),
+    ("Look", ("status", "jobs", "wait", "watch", "log", "explain", "history", "report")),
+    ("Change", ("retry", "modify", "kill", "hold", "release", "remove", "limit")),
     ("The manager", ("up", "down", "drain", "pause", "resume", "ping")),
     ("Places", ("sites", "runners", "allocations")),
     ("Set-up", ("doctor", "completion")),

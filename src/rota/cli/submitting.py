@@ -51,6 +51,9 @@ def _needs(parser: Parser) -> None:
     add("--tag", action="append", default=[], metavar="TAG", help="only where this tag is")
     add("--on", metavar="SITE", help="only at this site")
     add("--limit", action="append", default=[], metavar="NAME[:N]", help="count against a limit; :N sets it")
+    add("--group", metavar="NAME", help="learn with jobs of this group (default: the program's name)")
+    add("--override", choices=("never", "higher", "always"), default="never",
+        help="when your --memory, --time, --disk are used and not what was learned (default never)")
     add("--enforce", choices=("none", "time", "memory", "both"), default="time", help="what ends a job that exceeds it")
     add("--grace", metavar="TIME", help="from TERM to KILL (default 10s)")
     add("--output-cap", metavar="SIZE", help="of each output stream, keep so much (default 16M)")
@@ -138,7 +141,7 @@ def options_of(args: argparse.Namespace, at_once: "int | None") -> "Options":
         after_any=args.after_any, after_failure=args.after_failure, not_before=args.not_before, retries=args.retries,
         retry_on=words(args.retry_on), never_retry_on=words(args.never_retry_on), no_retry_after=args.no_retry_after,
         max_failures=args.max_failures,
-        rerunnable=args.rerunnable, at_once=at_once,
+        rerunnable=args.rerunnable, at_once=at_once, group=args.group, override=args.override,
     )  # fmt: skip
 
 

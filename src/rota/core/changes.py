@@ -1,10 +1,11 @@
-"""What clients ask of jobs: kill, hold, release, retry, remove.
+"""What clients ask of jobs: modify, kill, hold, release, retry, remove.
 
 Each says what it did, and what it left alone and why.
 """
 
 from rota.core.decision import Decision
 from rota.core.dependencies import spans_of, watching
+from rota.core.learning import refresh
 from rota.core.losses import lost
 from rota.core.selection import by_state, states_pattern
 from rota.core.state import BatchState, State
@@ -24,8 +25,11 @@ from rota.core.tables import (
     WAITING,
 )
 from rota.model import events as ev
+from rota.model.batch import MAX_TEMPLATES, Template
 from rota.model.errors import RefusedError, UsageError
 from rota.model.job import Result, format_job
+from rota.model.patch import Patch, patched
+from rota.schedule.demand import impossible
 
 __all__ = ["change"]
 
@@ -50,6 +54,7 @@ class _Plan:
     def __init__(self, state: State, stimulus: ChangeJobs) -> None:
         self.state = state
         self.stimulus = stimulus
+        self.by = f"changed by {stimulus.by}"
         self.events: list[ev.Event] = []
         self.results: list[Result] = []
         self.reconsider: set[int] = set()
@@ -71,6 +76,27 @@ class _Plan:
             self.count(batch, spans)
             self.events.append(ev.Moved(batch.id, verb, spans, reason))
             self.reconsider.add(batch.id)
+
+    def retemplate(self, batch: BatchState, spans: list[int], patch: Patch) -> None:
+        """Give every one of these jobs its template with the changes: one event for each template that comes of it."""
+        events: dict[int, ev.Retemplated] = {}
+        for start, end in zip(spans[::2], spans[1::2], strict=True):
+            for number, low, high in batch.runs(start, end):
+                if number not in events:
+                    events[number] = ev.Retemplated(batch.id, [], self._changed(batch, number, patch), self.by)
+                events[number].spans.extend((low, high))
+        if len(batch.kinds) + len(events) > MAX_TEMPLATES:
+            raise RefusedError(f"batch {batch.id} has been changed too often ({len(batch.kinds)} templates)")
+        self.events.extend(events.values())
+
+    def _changed(self, batch: BatchState, number: int, patch: Patch) -> Template:
+        shape = self.state.shapes[batch.shapes[number]]
+        refresh(self.state, shape)
+        template = patched(batch.kinds[number], patch, shape.asked.needs)
+        why = impossible(template.needs, self.state.site_views())
+        if why is not None:
+            raise UsageError(f"batch {batch.id} could then never run: {why}")
+        return template
 
     def skip(self, reason: str, *states: int, but: int = 0) -> None:
         """Say what is left alone: all in these states, but so many that were not."""
@@ -169,9 +195,24 @@ def _release(state: State, stimulus: ChangeJobs) -> _Plan:
     return plan
 
 
+def _modify(state: State, stimulus: ChangeJobs) -> _Plan:
+    plan = _Plan(state, stimulus)
+    if stimulus.patch is None or stimulus.patch == Patch():
+        raise UsageError("modify what? Say what is to change, as in --memory x2 or --priority 10")
+    for batch, spans in by_state(state, stimulus.selector, (*_QUEUED, FAILED, ABORTED, OMITTED)):
+        plan.count(batch, spans)
+        plan.retemplate(batch, spans, stimulus.patch)
+    plan.skip("runs: kill it, or hold it with --stop, to change it", *_ACTIVE, KILLING)
+    plan.skip("has succeeded", COMPLETED)
+    return plan
+
+
 def _retry(state: State, stimulus: ChangeJobs) -> _Plan:
     plan = _Plan(state, stimulus)
     again = (FAILED, ABORTED, OMITTED, COMPLETED) if stimulus.selector.states else (FAILED, ABORTED, OMITTED)
+    if stimulus.patch is not None:
+        for batch, spans in by_state(state, stimulus.selector, again):
+            plan.retemplate(batch, spans, stimulus.patch)
     plan.move("reopen", *again, reason=f"retried by {stimulus.by}")
     for batch_id in sorted(plan.reconsider):
         _reopen_dependents(plan, batch_id)
@@ -240,4 +281,4 @@ def _dependents(state: State, batch: BatchState, chosen: set[int]) -> list[int]:
     return sorted(waiter for waiter in waiters - chosen if state.batches[waiter].unsettled)
 
 
-_CHANGES = {"kill": _kill, "hold": _hold, "release": _release, "retry": _retry, "remove": _remove}
+_CHANGES = {"modify": _modify, "kill": _kill, "hold": _hold, "release": _release, "retry": _retry, "remove": _remove}

@@ -134,7 +134,7 @@ def _give_up_rerunnable(state: State, decision: Decision, runner: RunnerState, s
     jobs = []
     for number, pos in runner.jobs:
         batch = state.batches[number]
-        if batch.states[pos] == MISSING and batch.spec.templates[batch.template_of(pos)].rerunnable:
+        if batch.states[pos] == MISSING and batch.template(pos).rerunnable:
             jobs.append((number, pos))
             decision.reconsider.add(number)
     events, results = lost(

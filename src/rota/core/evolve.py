@@ -4,8 +4,12 @@ Total: every guard has been passed in `decide`, so a breach here is a bug and ra
 """
 
 import heapq
+import re
+from array import array
 from typing import Any
 
+from rota.core.ready import ReadyQueue
+from rota.core.slots import shape_of, slot_amounts
 from rota.core.state import COLUMN_CHUNK, BatchState, Live, RunnerState, State
 from rota.core.tables import ALLOCATION, JOB_MOVES, PENDING, RUNNER, STARTING, WAITING, move
 from rota.model import events as ev
@@ -13,11 +17,13 @@ from rota.model.allocation import Allocation
 from rota.model.batch import Template
 from rota.model.location import Kind, Location
 from rota.model.shape import Shape
+from rota.schedule.estimate import Group
 from rota.schedule.view import Limit
 
 __all__ = ["evolve"]
 
 _MEAN_WEIGHT = 0.1
+_PENDING_RUN = re.compile(bytes((PENDING,)) + b"+")
 
 
 def evolve(state: State, event: ev.Event) -> None:
@@ -45,7 +51,7 @@ def bind(state: State, batch: BatchState) -> None:
         state.limits[own_limit] = Limit(batch.spec.at_once, state.limits.get(own_limit, Limit(None, 0)).used)
     batch.shapes = [
         state.shape_number(_shape(template, own_limit if batch.spec.at_once is not None else None))
-        for template in batch.spec.templates
+        for template in batch.kinds
     ]
     for dependency in batch.spec.after:
         target = dependency.target
@@ -58,7 +64,43 @@ def bind(state: State, batch: BatchState) -> None:
 
 def _shape(template: Template, own_limit: str | None) -> Shape:
     limits = {*template.limits, own_limit} if own_limit else set(template.limits)
-    return Shape(template.needs, tuple(sorted(limits)))
+    return Shape(
+        template.needs, tuple(sorted(limits)), group=template.group, override=template.override, level=template.level
+    )
+
+
+def template_number(state: State, batch: BatchState, template: Template) -> int:
+    """The number of a template of a batch, which is added if it is new."""
+    if template in batch.kinds:
+        return batch.kinds.index(template)
+    own_limit = f"#{batch.id}" if batch.spec.at_once is not None else None
+    batch.kinds.append(template)
+    batch.queues.append(ReadyQueue())
+    batch.shapes.append(state.shape_number(_shape(template, own_limit)))
+    return len(batch.kinds) - 1
+
+
+def _retemplated(state: State, event: ev.Retemplated) -> None:
+    batch = state.batches[event.batch]
+    number = template_number(state, batch, event.template)
+    if batch.templates is None:
+        batch.templates = array("H", bytes(2 * batch.count))
+    for low, high in zip(event.spans[::2], event.spans[1::2], strict=True):
+        pending = [match.span() for match in _PENDING_RUN.finditer(batch.states, low, high)]
+        if pending:
+            _unready(state, batch, low, high)
+        batch.templates[low:high] = array("H", [number]) * (high - low)
+        for start, end in pending:
+            push_ready(state, batch, start, end)
+    state.dirty_batches.add(batch.id)
+    state.replan = True
+
+
+def _learned(state: State, event: ev.Learned) -> None:
+    group = state.groups.setdefault(event.group, Group())
+    for samples, values in ((group.memory, event.memory), (group.disk, event.disk), (group.time_s, event.time_s)):
+        for value, count in zip(values[::2], values[1::2], strict=True):
+            samples.add(value, count)
 
 
 def _moved(state: State, event: ev.Moved) -> None:
@@ -128,7 +170,7 @@ def push_ready(state: State, batch: BatchState, low: int, high: int) -> None:
         shape.ready += end - start
         if not queue.listed:
             queue.listed = True
-            heapq.heappush(shape.heads, (-batch.spec.templates[template].priority, batch.id, template))
+            heapq.heappush(shape.heads, (-batch.kinds[template].priority, batch.id, template))
     state.replan = True
 
 
@@ -167,9 +209,8 @@ def _set_slots(state: State, runner: RunnerState, slot: str, count: int, restori
     more = count - runner.slots.get(slot, 0)
     if more == 0:
         return
-    shape_id, _, cores = slot.partition(":")
-    shape = state.shapes[int(shape_id)].shape
-    amounts = shape.needs.amounts(int(cores))
+    shape = state.shapes[shape_of(slot)].shape
+    amounts = slot_amounts(slot, shape)
     if restoring:
         state.ledger.restore(runner.location, amounts, more)
     else:
@@ -385,4 +426,6 @@ _APPLY = {
     ev.ManagerMoved: _manager_moved,
     ev.LimitSet: _limit_set,
     ev.Noted: _noted,
+    ev.Retemplated: _retemplated,
+    ev.Learned: _learned,
 }

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from rota.core.slots import shape_of, slot_amounts
 from rota.core.state import BatchState, State
 from rota.core.tables import JOB_STATES, KILLING, MISSING, PENDING, RUNNING, STARTING
 from rota.model.needs import Amounts
@@ -76,10 +77,9 @@ def _ledger(state: State) -> Iterator[str]:
     limits: dict[str, int] = {}
     for runner in state.runners.values():
         for slot, count in runner.slots.items():
-            shape_id, _, cores = slot.partition(":")
-            shape = state.shapes[int(shape_id)].shape
+            shape = state.shapes[shape_of(slot)].shape
             for location in state.ledger.path(runner.location):
-                used[location.id] = used.get(location.id, Amounts()).plus(shape.needs.amounts(int(cores)), count)
+                used[location.id] = used.get(location.id, Amounts()).plus(slot_amounts(slot, shape), count)
             for name in shape.limits:
                 limits[name] = limits.get(name, 0) + count
     for location_id, amount in state.ledger.used.items():

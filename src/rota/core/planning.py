@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 
 from rota.core.evolve import evolve
+from rota.core.learning import refresh
+from rota.core.slots import shape_of, slot_cores, slot_name
 from rota.core.state import RunnerState, ShapeState, State
 from rota.core.stimuli import At
 from rota.model import events as ev
@@ -31,7 +33,8 @@ def plan(state: State, at: At) -> list[ev.Event]:
             parked[shape.id] = item
             continue
         runner = state.runners[item.place.runner]
-        events.extend(_lease(state, runner, shape, f"{shape.id}:{item.cores}", item.count, item.count))
+        slot = slot_name(shape.id, item.cores, item.want.shape.needs)
+        events.extend(_lease(state, runner, shape, slot, item.count, item.count))
     for want in wants:
         shape = state.shapes[want.shape_id]
         if not blocked and shape.ready and state.mode == "serving":
@@ -55,8 +58,9 @@ def _wants(state: State) -> list[Want]:
             head = shape.head(state.batches)
             assert head is not None, f"shape {shape.id} has {shape.ready} ready jobs and no head"
             batch, template, _ = head
+            refresh(state, shape)
             wants.append(
-                Want(shape.id, shape.shape, shape.ready, state.batches[batch].spec.templates[template].priority, batch)
+                Want(shape.id, shape.asked, shape.ready, state.batches[batch].kinds[template].priority, batch)
             )
     wants.sort(key=lambda want: (-want.priority, want.first, want.shape_id))
     return wants
@@ -111,8 +115,8 @@ def _ahead(state: State, shape: ShapeState) -> Iterator[ev.Event]:
         if _status(runner) != "SERVING":
             continue
         for slot, slots in list(runner.slots.items()):
-            if int(slot.partition(":")[0]) != shape.id:
-                continue
+            if shape_of(slot) != shape.id or slot != slot_name(shape.id, slot_cores(slot), shape.asked.needs):
+                continue  # for another shape, or of a size that is not asked for any more
             depth = min(settings.lease_most, int(slots * settings.ahead_s / mean) + 1)
             missing = slots + depth - runner.held.get(slot, 0)
             if missing * 2 >= depth and shape.ready:

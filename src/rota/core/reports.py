@@ -3,6 +3,7 @@
 from rota.core.decision import Decision
 from rota.core.dependencies import watching
 from rota.core.effects import Ack, Lease, Order
+from rota.core.learning import Sampling, escalated
 from rota.core.retrying import after_failure, brakes
 from rota.core.state import BatchState, RunnerState, State
 from rota.core.stimuli import At, Disconnected, Ended, Greet, Report, RunnerBye, Touch
@@ -332,6 +333,8 @@ def _take_ended(state: State, decision: Decision, runner: RunnerState, stimulus:
     stopped: list[tuple[int, int, str, float | None, int]] = []
     results, host, runner_id = decision.results, runner.host, runner.id
     holds: list[tuple[int, int]] = []
+    raised: dict[tuple[int, str], ev.Retemplated] = {}
+    sampling = Sampling(runner.capacity)
     batch: BatchState | None = None
     seen: set[tuple[int, int]] = set()
     for row in stimulus.ended:
@@ -356,12 +359,26 @@ def _take_ended(state: State, decision: Decision, runner: RunnerState, stimulus:
             if started is not None and ended is not None and ended >= started
             else 0
         )
+        note = row[11]
+        group = batch.kinds[0 if batch.templates is None else batch.templates[pos]].group
         if row[3] == 0 and row[5] is None:
             rows.append((number, pos, "complete", None, wall_ms))
             outcome, reason = "COMPLETED", None
+            if group:
+                sampling.memory(group, row[9])
+                sampling.time(group, wall_ms)
         else:
             verb, outcome, until, counted = after_failure(state, batch, pos, row, stimulus.at)
             reason = row[5] or ("signal" if row[4] is not None else "exit")
+            more = escalated(state, batch, pos, live.slot, row, wall_ms) if counted and verb != "abort" else None
+            if more is not None:
+                note = f"{note}; {more[1]}" if note else more[1]
+                key = (number, str(more[0].needs) + str(more[0].level))
+                raised.setdefault(key, ev.Retemplated(number, [], *more)).spans.extend((pos, pos + 1))
+                if group and reason == "time":
+                    sampling.time(group, wall_ms)
+                elif group:
+                    sampling.memory(group, row[9])
             (rows if counted else stopped).append((number, pos, verb, until, wall_ms))
             if verb == "requeue" and pos in batch.hold_wanted:
                 holds.append((number, pos))
@@ -381,7 +398,7 @@ def _take_ended(state: State, decision: Decision, runner: RunnerState, stimulus:
                 row[8],
                 row[9],
                 row[10],
-                row[11],
+                note,
             )
         )
         if outcome == "RETRIED":
@@ -393,6 +410,8 @@ def _take_ended(state: State, decision: Decision, runner: RunnerState, stimulus:
         decision.events.extend(brakes(state, rows))
     if stopped:
         decision.events.append(ev.Ended(runner_id, stopped, "nothing", seq=stimulus.seq))
+    decision.events.extend(raised.values())
+    decision.events.extend(sampling.events())
     decision.events.extend(ev.Moved(number, "hold", [pos, pos + 1]) for number, pos in holds)
 
 

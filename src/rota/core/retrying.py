@@ -28,7 +28,7 @@ def after_failure(state: State, batch: BatchState, pos: int, row: Ended, at: At)
         return ("complete", "COMPLETED", None, True) if row.exit_code == 0 else ("abort", "ABORTED", None, True)
     if batch.hold_wanted.get(pos) or row.reason in ("runner-stopped", "killed"):
         return "requeue", "RETRIED", None, False
-    template = batch.spec.templates[batch.template_of(pos)]
+    template = batch.template(pos)
     failures = batch.failures.get(pos, 0)
     if failures < template.retries and _may_help(template, row):
         return "requeue", "RETRIED", at.wall + backoff(state, failures), True

@@ -12,14 +12,16 @@ import msgspec
 from msgspec import Struct, field
 
 from rota.core.evolve import bind, evolve, place_runner, push_ready, restore_slots
+from rota.core.ready import ReadyQueue
 from rota.core.selection import states_pattern
 from rota.core.state import COLUMN_CHUNK, BatchState, Live, RunnerState, Settings, State
 from rota.core.tables import JOB_STATES, PENDING
 from rota.model.allocation import Allocation
-from rota.model.batch import BatchSpec
+from rota.model.batch import BatchSpec, Template
 from rota.model.events import Entry
 from rota.model.needs import Amounts
 from rota.model.shape import Shape
+from rota.schedule.estimate import Group
 from rota.schedule.view import Limit
 
 __all__ = ["ColumnRow", "restore", "take_columns", "take_snapshot"]
@@ -61,6 +63,8 @@ class _Batch(Struct, array_like=True):
     omitted_why: str | None = None
     shapes: list[int] = field(default_factory=list)
     held_why: str | None = None
+    more: list[Template] = field(default_factory=list)
+    """Templates that were not submitted: jobs were changed to them."""
 
 
 class _Snapshot(Struct):
@@ -72,6 +76,7 @@ class _Snapshot(Struct):
     allocations: list[Allocation]
     limits: dict[str, int | None]
     version: int = 1
+    groups: dict[str, Group] = field(default_factory=dict)
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -100,6 +105,7 @@ def take_snapshot(state: State) -> bytes:
             ],
             [a for a in state.allocations.values() if a.state.endswith("ING") or a.id in live or a.id in names],
             {name: limit.count for name, limit in state.limits.items() if not name.startswith("#")},
+            groups=state.groups,
         )
     )
 
@@ -143,6 +149,7 @@ def take_columns(state: State) -> Iterator[ColumnRow]:
             batch.omitted_why,
             batch.shapes,
             batch.held_why,
+            batch.kinds[len(batch.spec.templates) :],
         )
         yield number, -1, _encode(record), b""
         for chunk in sorted(batch.dirty):
@@ -185,6 +192,7 @@ def _restore_small(state: State, kept: _Snapshot) -> None:
     state.next_allocation = kept.next_allocation
     for shape in kept.shapes:
         state.shape_number(shape)
+    state.groups = kept.groups
     for name, count in kept.limits.items():
         state.limits[name] = Limit(count, 0)
     for allocation in kept.allocations:
@@ -202,6 +210,8 @@ def _restore_batches(state: State, columns: Iterable[ColumnRow], live: list[tupl
             batch.failures, batch.losses, batch.until = record.failures, record.losses, record.until
             batch.hold_wanted, batch.blocked, batch.omitted_why = record.hold_wanted, record.blocked, record.omitted_why
             batch.held_why = record.held_why
+            batch.kinds.extend(record.more)
+            batch.queues.extend(ReadyQueue() for _ in record.more)
             live.extend((batch, pos, runner, slot) for pos, runner, slot in record.live)
             continue
         low = chunk * COLUMN_CHUNK
@@ -268,6 +278,8 @@ def durable_view(state: State) -> dict[str, Any]:
                 batch.hold_wanted,
                 batch.counts,
                 [queue.count for queue in batch.queues],
+                batch.kinds,
+                None if batch.templates is None else batch.templates.tobytes(),
             )
             for batch in state.batches.values()
         },
@@ -278,5 +290,6 @@ def durable_view(state: State) -> dict[str, Any]:
         },
         "allocations": {a.id: (a.state, a.native_id) for a in state.allocations.values() if a.state.endswith("ING")},
         "limits": {name: limit for name, limit in state.limits.items() if limit.count is not None or limit.used},
+        "groups": state.groups,
         "used": {name: used for name, used in state.ledger.used.items() if used != Amounts()},
     }

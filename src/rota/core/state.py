@@ -15,12 +15,13 @@ from msgspec import Struct
 from rota.core.ready import ReadyQueue
 from rota.core.tables import JOB_STATES, SETTLED, WAITING
 from rota.model.allocation import Allocation
-from rota.model.batch import BatchSpec, index_at, position_of
+from rota.model.batch import BatchSpec, Template, index_at, position_of
 from rota.model.location import Kind, Location
 from rota.model.needs import Amounts
 from rota.model.shape import Shape
 from rota.model.verdict import Verdict
 from rota.schedule.demand import SiteView
+from rota.schedule.estimate import Group
 from rota.schedule.ledger import Ledger
 from rota.schedule.pipeline import Memo
 from rota.schedule.view import Limit
@@ -82,6 +83,7 @@ class BatchState:
         "hold_wanted",
         "id",
         "key",
+        "kinds",
         "live",
         "losses",
         "omitted_why",
@@ -109,7 +111,9 @@ class BatchState:
         self.attempts = array("I", bytes(4 * spec.count))
         self.counts = [0] * len(JOB_STATES)
         self.counts[WAITING] = spec.count
-        self.templates = _column(runs) if runs is not None and len(spec.templates) > 1 else None
+        self.kinds = list(spec.templates)
+        """The templates: those submitted, then those that jobs were changed to."""
+        self.templates = _column(runs) if runs is not None else None
         self.shapes: list[int] = []
         """Shape number of each template."""
         self.queues = [ReadyQueue() for _ in spec.templates]
@@ -132,6 +136,10 @@ class BatchState:
     def template_of(self, pos: int) -> int:
         """Number of the job's template."""
         return self.templates[pos] if self.templates is not None else 0
+
+    def template(self, pos: int) -> Template:
+        """The job's template."""
+        return self.kinds[self.templates[pos] if self.templates is not None else 0]
 
     def index(self, pos: int) -> int:
         """The number that people see."""
@@ -169,11 +177,15 @@ def _column(runs: list[int]) -> "array[int]":
 class ShapeState:
     """A shape and what waits for it."""
 
-    __slots__ = ("heads", "id", "mean_s", "ready", "shape", "verdicts")
+    __slots__ = ("asked", "heads", "id", "learned", "mean_s", "ready", "shape", "verdicts")
 
     def __init__(self, number: int, shape: Shape) -> None:
         self.id = number
         self.shape = shape
+        self.asked = shape
+        """The shape with what was learned in the place of what was not given (or overridden)."""
+        self.learned: tuple[object, ...] = ()
+        """What `asked` was worked out from."""
         self.ready = 0
         self.heads: list[tuple[int, int, int]] = []
         """(-priority, batch, template) of queues that may have something; stale entries are skipped."""
@@ -297,6 +309,8 @@ class State:
         self.sites: dict[str, SiteState] = {}
         self.limits: dict[str, Limit] = {}
         self.ledger = Ledger()
+        self.groups: dict[str, Group] = {}
+        """What was learned, by group."""
         self.waiters: dict[str, set[int]] = {}
         """Dependency target (batch number or @name) → batches that wait for it."""
         self.timers: list[tuple[float, int, int]] = []

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from rota.model.batch import BatchSpec
 from rota.model.needs import Amounts
+from rota.model.patch import Patch
 from rota.model.selector import Selector
 
 __all__ = [
@@ -61,6 +62,8 @@ class ChangeJobs(Stimulus, kw_only=True):
     """hold: running ones too."""
     confirm_dead: bool = False
     """kill: what is MISSING is dead, the user knows it."""
+    patch: Patch | None = None
+    """modify, retry: what changes about them."""
 
 
 class SetMode(Stimulus, kw_only=True):

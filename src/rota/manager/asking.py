@@ -13,7 +13,9 @@ from rota.core.stimuli import ChangeJobs, SetLimits, SetMode, Submit
 from rota.core.tables import RUNNING, STARTING
 from rota.manager.performing import now
 from rota.model.errors import NoSpaceError, NotFoundError, RotaError, StoreError, UsageError
+from rota.model.patch import decode_patch
 from rota.model.selector import parse_selector
+from rota.schedule.estimate import Group
 from rota.wire.peer import Peer
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ class Asking:
             task = manager.loop.create_task(self._take_in(peer, ask_id, op, args))
             self._work.add(task)
             task.add_done_callback(self._work.discard)
-        elif op in ("kill", "hold", "release", "retry", "remove"):
+        elif op in ("modify", "kill", "hold", "release", "retry", "remove"):
             self._change(peer, ask_id, op, args)
         elif op in MODES:
             manager.tell(SetMode(at=now(), by=peer.principal, mode=MODES[op]), self._answer(peer, ask_id))
@@ -143,6 +145,7 @@ class Asking:
                 dry_run=args.dry_run,
                 stop=getattr(args, "stop", False),
                 confirm_dead=getattr(args, "confirm_dead", False),
+                patch=decode_patch(bytes(args.changes)) if hasattr(args, "changes") else None,
             ),
             self._answer(peer, ask_id),
         )
@@ -182,6 +185,8 @@ class Asking:
             }
         if op == "down":
             return {"running": running}
+        if op == "learning":
+            return {"groups": [_learned(name, group) for name, group in sorted(state.groups.items())]}
         if op == "sites":
             return {"sites": [self._site(name) for name in state.sites]}
         if op == "runners":
@@ -240,3 +245,17 @@ class Asking:
             "state": "failing" if site.why else "ok",
             "why": site.why,
         }
+
+
+def _learned(name: str, group: Group) -> dict[str, Any]:
+    memory, disk, time_s = group.found()
+    kinds = {"memory": group.memory, "disk": group.disk, "time": group.time_s}
+    units = {"memory": "memory_bytes", "disk": "disk_bytes", "time": "time_s"}
+    return {
+        "group": name,
+        "memory_bytes": memory,
+        "disk_bytes": disk,
+        "time_s": time_s,
+        "samples": {kind: samples.seen for kind, samples in kinds.items()},
+        "largest": {units[kind]: samples.values[-1] if samples.values else None for kind, samples in kinds.items()},
+    }

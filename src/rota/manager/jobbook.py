@@ -33,7 +33,7 @@ class JobBook:
         key = (batch.id, template)
         maker = self._makers.get(key)
         if maker is None:
-            maker = self._makers[key] = CommandMaker(batch.spec.templates[template], batch.spec.columns, batch.id)
+            maker = self._makers[key] = CommandMaker(batch.kinds[template], batch.spec.columns, batch.id)
         return maker
 
     def value(self, batch: BatchState, pos: int) -> Value:
@@ -83,7 +83,7 @@ class JobBook:
 
     def spec(self, batch: BatchState, template: int, cores: int, site: str) -> dict[str, Any]:
         """How the jobs of a template are run, as a lease message carries it."""
-        given = batch.spec.templates[template]
+        given = batch.kinds[template]
         needs = given.needs
         out: dict[str, Any] = {
             "cwd": given.cwd,
@@ -115,7 +115,7 @@ class JobBook:
 
     def environment_name(self, batch: BatchState, template: int) -> str | None:
         """The hash under which the runner is sent the environment; None: the runner's own."""
-        source = batch.spec.templates[template].env_from
+        source = batch.kinds[template].env_from
         if source == "site":
             return None
         return "none" if source == "none" or batch.env is None else batch.env

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rota.core import effects as ef
+from rota.core.slots import slot_cores
 from rota.core.state import State
 from rota.core.stimuli import AllocationSeen, At, Ended, Report, Stimulus
 from rota.drivers.api import Ask, Driver, Known
@@ -103,7 +104,7 @@ class Performer:
             batch = state.batches.get(job[0])
             pos = batch.position(job[1]) if batch is not None else None
             grace = (
-                batch.spec.templates[batch.template_of(pos)].grace_s if batch is not None and pos is not None else 10
+                batch.template(pos).grace_s if batch is not None and pos is not None else 10
             )
             out.setdefault(grace, []).append(job)
         return out
@@ -123,11 +124,11 @@ class Performer:
         for number, pos, attempt, slot in effect.jobs:
             batch = state.batches[number]
             row = self.book.lease_row(batch, pos, attempt, slot)
-            cores = slot.partition(":")[2]
+            cores = slot_cores(slot)
             name = row[1] = f"{row[1]}.{cores}"
             if name not in sent:
                 template = batch.template_of(pos)
-                specs[name] = self.book.spec(batch, template, int(cores), runner.site)
+                specs[name] = self.book.spec(batch, template, cores, runner.site)
                 sent.add(name)
                 environment = specs[name]["env"]
                 if environment is not None and environment not in sent:

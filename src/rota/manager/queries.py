@@ -74,7 +74,7 @@ class Queries:
                     "jobs": 0,
                     "counts": {},
                     "submitted": batch.submitted,
-                    "priority": max(template.priority for template in batch.spec.templates),
+                    "priority": max(template.priority for template in batch.kinds),
                 }
             row["jobs"] += sum(counts.values())
             for name, count in counts.items():
@@ -202,7 +202,7 @@ class Queries:
             "ended": ended,
             "batch": batch.id,
             "name": batch.spec.name,
-            "priority": batch.spec.templates[batch.template_of(pos)].priority,
+            "priority": batch.template(pos).priority,
         }
 
     def _job_reason(self, state: State, batch: BatchState, pos: int, result: Result | None) -> str | None:

@@ -52,7 +52,7 @@ def reason(state: State, batch: BatchState, pos: int, last: Result | None, wall:
     if last is None:
         return "was killed before it ran" if byte != FAILED else "failed"
     return describe_end(last) + (
-        "; no retries are left" if byte == FAILED and batch.spec.templates[batch.template_of(pos)].retries else ""
+        "; no retries are left" if byte == FAILED and batch.template(pos).retries else ""
     )
 
 
@@ -88,7 +88,7 @@ def _ahead(state: State, batch: BatchState, pos: int) -> int:
     """Ready jobs of the same shape that go before this one."""
     template = batch.template_of(pos)
     shape = state.shapes[batch.shapes[template]]
-    own = (-batch.spec.templates[template].priority, batch.id, template)
+    own = (-batch.kinds[template].priority, batch.id, template)
     ahead = batch.states.count(PENDING, 0, pos) if batch.templates is None else 0
     for head in set(shape.heads):
         if head < own:

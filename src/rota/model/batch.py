@@ -73,7 +73,11 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     rerunnable: bool = False
     """May be started again when its runner stays silent, though nobody knows that the first copy is dead."""
     group: str = ""
-    """Learning group; empty: the basename of the command."""
+    """Learning group; empty: nothing is learned from these, and nothing learned is used."""
+    override: Literal["never", "higher", "always"] = "never"
+    """When the user's own figures are used rather than what was learned."""
+    level: int = 0
+    """How often the needs were raised after a job exceeded them."""
 
     def check(self) -> None:
         """Raise UsageError for a field that cannot be meant."""

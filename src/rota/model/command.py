@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from rota.model.batch import Template, Value
 from rota.model.job import format_job
 
-__all__ = ["CommandMaker", "needs_shell", "split_line"]
+__all__ = ["CommandMaker", "group_of", "needs_shell", "split_line"]
 
 _PLACE = re.compile(r"\{\{([A-Za-z][A-Za-z0-9_.-]*)?\}\}|\{\{|(?<!\$)\{([A-Za-z][A-Za-z0-9_.-]*)?\}")
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./ \t-]+")
@@ -51,6 +51,16 @@ def needs_shell(line: str) -> bool:
 def split_line(line: str) -> list[str] | str:
     """An argv if the line needs no shell, else the line itself."""
     return line if needs_shell(line) else line.split()
+
+
+def group_of(command: str | Sequence[str] | None) -> str:
+    """The basename of the program in a command: jobs of one program are much alike. Empty: it cannot be told."""
+    words = command.split(None, 8) if isinstance(command, str) else command or ()
+    for word in words[:8]:
+        if _ASSIGNMENT.match(word) is None:
+            name = word.rpartition("/")[2].strip("'\"();&|<>")
+            return name if "{" not in name and "$" not in name else ""
+    return ""
 
 
 def compile_text(text: str, columns: Sequence[str]) -> list[Part]:

@@ -9,7 +9,7 @@ VERSION grows when a field's meaning changes; new fields get defaults, so that o
 
 from msgspec import Struct
 
-from rota.model.batch import BatchSpec
+from rota.model.batch import BatchSpec, Template
 from rota.model.needs import Amounts
 
 __all__ = [
@@ -19,12 +19,14 @@ __all__ = [
     "Entry",
     "Event",
     "HoldWanted",
+    "Learned",
     "Leased",
     "LimitSet",
     "ManagerMoved",
     "Moved",
     "Noted",
     "Removed",
+    "Retemplated",
     "RunnerGreeted",
     "RunnerMoved",
     "Started",
@@ -69,7 +71,7 @@ class Leased(Struct, array_like=True, tag=True):
     spans: list[int]
     runner: str
     slot: str
-    """Slot name `SHAPE:MILLICORES`."""
+    """Slot name `SHAPE:MILLICORES:MEMORY:DISK`."""
     slots: int
     """How many of that slot the runner has from now on: what the ledger and the limits are charged for."""
 
@@ -178,6 +180,24 @@ class LimitSet(Struct, array_like=True, tag=True):
     count: int | None
 
 
+class Retemplated(Struct, array_like=True, tag=True):
+    """Jobs of one batch have this template from now on."""
+
+    batch: int
+    spans: list[int]
+    template: Template
+    reason: str | None = None
+
+
+class Learned(Struct, array_like=True, tag=True):
+    """What jobs of a group used: flat lists of [value, how often, value, how often …]."""
+
+    group: str
+    memory: list[int]
+    disk: list[int]
+    time_s: list[int]
+
+
 class Noted(Struct, array_like=True, tag=True):
     """Something from outside that fits no table, kept with its evidence; it changes no state."""
 
@@ -201,6 +221,8 @@ Event = (
     | ManagerMoved
     | LimitSet
     | Noted
+    | Retemplated
+    | Learned
 )
 
 

@@ -253,7 +253,7 @@ def _most(books: _Books, executions: list[Execution], weigh: int) -> tuple[int, 
         if weigh == 2:
             weight = execution.cores
         elif weigh == 3:
-            weight = books.plans[execution.batch].spec.templates[books.template(execution.job)].needs.memory or 0
+            weight = execution.memory
         if kind:
             running[number] = execution
             load += weight

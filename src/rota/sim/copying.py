@@ -33,6 +33,7 @@ def _copy_state(state: State) -> State:
     new.runners = {key: _copy_slots(runner) for key, runner in state.runners.items()}
     new.shapes = [_copy_slots(shape) for shape in state.shapes]
     new.allocations = {key: copy.copy(allocation) for key, allocation in state.allocations.items()}
+    new.groups = copy.deepcopy(state.groups)
     new.sites = {key: copy.copy(site) for key, site in state.sites.items()}
     new.ledger = ledger = copy.copy(state.ledger)
     for name, value in state.ledger.__dict__.items():

@@ -38,6 +38,7 @@ CHANCES: dict[str, float] = {
     "runner-dies-young": 0.2,
     "kill-ignored": 0.5,
     "kill-exits-0": 0.3,
+    "out-of-memory": 0.5,
 }
 """Faults that strike an action, with their chance (weight 1)."""
 

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from rota.core.slots import slot_cores, slot_memory
 from rota.model.needs import Amounts
 from rota.runner.lease import Lease, ProtocolError
 from rota.runner.protocol import Runner
@@ -177,8 +178,16 @@ class SimRunner:
 
     def _start(self, lease: Lease) -> None:
         world = self.world
-        cores = int(lease.slot.partition(":")[2])
-        execution = Execution(lease.batch, lease.index, lease.attempt, self.id, self.site, cores, world.now)
+        execution = Execution(
+            lease.batch,
+            lease.index,
+            lease.attempt,
+            self.id,
+            self.site,
+            slot_cores(lease.slot),
+            world.now,
+            memory=slot_memory(lease.slot),
+        )
         world.witness.executions.append(execution)
         world.started(execution)
         process = _Process(execution, lease, self.clock.wall(world.now))
@@ -209,7 +218,10 @@ class SimRunner:
         del self.processes[process.lease.key]
         reason = None if code == 0 else "killed" if process.dying else "exit" if signal is None else "signal"
         end = self.clock.wall(process.execution.end or self.world.now)
-        self.runner.ended(process.lease, code, signal, reason, process.wall, end, 0.01, 1 << 20, None, None)
+        if reason in ("exit", "signal") and self.world.faults.strikes("out-of-memory"):
+            reason = "oom"
+        peak = self.world.workload.peak_memory(process.execution)
+        self.runner.ended(process.lease, code, signal, reason, process.wall, end, 0.01, peak, None, None)
 
     def _kill(self, lease: Lease, grace_s: float) -> None:
         process = self.processes.get(lease.key)

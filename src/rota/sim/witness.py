@@ -23,6 +23,8 @@ class Execution:
     signal: int | None = None
     stopped: bool = False
     """It ended because somebody asked for it, or with its runner: not by itself."""
+    memory: int = 0
+    """What its slot was given."""
 
     @property
     def job(self) -> tuple[int, int]:

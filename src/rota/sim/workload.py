@@ -7,6 +7,7 @@ from rota.core.stimuli import At, ChangeJobs, SetLimits, SetMode, Stimulus, Subm
 from rota.model.batch import BatchSpec, Dependency, Template, count_of
 from rota.model.errors import RotaError
 from rota.model.needs import Needs
+from rota.model.patch import Patch
 from rota.model.selector import parse_selector
 from rota.sim.clock import EPOCH
 from rota.sim.witness import Execution
@@ -127,6 +128,8 @@ class Workload:
             retries=rng.choice((0, 0, 1, 3)),
             limits=(rng.choice(_LIMITS),) if rng.random() < 0.2 else (),
             rerunnable=rng.random() < 0.2,
+            group=rng.choice(("", "", "align", "aligner", "call")),
+            override=rng.choice(("never", "never", "higher", "always")),
         )
 
     def _after(self) -> tuple[Dependency, ...]:
@@ -208,7 +211,8 @@ class Workload:
         rng = self.rng
         known = [plan for plan in self.plans if plan.number is not None]
         what = rng.choice(
-            ("kill", "hold", "hold", "release", "retry", "retry", "remove", "pause", "limit", "confirm", "drain")
+            ("kill", "hold", "hold", "release", "retry", "retry", "remove", "pause", "limit", "confirm", "drain",
+             "modify")
         )
         if what in ("pause", "drain"):
             self._tell(lambda: SetMode(at=_NOW, by="user", mode="paused" if what == "pause" else "draining"))
@@ -229,6 +233,9 @@ class Workload:
         if what == "confirm":
             words = []
         stop = rng.random() < 0.5
+        patch = rng.choice(
+            (Patch(memory=1 << 27), Patch(memory=1 << 30, priority=3), Patch(set={"A": "b"}), Patch(group="call"))
+        )
 
         def make() -> Stimulus:
             return ChangeJobs(
@@ -238,6 +245,7 @@ class Workload:
                 selector=parse_selector(words),
                 stop=stop,
                 confirm_dead=what == "confirm",
+                patch=patch if what == "modify" or (what == "retry" and stop) else None,
             )
 
         self._tell(make)
@@ -252,6 +260,13 @@ class Workload:
         self.world.after(7.0, self.settle_down)
 
     # -- what jobs do
+
+    def peak_memory(self, execution: Execution) -> int:
+        """What an execution used at most: sometimes more than it asked for, now and then absurdly much."""
+        rng = self.rng
+        if rng.random() < 0.01:
+            return 1 << 50
+        return int(rng.choice((1 << 20, 1 << 27, 1 << 28)) * rng.uniform(0.5, 2.0))
 
     def behaviour(self, execution: Execution) -> tuple[float, int | None, int | None]:
         """(seconds, exit code, signal) of an execution."""

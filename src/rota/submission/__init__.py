@@ -6,7 +6,18 @@ Everything is checked here before the manager hears of it: text, amounts, every 
 from rota.submission.build import Submission, build
 from rota.submission.environment import submit_environment
 from rota.submission.options import JobOptions, Options
+from rota.submission.patching import Changes, make_patch
 from rota.submission.sending import send
 from rota.submission.sources import LineFile
 
-__all__ = ["JobOptions", "LineFile", "Options", "Submission", "build", "send", "submit_environment"]
+__all__ = [
+    "Changes",
+    "JobOptions",
+    "LineFile",
+    "Options",
+    "Submission",
+    "build",
+    "make_patch",
+    "send",
+    "submit_environment",
+]

@@ -113,7 +113,11 @@ def build(
     at_once = options.at_once
     source: Source = One()
     if lines is not None:
-        source = lines.as_commands(template) if isinstance(lines, LineFile) else GivenLines(lines, template)
+        source = (
+            lines.as_commands(template, options.group is None)
+            if isinstance(lines, LineFile)
+            else GivenLines(lines, template, options.group is None)
+        )
     elif values is not None:
         source = values.as_values("") if isinstance(values, LineFile) else Rows(("",), [list(values)], zipped=False)
     elif params is not None:

@@ -10,6 +10,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from rota.model.amounts import parse_cores, parse_duration, parse_size
 from rota.model.batch import MAX_COMMAND, MAX_TEMPLATES, Template, check_environment, check_text, check_value
+from rota.model.command import group_of
 from rota.model.errors import UsageError
 from rota.model.needs import named_resources
 
@@ -40,7 +41,10 @@ class JsonLine(Struct, forbid_unknown_fields=True):
 SURE = MAX_COMMAND // 4
 """Characters that are short enough whatever they are."""
 KEPT = 10_000
+GROUPS = 200
+"""Learning groups of one batch; what runs yet another program is in none."""
 _AMOUNTS = (("memory", "memory", parse_size), ("disk", "disk", parse_size), ("time", "time_s", parse_duration))
+_PLAIN = JsonLine("")
 _FIELDS = ", ".join(JsonLine.__struct_fields__)
 _AT = re.compile(r"(.*) - at `\$\.?([^`]*)`")
 _UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`.*")
@@ -50,8 +54,12 @@ _MISSING = re.compile(r"Object missing required field `([^`]*)`.*")
 class LineReader:
     """Turns JSON lines into values, and keeps one template for every different set of needs."""
 
-    def __init__(self, template: Template) -> None:
+    def __init__(self, template: Template, by_program: bool = False) -> None:
         self._base = template
+        self._by_program = by_program
+        """Whether the learning group of each line is the basename of its program."""
+        self._groups: set[str] = set()
+        self._programs: dict[str, int] = {}
         self._numbers: dict[tuple[Any, ...], int] = {}
         self._templates = [template]
         self._paths: dict[tuple[str, str], str] = {}
@@ -65,6 +73,18 @@ class LineReader:
     def templates(self) -> tuple[Template, ...]:
         """What was needed so far; the first is the batch's own."""
         return tuple(self._templates)
+
+    def plain(self, line: str) -> int:
+        """The number of the template of a plain command line: it has one for each program, up to a number of them."""
+        if not self._by_program:
+            return 0
+        first = (line.split(None, 1) or [""])[0]
+        number = self._programs.get(first)
+        if number is None:
+            number = self._template(_PLAIN, group_of(line))
+            if "=" not in first and len(self._programs) < KEPT:
+                self._programs[first] = number
+        return number
 
     def text(self, line: str) -> tuple[Any, int]:
         """A value and the number of its template."""
@@ -102,7 +122,7 @@ class LineReader:
             value["stdout"] = None if line.stdout is None else self._path(cwd, line.stdout)
         if line.stderr is not UNSET:
             value["stderr"] = None if line.stderr is None else self._path(cwd, line.stderr)
-        which = self._template(line)
+        which = self._template(line, group_of(command) if self._by_program else "")
         return (command if len(value) == 1 and isinstance(command, str) else value), which
 
     def _path(self, cwd: str, given: str) -> str:
@@ -117,20 +137,29 @@ class LineReader:
         self.grown += len(path) - len(given)
         return path
 
-    def _template(self, line: JsonLine) -> int:
+    def _template(self, line: JsonLine, group: str) -> int:
+        if not self._groups and group:
+            self._base = self._templates[0] = msgspec.structs.replace(self._base, group=group)
+        if len(self._groups) < GROUPS:
+            self._groups.add(group)
+        elif group not in self._groups:
+            group = ""
         key = (
             line.cores, line.memory, line.time, line.disk, line.gpus, line.priority, line.retries,
             None if line.resources is None else tuple(sorted(line.resources.items())),
             None if line.tags is None else tuple(line.tags),
             None if line.limits is None else tuple(line.limits),
+            group,
         )
         number = self._numbers.get(key)
         if number is None:
-            number = self._numbers[key] = self._add(line)
+            number = self._numbers[key] = self._add(line, group)
         return number
 
-    def _add(self, line: JsonLine) -> int:
+    def _add(self, line: JsonLine, group: str) -> int:
         template = self._changed(line)
+        if self._by_program:
+            template = msgspec.structs.replace(template, group=group)
         if template == self._base:
             return 0
         if len(self._templates) >= MAX_TEMPLATES:

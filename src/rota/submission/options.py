@@ -10,6 +10,7 @@ from msgspec import Struct, field
 
 from rota.model.amounts import parse_cores, parse_duration, parse_size
 from rota.model.batch import LIMIT, Dependency, Template
+from rota.model.command import group_of
 from rota.model.errors import UsageError
 from rota.model.needs import Needs, named_resources
 from rota.model.selector import parse_selector
@@ -56,6 +57,8 @@ class JobOptions(TypedDict, total=False):
     output_cap: Amount
     rerunnable: bool
     at_once: int | None
+    group: str | None
+    override: Literal["never", "higher", "always"]
 
 
 class Options(Struct, kw_only=True):
@@ -96,9 +99,12 @@ class Options(Struct, kw_only=True):
     output_cap: Amount = None
     rerunnable: bool = False
     at_once: int | None = None
+    group: str | None = None
+    """Learning group; None: the basename of the command; empty: learn nothing."""
+    override: Literal["never", "higher", "always"] = "never"
 
 
-_ENFORCE: dict[str, tuple[str, ...]] = {
+ENFORCE: dict[str, tuple[str, ...]] = {
     "none": (),
     "time": ("time",),
     "memory": ("memory",),
@@ -139,8 +145,10 @@ def make_template(command: str | Sequence[str] | None, options: Options) -> Temp
         modules=tuple(options.modules),
         setup=_setup_file(options.setup),
         umask=_umask(),
-        enforce=_ENFORCE[options.enforce],
+        enforce=ENFORCE[options.enforce],
         rerunnable=options.rerunnable,
+        group=options.group if options.group is not None else group_of(command),
+        override=options.override,
     )
     if options.grace is not None:
         template = msgspec.structs.replace(template, grace_s=_seconds(options.grace) or 0)

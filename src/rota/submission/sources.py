@@ -105,15 +105,20 @@ class Rows(_Source):
 class GivenLines(_Source):
     """Command lines from Python: strings, or mappings with the fields of a JSON line."""
 
-    def __init__(self, lines: Iterable[str | Mapping[str, Any]], template: Template) -> None:
-        reader = LineReader(template)
+    def __init__(
+        self, lines: Iterable[str | Mapping[str, Any]], template: Template, by_program: bool = False
+    ) -> None:
+        reader = LineReader(template, by_program)
         self._values: list[Value] = []
         self._templates: list[int] = []
         for number, line in enumerate(lines, 1):
             try:
-                value, which = (line, 0) if isinstance(line, str) else reader.mapping(line)
                 if isinstance(line, str):
                     check_command(line)
+                    value: Value = line
+                    which = reader.plain(line)
+                else:
+                    value, which = reader.mapping(line)
             except UsageError as error:
                 raise UsageError(f"line {number}: {error}") from None
             self._values.append(value)
@@ -144,9 +149,9 @@ class LineFile(_Source):
         except OSError as error:
             raise UsageError(f"cannot read '{path}': {error.strerror}") from None
 
-    def as_commands(self, template: Template) -> "LineFile":
+    def as_commands(self, template: Template, by_program: bool = False) -> "LineFile":
         """Check all of it as command lines."""
-        self._reader = LineReader(template)
+        self._reader = LineReader(template, by_program)
         self._check()
         self.templates = self._reader.templates
         self._reader.checked = True
@@ -221,7 +226,9 @@ class LineFile(_Source):
         self.longest = max(self.longest, longest)
         odd = {line[:1] for line in lines} & _ODD
         if not odd and longest <= MAX_COMMAND // 4:
-            return lines, None, len(block)
+            plain = self._reader.plain if self._reader is not None else None
+            templates = [plain(line) for line in lines] if plain is not None else None
+            return lines, templates if templates is not None and any(templates) else None, len(block)
         return self._slowly(lines, number, len(block))
 
     def _slowly(self, lines: list[str], number: int, size: int) -> tuple[list[Any], list[int] | None, int]:
@@ -244,6 +251,7 @@ class LineFile(_Source):
                     value, which = self._reader.text(line)
                 else:
                     check_text(what, line)
+                    which = self._reader.plain(line) if self._reader is not None else 0
             except UsageError as error:
                 raise UsageError(f"{self.name}, line {at}: {error}") from None
             values.append(value)

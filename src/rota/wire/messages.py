@@ -251,7 +251,7 @@ class Summary(Struct):
 
 
 class Change(Struct):
-    """Arguments of `release`, `remove`, `retry`."""
+    """Arguments of `release` and `remove`."""
 
     sel: Selector = []
     all: bool = False
@@ -262,6 +262,12 @@ class Kill(Change):
     """Arguments of `kill`."""
 
     confirm_dead: bool = False
+
+
+class Modify(Change):
+    """Arguments of `modify` and `retry`: a Patch."""
+
+    changes: msgspec.Raw = msgspec.Raw(b"{}")
 
 
 class Hold(Change):
@@ -299,7 +305,8 @@ OPS: dict[str, type[Struct]] = {
     "hold": Hold,
     "release": Change,
     "remove": Change,
-    "retry": Change,
+    "retry": Modify,
+    "modify": Modify,
     "pause": Nothing,
     "resume": Nothing,
     "drain": Nothing,
@@ -308,6 +315,7 @@ OPS: dict[str, type[Struct]] = {
     "sites": Nothing,
     "runners": Nothing,
     "allocations": Nothing,
+    "learning": Nothing,
 }
 """Every op and the type of its arguments."""
 

@@ -1,0 +1,38 @@
+"""Slot names: what one slot on a runner is charged for, so that giving it back frees exactly what was taken.
+
+`SHAPE:MILLICORES:MEMORY:DISK`: what is asked for a shape changes as rota learns, what a slot has does not.
+"""
+
+from rota.model.needs import Amounts, Needs
+from rota.model.shape import Shape
+
+__all__ = ["shape_of", "slot_amounts", "slot_cores", "slot_memory", "slot_name"]
+
+
+def slot_name(shape: int, cores: int, needs: Needs) -> str:
+    """The name of a slot of this width."""
+    return f"{shape}:{cores}:{needs.memory or 0}:{needs.disk or 0}"
+
+
+def shape_of(slot: str) -> int:
+    """The shape that a slot is for."""
+    return int(slot.partition(":")[0])
+
+
+def slot_cores(slot: str) -> int:
+    """Its width in millicores."""
+    return int(slot.split(":")[1])
+
+
+def slot_memory(slot: str) -> int:
+    """The memory that it was given; 0: none was asked for."""
+    parts = slot.split(":")
+    return int(parts[2]) if len(parts) > 2 else 0
+
+
+def slot_amounts(slot: str, shape: Shape) -> Amounts:
+    """What it is charged for. Slots of older versions have only the shape and the cores in their names."""
+    parts = slot.split(":")
+    if len(parts) == 2:
+        return shape.needs.amounts(int(parts[1]))
+    return Amounts(int(parts[1]), int(parts[2]), int(parts[3]), shape.needs.gpus, shape.needs.named)

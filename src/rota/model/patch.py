@@ -1,0 +1,127 @@
+"""Changing templates: what a `modify`, or a `retry` with changes, says of the jobs it means.
+
+A patch merges: what it does not name stays as it is, environment variables are set or unset one by one, limits are
+added or dropped one by one. Amounts may be given relative to what a job asks for now (`x2`, `+1G`).
+"""
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
+
+from rota.model.amounts import MAX_BYTES, MAX_SECONDS
+from rota.model.batch import Template
+from rota.model.errors import UsageError
+from rota.model.needs import Needs
+
+__all__ = ["Change", "Patch", "decode_patch", "patched"]
+
+
+class Change(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """An amount relative to the present one: `times` it, `plus` so much."""
+
+    times: float = 1.0
+    plus: int = 0
+
+
+Amount = int | Change | UnsetType
+Text = str | UnsetType | None
+
+
+class Patch(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What changes. Fields are those of a Template and of its Needs."""
+
+    memory: Amount = UNSET
+    disk: Amount = UNSET
+    time_s: Amount = UNSET
+    cores: Amount = UNSET
+    cores_most: int | UnsetType = UNSET
+    nodes: int | UnsetType = UNSET
+    gpus: int | UnsetType = UNSET
+    named: tuple[tuple[str, int], ...] | UnsetType = UNSET
+    tags: tuple[str, ...] | UnsetType = UNSET
+    site: Text = UNSET
+    argv: tuple[str, ...] | UnsetType = UNSET
+    shell: str | UnsetType = UNSET
+    priority: int | UnsetType = UNSET
+    retries: int | UnsetType = UNSET
+    retry_on: tuple[str, ...] | UnsetType = UNSET
+    never_retry_on: tuple[str, ...] | UnsetType = UNSET
+    no_retry_after_s: int | UnsetType | None = UNSET
+    limits_add: tuple[str, ...] = ()
+    limits_drop: tuple[str, ...] = ()
+    cwd: str | UnsetType = UNSET
+    set: dict[str, str | None] = {}
+    """Environment variables: None takes one away."""
+    env_from: Literal["submit", "site", "none"] | UnsetType = UNSET
+    stdin: Text = UNSET
+    stdout: Text = UNSET
+    stderr: Text = UNSET
+    modules: tuple[str, ...] | UnsetType = UNSET
+    setup: Text = UNSET
+    enforce: tuple[str, ...] | UnsetType = UNSET
+    grace_s: int | UnsetType = UNSET
+    cap: int | UnsetType = UNSET
+    rerunnable: bool | UnsetType = UNSET
+    group: str | UnsetType = UNSET
+    override: Literal["never", "higher", "always"] | UnsetType = UNSET
+
+
+_NEEDS = ("cores_most", "nodes", "gpus", "named", "tags", "site")
+_AMOUNTS = {"memory": MAX_BYTES, "disk": MAX_BYTES, "time_s": MAX_SECONDS, "cores": 10**12}
+_SPECIAL = {"limits_add", "limits_drop", "set", "argv", "shell", *_NEEDS, *_AMOUNTS}
+_PLAIN = tuple(name for name in Patch.__struct_fields__ if name not in _SPECIAL)
+
+
+def decode_patch(raw: bytes) -> Patch:
+    """A Patch from JSON; an error names the field."""
+    try:
+        return msgspec.json.decode(raw, type=Patch)
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"the changes: {error}") from None
+
+
+def patched(template: Template, patch: Patch, asked: Needs) -> Template:
+    """The template with the changes; `asked` is what its jobs ask for now, with what was learned.
+
+    Raises UsageError for a change that gives something impossible.
+    """
+    needs: dict[str, Any] = {name: value for name in _NEEDS if (value := getattr(patch, name)) is not UNSET}
+    for name, most in _AMOUNTS.items():
+        change = getattr(patch, name)
+        if change is not UNSET:
+            needs[name] = _amount(name, change, getattr(template.needs, name), getattr(asked, name), most)
+    if "cores" in needs and "cores_most" not in needs:
+        needs["cores_most"] = 0
+    changes: dict[str, Any] = {name: value for name in _PLAIN if (value := getattr(patch, name)) is not UNSET}
+    if needs:
+        changes["needs"] = replace(template.needs, **needs)
+        if not {"memory", "disk", "time_s"}.isdisjoint(needs) and template.override == "never":
+            changes.setdefault("override", "higher")
+    if patch.set:
+        merged = {**template.set, **patch.set}
+        changes["set"] = {name: value for name, value in merged.items() if value is not None}
+    if patch.limits_add or patch.limits_drop:
+        dropped = {*patch.limits_drop} - {*patch.limits_add}
+        changes["limits"] = tuple(sorted(({*template.limits} | {*patch.limits_add}) - dropped))
+    if patch.argv is not UNSET:
+        changes["argv"], changes["shell"] = patch.argv, None
+    elif patch.shell is not UNSET:
+        changes["argv"], changes["shell"] = None, patch.shell
+    out = replace(template, **changes) if changes else template
+    out.check()
+    return out
+
+
+def _amount(name: str, change: int | Change, given: int | None, asked: int | None, most: int) -> int:
+    if isinstance(change, int):
+        return change
+    base = given if given is not None else asked
+    if base is None:
+        word = name.removesuffix("_s")
+        raise UsageError(f"{word}: these jobs ask for none, so there is nothing to change: give an amount")
+    value = base * change.times + change.plus
+    if not 0 <= value <= most:
+        raise UsageError(f"{name.removesuffix('_s')}: {value:.0f} is not possible")
+    return round(value)

@@ -1,0 +1,132 @@
+"""Learning: what jobs of a group really use, and what to ask for next time.
+
+A group's samples are a multiset, so a thousand equal runs weigh a thousand times; the largest five (or five in a
+hundred) are left out, so that one outlier does not set the size of all. Asking for more after a job exceeded what it
+had is escalation. All figures are integers: bytes, seconds.
+"""
+
+from bisect import bisect
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from rota.model.needs import Amounts, Needs
+
+__all__ = [
+    "Group",
+    "Samples",
+    "asked_for",
+    "escalate_disk",
+    "escalate_memory",
+    "escalate_time",
+    "recommend",
+]
+
+MIB = 1 << 20
+SIZE_UNIT = 100 * MIB
+"""Memory and disk are asked for in steps of this."""
+TIME_UNIT = 1
+KEPT = 1000
+"""Samples kept per group and resource; beyond that the distribution is thinned evenly."""
+
+
+def recommend(values: Sequence[int], unit: int) -> int | None:
+    """What to ask for, given the sorted samples; None if nothing is known."""
+    count = len(values)
+    if count == 0:
+        return None
+    largest = values[-1]
+    left_out = 5 if count <= 100 else count // 20
+    chosen = values[count - 1 - left_out] if count > left_out else largest
+    if chosen == 0:
+        chosen = largest
+    if chosen == 0:
+        return None
+    if largest - chosen < unit:
+        chosen = largest
+    return max(unit, -(-chosen // unit) * unit)
+
+
+class Samples(Struct, array_like=True):
+    """What was seen of one resource in one group."""
+
+    values: list[int] = field(default_factory=list)
+    """Sorted."""
+    seen: int = 0
+
+    def add(self, value: int, count: int = 1) -> None:
+        """Take a sample that was seen so many times."""
+        at = bisect(self.values, value)
+        self.values[at:at] = [value] * min(count, KEPT)
+        self.seen += count
+        while len(self.values) > KEPT:
+            self.values = self.values[::-2][::-1]  # every other one from the top, so that the largest stays
+
+
+class Group(Struct, array_like=True):
+    """What was learned of one group. `found` is what follows from the samples."""
+
+    memory: Samples = field(default_factory=Samples)
+    disk: Samples = field(default_factory=Samples)
+    time_s: Samples = field(default_factory=Samples)
+
+    def found(self) -> tuple[int | None, int | None, int | None]:
+        """What to ask for: memory, disk, seconds; None where nothing is known."""
+        return (
+            recommend(self.memory.values, SIZE_UNIT),
+            recommend(self.disk.values, SIZE_UNIT),
+            recommend(self.time_s.values, TIME_UNIT),
+        )
+
+
+def asked_for(
+    needs: Needs, found: tuple[int | None, int | None, int | None], override: str, level: int, most: Amounts | None
+) -> Needs:
+    """What to ask for, given what the user said and what was learned.
+
+    `override` says when the user's own figure is used instead: `never`, `higher` (if it is the higher one) or
+    `always`. After an escalation what was learned may only raise it. Nothing learned asks for more than the largest
+    node has (`most`).
+    """
+    memory, disk, time_s = found
+    if most is not None:
+        memory = None if memory is None else min(memory, most.memory) or None
+        disk = None if disk is None else min(disk, most.disk) or None
+    either = "higher" if level and override == "never" else override
+    changes = {
+        name: value
+        for name, given, value in _pairs(needs, memory, disk, time_s)
+        if value is not None
+        and value != given
+        and (given is None or either == "never" or (either == "higher" and value > given))
+    }
+    return replace(needs, **changes) if changes else needs
+
+
+def _pairs(
+    needs: Needs, memory: int | None, disk: int | None, time_s: int | None
+) -> Iterator[tuple[str, int | None, int | None]]:
+    yield "memory", needs.memory, memory
+    yield "disk", needs.disk, disk
+    yield "time_s", needs.time_s, time_s
+
+
+def escalate_memory(peak: int, current: int) -> int:
+    """After a job used more memory than it had.
+
+    Twice its peak (1.3 times if large), a step of 1000 MiB at least, never less than now.
+    """
+    grown = peak * 2 if peak <= 8192 * MIB else peak * 13 // 10
+    grown = max(grown, peak + 1000 * MIB)
+    return max(current, -(-grown // SIZE_UNIT) * SIZE_UNIT)
+
+
+def escalate_time(wall_s: int, current_s: int) -> int:
+    """After a job took longer than it had: an hour more than it took."""
+    return max(current_s, wall_s + 3600)
+
+
+def escalate_disk(peak: int, current: int) -> int:
+    """After a job used more disk than it had: 1.3 times its peak."""
+    return max(current, -(-(peak * 13 // 10) // SIZE_UNIT) * SIZE_UNIT)

@@ -1,0 +1,151 @@
+"""What `modify`, and `retry` with changes, say of jobs: from a user's words to a Patch."""
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypedDict
+
+import msgspec
+
+from rota.model.amounts import parse_cores, parse_duration, parse_size
+from rota.model.errors import UsageError
+from rota.model.needs import named_resources
+from rota.model.patch import Change, Patch
+from rota.submission.options import ENFORCE, working_directory
+
+__all__ = ["Changes", "make_patch"]
+
+_RELATIVE = re.compile(r"([x*+-])(.+)")
+Relative = str | int | float | None
+
+
+class Changes(TypedDict, total=False):
+    """What can be changed. Sizes and times may be relative: `"x2"`, `"+1G"`, `"-30m"`."""
+
+    memory: Relative
+    disk: Relative
+    time: Relative
+    cores: Relative
+    gpus: int
+    resources: Mapping[str, int]
+    tags: Sequence[str]
+    on: str | None
+    command: str | Sequence[str]
+    priority: int
+    retries: int
+    retry_on: Sequence[str | int]
+    never_retry_on: Sequence[str | int]
+    no_retry_after: str | int | None
+    limits: Sequence[str]
+    drop_limits: Sequence[str]
+    cwd: str
+    env: Mapping[str, str | None]
+    env_from: Literal["submit", "site", "none"]
+    stdin: str | None
+    stdout: str | None
+    stderr: str | None
+    modules: Sequence[str]
+    setup: str | None
+    enforce: Literal["none", "time", "memory", "both"]
+    grace: str | int
+    output_cap: str | int
+    rerunnable: bool
+    group: str
+    override: Literal["never", "higher", "always"]
+
+
+def make_patch(changes: Changes) -> dict[str, Any]:
+    """The Patch for these changes, as it is sent."""
+    given: dict[str, Any] = {}
+    for name, value in changes.items():
+        maker = _MAKERS.get(name)
+        if maker is None:
+            raise UsageError(f"'{name}' cannot be changed; what can is: {', '.join(sorted(_MAKERS))}")
+        given.update(maker(value))
+    sent: dict[str, Any] = msgspec.to_builtins(Patch(**given))
+    return sent
+
+
+def _amount(name: str, parse: Callable[[str], int]) -> Callable[[Any], dict[str, Any]]:
+    def make(value: Any) -> dict[str, Any]:
+        if isinstance(value, str):
+            match = _RELATIVE.fullmatch(value.strip())
+            return {name: parse(value) if match is None else _change(value, match[1], match[2], parse)}
+        return {name: value}
+
+    return make
+
+
+def _change(text: str, sign: str, rest: str, parse: Callable[[str], int]) -> Change:
+    if sign in "x*":
+        try:
+            times = float(rest)
+        except ValueError:
+            times = -1.0
+        if not 0 < times <= 1000:
+            raise UsageError(f"'{text}': after x comes a number, as in x2 or x1.5")
+        return Change(times=times)
+    return Change(plus=parse(rest) if sign == "+" else -parse(rest))
+
+
+def _cores(value: Any) -> dict[str, Any]:
+    if isinstance(value, str) and _RELATIVE.fullmatch(value.strip()) is None:
+        cores, most = parse_cores(value)
+        return {"cores": cores, "cores_most": most if most != cores else 0}
+    if isinstance(value, str):
+        return _amount("cores", lambda text: parse_cores(text)[0])(value)
+    return {"cores": round(value * 1000), "cores_most": 0}
+
+
+def _seconds(name: str) -> Callable[[Any], dict[str, Any]]:
+    return lambda value: {name: parse_duration(value) if isinstance(value, str) else value}
+
+
+def _words(name: str) -> Callable[[Any], dict[str, Any]]:
+    return lambda value: {name: tuple(str(word) for word in value)}
+
+
+def _plain(name: str) -> Callable[[Any], dict[str, Any]]:
+    return lambda value: {name: value}
+
+
+def _path(name: str) -> Callable[[Any], dict[str, Any]]:
+    return lambda value: {name: None if value is None else os.path.abspath(os.path.expanduser(value))}
+
+
+def _command(value: Any) -> dict[str, Any]:
+    return {"shell": value} if isinstance(value, str) else {"argv": tuple(value)}
+
+
+_MAKERS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "memory": _amount("memory", parse_size),
+    "disk": _amount("disk", parse_size),
+    "time": _amount("time_s", parse_duration),
+    "cores": _cores,
+    "gpus": _plain("gpus"),
+    "resources": lambda value: {"named": named_resources(value)},
+    "tags": lambda value: {"tags": tuple(sorted(set(value)))},
+    "on": _plain("site"),
+    "command": _command,
+    "priority": _plain("priority"),
+    "retries": _plain("retries"),
+    "retry_on": _words("retry_on"),
+    "never_retry_on": _words("never_retry_on"),
+    "no_retry_after": _seconds("no_retry_after_s"),
+    "limits": _words("limits_add"),
+    "drop_limits": _words("limits_drop"),
+    "cwd": lambda value: {"cwd": working_directory(value)},
+    "env": lambda value: {"set": dict(value)},
+    "env_from": _plain("env_from"),
+    "stdin": _path("stdin"),
+    "stdout": _path("stdout"),
+    "stderr": _path("stderr"),
+    "modules": _words("modules"),
+    "setup": _path("setup"),
+    "enforce": lambda value: {"enforce": ENFORCE[value]},
+    "grace": _seconds("grace_s"),
+    "output_cap": lambda value: {"cap": parse_size(value) if isinstance(value, str) else value},
+    "rerunnable": _plain("rerunnable"),
+    "group": _plain("group"),
+    "override": _plain("override"),
+}

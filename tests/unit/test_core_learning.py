@@ -1,0 +1,201 @@
+"""Learning in the core: samples, what is asked for next, and more for those that exceeded what they had."""
+
+import pytest
+
+from core_world import GIB, NODE, FakeRunner, Job, World, cores, lease_all
+from rota.core.slots import slot_memory
+from rota.core.state import Settings
+from rota.core.stimuli import Ended
+from rota.model.needs import Amounts
+
+MIB = 1 << 20
+
+
+def over(
+    world: World,
+    runner: FakeRunner,
+    job: Job,
+    *,
+    peak: int,
+    code: int | None = 0,
+    reason: str | None = None,
+    wall_s: float = 10.0,
+    signal: int | None = None,
+) -> None:
+    row = Ended(*job, code, signal, reason, world.wall - wall_s, world.wall, 0.5, peak, None, None)
+    world.report(runner, ended=[row])
+
+
+def slot_of(world: World, batch: int, pos: int = 0) -> str:
+    return world.state.batches[batch].live[pos].slot
+
+
+def learned(world: World, group: str, *peaks: int, **more: float) -> FakeRunner:
+    """A world in which jobs of a group have used so much."""
+    batch = world.submit(len(peaks), cores(1, group=group))
+    runner = world.runners.get("r1") or world.start_runner()
+    done = 0
+    while done < len(peaks):
+        for job in lease_all(world, runner):
+            over(world, runner, job, peak=peaks[job[1] - 1], **more)
+            done += 1
+    assert world.counts(batch) == {"COMPLETED": len(peaks)}
+    return runner
+
+
+def test_what_was_not_given_is_learned() -> None:
+    world = World()
+    runner = learned(world, "align", 150 * MIB)
+    batch = world.submit(1, cores(1, group="align"))
+    lease_all(world, runner)
+    assert slot_memory(slot_of(world, batch)) == 200 * MIB
+    assert world.state.ledger.used[runner_location(world)].memory == 200 * MIB
+    world.checkpoint()
+    world.check_restart()
+
+
+def runner_location(world: World) -> str:
+    return world.state.runners["r1"].location
+
+
+@pytest.mark.parametrize(
+    ("override", "given", "asked"),
+    [("never", 500, 200), ("higher", 500, 500), ("higher", 100, 200), ("always", 500, 500), ("always", 100, 100)],
+)
+def test_whose_figure_counts(override: str, given: int, asked: int) -> None:
+    world = World()
+    runner = learned(world, "align", 150 * MIB)
+    batch = world.submit(1, cores(1, group="align", override=override, memory=given * MIB))
+    lease_all(world, runner)
+    assert slot_memory(slot_of(world, batch)) == asked * MIB
+
+
+def test_groups_that_share_a_prefix_do_not_mix() -> None:
+    world = World()
+    runner = learned(world, "foobar", 5000 * MIB)
+    learned(world, "foo", 150 * MIB)
+    batch = world.submit(1, cores(1, group="foo"))
+    lease_all(world, runner)
+    assert slot_memory(slot_of(world, batch)) == 200 * MIB
+
+
+def test_no_group_learns_nothing() -> None:
+    world = World()
+    runner = learned(world, "", 150 * MIB)
+    assert world.state.groups == {}
+    batch = world.submit(1, cores(1))
+    lease_all(world, runner)
+    assert slot_memory(slot_of(world, batch)) == 0
+
+
+def test_an_absurd_figure_counts_as_the_whole_node() -> None:
+    world = World()
+    runner = learned(world, "align", 1 << 60)
+    batch = world.submit(1, cores(1, group="align"))
+    lease_all(world, runner)
+    assert world.counts(batch) == {"STARTING": 1}, "it must still fit somewhere"
+    assert slot_memory(slot_of(world, batch)) == NODE.memory
+
+
+def test_slots_give_back_what_they_took_though_more_is_asked_for_now() -> None:
+    world = World()
+    world.submit(3, cores(1, group="align"))
+    runner = world.start_runner()
+    first, second, third = lease_all(world, runner)
+    over(world, runner, first, peak=1000 * MIB)
+    more = world.submit(1, cores(1, group="align"))
+    lease_all(world, runner)
+    assert slot_memory(slot_of(world, more)) == 1000 * MIB
+    over(world, runner, second, peak=10 * MIB)
+    over(world, runner, third, peak=10 * MIB)
+    over(world, runner, (more, 1, 1), peak=10 * MIB)
+    assert world.state.ledger.used[runner_location(world)] == Amounts()
+
+
+def failed_once(world: World, *, had: int | None, peak: int, reason: str | None, **more: object) -> tuple[int, Job]:
+    batch = world.submit(1, cores(1, retries=3, memory=had, group="align", **more))
+    runner = world.runners.get("r1") or world.start_runner()
+    (job,) = lease_all(world, runner)
+    code, signal = (None, 9) if reason in ("oom", "memory", "killed") else (1, None)
+    over(world, runner, job, peak=peak, code=code, signal=signal, reason=reason)
+    return batch, job
+
+
+@pytest.mark.parametrize(
+    ("had", "peak", "reason", "next_"),
+    [
+        (200, 500, "exit", 1500),  # used more than it had, and failed: that may be why
+        (200, 3000, "exit", 6000),
+        (200, 100, "exit", 200),  # did not use more: memory is not why
+        (200, 150, "oom", 1200),  # the kernel's word counts, whatever was sampled
+        (200, 500, "memory", 1500),
+        (None, 500, "exit", None),  # nothing was asked for, so nothing was exceeded
+        (None, 500, "oom", 1500),
+        (200, 500, "time", 200),  # killed for another reason is not out of memory
+        (200, 500, "not-found", 200),
+        (200, 7000, "oom", 8192),  # no more than the largest node has
+    ],
+)
+def test_after_a_failure(had: int | None, peak: int, reason: str, next_: int | None) -> None:
+    world = World()
+    batch, _ = failed_once(world, had=had and had * MIB, peak=peak * MIB, reason=reason)
+    memory = world.state.batches[batch].template(0).needs.memory
+    assert memory == (None if next_ is None else next_ * MIB)
+    world.checkpoint()
+    world.check_restart()
+
+
+def test_a_user_who_says_always_is_not_overruled() -> None:
+    world = World()
+    batch, _ = failed_once(world, had=200 * MIB, peak=500 * MIB, reason="oom", override="always")
+    assert world.state.batches[batch].template(0).needs.memory == 200 * MIB
+
+
+def test_the_next_try_gets_more_and_the_record_says_so() -> None:
+    world = World(Settings(missing_s=1e9))
+    batch, _ = failed_once(world, had=200 * MIB, peak=500 * MIB, reason="exit")
+    note = world.results[-1].note or ""
+    assert "used 500M, had 200M" in note and "1500M" in note
+    assert world.results[-1].reason == "exit", "an exceeded estimate is not called out of memory"
+    world.tick(100)
+    lease_all(world, world.runners["r1"])
+    assert slot_memory(slot_of(world, batch)) == 1500 * MIB
+
+
+def test_what_was_learned_does_not_lower_an_escalated_job() -> None:
+    world = World(Settings(missing_s=1e9))
+    learned(world, "align", *[100 * MIB] * 10)
+    batch, _ = failed_once(world, had=200 * MIB, peak=500 * MIB, reason="oom")
+    world.tick(100)
+    lease_all(world, world.runners["r1"])
+    assert slot_memory(slot_of(world, batch)) == 1500 * MIB
+
+
+def test_too_long_gets_an_hour_more() -> None:
+    world = World()
+    batch = world.submit(1, cores(1, retries=1, time_s=60, group="align"))
+    runner = world.start_runner()
+    (job,) = lease_all(world, runner)
+    over(world, runner, job, peak=1, code=None, signal=15, reason="time", wall_s=61)
+    assert world.state.batches[batch].template(0).needs.time_s == 3720  # 61 s and an hour, in whole minutes
+    assert "took more than 1m" in (world.results[-1].note or "")
+
+
+def test_a_killed_job_is_not_escalated() -> None:
+    world = World()
+    batch = world.submit(1, cores(1, retries=1, memory=100 * MIB, group="align"))
+    runner = world.start_runner()
+    (job,) = lease_all(world, runner)
+    world.report(runner, started=[job])
+    world.change("kill", str(batch))
+    over(world, runner, job, peak=5 * GIB, code=None, signal=15, reason="killed")
+    assert world.counts(batch) == {"ABORTED": 1}
+    assert len(world.state.batches[batch].kinds) == 1
+
+
+def test_a_million_samples_stay_small() -> None:
+    world = World(check=False)
+    learned(world, "align", *[(number % 700 + 1) * MIB for number in range(3000)])
+    group = world.state.groups["align"]
+    assert group.memory.seen == 3000
+    assert len(group.memory.values) <= 1000
