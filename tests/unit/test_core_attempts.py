@@ -625,10 +625,9 @@ def test_tags_differ_between_managers_and_within_one() -> None:
     for seed in (1, 2):
         world = World(seed=seed)
         world.site(most=3)
-        world.submit()
         for _ in range(3):
+            world.submit(1, cores(4))
             world.schedule()
-            world.state.replan = True
         tags += [allocation.tag for allocation in world.state.allocations.values()]
     assert len(tags) == len(set(tags)) == 6
 

@@ -8,7 +8,16 @@ from rota.model.needs import Amounts, Needs
 from rota.model.shape import Shape
 from rota.model.verdict import Wake
 from rota.schedule import filters
-from rota.schedule.demand import SiteView, impossible, wanted
+from rota.schedule.demand import (
+    ANY,
+    SiteView,
+    allocation_time,
+    grouped,
+    impossible,
+    reservation_group,
+    surplus,
+    wanted,
+)
 from rota.schedule.filters import No
 from rota.schedule.ledger import Ledger
 from rota.schedule.policy import Policy, check_policy_names
@@ -214,24 +223,100 @@ def want(needs: Needs) -> Want:
     return Want(0, Shape(needs), 5, 0, 1)
 
 
+def asked(sites: list[SiteView], wants: list[Want]) -> list[tuple[str, int]]:
+    return [(each.site, each.count) for each in wanted(sites, wants, 10.0)]
+
+
 def test_demand() -> None:
     one = [want(Needs())]
-    assert wanted([HPC, TINY], one, 10.0) == ["hpc", "tiny"]
-    assert wanted([HPC, TINY], [], 10.0) == []
-    assert wanted([HPC, TINY], [want(Needs(2000))], 10.0) == ["hpc"]
-    assert wanted([HPC, TINY], [want(Needs(2000)), *one], 10.0) == ["hpc", "tiny"]
-    assert wanted([HPC, TINY], [want(Needs(site="tiny"))], 10.0) == ["tiny"]
-    assert wanted([HPC, TINY], [want(Needs(tags=("ssd",)))], 10.0) == ["hpc"]
-    assert wanted([HPC, TINY], [want(Needs(nodes=2))], 10.0) == []
-    assert wanted([HPC], [want(Needs(10**7))], 10.0) == []
+    assert asked([HPC, TINY], one) == [("hpc", 1)]
+    assert asked([HPC, TINY], []) == []
+    assert asked([HPC, TINY], [want(Needs(2000))]) == [("hpc", 2)]
+    assert asked([HPC, TINY], [want(Needs(site="tiny"))]) == [("tiny", 1)]
+    assert asked([HPC, TINY], [want(Needs(tags=("ssd",)))]) == [("hpc", 1)]
+    assert asked([HPC, TINY], [want(Needs(nodes=2))]) == []
+    assert asked([HPC], [want(Needs(10**7))]) == []
 
 
 def test_demand_has_bounds() -> None:
     one = [want(Needs())]
-    assert wanted([SiteView("s", NODE, (), 1, 2, 0.0)], one, 10.0) == ["s"]
-    assert wanted([SiteView("s", NODE, (), 2, 2, 0.0)], one, 10.0) == []
-    assert wanted([SiteView("s", NODE, (), 0, 2, 10.5)], one, 10.0) == []
-    assert wanted([SiteView("s", NODE, (), 0, 2, 10.0)], one, 10.0) == ["s"]
+    assert asked([SiteView("s", NODE, (), 1, 2, 0.0)], one) == [("s", 1)]
+    assert asked([SiteView("s", NODE, (), 2, 2, 0.0)], one) == []
+    assert asked([SiteView("s", NODE, (), 0, 2, 10.5)], one) == []
+    assert asked([SiteView("s", NODE, (), 0, 2, 10.0)], one) == [("s", 1)]
+
+
+def per_job(**more: object) -> SiteView:
+    return SiteView("s", NODE, (), more.pop("live", 0), 100, 0.0, whole=False, **more)  # type: ignore[arg-type]
+
+
+def test_demand_counts_what_is_ready_and_what_is_on_its_way() -> None:
+    lots = [Want(7, Shape(Needs()), 30, 0, 1), Want(8, Shape(Needs(2000)), 5, 0, 1)]
+    assert [(each.shape_id, each.count) for each in wanted([per_job()], lots, 10.0)] == [(7, 30), (8, 5)]
+    some = per_job(live=12, coming={7: 10, 8: 2})
+    assert [(each.shape_id, each.count) for each in wanted([some], lots, 10.0)] == [(7, 20), (8, 3)]
+    full = per_job(live=90, coming={7: 10})
+    assert [(each.shape_id, each.count) for each in wanted([full], lots, 10.0)] == [(7, 10)], "100 at most"
+    enough = per_job(live=40, coming={7: 35, 8: 5})
+    assert wanted([enough], lots, 10.0) == []
+
+
+def test_demand_in_whole_nodes() -> None:
+    site = SiteView("s", Amounts(8000, 16 * GIB), (), 0, 100, 0.0)
+    assert asked([site], [Want(7, Shape(Needs()), 30, 0, 1)]) == [("s", 4)]
+    site.coming, site.live = {ANY: 3}, 3
+    assert asked([site], [Want(7, Shape(Needs()), 30, 0, 1)]) == [("s", 1)]
+
+
+def test_what_one_site_cannot_take_goes_to_the_next() -> None:
+    small, large = per_job(live=98), SiteView("t", NODE, (), 0, 1000, 0.0, whole=False)
+    assert asked([small, large], [Want(7, Shape(Needs()), 30, 0, 1)]) == [("s", 2), ("t", 28)]
+
+
+def test_surplus_is_what_nothing_is_ready_for() -> None:
+    site = per_job(live=12, coming={7: 10, 8: 2})
+    assert surplus([site], [Want(7, Shape(Needs()), 4, 0, 1), Want(8, Shape(Needs(2000)), 5, 0, 1)]) == [("s", 7, 6)]
+    assert surplus([site], []) == [("s", 7, 10), ("s", 8, 2)]
+    site.mode = "direct"
+    assert surplus([site], []) == [], "a direct allocation belongs to its job"
+
+
+@pytest.mark.parametrize(("given", "padded"), [(10, 110), (300, 400), (923, 1023), (924, 924), (5000, 5000)])
+def test_small_memory_is_padded(given: int, padded: int) -> None:
+    assert grouped(Needs(memory=given << 20)).memory == padded << 20
+
+
+@pytest.mark.parametrize(("given", "rounded"), [(1, 1800), (1800, 1800), (1801, 3600), (7200, 7200)])
+def test_times_are_rounded_up(given: int, rounded: int) -> None:
+    assert grouped(Needs(time_s=given)).time_s == rounded
+
+
+def test_what_is_not_given_stays_so() -> None:
+    assert grouped(Needs()) == Needs()
+
+
+def test_reservation_groups() -> None:
+    assert reservation_group(Needs(memory=10 << 20, time_s=1), ("b", "a")) == "110:30:1:0~a,b"
+    assert reservation_group(Needs(2500, memory=2000 << 20, time_s=7200, disk=20 << 30)) == "2000:120:2.5:20"
+    equal = Needs(memory=300 << 20, time_s=1700), Needs(memory=300 << 20, time_s=60)
+    assert reservation_group(equal[0]) == reservation_group(equal[1]) == "400:30:1:0"
+
+
+@pytest.mark.parametrize(
+    ("time_s", "site", "expected"),
+    [
+        (None, {}, None),
+        (100, {}, None),
+        (None, {"allocation_s": 7200}, 7200),
+        (9000, {"allocation_s": 7200}, 9000),
+        (9000, {"allocation_s": 7200, "time_most_s": 8000}, 8000),
+        (100, {"mode": "direct"}, 1800),
+        (None, {"mode": "direct", "job_s": 600}, 600),
+        (None, {"mode": "direct"}, None),
+    ],
+)
+def test_how_long_an_allocation_is_asked_for(time_s: int | None, site: dict[str, object], expected: int | None) -> None:
+    assert allocation_time(Needs(time_s=time_s), per_job(**site)) == expected
 
 
 @pytest.mark.parametrize(

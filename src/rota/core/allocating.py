@@ -1,16 +1,26 @@
 """What drivers say of allocations and sites, and what follows for the runners in them."""
 
+from collections.abc import Iterator
+
 from rota.core.decision import Decision
 from rota.core.effects import Allocate
 from rota.core.losses import lost
-from rota.core.state import SiteState, State
-from rota.core.stimuli import AllocationSeen, SiteSeen
-from rota.core.tables import ALLOCATION, move
+from rota.core.reports import give_back, take_ended
+from rota.core.state import RunnerState, SiteState, State
+from rota.core.stimuli import AllocationSeen, Ended, SiteSeen
+from rota.core.tables import ALLOCATION, STARTING, move
 from rota.model import events as ev
-from rota.model.allocation import Allocation
+from rota.model.allocation import Allocation, Outcome
 
-__all__ = ["allocation_seen", "site_seen"]
+__all__ = ["allocation_seen", "end_direct", "site_seen"]
 
+_LOST = ("node-fail", "preempt", "vanished", "launch")
+"""What befalls a job without its own doing: it is started again, and that counts as a loss."""
+_REASONS = (*_LOST, "oom", "time", "cancelled", "deadline", "refused")
+_NO_REPORT = (
+    "its exit code is 0, but the report that every job leaves is not there, so nobody knows that it succeeded: "
+    "is the directory shared with the nodes?"
+)
 UNSURE_MOST = 100
 """Observations in a row that tell nothing, after which an allocation is killed."""
 
@@ -18,7 +28,20 @@ UNSURE_MOST = 100
 def site_seen(state: State, stimulus: SiteSeen) -> Decision:
     """A site is there. Not an event: it is told anew at every start."""
     old = state.sites.get(stimulus.site)
-    site = SiteState(stimulus.site, stimulus.node, stimulus.tags, stimulus.most, stimulus.linger_s)
+    site = SiteState(
+        stimulus.site,
+        stimulus.node,
+        stimulus.tags,
+        stimulus.most,
+        stimulus.linger_s,
+        stimulus.mode,
+        stimulus.whole,
+        stimulus.array_most,
+        stimulus.allocation_s,
+        stimulus.job_s,
+        stimulus.time_most_s,
+        stimulus.directory,
+    )
     if old is not None:
         site.closed_until, site.failures, site.why = old.closed_until, old.failures, old.why
     state.sites[stimulus.site] = site
@@ -59,7 +82,6 @@ def allocation_seen(state: State, stimulus: AllocationSeen) -> Decision:
         return decision
     if new == allocation.state and stimulus.verb != "retry":
         return decision
-    native = stimulus.native_id
     if new.endswith("ED"):
         _close_runners(state, decision, stimulus)
         _judge_site(state, stimulus, allocation.site)
@@ -67,8 +89,53 @@ def allocation_seen(state: State, stimulus: AllocationSeen) -> Decision:
         site = state.sites.get(allocation.site)
         if site is not None:
             site.why = None
-    decision.events.append(ev.AllocationMoved(allocation.id, stimulus.verb, native, stimulus.reason))
+        if allocation.shape is not None:
+            state.refused.pop((allocation.site, allocation.shape), None)
+    host = stimulus.host or (stimulus.outcome.host if stimulus.outcome is not None else None)
+    moved = ev.AllocationMoved(allocation.id, stimulus.verb, stimulus.native_id, stimulus.reason, 0, host)
+    decision.events.append(moved)
+    if stimulus.verb == "run":
+        _start_direct(state, decision, allocation)
+    elif stimulus.verb == "pend" and allocation.state == "RUNNING":
+        _requeued(state, decision, stimulus)
     return decision
+
+
+def end_direct(state: State, event: ev.Event) -> Iterator[ev.Event]:
+    """Direct jobs that are to end have nobody who could be told: their allocations are ended."""
+    if isinstance(event, ev.HoldWanted):
+        wanted = event.wanted
+    else:
+        wanted = isinstance(event, ev.Moved) and event.verb == "kill"
+    if not wanted or not isinstance(event, ev.HoldWanted | ev.Moved):
+        return
+    batch = state.batches[event.batch]
+    for low, high in zip(event.spans[::2], event.spans[1::2], strict=True):
+        for pos in range(low, high):
+            live = batch.live.get(pos)
+            runner = state.runners[live.runner] if live is not None else None
+            if runner is not None and runner.direct:
+                allocation = state.allocations[runner.allocation or ""]
+                if allocation.state != "KILLING" and move(ALLOCATION, allocation.state, "kill") is not None:
+                    yield ev.AllocationMoved(allocation.id, "kill", None, event.reason)
+
+
+def _start_direct(state: State, decision: Decision, allocation: Allocation) -> None:
+    """A direct job starts with its allocation."""
+    for runner in state.direct_runners(allocation):
+        rows = [(number, pos) for number, pos in runner.jobs if state.batches[number].states[pos] == STARTING]
+        if rows:
+            decision.events.append(ev.Started(runner.id, rows))
+
+
+def _requeued(state: State, decision: Decision, stimulus: AllocationSeen) -> None:
+    """The cluster took it back to start it again.
+
+    What ran in it is gone; rota asks for another rather than let a second copy start under the same attempt.
+    """
+    _close_runners(state, decision, stimulus)
+    why = f"the cluster requeued it ({stimulus.reason or 'no reason given'}): rota asks for another instead"
+    decision.events.append(ev.AllocationMoved(stimulus.id, "kill", None, why))
 
 
 def _is_news(allocation: Allocation, stimulus: AllocationSeen) -> bool:
@@ -92,16 +159,74 @@ def _unsure(decision: Decision, allocation_id: str, count: int, state: str, reas
 
 def _close_runners(state: State, decision: Decision, stimulus: AllocationSeen) -> None:
     """The driver is the second witness: with the allocation, its runners and what they ran are gone."""
-    for runner in state.runners.values():
-        if runner.allocation != stimulus.id or runner.state in ("CLOSED", "EXPIRED"):
+    outcome = stimulus.outcome or Outcome()
+    for runner in _runners_of(state, stimulus.id):
+        if runner.state in ("CLOSED", "EXPIRED"):
             continue
         why = stimulus.reason or f"its allocation {stimulus.id} is over"
         decision.reconsider.update(number for number, _ in runner.jobs)
         had_jobs = bool(runner.jobs)
-        events, results = lost(state, runner.id, list(runner.jobs), why, stimulus.at)
-        decision.events.extend(events)
-        decision.results.extend(results)
+        if had_jobs and _never_wanted(state, runner, stimulus):
+            give_back(state, decision, runner, list(runner.jobs), 0, why)
+        elif had_jobs and (row := _ended_row(state, runner, stimulus, outcome)) is not None:
+            take_ended(state, decision, runner, [row], 0, stimulus.at)
+        else:
+            reason = outcome.why if outcome.why in _REASONS else "lost"
+            events, results = lost(state, runner.id, list(runner.jobs), why, stimulus.at, reason)
+            decision.events.extend(events)
+            decision.results.extend(results)
         decision.events.append(ev.RunnerMoved(runner.id, "lose" if had_jobs else "close", why))
+
+
+def _runners_of(state: State, name: str) -> list[RunnerState]:
+    allocation = state.allocations[name]
+    if allocation.direct:
+        return state.direct_runners(allocation)
+    return [runner for runner in state.runners.values() if runner.allocation == name]
+
+
+def _never_wanted(state: State, runner: RunnerState, stimulus: AllocationSeen) -> bool:
+    """A direct job that was called back before it ended by itself, or whose submission failed: not its fault."""
+    if not runner.direct:
+        return False
+    allocation = state.allocations[stimulus.id]
+    if allocation.state == "SUBMITTING" and (stimulus.outcome is None or stimulus.outcome.why != "refused"):
+        return True
+    held = any(pos in state.batches[number].hold_wanted for number, pos in runner.jobs)
+    return allocation.state == "KILLING" and held
+
+
+def _ended_row(state: State, runner: RunnerState, stimulus: AllocationSeen, outcome: Outcome) -> Ended | None:
+    """How the one job there ended, if its provider knows; None: it is lost.
+
+    A direct job is its allocation. In one with a runner, what the whole was killed for is the fault of its only job.
+    """
+    if len(runner.jobs) != 1 or outcome.why in _LOST:
+        return None
+    if outcome.why not in ("oom", "time", "cancelled") and not runner.direct:
+        return None
+    if outcome.why is None and outcome.exit_code is None and outcome.signal is None:
+        return None
+    ((number, pos),) = runner.jobs
+    batch = state.batches[number]
+    code, reason, note = outcome.exit_code, outcome.why, stimulus.reason
+    if code == 0:
+        code, reason = None, reason or "no-report"
+        note = f"{note or 'it ended'}; {_NO_REPORT}"
+    return Ended(
+        number,
+        batch.index(pos),
+        batch.live[pos].attempt,
+        code,
+        outcome.signal,
+        reason or ("signal" if outcome.signal is not None else "exit"),
+        outcome.started,
+        outcome.ended,
+        outcome.cpu_s,
+        outcome.peak_memory,
+        None,
+        note,
+    )
 
 
 def _judge_site(state: State, stimulus: AllocationSeen, site_name: str) -> None:
@@ -109,7 +234,15 @@ def _judge_site(state: State, stimulus: AllocationSeen, site_name: str) -> None:
     site = state.sites.get(site_name)
     if site is None:
         return
-    if any(runner.allocation == stimulus.id for runner in state.runners.values()):
+    shape = state.allocations[stimulus.id].shape
+    if shape is not None and stimulus.outcome is not None and stimulus.outcome.why == "refused":
+        tries = state.refused[site_name, shape][1] + 1 if (site_name, shape) in state.refused else 1
+        wait = min(state.settings.site_retry_most_s, state.settings.site_retry_s * 2.0 ** (tries - 1))
+        state.refused[site_name, shape] = (stimulus.at.mono + wait, tries, stimulus.reason or "no reason given")
+        return
+    allocation = state.allocations[stimulus.id]
+    served = allocation.state == "RUNNING" if allocation.direct else bool(_runners_of(state, stimulus.id))
+    if served or allocation.state == "KILLING":
         site.failures = 0
         return
     site.failures += 1

@@ -47,7 +47,7 @@ def next_deadline(state: State, at: At, last: At | None) -> float:
         period = IDLE_SWEEP_S
     deadline = (at if last is None else last).mono + period
     for runner in state.runners.values():
-        if runner.state == "SERVING" and not runner.jobs and runner.site in state.sites:
+        if runner.state == "SERVING" and not runner.jobs and runner.site in state.sites and not runner.direct:
             deadline = min(deadline, runner.idle_since + state.sites[runner.site].linger_s + LINGER_SLACK_S)
     if state.timers:
         deadline = min(deadline, at.mono + state.timers[0][0] - at.wall)
@@ -66,12 +66,14 @@ def tick(state: State, stimulus: Tick, last: At | None) -> Decision:
         _, number, _ = heapq.heappop(state.timers)
         decision.reconsider.add(number)
     for runner in list(state.runners.values()):
-        if runner.state in ("SERVING", "DRAINING", "MISSING"):
+        if runner.state in ("SERVING", "DRAINING", "MISSING") and not runner.direct:
             _watch(state, decision, runner, at)
     for site in state.sites.values():
         if 0 < site.closed_until <= at.mono:
             site.closed_until = 0
             state.replan = True
+    if state.refused and any(row[0] <= at.mono for row in state.refused.values()):
+        state.replan = True
     if at.mono >= state.safety_at:
         state.safety_at = at.mono + RECOUNT_S
         state.replan = True

@@ -48,6 +48,8 @@ class Allocate(Struct):
     id: str
     site: str
     tag: str
+    ids: tuple[str, ...] = ()
+    """submit, find: all allocations of the tag, by element."""
 
 
 Effect = Welcome | Lease | Order | Ack | Allocate

@@ -330,6 +330,7 @@ def _runner_greeted(state: State, event: ev.RunnerGreeted) -> None:
     runner.until = event.until
     runner.output = event.output
     runner.site = event.site
+    runner.direct = event.direct
     runner.lease_n = runner.got = 0
     runner.unacked.clear()
     runner.given_up.clear()
@@ -345,9 +346,13 @@ def place_runner(state: State, runner: RunnerState) -> None:
         parent = f"{runner.site}/{runner.allocation}"
         if parent not in state.ledger.locations:
             state.ledger.add(Location(parent, Kind.ALLOCATION, runner.site, None, True, (), None, runner.site))
-    runner.location = f"{parent}/{runner.host}:{runner.id[:8]}"
+    runner.location = f"{parent}/{runner.id}" if runner.direct else f"{parent}/{runner.host}:{runner.id[:8]}"
+    allocation = state.allocations.get(runner.allocation or "")
+    options = None if allocation is None or allocation.shape is None else allocation.options
     state.ledger.add(
-        Location(runner.location, Kind.NODE, parent, runner.capacity, True, runner.tags, runner.until, runner.site)
+        Location(
+            runner.location, Kind.NODE, parent, runner.capacity, True, runner.tags, runner.until, runner.site, options
+        )
     )
 
 
@@ -370,11 +375,16 @@ def _allocation_planned(state: State, event: ev.AllocationPlanned) -> None:
         event.id,
         event.site,
         event.tag,
-        "WAITING",
+        "SUBMITTING" if event.submit else "WAITING",
         event.capacity,
         submitted=event.at,
         queue=event.queue,
         shape=event.shape,
+        element=event.element,
+        time_s=event.time_s,
+        name=event.name,
+        direct=event.direct,
+        options=event.options,
     )
     state.next_allocation = max(state.next_allocation, int(event.id[1:]) + 1)
 
@@ -389,6 +399,10 @@ def _allocation_moved(state: State, event: ev.AllocationMoved) -> None:
         allocation.native_id = event.native_id
     if event.reason is not None:
         allocation.reason = event.reason
+    if event.host is not None:
+        allocation.host = event.host
+        for runner in state.direct_runners(allocation):
+            runner.host = event.host
     if new.endswith("ED"):
         location = f"{allocation.site}/{allocation.id}"
         if location in state.ledger.locations:

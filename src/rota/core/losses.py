@@ -16,9 +16,12 @@ __all__ = ["lost"]
 
 
 def lost(
-    state: State, runner_id: str, jobs: Iterable[tuple[int, int]], why: str, at: At
+    state: State, runner_id: str, jobs: Iterable[tuple[int, int]], why: str, at: At, reason: str = "lost"
 ) -> tuple[list[ev.Event], list[Result]]:
-    """Events and results for attempts on one runner that will never be heard of again."""
+    """Events and results for attempts on one runner that will never be heard of again.
+
+    `reason` is what the provider says became of the node, if it says; a job may forbid to be started again after that.
+    """
     rows: list[tuple[int, int, str, float | None, int]] = []
     holds: list[tuple[int, int]] = []
     results = []
@@ -28,16 +31,18 @@ def lost(
         attempt = batch.live[pos].attempt
         if batch.states[pos] == KILLING:
             verb, outcome = "abort", "ABORTED"
-        elif pos in batch.hold_wanted or batch.losses.get(pos, 0) < state.settings.losses:
+        elif pos in batch.hold_wanted or (
+            batch.losses.get(pos, 0) < state.settings.losses and reason not in batch.template(pos).never_retry_on
+        ):
             verb, outcome = "requeue", "LOST"
             if pos in batch.hold_wanted:
                 holds.append((number, pos))
         else:
             verb, outcome = "fail", "FAILED"
         rows.append((number, pos, verb, None, 0))
-        reason = "lost" if verb != "fail" else "lost-too-often"
+        told = "lost-too-often" if verb == "fail" and reason == "lost" else reason
         results.append(
-            Result(number, pos, attempt, outcome, None, None, reason, runner_id, runner.host, None, at.wall, note=why)
+            Result(number, pos, attempt, outcome, None, None, told, runner_id, runner.host, None, at.wall, note=why)
         )
     if not rows:
         return [], []

@@ -2,14 +2,15 @@
 
 from collections.abc import Iterator
 
-from rota.core.evolve import evolve
+from msgspec.structs import replace
+
 from rota.core.learning import refresh
+from rota.core.provisioning import lease_jobs, provide, take_back
 from rota.core.slots import shape_of, slot_cores, slot_name
 from rota.core.state import RunnerState, ShapeState, State
 from rota.core.stimuli import At
 from rota.model import events as ev
 from rota.model.verdict import Verdict, Wake
-from rota.schedule import demand
 from rota.schedule.pipeline import Parked, place
 from rota.schedule.policy import DEFAULT
 from rota.schedule.view import Place, View, Want
@@ -23,8 +24,8 @@ def plan(state: State, at: At) -> list[ev.Event]:
     wants = _wants(state)
     events: list[ev.Event] = []
     if not wants:
-        return events
-    view = View(at.wall, at.mono, state.mode, _places(state), state.ledger, state.limits)
+        return list(take_back(state, wants, at)) if state.allocations else events
+    view = View(at.wall, at.mono, state.mode, _places(state), state.ledger, state.limits, _job_times(state))
     parked: dict[int, Parked] = {}
     blocked = False
     for item in place(view, wants, DEFAULT, state.memo):
@@ -34,7 +35,7 @@ def plan(state: State, at: At) -> list[ev.Event]:
             continue
         runner = state.runners[item.place.runner]
         slot = slot_name(shape.id, item.cores, item.want.shape.needs)
-        events.extend(_lease(state, runner, shape, slot, item.count, item.count))
+        events.extend(lease_jobs(state, runner.id, shape, slot, item.count, item.count))
     for want in wants:
         shape = state.shapes[want.shape_id]
         if not blocked and shape.ready and state.mode == "serving":
@@ -43,12 +44,19 @@ def plan(state: State, at: At) -> list[ev.Event]:
             blocked = True  # nothing behind it may queue ahead in slots that it could use
         shape.verdicts = parked[shape.id].verdicts if shape.id in parked else []
     if state.mode == "serving":
-        events.extend(_demand(state, [want for want in wants if state.shapes[want.shape_id].ready], at))
+        left = _left(state, wants)
+        events.extend(provide(state, left, at))
+        events.extend(take_back(state, left, at))
     for want in wants:
         shape = state.shapes[want.shape_id]
-        if shape.ready and not shape.verdicts:
-            shape.verdicts = _site_verdicts(state, at)
+        if shape.ready:
+            shape.verdicts = [*_refusals(state, shape.id, at), *(shape.verdicts or _site_verdicts(state, at))]
     return events
+
+
+def _left(state: State, wants: list[Want]) -> list[Want]:
+    """What is still ready after placing."""
+    return [replace(want, ready=ready) for want in wants if (ready := state.shapes[want.shape_id].ready)]
 
 
 def _wants(state: State) -> list[Want]:
@@ -66,12 +74,16 @@ def _wants(state: State) -> list[Want]:
     return wants
 
 
+def _job_times(state: State) -> dict[str, int]:
+    return {site.name: site.job_s for site in state.sites.values() if site.job_s is not None}
+
+
 def _places(state: State) -> list[Place]:
     places = []
     for runner in state.runners.values():
-        if runner.state in ("SERVING", "DRAINING", "MISSING"):
+        if runner.state in ("SERVING", "DRAINING", "MISSING") and not runner.direct:
             location = state.ledger.locations[runner.location]
-            key = (location.site, location.tags, location.capacity)
+            key = (location.site, location.tags, location.capacity, location.options)
             kind = state.place_kinds.setdefault(key, len(state.place_kinds))
             places.append(Place(location, runner.id, _status(runner), kind))
     return places
@@ -84,27 +96,6 @@ def _status(runner: RunnerState) -> str:
     return "ending attempts that were given up" if runner.given_up else runner.state
 
 
-def _lease(
-    state: State, runner: RunnerState, shape: ShapeState, slot: str, slots: int, jobs: int
-) -> Iterator[ev.Event]:
-    """Lease so many jobs and add so many slots for them."""
-    while jobs > 0:
-        head = shape.head(state.batches)
-        if head is None:
-            return
-        number, _, queue = head
-        spans = queue.take(jobs, state.batches[number].states)
-        if not spans:
-            raise AssertionError(f"batch {number} says {queue.count} are ready and has none")
-        taken = sum(spans[1::2]) - sum(spans[::2])
-        more = min(slots, taken)
-        event = ev.Leased(number, spans, runner.id, slot, runner.slots.get(slot, 0) + more)
-        evolve(state, event)
-        yield event
-        slots -= more
-        jobs -= taken
-
-
 def _ahead(state: State, shape: ShapeState) -> Iterator[ev.Event]:
     """Leases beyond the slots, for short jobs, so that a runner never waits for us."""
     settings = state.settings
@@ -112,7 +103,7 @@ def _ahead(state: State, shape: ShapeState) -> Iterator[ev.Event]:
     if mean is None or mean > settings.ahead_below_s:
         return
     for runner in list(state.runners.values()):
-        if _status(runner) != "SERVING":
+        if _status(runner) != "SERVING" or runner.direct:
             continue
         for slot, slots in list(runner.slots.items()):
             if shape_of(slot) != shape.id or slot != slot_name(shape.id, slot_cores(slot), shape.asked.needs):
@@ -120,23 +111,18 @@ def _ahead(state: State, shape: ShapeState) -> Iterator[ev.Event]:
             depth = min(settings.lease_most, int(slots * settings.ahead_s / mean) + 1)
             missing = slots + depth - runner.held.get(slot, 0)
             if missing * 2 >= depth and shape.ready:
-                yield from _lease(state, runner, shape, slot, 0, min(missing, shape.ready, settings.lease_most))
+                yield from lease_jobs(state, runner.id, shape, slot, 0, min(missing, shape.ready, settings.lease_most))
 
 
 def _waits_for_room(verdicts: list[Verdict]) -> bool:
     return any(verdict.code == "busy" for verdict in verdicts)
 
 
-def _demand(state: State, wants: list[Want], at: At) -> Iterator[ev.Event]:
-    for name in demand.wanted(state.site_views(), wants, at.mono):
-        site = state.sites[name]
-        tag = f"{int(state.random() * 2**48):012x}"
-        event = ev.AllocationPlanned(f"a{state.next_allocation}", name, tag, site.node, at.wall)
-        evolve(state, event)
-        yield event
-        submit = ev.AllocationMoved(event.id, "submit")
-        evolve(state, submit)
-        yield submit
+def _refusals(state: State, shape_id: int, at: At) -> Iterator[Verdict]:
+    for (site, shape), (until, _, why) in state.refused.items():
+        if shape == shape_id and until > at.mono:
+            words = f"{why}; next try in {until - at.mono:.0f} s"
+            yield Verdict(site, "site", "refused", words, False, (Wake.TIME,))
 
 
 def _site_verdicts(state: State, at: At) -> list[Verdict]:

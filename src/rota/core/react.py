@@ -5,6 +5,7 @@ from rota.core.reports import standing_orders
 from rota.core.state import RunnerState, State
 from rota.core.stimuli import At
 from rota.model import events as ev
+from rota.model.allocation import Allocation
 
 __all__ = ["react", "restart_effects"]
 
@@ -13,6 +14,7 @@ def react(state: State, events: list[ev.Event], at: At) -> list[Effect]:
     """What is to be done once these events are durable."""
     effects: list[Effect] = []
     leases: dict[str, list[tuple[int, int, int, str]]] = {}
+    submissions: dict[str, list[ev.AllocationPlanned]] = {}
     slots: dict[str, dict[str, int]] = {}
     for event in events:
         kind = type(event)
@@ -27,10 +29,15 @@ def react(state: State, events: list[ev.Event], at: At) -> list[Effect]:
         elif kind is ev.Moved or kind is ev.HoldWanted:
             assert isinstance(event, ev.Moved | ev.HoldWanted)
             effects.extend(_orders(state, event))
+        elif isinstance(event, ev.AllocationPlanned):
+            if event.submit:
+                submissions.setdefault(event.tag, []).append(event)
         elif isinstance(event, ev.RunnerGreeted):
             runner = state.runners[event.runner]
             runner.connected = True
             runner.contact = runner.idle_since = at.mono
+            if event.direct:
+                continue
             effects.append(Welcome(event.runner, event.connect, event.session))
             effects.extend(standing_orders(state, runner))
         elif isinstance(event, ev.RunnerMoved):
@@ -44,8 +51,13 @@ def react(state: State, events: list[ev.Event], at: At) -> list[Effect]:
                 runner_state.idle_since = at.mono
             if event.counts_as == "loss" and runner_state.state not in ("CLOSED", "EXPIRED"):
                 effects.extend(_end_given_up(state, runner_state, event))
+    for tag, planned in submissions.items():
+        first = planned[0]
+        effects.append(Allocate("submit", first.id, first.site, tag, tuple(event.id for event in planned)))
     for runner_id, jobs in leases.items():
         runner = state.runners[runner_id]
+        if runner.direct:
+            continue  # the lease goes with the submission
         runner.lease_n += 1
         runner.unacked[runner.lease_n] = (at.mono, jobs, slots[runner_id])
         effects.append(Lease(runner_id, runner.session, runner.lease_n, runner.clock, jobs, slots[runner_id]))
@@ -67,7 +79,7 @@ def _orders(state: State, event: ev.Moved | ev.HoldWanted) -> list[Effect]:
     for low, high in zip(event.spans[::2], event.spans[1::2], strict=True):
         for pos in range(low, high):
             live = batch.live.get(pos)
-            if live is not None:
+            if live is not None and not state.runners[live.runner].direct:
                 jobs.setdefault(live.runner, []).append((batch.id, batch.index(pos), live.attempt))
     return [Order(runner, state.runners[runner].session, what, rows) for runner, rows in jobs.items()]
 
@@ -85,7 +97,7 @@ def _end_given_up(state: State, runner: RunnerState, event: ev.Ended) -> list[Ef
 def _allocation(state: State, event: ev.AllocationMoved) -> list[Effect]:
     allocation = state.allocations[event.id]
     if event.verb == "submit":
-        return [Allocate("submit", allocation.id, allocation.site, allocation.tag)]
+        return [Allocate("submit", allocation.id, allocation.site, allocation.tag, (allocation.id,))]
     if allocation.state == "KILLING":
         return [Allocate("terminate", allocation.id, allocation.site, allocation.tag)]
     return []
@@ -96,11 +108,21 @@ def restart_effects(state: State, at: At) -> list[Effect]:
     effects: list[Effect] = []
     for runner in state.runners.values():
         runner.contact = runner.idle_since = at.mono
-        runner.connected = False
+        runner.connected = runner.direct
+    arrays: dict[str, list[Allocation]] = {}
+    doubtful = set()
     for allocation in state.allocations.values():
+        arrays.setdefault(allocation.tag, []).append(allocation)
         if allocation.state in ("WAITING", "SUBMITTING"):
-            effects.append(Allocate("find", allocation.id, allocation.site, allocation.tag))
-        elif allocation.state == "KILLING":
+            doubtful.add(allocation.tag)
+    for tag in sorted(doubtful):
+        array = sorted(arrays[tag], key=lambda allocation: allocation.element)
+        ids = tuple(allocation.id for allocation in array)
+        effects.append(Allocate("find", ids[0], array[0].site, tag, ids))
+    for allocation in state.allocations.values():
+        if allocation.tag in doubtful:
+            continue
+        if allocation.state == "KILLING":
             effects.append(Allocate("terminate", allocation.id, allocation.site, allocation.tag))
         elif allocation.state.endswith("ING"):
             effects.append(Allocate("check", allocation.id, allocation.site, allocation.tag))

@@ -1,5 +1,7 @@
 """What runners say: greetings, reports, touches, farewells."""
 
+from collections.abc import Sequence
+
 from rota.core.decision import Decision
 from rota.core.dependencies import watching
 from rota.core.effects import Ack, Lease, Order
@@ -11,7 +13,7 @@ from rota.core.tables import KILLING, MISSING, STARTING
 from rota.model import events as ev
 from rota.model.job import Result, format_job
 
-__all__ = ["back", "bye", "disconnected", "greet", "greeted", "report", "touch"]
+__all__ = ["back", "bye", "disconnected", "give_back", "greet", "greeted", "report", "take_ended", "touch"]
 
 def greet(state: State, stimulus: Greet) -> Decision:
     """A runner opens a session.
@@ -47,6 +49,8 @@ def greet(state: State, stimulus: Greet) -> Decision:
     )
     if allocation is not None and allocation.state in ("SUBMITTING", "PENDING"):
         decision.events.append(ev.AllocationMoved(allocation.id, "run", reason=None))
+    if allocation is not None and allocation.state == "KILLING" and runner is None:
+        decision.events.append(ev.RunnerMoved(stimulus.runner, "drain", allocation.reason))
     held = set(stimulus.held)
     if runner is not None:
         missing = [
@@ -54,7 +58,7 @@ def greet(state: State, stimulus: Greet) -> Decision:
             for job in runner.jobs
             if (job[0], state.batches[job[0]].index(job[1]), state.batches[job[0]].live[job[1]].attempt) not in held
         ]
-        _give_back(state, decision, runner, missing, 0, "its lease never reached the runner")
+        give_back(state, decision, runner, missing, 0, "its lease never reached the runner")
         if runner.state == "MISSING":
             _resume(state, decision, runner, set(missing))
     strangers = [job for job in stimulus.held if not _is_live(state, stimulus.runner, job)]
@@ -88,7 +92,7 @@ def _find(state: State, number: int, index: int) -> tuple[BatchState, int] | Non
     return None if pos is None else (batch, pos)
 
 
-def _give_back(
+def give_back(
     state: State, decision: Decision, runner: RunnerState, jobs: list[tuple[int, int]], seq: int, why: str
 ) -> None:
     """Leases that were never started: back to the queue, or to where somebody wants them."""
@@ -243,7 +247,7 @@ def report(state: State, stimulus: Report) -> Decision:
                 started[number, pos] = None
     if started:
         decision.events.append(ev.Started(runner.id, list(started), stimulus.seq))
-    _take_ended(state, decision, runner, stimulus)
+    take_ended(state, decision, runner, stimulus.ended, stimulus.seq, stimulus.at)
     over = {(row[0], row[1], row[2]) for row in stimulus.ended} if stimulus.disclaimed else set()
     returned = []
     for number, index, attempt, _ in stimulus.disclaimed:
@@ -255,7 +259,7 @@ def report(state: State, stimulus: Report) -> Decision:
         ):
             over.add((number, index, attempt))
             returned.append((number, found[1]))
-    _give_back(state, decision, runner, returned, stimulus.seq, stimulus.disclaimed[0][3] if returned else "")
+    give_back(state, decision, runner, returned, stimulus.seq, stimulus.disclaimed[0][3] if returned else "")
     if not any(getattr(event, "seq", 0) for event in decision.events):
         decision.events.append(ev.Ended(runner.id, [], seq=stimulus.seq))
     decision.effects.append(Ack(runner.id, stimulus.seq))
@@ -327,7 +331,9 @@ def _result(
     )
 
 
-def _take_ended(state: State, decision: Decision, runner: RunnerState, stimulus: Report) -> None:
+def take_ended(
+    state: State, decision: Decision, runner: RunnerState, ended_rows: Sequence[Ended], seq: int, at: At
+) -> None:
     """The hot path: what ended, and what becomes of it."""
     rows: list[tuple[int, int, str, float | None, int]] = []
     stopped: list[tuple[int, int, str, float | None, int]] = []
@@ -337,7 +343,7 @@ def _take_ended(state: State, decision: Decision, runner: RunnerState, stimulus:
     sampling = Sampling(runner.capacity)
     batch: BatchState | None = None
     seen: set[tuple[int, int]] = set()
-    for row in stimulus.ended:
+    for row in ended_rows:
         number, index = row[0], row[1]
         if batch is None or batch.id != number:
             batch = state.batches.get(number)
@@ -368,7 +374,7 @@ def _take_ended(state: State, decision: Decision, runner: RunnerState, stimulus:
                 sampling.memory(group, row[9])
                 sampling.time(group, wall_ms)
         else:
-            verb, outcome, until, counted = after_failure(state, batch, pos, row, stimulus.at)
+            verb, outcome, until, counted = after_failure(state, batch, pos, row, at)
             reason = row[5] or ("signal" if row[4] is not None else "exit")
             more = escalated(state, batch, pos, live.slot, row, wall_ms) if counted and verb != "abort" else None
             if more is not None:
@@ -406,10 +412,10 @@ def _take_ended(state: State, decision: Decision, runner: RunnerState, stimulus:
     for number in {row[0] for row in rows} if state.waiters else ():
         decision.reconsider.update(watching(state, state.batches[number]))
     if rows:
-        decision.events.append(ev.Ended(runner_id, rows, seq=stimulus.seq))
+        decision.events.append(ev.Ended(runner_id, rows, seq=seq))
         decision.events.extend(brakes(state, rows))
     if stopped:
-        decision.events.append(ev.Ended(runner_id, stopped, "nothing", seq=stimulus.seq))
+        decision.events.append(ev.Ended(runner_id, stopped, "nothing", seq=seq))
     decision.events.extend(raised.values())
     decision.events.extend(sampling.events())
     decision.events.extend(ev.Moved(number, "hold", [pos, pos + 1]) for number, pos in holds)
@@ -421,7 +427,7 @@ def bye(state: State, stimulus: RunnerBye) -> Decision:
     runner = state.runners.get(stimulus.runner)
     if runner is None or runner.session != stimulus.session or runner.state in ("CLOSED", "EXPIRED"):
         return decision
-    _give_back(state, decision, runner, list(runner.jobs), 0, "the runner left without starting it")
+    give_back(state, decision, runner, list(runner.jobs), 0, "the runner left without starting it")
     decision.events.append(ev.RunnerMoved(runner.id, "close", stimulus.reason))
     return decision
 

@@ -14,7 +14,7 @@ from rota.model.batch import Template
 __all__ = ["after_failure", "backoff", "brakes"]
 
 FINAL_CODES = (126, 127, 128)
-FINAL_REASONS = frozenset(("not-found", "not-executable", "cwd", "output"))
+FINAL_REASONS = frozenset(("not-found", "not-executable", "cwd", "output", "cancelled", "no-report", "refused"))
 """Trying again cannot help with these, unless somebody says so (`--retry-on`)."""
 FIRST = 50
 """A batch of which so many jobs failed and none succeeded is held, unless it has a limit of its own."""

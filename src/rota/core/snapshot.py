@@ -46,6 +46,7 @@ class _Runner(Struct, array_like=True):
     seq: int
     slots: dict[str, int]
     drain_wanted: bool
+    direct: bool = False
 
 
 class _Batch(Struct, array_like=True):
@@ -127,6 +128,7 @@ def _runner_record(runner: RunnerState) -> _Runner:
         runner.seq,
         runner.slots,
         runner.drain_wanted,
+        runner.direct,
     )
 
 
@@ -249,6 +251,7 @@ def _restore_live(state: State, kept: _Snapshot, live: list[tuple[BatchState, in
             "site",
             "seq",
             "drain_wanted",
+            "direct",
         ):
             setattr(runner, name, getattr(record, name))
         if runner.state not in ("CLOSED", "EXPIRED"):

@@ -20,7 +20,7 @@ from rota.model.location import Kind, Location
 from rota.model.needs import Amounts
 from rota.model.shape import Shape
 from rota.model.verdict import Verdict
-from rota.schedule.demand import SiteView
+from rota.schedule.demand import ANY, SiteView
 from rota.schedule.estimate import Group
 from rota.schedule.ledger import Ledger
 from rota.schedule.pipeline import Memo
@@ -52,6 +52,8 @@ class Settings(Struct, frozen=True):
     site_retry_s: float = 5
     """How long a site that failed is left alone, doubling to `site_retry_most_s`."""
     site_retry_most_s: float = 300
+    shrink_s: float = 10
+    """Allocations that nothing is ready for any more are taken back after this long."""
     resend_s: float = 5
     sample: int = 5
     """How many job ids an answer shows as examples."""
@@ -216,6 +218,7 @@ class RunnerState:
         "connect",
         "connected",
         "contact",
+        "direct",
         "drain_wanted",
         "given_up",
         "got",
@@ -260,6 +263,7 @@ class RunnerState:
         self.jobs: dict[tuple[int, int], None] = {}
         """Live attempts here, by (batch, position), in order of lease."""
         self.drain_wanted = False
+        self.direct = False
         # volatile
         self.connected = False
         self.contact = 0.0
@@ -284,6 +288,13 @@ class SiteState(Struct):
     tags: tuple[str, ...] = ()
     most: int = 1
     linger_s: float = 60
+    mode: str = "runners"
+    whole: bool = True
+    array_most: int = 1
+    allocation_s: int | None = None
+    job_s: int | None = None
+    time_most_s: int | None = None
+    directory: str = ""
     closed_until: float = 0
     failures: int = 0
     why: str | None = None
@@ -323,6 +334,10 @@ class State:
         self.replan = True
         """Something changed that the scheduler should look at."""
         self.safety_at = 0.0
+        self.refused: dict[tuple[str, int], tuple[float, int, str]] = {}
+        """(site, shape) → (monotonic time of the next try, tries, why) where the provider refuses such requests."""
+        self.surplus_since: dict[tuple[str, int], float] = {}
+        """(site, shape) → since when more allocations are on their way than are needed."""
 
     def shape_number(self, shape: Shape) -> int:
         """Intern a shape."""
@@ -342,14 +357,37 @@ class State:
 
     def site_views(self) -> list[SiteView]:
         """Sites for the demand and for refusals at submission."""
-        live: dict[str, int] = {}
-        for allocation in self.allocations.values():
-            if allocation.state.endswith("ING"):
-                live[allocation.site] = live.get(allocation.site, 0) + 1
-        return [
-            SiteView(site.name, site.node, site.tags, live.get(site.name, 0), site.most, site.closed_until)
+        views = {
+            site.name: SiteView(
+                site.name,
+                site.node,
+                site.tags,
+                0,
+                site.most,
+                site.closed_until,
+                site.whole,
+                site.mode,
+                site.allocation_s,
+                site.job_s,
+                site.time_most_s,
+            )
             for site in self.sites.values()
-        ]
+        }
+        serving = {runner.allocation for runner in self.runners.values()} if self.allocations else set()
+        for allocation in self.allocations.values():
+            view = views.get(allocation.site)
+            if view is None or not allocation.state.endswith("ING"):
+                continue
+            view.live += 1
+            if allocation.id not in serving and allocation.state != "KILLING":
+                key = ANY if allocation.shape is None else allocation.shape
+                view.coming[key] = view.coming.get(key, 0) + 1
+        return list(views.values())
+
+    def direct_runners(self, allocation: Allocation) -> list[RunnerState]:
+        """The one that stands for a direct allocation, if it has one."""
+        runner = self.runners.get(f"{allocation.tag}.{allocation.element}") if allocation.direct else None
+        return [] if runner is None else [runner]
 
     def ensure_site_location(self, site: str) -> None:
         """The root of a site's tree; its capacity is set when the driver tells it."""

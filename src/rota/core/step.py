@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from rota.core.allocating import end_direct
 from rota.core.deadlines import next_deadline, tick
 from rota.core.decide import decide
 from rota.core.decision import Decision
@@ -85,6 +86,9 @@ class Core:
         for event in decision.events:
             evolve(self.state, event)
             events.append(event)
+            for more in end_direct(self.state, event):
+                evolve(self.state, more)
+                events.append(more)
 
     def _follow(self, reconsider: set[int], at: At, events: list[Event]) -> None:
         """What follows for batches that wait: iterative, so that a chain of any length settles without recursion."""

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from rota.model.allocation import Outcome
 from rota.model.batch import BatchSpec
 from rota.model.needs import Amounts
 from rota.model.patch import Patch
@@ -158,6 +159,13 @@ class SiteSeen(Stimulus, kw_only=True):
     tags: tuple[str, ...] = ()
     most: int = 1
     linger_s: float = 60
+    mode: str = "runners"
+    whole: bool = True
+    array_most: int = 1
+    allocation_s: int | None = None
+    job_s: int | None = None
+    time_most_s: int | None = None
+    directory: str = ""
 
 
 class AllocationSeen(Stimulus, kw_only=True):
@@ -167,6 +175,8 @@ class AllocationSeen(Stimulus, kw_only=True):
     verb: str
     native_id: str | None = None
     reason: str | None = None
+    outcome: Outcome | None = None
+    host: str | None = None
 
 
 class Tick(Stimulus, kw_only=True):

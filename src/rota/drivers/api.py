@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 
+from rota.model.allocation import Outcome
 from rota.model.needs import Amounts
 
 __all__ = ["Ask", "Driver", "Known", "Observation", "Outcome", "SiteFacts"]
@@ -19,6 +20,19 @@ class SiteFacts(NamedTuple):
     most: int
     """Allocations at once."""
     linger_s: float
+    mode: str = "runners"
+    whole: bool = True
+    """Every allocation is a whole node, for whatever jobs there are; else as large as one job of its shape."""
+    array_most: int = 1
+    """Allocations in one submission."""
+    allocation_s: int | None = None
+    """How long an allocation for runners is asked for, if its jobs need no longer; None: it does not end."""
+    job_s: int | None = None
+    """How long a job is taken to need of which nothing is known."""
+    time_most_s: int | None = None
+    """The longest that can be asked for."""
+    directory: str = ""
+    """Shared with its nodes: where direct jobs leave their reports."""
 
 
 class Ask(Struct, frozen=True):
@@ -47,20 +61,6 @@ class Ask(Struct, frozen=True):
     def count(self) -> int:
         """How many elements."""
         return len(self.ids)
-
-
-class Outcome(Struct, frozen=True):
-    """How an allocation ended, as far as its provider or its own last words tell."""
-
-    exit_code: int | None = None
-    signal: int | None = None
-    why: str | None = None
-    """One of oom, time, disk-full, node-fail, preempt, cancelled, launch, deadline, vanished, or None."""
-    host: str | None = None
-    started: float | None = None
-    ended: float | None = None
-    cpu_s: float | None = None
-    peak_memory: int | None = None
 
 
 class Observation(NamedTuple):

@@ -4,7 +4,7 @@ from msgspec import Struct
 
 from rota.model.needs import Amounts
 
-__all__ = ["Allocation"]
+__all__ = ["Allocation", "Outcome"]
 
 
 class Allocation(Struct):
@@ -24,3 +24,28 @@ class Allocation(Struct):
     queue: str | None = None
     shape: int | None = None
     """The shape it was asked for; None: any."""
+    element: int = 0
+    """Its number in the array that was submitted with the tag."""
+    time_s: int | None = None
+    """How long it was asked for."""
+    name: str = ""
+    """What it is called at the provider, without the tag."""
+    direct: bool = False
+    """It *is* a job: it runs that one, and ends with it."""
+    host: str | None = None
+    options: tuple[tuple[str, str], ...] = ()
+    """What its job asked for of the provider: account, partition and the like."""
+
+
+class Outcome(Struct, frozen=True):
+    """How an allocation ended, as far as its provider or its own last words tell."""
+
+    exit_code: int | None = None
+    signal: int | None = None
+    why: str | None = None
+    """One of oom, time, disk-full, node-fail, preempt, cancelled, launch, deadline, vanished, refused, or None."""
+    host: str | None = None
+    started: float | None = None
+    ended: float | None = None
+    cpu_s: float | None = None
+    peak_memory: int | None = None

@@ -25,8 +25,9 @@ MAX_INDEX = 10**18 - 1
 CAP = 16 << 20
 REASONS = (
     "exit", "signal", "time", "memory", "oom", "disk-full", "cwd", "output", "not-found", "not-executable", "start",
+    "node-fail", "preempt", "cancelled", "launch", "vanished", "deadline", "no-report", "refused",
 )  # fmt: skip
-"""Why an attempt can fail, as runners report it."""
+"""Why an attempt can fail: as runners report it, then as batch systems do."""
 LIMIT = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 

@@ -134,6 +134,8 @@ class RunnerGreeted(Struct, array_like=True, tag=True):
     """Wall-clock time at which its allocation ends."""
     output: str = ""
     site: str = "local"
+    direct: bool = False
+    """Nobody speaks: it stands for an allocation that runs one job and leaves a report."""
 
 
 class RunnerMoved(Struct, array_like=True, tag=True):
@@ -154,6 +156,13 @@ class AllocationPlanned(Struct, array_like=True, tag=True):
     at: float
     queue: str | None = None
     shape: int | None = None
+    element: int = 0
+    time_s: int | None = None
+    name: str = ""
+    direct: bool = False
+    submit: bool = False
+    """It is submitted at once, with all of the same tag."""
+    options: tuple[tuple[str, str], ...] = ()
 
 
 class AllocationMoved(Struct, array_like=True, tag=True):
@@ -164,6 +173,7 @@ class AllocationMoved(Struct, array_like=True, tag=True):
     native_id: str | None = None
     reason: str | None = None
     unsure: int = 0
+    host: str | None = None
 
 
 class ManagerMoved(Struct, array_like=True, tag=True):

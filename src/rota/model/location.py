@@ -32,3 +32,5 @@ class Location(Struct, frozen=True):
     until: float | None = None
     """Monotonic time at which the place goes away (the end of an allocation)."""
     site: str = ""
+    options: tuple[tuple[str, str], ...] | None = None
+    """What the provider was asked for beyond amounts: only jobs that ask for the same run there. None: any."""

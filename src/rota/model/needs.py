@@ -18,6 +18,7 @@ from rota.model.errors import UsageError
 __all__ = ["Amounts", "Needs"]
 
 MAX_COUNT = 1_000_000_000
+OPTION = re.compile(r"-{0,2}[A-Za-z][A-Za-z0-9_-]{0,63}")
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
 
@@ -115,6 +116,8 @@ class Needs(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
     """Words that a Location must carry."""
     site: str | None = None
     """Only there (`--on`)."""
+    options: tuple[tuple[str, str], ...] = ()
+    """For a batch system: account, partition, qos, reservation, constraint, exclusive, and native options `--key`."""
 
     def amounts(self, cores: int | None = None) -> Amounts:
         """What one slot of this size takes from a node."""
@@ -147,6 +150,11 @@ class Needs(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
                 raise UsageError(f"resource '{name}={count}': write name=count, with a count of 0 or more")
         if len({name for name, _ in self.named}) != len(self.named):
             raise UsageError(f"a resource is named twice: {', '.join(name for name, _ in self.named)}")
+        for key, text in self.options:
+            if not OPTION.fullmatch(key) or len(text) > 1000 or not text.isprintable():
+                raise UsageError(f"option '{key}={text[:100]}': write key=value, on one line")
+        if len({key for key, _ in self.options}) != len(self.options):
+            raise UsageError(f"an option is given twice: {', '.join(key for key, _ in self.options)}")
         for tag in self.tags:
             if not NAME.fullmatch(tag):
                 raise UsageError(f"tag '{tag}': letters, digits, '_', '.', '-' only")
@@ -168,6 +176,7 @@ class Needs(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
         out.extend(f"tag {tag}" for tag in self.tags)
         if self.site is not None:
             out.append(f"on {self.site}")
+        out.extend(f"{key} {value}".strip() for key, value in self.options)
         return ", ".join(out)
 
 

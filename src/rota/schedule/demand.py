@@ -1,13 +1,26 @@
-"""Demand: which allocations a site should have, given what is ready."""
+"""Demand: which allocations a site should have, given what is ready.
+
+Counted per shape: so many jobs of a shape are ready, so many allocations of its size are on their way; the difference
+is asked for, or taken back. A site that gives whole nodes is asked for nodes, whatever the shapes.
+"""
 
 from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
+from msgspec.structs import replace
 
+from rota.model.amounts import format_duration
 from rota.model.needs import Amounts, Needs, show_amount
 from rota.schedule.view import Want
 
-__all__ = ["SiteView", "impossible", "wanted"]
+__all__ = ["Asked", "SiteView", "allocation_time", "grouped", "impossible", "reservation_group", "surplus", "wanted"]
+
+MIB = 1 << 20
+PAD = 100 * MIB
+PAD_BELOW = 924 * MIB
+TIME_STEP_S = 1800
+ANY = -1
+"""Instead of a shape: whole nodes are for all."""
 
 
 class SiteView(Struct):
@@ -23,25 +36,118 @@ class SiteView(Struct):
     """Allocations that it takes at once."""
     closed_until: float
     """Monotonic time before which nothing is asked of it (after a failure)."""
+    whole: bool = True
+    mode: str = "runners"
+    allocation_s: int | None = None
+    job_s: int | None = None
+    time_most_s: int | None = None
+    coming: dict[int, int] = field(default_factory=dict)
+    """Allocations that were asked for and do not serve yet, by shape."""
+    refused: frozenset[int] = frozenset()
+    """Shapes that the provider has just refused an allocation for."""
 
 
-def wanted(sites: Sequence[SiteView], wants: Sequence[Want], mono: float) -> list[str]:
-    """Names of the sites at which one more allocation is wanted now."""
-    out = []
-    for site in sites:
-        open_now = site.live < site.most and site.closed_until <= mono
-        if open_now and any(_suits(want.shape.needs, site) for want in wants):
-            out.append(site.name)
+class Asked(Struct):
+    """So many more allocations."""
+
+    site: str
+    shape_id: int
+    """ANY: whole nodes."""
+    count: int
+    amounts: Amounts
+    time_s: int | None
+
+
+def grouped(needs: Needs) -> Needs:
+    """What is asked of a provider for a job: small memory padded, time rounded up, so that many jobs ask alike."""
+    memory = needs.memory
+    if memory is not None and memory < PAD_BELOW:
+        memory += PAD
+    time_s = needs.time_s
+    if time_s is not None:
+        time_s = -(-time_s // TIME_STEP_S) * TIME_STEP_S
+    return replace(needs, memory=memory, time_s=time_s)
+
+
+def reservation_group(needs: Needs, limits: Sequence[str] = ()) -> str:
+    """How a shape is called in lists: memory in MiB, minutes, cores, disk in GiB, and its limits."""
+    asked = grouped(needs)
+    memory, minutes = (asked.memory or 0) // MIB, (asked.time_s or 0) // 60
+    out = f"{memory}:{minutes}:{asked.cores / 1000:g}:{-(-(asked.disk or 0) // (1 << 30))}"
+    return out + (f"~{','.join(sorted(limits))}" if limits else "")
+
+
+def allocation_time(needs: Needs, site: SiteView) -> int | None:
+    """How long an allocation for such jobs is asked for; None: it does not end."""
+    asked = grouped(needs).time_s or site.job_s
+    if site.mode == "direct":
+        return asked
+    if site.allocation_s is None:
+        return asked if site.time_most_s is not None else None
+    time_s = max(site.allocation_s, asked or 0)
+    return time_s if site.time_most_s is None else min(time_s, site.time_most_s)
+
+
+def wanted(sites: Sequence[SiteView], wants: Sequence[Want], mono: float) -> list[Asked]:
+    """What to ask for now, for jobs that are ready and have no place; most urgent first."""
+    out: list[Asked] = []
+    room = {site.name: site.most - site.live for site in sites if site.closed_until <= mono}
+    coming = {site.name: dict(site.coming) for site in sites}
+    for want in wants:
+        needs, left = want.shape.needs, want.ready
+        for site in sites:
+            if left <= 0:
+                break
+            if site.name not in room or want.shape_id in site.refused or unsuited(needs, site) is not None:
+                continue
+            amounts = site.node if site.whole else grouped(needs).amounts()
+            per = max(1, needs.amounts().times_in(site.node)) if site.whole else 1
+            key = ANY if site.whole else want.shape_id
+            on_its_way = min(-(-left // per), coming[site.name].get(key, 0))
+            coming[site.name][key] = coming[site.name].get(key, 0) - on_its_way
+            left -= on_its_way * per
+            count = min(-(-left // per), room[site.name]) if left > 0 else 0
+            if count > 0:
+                room[site.name] -= count
+                left -= count * per
+                out.append(Asked(site.name, key, count, amounts, allocation_time(needs, site)))
     return out
 
 
-def _suits(needs: Needs, site: SiteView) -> bool:
-    return (
-        needs.site in (None, site.name)
-        and needs.nodes == 1
-        and not needs.amounts().lacking(site.node)
-        and all(tag in site.tags for tag in needs.tags)
-    )
+def surplus(sites: Sequence[SiteView], wants: Sequence[Want]) -> list[tuple[str, int, int]]:
+    """(site, shape, count): allocations that are on their way, and that nothing is ready for any more."""
+    ready = {want.shape_id: want.ready for want in wants}
+    out = []
+    for site in sites:
+        if site.whole or site.mode == "direct":
+            continue
+        for shape_id, coming in site.coming.items():
+            if coming > ready.get(shape_id, 0):
+                out.append((site.name, shape_id, coming - ready.get(shape_id, 0)))
+    return out
+
+
+def unsuited(needs: Needs, site: SiteView) -> str | None:
+    """Why a site can never run this; None if it can."""
+    if needs.site not in (None, site.name):
+        return "asked to run elsewhere only"
+    lacking = needs.amounts().lacking(site.node)
+    missing = [tag for tag in needs.tags if tag not in site.tags]
+    if needs.nodes > 1:
+        return f"{site.name} gives 1 node, {needs.nodes} are asked for"
+    if lacking:
+        return "; ".join(
+            f"{site.name} has {show_amount(what, has)}, {show_amount(what, asked)} are asked for"
+            for what, asked, has in lacking
+        )
+    if missing:
+        return f"{site.name} has no tag {', '.join(missing)}"
+    if site.time_most_s is not None and (needs.time_s or 0) > site.time_most_s:
+        return (
+            f"{site.name} gives {format_duration(site.time_most_s)} at most, "
+            f"{format_duration(needs.time_s or 0)} are asked for"
+        )
+    return None
 
 
 def impossible(needs: Needs, sites: Sequence[SiteView]) -> str | None:
@@ -50,19 +156,10 @@ def impossible(needs: Needs, sites: Sequence[SiteView]) -> str | None:
     for site in sites:
         if needs.site not in (None, site.name):
             continue
-        lacking = needs.amounts().lacking(site.node)
-        missing = [tag for tag in needs.tags if tag not in site.tags]
-        if needs.nodes > 1:
-            reasons.append(f"{site.name} gives 1 node, {needs.nodes} are asked for")
-        elif lacking:
-            reasons.extend(
-                f"{site.name} has {show_amount(what, has)}, {show_amount(what, asked)} are asked for"
-                for what, asked, has in lacking
-            )
-        elif missing:
-            reasons.append(f"{site.name} has no tag {', '.join(missing)}")
-        else:
+        why = unsuited(needs, site)
+        if why is None:
             return None
+        reasons.append(why)
     if not reasons:
         known = ", ".join(site.name for site in sites) or "none"
         return f"there is no site '{needs.site}'; the sites are: {known}" if needs.site else "no site is configured"

@@ -53,10 +53,14 @@ class Filter(NamedTuple):
 
 
 def site(shape: Shape, place: Place, view: View) -> Answer:
-    """The site that the user pinned."""
-    if shape.needs.site is None or shape.needs.site == place.location.site:
+    """The site that the user pinned, and an allocation that was asked for with the same options."""
+    if shape.needs.site is not None and shape.needs.site != place.location.site:
+        return No("other-site", f"asked to run on {shape.needs.site} only", True, (Wake.STATUS,))
+    options = place.location.options
+    if options is None or options == shape.needs.options:
         return None
-    return No("other-site", f"asked to run on {shape.needs.site} only", True, (Wake.STATUS,))
+    asked, has = (" ".join(map(" ".join, pairs)) or "none" for pairs in (shape.needs.options, options))
+    return No("options", f"asks for options {asked}; this allocation has {has}", True, (Wake.CAPACITY,))
 
 
 def tags(shape: Shape, place: Place, view: View) -> Answer:
@@ -108,8 +112,7 @@ def until(shape: Shape, place: Place, view: View) -> Answer:
 
 def bind_until(shape: Shape, view: View) -> Callable[[Place], Answer]:
     """With everything ready that does not differ from place to place."""
-    wall, time_s = view.wall, shape.needs.time_s
-    asks = "" if time_s is None else f"asks for {format_duration(time_s)}, its allocation ends in "
+    wall, asked_s, job_times = view.wall, shape.needs.time_s, view.job_times
     wake_on = (Wake.CAPACITY,)
 
     def check(place: Place) -> Answer:
@@ -117,13 +120,16 @@ def bind_until(shape: Shape, view: View) -> Callable[[Place], Answer]:
         if end is None:
             return None
         left = int(end - wall)
+        time_s = asked_s if asked_s is not None else job_times.get(place.location.site)
         if left <= 0:
             return No("ended", "its allocation has ended", True, wake_on)
         if time_s is None or time_s <= left:
             return end - (time_s or 1) - _LEEWAY_S
         # Nobody needs the seconds of an hour; and so the words stand for a minute.
         shown = left if left < 120 else left // 60 * 60
-        return No("too-short", asks + _duration(shown), True, wake_on, end - shown - _LEEWAY_S)
+        what = "asks for" if asked_s is not None else "says no time, so it is taken to need"
+        words = f"{what} {_duration(time_s)}, its allocation ends in {_duration(shown)}"
+        return No("too-short", words, True, wake_on, end - shown - _LEEWAY_S)
 
     return check
 

@@ -39,6 +39,8 @@ class View(Struct):
     places: Sequence[Place]
     ledger: Ledger
     limits: Mapping[str, Limit]
+    job_times: Mapping[str, int] = {}
+    """By site, the seconds that a job is taken to need of which nothing is known."""
 
 
 class Want(Struct):

@@ -1,0 +1,219 @@
+"""Allocations by shape, and direct allocations: each is one job, nobody calls back."""
+
+import pytest
+
+from core_world import GIB, FakeRunner, World, cores, lease_all
+from rota.core.effects import Allocate, Order
+from rota.core.state import Settings
+from rota.core.stimuli import AllocationSeen, Ended, Report
+from rota.model.allocation import Outcome
+from rota.model.needs import Amounts
+
+NODE = Amounts(8000, 16 * GIB)
+
+
+def cluster(mode: str = "direct", **more: object) -> World:
+    world = World(Settings(missing_s=60, shrink_s=10), site=False)
+    world.site("hpc", NODE, most=100, mode=mode, whole=False, array_most=10, directory="/shared", **more)
+    return world
+
+
+def asked(world: World) -> list[tuple[str, tuple[str, ...]]]:
+    return [(effect.what, effect.ids) for effect in world.effects if isinstance(effect, Allocate)]
+
+
+def seen(world: World, name: str, verb: str, outcome: Outcome | None = None, **more: object) -> None:
+    world.step(AllocationSeen(at=world.at, id=name, verb=verb, outcome=outcome, **more))  # type: ignore[arg-type]
+
+
+def reported(world: World, name: str, code: int = 0) -> None:
+    """What the performer makes of a report that a direct job has left."""
+    allocation = world.state.allocations[name]
+    runner = world.state.runners[f"{allocation.tag}.{allocation.element}"]
+    ((number, pos),) = runner.jobs
+    batch = world.state.batches[number]
+    row = Ended(number, batch.index(pos), batch.attempts[pos], code, None, None, 0.0, 1.0, 0.5, 1 << 20, None, None)
+    world.step(Report(at=world.at, runner=runner.id, session=1, seq=runner.seq + 1, got=0, clock=0, ended=[row]))
+
+
+def test_one_allocation_per_job_in_arrays() -> None:
+    world = cluster()
+    batch = world.submit(25, cores(1), name="align")
+    world.schedule()
+    assert world.counts(batch) == {"STARTING": 25}
+    assert [(what, len(ids)) for what, ids in asked(world)] == [("submit", 10), ("submit", 10), ("submit", 5)]
+    names = {(a.name, a.direct, a.shape) for a in world.state.allocations.values()}
+    assert names == {("align", True, 0)}
+    tags = [(a.tag, a.element) for a in world.state.allocations.values()]
+    assert len(set(tags)) == 25 and len({tag for tag, _ in tags}) == 3
+    world.checkpoint()
+    world.check_restart()
+
+
+def test_a_job_starts_and_ends_with_its_allocation() -> None:
+    world = cluster()
+    batch = world.submit(1, cores(1))
+    world.schedule()
+    seen(world, "a1", "pend", native_id="77")
+    assert world.states(batch) == ["STARTING"]
+    seen(world, "a1", "run", host="n1")
+    assert world.states(batch) == ["RUNNING"]
+    world.tick(3600)
+    assert world.states(batch) == ["RUNNING"], "silence means nothing here"
+    reported(world, "a1")
+    seen(world, "a1", "complete", Outcome(exit_code=0, host="n1"))
+    assert world.states(batch) == ["COMPLETED"]
+    assert world.results[-1].host == "n1"
+    assert world.state.ledger.used["hpc"] == Amounts()
+    world.checkpoint()
+    world.check_restart()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "verb", "state", "reason", "result"),
+    [
+        (Outcome(exit_code=3), "fail", "FAILED", "exit", "FAILED"),
+        (Outcome(signal=9), "fail", "FAILED", "signal", "FAILED"),
+        (Outcome(why="oom", signal=9), "abort", "FAILED", "oom", "FAILED"),
+        (Outcome(why="time"), "abort", "FAILED", "time", "FAILED"),
+        (Outcome(why="cancelled"), "abort", "FAILED", "cancelled", "FAILED"),
+        (Outcome(exit_code=0), "complete", "FAILED", "no-report", "FAILED"),
+        (Outcome(why="node-fail"), "abort", "PENDING", "node-fail", "LOST"),
+        (Outcome(why="preempt"), "abort", "PENDING", "preempt", "LOST"),
+        (Outcome(why="vanished"), "abort", "PENDING", "vanished", "LOST"),
+        (None, "abort", "PENDING", "lost", "LOST"),
+    ],
+)
+def test_without_a_report_the_batch_system_has_the_word(
+    outcome: Outcome | None, verb: str, state: str, reason: str, result: str
+) -> None:
+    world = cluster()
+    batch = world.submit(1, cores(1))
+    world.schedule()
+    seen(world, "a1", "run")
+    seen(world, "a1", verb, outcome, reason="the words of the cluster")
+    assert world.states(batch) == [state]
+    assert (world.results[-1].reason, world.results[-1].state) == (reason, result)
+    assert "the words of the cluster" in (world.results[-1].note or "")
+
+
+def test_a_job_may_forbid_to_be_started_again_after_a_loss() -> None:
+    world = cluster()
+    batch = world.submit(1, cores(1, never_retry_on=("node-fail",)))
+    world.schedule()
+    seen(world, "a1", "run")
+    seen(world, "a1", "abort", Outcome(why="node-fail"))
+    assert world.states(batch) == ["FAILED"]
+    assert world.results[-1].reason == "node-fail"
+
+
+def test_a_kill_ends_the_allocation_and_waits_for_its_end() -> None:
+    world = cluster()
+    batch = world.submit(2, cores(1))
+    world.schedule()
+    seen(world, "a1", "run")
+    world.change("kill", str(batch))
+    assert world.states(batch) == ["KILLING", "KILLING"]
+    assert [what for what, _ in asked(world)] == ["submit", "terminate", "terminate"]
+    assert not [effect for effect in world.effects if isinstance(effect, Order)]
+    seen(world, "a1", "abort", Outcome(why="cancelled"))
+    seen(world, "a2", "abort", Outcome(why="cancelled"))
+    assert world.states(batch) == ["ABORTED", "ABORTED"]
+
+
+def test_hold_takes_a_waiting_job_back() -> None:
+    world = cluster()
+    batch = world.submit(1, cores(1))
+    world.schedule()
+    seen(world, "a1", "pend")
+    world.change("hold", str(batch))
+    seen(world, "a1", "abort", Outcome(why="cancelled"))
+    assert world.states(batch) == ["HOLDING"]
+    assert world.state.batches[batch].failures == {}
+
+
+def test_a_requeue_by_the_cluster_is_a_loss_and_no_second_copy() -> None:
+    world = cluster()
+    batch = world.submit(1, cores(1))
+    world.schedule()
+    seen(world, "a1", "run")
+    seen(world, "a1", "pend", reason="requeued by an operator")
+    assert world.state.allocations["a1"].state == "KILLING"
+    assert world.results[-1].state == "LOST"
+    world.schedule()
+    assert world.states(batch) == ["STARTING"], "in an allocation of its own"
+    assert world.state.allocations["a2"].state == "SUBMITTING"
+
+
+def test_a_submission_that_fails_gives_the_jobs_back() -> None:
+    world = cluster()
+    batch = world.submit(2, cores(1))
+    world.schedule()
+    for name in ("a1", "a2"):
+        seen(world, name, "fail", reason="sbatch: invalid partition")
+    assert world.states(batch) == ["PENDING", "PENDING"]
+    assert world.state.batches[batch].losses == {}, "it never ran: not a loss"
+    assert "invalid partition" in (world.state.sites["hpc"].why or "")
+
+
+def test_limits_hold_for_direct_jobs() -> None:
+    world = cluster()
+    batch = world.submit(30, cores(1, limits=("irods",)), limits={"irods": 7})
+    world.schedule()
+    assert world.counts(batch) == {"STARTING": 7, "PENDING": 23}
+    assert len(world.state.allocations) == 7
+
+
+def test_a_restart_looks_for_whole_arrays() -> None:
+    world = cluster()
+    world.submit(12, cores(1))
+    world.schedule()
+    world.checkpoint()
+    effects = [effect for effect in world.restart() if isinstance(effect, Allocate)]
+    assert sorted((effect.what, len(effect.ids)) for effect in effects) == [("find", 2), ("find", 10)]
+
+
+def test_runners_are_asked_for_by_shape_and_taken_back() -> None:
+    world = cluster("runners")
+    small = world.submit(12, cores(1))
+    world.submit(3, cores(4))
+    world.schedule()
+    assert [(what, len(ids)) for what, ids in asked(world)] == [("submit", 10), ("submit", 2), ("submit", 3)]
+    for name in list(world.state.allocations):
+        seen(world, name, "pend")
+    world.change("kill", str(small))
+    world.schedule()
+    assert all(a.state == "PENDING" for a in world.state.allocations.values()), "not at once: more may come"
+    world.tick(11)
+    world.state.replan = True
+    world.schedule()
+    killed = [a.shape for a in world.state.allocations.values() if a.state == "KILLING"]
+    assert killed == [0] * 12
+
+
+def test_a_runner_of_an_allocation_that_is_taken_back_gets_no_work() -> None:
+    world = cluster("runners")
+    small = world.submit(1, cores(1))
+    world.schedule()
+    seen(world, "a1", "pend")
+    world.change("kill", str(small))
+    world.schedule()
+    world.tick(11)
+    world.schedule()
+    assert world.state.allocations["a1"].state == "KILLING"
+    world.submit(1, cores(1))
+    runner = world.runners["r1"] = FakeRunner("r1", "a1")
+    world.greet(runner, capacity=Amounts(1000, GIB))
+    assert lease_all(world, runner) == []
+    assert world.state.runners["r1"].state == "DRAINING"
+
+
+def test_an_allocation_killed_for_the_memory_of_its_only_job() -> None:
+    world = cluster("runners")
+    batch = world.submit(1, cores(1))
+    runner = world.start_runner(capacity=Amounts(1000, GIB))
+    (job,) = lease_all(world, runner)
+    world.report(runner, started=[job])
+    seen(world, "a1", "abort", Outcome(why="oom", signal=9), reason="OUT_OF_MEMORY")
+    assert world.states(batch) == ["FAILED"]
+    assert world.results[-1].reason == "oom"
