@@ -38,6 +38,8 @@ class Answer(NamedTuple):
     """Exit status; None: it was ended because it took too long."""
     stdout: str
     stderr: str
+    cut: bool = False
+    """There was more output than is kept: what is not in it may still be so."""
 
 
 class Options(Struct, frozen=True):
@@ -70,6 +72,8 @@ class Submitted(NamedTuple):
     native_id: str | None
     result: Class
     detail: str
+    others: tuple[str, ...] = ()
+    """Of a look-up: later submissions with the same tag, which must not be; they are ended."""
 
 
 class Seen(NamedTuple):

@@ -1,0 +1,96 @@
+"""Commands on another host, through the system's own ssh."""
+
+import os
+import shlex
+import tempfile
+from collections.abc import Sequence
+
+from rota.drivers.dialect import Answer
+from rota.drivers.transport import LocalTransport, PrefixTransport, Transport, UnreachableError
+
+__all__ = ["SshTransport"]
+
+PATH_MOST = 60
+"""Of the directory of a master's socket: ssh adds a hash of 40 characters and a suffix, and a socket's path is short."""
+NOT_LET_IN = ("Permission denied", "Host key verification failed", "Too many authentication failures", "read_passphrase")
+NOT_THERE = (
+    "Connection refused",
+    "Connection timed out",
+    "Could not resolve hostname",
+    "No route to host",
+    "Network is unreachable",
+    "kex_exchange_identification",
+    "Bad configuration option",
+    "Operation timed out",
+)
+
+
+class SshTransport(PrefixTransport):
+    """One connection that all commands share, and that outlives them for a while.
+
+    It never asks for a password: where one is needed, somebody opens the connection by hand and it is used from then
+    on. `over` is where ssh itself runs: another SshTransport makes a chain.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        *,
+        over: Transport | None = None,
+        options: Sequence[str] = (),
+        directory: str | None = None,
+        control_path: str | None = None,
+        connect_s: int = 15,
+        persist_s: int = 600,
+        setup: str = "",
+    ) -> None:
+        if host.startswith("-") or not host:
+            raise ValueError(f"not the name of a host: {host!r}")
+        if control_path is None:
+            control_path = "~/.ssh/rota-%C" if over is not None else f"{_private(directory)}/%C"
+        self.host = host
+        self._connect = ("ssh", "-o", "BatchMode=yes", "-o", f"ControlPath={control_path}", *options)
+        outer = over or LocalTransport()
+        self._over = outer
+        prefix = (
+            *self._connect,
+            *("-o", "ControlMaster=auto", "-o", f"ControlPersist={persist_s}", "-o", f"ConnectTimeout={connect_s}"),
+            *("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4", "-o", "LogLevel=ERROR", "-T", host, "--"),
+        )
+        name = host if over is None else f"{host} (over {outer.name})"
+        super().__init__(outer, prefix, joined=True, setup=setup, name=name)
+
+    def unreachable(self, answer: Answer, argv: Sequence[str]) -> UnreachableError:
+        """Told apart: not let in, not there, and lost on the way (when the command may have run)."""
+        words = answer.stderr.strip()[-500:] or f"ssh ended with code {answer.code}"
+        if any(text in words for text in NOT_LET_IN):
+            by_hand = shlex.join(
+                [part for part in self._connect if part != "BatchMode=yes"][:1]
+                + list(self._connect[3:])
+                + ["-o", "ControlMaster=yes", "-o", "ControlPersist=yes", "-fN", self.host]
+            )
+            return UnreachableError(f"{self.name} needs a login ({words}); open it by hand: {by_hand}", ran=False, login=True)
+        if any(text in words for text in NOT_THERE) or answer.code == 127:
+            return UnreachableError(f"{self.name} cannot be reached: {words}", ran=False)
+        return UnreachableError(f"the connection to {self.name} was lost: {words}", ran=True)
+
+    async def close(self) -> None:
+        """End the shared connection, if there is one."""
+        await self._over.run((*self._connect, "-O", "exit", self.host), timeout_s=10)
+
+
+def _private(directory: str | None) -> str:
+    if directory is None:
+        return tempfile.mkdtemp(prefix="rota-ssh-", dir=_short(os.environ.get("XDG_RUNTIME_DIR")))
+    os.makedirs(directory, 0o700, exist_ok=True)
+    if os.stat(directory).st_mode & 0o077:
+        raise ValueError(f"{directory} is open to others; it holds the sockets of ssh connections: chmod 700 it")
+    if len(directory) > PATH_MOST:
+        raise ValueError(f"{directory} is too long a path for the sockets of ssh connections")
+    return directory
+
+
+def _short(directory: str | None) -> str:
+    if directory and len(directory) < 30 and os.access(directory, os.W_OK):
+        return directory
+    return "/tmp"
