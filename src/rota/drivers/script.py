@@ -37,7 +37,10 @@ def build_script(
             raise UsageError(f"{name!r} cannot be the name of a variable: letters, digits and _, no digit first")
         lines.append(f"{name}={_quoted(value)}; export {name}")
     lines += [
-        "if [ -z \"${ROTA_ELEMENT:-}\" ]; then echo 'rota: ROTA_ELEMENT is not set' >&2; exit %d; fi" % NO_ELEMENT,
+        'if [ -z "${ROTA_ELEMENT:-}" ]; then',
+        "    echo 'rota: ROTA_ELEMENT is not set' >&2",
+        f"    exit {NO_ELEMENT}",
+        "fi",
         *_find_python(python),
         f"set -- {' '.join(map(_quoted, words))}",
         *_cases(per_element),
@@ -48,18 +51,19 @@ def build_script(
 
 def _find_python(python: str | None) -> list[str]:
     candidates = ([python] if python else []) + list(PYTHONS)
+    named = " ".join(re.sub(r'[$`"\\]', "?", word) for word in candidates)
+    test = "import sys; sys.exit(sys.version_info < (3, 8))"
     return [
         "rota_python=",
         f"for rota_try in {' '.join(map(shlex.quote, candidates))}; do",
         '    rota_try=$(command -v "$rota_try" 2>/dev/null) || continue',
-        "    if \"$rota_try\" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 8))' </dev/null >/dev/null 2>&1; then",
+        f"    if \"$rota_try\" -I -S -c '{test}' </dev/null >/dev/null 2>&1; then",
         "        rota_python=$rota_try",
         "        break",
         "    fi",
         "done",
         'if [ -z "$rota_python" ]; then',
-        '    echo "rota: $(uname -n) has no Python 3.8 or newer (looked for: %s; PATH=$PATH)" >&2'
-        % " ".join(re.sub(r'[$`"\\]', "?", word) for word in candidates),
+        f'    echo "rota: $(uname -n) has no Python 3.8 or newer (looked for: {named}; PATH=$PATH)" >&2',
         "    echo 'rota: set `python` of this site to one that its nodes have' >&2",
         f"    exit {NO_PYTHON}",
         "fi",

@@ -11,8 +11,8 @@ from rota.drivers.transport import LocalTransport, PrefixTransport, Transport, U
 __all__ = ["SshTransport"]
 
 PATH_MOST = 60
-"""Of the directory of a master's socket: ssh adds a hash of 40 characters and a suffix, and a socket's path is short."""
-NOT_LET_IN = ("Permission denied", "Host key verification failed", "Too many authentication failures", "read_passphrase")
+"""Of the directory of a master's socket: ssh adds a hash of 40 characters, and the path of a socket is short."""
+NOT_LET_IN = ("Permission denied", "Host key verification failed", "Too many authentication failures")
 NOT_THERE = (
     "Connection refused",
     "Connection timed out",
@@ -64,12 +64,10 @@ class SshTransport(PrefixTransport):
         """Told apart: not let in, not there, and lost on the way (when the command may have run)."""
         words = answer.stderr.strip()[-500:] or f"ssh ended with code {answer.code}"
         if any(text in words for text in NOT_LET_IN):
-            by_hand = shlex.join(
-                [part for part in self._connect if part != "BatchMode=yes"][:1]
-                + list(self._connect[3:])
-                + ["-o", "ControlMaster=yes", "-o", "ControlPersist=yes", "-fN", self.host]
-            )
-            return UnreachableError(f"{self.name} needs a login ({words}); open it by hand: {by_hand}", ran=False, login=True)
+            stay = ("-o", "ControlMaster=yes", "-o", "ControlPersist=yes", "-fN")
+            by_hand = shlex.join(("ssh", *self._connect[3:], *stay, self.host))
+            what = f"{self.name} needs a login ({words}); open it by hand: {by_hand}"
+            return UnreachableError(what, ran=False, login=True)
         if any(text in words for text in NOT_THERE) or answer.code == 127:
             return UnreachableError(f"{self.name} cannot be reached: {words}", ran=False)
         return UnreachableError(f"the connection to {self.name} was lost: {words}", ran=True)

@@ -18,10 +18,12 @@ OUTPUT_MOST = 64 << 20
 FILE_MOST = 1 << 20
 AT_ONCE = 8
 WATCH_S = 0.5
-KEEP = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "TZ", "KRB5CCNAME", "SSH_AUTH_SOCK", "MUNGE_SOCKET")
-KEEP_MORE = ("SGE_ROOT", "SGE_CELL", "SGE_CLUSTER_NAME", "SGE_QMASTER_PORT", "SGE_EXECD_PORT", "SLURM_CONF")
-KEEP_MORE += ("PBS_SERVER", "PBS_CONF_FILE", "PBS_EXEC", "PBS_HOME", "PBS_DEFAULT", "PBS_PRIMARY", "PBS_SECONDARY")
-KEEP_MORE += ("XLSF_UIDDIR", "LD_LIBRARY_PATH", "LSB_SHAREDIR")
+KEEP = (
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "TZ", "LD_LIBRARY_PATH"),
+    *("KRB5CCNAME", "SSH_AUTH_SOCK", "MUNGE_SOCKET", "SLURM_CONF", "LSB_SHAREDIR", "XLSF_UIDDIR"),
+    *("SGE_ROOT", "SGE_CELL", "SGE_CLUSTER_NAME", "SGE_QMASTER_PORT", "SGE_EXECD_PORT"),
+    *("PBS_SERVER", "PBS_CONF_FILE", "PBS_EXEC", "PBS_HOME", "PBS_DEFAULT", "PBS_PRIMARY", "PBS_SECONDARY"),
+)
 """What clients of batch systems need to find their servers. What else is in the environment could change what they
 print (SQUEUE_FORMAT, LSB_BJOBS_FORMAT, BSUB_QUIET …) or what they submit (SBATCH_*), and is left out."""
 NO_SUCH_PROGRAM = 127
@@ -65,8 +67,7 @@ class Transport(Protocol):
 
 def scrubbed(environ: Mapping[str, str]) -> dict[str, str]:
     """What of an environment the commands get."""
-    keep = {name: environ[name] for name in (*KEEP, *KEEP_MORE) if name in environ}
-    keep.update((name, value) for name, value in environ.items() if name.startswith(("LSF_", "EGO_")))
+    keep = {name: value for name, value in environ.items() if name in KEEP or name.startswith(("LSF_", "EGO_"))}
     keep.setdefault("PATH", os.defpath)
     return {**keep, "LANG": "C.UTF-8", "LC_ALL": "C"}
 
@@ -229,20 +230,23 @@ class PrefixTransport:
 MARK = "\nrota-exit-status "
 TIMED_OUT = 124
 WRAP = (
-    'limit=$1; shift; SETUP\nunset $(env | sed -n "s/^\\(\\(SQUEUE\\|SACCT\\|SBATCH\\|SCANCEL\\|SINFO\\|SALLOC\\|SRUN\\'
-    '|LSB\\|BSUB\\|BJOBS\\)_[A-Za-z0-9_]*\\)=.*/\\1/p") SLURM_TIME_FORMAT SLURM_CLUSTERS PBS_QSTAT_EXECONLY '
-    "SGE_LONG_QNAMES 2>/dev/null; LC_ALL=C; export LC_ALL\n"
-    'if command -v timeout >/dev/null 2>&1; then timeout -k 5 "$limit" "$@"; else "$@"; fi\n'
+    # One line, since csh, the login shell of some, wants it so.
+    r'limit=$1; shift; SETUP; unset $(env | sed -n "s/^\(\(SQUEUE\|SACCT\|SBATCH\|SCANCEL\|SINFO\|LSB\|BSUB\|BJOBS\)'
+    '_[A-Za-z0-9_]*\\)=.*/\\1/p") SLURM_TIME_FORMAT SLURM_CLUSTERS PBS_QSTAT_EXECONLY SGE_LONG_QNAMES 2>/dev/null; '
+    "LC_ALL=C; export LC_ALL; "
+    'if command -v timeout >/dev/null 2>&1; then timeout -k 5 "$limit" "$@"; else "$@"; fi; '
     'status=$?; printf "\\nrota-exit-status %d\\n" $status >&2; exit $status'
 )
 WHICH = (
-    'for p; do f=$(command -v "$p" 2>/dev/null) || f=$("${SHELL:-sh}" -lc \'command -v "$0"\' "$p" 2>/dev/null </dev/null'
-    ' | tail -n 1); echo "$p=$f"; done'
+    'for p; do f=$(command -v "$p" 2>/dev/null) || '
+    "f=$(\"${SHELL:-sh}\" -lc 'command -v \"$0\"' \"$p\" 2>/dev/null </dev/null | tail -n 1); "
+    'echo "$p=$f"; done'
 )
 READ = (
-    'n=0; while IFS= read -r f; do ls "${f%/*}" >/dev/null 2>&1; if [ -e "$f" ]; then if [ -r "$f" ]; then '
-    f'echo "$n $(head -c {FILE_MOST} <"$f" | base64 | tr -d \'\\n\')"; else echo "$f: permission denied" >&2; exit 1; fi; '
-    "fi; n=$((n+1)); done"
+    'no() { echo "$1: permission denied" >&2; exit 1; }; '
+    'n=0; while IFS= read -r f; do d=${f%/*}; if [ -d "$d" ]; then ls "$d" >/dev/null 2>&1 || no "$d"; fi; '
+    'if [ -e "$f" ]; then [ -r "$f" ] || no "$f"; '
+    f'echo "$n $(head -c {FILE_MOST} <"$f" | base64 | tr -d "\\n")"; fi; n=$((n+1)); done'
 )
 WRITE = (
     'umask 077; mkdir -p "${1%/*}" && base64 -d >"$1.$$.tmp" && chmod "$2" "$1.$$.tmp" && mv -f "$1.$$.tmp" "$1" || '

@@ -1,0 +1,515 @@
+"""A dialect becomes a driver: its commands are run over a transport, patiently, and never twice by mistake."""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from rota.drivers.api import Ask, Known, Observation, Outcome, SiteFacts
+from rota.drivers.dialect import Answer, Command, Dialect, Listing, Options, Seen, Submitted
+from rota.drivers.gate import Gate, Health, Times, shown, tail
+from rota.drivers.kills import Kills, Wish
+from rota.drivers.outcome import OVER, Verdict
+from rota.drivers.settings import Settings
+from rota.drivers.submitting import Submitter
+from rota.drivers.tracking import LOST, Entry, Sight, Tracker
+from rota.drivers.transport import Transport, UnreachableError
+from rota.model.errors import BusyError, UsageError
+
+__all__ = ["CommandDriver", "LastWords"]
+
+log = logging.getLogger("rota")
+T = TypeVar("T")
+
+LastWords = Callable[[Sequence[Known]], Awaitable[Mapping[str, Outcome]]]
+"""Reads what jobs wrote when they ended: allocation → outcome; those that wrote nothing are left out."""
+LINGER_LOOKS = 64
+"""Running allocations whose last words are looked for in one cycle."""
+UNKNOWN_LOOKS = 5
+STRAY_S = 60.0
+STRAY_TRIES = 10
+
+
+def real_times() -> Times:
+    """The clocks of this machine."""
+    return Times(time.monotonic, time.time, asyncio.sleep, random.random)
+
+
+class CommandDriver:
+    """One site with a batch system."""
+
+    def __init__(
+        self,
+        site: str,
+        dialect: Dialect,
+        transport: Transport,
+        facts: SiteFacts,
+        options: Options | None = None,
+        settings: Settings | None = None,
+        *,
+        array_most: int | None = None,
+        user: str | None = None,
+        last_words: LastWords | None = None,
+        times: Times | None = None,
+    ) -> None:
+        self.site = site
+        self.dialect = dialect
+        self._transport = transport
+        self._facts = facts
+        self._options = options or Options()
+        self._settings = settings = settings or Settings()
+        self._array_most = min(dialect.array_most, array_most or dialect.array_most)
+        self._user = user
+        self._last_words = last_words
+        self._times = times or real_times()
+        self.gate = Gate(site, transport, settings, self._times)
+        self._tracker = Tracker(settings)
+        self._kills = Kills(settings)
+        self._submitter = Submitter(self, settings, self._times)
+        self._ready = False
+        self._busy = False
+        self._next_poll = float("-inf")
+        self._last_start = float("-inf")
+        self._quick_s = settings.poll_min_s
+        self._failed_polls = 0
+        self._gathering: dict[str, asyncio.Future[bool]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._strays: dict[str, tuple[float, int]] = {}
+        self._turn = 0
+
+    def facts(self) -> SiteFacts:
+        """As configured."""
+        return self._facts
+
+    def health(self) -> Health:
+        """For `rota sites`."""
+        return self.gate.health()
+
+    # ---- commands ----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Find the programs and ask who they are. Repeated until it has worked; raises RotaError if it does not."""
+        if self._ready:
+            return
+        command = self.dialect.version()
+        try:
+            self.gate.programs = await self._transport.which(self.dialect.programs)
+            absent = self.gate.missing()
+            if absent is not None:
+                raise absent
+            if self._user is None:
+                answer = await self._transport.run(("id", "-un"), None, self._settings.timeout_s)
+                self._user = answer.stdout.strip() or None
+            answer = await self.gate.run(command, self._settings.timeout_s)
+        except UnreachableError as error:
+            self.gate.bad(command, str(error), error)
+            raise BusyError(f"site {self.site}: {error}") from error
+        words = (answer.stdout.strip() or answer.stderr.strip()).splitlines()
+        if answer.code is None or not self._user:
+            self.gate.bad(command, "no answer" if answer.code is None else "it is not known which user this is")
+            raise BusyError(f"site {self.site}: {self.gate.why}")
+        if not self.read(lambda: self.dialect.is_mine(answer), True):
+            said = words[0] if words else "nothing"
+            raise UsageError(
+                f"site {self.site}: its programs are not those of {self.dialect.name}: {shown(command)} says {said!r}. "
+                "Set `driver` of this site to the batch system that it has"
+            )
+        self.gate.version = words[0] if words else None
+        self._ready = True
+
+    async def ask(self, command: Command, timeout_s: float | None = None) -> Answer:
+        """Run a command of the site, as one that does no harm when repeated: no answer is an answer with no code."""
+        try:
+            return await self.gate.run(command, timeout_s or self._settings.timeout_s)
+        except UnreachableError as error:
+            self.gate.bad(command, str(error), error)
+            return Answer(None, "", str(error))
+
+    def read(self, reader: Callable[[], T], instead: T) -> T:
+        """Let a dialect read an answer; one that raises has not understood it."""
+        try:
+            return reader()
+        except Exception as error:
+            log.exception("site %s: the dialect %s cannot read an answer", self.site, self.dialect.name)
+            self.gate.note(f"the dialect {self.dialect.name} cannot read an answer: {error!r}")
+            return instead
+
+    @property
+    def user(self) -> str:
+        """Whose jobs they are."""
+        return self._user or ""
+
+    # ---- submitting --------------------------------------------------------------------------------------------------
+
+    async def submit(self, ask: Ask) -> list[str]:
+        """Submit; see `Submitter`."""
+        if not 1 <= ask.count <= self._array_most:
+            raise UsageError(
+                f"site {self.site}: {ask.count} allocations in one submission; from 1 to {self._array_most} are possible"
+            )
+        command = self.dialect.submit(ask, self._options)
+        if self.gate.is_shut:
+            raise BusyError(
+                f"site {self.site} is left alone for another {self.gate.reopens_in:.0f} s after "
+                f"{self._settings.breaker_failures} failed commands: {self.gate.why}"
+            )
+        await self.start()
+        try:
+            natives = await self._submitter.submit(ask, command)
+        except Exception:
+            self._tracker.give_up(ask.tag, self._times.mono())
+            raise
+        for native in natives:
+            self._tracker.own(ask.tag, native)
+        self._hurry()
+        return natives
+
+    async def find(self, tag: str, count: int) -> list[str] | None:
+        """Look a tag up, until it is found or certainly nowhere."""
+        await self.start()
+        base = await self._submitter.settle(tag, (), self._settings.restart_settle_s)
+        if base is None:
+            return None
+        natives = self.elements(base, count)
+        for native in natives:
+            self._tracker.own(tag, native)
+        self._hurry()
+        return natives
+
+    def elements(self, base: str, count: int) -> list[str]:
+        """The native ids of the elements."""
+        if base.startswith(LOST):
+            return [f"{base}.{element}" for element in range(count)]
+        return [self.dialect.element_id(base, element, count) for element in range(count)]
+
+    def is_unwanted(self, ids: Iterable[str]) -> bool:
+        """Whether all of these are to be killed."""
+        return all(id in self._kills.wishes for id in ids)
+
+    async def words_of(self, ids: Sequence[str], tag: str) -> bool:
+        """Whether one of these allocations has left words: then it was submitted, wherever it is now."""
+        if self._last_words is None:
+            return False
+        known = [Known(id, tag, None, element) for element, id in enumerate(ids)]
+        return bool((await self._read_words(known))[0])
+
+    # ---- killing -----------------------------------------------------------------------------------------------------
+
+    async def terminate(self, known: Known) -> bool:
+        """Ask it to end, together with others that are asked within a moment; poll goes on until it has ended."""
+        now = self._times.mono()
+        self._tracker.enter([known], now)
+        entry = self._tracker.entries[known.id]
+        if entry.over is not None:
+            return True
+        first = known.id not in self._kills.wishes
+        wish = self._kills.want(known.id, now)
+        if entry.native is None and known.tag not in self._submitter.tags:
+            await self._resolve(entry)
+        if entry.native is None or not first:
+            return wish.delivered
+        waiting = self._gathering.get(known.id)
+        if waiting is None:
+            waiting = self._gathering[known.id] = asyncio.get_running_loop().create_future()
+            if len(self._gathering) == 1:
+                task = asyncio.get_running_loop().create_task(self._flush())
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(waiting)
+
+    async def _flush(self) -> None:
+        await self._times.sleep(self._settings.kill_window_s)
+        gathered, self._gathering = self._gathering, {}
+        try:
+            await self._send_kills(self._times.mono())
+        finally:
+            for id, future in gathered.items():
+                wish = self._kills.wishes.get(id)
+                if not future.done():
+                    future.set_result(wish is None or wish.delivered)
+
+    async def _send_kills(self, now: float) -> list[Observation]:
+        """Send what is due: one command for many, as strong as each needs. Says of which ones it despairs."""
+        out: list[Observation] = []
+        by_force: dict[int, list[tuple[Entry, Wish]]] = {}
+        if self.gate.is_shut:
+            return out
+        for id, wish in self._kills.take_due(now):
+            entry = self._tracker.entries.get(id)
+            if entry is None or entry.over is not None:
+                self._kills.done(id)
+            elif entry.native is None or entry.native.startswith(LOST):
+                continue
+            elif self._kills.is_hopeless(wish, now):
+                self._kills.done(id)
+                reason = f"the cluster never confirmed that it ended; look after native job {entry.native} by hand"
+                log.warning("site %s: allocation %s: %s", self.site, id, reason)
+                self.gate.note(f"allocation {id}: {reason}")
+                verdict = Verdict("abort", reason, Outcome(why="cancelled"))
+                out.append(self._tracker.finish(entry, verdict, now, vanished=True))
+            else:
+                force = max(wish.force, 1) if entry.said == "pend" else wish.force
+                by_force.setdefault(force, []).append((entry, wish))
+        for force, group in by_force.items():
+            for part in _chunks(group, self.dialect.chunk):
+                delivered = await self._kill([entry.native or "" for entry, _ in part], force)
+                for _, wish in part:
+                    self._kills.went(wish, delivered, self._times.mono())
+        if by_force:
+            self._hurry()
+        return out
+
+    async def _kill(self, natives: list[str], force: int) -> bool:
+        command = self.dialect.kill(natives, force)
+        answer = await self.ask(command)
+        if answer.code is None:
+            return False
+        result, detail = self.read(lambda: self.dialect.read_kill(answer), ("transient", "it cannot be read"))
+        if result in ("ok", "partial", "not-found"):
+            return True
+        self.gate.doubt(command, detail or answer.stderr)
+        return False
+
+    async def _end_strays(self, seen: list[Seen], now: float) -> None:
+        """End what carries our tags and is not ours: a second submission that was not meant, one thought to be over.
+
+        Only what two listings have shown: the answer to a submission may still be on its way.
+        """
+        if not seen:
+            self._strays.clear()
+            return
+        strays, due = {}, []
+        for row in seen:
+            last, count = self._strays.get(row.native_id, (None, 0))
+            if last is not None and now - last >= (STRAY_S if count else 0) and count < STRAY_TRIES:
+                due.append(row.native_id)
+                last, count = now, count + 1
+                if count == 1:
+                    words = f"native job {row.native_id} has the tag {row.tag} and should not be there: it is ended"
+                    log.warning("site %s: %s", self.site, words)
+                    self.gate.note(words)
+            strays[row.native_id] = (now if last is None else last, count)
+        self._strays = strays
+        for part in _chunks(due, self.dialect.chunk):
+            await self._kill(part, 1)
+        if due or any(not count for _, count in strays.values()):
+            self._hurry()
+
+    # ---- polling -----------------------------------------------------------------------------------------------------
+
+    async def poll(self, known: Sequence[Known]) -> list[Observation]:
+        """What is new. Called often; whether it is time to ask the cluster is decided here."""
+        now = self._times.mono()
+        if len(known) < self._tracker.live:  # somebody wants to know about a few of them, now
+            self._next_poll = min(self._next_poll, self._last_start + self._settings.poll_min_s)
+        listing_due = now >= self._next_poll and not self.gate.is_shut
+        if self._busy or not (listing_due or self._kills.any_due(now)):
+            return []
+        self._busy = True
+        try:
+            out = [entry.over for entry in self._tracker.enter(known, now) if entry.over is not None]
+            if self._kills.any_due(now):
+                out += await self._send_kills(now)
+            if listing_due:
+                out += await self._cycle()
+            return out
+        finally:
+            self._busy = False
+
+    def _hurry(self) -> None:
+        """Something was done whose effect is to be seen soon: look in 2, 4, 8 … seconds."""
+        self._quick_s = self._settings.poll_min_s
+        self._next_poll = min(self._next_poll, self._times.mono() + self._times.jittered(self._quick_s))
+
+    def _schedule(self, failed: bool) -> None:
+        settings, now = self._settings, self._times.mono()
+        if failed:
+            self._failed_polls += 1
+            wait = min(settings.poll_most_s, settings.poll_min_s * 2.0 ** min(self._failed_polls, 20))
+        else:
+            self._failed_polls = 0
+            self._quick_s = min(settings.poll_s, self._quick_s * 2)
+            wait = self._quick_s
+        self._next_poll = now + max(settings.poll_min_s, self._times.jittered(wait))
+
+    async def _cycle(self) -> list[Observation]:
+        self._last_start = now = self._times.mono()
+        listing = await self._list()
+        if listing is None:
+            self._schedule(failed=True)
+            return []
+        self._schedule(failed=False)
+        sight = self._tracker.look(listing, self._submitter.tags, now, self._times.wall())
+        await self._decide(sight, now)
+        await self._end_strays(sight.strays, now)
+        await self._find_unknown(sight, now)
+        self._tracker.forget(now)
+        return sight.out
+
+    async def _list(self) -> Listing | None:
+        """One command, however many there are. None: it says nothing."""
+        try:
+            await self.start()
+        except (BusyError, UsageError) as error:
+            log.info("site %s: %s", self.site, error)
+            return None
+        command = self.dialect.listing(self.user)
+        answer = await self.ask(command)
+        if answer.code is None and not answer.cut:
+            if not answer.stderr or not self.gate.why.endswith(tail(answer.stderr)):
+                self.gate.bad(command, f"no answer within {self._settings.timeout_s:.0f} s")
+            return None
+        unread = Listing((), "transient", "it cannot be read")
+        listing = self.read(lambda: self.dialect.read_listing(answer, self._options), unread)
+        if listing.result not in ("ok", "partial", "not-found"):
+            self.gate.bad(command, listing.detail or answer.stderr or answer.stdout)
+            return None
+        self.gate.good()
+        if answer.cut or listing.result != "ok":
+            self.gate.doubt(command, listing.detail or "the output was cut")
+            return listing._replace(result="partial")
+        self.gate.last_poll = self._times.wall()
+        return listing
+
+    async def _decide(self, sight: Sight, now: float) -> None:
+        """Ask the history and the jobs' own last words about those that ended or are missing, and judge."""
+        thin = [entry for entry, seen in sight.ended if seen.outcome is None or seen.outcome.exit_code is None]
+        told = await self._history([*thin, *sight.missing], now)
+        open_cases: list[tuple[Entry, Seen | None]] = []
+        for entry, seen in sight.ended:
+            better = told.get(entry.id)
+            open_cases.append((entry, better if better is not None and better.kind in OVER else seen))
+        for entry in sight.missing:
+            found = told.get(entry.id)
+            if found is not None and found.kind not in OVER:
+                # The history says that it lives and the listing does not have it: doubtful, and counted as such.
+                reason = f"not listed, though the history says {found.native_state}"
+                doubt = found._replace(kind="unsure", reason=reason)
+                self._tracker.live_seen(entry, doubt, now, self._times.wall(), sight.out)
+            else:
+                open_cases.append((entry, found))
+        writes = self._last_words is not None
+        own, readable = await self._read_words([entry.known for entry, _ in open_cases])
+        for entry, seen in open_cases:
+            killed = (wish := self._kills.wishes.get(entry.id)) is not None and wish.delivered
+            words = own.get(entry.id)
+            over = self._tracker.conclude(entry, seen, words, now, writes=writes, readable=readable, killed=killed)
+            if over is not None:
+                self._kills.done(entry.id)
+                sight.out.append(over)
+        await self._look_for_lingering(sight, now)
+
+    async def _history(self, entries: list[Entry], now: float) -> dict[str, Seen]:
+        """What the history knows, of a bounded number per cycle; whoever has waited longest comes first."""
+        settings = self._settings
+        due = [
+            entry
+            for entry in entries
+            if entry.native is not None
+            and (entry.asked is None or now - entry.asked >= min(settings.poll_s, 2.0 ** min(entry.asks, 10)))
+        ]
+        due.sort(key=lambda entry: entry.asked or 0.0)
+        found: dict[str, Seen] = {}
+        commands = 0
+        for part in _chunks(due, self.dialect.chunk):
+            natives = [entry.native for entry in part if entry.native and not entry.native.startswith(LOST)]
+            asked = self.dialect.history(natives) if natives else ()
+            if commands and commands + len(asked) > settings.history_commands:
+                self._hurry()
+                break
+            commands += len(asked)
+            silent, rows = await self._ask_history(asked)
+            for entry in part:
+                entry.asked, entry.asks = now, entry.asks + 1
+                seen = rows.get(entry.native or "")
+                if seen is not None and seen.tag in (None, entry.tag):
+                    found[entry.id] = seen
+                    entry.silent = False
+                else:
+                    entry.silent = silent
+        return found
+
+    async def _ask_history(self, commands: Sequence[Command]) -> tuple[bool, dict[str, Seen]]:
+        """Whether silence in it means something, and what it says. A site that keeps no history is silent."""
+        silent, rows = True, {}
+        for command in commands:
+            answer = await self.ask(command)
+            if answer.code is None:
+                silent = False
+                continue
+            piece = Listing((), "transient", "it cannot be read")
+            piece = self.read(lambda answer=answer: self.dialect.read_history(answer, self._options), piece)  # type: ignore[misc]
+            rows.update({seen.native_id: seen for seen in piece.seen})
+            if piece.result not in ("ok", "not-found", "fatal") or answer.cut:
+                silent = False
+                self.gate.doubt(command, piece.detail or answer.stderr)
+        return silent, rows
+
+    async def _read_words(self, known: Sequence[Known]) -> tuple[Mapping[str, Outcome], bool]:
+        if self._last_words is None or not known:
+            return {}, True
+        try:
+            return await self._last_words(known), True
+        except (OSError, UnreachableError, ValueError) as error:
+            words = f"the last words of jobs cannot be read: {error}"
+            log.warning("site %s: %s", self.site, words)
+            self.gate.note(words)
+            return {}, False
+
+    async def _look_for_lingering(self, sight: Sight, now: float) -> None:
+        """A few running ones per cycle, in turn: some have written their last words and are still listed."""
+        if self._last_words is None:
+            return
+        running = [entry for entry in self._tracker.entries.values() if entry.said == "run" and entry.native]
+        if not running:
+            return
+        self._turn %= len(running)
+        some = (running[self._turn :] + running[: self._turn])[:LINGER_LOOKS]
+        self._turn += LINGER_LOOKS
+        found, _ = await self._read_words([entry.known for entry in some])
+        for entry in some:
+            if entry.id in found:
+                over = self._tracker.lingers(entry, found[entry.id], now)
+                if over is not None:
+                    self._kills.done(entry.id)
+                    sight.out.append(over)
+                    await self._kill([entry.native or ""], 1)
+
+    async def _find_unknown(self, sight: Sight, now: float) -> None:
+        """Those whose native id nobody knows, because a kill came before the answer to the submission."""
+        tags = self._submitter.tags
+        unknown = [e for e in self._tracker.entries.values() if e.native is None and e.over is None and e.tag not in tags]
+        for entry in unknown[:UNKNOWN_LOOKS]:
+            found = await self._resolve(entry)
+            if found is not None and found.result == "not-found":
+                if not entry.looks:
+                    entry.missed = now
+                entry.looks += 1
+            if entry.looks > self._settings.settle_looks and now - entry.missed >= self._settings.restart_settle_s:
+                self._kills.done(entry.id)
+                verdict = Verdict("abort", "nothing with its tag is on the cluster: it was never submitted", Outcome())
+                sight.out.append(self._tracker.finish(entry, verdict, now, vanished=True))
+
+    async def _resolve(self, entry: Entry) -> Submitted | None:
+        found = await self._submitter.look_up(entry.tag)
+        if found is not None and found.native_id is not None and entry.native is None:
+            count = 2 if entry.known.element else 1
+            self._tracker.bind(entry, self.dialect.element_id(found.native_id, entry.known.element, count))
+        return found
+
+    async def close(self) -> None:
+        """Let kills that are on their way go out."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self._settings.timeout_s)
+
+    async def end(self, natives: list[str]) -> None:
+        """End native jobs that are nobody's."""
+        for part in _chunks(natives, self.dialect.chunk):
+            await self._kill(part, 1)
+
+
+def _chunks(items: list[Any], size: int) -> Iterable[list[Any]]:
+    for start in range(0, len(items), max(1, size)):
+        yield items[start : start + max(1, size)]

@@ -1,0 +1,184 @@
+"""The one way to a site's commands: counted, limited, and shut for a while when nothing works."""
+
+import shlex
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from msgspec import Struct
+
+from rota.drivers.dialect import Answer, Command
+from rota.drivers.settings import Settings
+from rota.drivers.transport import Transport, UnreachableError
+from rota.model.errors import RefusedError
+
+__all__ = ["Gate", "Health", "Times", "shown", "tail"]
+
+MINUTE_S = 60.0
+
+
+class Health(Struct, frozen=True):
+    """How a site is doing, for people."""
+
+    state: str
+    """new, ok, failing, or needs login."""
+    why: str | None
+    """Of a state that is not ok: the command, and what it said."""
+    retry_at: float | None
+    """Wall-clock time at which a site that fails is tried again."""
+    last_poll: float | None
+    """Wall-clock time of the last listing that was good."""
+    last_error: str | None
+    """The last command that failed, and what it said; stays when the site is well again."""
+    failures: int
+    """In a row."""
+    commands_last_minute: int
+    commands_per_minute: int
+    """The most that are sent."""
+    commands: int
+    """Sent in all."""
+    programs: dict[str, str | None]
+    version: str | None
+    where: str
+    notes: tuple[str, ...] = ()
+    """Other things that somebody should know, newest last."""
+
+
+class Times(Struct, frozen=True):
+    """Clocks, sleep and chance, so that a test can have its own."""
+
+    mono: Callable[[], float]
+    wall: Callable[[], float]
+    sleep: Callable[[float], Awaitable[None]]
+    chance: Callable[[], float]
+    """From 0 to 1."""
+
+    def jittered(self, seconds: float) -> float:
+        """Up to a tenth more or less, so that sites and managers do not fall into step."""
+        return seconds * (0.9 + 0.2 * self.chance())
+
+
+class Gate:
+    """Runs commands over a transport, and keeps the site's health."""
+
+    def __init__(self, site: str, transport: Transport, settings: Settings, times: Times) -> None:
+        self.site = site
+        self._transport = transport
+        self._settings = settings
+        self._times = times
+        self._sent: deque[float] = deque()
+        self._count = 0
+        self.programs: dict[str, str | None] = {}
+        self.version: str | None = None
+        self._failures = 0
+        self._shut_until: float | None = None
+        self._shuts = 0
+        self._login = False
+        self._why: str | None = None
+        self._last_error: str | None = None
+        self.last_poll: float | None = None
+        self._notes: deque[str] = deque(maxlen=20)
+
+    @property
+    def is_shut(self) -> bool:
+        """After too many failures, until its time has come."""
+        return self._shut_until is not None and self._times.mono() < self._shut_until
+
+    @property
+    def reopens_in(self) -> float:
+        """Seconds until a shut gate may be tried."""
+        return 0.0 if self._shut_until is None else max(0.0, self._shut_until - self._times.mono())
+
+    @property
+    def why(self) -> str:
+        """What is wrong."""
+        return self._why or "nothing is known to be wrong"
+
+    async def run(self, command: Command, timeout_s: float) -> Answer:
+        """Send a command, as soon as the site's limit allows. Raises UnreachableError; the caller judges the answer."""
+        await self._turn()
+        self._count += 1
+        path = self.programs.get(command.argv[0]) or command.argv[0]
+        return await self._transport.run((path, *command.argv[1:]), command.stdin, timeout_s)
+
+    async def _turn(self) -> None:
+        sent, most = self._sent, self._settings.commands_per_minute
+        while True:
+            now = self._times.mono()
+            while sent and sent[0] <= now - MINUTE_S:
+                sent.popleft()
+            if len(sent) < most:
+                sent.append(now)
+                return
+            await self._times.sleep(sent[0] + MINUTE_S - now + 0.01)
+
+    def good(self) -> None:
+        """The site answered sensibly: whatever was wrong is over."""
+        self._failures = self._shuts = 0
+        self._shut_until = self._why = None
+        self._login = False
+
+    def bad(self, command: Command, words: str, error: UnreachableError | None = None) -> None:
+        """A command failed. The fifth in a row shuts the gate, and so does the first after it opened for a try."""
+        self._failures += 1
+        self._last_error = self._why = f"{shown(command)}: {tail(words)}"
+        self._login = error is not None and error.login
+        settings = self._settings
+        if self._failures >= settings.breaker_failures:
+            wait = min(settings.breaker_most_s, settings.breaker_first_s * 2.0 ** min(self._shuts, 20))
+            self._shuts += 1
+            self._shut_until = self._times.mono() + self._times.jittered(wait)
+
+    def doubt(self, command: Command, words: str) -> None:
+        """The site answered, but not with all that was asked for."""
+        self._last_error = f"{shown(command)}: {tail(words)}"
+
+    def note(self, words: str) -> None:
+        """Something that somebody should know."""
+        self._notes.append(words)
+
+    def missing(self) -> RefusedError | None:
+        """An error if programs are not there."""
+        lacking = sorted(name for name, path in self.programs.items() if path is None)
+        if not lacking:
+            return None
+        return RefusedError(
+            f"site {self.site}: {', '.join(lacking)} cannot be found on {self._transport.name}: install the batch "
+            "system's client programs there, or put their directory on the PATH that rota is started with"
+        )
+
+    def health(self) -> Health:
+        """As it is now."""
+        now, wall = self._times.mono(), self._times.wall()
+        state = "ok" if self.last_poll is not None or (self._count and not self._failures) else "new"
+        if self._login:
+            state = "needs login"
+        elif self._failures >= self._settings.breaker_failures or self.missing():
+            state = "failing"
+        absent = self.missing()
+        return Health(
+            state,
+            self._why or (str(absent) if absent else None),
+            None if self._shut_until is None else wall + self._shut_until - now,
+            self.last_poll,
+            self._last_error,
+            self._failures,
+            sum(1 for at in self._sent if at > now - MINUTE_S),
+            self._settings.commands_per_minute,
+            self._count,
+            dict(self.programs),
+            self.version,
+            self._transport.name,
+            tuple(self._notes),
+        )
+
+
+def shown(command: Command) -> str:
+    """A command as a person would type it, not longer than a few lines."""
+    text = shlex.join(command.argv)
+    return text if len(text) <= 500 else text[:240] + " … " + text[-240:]
+
+
+def tail(words: str, most: int = 500) -> str:
+    """The end of what a program said."""
+    words = words.strip()
+    return words if len(words) <= most else "…" + words[-most:]

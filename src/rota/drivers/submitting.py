@@ -1,0 +1,148 @@
+"""Submitting once: doubtful answers are looked into before anything is sent again."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rota.drivers.api import Ask
+from rota.drivers.dialect import Answer, Command, Submitted
+from rota.drivers.gate import Times, shown, tail
+from rota.drivers.settings import Settings
+from rota.drivers.tracking import LOST
+from rota.drivers.transport import NO_SUCH_PROGRAM, UnreachableError
+from rota.model.errors import RefusedError
+
+if TYPE_CHECKING:
+    from rota.drivers.command import CommandDriver
+
+__all__ = ["Submitter"]
+
+
+class Submitter:
+    """Submissions of one site."""
+
+    def __init__(self, driver: "CommandDriver", settings: Settings, times: Times) -> None:
+        self._driver = driver
+        self._settings = settings
+        self._times = times
+        self.tags: set[str] = set()
+        """Being submitted or looked for right now."""
+
+    async def submit(self, ask: Ask, command: Command) -> list[str]:
+        """Try until it is accepted, refused, or has failed too often. At most one native job ever has the tag."""
+        self.tags.add(ask.tag)
+        try:
+            base = await self._place(ask, command)
+        finally:
+            self.tags.discard(ask.tag)
+        return self._driver.elements(base, ask.count)
+
+    async def _place(self, ask: Ask, command: Command) -> str:
+        done = Submitted(None, "transient", "")
+        for attempt in range(self._settings.submit_tries):
+            if attempt:
+                await self._times.sleep(self._pause(attempt - 1))
+            if self._driver.is_unwanted(ask.ids):
+                raise RefusedError(f"site {self._driver.site}: {ask.name}-{ask.tag} was killed before it was submitted")
+            done, answer = await self._try(ask, command)
+            if done.result == "ok" and done.native_id is not None:
+                self._driver.gate.good()
+                return done.native_id
+            if done.result == "fatal":
+                self._driver.gate.good()
+                raise self._refused(command, done, answer, "")
+            if done.result != "transient":
+                base = await self.settle(ask.tag, ask.ids, self._settings.settle_s)
+                if base is not None:
+                    return base
+        raise self._refused(command, done, None, f", tried {self._settings.submit_tries} times")
+
+    def _pause(self, failures: int) -> float:
+        settings = self._settings
+        return self._times.jittered(min(settings.retry_most_s, settings.retry_first_s * 2.0 ** min(failures, 20)))
+
+    async def _try(self, ask: Ask, command: Command) -> tuple[Submitted, Answer | None]:
+        driver = self._driver
+        try:
+            answer = await driver.gate.run(command, self._settings.submit_timeout_s)
+        except UnreachableError as error:
+            driver.gate.bad(command, str(error), error)
+            return Submitted(None, "ambiguous" if error.ran else "transient", str(error)), None
+        if answer.code is None:
+            words = f"no answer within {self._settings.submit_timeout_s:.0f} s; {answer.stderr}"
+            driver.gate.bad(command, words)
+            return Submitted(None, "ambiguous", words), answer
+        if answer.code == NO_SUCH_PROGRAM and not answer.stdout:
+            driver.gate.bad(command, answer.stderr)
+            return Submitted(None, "transient", answer.stderr), answer
+        unread = Submitted(None, "ambiguous", "its answer cannot be read")
+        done = driver.read(lambda: driver.dialect.read_submit(ask, answer), unread)
+        if done.result not in ("ok", "fatal"):
+            driver.gate.bad(command, done.detail or answer.stderr or answer.stdout)
+        return done, answer
+
+    def _refused(self, command: Command, done: Submitted, answer: Answer | None, tries: str) -> RefusedError:
+        said = tail(answer.stderr or answer.stdout if answer is not None else "") or tail(done.detail) or "nothing"
+        detail = f" ({tail(done.detail)})" if done.detail and done.detail.strip() not in said else ""
+        hint = (
+            "the cluster does not accept it as it is: change what is asked for, or the site's account, partition and "
+            "options"
+            if done.result == "fatal"
+            else "see whether the cluster answers: run the command by hand"
+        )
+        return RefusedError(
+            f"site {self._driver.site}: nothing was submitted{tries}. The command was: {shown(command)}. "
+            f"It said: {said}{detail}. What to do: {hint}"
+        )
+
+    async def settle(self, tag: str, ids: Sequence[str], settle_s: float) -> str | None:
+        """Look a tag up until it is found, or until it has not been for long enough to be sure.
+
+        However long that takes: only who is certain may submit again. One that came, ran and was forgotten before it
+        could be found is known by its own words.
+        """
+        looking = tag not in self.tags
+        self.tags.add(tag)
+        try:
+            return await self._settle(tag, ids, settle_s)
+        finally:
+            if looking:
+                self.tags.discard(tag)
+
+    async def _settle(self, tag: str, ids: Sequence[str], settle_s: float) -> str | None:
+        times, settings = self._times, self._settings
+        begun, looks, failures = times.mono(), 0, 0
+        while True:
+            found = await self.look_up(tag)
+            if found is not None and found.native_id is not None:
+                return found.native_id
+            if found is not None:
+                looks, failures = looks + 1, 0
+            else:
+                failures += 1
+            if ids and await self._driver.words_of(ids, tag):
+                return LOST + tag
+            if looks >= settings.settle_looks and times.mono() - begun >= settle_s:
+                return None
+            wait = settle_s / max(1, settings.settle_looks - 1)
+            await times.sleep(self._pause(failures) if failures else max(wait, settings.poll_min_s))
+
+    async def look_up(self, tag: str) -> Submitted | None:
+        """Look once. None: that said nothing. More than one with the tag: the first stays, the others are ended."""
+        driver = self._driver
+        command = driver.dialect.find(tag, driver.user)
+        answer = await driver.ask(command)
+        if answer.code is None or answer.cut:
+            return None
+        unread = Submitted(None, "transient", "its answer cannot be read")
+        found = driver.read(lambda: driver.dialect.read_find(tag, answer), unread)
+        if found.result == "ok" and found.native_id is not None:
+            driver.gate.good()
+            if found.others:
+                driver.gate.note(f"tag {tag} was submitted more than once: {', '.join(found.others)} are ended")
+                await driver.end(list(found.others))
+            return found
+        if found.result == "not-found":
+            driver.gate.good()
+            return found._replace(native_id=None)
+        driver.gate.bad(command, found.detail or answer.stderr or answer.stdout)
+        return None

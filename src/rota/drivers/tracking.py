@@ -1,0 +1,265 @@
+"""What was last said of each allocation, and what a listing means in the light of that. No I/O, no clock."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from rota.drivers.api import Known, Observation, Outcome
+from rota.drivers.dialect import Listing, Seen
+from rota.drivers.outcome import OVER, Evidence, Verdict, judge
+from rota.drivers.settings import Settings
+
+__all__ = ["Entry", "Tracker"]
+
+LOST = "lost:"
+"""Before the native id of one that ran, by its own words, though no native id of it was ever learned."""
+REPEAT_S = 5.0
+NUMBER = re.compile(r"\D*(\d+)")
+RANK = {"running": 3, "pending": 2, "unsure": 1}
+
+
+class Entry:
+    """One allocation as its driver knows it."""
+
+    __slots__ = (
+        *("asked", "asks", "id", "known", "looks", "mentioned", "missed", "misses", "native", "over", "over_at"),
+        *("own_at", "requeued", "requeued_at", "said", "silent", "tag", "told", "unsure_at", "vanished"),
+    )
+
+    def __init__(self, known: Known) -> None:
+        self.known = known
+        self.id = known.id
+        self.tag = known.tag
+        self.native = known.native_id
+        self.mentioned = 0.0
+        """When the manager last asked about it."""
+        self.said: str | None = None
+        """The verb last reported."""
+        self.unsure_at: float | None = None
+        self.requeued: int | None = None
+        self.requeued_at: float | None = None
+        """Wall-clock time: last words from before belong to an earlier run."""
+        self.misses = 0
+        self.missed = 0.0
+        """Good listings in a row without it, and when the first was."""
+        self.asked: float | None = None
+        self.asks = 0
+        self.silent = False
+        """The history was asked, since it is missing, and knows nothing."""
+        self.looks = 0
+        self.over_at: float | None = None
+        """When its provider first said that it ended."""
+        self.own_at: float | None = None
+        """When its last words were first seen while it was still listed."""
+        self.over: Observation | None = None
+        self.told = 0.0
+        self.vanished = False
+        """Called over without the provider's word for it: it is watched for."""
+
+
+class Sight:
+    """What one listing left open."""
+
+    __slots__ = ("ended", "missing", "out", "strays")
+
+    def __init__(self) -> None:
+        self.out: list[Observation] = []
+        self.ended: list[tuple[Entry, Seen]] = []
+        self.missing: list[Entry] = []
+        self.strays: list[Seen] = []
+
+
+class Tracker:
+    """All allocations of one site."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._unsure_s = dict(settings.unsure_states)
+        self.entries: dict[str, Entry] = {}
+        self.live = 0
+        self._natives: dict[str, Entry] = {}
+        self._numbers: dict[str, set[str]] = {}
+        """Tag → numbers of the submissions that are truly ours."""
+        self._given_up: dict[str, float] = {}
+        """Tags of submissions that were called failed: nothing with them may run."""
+
+    # ---- who is known ------------------------------------------------------------------------------------------------
+
+    def enter(self, known: Iterable[Known], now: float) -> list[Entry]:
+        """The manager asks about these. Returns those that were over already, and that it has not understood."""
+        entries, again = self.entries, []
+        for item in known:
+            entry = entries.get(item.id)
+            if entry is None:
+                entry = entries[item.id] = Entry(item)
+                self.live += 1
+                if item.native_id is not None:
+                    self.bind(entry, item.native_id)
+            elif entry.native is None and item.native_id is not None:
+                self.bind(entry, item.native_id)
+            entry.mentioned = now
+            if entry.over is not None and now - entry.told >= REPEAT_S:
+                entry.told = now
+                again.append(entry)
+        return again
+
+    def bind(self, entry: Entry, native: str) -> None:
+        """Its native id is known."""
+        entry.native = native
+        self._natives[native] = entry
+        self.own(entry.tag, native)
+
+    def own(self, tag: str, native: str) -> None:
+        """What is listed with this tag and the number of this native id is ours."""
+        found = NUMBER.match(native)
+        if found and not native.startswith(LOST):
+            self._numbers.setdefault(tag, set()).add(found[1])
+        self._given_up.pop(tag, None)
+
+    def give_up(self, tag: str, now: float) -> None:
+        """Nothing was submitted with this tag. If something turns up all the same, it is a stray."""
+        self._given_up[tag] = now
+
+    def forget(self, now: float) -> None:
+        """Let go of what nobody has asked about for long."""
+        limit = now - self._settings.remember_s
+        old = [entry for entry in self.entries.values() if entry.mentioned < limit]
+        for entry in old:
+            del self.entries[entry.id]
+            self.live -= entry.over is None
+            if entry.native is not None:
+                self._natives.pop(entry.native, None)
+            self._numbers.pop(entry.tag, None)
+        for tag in [tag for tag, at in self._given_up.items() if at < limit]:
+            del self._given_up[tag]
+
+    # ---- what a listing says -----------------------------------------------------------------------------------------
+
+    def look(self, listing: Listing, submitting: set[str], now: float, wall: float) -> Sight:
+        """Compare a listing with what was said before. Absence means something only in a listing that is whole."""
+        sight = Sight()
+        rows = _index(listing.seen)
+        whole = listing.result == "ok"
+        for entry in self.entries.values():
+            if entry.over is not None or entry.native is None:
+                continue
+            seen = rows.get(entry.native)
+            if seen is None or (seen.tag is not None and seen.tag != entry.tag):  # the number has been used again
+                if whole:
+                    if not entry.misses:
+                        entry.missed, entry.silent, entry.asks = now, False, 0
+                    entry.misses += 1
+                    sight.missing.append(entry)
+                continue
+            entry.misses = 0
+            if seen.kind == "running" and entry.said == "run" and seen.requeued == entry.requeued:
+                continue
+            if seen.kind in OVER:
+                sight.ended.append((entry, seen))
+            else:
+                self.live_seen(entry, seen, now, wall, sight.out)
+        self._strays(rows, submitting, sight)
+        return sight
+
+    def live_seen(self, entry: Entry, seen: Seen, now: float, wall: float, out: list[Observation]) -> None:
+        """It waits, runs, or is in a state that tells nothing: said when it is news."""
+        entry.over_at = None
+        ran = entry.said == "run"
+        again = entry.requeued is not None and seen.requeued > entry.requeued
+        entry.requeued = seen.requeued
+        if seen.kind == "unsure":
+            spacing = self._unsure_s.get(seen.native_state, self._settings.unsure_s) / self._settings.unsure_polls
+            if entry.said != "unsure" or entry.unsure_at is None or now - entry.unsure_at >= spacing:
+                entry.said, entry.unsure_at = "unsure", now
+                verdict = judge(Evidence(seen))
+                out.append(Observation(entry.id, "unsure", entry.native, verdict.reason))
+            return
+        verb = "run" if seen.kind == "running" else "pend"
+        if ran and (again or verb == "pend"):
+            entry.requeued_at, entry.own_at = wall, None
+            reason = f"the cluster put it back into its queue (native state {seen.native_state})"
+            reason = f"{reason}: {seen.reason}" if seen.reason else reason
+            out.append(Observation(entry.id, "pend", entry.native, reason))
+            entry.said = "pend"
+        if entry.said != verb:
+            entry.said = verb
+            out.append(Observation(entry.id, verb, entry.native, seen.reason))
+
+    def _strays(self, rows: dict[str, Seen], submitting: set[str], sight: Sight) -> None:
+        for native, seen in rows.items():
+            entry = self._natives.get(native)
+            if seen.kind in OVER or seen.tag is None or seen.tag in submitting:
+                continue
+            if entry is not None and entry.tag == seen.tag:
+                if entry.vanished:
+                    sight.strays.append(seen)
+                continue
+            ours = self._numbers.get(seen.tag)
+            number = NUMBER.match(native)
+            if seen.tag in self._given_up or (ours and number and number[1] not in ours):
+                sight.strays.append(seen)
+
+    # ---- how it ended ------------------------------------------------------------------------------------------------
+
+    def conclude(
+        self,
+        entry: Entry,
+        seen: Seen | None,
+        own: Outcome | None,
+        now: float,
+        *,
+        writes: bool,
+        readable: bool,
+        killed: bool,
+    ) -> Observation | None:
+        """Judge one that its provider calls ended, or knows nothing of. None: not yet."""
+        settings = self._settings
+        if own is not None and (own.ended or 0.0) < (entry.requeued_at or 0.0):
+            own = None
+        if seen is not None and entry.over_at is None:
+            entry.over_at = now
+        wait = settings.own_words_s * (1 if readable else 10)
+        waited = entry.over_at is not None and now - entry.over_at >= wait
+        if seen is not None and seen.kind == "exited" and own is None and not waited and not _status(seen):
+            return None
+        polls, seconds = settings.vanish_polls, settings.vanish_s
+        if killed:
+            polls, seconds = settings.gone_polls, settings.gone_s
+        gone = entry.silent and readable and entry.misses >= polls and now - entry.missed >= seconds
+        verdict = judge(Evidence(seen, own, writes, waited, False, gone), settings.trust_scheduler)
+        if verdict.verb is None:
+            return None
+        if killed and seen is None and own is None:
+            verdict = Verdict("abort", "it was killed, and the cluster lists it no more", Outcome(why="cancelled"))
+        return self.finish(entry, verdict, now, vanished=seen is None)
+
+    def lingers(self, entry: Entry, own: Outcome, now: float) -> Observation | None:
+        """It has written its last words, and is still listed as running."""
+        if entry.own_at is None:
+            entry.own_at = now
+        if now - entry.own_at < self._settings.linger_s:
+            return None
+        seen = Seen(entry.native or "", "running", "running", entry.tag)
+        return self.finish(entry, judge(Evidence(seen, own, True, True, True)), now, vanished=True)
+
+    def finish(self, entry: Entry, verdict: Verdict, now: float, *, vanished: bool) -> Observation:
+        """It is over; said now, and again should the manager still ask."""
+        assert verdict.verb is not None
+        entry.over = Observation(entry.id, verdict.verb, entry.native, verdict.reason, verdict.outcome)
+        entry.said, entry.told, entry.vanished = verdict.verb, now, vanished
+        self.live -= 1
+        return entry.over
+
+
+def _status(seen: Seen) -> bool:
+    outcome = seen.outcome
+    return outcome is not None and (outcome.exit_code is not None or bool(outcome.signal or outcome.why))
+
+
+def _index(seen: Sequence[Seen]) -> dict[str, Seen]:
+    """By native id; of two rows with the same one, that which lives: nothing is over while a row says otherwise."""
+    rows = {row.native_id: row for row in seen}
+    if len(rows) != len(seen):
+        for row in seen:
+            if RANK.get(row.kind, 0) > RANK.get(rows[row.native_id].kind, 0):
+                rows[row.native_id] = row
+    return rows
