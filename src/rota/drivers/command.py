@@ -5,11 +5,12 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from rota.drivers.api import Ask, Known, Observation, Outcome, SiteFacts
 from rota.drivers.dialect import Answer, Command, Dialect, Listing, Options, Seen, Submitted
-from rota.drivers.gate import Gate, Health, Times, shown, tail
+from rota.drivers.gate import Gate, Health, Times, shown
 from rota.drivers.kills import Kills, Wish
 from rota.drivers.outcome import OVER, Verdict
 from rota.drivers.settings import Settings
@@ -121,11 +122,15 @@ class CommandDriver:
 
     async def ask(self, command: Command, timeout_s: float | None = None) -> Answer:
         """Run a command of the site, as one that does no harm when repeated: no answer is an answer with no code."""
+        timeout_s = timeout_s or self._settings.timeout_s
         try:
-            return await self.gate.run(command, timeout_s or self._settings.timeout_s)
+            answer = await self.gate.run(command, timeout_s)
         except UnreachableError as error:
             self.gate.bad(command, str(error), error)
             return Answer(None, "", str(error))
+        if answer.code is None and not answer.cut:
+            self.gate.bad(command, f"no answer within {timeout_s:.0f} s; {answer.stderr}")
+        return answer
 
     def read(self, reader: Callable[[], T], instead: T) -> T:
         """Let a dialect read an answer; one that raises has not understood it."""
@@ -147,7 +152,7 @@ class CommandDriver:
         """Submit; see `Submitter`."""
         if not 1 <= ask.count <= self._array_most:
             raise UsageError(
-                f"site {self.site}: {ask.count} allocations in one submission; from 1 to {self._array_most} are possible"
+                f"site {self.site}: {ask.count} allocations in one submission; it takes 1 to {self._array_most}"
             )
         command = self.dialect.submit(ask, self._options)
         if self.gate.is_shut:
@@ -358,8 +363,6 @@ class CommandDriver:
         command = self.dialect.listing(self.user)
         answer = await self.ask(command)
         if answer.code is None and not answer.cut:
-            if not answer.stderr or not self.gate.why.endswith(tail(answer.stderr)):
-                self.gate.bad(command, f"no answer within {self._settings.timeout_s:.0f} s")
             return None
         unread = Listing((), "transient", "it cannot be read")
         listing = self.read(lambda: self.dialect.read_listing(answer, self._options), unread)
@@ -382,20 +385,20 @@ class CommandDriver:
             better = told.get(entry.id)
             open_cases.append((entry, better if better is not None and better.kind in OVER else seen))
         for entry in sight.missing:
-            found = told.get(entry.id)
-            if found is not None and found.kind not in OVER:
+            past = told.get(entry.id)
+            if past is not None and past.kind not in OVER:
                 # The history says that it lives and the listing does not have it: doubtful, and counted as such.
-                reason = f"not listed, though the history says {found.native_state}"
-                doubt = found._replace(kind="unsure", reason=reason)
+                reason = f"not listed, though the history says {past.native_state}"
+                doubt = past._replace(kind="unsure", reason=reason)
                 self._tracker.live_seen(entry, doubt, now, self._times.wall(), sight.out)
             else:
-                open_cases.append((entry, found))
+                open_cases.append((entry, past))
         writes = self._last_words is not None
         own, readable = await self._read_words([entry.known for entry, _ in open_cases])
-        for entry, seen in open_cases:
+        for entry, last_seen in open_cases:
             killed = (wish := self._kills.wishes.get(entry.id)) is not None and wish.delivered
             words = own.get(entry.id)
-            over = self._tracker.conclude(entry, seen, words, now, writes=writes, readable=readable, killed=killed)
+            over = self._tracker.conclude(entry, last_seen, words, now, writes=writes, readable=readable, killed=killed)
             if over is not None:
                 self._kills.done(entry.id)
                 sight.out.append(over)
@@ -423,9 +426,9 @@ class CommandDriver:
             silent, rows = await self._ask_history(asked)
             for entry in part:
                 entry.asked, entry.asks = now, entry.asks + 1
-                seen = rows.get(entry.native or "")
-                if seen is not None and seen.tag in (None, entry.tag):
-                    found[entry.id] = seen
+                row = rows.get(entry.native or "")
+                if row is not None and row.tag in (None, entry.tag):
+                    found[entry.id] = row
                     entry.silent = False
                 else:
                     entry.silent = silent
@@ -433,14 +436,15 @@ class CommandDriver:
 
     async def _ask_history(self, commands: Sequence[Command]) -> tuple[bool, dict[str, Seen]]:
         """Whether silence in it means something, and what it says. A site that keeps no history is silent."""
-        silent, rows = True, {}
+        silent = True
+        rows: dict[str, Seen] = {}
         for command in commands:
             answer = await self.ask(command)
             if answer.code is None:
                 silent = False
                 continue
-            piece = Listing((), "transient", "it cannot be read")
-            piece = self.read(lambda answer=answer: self.dialect.read_history(answer, self._options), piece)  # type: ignore[misc]
+            unread = Listing((), "transient", "it cannot be read")
+            piece = self.read(partial(self.dialect.read_history, answer, self._options), unread)
             rows.update({seen.native_id: seen for seen in piece.seen})
             if piece.result not in ("ok", "not-found", "fatal") or answer.cut:
                 silent = False
@@ -479,9 +483,9 @@ class CommandDriver:
 
     async def _find_unknown(self, sight: Sight, now: float) -> None:
         """Those whose native id nobody knows, because a kill came before the answer to the submission."""
-        tags = self._submitter.tags
-        unknown = [e for e in self._tracker.entries.values() if e.native is None and e.over is None and e.tag not in tags]
-        for entry in unknown[:UNKNOWN_LOOKS]:
+        entries = self._tracker.entries.values()
+        unknown = [entry for entry in entries if entry.native is None and entry.over is None]
+        for entry in [entry for entry in unknown if entry.tag not in self._submitter.tags][:UNKNOWN_LOOKS]:
             found = await self._resolve(entry)
             if found is not None and found.result == "not-found":
                 if not entry.looks:

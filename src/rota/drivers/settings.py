@@ -21,9 +21,9 @@ class Settings(Struct, frozen=True):
     retry_first_s: float = 2.0
     retry_most_s: float = 30.0
     settle_s: float = 20.0
-    """After a doubtful submission: for how long its tag must not be found before it is submitted again."""
-    settle_looks: int = 3
-    """… and in how many good look-ups."""
+    """After a doubtful submission: so long it may take to become visible …"""
+    settle_looks: int = 5
+    """… and so many good look-ups after that, none of which finds it, make certain that there is none."""
     restart_settle_s: float = 60.0
     """The same for a submission that an earlier manager began: its command may still run."""
     vanish_polls: int = 5

@@ -1,5 +1,6 @@
 """Submitting once: doubtful answers are looked into before anything is sent again."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from rota.drivers.command import CommandDriver
 
 __all__ = ["Submitter"]
+
+LOOK_S = 5.0
+LOOK_AFTER_S = 30.0
 
 
 class Submitter:
@@ -63,7 +67,9 @@ class Submitter:
     async def _try(self, ask: Ask, command: Command) -> tuple[Submitted, Answer | None]:
         driver = self._driver
         try:
-            answer = await driver.gate.run(command, self._settings.submit_timeout_s)
+            answer = await self._run(ask, command)
+            if isinstance(answer, Submitted):
+                return answer, None
         except UnreachableError as error:
             driver.gate.bad(command, str(error), error)
             return Submitted(None, "ambiguous" if error.ran else "transient", str(error)), None
@@ -79,6 +85,25 @@ class Submitter:
         if done.result not in ("ok", "fatal"):
             driver.gate.bad(command, done.detail or answer.stderr or answer.stdout)
         return done, answer
+
+    async def _run(self, ask: Ask, command: Command) -> Answer | Submitted:
+        """Run it; if it takes long, look now and then whether it has long been accepted.
+
+        Not for speed: a short job may be over and forgotten by the time that a command which hangs is given up.
+        """
+        running = asyncio.ensure_future(self._driver.gate.run(command, self._settings.submit_timeout_s))
+        try:
+            while True:
+                await asyncio.wait({running}, timeout=LOOK_AFTER_S)
+                if running.done():
+                    return running.result()
+                found = await self.look_up(ask.tag)
+                if found is not None and found.native_id is not None:
+                    return found
+        finally:
+            if not running.done():
+                running.cancel()
+                await asyncio.wait({running})
 
     def _refused(self, command: Command, done: Submitted, answer: Answer | None, tries: str) -> RefusedError:
         said = tail(answer.stderr or answer.stdout if answer is not None else "") or tail(done.detail) or "nothing"
@@ -115,16 +140,16 @@ class Submitter:
             found = await self.look_up(tag)
             if found is not None and found.native_id is not None:
                 return found.native_id
+            settled = times.mono() - begun >= settle_s
             if found is not None:
-                looks, failures = looks + 1, 0
+                looks, failures = looks + settled, 0  # before, it may just not have arrived
             else:
                 failures += 1
             if ids and await self._driver.words_of(ids, tag):
                 return LOST + tag
-            if looks >= settings.settle_looks and times.mono() - begun >= settle_s:
+            if looks >= settings.settle_looks:
                 return None
-            wait = settle_s / max(1, settings.settle_looks - 1)
-            await times.sleep(self._pause(failures) if failures else max(wait, settings.poll_min_s))
+            await times.sleep(self._pause(failures) if failures else max(LOOK_S, settings.poll_min_s))
 
     async def look_up(self, tag: str) -> Submitted | None:
         """Look once. None: that said nothing. More than one with the tag: the first stays, the others are ended."""

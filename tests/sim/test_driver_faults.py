@@ -1,0 +1,161 @@
+"""Command drivers under thousands of seeded schedules of faults: nothing twice, nothing left, no false success."""
+
+import asyncio
+import random
+
+import pytest
+from driver_world import ModelCluster, make_ask, make_driver, run_virtual
+
+from rota.drivers.api import Known
+from rota.model.errors import RotaError
+
+SCHEDULES = 2400
+PARTS = 8
+FAULTS_UNTIL = 900.0
+OVER = ("complete", "fail", "abort")
+
+
+class Manager:
+    """What a manager does with a driver, as far as that matters: submit, poll, kill, and die."""
+
+    def __init__(self, rng, cluster, seed):
+        self.rng = rng
+        self.cluster = cluster
+        self.seed = seed
+        self.driver = make_driver(cluster, seed=seed)
+        self.state = {}
+        self.native = {}
+        self.tag = {}
+        self.verdict = {}
+        self.wanted = {}
+        self.tasks = {}
+        self.problems = []
+        self.killing = set()
+
+    @property
+    def now(self):
+        return asyncio.get_running_loop().time()
+
+    def submit(self, ask, find=False):
+        for element, id in enumerate(ask.ids):
+            self.state.setdefault(id, "SUBMITTING")
+            self.tag[id] = (ask.tag, element)
+        self.wanted[ask.tag] = ask
+        self.tasks[ask.tag] = asyncio.get_running_loop().create_task(self._submit(self.driver, ask, find))
+
+    async def _submit(self, driver, ask, find):
+        while True:
+            try:
+                natives = (await driver.find(ask.tag, ask.count) if find else None) or await driver.submit(ask)
+                break
+            except RotaError as error:
+                if find and "left alone" not in str(error):  # it was not certain: look again
+                    await asyncio.sleep(5)
+                    continue
+                for id in ask.ids:
+                    self.verdict[id], self.state[id] = ("fail", str(error)), "OVER"
+                return
+        for id, native in zip(ask.ids, natives, strict=True):
+            self.native[id] = native
+            if self.state[id] == "SUBMITTING":
+                self.state[id] = "LIVE"
+
+    def known(self):
+        return [
+            Known(id, self.tag[id][0], self.native.get(id), self.tag[id][1])
+            for id, state in self.state.items()
+            if state in ("LIVE", "KILLING")
+        ]
+
+    async def poll(self):
+        for seen in await self.driver.poll(self.known()):
+            if seen.native_id and seen.id not in self.native:
+                self.native[seen.id] = seen.native_id
+            if seen.verb in OVER and self.state[seen.id] != "OVER":
+                self.state[seen.id] = "OVER"
+                self.verdict[seen.id] = (seen.verb, seen.reason or "")
+                self._check(seen)
+
+    def _check(self, seen):
+        tag, element = self.tag[seen.id]
+        mine = [job for job in self.cluster.elements(tag) if job.native.partition(".")[2] in ("", str(element))]
+        if seen.verb == "complete" and not any(job.ended_well(self.now) for job in mine):
+            self.problems.append(f"{seen.id} {element}: false success")
+        if any(job.alive(self.now) for job in mine) and "never confirmed" not in (seen.reason or ""):
+            self.problems.append(f"{seen.id}: called over ({seen.verb}: {seen.reason}) while it lives")
+
+    def kill(self, id):
+        if self.state[id] in ("SUBMITTING", "LIVE"):
+            self.state[id] = "KILLING"
+            tag, element = self.tag[id]
+            known = Known(id, tag, self.native.get(id), element)
+            task = asyncio.get_running_loop().create_task(self.driver.terminate(known))
+            self.killing.add(task)
+            task.add_done_callback(self.killing.discard)
+
+    async def restart(self):
+        """A new manager: it knows what the old one wrote down, and nothing of what it was doing."""
+        for task in (*self.tasks.values(), *self.killing):
+            task.cancel()
+        await asyncio.gather(*self.tasks.values(), *self.killing, return_exceptions=True)
+        self.tasks.clear()
+        self.driver = make_driver(self.cluster, seed=self.seed + 1)
+        for ask in list(self.wanted.values()):
+            if any(id not in self.native and self.state[id] in ("SUBMITTING", "LIVE") for id in ask.ids):
+                self.submit(ask, find=True)
+        for id, state in list(self.state.items()):
+            if state == "KILLING":
+                self.state[id] = "LIVE"
+                self.kill(id)
+
+
+async def schedule(seed):
+    """One schedule; returns what is wrong."""
+    rng = random.Random(seed)
+    history, own_words = rng.random() < 0.7, rng.random() < 0.5
+    cluster = ModelCluster(
+        rng,
+        rate=rng.choice((0.05, 0.2, 0.5)),
+        # Of a job that a cluster forgets at once, and that leaves no words, nobody could know that it was submitted.
+        purge_s=rng.choice((60.0, 300.0)) if history or own_words else 3600.0,
+        history=history,
+        own_words=own_words,
+        reuse=rng.random() < 0.5,
+        calm=FAULTS_UNTIL,
+    )
+    manager = Manager(rng, cluster, seed)
+    restart_at = rng.random() * 1500
+    for number in range(rng.randint(1, 4)):
+        manager.submit(make_ask(number + 1, rng.choice((1, 1, 3, 8))))
+    while any(state != "OVER" for state in manager.state.values()) and manager.now < 8000:
+        await asyncio.sleep(rng.choice((1.0, 5.0, 20.0)))
+        if rng.random() < 0.05 and manager.now < FAULTS_UNTIL:
+            manager.kill(rng.choice(list(manager.state)))
+        if restart_at is not None and manager.now > restart_at:
+            restart_at = None
+            await manager.restart()
+        await manager.poll()
+    problems = manager.problems
+    problems += [f"{id} is {state} for ever" for id, state in manager.state.items() if state != "OVER"]
+    problems += [
+        f"tag {tag} was submitted {cluster.submissions(tag)} times"
+        for tag in manager.wanted
+        if cluster.submissions(tag) > 1
+    ]
+    confirmed = [id for id, (_, reason) in manager.verdict.items() if "never confirmed" not in reason]
+    for id in confirmed:
+        tag, element = manager.tag[id]
+        natives = [job for job in cluster.elements(tag) if job.native.partition(".")[2] in ("", str(element))]
+        problems += [f"{id}: {job.native} is left running" for job in natives if job.alive(manager.now)]
+    return problems, cluster.commands, manager.verdict
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_schedule_makes_a_duplicate_an_orphan_or_a_false_success(part):
+    verdicts = {}
+    for seed in range(part, SCHEDULES, PARTS):
+        problems, _, verdict = run_virtual(schedule(seed))
+        assert not problems, f"seed {seed}: {problems}"
+        for verb, _ in verdict.values():
+            verdicts[verb] = verdicts.get(verb, 0) + 1
+    assert all(verdicts.get(verb, 0) > 50 for verb in OVER), verdicts
