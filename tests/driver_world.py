@@ -222,7 +222,8 @@ class Job:
         return self.state(now) == "D"
 
 
-FAULTS = ("hang", "hang-after", "nonzero-after", "busy", "empty", "garbage", "partial", "short", "twice", "lost", "late")
+FAULTS = ("hang", "hang-after", "nonzero-after", "busy", "empty", "garbage", "partial", "short", "twice", "lost")
+FAULTS += ("late",)
 
 
 class ModelCluster:
@@ -362,9 +363,9 @@ class ModelCluster:
         out = {}
         for item in known:
             for job in (*self.jobs.values(), *self.past):
-                if job.tag == item.tag and job.native.partition(".")[2] in ("", str(item.element)):
-                    if job.state(self.now) in "DE" and self.now > job.over_at() + 5:
-                        out[item.id] = Outcome(exit_code=job.code, ended=1.0e9 + job.end)
+                mine = job.tag == item.tag and job.native.partition(".")[2] in ("", str(item.element))
+                if mine and job.state(self.now) in "DE" and self.now > job.over_at() + 5:
+                    out[item.id] = Outcome(exit_code=job.code, ended=1.0e9 + job.end)
         return out
 
     # ---- the truth, for checks ---------------------------------------------------------------------------------------

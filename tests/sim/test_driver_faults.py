@@ -4,9 +4,10 @@ import asyncio
 import random
 
 import pytest
-from driver_world import ModelCluster, make_ask, make_driver, run_virtual
 
+from driver_world import ModelCluster, make_ask, make_driver, run_virtual
 from rota.drivers.api import Known
+from rota.drivers.settings import Settings
 from rota.model.errors import RotaError
 
 SCHEDULES = 2400
@@ -18,11 +19,12 @@ OVER = ("complete", "fail", "abort")
 class Manager:
     """What a manager does with a driver, as far as that matters: submit, poll, kill, and die."""
 
-    def __init__(self, rng, cluster, seed):
+    def __init__(self, rng, cluster, seed, settings):
         self.rng = rng
         self.cluster = cluster
         self.seed = seed
-        self.driver = make_driver(cluster, seed=seed)
+        self.settings = settings
+        self.driver = make_driver(cluster, settings, seed)
         self.state = {}
         self.native = {}
         self.tag = {}
@@ -99,7 +101,7 @@ class Manager:
             task.cancel()
         await asyncio.gather(*self.tasks.values(), *self.killing, return_exceptions=True)
         self.tasks.clear()
-        self.driver = make_driver(self.cluster, seed=self.seed + 1)
+        self.driver = make_driver(self.cluster, self.settings, self.seed + 1)
         for ask in list(self.wanted.values()):
             if any(id not in self.native and self.state[id] in ("SUBMITTING", "LIVE") for id in ask.ids):
                 self.submit(ask, find=True)
@@ -109,8 +111,8 @@ class Manager:
                 self.kill(id)
 
 
-async def schedule(seed):
-    """One schedule; returns what is wrong."""
+async def schedule(seed, settings=None):
+    """One schedule; returns what is wrong, how many commands were sent, and how allocations ended."""
     rng = random.Random(seed)
     history, own_words = rng.random() < 0.7, rng.random() < 0.5
     cluster = ModelCluster(
@@ -123,7 +125,7 @@ async def schedule(seed):
         reuse=rng.random() < 0.5,
         calm=FAULTS_UNTIL,
     )
-    manager = Manager(rng, cluster, seed)
+    manager = Manager(rng, cluster, seed, settings)
     restart_at = rng.random() * 1500
     for number in range(rng.randint(1, 4)):
         manager.submit(make_ask(number + 1, rng.choice((1, 1, 3, 8))))
@@ -159,3 +161,17 @@ def test_no_schedule_makes_a_duplicate_an_orphan_or_a_false_success(part):
         for verb, _ in verdict.values():
             verdicts[verb] = verdicts.get(verb, 0) + 1
     assert all(verdicts.get(verb, 0) > 50 for verb in OVER), verdicts
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        (Settings(settle_s=0, settle_looks=1, restart_settle_s=0), "was submitted"),
+        (Settings(vanish_polls=1, vanish_s=0), "while it lives"),
+        (Settings(gone_polls=1, gone_s=0), "while it lives"),
+    ],
+)
+def test_the_same_schedules_find_a_driver_without_patience(settings, problem):
+    """So that the schedules above mean something: what the patience is for does happen in them."""
+    found = [run_virtual(schedule(seed, settings))[0] for seed in range(400)]
+    assert any(problem in line for problems in found for line in problems)

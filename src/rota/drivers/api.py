@@ -85,6 +85,8 @@ class Known(NamedTuple):
     """Its number in the array that was submitted with the tag."""
     submitted: float = 0.0
     """Wall-clock time."""
+    elements: int = 0
+    """How many that array has; 0: not known."""
 
 
 class Driver(Protocol):

@@ -6,18 +6,19 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rota.drivers.api import Ask, Known, Observation, Outcome, SiteFacts
 from rota.drivers.dialect import Answer, Command, Dialect, Listing, Options, Seen, Submitted
+from rota.drivers.ending import Ender, chunks
 from rota.drivers.gate import Gate, Health, Times, shown
-from rota.drivers.kills import Kills, Wish
+from rota.drivers.kills import Kills
 from rota.drivers.outcome import OVER, Verdict
 from rota.drivers.settings import Settings
 from rota.drivers.submitting import Submitter
 from rota.drivers.tracking import LOST, Entry, Sight, Tracker
 from rota.drivers.transport import Transport, UnreachableError
-from rota.model.errors import BusyError, UsageError
+from rota.model.errors import BusyError, RotaError, UsageError
 
 __all__ = ["CommandDriver", "LastWords"]
 
@@ -29,8 +30,7 @@ LastWords = Callable[[Sequence[Known]], Awaitable[Mapping[str, Outcome]]]
 LINGER_LOOKS = 64
 """Running allocations whose last words are looked for in one cycle."""
 UNKNOWN_LOOKS = 5
-STRAY_S = 60.0
-STRAY_TRIES = 10
+COUNTS_MOST = 100_000
 
 
 def real_times() -> Times:
@@ -69,15 +69,14 @@ class CommandDriver:
         self._tracker = Tracker(settings)
         self._kills = Kills(settings)
         self._submitter = Submitter(self, settings, self._times)
+        self._ender = Ender(self, self._tracker, self._kills, settings, self._times)
         self._ready = False
         self._busy = False
         self._next_poll = float("-inf")
         self._last_start = float("-inf")
         self._quick_s = settings.poll_min_s
         self._failed_polls = 0
-        self._gathering: dict[str, asyncio.Future[bool]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._strays: dict[str, tuple[float, int]] = {}
+        self._counts: dict[str, int] = {}
         self._turn = 0
 
     def facts(self) -> SiteFacts:
@@ -113,6 +112,7 @@ class CommandDriver:
             raise BusyError(f"site {self.site}: {self.gate.why}")
         if not self.read(lambda: self.dialect.is_mine(answer), True):
             said = words[0] if words else "nothing"
+            self.gate.bad(command, f"this is not {self.dialect.name}: {said}")
             raise UsageError(
                 f"site {self.site}: its programs are not those of {self.dialect.name}: {shown(command)} says {said!r}. "
                 "Set `driver` of this site to the batch system that it has"
@@ -161,14 +161,19 @@ class CommandDriver:
                 f"{self._settings.breaker_failures} failed commands: {self.gate.why}"
             )
         await self.start()
+        self._counts[ask.tag] = ask.count
         try:
             natives = await self._submitter.submit(ask, command)
         except Exception:
             self._tracker.give_up(ask.tag, self._times.mono())
             raise
-        for native in natives:
+        for id, native in zip(ask.ids, natives, strict=True):
             self._tracker.own(ask.tag, native)
-        self._hurry()
+            entry = self._tracker.entries.get(id)
+            if entry is not None and entry.native is None:  # it is to be killed already
+                self._tracker.bind(entry, native)
+                self._kills.hasten(id, self._times.mono())
+        self.hurry()
         return natives
 
     async def find(self, tag: str, count: int) -> list[str] | None:
@@ -180,7 +185,7 @@ class CommandDriver:
         natives = self.elements(base, count)
         for native in natives:
             self._tracker.own(tag, native)
-        self._hurry()
+        self.hurry()
         return natives
 
     def elements(self, base: str, count: int) -> list[str]:
@@ -193,114 +198,32 @@ class CommandDriver:
         """Whether all of these are to be killed."""
         return all(id in self._kills.wishes for id in ids)
 
-    async def words_of(self, ids: Sequence[str], tag: str) -> bool:
-        """Whether one of these allocations has left words: then it was submitted, wherever it is now."""
-        if self._last_words is None:
-            return False
+    async def left_words(self, ids: Sequence[str], tag: str) -> bool | None:
+        """Whether one of these allocations has left words: then it was submitted, wherever it is now.
+
+        None: that cannot be seen.
+        """
         known = [Known(id, tag, None, element) for element, id in enumerate(ids)]
-        return bool((await self._read_words(known))[0])
+        words, readable = await self._read_words(known)
+        return bool(words) if readable else None
 
     # ---- killing -----------------------------------------------------------------------------------------------------
 
     async def terminate(self, known: Known) -> bool:
-        """Ask it to end, together with others that are asked within a moment; poll goes on until it has ended."""
+        """Ask it to end; see `Ender`. Polling goes on until it has."""
         now = self._times.mono()
         self._tracker.enter([known], now)
         entry = self._tracker.entries[known.id]
         if entry.over is not None:
             return True
-        first = known.id not in self._kills.wishes
-        wish = self._kills.want(known.id, now)
+        self._kills.want(known.id, now)
         if entry.native is None and known.tag not in self._submitter.tags:
             await self._resolve(entry)
-        if entry.native is None or not first:
-            return wish.delivered
-        waiting = self._gathering.get(known.id)
-        if waiting is None:
-            waiting = self._gathering[known.id] = asyncio.get_running_loop().create_future()
-            if len(self._gathering) == 1:
-                task = asyncio.get_running_loop().create_task(self._flush())
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
-        return await asyncio.shield(waiting)
+        return await self._ender.terminate(entry, now)
 
-    async def _flush(self) -> None:
-        await self._times.sleep(self._settings.kill_window_s)
-        gathered, self._gathering = self._gathering, {}
-        try:
-            await self._send_kills(self._times.mono())
-        finally:
-            for id, future in gathered.items():
-                wish = self._kills.wishes.get(id)
-                if not future.done():
-                    future.set_result(wish is None or wish.delivered)
-
-    async def _send_kills(self, now: float) -> list[Observation]:
-        """Send what is due: one command for many, as strong as each needs. Says of which ones it despairs."""
-        out: list[Observation] = []
-        by_force: dict[int, list[tuple[Entry, Wish]]] = {}
-        if self.gate.is_shut:
-            return out
-        for id, wish in self._kills.take_due(now):
-            entry = self._tracker.entries.get(id)
-            if entry is None or entry.over is not None:
-                self._kills.done(id)
-            elif entry.native is None or entry.native.startswith(LOST):
-                continue
-            elif self._kills.is_hopeless(wish, now):
-                self._kills.done(id)
-                reason = f"the cluster never confirmed that it ended; look after native job {entry.native} by hand"
-                log.warning("site %s: allocation %s: %s", self.site, id, reason)
-                self.gate.note(f"allocation {id}: {reason}")
-                verdict = Verdict("abort", reason, Outcome(why="cancelled"))
-                out.append(self._tracker.finish(entry, verdict, now, vanished=True))
-            else:
-                force = max(wish.force, 1) if entry.said == "pend" else wish.force
-                by_force.setdefault(force, []).append((entry, wish))
-        for force, group in by_force.items():
-            for part in _chunks(group, self.dialect.chunk):
-                delivered = await self._kill([entry.native or "" for entry, _ in part], force)
-                for _, wish in part:
-                    self._kills.went(wish, delivered, self._times.mono())
-        if by_force:
-            self._hurry()
-        return out
-
-    async def _kill(self, natives: list[str], force: int) -> bool:
-        command = self.dialect.kill(natives, force)
-        answer = await self.ask(command)
-        if answer.code is None:
-            return False
-        result, detail = self.read(lambda: self.dialect.read_kill(answer), ("transient", "it cannot be read"))
-        if result in ("ok", "partial", "not-found"):
-            return True
-        self.gate.doubt(command, detail or answer.stderr)
-        return False
-
-    async def _end_strays(self, seen: list[Seen], now: float) -> None:
-        """End what carries our tags and is not ours: a second submission that was not meant, one thought to be over.
-
-        Only what two listings have shown: the answer to a submission may still be on its way.
-        """
-        if not seen:
-            self._strays.clear()
-            return
-        strays, due = {}, []
-        for row in seen:
-            last, count = self._strays.get(row.native_id, (None, 0))
-            if last is not None and now - last >= (STRAY_S if count else 0) and count < STRAY_TRIES:
-                due.append(row.native_id)
-                last, count = now, count + 1
-                if count == 1:
-                    words = f"native job {row.native_id} has the tag {row.tag} and should not be there: it is ended"
-                    log.warning("site %s: %s", self.site, words)
-                    self.gate.note(words)
-            strays[row.native_id] = (now if last is None else last, count)
-        self._strays = strays
-        for part in _chunks(due, self.dialect.chunk):
-            await self._kill(part, 1)
-        if due or any(not count for _, count in strays.values()):
-            self._hurry()
+    async def end(self, natives: list[str]) -> None:
+        """End native jobs that are nobody's."""
+        await self._ender.end(natives)
 
     # ---- polling -----------------------------------------------------------------------------------------------------
 
@@ -310,20 +233,21 @@ class CommandDriver:
         if len(known) < self._tracker.live:  # somebody wants to know about a few of them, now
             self._next_poll = min(self._next_poll, self._last_start + self._settings.poll_min_s)
         listing_due = now >= self._next_poll and not self.gate.is_shut
-        if self._busy or not (listing_due or self._kills.any_due(now)):
+        kills_due = self._kills.any_due(now) and not self.gate.is_shut
+        if self._busy or not (listing_due or kills_due):
             return []
         self._busy = True
         try:
             out = [entry.over for entry in self._tracker.enter(known, now) if entry.over is not None]
-            if self._kills.any_due(now):
-                out += await self._send_kills(now)
+            if kills_due:
+                out += await self._ender.send(now)
             if listing_due:
                 out += await self._cycle()
             return out
         finally:
             self._busy = False
 
-    def _hurry(self) -> None:
+    def hurry(self) -> None:
         """Something was done whose effect is to be seen soon: look in 2, 4, 8 … seconds."""
         self._quick_s = self._settings.poll_min_s
         self._next_poll = min(self._next_poll, self._times.mono() + self._times.jittered(self._quick_s))
@@ -348,17 +272,19 @@ class CommandDriver:
         self._schedule(failed=False)
         sight = self._tracker.look(listing, self._submitter.tags, now, self._times.wall())
         await self._decide(sight, now)
-        await self._end_strays(sight.strays, now)
+        await self._ender.end_strays(sight.strays, now)
         await self._find_unknown(sight, now)
         self._tracker.forget(now)
+        if len(self._counts) > COUNTS_MOST:
+            self._counts.clear()
         return sight.out
 
     async def _list(self) -> Listing | None:
         """One command, however many there are. None: it says nothing."""
         try:
             await self.start()
-        except (BusyError, UsageError) as error:
-            log.info("site %s: %s", self.site, error)
+        except RotaError as error:
+            log.info("polling: %s", error)
             return None
         command = self.dialect.listing(self.user)
         answer = await self.ask(command)
@@ -416,11 +342,11 @@ class CommandDriver:
         due.sort(key=lambda entry: entry.asked or 0.0)
         found: dict[str, Seen] = {}
         commands = 0
-        for part in _chunks(due, self.dialect.chunk):
+        for part in chunks(due, self.dialect.chunk):
             natives = [entry.native for entry in part if entry.native and not entry.native.startswith(LOST)]
             asked = self.dialect.history(natives) if natives else ()
             if commands and commands + len(asked) > settings.history_commands:
-                self._hurry()
+                self.hurry()
                 break
             commands += len(asked)
             silent, rows = await self._ask_history(asked)
@@ -479,7 +405,7 @@ class CommandDriver:
                 if over is not None:
                     self._kills.done(entry.id)
                     sight.out.append(over)
-                    await self._kill([entry.native or ""], 1)
+                    await self.end([entry.native or ""])
 
     async def _find_unknown(self, sight: Sight, now: float) -> None:
         """Those whose native id nobody knows, because a kill came before the answer to the submission."""
@@ -487,33 +413,28 @@ class CommandDriver:
         unknown = [entry for entry in entries if entry.native is None and entry.over is None]
         for entry in [entry for entry in unknown if entry.tag not in self._submitter.tags][:UNKNOWN_LOOKS]:
             found = await self._resolve(entry)
-            if found is not None and found.result == "not-found":
-                if not entry.looks:
-                    entry.missed = now
-                entry.looks += 1
+            if found is None or found.native_id is not None:
+                continue
+            entry.missed = entry.missed if entry.looks else now
+            entry.looks += 1
             if entry.looks > self._settings.settle_looks and now - entry.missed >= self._settings.restart_settle_s:
                 self._kills.done(entry.id)
                 verdict = Verdict("abort", "nothing with its tag is on the cluster: it was never submitted", Outcome())
                 sight.out.append(self._tracker.finish(entry, verdict, now, vanished=True))
 
     async def _resolve(self, entry: Entry) -> Submitted | None:
+        """Look up which native job it is. Where the size of its array is not known, the listing shows it."""
         found = await self._submitter.look_up(entry.tag)
-        if found is not None and found.native_id is not None and entry.native is None:
-            count = 2 if entry.known.element else 1
-            self._tracker.bind(entry, self.dialect.element_id(found.native_id, entry.known.element, count))
+        if found is None or found.native_id is None or entry.native is not None:
+            return found
+        element, count = entry.known.element, entry.known.elements or self._counts.get(entry.tag, 0)
+        natives = [self.dialect.element_id(found.native_id, element, n) for n in ((count,) if count else (1, 2))]
+        listed = [native for native in natives if native in self._tracker.listed]
+        entry.looks += 1
+        if count or listed or entry.looks > self._settings.settle_looks:
+            self._tracker.bind(entry, (listed or natives[-1:])[0])
         return found
 
     async def close(self) -> None:
         """Let kills that are on their way go out."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self._settings.timeout_s)
-
-    async def end(self, natives: list[str]) -> None:
-        """End native jobs that are nobody's."""
-        for part in _chunks(natives, self.dialect.chunk):
-            await self._kill(part, 1)
-
-
-def _chunks(items: list[Any], size: int) -> Iterable[list[Any]]:
-    for start in range(0, len(items), max(1, size)):
-        yield items[start : start + max(1, size)]
+        await self._ender.close()

@@ -12,8 +12,8 @@ class Wish:
 
     __slots__ = ("delivered", "due", "failures", "first", "force", "sent")
 
-    def __init__(self, now: float) -> None:
-        self.due = now
+    def __init__(self, due: float) -> None:
+        self.due = due
         self.sent = 0
         """Times that the cluster took the message."""
         self.first: float | None = None
@@ -35,9 +35,16 @@ class Kills:
         """It is to end. Asked again, nothing changes."""
         wish = self.wishes.get(id)
         if wish is None:
-            wish = self.wishes[id] = Wish(now)
-            self._due = min(self._due, now)
+            wish = self.wishes[id] = Wish(now + self._settings.kill_window_s / 2)
+            self._due = min(self._due, wish.due)
         return wish
+
+    def hasten(self, id: str, now: float) -> None:
+        """If it is to end, it can now be told."""
+        wish = self.wishes.get(id)
+        if wish is not None:
+            wish.due = min(wish.due, now)
+            self._due = min(self._due, now)
 
     def done(self, id: str) -> None:
         """It has ended."""

@@ -29,9 +29,9 @@ class Settings(Struct, frozen=True):
     vanish_polls: int = 5
     vanish_s: float = 300.0
     """An allocation that is in no listing, no history and has left no words is over after so many polls and so long."""
-    gone_polls: int = 3
-    gone_s: float = 30.0
-    """The same for one that was killed, once the cluster took the kill."""
+    gone_polls: int = 5
+    gone_s: float = 60.0
+    """The same for one that was killed, counted from when the cluster took the kill."""
     own_words_s: float = 60.0
     """How long a job's own last words may take to become visible after its provider says that it ended."""
     linger_s: float = 300.0

@@ -41,7 +41,7 @@ class Submitter:
         return self._driver.elements(base, ask.count)
 
     async def _place(self, ask: Ask, command: Command) -> str:
-        done = Submitted(None, "transient", "")
+        done, tries = Submitted(None, "transient", ""), 0
         for attempt in range(self._settings.submit_tries):
             if attempt:
                 await self._times.sleep(self._pause(attempt - 1))
@@ -58,7 +58,10 @@ class Submitter:
                 base = await self.settle(ask.tag, ask.ids, self._settings.settle_s)
                 if base is not None:
                     return base
-        raise self._refused(command, done, None, f", tried {self._settings.submit_tries} times")
+            tries = attempt + 1
+            if self._driver.gate.is_shut:
+                break
+        raise self._refused(command, done, None, f", tried {tries} times")
 
     def _pause(self, failures: int) -> float:
         settings = self._settings
@@ -82,7 +85,9 @@ class Submitter:
             return Submitted(None, "transient", answer.stderr), answer
         unread = Submitted(None, "ambiguous", "its answer cannot be read")
         done = driver.read(lambda: driver.dialect.read_submit(ask, answer), unread)
-        if done.result not in ("ok", "fatal"):
+        if done.result == "transient":  # the site works, and says that it has no time
+            driver.gate.doubt(command, done.detail or answer.stderr)
+        elif done.result not in ("ok", "fatal"):
             driver.gate.bad(command, done.detail or answer.stderr or answer.stdout)
         return done, answer
 
@@ -145,10 +150,10 @@ class Submitter:
                 looks, failures = looks + settled, 0  # before, it may just not have arrived
             else:
                 failures += 1
-            if ids and await self._driver.words_of(ids, tag):
-                return LOST + tag
             if looks >= settings.settle_looks:
-                return None
+                ran = await self._driver.left_words(ids, tag)
+                if ran is not None:
+                    return LOST + tag if ran else None
             await times.sleep(self._pause(failures) if failures else max(LOOK_S, settings.poll_min_s))
 
     async def look_up(self, tag: str) -> Submitted | None:

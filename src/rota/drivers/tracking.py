@@ -13,6 +13,7 @@ __all__ = ["Entry", "Tracker"]
 LOST = "lost:"
 """Before the native id of one that ran, by its own words, though no native id of it was ever learned."""
 REPEAT_S = 5.0
+LATELY_S = 120.0
 NUMBER = re.compile(r"\D*(\d+)")
 RANK = {"running": 3, "pending": 2, "unsure": 1}
 
@@ -76,6 +77,9 @@ class Tracker:
         self._unsure_s = dict(settings.unsure_states)
         self.entries: dict[str, Entry] = {}
         self.live = 0
+        """How many are not over, of those that the manager asks about."""
+        self.listed: dict[str, Seen] = {}
+        """The last listing that was whole."""
         self._natives: dict[str, Entry] = {}
         self._numbers: dict[str, set[str]] = {}
         """Tag → numbers of the submissions that are truly ours."""
@@ -125,12 +129,13 @@ class Tracker:
         old = [entry for entry in self.entries.values() if entry.mentioned < limit]
         for entry in old:
             del self.entries[entry.id]
-            self.live -= entry.over is None
             if entry.native is not None:
                 self._natives.pop(entry.native, None)
             self._numbers.pop(entry.tag, None)
         for tag in [tag for tag, at in self._given_up.items() if at < limit]:
             del self._given_up[tag]
+        lately = now - LATELY_S
+        self.live = sum(1 for entry in self.entries.values() if entry.over is None and entry.mentioned >= lately)
 
     # ---- what a listing says -----------------------------------------------------------------------------------------
 
@@ -139,6 +144,8 @@ class Tracker:
         sight = Sight()
         rows = _index(listing.seen)
         whole = listing.result == "ok"
+        if whole:
+            self.listed = rows
         for entry in self.entries.values():
             if entry.over is not None or entry.native is None:
                 continue
