@@ -56,7 +56,7 @@ MATRIX = {
 }
 
 
-@pytest.mark.parametrize(("provider", "words"), itertools.product(PROVIDERS, range(3)))
+@pytest.mark.parametrize(("provider", "words"), list(itertools.product(PROVIDERS, range(3))))
 def test_the_verb_in_every_cell(provider, words):
     own = (None, GOOD, BAD)[words]
     verdict = judge(Evidence(PROVIDERS[provider], own, writes=True, waited=True))
@@ -77,10 +77,9 @@ def test_last_words_are_waited_for_only_where_there_will_be_some(provider):
 def test_every_cell_is_tried_and_no_success_has_no_witness():
     kinds = {found.kind for found in PROVIDERS.values() if found is not None}
     assert kinds == {"pending", "running", "unsure", "completed", "exited", "failed", "aborted"}
-    flags = itertools.product((False, True), repeat=5)
-    for found, own, (writes, waited, lingers, gone, trust) in itertools.product(
-        PROVIDERS.values(), (None, GOOD, BAD, Outcome(), Outcome(signal=9), Outcome(exit_code=0, why="oom")), list(flags)
-    ):
+    flags = list(itertools.product((False, True), repeat=5))
+    words = (None, GOOD, BAD, Outcome(), Outcome(signal=9), Outcome(exit_code=0, why="oom"))
+    for found, own, (writes, waited, lingers, gone, trust) in itertools.product(PROVIDERS.values(), words, flags):
         verdict = judge(Evidence(found, own, writes, waited, lingers, gone), trust)
         if verdict.verb == "complete":
             assert own == GOOD or trust or found.kind == "completed" or found.outcome.exit_code == 0

@@ -70,6 +70,7 @@ class CommandDriver:
         self._kills = Kills(settings)
         self._submitter = Submitter(self, settings, self._times)
         self._ender = Ender(self, self._tracker, self._kills, settings, self._times)
+        self._starting = asyncio.Lock()
         self._ready = False
         self._busy = False
         self._next_poll = float("-inf")
@@ -91,8 +92,11 @@ class CommandDriver:
 
     async def start(self) -> None:
         """Find the programs and ask who they are. Repeated until it has worked; raises RotaError if it does not."""
-        if self._ready:
-            return
+        async with self._starting:
+            if not self._ready:
+                await self._start()
+
+    async def _start(self) -> None:
         command = self.dialect.version()
         try:
             self.gate.programs = await self._transport.which(self.dialect.programs)

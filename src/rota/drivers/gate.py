@@ -95,12 +95,17 @@ class Gate:
 
     async def run(self, command: Command, timeout_s: float) -> Answer:
         """Send a command, as soon as the site's limit allows. Raises UnreachableError; the caller judges the answer."""
-        await self._turn()
+        await self.turn()
+        return await self.send(command, timeout_s)
+
+    async def send(self, command: Command, timeout_s: float) -> Answer:
+        """Send it now; `turn` was waited for."""
         self._count += 1
         path = self.programs.get(command.argv[0]) or command.argv[0]
         return await self._transport.run((path, *command.argv[1:]), command.stdin, timeout_s)
 
-    async def _turn(self) -> None:
+    async def turn(self) -> None:
+        """Wait until one more command is within the site's limit."""
         sent, most = self._sent, self._settings.commands_per_minute
         while True:
             now = self._times.mono()

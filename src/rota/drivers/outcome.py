@@ -57,6 +57,8 @@ def judge(evidence: Evidence, trust_scheduler: bool = False) -> Verdict:
         return Verdict("run", seen.reason)
     if evidence.writes and own is None and not evidence.waited:
         return WAIT
+    if not _has_status(own):
+        own = None
     if succeeded(seen):
         return _provider_succeeds(seen, own)
     if seen.kind == "exited" and not _has_status(seen.outcome):

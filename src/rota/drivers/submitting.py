@@ -96,7 +96,8 @@ class Submitter:
 
         Not for speed: a short job may be over and forgotten by the time that a command which hangs is given up.
         """
-        running = asyncio.ensure_future(self._driver.gate.run(command, self._settings.submit_timeout_s))
+        await self._driver.gate.turn()
+        running = asyncio.ensure_future(self._driver.gate.send(command, self._settings.submit_timeout_s))
         try:
             while True:
                 await asyncio.wait({running}, timeout=LOOK_AFTER_S)

@@ -1,0 +1,578 @@
+"""What a command driver does with answers, good and bad. The answers are scripted, the time is virtual."""
+
+import asyncio
+import random
+import re
+import time
+
+import pytest
+from driver_world import ModelCluster, ScriptedTransport, make_ask, make_driver, run_virtual
+
+from rota.drivers.api import Known, Outcome
+from rota.drivers.dialect import Answer
+from rota.drivers.settings import Settings
+from rota.drivers.transport import UnreachableError
+from rota.model.errors import BusyError, RefusedError, UsageError
+
+TAG = f"{1:012x}"
+KNOWN = Known("a1.0", TAG, "7")
+EMPTY = Answer(0, "", "")
+HANGS = Answer(None, "", "")
+
+
+def row(state, native="7", tag=TAG, requeues=0, code="-"):
+    return f"{native} {state} {tag} {requeues} {code}\n"
+
+
+def says(*rows):
+    return Answer(0, "".join(rows), "")
+
+
+def virtual(test):
+    def run():
+        run_virtual(test())
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
+
+async def told(driver, seconds, known=(KNOWN,), step=1.0):
+    """What is told while a manager polls every second."""
+    out, loop = [], asyncio.get_running_loop()
+    until = loop.time() + seconds
+    while loop.time() < until:
+        out += [(seen.id, seen.verb) for seen in await driver.poll(list(known))]
+        await asyncio.sleep(step)
+    return out
+
+
+def now():
+    return asyncio.get_running_loop().time()
+
+
+# ---- submitting -----------------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_an_array_is_one_command_and_has_an_id_per_element():
+    transport = ScriptedTransport(tsub=[Answer(0, "41\n", "")])
+    driver = make_driver(transport)
+    assert await driver.submit(make_ask(1, 3)) == ["41.0", "41.1", "41.2"]
+    assert [argv for _, argv in transport.ran] == [("tsub", f"rota-{TAG}", "3")]
+    assert driver.health().programs == {name: f"/toy/{name}" for name in ("tsub", "tstat", "thist", "tdel")}
+    assert driver.health().version == "toy 1"
+
+
+@virtual
+async def test_transient_answers_are_tried_again_with_growing_pauses():
+    transport = ScriptedTransport(tsub=[*[Answer(1, "", "busy")] * 9, Answer(0, "41\n", "")])
+    assert await make_driver(transport).submit(make_ask(1)) == ["41"]
+    at = [moment for moment, _ in transport.ran]
+    gaps = [b - a for a, b in zip(at, at[1:], strict=False)]
+    for gap, meant in zip(gaps, (2, 4, 8, 16, 30, 30, 30, 30, 30), strict=True):
+        assert 0.9 * meant <= gap <= 1.1 * meant
+    assert transport.count("tstat") == 0
+
+
+@virtual
+async def test_ten_transient_answers_are_enough_and_the_site_is_not_called_failing():
+    transport = ScriptedTransport(tsub=[Answer(1, "", "busy: come back")])
+    driver = make_driver(transport)
+    with pytest.raises(RefusedError, match=r"site toy: nothing was submitted, tried 10 times.*tsub.*busy: come back"):
+        await driver.submit(make_ask(1))
+    assert transport.count("tsub") == 10
+    assert driver.health().failures == 0 and "come back" in driver.health().last_error
+
+
+@virtual
+async def test_a_refusal_names_site_command_stderr_and_what_to_do():
+    transport = ScriptedTransport(tsub=[Answer(1, "", "tsub: invalid partition: gold")])
+    with pytest.raises(RefusedError) as caught:
+        await make_driver(transport).submit(make_ask(1))
+    assert re.search(rf"site toy.*tsub rota-{TAG} 1.*invalid partition: gold.*What to do: .*partition", str(caught.value))
+    assert transport.count("tsub") == 1
+
+
+@virtual
+async def test_a_submission_that_hangs_and_was_accepted_is_found_and_not_repeated():
+    transport = ScriptedTransport(tsub=[HANGS], tstat=[EMPTY, says(row("Q", "55"))])
+    assert await make_driver(transport).submit(make_ask(1)) == ["55"]
+    assert transport.count("tsub") == 1
+    assert now() < 100  # looked up while the command still hung
+
+
+@pytest.mark.parametrize(
+    "answer", [EMPTY, Answer(0, "\ufffd", ""), Answer(1, "", "reset by peer"), UnreachableError("lost", ran=True)]
+)
+def test_a_doubtful_answer_is_looked_into_for_as_long_as_it_takes(answer):
+    async def test():
+        lookups = [HANGS, Answer(1, "", "down"), *[EMPTY] * 3, says(row("R", "56"))]
+        transport = ScriptedTransport(tsub=[answer], tstat=lookups)
+        assert await make_driver(transport).submit(make_ask(1)) == ["56"]
+        assert transport.count("tsub") == 1
+
+    run_virtual(test())
+
+
+@virtual
+async def test_only_after_enough_good_lookups_it_is_sent_again():
+    settings = Settings()
+    transport = ScriptedTransport(tsub=[Answer(1, "", "strange"), Answer(0, "57\n", "")], tstat=[EMPTY])
+    assert await make_driver(transport, settings).submit(make_ask(1)) == ["57"]
+    first, second = (at for at, argv in transport.ran if argv[0] == "tsub")
+    lookups = [at for at, argv in transport.ran if argv[0] == "tstat"]
+    assert second - first >= settings.settle_s
+    assert sum(1 for at in lookups if at - first >= settings.settle_s) >= settings.settle_looks
+
+
+@virtual
+async def test_nothing_is_looked_up_when_the_host_was_not_reached():
+    transport = ScriptedTransport(tsub=[UnreachableError("refused", ran=False), Answer(0, "58\n", "")])
+    assert await make_driver(transport).submit(make_ask(1)) == ["58"]
+
+
+@virtual
+async def test_two_with_one_tag_the_first_stays_the_others_are_ended():
+    transport = ScriptedTransport(tsub=[EMPTY], tstat=[says(row("R", "61"), row("Q", "60"))], tdel=[EMPTY])
+    driver = make_driver(transport)
+    assert await driver.submit(make_ask(1)) == ["60"]
+    assert ("tdel", "-1", "61") in [argv for _, argv in transport.ran]
+    assert any("more than once" in note for note in driver.health().notes)
+
+
+@virtual
+async def test_one_that_ran_and_was_forgotten_is_known_by_its_own_words():
+    transport = ScriptedTransport(tsub=[EMPTY], tstat=[EMPTY], thist=[EMPTY])
+    transport.own_words = True
+
+    async def last_words(known):
+        return {item.id: Outcome(exit_code=4) for item in known}
+
+    transport.last_words = last_words
+    driver = make_driver(transport)
+    (native,) = await driver.submit(make_ask(1))
+    assert transport.count("tsub") == 1
+    assert await told(driver, 4, [Known("a1.0", TAG, native)]) == [("a1.0", "fail")]
+
+
+@virtual
+async def test_find_is_certain_before_it_says_nothing():
+    transport = ScriptedTransport(tstat=[HANGS, Answer(1, "", "x"), EMPTY])
+    driver = make_driver(transport)
+    assert await driver.find(TAG, 1) is None
+    assert transport.count("tstat") >= 2 + Settings().settle_looks and now() >= Settings().restart_settle_s
+    transport.answers["tstat"] = [says(row("R", "9.0"), row("Q", "9.1"))]
+    assert await driver.find(TAG, 2) == ["9.0", "9.1"]
+
+
+@virtual
+async def test_what_cannot_be_asked_for_is_refused_before_anything_is_run():
+    transport = ScriptedTransport()
+    driver = make_driver(transport, array_most=5)
+    with pytest.raises(UsageError, match=r"site toy: 6 allocations .* 5"):
+        await driver.submit(make_ask(1, 6))
+    assert transport.ran == []
+
+
+@virtual
+async def test_programs_that_are_not_there_are_named():
+    transport = ScriptedTransport()
+    transport.absent = ("tsub",)
+    driver = make_driver(transport)
+    with pytest.raises(RefusedError, match=r"site toy: tsub cannot be found on a script: .*PATH"):
+        await driver.submit(make_ask(1))
+    assert await told(driver, 100) == []
+    assert driver.health().state == "failing" and "tsub" in driver.health().why
+    transport.absent = ()
+    transport.answers["tstat"] = [says(row("R"))]
+    assert await told(driver, 600) == [("a1.0", "run")]
+
+
+# ---- polling --------------------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_news_is_told_once():
+    listings = [says(row(state)) for state in "QQRRR"] + [says(row("D", code=0))]
+    driver = make_driver(ScriptedTransport(tstat=listings))
+    out = []
+    while ("a1.0", "complete") not in out:
+        out += await told(driver, 1)
+    assert [verb for _, verb in out] == ["pend", "run", "complete"]
+
+
+@virtual
+async def test_an_end_is_told_again_only_while_the_manager_still_asks():
+    transport = ScriptedTransport(tstat=[says(row("E", code=3), row("R", "8", "f" * 12))])
+    driver = make_driver(transport)
+    assert await told(driver, 3) == [("a1.0", "fail")]
+    assert ("a1.0", "fail") in await told(driver, 120)
+    assert await told(driver, 120, [Known("other", "f" * 12, "8")]) == [("other", "run")]
+
+
+@virtual
+async def test_a_restarted_driver_adopts_by_native_id():
+    transport = ScriptedTransport(tstat=[says(row("R"), row("Q", "8"))])
+    driver = make_driver(transport)
+    other = Known("a2.0", TAG, "8")
+    assert sorted(await told(driver, 5, [KNOWN, other])) == [("a1.0", "run"), ("a2.0", "pend")]
+
+
+@virtual
+async def test_the_pace_of_polling():
+    transport = ScriptedTransport(tstat=[says(row("R"), row("R", "99", f"{2:012x}"))], tsub=[Answer(0, "99\n", "")])
+    driver = make_driver(transport)
+    await told(driver, 600)
+    at = [moment for moment, argv in transport.ran if argv[0] == "tstat"]
+    gaps = [b - a for a, b in zip(at, at[1:], strict=False)]
+    assert gaps[0] < 6 and all(26 <= gap <= 34 for gap in gaps[5:])
+    begun = now()
+    await driver.submit(make_ask(2))
+    await told(driver, 60, [KNOWN, Known("a2.0", f"{2:012x}", "99")])
+    quick = [moment - begun for moment, argv in transport.ran if argv[0] == "tstat" and moment > begun]
+    assert quick[0] <= 3.5 and 3 <= len(quick) <= 5
+
+
+@virtual
+async def test_a_question_about_a_few_is_answered_soon_but_not_below_the_minimum():
+    transport = ScriptedTransport(tstat=[says(row("R"), row("R", "8"))])
+    driver = make_driver(transport, Settings(poll_min_s=5.0))
+    other = Known("a2.0", TAG, "8")
+    await told(driver, 300, [KNOWN, other])
+    transport.ran.clear()
+    await told(driver, 60, [KNOWN], 0.1)
+    at = [moment for moment, _ in transport.ran]
+    assert at and all(b - a >= 5 for a, b in zip(at, at[1:], strict=False))
+
+
+@virtual
+async def test_requeues_are_told_as_pend_even_if_it_runs_again_already():
+    transport = ScriptedTransport(
+        tstat=[says(row("R")), says(row("Q", requeues=1)), says(row("R", requeues=1)), says(row("R", requeues=2))]
+    )
+    verbs = [verb for _, verb in await told(make_driver(transport), 200)]
+    assert verbs == ["run", "pend", "run", "pend", "run"]
+
+
+@virtual
+async def test_failed_partial_and_empty_answers_are_no_evidence():
+    other = row("R", "8", "f" * 12)
+    bad = [HANGS, Answer(1, "", "down"), Answer(0, "\x00garbage", ""), Answer(1, other, "cut")]
+    bad += [UnreachableError("gone", ran=True), Answer(0, other, "", True)]
+    transport = ScriptedTransport(tstat=[says(row("R")), *bad * 20, says(row("R"))], thist=[EMPTY])
+    assert await told(make_driver(transport), 86400, step=10) == [("a1.0", "run")]
+
+
+@virtual
+async def test_a_vanished_one_is_given_up_only_after_enough_good_polls_and_time():
+    settings = Settings()
+    transport = ScriptedTransport(tstat=[says(row("R")), EMPTY], thist=[EMPTY], tdel=[EMPTY])
+    driver = make_driver(transport)
+    await told(driver, 2)
+    for _ in range(2000):
+        seen = await driver.poll([KNOWN])
+        if seen:
+            break
+        await asyncio.sleep(1)
+    assert [(one.verb, one.outcome.why) for one in seen] == [("abort", "vanished")]
+    empties = [at for at, argv in transport.ran if argv[0] == "tstat"][1:]
+    assert len(empties) >= settings.vanish_polls and empties[-1] - empties[0] >= settings.vanish_s
+    assert transport.count("thist") >= 1
+
+
+@virtual
+async def test_nothing_vanishes_while_the_history_cannot_be_asked():
+    transport = ScriptedTransport(tstat=[says(row("R")), EMPTY], thist=[Answer(1, "", "down")])
+    assert await told(make_driver(transport), 7200, step=5) == [("a1.0", "run")]
+
+
+@virtual
+async def test_a_vanished_one_that_turns_up_again_is_ended():
+    transport = ScriptedTransport(tstat=[says(row("R")), *[EMPTY] * 30, says(row("R"))], thist=[EMPTY], tdel=[EMPTY])
+    driver = make_driver(transport)
+    out = await told(driver, 2000)
+    assert ("a1.0", "abort") in out and transport.count("tdel") >= 1
+    assert any("should not be there" in note for note in driver.health().notes)
+
+
+@virtual
+async def test_the_history_decides_what_the_listing_shows_no_more():
+    transport = ScriptedTransport(tstat=[says(row("R")), EMPTY], thist=[EMPTY, says(row("E", code=9))])
+    driver = make_driver(transport)
+    await told(driver, 2)
+    out = []
+    while not out:
+        out = await driver.poll([KNOWN])
+        await asyncio.sleep(1)
+    assert (out[0].verb, out[0].outcome.exit_code) == ("fail", 9)
+
+
+@virtual
+async def test_a_number_used_again_by_another_job_is_not_ours():
+    transport = ScriptedTransport(tstat=[says(row("R")), says(row("D", tag="f" * 12, code=0))])
+    transport.answers["thist"] = [says(row("D", tag="f" * 12, code=0))]
+    transport.answers["tdel"] = [EMPTY]
+    out = await told(make_driver(transport), 1000)
+    assert ("a1.0", "complete") not in out and ("a1.0", "abort") in out
+
+
+@virtual
+async def test_of_two_rows_with_one_id_the_living_one_counts():
+    transport = ScriptedTransport(tstat=[says(row("R"), row("D", code=0)), says(row("D", code=0), row("R"))])
+    assert await told(make_driver(transport), 100) == [("a1.0", "run")]
+
+
+@virtual
+async def test_states_that_tell_nothing_are_spread_over_their_time():
+    transport = ScriptedTransport(tstat=[says(row("?"))])
+    driver = make_driver(transport, Settings(poll_s=2.0, unsure_states=(("?", 6000.0),)))
+    out = await told(driver, 1000)
+    assert {verb for _, verb in out} == {"unsure"} and 14 <= len(out) <= 17  # 100 of them take 6000 s
+    transport.answers["tstat"] = [says(row("R"))]
+    assert await told(driver, 30) == [("a1.0", "run")]
+
+
+@virtual
+async def test_an_end_without_status_waits_for_a_better_witness():
+    transport = ScriptedTransport(tstat=[says(row("E"))], thist=[EMPTY])
+    driver = make_driver(transport)
+    assert await told(driver, 50) == []
+    assert ("a1.0", "fail") in await told(driver, 100)
+
+
+@virtual
+async def test_last_words_that_cannot_be_read_are_told_and_put_off_the_judgement():
+    transport = ScriptedTransport(tstat=[says(row("D", code=0))])
+    transport.own_words = True
+
+    async def last_words(known):
+        raise PermissionError("reports: permission denied")
+
+    transport.last_words = last_words
+    driver = make_driver(transport)
+    assert await told(driver, 300) == []
+    assert any("permission denied" in note for note in driver.health().notes)
+    assert ("a1.0", "complete") in await told(driver, 600)
+
+
+@virtual
+async def test_one_that_lingers_after_its_last_words_is_over_and_ended():
+    transport = ScriptedTransport(tstat=[says(row("R"))], tdel=[EMPTY])
+    transport.own_words = True
+
+    async def last_words(known):
+        return {item.id: Outcome(exit_code=0) for item in known}
+
+    transport.last_words = last_words
+    out = await told(make_driver(transport), 500)
+    assert out[:2] == [("a1.0", "run"), ("a1.0", "complete")] and transport.count("tdel") >= 1
+
+
+@virtual
+async def test_a_dialect_that_raises_makes_a_failed_poll():
+    transport = ScriptedTransport(tstat=[says(row("R"))])
+    driver = make_driver(transport)
+
+    def broken(answer, options):
+        raise KeyError("surprise")
+
+    driver.dialect.read_listing = broken
+    assert await told(driver, 100) == []
+    assert any("surprise" in note for note in driver.health().notes)
+
+
+# ---- killing --------------------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_kills_within_a_moment_are_one_command():
+    transport = ScriptedTransport(tstat=[EMPTY], tdel=[EMPTY])
+    driver = make_driver(transport)
+    known = [Known(f"a{n}", TAG, str(n)) for n in range(45)]
+    assert all(await asyncio.gather(*(driver.terminate(item) for item in known)))
+    assert [len(argv) - 2 for _, argv in transport.ran if argv[0] == "tdel"] == [20, 20, 5]
+
+
+@virtual
+async def test_a_kill_gets_stronger_until_it_is_confirmed():
+    transport = ScriptedTransport(tstat=[says(row("R"))], tdel=[EMPTY])
+    driver = make_driver(transport)
+    await told(driver, 3)
+    assert await driver.terminate(KNOWN)
+    out = await told(driver, 150)
+    forces = [argv[1] for _, argv in transport.ran if argv[0] == "tdel"]
+    assert forces[:3] == ["-0", "-1", "-2"] and out == []
+    transport.answers["tstat"] = [says(row("K"))]
+    transport.answers["thist"] = [EMPTY]
+    assert ("a1.0", "abort") in await told(driver, 60)
+    sent = len(transport.ran)
+    await told(driver, 300, [])
+    assert not any(argv[0] == "tdel" for _, argv in transport.ran[sent:])
+
+
+@virtual
+async def test_one_that_waits_is_killed_natively_at_once():
+    transport = ScriptedTransport(tstat=[says(row("Q"))], tdel=[EMPTY])
+    driver = make_driver(transport)
+    await told(driver, 3)
+    await driver.terminate(KNOWN)
+    assert ("tdel", "-1", "7") in [argv for _, argv in transport.ran]
+
+
+@virtual
+async def test_a_cluster_that_never_confirms_is_told_of_honestly():
+    transport = ScriptedTransport(tstat=[says(row("R"))], tdel=[EMPTY])
+    driver = make_driver(transport)
+    await told(driver, 3)
+    await driver.terminate(KNOWN)
+    out = []
+    while not out and now() < 3600:
+        out = await driver.poll([KNOWN])
+        await asyncio.sleep(1)
+    assert out[0].verb == "abort" and "never confirmed" in out[0].reason and "7" in out[0].reason
+    assert 500 < now() < 900 and transport.count("tdel") <= 11
+    assert any("never confirmed" in note for note in driver.health().notes)
+
+
+@virtual
+async def test_a_kill_that_does_not_get_through_is_repeated_and_never_counts_as_refused():
+    transport = ScriptedTransport(tstat=[says(row("R"))], tdel=[Answer(1, "", "down")])
+    driver = make_driver(transport)
+    await told(driver, 3)
+    assert not await driver.terminate(KNOWN)
+    assert await told(driver, 3600, step=5) == []
+    assert transport.count("tdel") > 50
+    assert {argv[1] for _, argv in transport.ran if argv[0] == "tdel"} == {"-0"}
+
+
+@virtual
+async def test_a_kill_before_the_native_id_is_known_waits_for_the_submission():
+    transport = ScriptedTransport(tsub=[HANGS], tstat=[EMPTY, EMPTY, says(row("R", "70"))], tdel=[EMPTY])
+    driver = make_driver(transport)
+    submission = asyncio.get_running_loop().create_task(driver.submit(make_ask(1)))
+    await asyncio.sleep(5)
+    assert not await driver.terminate(Known("a1.0", TAG, None))
+    assert await submission == ["70"]
+    await told(driver, 5, [Known("a1.0", TAG, "70")])
+    assert ("tdel", "-0", "70") in [argv for _, argv in transport.ran]
+
+
+@virtual
+async def test_a_kill_between_two_tries_stops_the_submission():
+    transport = ScriptedTransport(tsub=[Answer(1, "", "busy")])
+    driver = make_driver(transport)
+    submission = asyncio.get_running_loop().create_task(driver.submit(make_ask(1)))
+    await asyncio.sleep(1)
+    await driver.terminate(Known("a1.0", TAG, None))
+    with pytest.raises(RefusedError, match="killed before"):
+        await submission
+    assert transport.count("tsub") == 1
+
+
+@virtual
+async def test_a_kill_after_a_restart_finds_the_native_job_or_says_there_is_none():
+    transport = ScriptedTransport(tstat=[says(row("R", "71"))], tdel=[EMPTY])
+    assert await make_driver(transport).terminate(Known("a1.0", TAG, None, 0, 0.0, 1))
+    assert ("tdel", "-0", "71") in [argv for _, argv in transport.ran]
+    transport = ScriptedTransport(tstat=[EMPTY])
+    driver = make_driver(transport)
+    known = Known("a1.0", TAG, None)
+    assert not await driver.terminate(known)
+    assert ("a1.0", "abort") in await told(driver, 600, [known])
+
+
+@virtual
+async def test_a_killed_one_that_is_listed_no_more_is_over():
+    transport = ScriptedTransport(tstat=[says(row("R"))], tdel=[EMPTY], thist=[EMPTY])
+    driver = make_driver(transport)
+    await told(driver, 3)
+    await driver.terminate(KNOWN)
+    transport.answers["tstat"] = [EMPTY]
+    begun = now()
+    out = []
+    while not out:
+        out = await driver.poll([KNOWN])
+        await asyncio.sleep(1)
+    assert (out[0].verb, out[0].outcome.why) == ("abort", "cancelled")
+    assert Settings().gone_s <= now() - begun <= 150
+
+
+# ---- health ---------------------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_a_site_that_fails_is_left_alone_and_comes_back_by_itself():
+    transport = ScriptedTransport(tstat=[Answer(1, "", "slurmctld is down")], tsub=[Answer(0, "1\n", "")])
+    driver = make_driver(transport)
+    await told(driver, 300)
+    health = driver.health()
+    assert health.state == "failing" and "tstat -u me: slurmctld is down" in health.why and health.retry_at > 1e9
+    assert health.failures >= 5
+    while not driver.gate.is_shut:
+        await told(driver, 1)
+    with pytest.raises(BusyError, match=r"site toy is left alone.*slurmctld is down"):
+        await driver.submit(make_ask(1))
+    assert transport.count("tstat") < 12
+    transport.answers["tstat"] = [says(row("R"))]
+    assert await told(driver, 1300) == [("a1.0", "run")]
+    health = driver.health()
+    assert (health.state, health.why, health.retry_at) == ("ok", None, None)
+    assert "slurmctld is down" in health.last_error and health.last_poll > 1e9
+
+
+@virtual
+async def test_a_site_that_wants_a_login_says_so():
+    transport = ScriptedTransport(tstat=[UnreachableError("hpc needs a login: ssh …", ran=False, login=True)])
+    driver = make_driver(transport)
+    await told(driver, 10)
+    assert driver.health().state == "needs login" and "ssh" in driver.health().why
+    transport.answers["tstat"] = [says(row("R"))]
+    await told(driver, 60)
+    assert driver.health().state == "ok"
+
+
+@virtual
+async def test_commands_are_counted_and_limited():
+    transport = ScriptedTransport(tsub=[Answer(0, "5\n", "")])
+    driver = make_driver(transport, Settings(commands_per_minute=10))
+    await asyncio.gather(*(driver.submit(make_ask(number)) for number in range(35)))
+    at = [moment for moment, _ in transport.ran]
+    assert len(at) == 35 and 179 < now() < 200
+    assert max(sum(1 for other in at if 0 <= other - one < 60) for one in at) <= 10
+    assert driver.health().commands_last_minute <= 10 and driver.health().commands == 36
+
+
+@virtual
+async def test_ten_thousand_allocations_cost_one_command_and_little_time():
+    count = 10_000
+    listing = "".join(row("R", str(n), f"{n:012x}") for n in range(count))
+    transport = ScriptedTransport(tstat=[Answer(0, listing, "")])
+    driver = make_driver(transport)
+    known = [Known(f"a{n}", f"{n:012x}", str(n)) for n in range(count)]
+    assert len(await driver.poll(known)) == count
+    parsed = driver.dialect.read_listing(Answer(0, listing, ""), driver._options)
+    driver.dialect.read_listing = lambda answer, options: parsed  # each dialect's own time is its own test
+    best = 9.0
+    for _ in range(5):
+        await asyncio.sleep(60)
+        sent, begun = len(transport.ran), time.process_time()
+        assert await driver.poll(known) == []
+        best = min(best, time.process_time() - begun)
+        assert len(transport.ran) - sent == 1
+    assert best < 0.15
+    begun = time.process_time()
+    assert await driver.poll(known) == []
+    assert time.process_time() - begun < 0.01  # not its time yet
+
+
+@virtual
+async def test_thousands_that_are_missing_are_asked_for_in_bounded_pieces():
+    count = 2000
+    cluster = ModelCluster(random.Random(1))
+    driver = make_driver(cluster)
+    known = [Known(f"a{n}", f"{n:012x}", str(n)) for n in range(count)]
+    for _ in range(10):
+        before = cluster.commands
+        await driver.poll(known)
+        assert cluster.commands - before <= 3 + Settings().history_commands
+        await asyncio.sleep(3)
