@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from rota.core.state import Settings
 from rota.drivers.api import Driver
 from rota.drivers.local import LocalDriver
+from rota.manager.cluster import Cluster
 from rota.manager.config import Config, SiteConfig, load_config
 from rota.manager.daemon import say_failed, say_ready
 from rota.manager.filesystem import warning_for
@@ -83,16 +84,14 @@ class TlsDoor:
         auth.remove_token(self._paths.home, allocation)
 
 
-def make_driver(name: str, site: SiteConfig, paths: Paths, tls: TlsDoor) -> Driver:
-    """The driver of a configured site."""
+def make_local(name: str, site: SiteConfig, paths: Paths, tls: TlsDoor) -> Driver:
+    """The driver of this machine."""
     if unknown := set(site.options) - {"gpus", "connect"}:
         raise UsageError(
             f"{paths.config}: [site.{name}.options] {', '.join(sorted(unknown))}: the driver local has gpus, connect"
         )
     if site.options.get("connect", "unix") not in ("unix", "tls"):
         raise UsageError(f"{paths.config}: [site.{name}.options] connect: give unix or tls")
-    if site.driver != "local":
-        raise UsageError(f"{paths.config}: [site.{name}] driver '{site.driver}' does not exist; there is: local")
     free = os.statvfs(paths.home)
     node = Amounts(
         site.cores if site.cores is not None else host.cores(),
@@ -111,11 +110,25 @@ def make_driver(name: str, site: SiteConfig, paths: Paths, tls: TlsDoor) -> Driv
     )
 
 
+def make_cluster(name: str, site: SiteConfig, paths: Paths, tls: TlsDoor) -> Cluster:
+    """A site with a batch system."""
+    try:
+        return Cluster(name, site, paths, tls)
+    except UsageError as error:
+        raise UsageError(f"{paths.config}: [site.{name}] {error}") from None
+
+
 async def serve(paths: Paths, lock: Lock, args: argparse.Namespace) -> int:
     """Load, listen, and run until told to stop."""
     config = load_config(paths.home)
     tls = TlsDoor(paths)
-    drivers = {name: make_driver(name, site, paths, tls) for name, site in config.site.items()}
+    clusters = {
+        name: make_cluster(name, site, paths, tls) for name, site in config.site.items() if site.driver != "local"
+    }
+    drivers = {
+        name: clusters[name].driver if name in clusters else make_local(name, site, paths, tls)
+        for name, site in config.site.items()
+    }
     warning = warning_for(paths.home)
     if warning:
         log.warning("%s", warning)
@@ -128,6 +141,7 @@ async def serve(paths: Paths, lock: Lock, args: argparse.Namespace) -> int:
         setups={name: site.setup for name, site in config.site.items()},
         tokens=lambda name: _token(paths.home, name),
         embedded=args.embedded,
+        clusters=clusters,
     )
     server = Server(manager.hearing)
     await server.listen_unix(paths.home)
@@ -162,13 +176,16 @@ def _token(home: str, name: str) -> str | None:
 
 
 async def _listen_tls(server: Server, paths: Paths, config: Config) -> tuple[str | None, int | None]:
-    if config.listen is None:
+    listen = config.listen
+    if listen is None and any(site.driver != "local" and site.mode == "runners" for site in config.site.values()):
+        listen = ":0"  # their runners call back
+    if listen is None:
         return None, None
     from rota.wire.certificates import server_identity
 
-    bind, _, port = config.listen.rpartition(":")
+    bind, _, port = listen.rpartition(":")
     if not port.isdigit():
-        raise UsageError(f"{paths.config}: listen '{config.listen}': write host:port, or :0 for any address and port")
+        raise UsageError(f"{paths.config}: listen '{listen}': write host:port, or :0 for any address and port")
     if _token(paths.home, auth.CLIENT) is None:
         auth.write_token(paths.home, auth.CLIENT)
     identity = server_identity(paths.tls)

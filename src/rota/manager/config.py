@@ -28,10 +28,44 @@ class SiteConfig(Struct, forbid_unknown_fields=True, rename={"memory_text": "mem
     tags: list[str] = field(default_factory=list)
     setup: str | None = None
     """A file sourced before every job there."""
-    linger: str = "60s"
+    linger: str | None = None
+    """How long a runner with nothing to do stays; default 2s here, 120s at a batch system, where it had to queue."""
     launcher: Literal["auto", "none"] = "auto"
     options: dict[str, Any] = field(default_factory=dict)
     """The driver's own."""
+    account: str | None = None
+    partition: str | None = None
+    """Of a batch system: the partition or queue."""
+    qos: str | None = None
+    reservation: str | None = None
+    constraint: str | None = None
+    native: dict[str, str | int | bool] = field(default_factory=dict)
+    """Native options for every submission: `"--licenses" = "matlab"`."""
+    memory_as: Literal["node", "per-cpu", "none"] = "node"
+    parallel_environment: str | None = None
+    requeue: bool = False
+    warn: str = "120s"
+    """How long before the end of its time limit a job is warned."""
+    strict: bool = False
+    states: dict[str, str] = field(default_factory=dict)
+    """Native state → what it means, where the site wants it otherwise."""
+    ssh: str | None = None
+    """The batch system's commands are run on this host."""
+    via: list[str] = field(default_factory=list)
+    """Words before every command, such as `["docker", "exec", "-i", "login"]`."""
+    python: str | None = None
+    directory: str | None = None
+    """Shared with the nodes; default: below the home."""
+    most: int | None = None
+    """Allocations at once."""
+    array_most: int | None = None
+    allocation_time: str | None = None
+    job_time: str | None = None
+    longest: str | None = None
+    whole_nodes: bool = False
+    poll: str = "30s"
+    poll_least: str = "2s"
+    vanished_after: str = "5m"
 
     @property
     def cores(self) -> int | None:
@@ -46,7 +80,14 @@ class SiteConfig(Struct, forbid_unknown_fields=True, rename={"memory_text": "mem
     @property
     def linger_s(self) -> int:
         """Seconds that an idle runner stays."""
+        if self.linger is None:
+            return 2 if self.driver == "local" else 120
         return parse_duration(self.linger)
+
+    def seconds(self, name: str) -> int | None:
+        """A duration of the site in seconds; None: not given."""
+        text = getattr(self, name)
+        return None if text is None else parse_duration(text)
 
 
 class Config(Struct, forbid_unknown_fields=True):
@@ -97,9 +138,13 @@ def load_config(home: str) -> Config:
             config.seconds(name)
         for site in config.site.values():
             _ = site.cores, site.memory, site.linger_s
+            for key in ("warn", "allocation_time", "job_time", "longest", "poll", "poll_least", "vanished_after"):
+                site.seconds(key)
         for name, site in config.site.items():
             if site.mode == "direct" and site.driver == "local":
                 raise UsageError(f"[site.{name}] mode 'direct' is for batch systems; the driver local has runners")
+            if site.ssh is not None and site.mode == "runners" and config.listen is None:
+                raise UsageError(f"[site.{name}] its runners call back: set listen = \"HOST:PORT\" before all tables")
     except (msgspec.ValidationError, UsageError) as error:
         raise UsageError(f"{path}: {_plainer(str(error))}") from None
     if not config.site:

@@ -5,7 +5,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rota.core import effects as ef
@@ -13,8 +13,10 @@ from rota.core.slots import slot_cores
 from rota.core.state import State
 from rota.core.stimuli import AllocationSeen, At, Ended, Report, Stimulus
 from rota.drivers.api import Ask, Driver, Known
+from rota.manager.cluster import Cluster
 from rota.manager.jobbook import JobBook
-from rota.model.errors import RotaError
+from rota.model.allocation import Allocation, Outcome
+from rota.model.errors import RefusedError, RotaError, UsageError
 from rota.wire.peer import Peer
 
 __all__ = ["Performer", "now", "report_rows"]
@@ -34,10 +36,17 @@ class Performer:
     """Knows the peers and the drivers; carries out what the core decided."""
 
     def __init__(
-        self, book: JobBook, drivers: dict[str, Driver], tell: Callable[[Stimulus], None], welcome: dict[str, Any]
+        self,
+        book: JobBook,
+        drivers: dict[str, Driver],
+        tell: Callable[[Stimulus], None],
+        welcome: dict[str, Any],
+        clusters: Mapping[str, Cluster],
     ) -> None:
         self.book = book
         self.drivers = drivers
+        self.clusters = clusters
+        """Those of the sites that have a batch system."""
         self._tell = tell
         self._welcome = welcome
         self.peers: dict[str, Peer] = {}
@@ -50,6 +59,7 @@ class Performer:
         """Names of specs and environments that a runner has in this session."""
         self._jobs: set[asyncio.Task[None]] = set()
         self._checking: set[str] = set()
+        self._polling: set[str] = set()
 
     def perform(self, state: State, effect: ef.Effect) -> None:
         """Carry out one effect."""
@@ -118,6 +128,10 @@ class Performer:
         if effect.n <= self._newest.get(effect.runner, 0):
             sent.clear()  # a repeat: what came with it the first time may not have arrived either
         self._newest[effect.runner] = max(effect.n, self._newest.get(effect.runner, 0))
+        peer.send(self._lease_message(state, effect, runner.site, sent))
+
+    def _lease_message(self, state: State, effect: ef.Lease, site: str, sent: set[str]) -> dict[str, Any]:
+        """A lease with all that the runner needs for it and does not have yet."""
         specs: dict[str, Any] = {}
         envs: dict[str, Any] = {}
         rows = []
@@ -128,7 +142,7 @@ class Performer:
             name = row[1] = f"{row[1]}.{cores}"
             if name not in sent:
                 template = batch.template_of(pos)
-                specs[name] = self.book.spec(batch, template, cores, runner.site)
+                specs[name] = self.book.spec(batch, template, cores, site)
                 sent.add(name)
                 environment = specs[name]["env"]
                 if environment is not None and environment not in sent:
@@ -147,7 +161,7 @@ class Performer:
             message["specs"] = specs
         if envs:
             message["envs"] = envs
-        peer.send(message)
+        return message
 
     def _start(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -156,55 +170,150 @@ class Performer:
 
     async def _allocate(self, state: State, effect: ef.Allocate) -> None:
         driver = self.drivers.get(effect.site)
-        allocation = state.allocations.get(effect.id)
-        if driver is None or allocation is None:
+        if driver is None or effect.id not in state.allocations:
             return
-        known = Known(effect.id, effect.tag, allocation.native_id)
         try:
             if effect.what in ("submit", "find"):
-                found = await driver.find(effect.tag, 1) if effect.what == "find" else None
-                ask = Ask(effect.tag, "rota", (effect.id,), allocation.capacity, "", "/")
-                found = found or await driver.submit(ask)
-                self._see(effect.id, "run", found[0], None)
+                await self._submit(state, driver, effect)
             elif effect.what == "terminate":
-                await driver.terminate(known)
+                await driver.terminate(_known(state.allocations[effect.id]))
             else:
-                await self.check(state, effect.site, [known])
+                await self.check(state, effect.site, [_known(state.allocations[effect.id])])
         except RotaError as error:
             log.warning("site %s: %s %s: %s", effect.site, effect.what, effect.id, error)
             if effect.what in ("submit", "find"):
-                self._see(effect.id, "fail", None, str(error))
+                refused = Outcome(why="refused") if isinstance(error, RefusedError | UsageError) else None
+                for name in effect.ids:
+                    self._see(name, "fail", None, str(error), refused)
+
+    async def _submit(self, state: State, driver: Driver, effect: ef.Allocate) -> None:
+        """Submit an array. After a restart look for it first: it may have been submitted."""
+        allocations = [state.allocations[name] for name in effect.ids]
+        cluster = self.clusters.get(effect.site)
+        found = await driver.find(effect.tag, len(allocations)) if effect.what == "find" else None
+        if found is None:
+            if cluster is None:
+                ask = Ask(effect.tag, "rota", effect.ids, allocations[0].capacity, "", "/")
+            else:
+                await cluster.prepare(effect.tag, self._direct_leases(state, allocations))
+                ask = cluster.ask(effect.tag, allocations)
+            found = await driver.submit(ask)
+        for allocation, native in zip(allocations, found, strict=True):
+            if allocation.state == "SUBMITTING" or allocation.native_id is None:
+                self._see(allocation.id, "run" if cluster is None else "pend", native, None)
+
+    def _direct_leases(self, state: State, allocations: list[Allocation]) -> dict[int, dict[str, Any]]:
+        """Element → lease message, for direct jobs that are still wanted."""
+        out = {}
+        for allocation in allocations:
+            for runner in state.direct_runners(allocation):
+                for number, pos in runner.jobs:
+                    live = state.batches[number].live[pos]
+                    lease = ef.Lease(runner.id, 1, 1, 0.0, [(number, pos, live.attempt, live.slot)], {live.slot: 1})
+                    out[allocation.element] = self._lease_message(state, lease, runner.site, set())
+        return out
 
     async def check(self, state: State, site: str, known: list[Known]) -> None:
         """Ask a driver about allocations. One that is over first has its last reports read."""
         known = [item for item in known if item.id not in self._checking]
-        self._checking.update(item.id for item in known)
+        by_id = {item.id: item for item in known}
+        self._checking.update(by_id)
+        cluster = self.clusters.get(site)
         try:
             for seen in await self.drivers[site].poll(known):
-                if seen.verb in ("complete", "fail", "abort"):
-                    await self._last_words(state, seen.id)
-                    self._read_unsent(state, seen.id)
                 allocation = state.allocations.get(seen.id)
+                host = None
+                if allocation is not None and seen.verb in ("complete", "fail", "abort"):
+                    if allocation.direct and cluster is not None:
+                        await self._read_report(state, cluster, _known(allocation))
+                    else:
+                        await self._last_words(state, seen.id)
+                        self._read_unsent(state, seen.id)
+                    if cluster is not None:
+                        cluster.shut(seen.id)
+                elif allocation is not None and seen.verb == "run" and allocation.direct and cluster is not None:
+                    host = await cluster.host_of(_known(allocation))
                 if seen.verb != "run" or (
                     allocation is not None and (allocation.state != "RUNNING" or allocation.unsure)
                 ):
-                    self._see(seen.id, seen.verb, seen.native_id, seen.reason)
+                    self._see(seen.id, seen.verb, seen.native_id, seen.reason, seen.outcome, host)
         finally:
-            self._checking.difference_update(item.id for item in known)
+            self._checking.difference_update(by_id)
 
     async def poll(self, state: State) -> None:
-        """Look at every live allocation, one call per site."""
-        for site in self.drivers:
-            known = [
-                Known(a.id, a.tag, a.native_id)
-                for a in state.allocations.values()
-                if a.site == site and a.state in ("PENDING", "RUNNING", "KILLING")
-            ]
-            if known:
-                await self.check(state, site, known)
+        """Look at every live allocation, one call per site; sites do not wait for each other."""
+        sites: dict[str, list[Known]] = {}
+        for allocation in state.allocations.values():
+            if allocation.state in ("PENDING", "RUNNING", "KILLING"):
+                sites.setdefault(allocation.site, []).append(_known(allocation))
+        waiting = []
+        for site, known in sites.items():
+            if site in self.clusters:
+                if site not in self._polling:
+                    self._polling.add(site)
+                    self._start(self._poll_site(state, site, known))
+            elif site in self.drivers:
+                waiting.append(self.check(state, site, known))
+        for work in waiting:
+            await work
 
-    def _see(self, allocation: str, verb: str, native: str | None, reason: str | None) -> None:
-        self._tell(AllocationSeen(at=now(), by="driver", id=allocation, verb=verb, native_id=native, reason=reason))
+    async def _poll_site(self, state: State, site: str, known: list[Known]) -> None:
+        """A batch system may take its time; nobody waits for that."""
+        try:
+            await self.check(state, site, known)
+        except RotaError as error:
+            log.warning("site %s: %s", site, error)
+        except Exception:
+            log.exception("polling the site %s failed", site)
+        finally:
+            self._polling.discard(site)
+
+    async def _read_report(self, state: State, cluster: Cluster, known: Known) -> None:
+        """A direct job that ended has left a report."""
+        runner = state.runners.get(f"{known.tag}.{known.element}")
+        if runner is None or not runner.jobs:
+            return
+        try:
+            found = await cluster.report_of(known)
+            if found is None:
+                return
+            directory, report = found
+            stimulus = Report(
+                at=now(),
+                by=f"allocation {known.id} by file",
+                runner=runner.id,
+                session=runner.session,
+                seq=runner.seq + 1,
+                got=0,
+                clock=0.0,
+                ended=report_rows(report.get("ended", []), directory),
+                disclaimed=[(int(a), int(b), int(c), str(d)) for a, b, c, d in report.get("disclaimed", [])],
+            )
+        except (RotaError, ValueError, TypeError, IndexError, AttributeError) as error:
+            log.warning("allocation %s left a report that cannot be read: %s", known.id, error)
+            return
+        self._tell(stimulus)
+
+    def _see(
+        self,
+        allocation: str,
+        verb: str,
+        native: str | None,
+        reason: str | None,
+        outcome: Outcome | None = None,
+        host: str | None = None,
+    ) -> None:
+        seen = AllocationSeen(
+            at=now(),
+            by="driver",
+            id=allocation,
+            verb=verb,
+            native_id=native,
+            reason=reason,
+            outcome=outcome,
+            host=host,
+        )
+        self._tell(seen)
 
     async def _last_words(self, state: State, allocation: str) -> None:
         """What a runner sent before it died counts: read its connection to the end, for a moment."""
@@ -245,6 +354,10 @@ class Performer:
         """Let running requests to drivers finish."""
         if self._jobs:
             await asyncio.wait(self._jobs, timeout=5)
+
+
+def _known(allocation: Allocation) -> Known:
+    return Known(allocation.id, allocation.tag, allocation.native_id, allocation.element, allocation.submitted or 0.0)
 
 
 def report_rows(rows: list[Any], output: str) -> list[Ended]:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from rota.core import effects as ef
 from rota.core import invariants
@@ -13,8 +13,9 @@ from rota.core.snapshot import restore, take_columns, take_snapshot
 from rota.core.state import Settings, State
 from rota.core.step import Core, Step
 from rota.core.stimuli import SetMode, SiteSeen, Stimulus, Tick
-from rota.drivers.api import Driver
+from rota.drivers.api import Driver, SiteFacts
 from rota.manager.asking import Asking
+from rota.manager.cluster import Cluster
 from rota.manager.hearing import Hearing
 from rota.manager.intake import Intake
 from rota.manager.jobbook import JobBook
@@ -37,6 +38,8 @@ log = logging.getLogger("rota")
 CHECKPOINT_ENTRIES = 20_000
 CHECKPOINT_S = 120.0
 STOP_S = 15.0
+LEARN_S = 5.0
+LEARN_MOST_S = 300.0
 ALONE_S = 10.0
 """An embedded manager ends when nobody is connected and nothing has run for this long."""
 
@@ -74,6 +77,7 @@ class Manager:
         setups: dict[str, str | None],
         tokens: Callable[[str], str | None],
         embedded: bool = False,
+        clusters: Mapping[str, Cluster] | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.home = home
@@ -93,7 +97,8 @@ class Manager:
             "start_by_s": settings.start_by_s,
             "grace_s": 10,
         }
-        self.performer = Performer(self.book, drivers, self.tell, welcome)
+        self.clusters = clusters or {}
+        self.performer = Performer(self.book, drivers, self.tell, welcome, self.clusters)
         self.hearing = Hearing(self, tokens)
         self.asking = Asking(self)
         self.clients: set[Peer] = set()
@@ -109,6 +114,7 @@ class Manager:
         self._since_checkpoint = 0
         self._checkpoint_at = self.loop.time() + CHECKPOINT_S
         self._alone_since = self.loop.time()
+        self._tasks: set[asyncio.Task[None]] = set()
         self.core = self._load()
 
     @property
@@ -134,15 +140,27 @@ class Manager:
         """Take up the work: sites first, then what the last life left open."""
         effects = self.core.restart(now())
         for name, driver in self.performer.drivers.items():
-            facts = driver.facts()
-            seen = SiteSeen(
-                at=now(), site=name, node=facts.node, tags=facts.tags, most=facts.most, linger_s=facts.linger_s
-            )
-            self.core.step(seen)
+            self.core.step(_site_seen(name, driver.facts()))
+        for name in self.clusters:
+            self._tasks.add(self.loop.create_task(self._learn(name)))
         for effect in effects:
             self.performer.perform(self.state, effect)
         self.loop.create_task(self._poll())
         self._tick()
+
+    async def _learn(self, name: str) -> None:
+        """Ask a batch system what nodes it has, until it says so."""
+        wait = LEARN_S
+        while not self.stopped.done():
+            try:
+                facts = await self.clusters[name].learn()
+                if facts is not None:
+                    self.tell(_site_seen(name, facts))
+                return
+            except RotaError as error:
+                log.warning("%s", error)
+            await asyncio.sleep(wait)
+            wait = min(wait * 2, LEARN_MOST_S)
 
     async def _poll(self) -> None:
         while not self.stopped.done():
@@ -401,6 +419,10 @@ class Manager:
         if restore_reserve is None or restore_reserve():
             log.info("there is space again: new work is taken")
             self.trouble = None
+
+
+def _site_seen(name: str, facts: SiteFacts) -> SiteSeen:
+    return SiteSeen(at=now(), site=name, **facts._asdict())
 
 
 def _changed(entries: list[Entry]) -> set[int]:

@@ -1,0 +1,245 @@
+"""Sites with a batch system: how their drivers are made, and what their nodes are told to run."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rota.drivers.api import Ask, Known, Outcome, SiteFacts
+from rota.drivers.command import CommandDriver
+from rota.drivers.dialect import Options, Queue
+from rota.drivers.dialects import load_dialect
+from rota.drivers.local import Door
+from rota.drivers.script import ELEMENT, build_script
+from rota.drivers.settings import Settings
+from rota.drivers.ssh import SshTransport
+from rota.drivers.transport import LocalTransport, PrefixTransport, Transport
+from rota.manager.config import SiteConfig
+from rota.manager.paths import Paths
+from rota.model.allocation import Allocation
+from rota.model.needs import Amounts
+
+__all__ = ["Cluster"]
+
+MOST = 100
+ALLOCATION_S = 3600
+UNKNOWN = Amounts(10**9, 1 << 60, 1 << 60, 10**6)
+"""What a node may have while nobody has said what nodes there are."""
+RUNNER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "runner")
+
+
+class Cluster:
+    """One site: its driver, and the scripts for its nodes."""
+
+    def __init__(self, name: str, config: SiteConfig, paths: Paths, door: Door, user: str | None = None) -> None:
+        self.name = name
+        self.config = config
+        self.directory = config.directory or os.path.join(paths.home, "sites", name)
+        self._door = door
+        self._program = os.path.join(install_runner(config.directory or paths.home), "__main__.py")
+        self.node = Amounts(
+            config.cores if config.cores is not None else UNKNOWN.cores,
+            config.memory if config.memory is not None else UNKNOWN.memory,
+            UNKNOWN.disk,
+            UNKNOWN.gpus,
+        )
+        self.longest_s = config.seconds("longest")
+        self.queues: tuple[Queue, ...] = ()
+        self.transport = make_transport(config, paths)
+        dialect = load_dialect(config.driver)
+        self.array_most = min(dialect.array_most, config.array_most or dialect.array_most)
+        self.driver = CommandDriver(
+            name,
+            dialect,
+            self.transport,
+            self.facts(),
+            options_of(config),
+            Settings(
+                poll_s=float(config.seconds("poll") or 30),
+                poll_min_s=float(config.seconds("poll_least") or 2),
+                vanish_s=float(config.seconds("vanished_after") or 300),
+            ),
+            array_most=self.array_most,
+            user=user,
+            last_words=self.last_words if config.mode == "direct" else None,
+        )
+
+    def facts(self) -> SiteFacts:
+        """What the site offers, as far as it is known."""
+        config = self.config
+        allocation_s = config.seconds("allocation_time")
+        return SiteFacts(
+            self.node,
+            tuple(config.tags),
+            config.most or MOST,
+            config.linger_s,
+            config.mode,
+            config.whole_nodes,
+            getattr(self, "array_most", 1),
+            ALLOCATION_S if allocation_s is None and config.mode == "runners" else allocation_s,
+            config.seconds("job_time"),
+            self.longest_s,
+            self.directory,
+        )
+
+    async def learn(self) -> SiteFacts | None:
+        """Ask the batch system what nodes it has; None: it does not say."""
+        await self.driver.start()
+        command = self.driver.dialect.queues()
+        if command is None:
+            return None
+        answer = await self.driver.ask(command)
+        self.queues = self.driver.read(lambda: self.driver.dialect.read_queues(answer), ())
+        wanted = self.config.partition
+        mine = [queue for queue in self.queues if queue.up and (wanted is None or queue.name == wanted)]
+        if wanted is None:
+            mine = [queue for queue in mine if queue.is_default] or mine
+        if not mine:
+            return None
+        cores = [queue.cores for queue in mine if queue.cores]
+        memory = [queue.memory for queue in mine if queue.memory]
+        times = [queue.time_s for queue in mine]
+        self.node = Amounts(
+            self.config.cores or max(cores, default=UNKNOWN.cores),
+            self.config.memory or max(memory, default=UNKNOWN.memory),
+            UNKNOWN.disk,
+            max(queue.gpus for queue in mine) if cores else UNKNOWN.gpus,
+        )
+        if self.config.longest is None and all(time_s is not None for time_s in times):
+            self.longest_s = max(time_s for time_s in times if time_s is not None)
+        return self.facts()
+
+    # ---- what a node is told ----------------------------------------------------------------------------------------
+
+    def ask(self, tag: str, allocations: Sequence[Allocation]) -> Ask:
+        """The submission for these allocations, which were planned together."""
+        first = allocations[0]
+        ids = tuple(allocation.id for allocation in allocations)
+        directory = os.path.join(self.directory, tag)
+        script = self._direct_script(directory) if first.direct else self._runners_script(tag, directory, allocations)
+        exclusive = ("exclusive", "yes") in first.options
+        options = tuple(pair for pair in first.options if pair[0] != "exclusive")
+        return Ask(
+            tag,
+            first.name or "rota",
+            ids,
+            first.capacity,
+            script,
+            directory,
+            time_s=first.time_s,
+            exclusive=exclusive or self.config.whole_nodes,
+            options=options,
+        )
+
+    def _direct_script(self, directory: str) -> str:
+        words = [self._program, "--direct", os.path.join(directory, ELEMENT)]
+        return build_script(words, title=f"rota: jobs of the site {self.name}", python=self.config.python)
+
+    def _runners_script(self, tag: str, directory: str, allocations: Sequence[Allocation]) -> str:
+        first = allocations[0]
+        words = [self._program, "--id", f"{tag}.{ELEMENT}", "--output", os.path.join(directory, ELEMENT)]
+        if not self.config.whole_nodes:
+            for name in ("cores", "memory", "disk", "gpus"):
+                if amount := getattr(first.capacity, name):
+                    words += [f"--{name}", str(amount)]
+        if first.time_s is not None:
+            words += ["--time-left", str(first.time_s)]
+        for tag_word in self.config.tags:
+            words += ["--tag", tag_word]
+        words += ["--launcher", "none"]
+        per_element = [["--allocation", a.id, *self._door.open(a.id)] for a in allocations]
+        title = f"rota: runners of the site {self.name}"
+        return build_script(words, title=title, python=self.config.python, per_element=per_element)
+
+    def shut(self, allocation: str) -> None:
+        """It is over: nobody may call back in its name."""
+        self._door.shut(allocation)
+
+    # ---- direct jobs ------------------------------------------------------------------------------------------------
+
+    async def prepare(self, tag: str, leases: Mapping[int, dict[str, Any]]) -> None:
+        """Put the leases where the nodes find them: element → lease message."""
+        for element, lease in leases.items():
+            path = os.path.join(self.directory, tag, str(element), "lease.json")
+            await self.transport.write(path, json.dumps(lease).encode())
+
+    async def report_of(self, known: Known) -> tuple[str, dict[str, Any]] | None:
+        """(directory, the report that a direct job has left), if it has."""
+        directory = os.path.join(self.directory, known.tag, str(known.element))
+        path = os.path.join(directory, "report.json")
+        found = (await self.transport.read([path])).get(path)
+        return None if found is None else (directory, json.loads(found))
+
+    async def host_of(self, known: Known) -> str | None:
+        """Where a direct job says that it has started."""
+        path = os.path.join(self.directory, known.tag, str(known.element), "started.json")
+        found = (await self.transport.read([path])).get(path)
+        try:
+            return None if found is None else str(json.loads(found)["host"])
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    async def last_words(self, known: Sequence[Known]) -> Mapping[str, Outcome]:
+        """How direct jobs ended, by their own reports."""
+        paths = {
+            os.path.join(self.directory, each.tag, str(each.element), "report.json"): each.id for each in known
+        }
+        out = {}
+        for path, raw in (await self.transport.read(list(paths))).items():
+            try:
+                row = json.loads(raw)["ended"][0]
+                out[paths[path]] = Outcome(row[3], row[4], None, None, row[6], row[7], row[8], row[9])
+            except (ValueError, KeyError, IndexError, TypeError):
+                continue  # half of a report is none
+        return out
+
+
+def make_transport(config: SiteConfig, paths: Paths) -> Transport:
+    """Where the batch system's commands are run."""
+    transport: Transport = LocalTransport()
+    if config.ssh is not None:
+        transport = SshTransport(config.ssh)
+    if config.via:
+        transport = PrefixTransport(transport, config.via)
+    return transport
+
+
+def options_of(config: SiteConfig) -> Options:
+    """What the site wants of every submission."""
+    return Options(
+        account=config.account,
+        partition=config.partition,
+        qos=config.qos,
+        reservation=config.reservation,
+        constraint=config.constraint,
+        memory_as=config.memory_as,
+        requeue=config.requeue,
+        parallel_environment=config.parallel_environment,
+        raw=tuple((key, "" if value is True else str(value)) for key, value in config.native.items()),
+        signal_s=config.seconds("warn") or 0,
+        state_map=tuple(config.states.items()),
+        strict=config.strict,
+    )
+
+
+def install_runner(home: str) -> str:
+    """A copy of the runner where the nodes can see it, named by its contents: it needs nothing but a Python."""
+    names = sorted(name for name in os.listdir(RUNNER) if name.endswith(".py"))
+    digest = hashlib.sha256()
+    for name in names:
+        with open(os.path.join(RUNNER, name), "rb") as file:
+            digest.update(name.encode() + b"\0" + file.read())
+    target = os.path.join(home, "lib", f"runner-{digest.hexdigest()[:16]}")
+    if not os.path.isdir(target):
+        fresh = f"{target}.{os.getpid()}"
+        shutil.rmtree(fresh, ignore_errors=True)
+        os.makedirs(fresh, 0o755)
+        for name in names:
+            shutil.copyfile(os.path.join(RUNNER, name), os.path.join(fresh, name))
+        try:
+            os.rename(fresh, target)
+        except OSError:  # another was quicker
+            shutil.rmtree(fresh, ignore_errors=True)
+    return target
