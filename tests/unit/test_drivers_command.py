@@ -6,8 +6,8 @@ import re
 import time
 
 import pytest
-from driver_world import ModelCluster, ScriptedTransport, make_ask, make_driver, run_virtual
 
+from driver_world import ModelCluster, ScriptedTransport, make_ask, make_driver, run_virtual
 from rota.drivers.api import Known, Outcome
 from rota.drivers.dialect import Answer
 from rota.drivers.settings import Settings

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from rota.core.backfill import behind, fill, reserve
 from rota.core.learning import refresh
 from rota.core.provisioning import lease_jobs, provide, take_back
 from rota.core.slots import shape_of, slot_cores, slot_name
@@ -11,7 +12,7 @@ from rota.core.state import RunnerState, ShapeState, State
 from rota.core.stimuli import At
 from rota.model import events as ev
 from rota.model.verdict import Verdict, Wake
-from rota.schedule.pipeline import Parked, place
+from rota.schedule.pipeline import Parked, Placement, place
 from rota.schedule.policy import DEFAULT
 from rota.schedule.view import Place, View, Want
 
@@ -28,7 +29,7 @@ def plan(state: State, at: At) -> list[ev.Event]:
     view = View(at.wall, at.mono, state.mode, _places(state), state.ledger, state.limits, _job_times(state))
     parked: dict[int, Parked] = {}
     blocked = False
-    for item in place(view, wants, DEFAULT, state.memo):
+    for item in _placements(state, view, wants, at):
         shape = state.shapes[item.want.shape_id]
         if isinstance(item, Parked):
             parked[shape.id] = item
@@ -52,6 +53,29 @@ def plan(state: State, at: At) -> list[ev.Event]:
         if shape.ready:
             shape.verdicts = [*_refusals(state, shape.id, at), *(shape.verdicts or _site_verdicts(state, at))]
     return events
+
+
+def _placements(state: State, view: View, wants: list[Want], at: At) -> Iterator[Placement | Parked]:
+    """Place in order; from the first that has waited too long for room on, only what does not delay it."""
+    last, state.reserved = state.reserved, None
+    first, later = behind(state, wants, last) if last is not None else (wants, [])
+    rest: list[Want] = []
+    for item in place(view, first, DEFAULT, state.memo):
+        yield item
+        if isinstance(item, Parked) and _waits_for_room(item.verdicts):
+            state.reserved = reserve(state, view, item, at)
+            if state.reserved is not None:
+                rest = first[first.index(item.want) + 1 :]
+                break
+    if rest or later:
+        together: dict[int, Want] = {want.shape_id: want for want in rest}
+        for want in later:
+            more = together.get(want.shape_id)
+            together[want.shape_id] = want if more is None else replace(want, ready=want.ready + more.ready)
+        if state.reserved is None:
+            yield from place(view, list(together.values()), DEFAULT, state.memo)
+        else:
+            yield from fill(state, view, list(together.values()), state.reserved, DEFAULT, at)
 
 
 def _left(state: State, wants: list[Want]) -> list[Want]:

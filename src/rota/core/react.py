@@ -23,8 +23,11 @@ def react(state: State, events: list[ev.Event], at: At) -> list[Effect]:
             batch = state.batches[event.batch]
             attempts, number, slot = batch.attempts, event.batch, event.slot
             jobs = leases.setdefault(event.runner, [])
+            live, since = batch.live, at.mono
             for low, high in zip(event.spans[::2], event.spans[1::2], strict=True):
-                jobs.extend((number, pos, attempts[pos], slot) for pos in range(low, high))
+                for pos in range(low, high):
+                    live[pos].since = since
+                    jobs.append((number, pos, attempts[pos], slot))
             slots.setdefault(event.runner, {})[slot] = event.slots
         elif kind is ev.Moved or kind is ev.HoldWanted:
             assert isinstance(event, ev.Moved | ev.HoldWanted)
@@ -109,6 +112,8 @@ def restart_effects(state: State, at: At) -> list[Effect]:
     for runner in state.runners.values():
         runner.contact = runner.idle_since = at.mono
         runner.connected = runner.direct
+        for number, pos in runner.jobs:
+            state.batches[number].live[pos].since = at.mono
     arrays: dict[str, list[Allocation]] = {}
     doubtful = set()
     for allocation in state.allocations.values():

@@ -9,6 +9,7 @@ in a dict.
 import heapq
 from array import array
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -25,6 +26,9 @@ from rota.schedule.estimate import Group
 from rota.schedule.ledger import Ledger
 from rota.schedule.pipeline import Memo
 from rota.schedule.view import Limit
+
+if TYPE_CHECKING:
+    from rota.core.backfill import Reservation
 
 __all__ = ["BatchState", "Live", "RunnerState", "Settings", "ShapeState", "State"]
 
@@ -52,6 +56,8 @@ class Settings(Struct, frozen=True):
     site_retry_s: float = 5
     """How long a site that failed is left alone, doubling to `site_retry_most_s`."""
     site_retry_most_s: float = 300
+    backfill_after_s: float | None = 600
+    """A job that found no room for so long gets a place kept for it; None: never."""
     shrink_s: float = 10
     """Allocations that nothing is ready for any more are taken back after this long."""
     resend_s: float = 5
@@ -62,12 +68,14 @@ class Settings(Struct, frozen=True):
 class Live:
     """The live attempt of one job."""
 
-    __slots__ = ("attempt", "runner", "slot")
+    __slots__ = ("attempt", "runner", "since", "slot")
 
     def __init__(self, runner: str, slot: str, attempt: int) -> None:
         self.runner = runner
         self.slot = slot
         self.attempt = attempt
+        self.since = 0.0
+        """Monotonic time of the lease, or of the manager's start. Volatile."""
 
 
 class BatchState:
@@ -336,6 +344,9 @@ class State:
         self.safety_at = 0.0
         self.refused: dict[tuple[str, int], tuple[float, int, str]] = {}
         """(site, shape) → (monotonic time of the next try, tries, why) where the provider refuses such requests."""
+        self.reserved: Reservation | None = None
+        """The place that the last pass kept for a job that has waited for long."""
+        self.backfill_memo: Memo = {}
         self.surplus_since: dict[tuple[str, int], float] = {}
         """(site, shape) → since when more allocations are on their way than are needed."""
 
