@@ -1,7 +1,8 @@
 """A batch system as a pure dialect: which commands to run, how to read what they print, what its states mean.
 
 A dialect does no I/O and has no state: `CommandDriver` runs it over a transport. So every row of every table, and every
-recorded output of a real system, is a plain unit test.
+recorded output of a real system, is a plain unit test. Its commands are run with TZ=UTC and LC_ALL=C, so readers take
+times as UTC.
 """
 
 from collections.abc import Mapping, Sequence
@@ -90,6 +91,8 @@ class Seen(NamedTuple):
     outcome: Outcome | None = None
     requeued: int = 0
     """How often the cluster has started it again."""
+    held: bool = False
+    """It is over for us, but the cluster keeps it in its queue: it is to be killed."""
 
 
 class Listing(NamedTuple):

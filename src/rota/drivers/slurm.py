@@ -1,0 +1,498 @@
+"""Slurm: sbatch, squeue, sacct, scancel, sinfo.
+
+`squeue -t all` shows all that the controller still knows, exit status and restarts included, so one command serves both
+live and finished jobs; sacct is for those that the controller has forgotten. Both are asked *with* their heading: an
+answer without it is no answer, while a heading alone truly means that there is nothing.
+"""
+
+import calendar
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+from msgspec.structs import replace
+
+from rota.drivers.api import Ask, Outcome
+from rota.drivers.dialect import Answer, Class, Command, Kind, Listing, Options, Queue, Seen, Submitted
+from rota.drivers.native import kinds, native_name, ranges, script, share, tag_of, wishes, words, worth
+
+__all__ = ["Slurm"]
+
+MIB = 1 << 20
+TABLE: tuple[tuple[str, str, Kind, Kind | None, str | None], ...] = (
+    # long form, compact form, what it means, what `strict` would rather have, why it ended
+    ("BOOT_FAIL", "BF", "aborted", None, "launch"),
+    ("CANCELLED", "CA", "aborted", None, "cancelled"),
+    ("COMPLETED", "CD", "completed", None, None),
+    ("CONFIGURING", "CF", "pending", None, None),
+    ("COMPLETING", "CG", "running", None, None),
+    ("DEADLINE", "DL", "aborted", None, "deadline"),
+    ("EXPEDITING", "", "pending", None, None),
+    ("FAILED", "F", "failed", None, None),
+    ("LAUNCH_FAILED", "", "unsure", None, None),
+    ("NODE_FAIL", "NF", "aborted", None, "node-fail"),
+    ("OUT_OF_MEMORY", "OOM", "aborted", "failed", "oom"),
+    ("PENDING", "PD", "pending", None, None),
+    ("POWER_UP_NODE", "", "pending", None, None),
+    ("PREEMPTED", "PR", "aborted", None, "preempt"),
+    ("RECONFIG_FAIL", "", "unsure", None, None),
+    ("REQUEUED", "RQ", "unsure", None, None),
+    ("REQUEUE_FED", "RF", "unsure", None, None),
+    ("REQUEUE_HOLD", "RH", "unsure", None, None),
+    ("RESIZING", "RS", "unsure", "running", None),
+    ("RESV_DEL_HOLD", "RD", "unsure", "pending", None),
+    ("REVOKED", "RV", "unsure", None, None),
+    ("RUNNING", "R", "running", None, None),
+    ("SIGNALING", "SI", "unsure", "running", None),
+    ("SPECIAL_EXIT", "SE", "failed", None, None),
+    ("STAGE_OUT", "SO", "running", None, None),
+    ("STOPPED", "ST", "unsure", "running", None),
+    ("SUSPENDED", "S", "unsure", "running", None),
+    ("TIMEOUT", "TO", "aborted", "failed", "time"),
+    ("UPDATE_DB", "", "unsure", None, None),
+    ("?", "", "unsure", None, None),
+)
+LONG = {short: name for name, short, *_ in TABLE if short}
+OTHER = {**LONG, **{name: short for short, name in LONG.items()}}
+WHY = {name: why for name, _, _, _, why in TABLE if why}
+ENDS = ("completed", "failed", "aborted", "exited")
+REQUEUABLE = ("NODE_FAIL", "PREEMPTED", "BOOT_FAIL")
+"""Where requeueing is allowed these may be followed by PENDING, as long as the job is in the queue."""
+HELD = ("requeued held", "requeued in held state")
+"""Reasons of a PENDING job that nothing but an administrator will start: as good as REQUEUE_HOLD."""
+
+AMBIGUOUS = (
+    "socket timed out",
+    "zero bytes were transmitted",
+    "message send/receive failure",
+    "unexpected message received",
+    "connection reset",
+    "broken pipe",
+    "shutdown failure",
+    "send failure",
+    "receive failure",
+    "insane message length",
+    "i/o error",
+)
+TRANSIENT = (
+    "(connect failure)",
+    "communication connection failure",
+    "connection refused",
+    "connection timed out",
+    "standby mode",
+    "temporarily unable to accept job",
+    "unable to create job record",
+    "resource temporarily unavailable",
+    "submissions disabled",
+    "violates accounting/qos policy",
+    "protocol authentication error",
+    "invalid authentication credential",
+    "name or service not known",
+    "no route to host",
+    "command not found",
+)
+SUBMIT: tuple[tuple[Class, tuple[str, ...]], ...] = (
+    ("ambiguous", (*AMBIGUOUS, "unable to contact slurm controller (re", "unable to contact slurm controller (se")),
+    ("transient", TRANSIENT),
+    ("ambiguous", ("unable to contact slurm controller",)),
+    ("fatal", ("sbatch:", "batch job submission failed")),
+)
+LOOK: tuple[tuple[Class, tuple[str, ...]], ...] = (
+    ("not-found", ("invalid job id specified",)),
+    ("transient", (*AMBIGUOUS, *TRANSIENT, "unable to contact", "problem talking to the database")),
+    (
+        "fatal",
+        (
+            "accounting storage is disabled",
+            "invalid user",
+            "invalid field",
+            "invalid job id",
+            "unrecognized option",
+            "invalid option",
+            "access/permission denied",
+        ),
+    ),
+)
+GONE = ("invalid job id specified", "already completing or completed", "already done")
+ALREADY_DONE = 2021 & 255
+"""What scancel -Q exits with, without a word, if the job was over."""
+
+COLUMNS = (
+    ("JobArrayID", 24),
+    ("State", 16),
+    ("exit_code", 10),
+    ("RestartCnt", 8),
+    ("StartTime", 20),
+    ("EndTime", 20),
+    ("BatchHost", 32),
+    ("Reason", 40),
+    ("Name", 80),
+)
+WIDTH = sum(width for _, width in COLUMNS)
+FIELDS = "JobID,State,ExitCode,Start,End,NodeList,TotalCPU,MaxRSS,JobName"
+ID = re.compile(r"(\d+)(?:_(?:(\d+)|\[([\d,:-]+)(?:%\d+)?\]))?")
+SUBMITTED = re.compile(r"(?:Submitted batch job )?([1-9]\d{0,18})(?:;\S*)?(?: on cluster \S+)?")
+TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)")
+SPAN = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)")
+SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)")
+GPUS = re.compile(r"(?:^|,)gpu(?::[A-Za-z][^,:()]*)?:(\d+)")
+
+ALLOWED = """
+    acctg-freq batch bb bbf begin cluster-constraint comment container contiguous core-spec cores-per-socket cpu-freq
+    cpus-per-gpu deadline delay-boot distribution exclude extra extra-node-info gpu-bind gpu-freq gpus gpus-per-node
+    gpus-per-socket gpus-per-task gres gres-flags hint licenses mail-type mail-user mcs-label mem-bind mem-per-gpu
+    mincpus network nice nodelist ntasks-per-core ntasks-per-gpu ntasks-per-socket overcommit oversubscribe power prefer
+    priority profile propagate reboot sockets-per-node spread-job switches thread-spec threads-per-core time-min
+    tres-bind tres-per-task use-min-nodes wait-all-nodes wckey
+"""
+
+
+class Slurm:
+    """The dialect of Slurm."""
+
+    name = "slurm"
+    programs: tuple[str, ...] = ("sbatch", "squeue", "scancel", "sacct", "sinfo")
+    history_lag_s = 30.0
+    array_most = 1000
+    chunk = 200
+    states: Mapping[str, Kind] = {form: row[2] for row in TABLE for form in row[:2] if form}
+    strict: Mapping[str, Kind] = {form: row[3] for row in TABLE for form in row[:2] if form and row[3]}
+    allowed = frozenset(f"--{word}" for word in ALLOWED.split())
+
+    def version(self) -> Command:
+        """`slurm-wlm 22.05.8`."""
+        return Command(("sbatch", "--version"))
+
+    def is_mine(self, answer: Answer) -> bool:
+        """Only Slurm has an sbatch that says so."""
+        return answer.code == 0 and answer.stdout.startswith("slurm")
+
+    def submit(self, ask: Ask, options: Options) -> Command:
+        """All on the command line, which is stronger than SBATCH_* variables and lines in the script.
+
+        The environment goes along whole (`ALL`): NIL, NONE and lists make the node run a login shell for the job, and
+        hold the job if that fails or is slow. What goes along is what the submit command was given, which is little.
+        """
+        asked = wishes("Slurm", ask, options, self.allowed)
+        raw = dict(asked.raw)
+        files = ask.directory.replace("\\", "\\\\").replace("%", "%%")
+        argv = [
+            "sbatch",
+            "--parsable",
+            f"--job-name={native_name(ask)}",
+            f"--chdir={ask.directory}",
+            f"--output={files}/{ask.tag}.{'%a' if ask.count > 1 else 0}.out",
+            "--open-mode=append",
+            "--export=ALL",
+            "--requeue" if options.requeue else "--no-requeue",
+            *([f"--array=0-{ask.count - 1}"] if ask.count > 1 else []),
+            *_sizes(ask, options, raw),
+        ]
+        for name in ("account", "partition", "qos", "reservation", "constraint"):
+            if value := getattr(asked, name):
+                argv.append(f"--{name}={value}")
+        argv.extend(f"{key}={value}" if value else key for key, value in raw.items())
+        return Command(tuple(argv), script(ask, "${SLURM_ARRAY_TASK_ID:-0}"))
+
+    def read_submit(self, ask: Ask, answer: Answer) -> Submitted:
+        """The id alone on a line, with `;cluster` behind it at some sites."""
+        if answer.code == 0:
+            for line in reversed(answer.stdout.splitlines()):
+                if found := SUBMITTED.fullmatch(line.strip()):
+                    return Submitted(found[1], "ok", "")
+            return Submitted(None, "ambiguous", words(answer))
+        if answer.code is None:
+            return Submitted(None, "ambiguous", words(answer))
+        return Submitted(None, worth(answer.stderr, SUBMIT) or "ambiguous", words(answer))
+
+    def element_id(self, native_id: str, element: int, count: int) -> str:
+        """`123_4`; of one, `123`."""
+        return f"{native_id}_{element}" if count > 1 else native_id
+
+    def listing(self, user: str) -> Command:
+        """Columns of fixed width: the only form that shows the exit status, and one that no text can break."""
+        wanted = ",".join(f"{name}:{width}" for name, width in COLUMNS)
+        return Command(("squeue", "-a", "-r", "-t", "all", "-u", user, "-O", wanted))
+
+    def read_listing(self, answer: Answer, options: Options) -> Listing:
+        """One line per job or element."""
+        lines, result, detail = _body(answer, "JOBID ")
+        table = kinds(self.states, self.strict, options, OTHER)
+        seen: list[Seen] = []
+        for line in lines:
+            found = _row(line, table, options)
+            if not found:
+                result, detail = "partial", detail or f"a line that is none: {line[:80]!r}"
+            else:
+                seen.extend(found)
+        return Listing(tuple(seen), result, detail)
+
+    def history(self, native_ids: Sequence[str]) -> Sequence[Command]:
+        """sacct, by whole array: elements that were cancelled while they waited have one record for all of them.
+
+        scontrol knows no more than `squeue -t all`, so it is not asked.
+        """
+        wanted = dict.fromkeys(native_id.partition("_")[0] for native_id in native_ids)
+        return [Command(("sacct", "-P", "-j", ",".join(wanted), "-o", FIELDS))] if wanted else []
+
+    def read_history(self, answer: Answer, options: Options) -> Listing:
+        """The end of jobs. Of others sacct is seconds late (PENDING while they run), so those are unsure."""
+        lines, result, detail = _body(answer, "JobID|")
+        columns = _columns(answer.stdout)
+        table = kinds(self.states, self.strict, options, OTHER)
+        jobs: dict[str, dict[str, str]] = {}
+        peaks: dict[str, int] = {}
+        for line in lines:
+            row = dict(zip(columns, line.split("|", len(columns) - 1), strict=False))
+            job, _, step = row.get("JobID", "").partition(".")
+            if len(row) < len(columns) or not ID.fullmatch(job):
+                result, detail = "partial", detail or f"a line that is none: {line[:80]!r}"
+            elif step:
+                peaks[job] = max(peaks.get(job, 0), _size(row.get("MaxRSS", "")))
+            else:
+                jobs[job] = row
+        seen = [one for job, row in jobs.items() for one in _record(job, row, peaks.get(job), table)]
+        return Listing(tuple(seen), result, detail)
+
+    def find(self, tag: str, user: str) -> Command:
+        """All jobs of the user with their names."""
+        return Command(("squeue", "-a", "-t", "all", "-u", user, "-O", "JobArrayID:24,Name:80"))
+
+    def read_find(self, tag: str, answer: Answer) -> Submitted:
+        """The oldest, should there be several."""
+        lines, result, detail = _body(answer, "JOBID ")
+        found = {int(match[1]) for line in lines if tag_of(line[24:].rstrip()) == tag and (match := ID.match(line))}
+        if found:
+            others = f"also {', '.join(map(str, sorted(found)[1:]))}" if len(found) > 1 else ""
+            return Submitted(str(min(found)), "ok", others)
+        if result == "ok":
+            return Submitted(None, "not-found", f"no job of that name ends in {tag}")
+        return Submitted(None, "transient" if result in ("partial", "not-found") else result, detail)
+
+    def kill(self, native_ids: Sequence[str], force: int) -> Command:
+        """scancel is gentle by itself: TERM, then KILL after the site's KillWait.
+
+        A TERM of its own (-s TERM) is refused by waiting jobs, and for one element of an array can reach others.
+        """
+        return Command(("scancel", "-Q", *(("-f", "-s", "KILL") if force >= 2 else ()), *native_ids))
+
+    def read_kill(self, answer: Answer) -> tuple[Class, str]:
+        """One line on stderr per job that was not killed."""
+        if answer.code == 0 or (answer.code == ALREADY_DONE and not answer.stderr.strip()):
+            return "ok", ""
+        lines = [line for line in answer.stderr.lower().splitlines() if line.strip()]
+        if answer.code is not None and lines and all(any(phrase in line for phrase in GONE) for line in lines):
+            return "ok", ""
+        fatal = any("access/permission denied" in line or "invalid job id " in line for line in lines)
+        return ("fatal" if fatal and worth(answer.stderr, LOOK) != "transient" else "transient"), words(answer)
+
+    def queues(self) -> Command | None:
+        """One line per partition and kind of node."""
+        return Command(("sinfo", "-a", "-e", "-h", "-o", "%P|%a|%l|%D|%c|%m|%G"))
+
+    def read_queues(self, answer: Answer) -> tuple[Queue, ...]:
+        """Nodes added up, sizes of the largest."""
+        out: dict[str, Queue] = {}
+        for line in answer.stdout.splitlines() if answer.code == 0 else ():
+            cells = line.split("|", 6)
+            if len(cells) < 7 or not all(cell.isascii() and cell.isdigit() and len(cell) < 16 for cell in cells[3:6]):
+                continue
+            nodes, cores, memory = int(cells[3]), int(cells[4]) * 1000, int(cells[5]) * MIB
+            gpus = sum(int(count[:9]) for count in GPUS.findall(cells[6]))
+            name = cells[0].rstrip("*")
+            was = out.get(name)
+            if was is not None:
+                nodes, cores = nodes + (was.nodes or 0), max(cores, was.cores or 0)
+                memory, gpus = max(memory, was.memory or 0), max(gpus, was.gpus)
+            limit = _span(cells[2])
+            time_s = None if limit is None else int(limit)
+            out[name] = Queue(name, cells[0].endswith("*"), nodes, cores, memory, gpus, time_s, cells[1] == "up")
+        return tuple(out.values())
+
+
+def _sizes(ask: Ask, options: Options, raw: dict[str, str]) -> list[str]:
+    """What each node is to have; takes `--gres` out of the raw options to add to it."""
+    amounts = ask.amounts
+    cores = share(amounts.cores, 1000)
+    out = [f"--nodes={ask.nodes}", f"--ntasks-per-node={ask.tasks_per_node}"]
+    out.append(f"--cpus-per-task={share(cores, ask.tasks_per_node)}")
+    if amounts.memory and options.memory_as == "node":
+        out.append(f"--mem={share(amounts.memory, MIB)}M")
+    elif amounts.memory and options.memory_as == "per-cpu":
+        cpus = share(cores, ask.tasks_per_node) * ask.tasks_per_node
+        out.append(f"--mem-per-cpu={share(amounts.memory, MIB * cpus)}M")
+    if amounts.disk:
+        out.append(f"--tmp={share(amounts.disk, MIB)}M")
+    own = raw.pop("--gres", "")
+    gres = [f"{name}:{count}" for name, count in amounts.named if count]
+    if amounts.gpus and "gpu" not in own and not any(key.startswith("--gpus") for key in raw):
+        gres.append(f"gpu:{amounts.gpus}")
+    if gres or own:
+        out.append(f"--gres={','.join([*gres, *([own] if own else [])])}")
+    if ask.exclusive:
+        out.append("--exclusive")
+    warning = options.signal_s
+    if ask.time_s is not None:
+        out.append(f"--time={_clock(ask.time_s)}")
+        warning = min(warning, ask.time_s // 2)
+    if warning:
+        out.append(f"--signal=B:USR1@{warning}")
+    return out
+
+
+def _clock(seconds: int) -> str:
+    minutes, second = divmod(seconds, 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    return f"{days}-{hour:02}:{minute:02}:{second:02}"
+
+
+def _body(answer: Answer, heading: str) -> tuple[list[str], Class, str]:
+    """The lines below the heading, and what they are worth. Without it they are worth nothing."""
+    lines = answer.stdout.split("\n")
+    cut = lines.pop()
+    top = next((number for number, line in enumerate(lines[:50]) if line.startswith(heading)), None)
+    if top is None:
+        failed = (worth(answer.stderr, LOOK) or "transient") if answer.code is not None else "transient"
+        return [], failed, words(answer)
+    if answer.code != 0 or "error:" in answer.stderr:
+        return lines[top + 1 :], "partial", words(answer)
+    if cut:
+        return lines[top + 1 :], "partial", f"the answer breaks off in the middle of a line: {cut[:80]!r}"
+    return lines[top + 1 :], "ok", ""
+
+
+def _row(line: str, table: Mapping[str, Kind], options: Options) -> list[Seen]:
+    """One line of the listing; empty if it is none."""
+    native_id = line[:24].rstrip()
+    state = line[24:40].rstrip()
+    if not WIDTH - 79 <= len(line) <= WIDTH or not state:
+        return []
+    reason: str | None = line[130:170].rstrip()
+    kind = table.get(state) or table.get(_long(state), "unsure")
+    if kind == "pending" and reason and any(phrase in reason for phrase in HELD):
+        kind = table["REQUEUE_HOLD"]
+    elif options.requeue and state in REQUEUABLE:
+        kind = "unsure"
+    outcome = None
+    if kind in ENDS:
+        outcome = _outcome(state, line[40:50].strip(), line[58:78].strip(), line[78:98].strip(), line[98:130])
+    elif kind == "running":
+        outcome = _started(line[58:78], line[98:130])
+    if reason == "None":
+        reason = None
+    restarts = line[50:58].strip()
+    again = int(restarts) if restarts.isascii() and restarts.isdigit() else 0
+    ids = [native_id] if native_id.isascii() and native_id.replace("_", "", 1).isdigit() else _elements(native_id)
+    tag, held = tag_of(line[170:].rstrip()), state in ("SPECIAL_EXIT", "SE")
+    return [Seen(one, state, kind, tag, reason, outcome, again, held) for one in ids]
+
+
+def _record(job: str, row: Mapping[str, str], peak: int | None, table: Mapping[str, Kind]) -> list[Seen]:
+    """One job of the accounting."""
+    state = row.get("State", "")
+    base = _long(state)
+    kind = table.get(base, "unsure")
+    outcome = None
+    if kind in ENDS:
+        host = re.sub(r"\[(\d+).*", r"\1", row.get("NodeList", "").partition(",")[0])
+        outcome = _outcome(base, row.get("ExitCode", ""), row.get("Start", ""), row.get("End", ""), host)
+        outcome = replace(outcome, cpu_s=_span(row.get("TotalCPU", "")), peak_memory=peak or None)
+    elif kind in ("pending", "running"):
+        kind = "unsure"
+    tag, reason, held = tag_of(row.get("JobName", "")), f"sacct says {state}", base == "SPECIAL_EXIT"
+    return [Seen(one, state, kind, tag, reason, outcome, held=held) for one in _elements(job)]
+
+
+def _outcome(state: str, status: str, started: str, ended: str, host: str) -> Outcome:
+    """How a job ended. An exit code of 0 is believed of none but COMPLETED."""
+    code, number = _status(status)
+    base = _long(state)
+    node = _host(host)
+    why = WHY.get(base) or ("launch" if number == LAUNCH else None)
+    return Outcome(
+        exit_code=code if not number and (code or base == "COMPLETED") else None,
+        signal=number if number and number <= 64 and number != LAUNCH else None,
+        why=why,
+        host=node,
+        started=_when(started) if node else None,
+        ended=_when(ended),
+    )
+
+
+LAUNCH = 53
+"""Not a signal: what Slurm puts there if it could not open the output file or enter the directory (125: memory)."""
+
+
+@lru_cache(maxsize=4096)
+def _started(started: str, host: str) -> Outcome:
+    return Outcome(host=_host(host), started=_when(started.strip()))
+
+
+def _host(text: str) -> str | None:
+    """A host, unless it is none yet or its name was cut."""
+    host = text.strip()
+    return None if not host or len(host) >= 32 or host in ("n/a", "None assigned", "(null)") else host
+
+
+def _status(text: str) -> tuple[int | None, int]:
+    """Exit code and signal, from `code:signal` (sacct) or from the number that wait() gave (squeue).
+
+    sacct takes 128 off codes above that: its 9:0 may have been 9 or 137.
+    """
+    first, colon, second = text.partition(":")
+    if not first.isascii() or not first.isdigit() or len(first) > 9:
+        return None, 0
+    if not colon:
+        return int(first) >> 8 & 255, int(first) & 127
+    return int(first), int(second) if second.isascii() and second.isdigit() and len(second) < 9 else 0
+
+
+@lru_cache(maxsize=1024)
+def _long(state: str) -> str:
+    """The long form of `CA`, `CANCELLED by 1000`, `CANCELLED+` and `CANCELLE+`."""
+    word = (state.split() or [""])[0]
+    if word.endswith("+"):
+        whole = [row[0] for row in TABLE if row[0].startswith(word[:-1])]
+        return whole[0] if len(whole) == 1 and len(word) > 3 else word[:-1]
+    return LONG.get(word, word)
+
+
+def _elements(job: str) -> list[str]:
+    """`7`, `7_3`, and `7_[3-4,6%2]` as one id for each; none for what is no id."""
+    found = ID.fullmatch(job)
+    if found is None:
+        return []
+    if found[3] is None:
+        return [job]
+    return [f"{found[1]}_{number}" for number in ranges(found[3]) or ()]
+
+
+@lru_cache(maxsize=4096)
+def _when(text: str) -> float | None:
+    found = TIME.fullmatch(text)
+    if found is None:
+        return None
+    year, month, day, hour, minute, second = map(int, found.groups())
+    if not (year >= 1970 and 1 <= month <= 12 and 1 <= day <= 31 and hour < 24 and minute < 60 and second < 62):
+        return None
+    return float(calendar.timegm((year, month, day, hour, minute, second)))
+
+
+def _span(text: str) -> float | None:
+    """Seconds of `1-02:03:04`, `10:00` or `00:00.133`; None for `infinite`."""
+    found = SPAN.fullmatch(text)
+    if found is None or len(text) > 32:
+        return None
+    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def _size(text: str) -> int:
+    """Bytes of `4924K`; 0 if there is nothing."""
+    found = SIZE.fullmatch(text)
+    return int(float(found[1][:15]) * 1024.0 ** " KMGTP".index(found[2] or " ")) if found else 0
+
+
+def _columns(stdout: str) -> list[str]:
+    return next((line.split("|") for line in stdout.split("\n")[:50] if line.startswith("JobID|")), ["JobID"])
