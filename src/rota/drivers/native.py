@@ -67,6 +67,7 @@ def wishes(system: str, ask: Ask, options: Options, allowed: frozenset[str]) -> 
 
 PROLOGUE = """\
 unset TZ LC_ALL
+trap : USR1
 ROTA_ELEMENT=$(({element}))
 export ROTA_ELEMENT
 rota_tries=0
@@ -76,7 +77,8 @@ until cd -- {directory} 2>/dev/null; do
     sleep 5
 done
 """
-"""TZ and LC_ALL were for the submit command. A directory on a shared file system may take a while to be seen."""
+"""TZ and LC_ALL were for the submit command. The warning before the end must not end the script that is warned. A
+directory on a shared file system may take a while to be seen."""
 
 
 def script(ask: Ask, element: str) -> str:

@@ -114,8 +114,6 @@ LOOK: tuple[tuple[Class, tuple[str, ...]], ...] = (
     ),
 )
 GONE = ("invalid job id specified", "already completing or completed", "already done")
-ALREADY_DONE = 2021 & 255
-"""What scancel -Q exits with, without a word, if the job was over."""
 
 COLUMNS = (
     ("JobArrayID", 24),
@@ -272,13 +270,14 @@ class Slurm:
     def kill(self, native_ids: Sequence[str], force: int) -> Command:
         """scancel is gentle by itself: TERM, then KILL after the site's KillWait.
 
-        A TERM of its own (-s TERM) is refused by waiting jobs, and for one element of an array can reach others.
+        -s TERM would be refused by waiting jobs, and for one element of an array can reach others. -Q would leave
+        failures without words.
         """
-        return Command(("scancel", "-Q", *(("-f", "-s", "KILL") if force >= 2 else ()), *native_ids))
+        return Command(("scancel", *(("-f", "-s", "KILL") if force >= 2 else ()), *native_ids))
 
     def read_kill(self, answer: Answer) -> tuple[Class, str]:
         """One line on stderr per job that was not killed."""
-        if answer.code == 0 or (answer.code == ALREADY_DONE and not answer.stderr.strip()):
+        if answer.code == 0:
             return "ok", ""
         lines = [line for line in answer.stderr.lower().splitlines() if line.strip()]
         if answer.code is not None and lines and all(any(phrase in line for phrase in GONE) for line in lines):

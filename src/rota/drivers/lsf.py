@@ -1,0 +1,550 @@
+"""IBM Spectrum LSF, and OpenLava, its older relative: bsub, bjobs, bhist, bkill, bqueues.
+
+LSF lists jobs in columns that we choose (`bjobs -o`); OpenLava has only its wide table, and the exit code of an ended
+job only in bhist. Listings are asked *with* their heading: an answer with neither it nor the words `No job found` is no
+answer. Indices of arrays begin at 1: element 0 is `123[1]`.
+"""
+
+import calendar
+import re
+from collections.abc import Mapping, Sequence
+
+from rota.drivers.api import Ask, Outcome
+from rota.drivers.dialect import Answer, Class, Command, Kind, Listing, Options, Queue, Seen, Submitted
+from rota.drivers.native import kinds, native_name, script, share, tag_of, wishes, words, worth
+from rota.model.errors import UsageError
+
+__all__ = ["Lsf", "OpenLava"]
+
+MIB = 1 << 20
+STATES: Mapping[str, Kind] = {
+    "PEND": "pending",
+    "PROV": "pending",
+    "PSUSP": "pending",
+    "RUN": "running",
+    "USUSP": "running",
+    "SSUSP": "running",
+    "DONE": "completed",
+    "PDONE": "completed",
+    "POST_DONE": "completed",
+    "EXIT": "failed",
+    "PERR": "exited",
+    "POST_ERR": "exited",
+    "UNKWN": "unsure",
+    "WAIT": "unsure",
+    "ZOMBI": "unsure",
+    "NULL": "unsure",
+}
+CANCELLED = ("OWNER", "ADMIN", "FORCE_OWNER", "FORCE_ADMIN", "BUCKET_KILL")
+WHY = {
+    **dict.fromkeys(CANCELLED, "cancelled"),
+    **dict.fromkeys(("RUNLIMIT", "CPULIMIT"), "time"),
+    **dict.fromkeys(("MEMLIMIT", "SWAP"), "oom"),
+    **dict.fromkeys(("DEADLINE", "WINDOW"), "deadline"),
+    **dict.fromkeys(("CWD_NOTEXIST", "PRE_EXEC_FAIL", "ORPHAN_SYSTEM", "CHKPNT"), "launch"),
+    **dict.fromkeys(("ZOMBIE", "REMOVE_HUNG_JOB", "RC", "RC_RECLAIM", "SLURM"), "node-fail"),
+    "PREEMPT": "preempt",
+}
+STRICT: Mapping[str, Kind] = {
+    "WAIT": "pending",
+    "PERR": "failed",
+    "POST_ERR": "failed",
+    **{f"TERM_{word}": "aborted" for word in (*CANCELLED, "PREEMPT", "RUNLIMIT", "MEMLIMIT")},
+}
+ENDS = ("completed", "failed", "aborted", "exited")
+
+NOTHING = ("no job found", "no unfinished job found", "no matching job found")
+UNREACHABLE = (
+    "lim is down",
+    "lsf is down",
+    "cannot connect to lsf",
+    "not responding",
+    "non-lsf host",
+    "command not found",
+    "unable to resolve",
+    "connection refused",
+)
+LOST = ("connection reset", "communication time out", "broken pipe", "timed out", "failed in an lsf library call")
+LATER = (
+    "pending job threshold",
+    "job limit",
+    "number of pending",
+    "maximum number of",
+    "queue has been closed",
+    "queue is closed",
+    "closed by",
+    "resource temporarily unavailable",
+)
+FATAL = (
+    "error in rusage section",
+    "expected number, string",
+    "no such queue",
+    "too many processors requested",
+    "cannot be used in the resource requirement section",
+    "duplicate section",
+    "job not submitted",
+    "unable to open file lsf.conf",
+    "user permission denied",
+    "illegal option",
+    "invalid option",
+)
+SUBMIT: tuple[tuple[Class, tuple[str, ...]], ...] = (
+    ("fatal", FATAL[:6]),
+    ("transient", LATER),
+    ("fatal", FATAL[6:]),
+    ("ambiguous", LOST),
+    ("transient", UNREACHABLE),
+)
+LOOK: tuple[tuple[Class, tuple[str, ...]], ...] = (
+    ("not-found", ("is not found",)),
+    ("fatal", ("unable to open file lsf.conf", "illegal option", "invalid option", "illegal job id", "unknown user")),
+)
+DELIVERED = ("being terminated", "being signaled", "already finished", "no matching job", "operation is in progress")
+
+FIELDS = (
+    "jobid jobindex stat exit_code exit_reason start_time finish_time first_host cpu_used max_mem pend_reason job_name"
+    " delimiter='^'"
+)
+SUBMITTED = re.compile(r"Job <([1-9]\d{0,18})> is submitted to .*queue")
+INDEX = re.compile(r"\[(\d+)\]\Z")
+SINCE = re.compile(r"\s+[A-Z][a-z]{2}\s+\d{1,2} \d\d:\d\d(?::\d\d)?(?: \d{4})?\s*\Z")
+WHEN = re.compile(r"(?:[A-Z][a-z]{2} )?([A-Z][a-z]{2}) +(\d{1,2}) (\d\d):(\d\d)(?::(\d\d))?(?: (\d{4}))?")
+MONTHS = {name: number for number, name in enumerate(calendar.month_abbr) if name}
+TERM = re.compile(r"TERM_([A-Z_]+)")
+NUMBER = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*(\w*)")
+UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": MIB, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
+JOB = re.compile(r"Job(?: Id)? <(\d+(?:\[\d+\])?)>")
+EVENT = re.compile(r"([A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?: \d{4})?): ?(.*)", re.DOTALL)
+INDENT = " " * 21
+"""bhist breaks lines at column 80, anywhere, and goes on at column 21."""
+SECTION = re.compile(r"([a-z]+)\[([^\]\[]*)\]")
+ALLOWED = """
+    a app b B C c clusters csm D data eptl F G g hl Jd jsm L Lp m N network nnodes notify ptl p R S sla sp T u ul v We
+"""
+
+
+class Lsf:
+    """The dialect of LSF 10.1."""
+
+    name = "lsf"
+    programs: tuple[str, ...] = ("bsub", "bjobs", "bhist", "bkill", "bqueues")
+    history_lag_s = 10.0
+    array_most = 1000
+    chunk = 200
+    states: Mapping[str, Kind] = STATES
+    strict: Mapping[str, Kind] = STRICT
+    allowed = frozenset(f"-{word}" for word in ALLOWED.split())
+
+    def version(self) -> Command:
+        """`IBM Spectrum LSF Standard 10.1.0.0, …`, on stderr."""
+        return Command(("bsub", "-V"))
+
+    def is_mine(self, answer: Answer) -> bool:
+        """Whether it calls itself LSF, under any of its owners."""
+        said = answer.stdout + answer.stderr
+        return answer.code is not None and "LSF" in said and "OpenLava" not in said
+
+    def submit(self, ask: Ask, options: Options) -> Command:
+        """All on the command line; the script on stdin, where a `#BSUB` would be read as an option, so none is left."""
+        asked = wishes("LSF", ask, options, self.allowed)
+        raw = dict(asked.raw)
+        if asked.qos:
+            raise UsageError(f"LSF has no qos ('{asked.qos}'): give a service class as option -sla, or a queue")
+        name = native_name(ask)
+        argv = ["bsub", "-J", f"{name}[1-{ask.count}]" if ask.count > 1 else name]
+        argv += ["-o", f"{ask.directory}/{ask.tag}.{'%I' if ask.count > 1 else 0}.out"]
+        argv += self._own(ask, options)
+        sections = [*self._sizes(ask, options), *_sections(raw.pop("-R", ""))]
+        slots = max(share(ask.amounts.cores, 1000), ask.tasks_per_node)
+        argv += ["-n", str(slots * ask.nodes)]
+        if ask.nodes > 1:
+            sections.append(("span", f"ptile={slots}"))
+        elif slots > 1:
+            sections.append(("span", "hosts=1"))
+        if asked.constraint:
+            sections.append(("select", asked.constraint))
+        if sections:
+            argv += ["-R", _resources(sections)]
+        if ask.time_s is not None:
+            argv += ["-W", str(share(ask.time_s, 60))]
+        for option, value in (("-q", asked.partition), ("-P", asked.account), ("-U", asked.reservation)):
+            argv += [option, value] if value else []
+        argv += ["-x"] if ask.exclusive else []
+        for key, value in raw.items():
+            argv += [key, value] if value else [key]
+        lines = script(ask, "${LSB_JOBINDEX:-0} > 0 ? ${LSB_JOBINDEX:-0} - 1 : 0")
+        return Command(tuple(argv), re.sub(r"^#BSUB", "# BSUB", lines, flags=re.MULTILINE))
+
+    def _own(self, ask: Ask, options: Options) -> list[str]:
+        """What OpenLava does not have: the directory, the warning before the end, gpus, and a `never again`."""
+        out = ["-cwd", ask.directory, "-r" if options.requeue else "-rn"]
+        warning = share(options.signal_s, 60)
+        if options.signal_s and ask.time_s is not None and share(ask.time_s, 60) >= 2 * warning:
+            out += ["-wa", "USR1", "-wt", str(warning)]
+        if ask.amounts.gpus:
+            out += ["-gpu", f"num={ask.amounts.gpus}"]
+        if ask.amounts.memory and options.memory_as != "none":
+            out += ["-M", f"{share(ask.amounts.memory, MIB)}MB"]
+        return out
+
+    unit = "MB"
+    """Behind sizes in resource requirements: a bare number means what the site's configuration says."""
+
+    def _sizes(self, ask: Ask, options: Options) -> list[tuple[str, str]]:
+        """What each host is to reserve."""
+        out = []
+        slots = max(share(ask.amounts.cores, 1000), ask.tasks_per_node)
+        if ask.amounts.memory and options.memory_as != "none":
+            parts = slots if options.memory_as == "per-cpu" else 1
+            out.append(("rusage", f"mem={share(ask.amounts.memory, MIB * parts)}{self.unit}"))
+        if ask.amounts.disk:
+            out.append(("rusage", f"tmp={share(ask.amounts.disk, MIB)}{self.unit}"))
+        return out + [("rusage", f"{name}={count}") for name, count in ask.amounts.named if count]
+
+    def read_submit(self, ask: Ask, answer: Answer) -> Submitted:
+        """`Job <123> is submitted to default queue <normal>.`, perhaps below a notice."""
+        if answer.code is None:
+            return Submitted(None, "ambiguous", words(answer))
+        if answer.code == 0:
+            found = SUBMITTED.search(answer.stdout)
+            return Submitted(found[1], "ok", "") if found else Submitted(None, "ambiguous", words(answer))
+        return Submitted(None, worth(answer.stdout + answer.stderr, SUBMIT) or "ambiguous", words(answer))
+
+    def element_id(self, native_id: str, element: int, count: int) -> str:
+        """`123[5]`; of one, `123`."""
+        return f"{native_id}[{element + 1}]" if count > 1 else native_id
+
+    def listing(self, user: str) -> Command:
+        """Ended jobs included, as long as the site keeps them (CLEAN_PERIOD)."""
+        return Command(("bjobs", "-a", "-u", user, "-o", FIELDS))
+
+    def read_listing(self, answer: Answer, options: Options) -> Listing:
+        """Columns of either form, by their heading."""
+        heading, lines, result, detail = _body(answer)
+        mark = heading[5:6].strip()
+        columns = heading.split(mark) if mark else []
+        table = kinds(self.states, self.strict, options)
+        seen: list[Seen] = []
+        for line in lines:
+            cells = line.split(mark, len(columns) - 1) if mark else []
+            row = dict(zip(columns, cells, strict=False)) if len(cells) == len(columns) else {}
+            one = _row(row if mark else _wide(line), table)
+            if one is None:
+                result, detail = "partial", detail or f"a line that is none: {line[:80]!r}"
+            else:
+                seen.append(one)
+        return Listing(tuple(seen), result, detail)
+
+    def history(self, native_ids: Sequence[str]) -> Sequence[Command]:
+        """bhist, through all event files: a busy site begins a new one many times a day."""
+        return [Command(("bhist", "-l", "-n", "0", *native_ids))] if native_ids else []
+
+    def read_history(self, answer: Answer, options: Options) -> Listing:
+        """The events of each job. What has not ended by them is unsure: the listing knows better."""
+        table = kinds(self.states, self.strict, options)
+        seen = [one for text in _records(answer.stdout) if (one := _history(text, table))]
+        if worth(answer.stdout + answer.stderr, (("ok", NOTHING),)) and not seen:
+            return Listing((), "not-found", words(answer))
+        if seen:
+            well = answer.code == 0
+            return Listing(tuple(seen), "ok" if well else "partial", "" if well else words(answer))
+        return Listing((), worth(answer.stderr, LOOK) or "transient", words(answer))
+
+    def find(self, tag: str, user: str) -> Command:
+        """All jobs of the user: by name bjobs would say `not found` both of none and of too early."""
+        return self.listing(user)
+
+    def read_find(self, tag: str, answer: Answer) -> Submitted:
+        """The oldest, should there be several."""
+        seen, result, detail = self.read_listing(answer, Options())
+        found = {int(one.native_id.partition("[")[0]) for one in seen if one.tag == tag}
+        if found:
+            others = f"also {', '.join(map(str, sorted(found)[1:]))}" if len(found) > 1 else ""
+            return Submitted(str(min(found)), "ok", others)
+        if result == "ok":
+            return Submitted(None, "not-found", f"no job of that name ends in {tag}")
+        return Submitted(None, "transient" if result in ("partial", "not-found") else result, detail)
+
+    def kill(self, native_ids: Sequence[str], force: int) -> Command:
+        """bkill is gentle by itself: INT, TERM, then KILL, ten seconds apart. -s TERM would miss waiting jobs.
+
+        -r takes a job off the books whose host does not answer.
+        """
+        return Command(("bkill", *(("-r",) if force >= 2 else ()), *native_ids))
+
+    def read_kill(self, answer: Answer) -> tuple[Class, str]:
+        """One line per job, on stdout or stderr. `Operation is in progress` is said of jobs that do get killed."""
+        if answer.code is None:
+            return "transient", words(answer)
+        lines = [line for line in (answer.stdout + "\n" + answer.stderr).lower().splitlines() if line.strip()]
+        left = [line for line in lines if not any(phrase in line for phrase in DELIVERED)]
+        if not left and (lines or answer.code == 0):
+            return "ok", ""
+        fatal = any("permission denied" in line or "illegal job id" in line for line in left)
+        return ("fatal" if fatal else "transient"), words(answer)
+
+    def queues(self) -> Command | None:
+        """With their limits; the sizes of hosts are not in it."""
+        return Command(("bqueues", "-l"))
+
+    def read_queues(self, answer: Answer) -> tuple[Queue, ...]:
+        """One block per queue, which begins with `QUEUE: name`."""
+        out = []
+        for block in re.split(r"^QUEUE: ", answer.stdout, flags=re.MULTILINE)[1:] if answer.code == 0 else ():
+            name = block.split("\n", 1)[0].strip()
+            status = re.search(r"\b(Open|Closed):(\w+)", block)
+            limit = re.search(r"RUNLIMIT\s*\n\s*(\d{1,9}(?:\.\d{1,3})?) min", block)
+            time_s = int(float(limit[1]) * 60) if limit else None
+            is_default = "this is the default queue" in " ".join(block.split()).lower()
+            if name:
+                up = status is not None and status[1] == "Open"
+                out.append(Queue(name, is_default, None, None, None, 0, time_s, up))
+        return tuple(out)
+
+
+class OpenLava(Lsf):
+    """The dialect of OpenLava 4: no `bjobs -o`, no units, no warnings, no gpus."""
+
+    name = "openlava"
+    unit = ""
+
+    def is_mine(self, answer: Answer) -> bool:
+        """It has the programs of LSF and says so."""
+        return answer.code is not None and "OpenLava" in answer.stdout + answer.stderr
+
+    def listing(self, user: str) -> Command:
+        """The wide table, where names are whole."""
+        return Command(("bjobs", "-a", "-w", "-u", user))
+
+    def _own(self, ask: Ask, options: Options) -> list[str]:
+        if ask.amounts.gpus:
+            raise UsageError(f"OpenLava cannot be asked for gpus ({ask.amounts.gpus}): use a queue that has them")
+        out = ["-r"] if options.requeue else []
+        if ask.amounts.memory and options.memory_as != "none":
+            out += ["-M", str(share(ask.amounts.memory, 1024))]
+        return out
+
+
+def _sections(text: str) -> list[tuple[str, str]]:
+    """The sections of a resource requirement; one without any is a selection."""
+    if not text.strip():
+        return []
+    if "{" in text or ("[" in text and SECTION.sub("", text).strip()):
+        raise UsageError(f"LSF: option -R '{text}': give plain sections like select[…] rusage[…], or only a selection")
+    return SECTION.findall(text) or [("select", text.strip())]
+
+
+def _resources(sections: Sequence[tuple[str, str]]) -> str:
+    """One string with each section once: LSF refuses a second one of a kind."""
+    merged: dict[str, str] = {}
+    for name, inside in sections:
+        if name not in merged:
+            merged[name] = inside
+        elif name == "rusage":
+            merged[name] += f",{inside}"
+        elif name == "select":
+            merged[name] = f"({merged[name]}) && ({inside})"
+    return " ".join(f"{name}[{inside}]" for name, inside in merged.items())
+
+
+def _body(answer: Answer) -> tuple[str, list[str], Class, str]:
+    """The heading, the lines below it, and what they are worth."""
+    lines = answer.stdout.split("\n")
+    cut = lines.pop()
+    top = next((number for number, line in enumerate(lines[:50]) if line.startswith("JOBID")), None)
+    if top is None:
+        if answer.code is not None and worth(answer.stderr + answer.stdout, (("ok", NOTHING),)):
+            return "", [], "ok", ""
+        return "", [], worth(answer.stderr, LOOK) or "transient", words(answer)
+    body = [line for line in lines[top + 1 :] if line.strip()]
+    if answer.code != 0:
+        return lines[top], body, "partial", words(answer)
+    if cut:
+        return lines[top], body, "partial", f"the answer breaks off in the middle of a line: {cut[:80]!r}"
+    return lines[top], body, "ok", ""
+
+
+def _wide(line: str) -> dict[str, str]:
+    """A line of the wide table. Only the name can have blanks in it, and the time of submission ends it."""
+    cells = line.split(None, 6)
+    if len(cells) < 7 or not SINCE.search(" " + cells[6]):
+        return {}
+    name = SINCE.sub("", " " + cells[6]).strip()
+    return {"JOBID": cells[0], "STAT": cells[2], "EXEC_HOST": cells[5], "JOB_NAME": name}
+
+
+def _row(row: Mapping[str, str], table: Mapping[str, Kind]) -> Seen | None:
+    """One job of the listing; None if it is none."""
+    cell = {name: "" if value.strip() == "-" else value.strip() for name, value in row.items()}
+    job, state, name = cell.get("JOBID", ""), cell.get("STAT", ""), cell.get("JOB_NAME", "")
+    if not job.isascii() or not job.isdigit() or not state:
+        return None
+    index = cell.get("JOBINDEX", "")
+    if not index and (found := INDEX.search(name)):
+        index = found[1]
+    if index and index != "0":
+        job = f"{job}[{index}]"
+    reason = cell.get("EXIT_REASON") or cell.get("PEND_REASON") or None
+    term = TERM.search(reason or "")
+    kind = table.get(state, "unsure")
+    if kind == "failed" and term:
+        kind = table.get(term[0], kind)
+    outcome = None
+    if kind in ENDS or kind == "running":
+        code = cell.get("EXIT_CODE", "")
+        number = int(code) if code.isascii() and code.isdigit() and len(code) < 6 else None
+        if number is None and state != "EXIT" and kind != "running":
+            number = 0
+        hosts = cell.get("FIRST_HOST") or cell.get("EXEC_HOST", "")
+        outcome = _outcome(
+            number if kind != "running" else None,
+            term[1] if term else None,
+            host=hosts.partition(":")[0].rpartition("*")[2] or None,
+            started=_when(cell.get("START_TIME", "")),
+            ended=_when(cell.get("FINISH_TIME", "")) if kind != "running" else None,
+            cpu_s=_number(cell.get("CPU_USED", ""), {}),
+            peak=_number(cell.get("MAX_MEM", ""), UNITS),
+        )
+    return Seen(job, state, kind, tag_of(name), reason, outcome)
+
+
+def _outcome(
+    code: int | None,
+    term: str | None,
+    signal: int | None = None,
+    *,
+    host: str | None = None,
+    started: float | None = None,
+    ended: float | None = None,
+    cpu_s: float | None = None,
+    peak: float | None = None,
+) -> Outcome:
+    """Codes above 128 are taken for signals only if LSF says that it ended the job: a script may exit so by itself."""
+    if term and code is not None and 128 < code <= 192:
+        signal, code = code - 128, None
+    why = WHY.get(term) if term else None
+    return Outcome(code, signal, why, host, started, ended, cpu_s, None if peak is None else int(peak))
+
+
+def _records(stdout: str) -> list[str]:
+    """The jobs in a long history, each with its broken lines made whole."""
+    out: list[list[str]] = []
+    for line in stdout.split("\n"):
+        if JOB.match(line):
+            out.append([line])
+        elif out and line.startswith(INDENT):
+            out[-1][-1] += line[21:]
+        elif out:
+            out[-1].append(line)
+    return ["\n".join(lines) for lines in out]
+
+
+def _history(text: str, table: Mapping[str, Kind]) -> Seen | None:
+    """One job by its events."""
+    lines = text.split("\n")
+    job = JOB.match(lines[0])
+    if job is None:
+        return None
+    story = _Story()
+    for line in lines[1:]:
+        if event := EVENT.fullmatch(line):
+            story.add(event[1], event[2])
+    limit = re.search(r"RUNLIMIT\s*\n\s*(\d{1,9}(?:\.\d{1,3})?) min", text)
+    if limit and story.ended_by_itself() and story.ran_s() >= float(limit[1]) * 60:
+        story.term, story.reason = "RUNLIMIT", f"run limit of {limit[1]} min"
+    name = re.search(r"JobName<(.*?)>,User<", re.sub(r"\s", "", lines[0]))
+    return story.seen(job[1], tag_of(name[1]) if name else None, table)
+
+
+class _Story:
+    """What the events of a job come to. Blanks count for nothing: a line may have been broken at one."""
+
+    def __init__(self) -> None:
+        self.state = "PEND"
+        self.code: int | None = None
+        self.signal: int | None = None
+        self.term: str | None = None
+        self.reason: str | None = None
+        self.host: str | None = None
+        self.started = self.ended = ""
+        self.cpu_s: float | None = None
+        self.requeued = 0
+        self._requeue = False
+        """It is being taken back: its next end is not the end."""
+
+    def add(self, when: str, text: str) -> None:
+        """The next event."""
+        said = re.sub(r"\s", "", text)
+        end = re.match(r"Donesuccessfully|Exited(?:withexitcode(\d{1,5})|bysignal(\d{1,3}))?[.;]", said)
+        term = TERM.search(said)
+        if term:
+            self.term, self.reason = term[1], term[0]
+        if said.startswith("Dispatched"):
+            hosts = re.search(r"<([^>]*)>", said)
+            self.state, self.started, self.host = "RUN", when, hosts[1].rpartition("*")[2] if hosts else None
+        elif end:
+            used = re.search(r"CPUtimeusedis(\d{1,12}(?:\.\d{1,6})?)", said)
+            self.cpu_s, self.ended = float(used[1]) if used else None, when
+            self.code, self.signal = (int(part) if part else None for part in end.groups())
+            self.state = "PEND" if self._requeue else "DONE" if said.startswith("Done") else "EXIT"
+            self._requeue = False
+        elif said.startswith("Signal<KILL>"):
+            self.term, self.reason = "OWNER", text.strip(" ;")
+        elif said.startswith("Signal<REQUEUE") or (term and term[1].startswith("REQUEUE")):
+            self._requeue, self.state = self.state != "EXIT", "PEND"
+            self.requeued, self.term = self.requeued + 1, None
+        elif said.startswith("Pending:") and self.state == "EXIT":
+            self.requeued, self.state = self.requeued + 1, "PEND"
+        elif said.startswith(("Running", "Starting")):
+            self.state = "RUN"
+        elif said.startswith("Unknown;"):
+            self.state = "UNKWN"
+
+    def ended_by_itself(self) -> bool:
+        """Ended as by a signal, with no word of who sent it."""
+        return self.state == "EXIT" and not self.term and (bool(self.signal) or (self.code or 0) > 128)
+
+    def ran_s(self) -> float:
+        """From dispatch to end; the year, which bhist leaves out, does not matter for that."""
+        started, ended = _when(self.started, 2000), _when(self.ended, 2000)
+        if started is None or ended is None:
+            return 0
+        return ended - started if ended >= started else ended - started + 366 * 86400
+
+    def seen(self, job: str, tag: str | None, table: Mapping[str, Kind]) -> Seen:
+        """All in all. What has not ended is unsure."""
+        kind = table.get(self.state, "unsure")
+        if kind not in ENDS:
+            return Seen(job, self.state, "unsure", tag, self.reason, None, self.requeued)
+        if self.state == "DONE":
+            self.code, self.signal, self.term, self.reason = 0, None, None, None
+        elif kind == "failed" and self.term:
+            kind = table.get(f"TERM_{self.term}", kind)
+        outcome = _outcome(
+            self.code,
+            self.term,
+            self.signal,
+            host=self.host,
+            started=_when(self.started),
+            ended=_when(self.ended),
+            cpu_s=self.cpu_s,
+        )
+        return Seen(job, self.state, kind, tag, self.reason, outcome, self.requeued)
+
+
+def _when(text: str, year: int | None = None) -> float | None:
+    """A time; None if it has no year (sites show that if they set LSB_DISPLAY_YEAR) and none is given."""
+    found = WHEN.fullmatch(text.rstrip(" LEX"))
+    if found is None or found[1] not in MONTHS or not (found[6] or year):
+        return None
+    day, hour, minute, second = int(found[2]), int(found[3]), int(found[4]), int(found[5] or 0)
+    which = int(found[6]) if found[6] else year or 0
+    if not (which >= 1970 and 1 <= day <= 31 and hour < 24 and minute < 60 and second < 62):
+        return None
+    return float(calendar.timegm((which, MONTHS[found[1]], day, hour, minute, second)))
+
+
+def _number(text: str, units: Mapping[str, int]) -> float | None:
+    """The number in `0.1 second(s)` or, with its unit, in `5 Mbytes`."""
+    found = NUMBER.match(text)
+    return float(found[1]) * units.get(found[2][:1].lower(), 1) if found else None
