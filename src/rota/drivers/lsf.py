@@ -8,6 +8,7 @@ answer. Indices of arrays begin at 1: element 0 is `123[1]`.
 import calendar
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from rota.drivers.api import Ask, Outcome
 from rota.drivers.dialect import Answer, Class, Command, Kind, Listing, Options, Queue, Seen, Submitted
@@ -152,7 +153,7 @@ class Lsf:
             raise UsageError(f"LSF has no qos ('{asked.qos}'): give a service class as option -sla, or a queue")
         name = native_name(ask)
         argv = ["bsub", "-J", f"{name}[1-{ask.count}]" if ask.count > 1 else name]
-        argv += ["-o", f"{ask.directory}/{ask.tag}.{'%I' if ask.count > 1 else 0}.out"]
+        argv += ["-o", f"{ask.directory}/{ask.tag}.{'%I' if ask.count > 1 else 0}.out"]  # the element's number + 1
         argv += self._own(ask, options)
         sections = [*self._sizes(ask, options), *_sections(raw.pop("-R", ""))]
         slots = max(share(ask.amounts.cores, 1000), ask.tasks_per_node)
@@ -375,37 +376,52 @@ def _wide(line: str) -> dict[str, str]:
 
 def _row(row: Mapping[str, str], table: Mapping[str, Kind]) -> Seen | None:
     """One job of the listing; None if it is none."""
-    cell = {name: "" if value.strip() == "-" else value.strip() for name, value in row.items()}
-    job, state, name = cell.get("JOBID", ""), cell.get("STAT", ""), cell.get("JOB_NAME", "")
+    job, state, name = row.get("JOBID", "").strip(), row.get("STAT", "").strip(), row.get("JOB_NAME", "").rstrip()
     if not job.isascii() or not job.isdigit() or not state:
         return None
-    index = cell.get("JOBINDEX", "")
+    index = row.get("JOBINDEX", "")
     if not index and (found := INDEX.search(name)):
         index = found[1]
-    if index and index != "0":
+    if index not in ("", "0", "-"):
         job = f"{job}[{index}]"
-    reason = cell.get("EXIT_REASON") or cell.get("PEND_REASON") or None
-    term = TERM.search(reason or "")
     kind = table.get(state, "unsure")
+    reason = None if kind == "running" else _said(row.get("EXIT_REASON")) or _said(row.get("PEND_REASON"))
+    term = TERM.search(reason) if reason else None
     if kind == "failed" and term:
         kind = table.get(term[0], kind)
     outcome = None
-    if kind in ENDS or kind == "running":
-        code = cell.get("EXIT_CODE", "")
-        number = int(code) if code.isascii() and code.isdigit() and len(code) < 6 else None
-        if number is None and state != "EXIT" and kind != "running":
-            number = 0
-        hosts = cell.get("FIRST_HOST") or cell.get("EXEC_HOST", "")
+    hosts = row.get("FIRST_HOST") or row.get("EXEC_HOST", "")
+    if kind == "running":
+        outcome = _running(hosts, row.get("START_TIME", ""))
+    elif kind in ENDS:
+        code = row.get("EXIT_CODE", "").strip()
+        number = int(code) if code.isascii() and code.isdigit() and len(code) < 6 else None if state == "EXIT" else 0
         outcome = _outcome(
-            number if kind != "running" else None,
+            number,
             term[1] if term else None,
-            host=hosts.partition(":")[0].rpartition("*")[2] or None,
-            started=_when(cell.get("START_TIME", "")),
-            ended=_when(cell.get("FINISH_TIME", "")) if kind != "running" else None,
-            cpu_s=_number(cell.get("CPU_USED", ""), {}),
-            peak=_number(cell.get("MAX_MEM", ""), UNITS),
+            host=_host(hosts),
+            started=_when(row.get("START_TIME", "")),
+            ended=_when(row.get("FINISH_TIME", "")),
+            cpu_s=_number(row.get("CPU_USED", "")),
+            peak=_number(row.get("MAX_MEM", ""), in_bytes=True),
         )
     return Seen(job, state, kind, tag_of(name), reason, outcome)
+
+
+def _said(cell: str | None) -> str | None:
+    """What is in a cell; an empty one has a dash."""
+    text = (cell or "").strip()
+    return None if text in ("", "-") else text
+
+
+@lru_cache(maxsize=4096)
+def _running(hosts: str, started: str) -> Outcome:
+    return Outcome(host=_host(hosts), started=_when(started))
+
+
+def _host(hosts: str) -> str | None:
+    """The first of `4*n1:2*n2`."""
+    return _said(hosts.strip().partition(":")[0].rpartition("*")[2])
 
 
 def _outcome(
@@ -532,6 +548,7 @@ class _Story:
         return Seen(job, self.state, kind, tag, self.reason, outcome, self.requeued)
 
 
+@lru_cache(maxsize=4096)
 def _when(text: str, year: int | None = None) -> float | None:
     """A time; None if it has no year (sites show that if they set LSB_DISPLAY_YEAR) and none is given."""
     found = WHEN.fullmatch(text.rstrip(" LEX"))
@@ -544,7 +561,8 @@ def _when(text: str, year: int | None = None) -> float | None:
     return float(calendar.timegm((which, MONTHS[found[1]], day, hour, minute, second)))
 
 
-def _number(text: str, units: Mapping[str, int]) -> float | None:
+@lru_cache(maxsize=4096)
+def _number(text: str, in_bytes: bool = False) -> float | None:
     """The number in `0.1 second(s)` or, with its unit, in `5 Mbytes`."""
     found = NUMBER.match(text)
-    return float(found[1]) * units.get(found[2][:1].lower(), 1) if found else None
+    return float(found[1]) * (UNITS.get(found[2][:1].lower(), 1) if in_bytes else 1) if found else None

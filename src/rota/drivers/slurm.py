@@ -9,6 +9,7 @@ import calendar
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import accumulate, pairwise, starmap
 
 from msgspec.structs import replace
 
@@ -123,10 +124,12 @@ COLUMNS = (
     ("StartTime", 20),
     ("EndTime", 20),
     ("BatchHost", 32),
-    ("Reason", 40),
+    ("Reason", 64),
     ("Name", 80),
 )
-WIDTH = sum(width for _, width in COLUMNS)
+EDGES = tuple(accumulate((width for _, width in COLUMNS), initial=0))
+CELLS = tuple(starmap(slice, pairwise(EDGES)))
+JOB, STATE, STATUS, RESTARTS, START, END, HOST, REASON, NAME = CELLS
 FIELDS = "JobID,State,ExitCode,Start,End,NodeList,TotalCPU,MaxRSS,JobName"
 ID = re.compile(r"(\d+)(?:_(?:(\d+)|\[([\d,:-]+)(?:%\d+)?\]))?")
 SUBMITTED = re.compile(r"(?:Submitted batch job )?([1-9]\d{0,18})(?:;\S*)?(?: on cluster \S+)?")
@@ -179,7 +182,7 @@ class Slurm:
             "--parsable",
             f"--job-name={native_name(ask)}",
             f"--chdir={ask.directory}",
-            f"--output={files}/{ask.tag}.{'%a' if ask.count > 1 else 0}.out",
+            f"--output={files}/{ask.tag}.{'%a' if ask.count > 1 else 0}.out",  # the element's number
             "--open-mode=append",
             "--export=ALL",
             "--requeue" if options.requeue else "--no-requeue",
@@ -363,11 +366,11 @@ def _body(answer: Answer, heading: str) -> tuple[list[str], Class, str]:
 
 def _row(line: str, table: Mapping[str, Kind], options: Options) -> list[Seen]:
     """One line of the listing; empty if it is none."""
-    native_id = line[:24].rstrip()
-    state = line[24:40].rstrip()
-    if not WIDTH - 79 <= len(line) <= WIDTH or not state:
+    native_id = line[JOB].rstrip()
+    state = line[STATE].rstrip()
+    if not EDGES[-2] < len(line) <= EDGES[-1] or not state:
         return []
-    reason: str | None = line[130:170].rstrip()
+    reason: str | None = line[REASON].rstrip()
     kind = table.get(state) or table.get(_long(state), "unsure")
     if kind == "pending" and reason and any(phrase in reason for phrase in HELD):
         kind = table["REQUEUE_HOLD"]
@@ -375,15 +378,15 @@ def _row(line: str, table: Mapping[str, Kind], options: Options) -> list[Seen]:
         kind = "unsure"
     outcome = None
     if kind in ENDS:
-        outcome = _outcome(state, line[40:50].strip(), line[58:78].strip(), line[78:98].strip(), line[98:130])
+        outcome = _outcome(state, line[STATUS].strip(), line[START].strip(), line[END].strip(), line[HOST])
     elif kind == "running":
-        outcome = _started(line[58:78], line[98:130])
+        outcome = _started(line[START], line[HOST])
     if reason == "None":
         reason = None
-    restarts = line[50:58].strip()
+    restarts = line[RESTARTS].strip()
     again = int(restarts) if restarts.isascii() and restarts.isdigit() else 0
     ids = [native_id] if native_id.isascii() and native_id.replace("_", "", 1).isdigit() else _elements(native_id)
-    tag, held = tag_of(line[170:].rstrip()), state in ("SPECIAL_EXIT", "SE")
+    tag, held = tag_of(line[NAME].rstrip()), state in ("SPECIAL_EXIT", "SE")
     return [Seen(one, state, kind, tag, reason, outcome, again, held) for one in ids]
 
 
@@ -403,6 +406,7 @@ def _record(job: str, row: Mapping[str, str], peak: int | None, table: Mapping[s
     return [Seen(one, state, kind, tag, reason, outcome, held=held) for one in _elements(job)]
 
 
+@lru_cache(maxsize=16384)
 def _outcome(state: str, status: str, started: str, ended: str, host: str) -> Outcome:
     """How a job ended. An exit code of 0 is believed of none but COMPLETED."""
     code, number = _status(status)
