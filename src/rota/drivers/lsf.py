@@ -281,8 +281,8 @@ class Lsf:
         left = [line for line in lines if not any(phrase in line for phrase in DELIVERED)]
         if not left and (lines or answer.code == 0):
             return "ok", ""
-        fatal = any("permission denied" in line or "illegal job id" in line for line in left)
-        return ("fatal" if fatal else "transient"), words(answer)
+        hopeless = bool(left) and all("permission denied" in line or "illegal job id" in line for line in left)
+        return ("fatal" if hopeless else "transient"), words(answer)
 
     def queues(self) -> Command | None:
         """With their limits; the sizes of hosts are not in it."""

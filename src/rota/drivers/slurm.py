@@ -283,10 +283,13 @@ class Slurm:
         if answer.code == 0:
             return "ok", ""
         lines = [line for line in answer.stderr.lower().splitlines() if line.strip()]
-        if answer.code is not None and lines and all(any(phrase in line for phrase in GONE) for line in lines):
+        left = [line for line in lines if not any(phrase in line for phrase in GONE)]
+        if answer.code is None or not lines:
+            return "transient", words(answer)
+        if not left:
             return "ok", ""
-        fatal = any("access/permission denied" in line or "invalid job id " in line for line in lines)
-        return ("fatal" if fatal and worth(answer.stderr, LOOK) != "transient" else "transient"), words(answer)
+        hopeless = all("access/permission denied" in line or "invalid job id " in line for line in left)
+        return ("fatal" if hopeless else "transient"), words(answer)
 
     def queues(self) -> Command | None:
         """One line per partition and kind of node."""
