@@ -1,6 +1,8 @@
 """Slurm's dialect against recordings of the real one: every state, every way to end, every error."""
 
 import re
+import subprocess
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -286,6 +288,11 @@ def test_a_name_that_is_cut_has_no_tag() -> None:
 
 
 # Answers that are less than a listing
+
+
+def test_complaints_that_have_nothing_to_do_with_it() -> None:
+    noise = "squeue: error: Cannot create context for mpi/pmix_v4\n"
+    assert SLURM.read_listing(Answer(0, HEADING + row("7", "RUNNING"), noise), PLAIN).result == "ok"
 
 
 def test_nothing_is_only_nothing_below_a_heading() -> None:
@@ -576,6 +583,15 @@ def test_lines_for_sbatch_in_the_script_come_too_late() -> None:
     text = SLURM.submit(ask(script="#SBATCH --uid=0\ntrue"), PLAIN).stdin or ""
     assert text.startswith("#!/bin/sh\nunset ")
     assert text.endswith("#SBATCH --uid=0\ntrue\n")
+
+
+@pytest.mark.parametrize("index", [None, "0", "11"])
+def test_the_script_knows_its_element(index: str | None, tmp_path: Path) -> None:
+    wanted = ask(script="echo $ROTA_ELEMENT ${TZ-unset}; kill -USR1 $$; pwd", directory=str(tmp_path))
+    text = SLURM.submit(wanted, PLAIN).stdin
+    env = {"PATH": "/usr/bin:/bin", "TZ": "UTC", **({} if index is None else {"SLURM_ARRAY_TASK_ID": index})}
+    done = subprocess.run(["/bin/sh"], input=text, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{index or 0} unset\n{tmp_path}\n"
 
 
 ACCEPTED = {name: case for name, case in CASES.items() if name.startswith("sbatch-") and case.answer.code == 0}

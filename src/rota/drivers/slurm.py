@@ -341,7 +341,7 @@ def _sizes(ask: Ask, options: Options, raw: dict[str, str]) -> list[str]:
         out.append(f"--time={_clock(ask.time_s)}")
         warning = min(warning, ask.time_s // 2)
     if warning:
-        out.append(f"--signal=B:USR1@{warning}")
+        out.append(f"--signal=B:USR1@{min(warning, 65535)}")
     return out
 
 
@@ -360,7 +360,7 @@ def _body(answer: Answer, heading: str) -> tuple[list[str], Class, str]:
     if top is None:
         failed = (worth(answer.stderr, LOOK) or "transient") if answer.code is not None else "transient"
         return [], failed, words(answer)
-    if answer.code != 0 or "error:" in answer.stderr:
+    if answer.code != 0 or worth(answer.stderr, LOOK):
         return lines[top + 1 :], "partial", words(answer)
     if cut:
         return lines[top + 1 :], "partial", f"the answer breaks off in the middle of a line: {cut[:80]!r}"

@@ -1,0 +1,645 @@
+"""LSF's dialect, and OpenLava's: against recordings of a real OpenLava, and of LSF after its manual."""
+
+import re
+import subprocess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recorded import recorded
+from rota.drivers.api import Ask, Outcome
+from rota.drivers.dialect import Answer, Dialect, Options, Seen
+from rota.drivers.lsf import WHY, Lsf, OpenLava
+from rota.model.errors import UsageError
+from rota.model.needs import Amounts
+
+LSF, LAVA = Lsf(), OpenLava()
+DIALECTS: tuple[Dialect, ...] = (LSF, LAVA)
+CASES = recorded("lsf")
+PLAIN = Options()
+NAMES = (
+    "JOBID JOBINDEX STAT EXIT_CODE EXIT_REASON START_TIME FINISH_TIME FIRST_HOST CPU_USED MAX_MEM PEND_REASON JOB_NAME"
+)
+COLUMNS = NAMES.replace(" ", "^") + "\n"
+WIDE = "JOBID   USER    STAT  QUEUE      FROM_HOST   EXEC_HOST   JOB_NAME   SUBMIT_TIME\n"
+
+
+def ask(**changes: object) -> Ask:
+    given: dict[str, object] = {
+        "tag": "0123456789ab",
+        "name": "align reads",
+        "ids": ("a",),
+        "amounts": Amounts(2000, 3 << 30),
+        "script": "#!/bin/bash\necho hello\n",
+        "directory": "/data/run 1",
+    }
+    return Ask(**{**given, **changes})  # type: ignore[arg-type]
+
+
+def row(
+    job: str, state: str, *, index: str = "0", code: str = "-", why: str = "-", name: str = "x-0123456789ab"
+) -> str:
+    return f"{job}^{index}^{state}^{code}^{why}^Nov 15 21:00^-^n1^0.1 second(s)^5 Mbytes^-^{name}\n"
+
+
+def listed(*rows: str, options: Options = PLAIN) -> list[Seen]:
+    listing = LSF.read_listing(Answer(0, COLUMNS + "".join(rows), ""), options)
+    assert listing.result == "ok", listing.detail
+    return list(listing.seen)
+
+
+def told(seen: Seen) -> tuple[object, ...]:
+    out = seen.outcome
+    return (seen.kind, out.exit_code, out.signal, out.why) if out else (seen.kind,)
+
+
+STATES = [
+    ("PEND", "pending", "pending"),
+    ("PROV", "pending", "pending"),
+    ("PSUSP", "pending", "pending"),
+    ("RUN", "running", "running"),
+    ("USUSP", "running", "running"),
+    ("SSUSP", "running", "running"),
+    ("DONE", "completed", "completed"),
+    ("PDONE", "completed", "completed"),
+    ("POST_DONE", "completed", "completed"),
+    ("EXIT", "failed", "failed"),
+    ("PERR", "exited", "failed"),
+    ("POST_ERR", "exited", "failed"),
+    ("UNKWN", "unsure", "unsure"),
+    ("WAIT", "unsure", "pending"),
+    ("ZOMBI", "unsure", "unsure"),
+    ("NULL", "unsure", "unsure"),
+    ("LATER", "unsure", "unsure"),
+]
+
+
+@pytest.mark.parametrize(("state", "kind", "strict"), STATES)
+def test_every_state(state: str, kind: str, strict: str) -> None:
+    (seen,) = listed(row("7", state))
+    assert (seen.kind, seen.native_state, seen.tag) == (kind, state, "0123456789ab")
+    (seen,) = listed(row("7", state), options=Options(strict=True))
+    assert seen.kind == strict
+    (seen,) = LAVA.read_listing(
+        Answer(0, f"{WIDE}7 me {state} normal a b x-0123456789ab Nov 15 21:05\n", ""), PLAIN
+    ).seen
+    assert (seen.kind, seen.tag) == (kind, "0123456789ab")
+
+
+def test_the_table_has_no_other_states() -> None:
+    assert set(LSF.states) == {state for state, *_ in STATES[:-1]} == set(LAVA.states)
+
+
+def test_a_site_has_the_last_word_about_a_state() -> None:
+    wish = Options(state_map=(("UNKWN", "running"), ("TERM_OWNER", "aborted"), ("WAIT", "nonsense")))
+    rows = [row("7", "UNKWN"), row("8", "EXIT", code="130", why="TERM_OWNER: job killed by owner"), row("9", "WAIT")]
+    assert [seen.kind for seen in listed(*rows, options=wish)] == ["running", "aborted", "unsure"]
+
+
+@pytest.mark.parametrize(
+    ("term", "why"),
+    [
+        *((word, "cancelled") for word in ("OWNER", "ADMIN", "FORCE_OWNER", "FORCE_ADMIN")),
+        *((word, "oom") for word in ("MEMLIMIT", "SWAP")),
+        *((word, "time") for word in ("RUNLIMIT", "CPULIMIT")),
+        *((word, "deadline") for word in ("DEADLINE", "WINDOW")),
+        *((word, "launch") for word in ("CWD_NOTEXIST", "PRE_EXEC_FAIL")),
+        *((word, "node-fail") for word in ("ZOMBIE", "REMOVE_HUNG_JOB", "RC")),
+        *((word, None) for word in ("LOAD", "PROCESSLIMIT", "THREADLIMIT", "UNKNOWN", "EXTERNAL_SIGNAL")),
+        ("PREEMPT", "preempt"),
+    ],
+)
+def test_why_it_was_ended(term: str, why: str | None) -> None:
+    (seen,) = listed(row("7", "EXIT", code="137", why=f"TERM_{term}: words"))
+    assert told(seen) == ("failed", None, 9, why)
+    assert seen.reason == f"TERM_{term}: words"
+    (seen,) = listed(row("7", "EXIT", code="137", why=f"TERM_{term}: words"), options=Options(strict=True))
+    aborts = term in ("OWNER", "ADMIN", "FORCE_OWNER", "FORCE_ADMIN", "PREEMPT", "RUNLIMIT", "MEMLIMIT")
+    assert seen.kind == ("aborted" if aborts else "failed")
+    assert set(WHY.values()) == {"cancelled", "time", "oom", "deadline", "launch", "node-fail", "preempt"}
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "want"),
+    [
+        ("EXIT", "3", ("failed", 3, None, None)),
+        ("EXIT", "137", ("failed", 137, None, None)),
+        ("EXIT", "-", ("failed", None, None, None)),
+        ("EXIT", "junk", ("failed", None, None, None)),
+        ("DONE", "-", ("completed", 0, None, None)),
+        ("PERR", "-", ("exited", 0, None, None)),
+        ("PERR", "4", ("exited", 4, None, None)),
+    ],
+)
+def test_exit_status(state: str, code: str, want: tuple[object, ...]) -> None:
+    (seen,) = listed(row("7", state, code=code))
+    assert told(seen) == want
+
+
+def test_usage_and_elements() -> None:
+    text = (
+        "7^3^EXIT^1^-^Nov 15 21:00:02 2026^Nov 15 21:00:12 2026 L^4*n1^12.5 second(s)^1.5 Gbytes^-^x-0123456789ab[3]\n"
+    )
+    (seen,) = listed(text)
+    assert seen.native_id == "7[3]" == LSF.element_id("7", 2, 9)
+    assert seen.tag == "0123456789ab"
+    assert seen.outcome == Outcome(1, None, None, "n1", 1794776402.0, 1794776412.0, 12.5, 3 << 29)
+    assert LSF.element_id("7", 0, 1) == "7"
+    (seen,) = listed("7^0^PEND^-^-^-^-^-^-^-^New job is waiting for scheduling;^a^b-0123456789ab\n")
+    assert (seen.reason, seen.tag, seen.outcome) == ("New job is waiting for scheduling;", "0123456789ab", None)
+
+
+# As the manual has it
+
+
+def test_documented_listings() -> None:
+    listing = LSF.read_listing(CASES["documented-bjobs-o-delimiter"].answer, PLAIN)
+    assert listing.result == "ok"
+    assert {seen.native_id: told(seen) for seen in listing.seen} == {
+        "101": ("running", None, None, None),
+        "102": ("completed", 0, None, None),
+        "103": ("failed", 3, None, None),
+        "104": ("failed", None, 2, "cancelled"),
+    }
+    assert listing.seen[2].outcome == Outcome(exit_code=3, host="n2")
+    some = LSF.read_listing(CASES["documented-bjobs-o-delimiter-unknown-among-known"].answer, PLAIN)
+    assert ([seen.native_id for seen in some.seen], some.result) == (["101"], "partial")
+    assert LSF.read_listing(CASES["documented-bjobs-lim-down"].answer, PLAIN)[:2] == ((), "transient")
+    assert LSF.read_listing(CASES["documented-bjobs-o-noheader"].answer, PLAIN)[:2] == ((), "transient")
+
+
+def test_documented_history() -> None:
+    (seen,) = LSF.read_history(CASES["documented-bhist-l-exit"].answer, PLAIN).seen
+    assert (seen.native_id, told(seen)) == ("103", ("failed", 3, None, None))
+    assert seen.outcome is not None
+    assert (seen.outcome.host, seen.outcome.cpu_s) == ("n2", 0.1)
+
+
+# As a real OpenLava had it
+
+WIDE_CASES = {
+    "running": ("running", None, None, None),
+    "resumed": ("running", None, None, None),
+    "requeued": ("running", None, None, None),
+    "multi-host": ("running", None, None, None),
+    "odd-name": ("running", None, None, None),
+    "ususp": ("running", None, None, None),
+    "ssusp": ("running", None, None, None),
+    "done": ("completed", 0, None, None),
+    "killed-trapped": ("completed", 0, None, None),
+    "unkwn": ("unsure",),
+    "node-cut": ("unsure",),
+    **dict.fromkeys(
+        ("psusp", "psusp-bstop", "dependency", "dependency-never", "begin-time", "pend-window"), ("pending",)
+    ),
+    **dict.fromkeys(
+        [
+            "exit3",
+            "exit137",
+            "command-not-found",
+            "killed-pending",
+            "killed-running",
+            "killed-s-kill",
+            "killed-usr1",
+            "runlimit",
+            "signal11",
+            "signal9",
+        ],
+        ("failed", None, None, None),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WIDE_CASES)
+def test_recorded_states(name: str) -> None:
+    case = CASES[f"bjobs-aw-{name}"]
+    listing = LAVA.read_listing(case.answer, PLAIN)
+    (seen,) = listing.seen
+    assert (listing.result, seen.native_id, seen.tag) == ("ok", case.argv[-1], None)
+    assert told(seen) == WIDE_CASES[name], case.truth
+
+
+def test_every_recorded_state_is_looked_at() -> None:
+    assert {name for name in CASES if name.startswith("bjobs-aw-")} == {f"bjobs-aw-{name}" for name in WIDE_CASES}
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("bjobs-array", {"108[1]": "running", "108[2]": "running"} | {f"108[{i}]": "pending" for i in (3, 4, 5)}),
+        ("bjobs-array-element", {"108[2]": "running"}),
+        ("bjobs-array-finished", {f"130[{i}]": "failed" for i in (1, 2, 3)}),
+        ("bjobs-array-killed", {f"108[{i}]": "failed" for i in range(1, 6)}),
+        ("bjobs-after-heal", {"103": "failed"}),
+        ("bjobs-node-cut-after-bkill", {"103": "unsure"}),
+        ("bjobs-right-after-bkill", {"124": "running"}),
+        ("bjobs-right-after-submit", {"124": "pending"}),
+        ("bjobs-finished-without-a", {"105": "completed"}),
+    ],
+)
+def test_recorded_listings(name: str, kinds: dict[str, str]) -> None:
+    listing = LAVA.read_listing(CASES[name].answer, PLAIN)
+    assert listing.result == "ok"
+    assert {seen.native_id: seen.kind for seen in listing.seen} == kinds
+
+
+def test_a_recorded_listing_of_all() -> None:
+    listing = LAVA.read_listing(CASES["bjobs-a-w"].answer, PLAIN)
+    kinds = [seen.kind for seen in listing.seen]
+    assert listing.result == "ok"
+    assert {kind: kinds.count(kind) for kind in set(kinds)} == {"running": 7, "pending": 7, "completed": 6, "failed": 3}
+
+
+@pytest.mark.parametrize(
+    ("answer", "result"),
+    [
+        (CASES["bjobs-unknown"].answer, "not-found"),
+        (CASES["bjobs-after-clean-period"].answer, "not-found"),
+        (CASES["bjobs-array-element-unknown"].answer, "not-found"),
+        (CASES["bjobs-bad-id"].answer, "fatal"),
+        (CASES["bjobs-o-unsupported"].answer, "fatal"),
+        (CASES["bjobs-no-config"].answer, "fatal"),
+        (CASES["bjobs-mbd-down"].answer, "transient"),
+        (CASES["bjobs-mbd-hung"].answer, "transient"),
+        (CASES["bjobs-lim-down"].answer, "transient"),
+        (CASES["bjobs-none"].answer, "ok"),
+        (Answer(255, "", "No job found\n"), "ok"),
+        (Answer(None, "", "No job found\n"), "transient"),
+        (Answer(0, "", ""), "transient"),
+        (Answer(255, "", ""), "transient"),
+        (Answer(0, "\x7fELF\x01\ufffd\n", ""), "transient"),
+        (Answer(255, "", "Cannot connect to LSF. Please wait ...\n"), "transient"),
+    ],
+)
+def test_listings_without_jobs(answer: Answer, result: str) -> None:
+    for dialect in DIALECTS:
+        listing = dialect.read_listing(answer, PLAIN)
+        assert (listing.seen, listing.result) == ((), result)
+
+
+def test_what_breaks_off_is_partial() -> None:
+    known = LAVA.read_listing(CASES["bjobs-unknown-among-known"].answer, PLAIN)
+    assert ([seen.native_id for seen in known.seen], known.result) == (["124"], "partial")
+    for whole in (COLUMNS + row("7", "RUN") + row("8", "RUN"), CASES["bjobs-array"].answer.stdout):
+        for cut in range(whole.index("\n") + 1, len(whole)):
+            listing = LSF.read_listing(Answer(0, whole[:cut], ""), PLAIN)
+            assert len(listing.seen) == whole[:cut].count("\n") - 1
+            assert listing.result == ("ok" if whole[cut - 1] == "\n" else "partial")
+    mixed = LSF.read_listing(Answer(0, COLUMNS + row("7", "RUN") + "\x00\ufffd\n" + row("x", "RUN"), ""), PLAIN)
+    assert ([seen.native_id for seen in mixed.seen], mixed.result) == (["7"], "partial")
+    late = LSF.read_listing(Answer(None, COLUMNS + row("7", "RUN"), ""), PLAIN)
+    assert ([seen.native_id for seen in late.seen], late.result) == (["7"], "partial")
+    notice = LSF.read_listing(Answer(0, "LSF is down. Please wait ...\n" + COLUMNS + row("7", "RUN"), ""), PLAIN)
+    assert ([seen.native_id for seen in notice.seen], notice.result) == (["7"], "ok")
+
+
+HISTORY = {
+    "done": ("completed", 0, None, None),
+    "after-clean-period": ("completed", 0, None, None),
+    "killed-trapped": ("completed", 0, None, None),
+    "exit3": ("failed", 3, None, None),
+    "exit3-after-clean-period": ("failed", 3, None, None),
+    "exit137": ("failed", 137, None, None),
+    "command-not-found": ("failed", 127, None, None),
+    "signal9": ("failed", 137, None, None),
+    "signal11": ("failed", 139, None, None),
+    "killed-usr1": ("failed", 138, None, None),
+    "killed-pending": ("failed", None, None, "cancelled"),
+    "killed-running": ("failed", None, 2, "cancelled"),
+    "killed-s-kill": ("failed", None, 2, "cancelled"),
+    "runlimit": ("failed", None, 12, "time"),
+    **dict.fromkeys(("running", "mbd-down", "ususp", "ssusp", "unkwn", "requeued"), ("unsure",)),
+}
+
+
+@pytest.mark.parametrize("name", HISTORY)
+def test_recorded_history(name: str) -> None:
+    case = CASES[f"bhist-l-{name}"]
+    listing = LSF.read_history(case.answer, PLAIN)
+    (seen,) = listing.seen
+    assert (listing.result, seen.native_id) == ("ok", case.argv[-1])
+    assert told(seen) == HISTORY[name], case.truth
+    assert seen.requeued == (1 if name == "requeued" else 0)
+    if seen.outcome and name != "killed-pending":
+        assert (seen.outcome.host, seen.outcome.cpu_s is None) in (("lava1", False), ("lava2", False))
+
+
+def test_all_recorded_history_is_looked_at_and_several_jobs_are_told_apart() -> None:
+    names = {name for name in CASES if name.startswith("bhist-l-")}
+    assert names == {f"bhist-l-{name}" for name in HISTORY}
+    together = "".join(CASES[f"bhist-l-{name}"].answer.stdout + "-" * 78 + "\n" for name in HISTORY)
+    seen = LSF.read_history(Answer(0, together, ""), PLAIN).seen
+    assert [told(one) for one in seen] == list(HISTORY.values())
+    assert told(LSF.read_history(CASES["bhist-l-runlimit"].answer, Options(strict=True)).seen[0])[0] == "aborted"
+
+
+@pytest.mark.parametrize(
+    ("events", "want"),
+    [
+        (["Exited by signal 9. The CPU time used is 1.0 seconds;"], ("failed", None, 9, None)),
+        (["Exited; job has been forced to exit;"], ("failed", None, None, None)),
+        (["Exited with exit code 1. The CPU time used is 0.1 seconds;", "Pending: requeued;"], ("unsure",)),
+        (["Exited with exit code 137;", "Completed <exit>; TERM_MEMLIMIT: job killed;"], ("failed", None, 9, "oom")),
+        (
+            [
+                "Signal <REQUEUE_PEND> requested;",
+                "Exited with exit code 130;",
+                "Dispatched to <b>;",
+                "Done successfully;",
+            ],
+            ("completed", 0, None, None),
+        ),
+        (["Unknown; unable to reach the execution host;"], ("unsure",)),
+    ],
+)
+def test_events(events: list[str], want: tuple[object, ...]) -> None:
+    lines = ["Dispatched 4 Task(s) on Host(s) <4*n2>;", *events]
+    text = "\nJob <7[2]>, Job Name <x-0123456789ab[2]>, User <me>, Project <p>\n"
+    for line in lines:
+        text += f"Sun Nov 15 21:00:00: {line}"[:40] + "\n" + " " * 21 + f"Sun Nov 15 21:00:00: {line}"[40:] + "\n"
+    (seen,) = LSF.read_history(Answer(0, text, ""), PLAIN).seen
+    assert (seen.native_id, seen.tag, told(seen)) == ("7[2]", "0123456789ab", want)
+
+
+@pytest.mark.parametrize(
+    ("answer", "result"),
+    [
+        (CASES["bhist-unknown"].answer, "not-found"),
+        (Answer(0, "", ""), "transient"),
+        (Answer(None, "", ""), "transient"),
+        (Answer(255, "", "lsb_init: Failed in an LSF library call: Unable to open file lsf.conf"), "fatal"),
+    ],
+)
+def test_history_that_says_nothing(answer: Answer, result: str) -> None:
+    listing = LSF.read_history(answer, PLAIN)
+    assert (listing.seen, listing.result) == ((), result)
+
+
+# Submitting
+
+
+def test_what_is_submitted() -> None:
+    command = LSF.submit(ask(time_s=601), PLAIN)
+    assert command.argv == (
+        *("bsub", "-J", "align_reads-0123456789ab", "-o", "/data/run 1/0123456789ab.0.out", "-cwd", "/data/run 1"),
+        *(
+            "-rn",
+            "-wa",
+            "USR1",
+            "-wt",
+            "2",
+            "-M",
+            "3072MB",
+            "-n",
+            "2",
+            "-R",
+            "rusage[mem=3072MB] span[hosts=1]",
+            "-W",
+            "11",
+        ),
+    )
+    assert command.stdin is not None
+    assert command.stdin.startswith("#!/bin/bash\nunset TZ LC_ALL\n")
+    assert command.stdin.endswith("done\necho hello\n")
+    plain = LAVA.submit(ask(time_s=601), PLAIN)
+    assert plain.argv == (
+        *("bsub", "-J", "align_reads-0123456789ab", "-o", "/data/run 1/0123456789ab.0.out", "-M", "3145728"),
+        *("-n", "2", "-R", "rusage[mem=3072] span[hosts=1]", "-W", "11"),
+    )
+    assert plain.stdin == command.stdin
+
+
+def argv(site: Options = PLAIN, dialect: Lsf = LSF, **changes: object) -> tuple[str, ...]:
+    return dialect.submit(ask(**changes), site).argv
+
+
+def after(words: tuple[str, ...], option: str) -> str | None:
+    return words[words.index(option) + 1] if option in words else None
+
+
+def test_arrays_and_sizes() -> None:
+    words = argv(ids=tuple("abc"), nodes=2, tasks_per_node=4, amounts=Amounts(1500, 1, 5 << 20, 2, (("lic", 3),)))
+    assert after(words, "-J") == "align_reads-0123456789ab[1-3]"
+    assert after(words, "-o") == "/data/run 1/0123456789ab.%I.out"
+    assert (after(words, "-n"), after(words, "-gpu")) == ("8", "num=2")
+    assert after(words, "-R") == "rusage[mem=1MB,tmp=5MB,lic=3] span[ptile=4]"
+    small = argv(amounts=Amounts(10))
+    assert (after(small, "-n"), after(small, "-R"), after(small, "-M"), after(small, "-W")) == ("1", None, None, None)
+    with pytest.raises(UsageError, match="gpus"):
+        argv(dialect=LAVA, amounts=Amounts(1000, gpus=1))
+
+
+@pytest.mark.parametrize(("how", "wanted"), [("node", "3072MB"), ("per-cpu", "1536MB"), ("none", None)])
+def test_memory_as_the_site_wants_it(how: str, wanted: str | None) -> None:
+    words = argv(Options(memory_as=how))  # type: ignore[arg-type]
+    assert after(words, "-R") == (f"rusage[mem={wanted}] span[hosts=1]" if wanted else "span[hosts=1]")
+    assert after(words, "-M") == ("3072MB" if wanted else None)
+
+
+def test_options_of_site_and_job() -> None:
+    site = Options(account="lab", partition="long", reservation="r1", constraint="bigmem", requeue=True)
+    words = argv(site, options=(("account", "mine"), ("-app", "mpi"), ("--sla", "gold"), ("-N", "")), exclusive=True)
+    assert words[-12:] == ("-q", "long", "-P", "mine", "-U", "r1", "-x", "-app", "mpi", "-sla", "gold", "-N")
+    assert after(words, "-R") == "rusage[mem=3072MB] span[hosts=1] select[bigmem]"
+    assert "-r" in words
+    assert "-wa" not in argv(time_s=120)
+    assert "-wa" not in argv(Options(signal_s=0), time_s=9000)
+    with pytest.raises(UsageError, match="-sla"):
+        argv(Options(qos="high"))
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("rusage[lic=1]", "rusage[mem=3072MB,lic=1] span[hosts=1]"),
+        ("select[a] rusage[lic=1] order[ut]", "rusage[mem=3072MB,lic=1] select[a] order[ut] span[hosts=1]"),
+        ("span[ptile=1]", "rusage[mem=3072MB] span[ptile=1]"),
+        ("mem>4000", "rusage[mem=3072MB] select[mem>4000] span[hosts=1]"),
+        ("", "rusage[mem=3072MB] span[hosts=1]"),
+    ],
+)
+def test_a_resource_requirement_is_one_string_with_each_section_once(given: str, wanted: str) -> None:
+    assert after(argv(options=(("-R", given),)), "-R") == wanted
+    both = argv(Options(constraint="x"), options=(("-R", "select[y]"),))
+    assert after(both, "-R") == "rusage[mem=3072MB] select[(y) && (x)] span[hosts=1]"
+
+
+@pytest.mark.parametrize(
+    "option", ["-J", "-o", "-e", "-K", "-w", "-r", "-rn", "-n", "-I", "-cwd", "-q", "--nosuch", "app", ""]
+)
+def test_options_that_are_not_to_be_given(option: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(f"'{option}'") + ".*-app"):
+        argv(options=((option, "x"),))
+
+
+@pytest.mark.parametrize("value", ["a\nb", "a\0b", "\x1b[2J"])
+def test_values_that_are_not_to_be_given(value: str) -> None:
+    for option in ("-app", "account"):
+        with pytest.raises(UsageError, match="control character"):
+            argv(options=((option, value),))
+    with pytest.raises(UsageError, match="plain sections"):
+        argv(options=(("-R", "1*{select[a]} + 2*{select[b]}"),))
+
+
+def test_lines_for_bsub_in_the_script_are_comments() -> None:
+    text = LSF.submit(ask(script="#BSUB -q root\necho '#BSUB'\n#BSUB -w x"), PLAIN).stdin or ""
+    assert "\n#BSUB" not in text
+    assert "\n# BSUB -q root\necho '#BSUB'\n# BSUB -w x\n" in text
+
+
+@pytest.mark.parametrize(("index", "element"), [(None, "0"), ("0", "0"), ("1", "0"), ("12", "11")])
+def test_the_script_knows_its_element(index: str | None, element: str, tmp_path: object) -> None:
+    text = LSF.submit(ask(script="#!/bin/sh\necho $ROTA_ELEMENT $PWD", directory=str(tmp_path)), PLAIN).stdin
+    env = {"PATH": "/usr/bin:/bin", **({} if index is None else {"LSB_JOBINDEX": index})}
+    done = subprocess.run(["/bin/sh"], input=text, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{element} {tmp_path}\n"
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "bsub-ok" in name or "please-wait" in name])
+def test_accepted(name: str) -> None:
+    answer = CASES[name].answer
+    assert LSF.read_submit(ask(), answer) == (re.findall(r"\d+", answer.stdout)[0], "ok", "")
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("bsub-err-")])
+def test_refused(name: str) -> None:
+    submitted = LSF.read_submit(ask(), CASES[name].answer)
+    assert (submitted.native_id, submitted.result) == (None, "fatal")
+    assert "ob not submitted" in submitted.detail
+
+
+@pytest.mark.parametrize(
+    ("said", "result"),
+    [
+        ("Error in rusage section. Job not submitted.", "fatal"),
+        ('Expected number, string, name, or "(" but found end of section. Job not submitted.', "fatal"),
+        ("No such queue. Job not submitted.", "fatal"),
+        ("Too many processors requested. Job not submitted.", "fatal"),
+        ("x cannot be used in the resource requirement section. Job not submitted.", "fatal"),
+        ("duplicate section. Job not submitted.", "fatal"),
+        ("User permission denied. Job not submitted.", "fatal"),
+        ("Project <x> does not exist or is disabled. Job not submitted.", "fatal"),
+        ("Pending job threshold reached. Retrying in 60 seconds...", "transient"),
+        ("Queue has been closed. Job not submitted.", "transient"),
+        ("User has reached the per-user job limit. Job not submitted.", "transient"),
+        ("LIM is down; try later", "transient"),
+        ("LSF is down. Please wait ...", "transient"),
+        ("Cannot connect to LSF. Please wait ...", "transient"),
+        ("Request from non-LSF host rejected", "transient"),
+        ("batch system daemon not responding ... still trying", "transient"),
+        ("Failed in an LSF library call: Connection reset by peer", "ambiguous"),
+        ("Communication time out", "ambiguous"),
+        ("something else", "ambiguous"),
+        ("", "ambiguous"),
+    ],
+)
+def test_why_not_submitted(said: str, result: str) -> None:
+    submitted = LSF.read_submit(ask(), Answer(255, "", said))
+    assert (submitted.native_id, submitted.result) == (None, result)
+    assert said in submitted.detail
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(0, text, "")
+        for text in ("", "\n", "Job <0> is submitted to queue <q>.", "Job <-7> is submitted to queue <q>.")
+    ]
+    + [Answer(0, text, "") for text in ("Job <x> is submitted to queue <q>.", "Job <7.5> is submitted to queue <q>.")]
+    + [Answer(None, "Job <7> is submitted to queue <q>.", ""), Answer(255, "Job <7> is submitted to queue <q>.", "")]
+    + [CASES[name].answer for name in ("bsub-mbd-hung", "bsub-mbd-down", "bsub-lim-down")],
+)
+def test_doubtful_submissions(answer: Answer) -> None:
+    submitted = LSF.read_submit(ask(), answer)
+    assert (submitted.native_id, submitted.result) == (None, "ambiguous")
+
+
+# Finding, killing, queues
+
+
+def test_finding() -> None:
+    text = (
+        COLUMNS + row("9", "RUN", index="2") + row("8", "RUN", name="y-ffffffffffff") + row("7", "EXIT", name="other")
+    )
+    assert LSF.read_find("0123456789ab", Answer(0, text, "")) == ("9", "ok", "")
+    assert LSF.read_find("0123456789ab", Answer(0, text + row("11", "PEND"), "")) == ("9", "ok", "also 11")
+    assert LSF.read_find("000000000000", Answer(0, text, ""))[:2] == (None, "not-found")
+    assert LSF.read_find("000000000000", Answer(0, text[:-2], ""))[:2] == (None, "transient")
+    assert LAVA.read_find("000000000000", CASES["bjobs-after-hung"].answer).result == "not-found"
+    assert LAVA.read_find("000000000000", Answer(255, "", "No job found\n")).result == "not-found"
+    for name in ("bjobs-mbd-down", "bjobs-mbd-hung", "bjobs-unknown"):
+        assert LAVA.read_find("000000000000", CASES[name].answer).result == "transient"
+    assert LSF.find("000000000000", "me").argv[:4] == ("bjobs", "-a", "-u", "me")
+    assert LAVA.find("000000000000", "me").argv == ("bjobs", "-a", "-w", "-u", "me")
+
+
+BAD_KILLS = {
+    **dict.fromkeys(("bkill-not-owner", "documented-bkill-not-owner", "bkill-bad-id"), "fatal"),
+    **dict.fromkeys(("bkill-mbd-down", "bkill-lim-down"), "transient"),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "bkill" in name and not name.startswith("bjobs")])
+def test_killed(name: str) -> None:
+    assert LSF.read_kill(CASES[name].answer)[0] == BAD_KILLS.get(name, "ok"), CASES[name].truth
+
+
+def test_kills() -> None:
+    assert LSF.kill(["7[1]", "8"], 0).argv == ("bkill", "7[1]", "8") == LSF.kill(["7[1]", "8"], 1).argv
+    assert LSF.kill(["7"], 2).argv == ("bkill", "-r", "7")
+    assert LSF.read_kill(Answer(255, "", ""))[0] == "transient"
+    assert LSF.read_kill(Answer(255, "", "Job <7>: User permission denied\nCommunication time out\n"))[0] == "transient"
+
+
+def test_queues() -> None:
+    assert LAVA.read_queues(CASES["bqueues-l"].answer) == (("short", False, None, None, None, 0, 60, True),)
+    text = CASES["bqueues-l"].answer.stdout
+    second = "\nQUEUE: night\n  -- For the night.  This is the\n default queue.\n\nPRIO STATUS\n 30 Closed:Inact -\n"
+    found = LSF.read_queues(Answer(0, text + second, ""))
+    assert found[1] == ("night", True, None, None, None, 0, None, False)
+    assert LSF.read_queues(CASES["bqueues-mbd-down"].answer) == () == LSF.read_queues(CASES["bqueues-unknown"].answer)
+
+
+def test_who_it_is() -> None:
+    lava, lsf = CASES["bsub-version"].answer, Answer(0, "", "IBM Spectrum LSF Standard 10.1.0.0, Jul 08 2016\n")
+    assert (LAVA.is_mine(lava), LSF.is_mine(lava)) == (True, False)
+    assert (LAVA.is_mine(lsf), LSF.is_mine(lsf)) == (False, True)
+    assert not LSF.is_mine(Answer(127, "", "bsub: command not found"))
+
+
+LINES = st.lists(
+    st.one_of(
+        st.text(max_size=40),
+        st.sampled_from(
+            [COLUMNS[:-1], WIDE[:-1], "JOBID", "JOBID|STAT", "JOBID\ufffd", "QUEUE: x", " RUNLIMIT", " 1.0 min of a"]
+        ),
+        st.builds(
+            "{}^1^{}^{}^TERM_OWNER^^^^^^^".format,
+            st.text(max_size=8),
+            st.sampled_from(list(LSF.states)),
+            st.text(max_size=8),
+        ),
+        st.builds("Job <{}>, Job Name <a>, User <b>".format, st.one_of(st.integers(0), st.text(max_size=5))),
+        st.builds("Sun Nov {} 2{}:00:00: {}".format, st.integers(10, 40), st.integers(0, 9), st.text(max_size=20)),
+        st.builds("7 u {} q a b {}".format, st.text(max_size=8), st.text(max_size=20)),
+        st.sampled_from(["Sun Nov 15 21:00:00: Exited with exit code 140.", "Sun Nov 15 21:00:00: Dispatched to <>;"]),
+    ),
+    max_size=8,
+).map("\n".join)
+ANSWERS = st.builds(Answer, st.one_of(st.none(), st.integers(-15, 255)), LINES, LINES)
+
+
+@given(ANSWERS)
+def test_no_reader_raises(answer: Answer) -> None:
+    for dialect in DIALECTS:
+        listing = dialect.read_listing(answer, Options(strict=True))
+        assert not (answer.code is None and listing.result == "ok")
+        history = dialect.read_history(answer, PLAIN)
+        assert not (answer.code != 0 and history.result == "ok")
+        submitted = dialect.read_submit(ask(), answer)
+        assert (submitted.native_id is None) == (submitted.result != "ok")
+        dialect.read_find("0123456789ab", answer)
+        dialect.read_kill(answer)
+        dialect.read_queues(answer)
+        dialect.is_mine(answer)
