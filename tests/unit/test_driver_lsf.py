@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from recorded import recorded
 from rota.drivers.api import Ask, Outcome
+from rota.drivers.bhist import WHY
 from rota.drivers.dialect import Answer, Dialect, Options, Seen
-from rota.drivers.lsf import WHY, Lsf, OpenLava
+from rota.drivers.lsf import Lsf, OpenLava
 from rota.model.errors import UsageError
 from rota.model.needs import Amounts
 
@@ -358,8 +359,12 @@ def test_events(events: list[str], want: tuple[object, ...]) -> None:
     text = "\nJob <7[2]>, Job Name <x-0123456789ab[2]>, User <me>, Project <p>\n"
     for line in lines:
         text += f"Sun Nov 15 21:00:00: {line}"[:40] + "\n" + " " * 21 + f"Sun Nov 15 21:00:00: {line}"[40:] + "\n"
-    (seen,) = LSF.read_history(Answer(0, text, ""), PLAIN).seen
+    (seen,) = LSF.read_history(Answer(0, text + "\nSummary of time in seconds\n", ""), PLAIN).seen
     assert (seen.native_id, seen.tag, told(seen)) == ("7[2]", "0123456789ab", want)
+    assert LSF.read_history(Answer(0, text, ""), PLAIN)[:2] == ((), "transient"), "cut short: more may have followed"
+    whole = CASES["bhist-l-done"].answer.stdout
+    some = LSF.read_history(Answer(0, whole + text, ""), PLAIN)
+    assert ([one.native_id for one in some.seen], some.result) == (["105"], "partial")
 
 
 @pytest.mark.parametrize(

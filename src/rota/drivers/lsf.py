@@ -5,12 +5,12 @@ job only in bhist. Listings are asked *with* their heading: an answer with neith
 answer. Indices of arrays begin at 1: element 0 is `123[1]`.
 """
 
-import calendar
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from rota.drivers.api import Ask, Outcome
+from rota.drivers.bhist import CANCELLED, ENDS, TERM, events, outcome_of, when
 from rota.drivers.dialect import Answer, Class, Command, Kind, Listing, Options, Queue, Seen, Submitted
 from rota.drivers.native import kinds, native_name, script, share, tag_of, wishes, words, worth
 from rota.model.errors import UsageError
@@ -36,24 +36,12 @@ STATES: Mapping[str, Kind] = {
     "ZOMBI": "unsure",
     "NULL": "unsure",
 }
-CANCELLED = ("OWNER", "ADMIN", "FORCE_OWNER", "FORCE_ADMIN", "BUCKET_KILL")
-WHY = {
-    **dict.fromkeys(CANCELLED, "cancelled"),
-    **dict.fromkeys(("RUNLIMIT", "CPULIMIT"), "time"),
-    **dict.fromkeys(("MEMLIMIT", "SWAP"), "oom"),
-    **dict.fromkeys(("DEADLINE", "WINDOW"), "deadline"),
-    **dict.fromkeys(("CWD_NOTEXIST", "PRE_EXEC_FAIL", "ORPHAN_SYSTEM", "CHKPNT"), "launch"),
-    **dict.fromkeys(("ZOMBIE", "REMOVE_HUNG_JOB", "RC", "RC_RECLAIM", "SLURM"), "node-fail"),
-    "PREEMPT": "preempt",
-}
 STRICT: Mapping[str, Kind] = {
     "WAIT": "pending",
     "PERR": "failed",
     "POST_ERR": "failed",
     **{f"TERM_{word}": "aborted" for word in (*CANCELLED, "PREEMPT", "RUNLIMIT", "MEMLIMIT")},
 }
-ENDS = ("completed", "failed", "aborted", "exited")
-
 NOTHING = ("no job found", "no unfinished job found", "no matching job found")
 UNREACHABLE = (
     "lim is down",
@@ -109,15 +97,8 @@ FIELDS = (
 SUBMITTED = re.compile(r"Job <([1-9]\d{0,18})> is submitted to .*queue")
 INDEX = re.compile(r"\[(\d+)\]\Z")
 SINCE = re.compile(r"\s+[A-Z][a-z]{2}\s+\d{1,2} \d\d:\d\d(?::\d\d)?(?: \d{4})?\s*\Z")
-WHEN = re.compile(r"(?:[A-Z][a-z]{2} )?([A-Z][a-z]{2}) +(\d{1,2}) (\d\d):(\d\d)(?::(\d\d))?(?: (\d{4}))?")
-MONTHS = {name: number for number, name in enumerate(calendar.month_abbr) if name}
-TERM = re.compile(r"TERM_([A-Z_]+)")
 NUMBER = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*(\w*)")
 UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": MIB, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
-JOB = re.compile(r"Job(?: Id)? <(\d+(?:\[\d+\])?)>")
-EVENT = re.compile(r"([A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?: \d{4})?): ?(.*)", re.DOTALL)
-INDENT = " " * 21
-"""bhist breaks lines at column 80, anywhere, and goes on at column 21."""
 SECTION = re.compile(r"([a-z]+)\[([^\]\[]*)\]")
 ALLOWED = """
     a app b B C c clusters csm D data eptl F G g hl Jd jsm L Lp m N network nnodes notify ptl p R S sla sp T u ul v We
@@ -243,13 +224,12 @@ class Lsf:
     def read_history(self, answer: Answer, options: Options) -> Listing:
         """The events of each job. What has not ended by them is unsure: the listing knows better."""
         table = kinds(self.states, self.strict, options)
-        seen = [one for text in _records(answer.stdout) if (one := _history(text, table))]
-        if worth(answer.stdout + answer.stderr, (("ok", NOTHING),)) and not seen:
-            return Listing((), "not-found", words(answer))
-        if seen:
-            well = answer.code == 0
-            return Listing(tuple(seen), "ok" if well else "partial", "" if well else words(answer))
-        return Listing((), worth(answer.stderr, LOOK) or "transient", words(answer))
+        seen, whole = events(answer.stdout, table)
+        if not seen:
+            nothing = answer.code is not None and worth(answer.stdout + answer.stderr, (("not-found", NOTHING),))
+            return Listing((), nothing or worth(answer.stderr, LOOK) or "transient", words(answer))
+        well = answer.code == 0 and whole
+        return Listing(tuple(seen), "ok" if well else "partial", "" if well else words(answer))
 
     def find(self, tag: str, user: str) -> Command:
         """All jobs of the user: by name bjobs would say `not found` both of none and of too early."""
@@ -396,12 +376,12 @@ def _row(row: Mapping[str, str], table: Mapping[str, Kind]) -> Seen | None:
     elif kind in ENDS:
         code = row.get("EXIT_CODE", "").strip()
         number = int(code) if code.isascii() and code.isdigit() and len(code) < 6 else None if state == "EXIT" else 0
-        outcome = _outcome(
+        outcome = outcome_of(
             number,
             term[1] if term else None,
             host=_host(hosts),
-            started=_when(row.get("START_TIME", "")),
-            ended=_when(row.get("FINISH_TIME", "")),
+            started=when(row.get("START_TIME", "")),
+            ended=when(row.get("FINISH_TIME", "")),
             cpu_s=_number(row.get("CPU_USED", "")),
             peak=_number(row.get("MAX_MEM", ""), in_bytes=True),
         )
@@ -416,149 +396,12 @@ def _said(cell: str | None) -> str | None:
 
 @lru_cache(maxsize=4096)
 def _running(hosts: str, started: str) -> Outcome:
-    return Outcome(host=_host(hosts), started=_when(started))
+    return Outcome(host=_host(hosts), started=when(started))
 
 
 def _host(hosts: str) -> str | None:
     """The first of `4*n1:2*n2`."""
     return _said(hosts.strip().partition(":")[0].rpartition("*")[2])
-
-
-def _outcome(
-    code: int | None,
-    term: str | None,
-    signal: int | None = None,
-    *,
-    host: str | None = None,
-    started: float | None = None,
-    ended: float | None = None,
-    cpu_s: float | None = None,
-    peak: float | None = None,
-) -> Outcome:
-    """Codes above 128 are taken for signals only if LSF says that it ended the job: a script may exit so by itself."""
-    if term and code is not None and 128 < code <= 192:
-        signal, code = code - 128, None
-    why = WHY.get(term) if term else None
-    return Outcome(code, signal, why, host, started, ended, cpu_s, None if peak is None else int(peak))
-
-
-def _records(stdout: str) -> list[str]:
-    """The jobs in a long history, each with its broken lines made whole."""
-    out: list[list[str]] = []
-    for line in stdout.split("\n"):
-        if JOB.match(line):
-            out.append([line])
-        elif out and line.startswith(INDENT):
-            out[-1][-1] += line[21:]
-        elif out:
-            out[-1].append(line)
-    return ["\n".join(lines) for lines in out]
-
-
-def _history(text: str, table: Mapping[str, Kind]) -> Seen | None:
-    """One job by its events."""
-    lines = text.split("\n")
-    job = JOB.match(lines[0])
-    if job is None:
-        return None
-    story = _Story()
-    for line in lines[1:]:
-        if event := EVENT.fullmatch(line):
-            story.add(event[1], event[2])
-    limit = re.search(r"RUNLIMIT\s*\n\s*(\d{1,9}(?:\.\d{1,3})?) min", text)
-    if limit and story.ended_by_itself() and story.ran_s() >= float(limit[1]) * 60:
-        story.term, story.reason = "RUNLIMIT", f"run limit of {limit[1]} min"
-    name = re.search(r"JobName<(.*?)>,User<", re.sub(r"\s", "", lines[0]))
-    return story.seen(job[1], tag_of(name[1]) if name else None, table)
-
-
-class _Story:
-    """What the events of a job come to. Blanks count for nothing: a line may have been broken at one."""
-
-    def __init__(self) -> None:
-        self.state = "PEND"
-        self.code: int | None = None
-        self.signal: int | None = None
-        self.term: str | None = None
-        self.reason: str | None = None
-        self.host: str | None = None
-        self.started = self.ended = ""
-        self.cpu_s: float | None = None
-        self.requeued = 0
-        self._requeue = False
-        """It is being taken back: its next end is not the end."""
-
-    def add(self, when: str, text: str) -> None:
-        """The next event."""
-        said = re.sub(r"\s", "", text)
-        end = re.match(r"Donesuccessfully|Exited(?:withexitcode(\d{1,5})|bysignal(\d{1,3}))?[.;]", said)
-        term = TERM.search(said)
-        if term:
-            self.term, self.reason = term[1], term[0]
-        if said.startswith("Dispatched"):
-            hosts = re.search(r"<([^>]*)>", said)
-            self.state, self.started, self.host = "RUN", when, hosts[1].rpartition("*")[2] if hosts else None
-        elif end:
-            used = re.search(r"CPUtimeusedis(\d{1,12}(?:\.\d{1,6})?)", said)
-            self.cpu_s, self.ended = float(used[1]) if used else None, when
-            self.code, self.signal = (int(part) if part else None for part in end.groups())
-            self.state = "PEND" if self._requeue else "DONE" if said.startswith("Done") else "EXIT"
-            self._requeue = False
-        elif said.startswith("Signal<KILL>"):
-            self.term, self.reason = "OWNER", text.strip(" ;")
-        elif said.startswith("Signal<REQUEUE") or (term and term[1].startswith("REQUEUE")):
-            self._requeue, self.state = self.state != "EXIT", "PEND"
-            self.requeued, self.term = self.requeued + 1, None
-        elif said.startswith("Pending:") and self.state == "EXIT":
-            self.requeued, self.state = self.requeued + 1, "PEND"
-        elif said.startswith(("Running", "Starting")):
-            self.state = "RUN"
-        elif said.startswith("Unknown;"):
-            self.state = "UNKWN"
-
-    def ended_by_itself(self) -> bool:
-        """Ended as by a signal, with no word of who sent it."""
-        return self.state == "EXIT" and not self.term and (bool(self.signal) or (self.code or 0) > 128)
-
-    def ran_s(self) -> float:
-        """From dispatch to end; the year, which bhist leaves out, does not matter for that."""
-        started, ended = _when(self.started, 2000), _when(self.ended, 2000)
-        if started is None or ended is None:
-            return 0
-        return ended - started if ended >= started else ended - started + 366 * 86400
-
-    def seen(self, job: str, tag: str | None, table: Mapping[str, Kind]) -> Seen:
-        """All in all. What has not ended is unsure."""
-        kind = table.get(self.state, "unsure")
-        if kind not in ENDS:
-            return Seen(job, self.state, "unsure", tag, self.reason, None, self.requeued)
-        if self.state == "DONE":
-            self.code, self.signal, self.term, self.reason = 0, None, None, None
-        elif kind == "failed" and self.term:
-            kind = table.get(f"TERM_{self.term}", kind)
-        outcome = _outcome(
-            self.code,
-            self.term,
-            self.signal,
-            host=self.host,
-            started=_when(self.started),
-            ended=_when(self.ended),
-            cpu_s=self.cpu_s,
-        )
-        return Seen(job, self.state, kind, tag, self.reason, outcome, self.requeued)
-
-
-@lru_cache(maxsize=4096)
-def _when(text: str, year: int | None = None) -> float | None:
-    """A time; None if it has no year (sites show that if they set LSB_DISPLAY_YEAR) and none is given."""
-    found = WHEN.fullmatch(text.rstrip(" LEX"))
-    if found is None or found[1] not in MONTHS or not (found[6] or year):
-        return None
-    day, hour, minute, second = int(found[2]), int(found[3]), int(found[4]), int(found[5] or 0)
-    which = int(found[6]) if found[6] else year or 0
-    if not (which >= 1970 and 1 <= day <= 31 and hour < 24 and minute < 60 and second < 62):
-        return None
-    return float(calendar.timegm((which, MONTHS[found[1]], day, hour, minute, second)))
 
 
 @lru_cache(maxsize=4096)
