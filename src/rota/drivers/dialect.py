@@ -22,7 +22,10 @@ again. fatal: trying again cannot help. ambiguous: it may or may not have happen
 not-found: the thing asked for is not known (any more).
 """
 Kind = Literal["pending", "running", "exited", "completed", "failed", "aborted", "unsure"]
-"""What a native state means. exited: over, the exit status decides. unsure: tells nothing; counted."""
+"""What a native state means. exited: over, the exit status decides. unsure: tells nothing; counted.
+
+A listing may say `exited` without an outcome (a light listing has no exit status): then the history has it.
+"""
 
 
 class Command(NamedTuple):
@@ -41,6 +44,13 @@ class Answer(NamedTuple):
     stderr: str
     cut: bool = False
     """There was more output than is kept: what is not in it may still be so."""
+
+    @property
+    def words(self) -> str:
+        """What it said, complaints first, on one short line."""
+        words = " ".join((self.stderr.strip() or self.stdout.strip()).split())
+        words = words if len(words) <= 300 else words[:297] + "..."
+        return words or ("it took too long" if self.code is None else "nothing at all")
 
 
 class Options(Struct, frozen=True):
@@ -162,8 +172,12 @@ class Dialect(Protocol):
         """What the history says (of any one of those commands)."""
         ...
 
-    def find(self, tag: str, user: str) -> Command:
-        """Looks for what was submitted with a tag. The answer is read by `read_find`."""
+    def find(self, tag: str, user: str) -> Sequence[Command]:
+        """Looks for what was submitted with a tag: first among live jobs, then among finished ones.
+
+        Each answer is read by `read_find`. The first that is ok is the answer; it was not submitted only if every one
+        of them says not-found.
+        """
         ...
 
     def read_find(self, tag: str, answer: Answer) -> Submitted:

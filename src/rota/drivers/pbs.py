@@ -1,0 +1,351 @@
+"""OpenPBS and PBS Professional: qsub, qstat, qdel.
+
+Polling has two steps, because full records of all jobs are too much for a busy server: a light table of the user's live
+jobs, and full records of those that ended. The table is asked for without finished jobs: on a server that keeps no
+history `qstat -x` prints nothing at all, not even what runs.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import structs
+
+from rota.drivers.api import Ask, Outcome
+from rota.drivers.dialect import Answer, Class, Command, Kind, Listing, Options, Queue, Seen, Submitted
+from rota.drivers.options import (
+    Wants,
+    check_owned,
+    check_path,
+    enter,
+    merge,
+    name_of,
+    native_kind,
+    prefix_script,
+    tag_in,
+    whole_cores,
+)
+from rota.drivers.pbs_answers import judge_records, judge_table, oldest, queues_of, read_complaints, read_qsub
+from rota.drivers.pbs_errors import OPENPBS, read_error
+from rota.drivers.pbs_records import (
+    Record,
+    clock,
+    combine,
+    date,
+    is_cut,
+    job_id,
+    megabytes,
+    past_limit,
+    read_status,
+    read_table,
+    read_text,
+    seconds,
+    usage,
+)
+from rota.model.errors import UsageError
+
+__all__ = ["Pbs"]
+
+NAME_MOST = 64
+"""The server takes 230; longer ones are of no use to people."""
+NEGATIVE: Mapping[int, tuple[str | None, str]] = {
+    -1: ("launch", "could not be started, before its files were there"),
+    -2: ("launch", "could not be started, after its files were there"),
+    -3: ("launch", "could not be started, to be tried again"),
+    -4: ("node-fail", "the node's daemon was restarted"),
+    -5: ("node-fail", "the node's daemon was restarted, the job can be restarted"),
+    -6: ("node-fail", "the node's daemon was restarted, the job can be run again"),
+    -7: ("launch", "could not be restarted from its checkpoint"),
+    -10: ("launch", "its user is not known on the node"),
+    -11: ("preempt", "was put back into the queue"),
+    -12: ("preempt", "was checkpointed and ended"),
+    -13: ("launch", "its password was refused"),
+    -14: ("node-fail", "its nodes failed while it started"),
+    -15: ("node-fail", "was put back into the queue because its node was restarted"),
+    -16: ("launch", "a hook on the node failed, to be run again"),
+    -17: ("launch", "a hook on the node failed and had it deleted"),
+    -18: ("preempt", "a hook had it put back into the queue"),
+    -19: ("cancelled", "a hook had it deleted"),
+    -20: ("node-fail", "its node was lost"),
+    -21: ("launch", "a security failure on the node"),
+    -22: ("launch", "a hook refused it"),
+    -23: ("launch", "its credentials could not be renewed"),
+    -24: (None, "used more processors at once than it asked for"),
+    -25: (None, "used more processors than it asked for"),
+    -26: ("oom", "used more virtual memory than it asked for"),
+    -27: ("oom", "used more memory than it asked for"),
+    -28: ("time", "used more processor time than it asked for"),
+    -29: ("time", "reached its time limit"),
+    -30: ("launch", "its nodes could not join"),
+}
+ENDED: Mapping[str, tuple[Kind, str | None]] = {
+    "91": ("aborted", "cancelled"),
+    "92": ("exited", None),
+    "93": ("failed", None),
+    "94": ("unsure", None),
+}
+"""By substate: how a job ended that has no exit status. 91 deleted, 92 finished, 93 failed, 94 moved."""
+OWNED = {
+    "-l": frozenset({"select", "place", "walltime", "ncpus", "nodes", "mem", "ngpus", "mpiprocs", "nodect"}),
+    "-W": frozenset({"block", "interactive", "run_count", "stagein", "stageout", "depend", "sandbox"}),
+}
+NO_HISTORY = "not configured to maintain job history"
+JSON_JOB = re.compile(r'^[ \t]*"(\d+(?:\[\d*\])?\.[^"\s]+)":\s*\{', re.MULTILINE)
+JSON_FIELD = re.compile(r'^[ \t]*"([\w.]+)":\s*("(?:[^"\\\n]|\\.)*"|-?\d+)', re.MULTILINE)
+GONE = ("unknown job id", "job has finished", "has already finished", "already exiting", "history job id")
+
+
+class Pbs:
+    """OpenPBS and PBS Professional."""
+
+    name = "pbs"
+    programs = ("qsub", "qstat", "qdel", "qsig")
+    history_lag_s = 30.0
+    array_most = 10_000
+    chunk = 200
+    states: Mapping[str, Kind] = {
+        "Q": "pending",
+        "H": "running",
+        "W": "running",
+        "T": "running",
+        "S": "running",
+        "U": "running",
+        "R": "running",
+        "B": "running",
+        "E": "running",
+        "F": "exited",
+        "X": "exited",
+        "M": "unsure",
+    }
+    """Held and waiting jobs count as running, as with TORQUE; E is over only once there is an exit status."""
+    strict: Mapping[str, Kind] = {"H": "pending", "W": "pending", "T": "unsure"}
+    allowed = frozenset({"-a", "-c", "-h", "-j", "-k", "-l", "-m", "-M", "-p", "-P", "-u", "-W"})
+
+    def version(self) -> Command:
+        """Asks qstat, which says `pbs_version`."""
+        return Command(("qstat", "--version"))
+
+    def is_mine(self, answer: Answer) -> bool:
+        """Only this one calls it pbs_version."""
+        return "pbs_version" in answer.stdout + answer.stderr
+
+    def submit(self, ask: Ask, options: Options) -> Command:
+        """One chunk per node. An array of one is refused, so it is a plain job.
+
+        An array must be rerunnable here, so only a plain job can be kept from being started again by the cluster.
+        """
+        wants = merge(ask, options, "OpenPBS", self.allowed, frozenset({"-l", "-W"}))
+        check_owned(wants, OWNED)
+        if wants.qos:
+            raise UsageError(f"qos '{wants.qos}': OpenPBS has none; a queue (partition) stands for it")
+        path = check_path(ask.directory, ":,^", "OpenPBS").rstrip("/") + "/"
+        argv = ["qsub", "-N", name_of(ask, NAME_MOST), "-C", "", "-S", "/bin/sh", "-o", path, "-e", path]
+        if ask.count > 1:
+            argv += ["-J", f"0-{ask.count - 1}"]
+        else:
+            argv += ["-r", "y" if options.requeue else "n"]
+        argv += ["-l", self._select(ask, options, wants)]
+        if ask.nodes > 1 or ask.exclusive:
+            argv += ["-l", "place=scatter" + (":exclhost" if ask.exclusive else "")]
+        if ask.amounts.memory and options.memory_as == "per-cpu":
+            argv += ["-l", f"pmem={megabytes(-(-ask.amounts.memory // whole_cores(ask.amounts.cores)))}mb"]
+        if ask.time_s is not None:
+            argv += ["-l", f"walltime={clock(ask.time_s)}"]
+        # A reservation is a queue here.
+        if queue := wants.reservation or wants.partition:
+            argv += ["-q", queue]
+        if wants.account:
+            argv += ["-A", wants.account]
+        if not wants.has("-m"):
+            argv += ["-m", "n"]
+        element = 'ROTA_ELEMENT="${PBS_ARRAY_INDEX:-0}"; export ROTA_ELEMENT'
+        script = prefix_script(ask.script, [element, *enter(ask.directory)])
+        return Command((*argv, *wants.argv()), script)
+
+    def _select(self, ask: Ask, options: Options, wants: Wants) -> str:
+        cores = whole_cores(ask.amounts.cores)
+        chunk = [str(ask.nodes), f"ncpus={cores}"]
+        if ask.nodes > 1 or ask.tasks_per_node > 1:
+            chunk.append(f"mpiprocs={ask.tasks_per_node}")
+        if ask.amounts.memory and options.memory_as == "node":
+            chunk.append(f"mem={megabytes(ask.amounts.memory)}mb")
+        if ask.amounts.gpus:
+            chunk.append(f"ngpus={ask.amounts.gpus}")
+        chunk += [f"{name}={count}" for name, count in ask.amounts.named]
+        if wants.constraint:
+            if not re.fullmatch(r"\w+=[^:+,=]+(:\w+=[^:+,=]+)*", wants.constraint):
+                raise UsageError(f"constraint '{wants.constraint}': OpenPBS wants resource=value[:resource=value…]")
+            chunk.append(wants.constraint)
+        return "select=" + ":".join(chunk)
+
+    def read_submit(self, ask: Ask, answer: Answer) -> Submitted:
+        """The id is all that qsub prints."""
+        return read_qsub(answer, *read_error(answer, OPENPBS, "submit"))
+
+    def element_id(self, native_id: str, element: int, count: int) -> str:
+        """`6[]` has `6[0]`, `6[1]`, …"""
+        return native_id.replace("[]", f"[{element}]") if count > 1 else native_id
+
+    def listing(self, user: str) -> Command:
+        """A light table of what is live, with the elements of arrays."""
+        return Command(("qstat", "-t", "-u", user))
+
+    def read_listing(self, answer: Answer, options: Options) -> Listing:
+        """The table. It has no exit status: what is over there is `exited` without an outcome."""
+        rows, odd = read_table(answer.stdout)
+        seen = tuple(Seen(row.id, row.state, self._kind(row.state, options), tag_in(row.name), None) for row in rows)
+        return judge_table(answer, seen, odd, *read_error(answer, OPENPBS))
+
+    def _kind(self, state: str, options: Options) -> Kind:
+        return native_kind(state, self.states, self.strict, options) or "unsure"
+
+    def history(self, native_ids: Sequence[str]) -> Sequence[Command]:
+        """Full records, of live jobs too."""
+        ids = tuple(native_ids)
+        return [Command(("qstat", "-x", "-f", "-F", "json", *ids))] if ids else []
+
+    def read_history(self, answer: Answer, options: Options) -> Listing:
+        """Full records, as JSON, or as whatever else of qstat's forms came instead."""
+        records, whole = read_records(answer.stdout)
+        seen = tuple(self._seen(record, options) for record in records)
+        if NO_HISTORY in answer.stderr and not seen:
+            return Listing((), "not-found", answer.words)
+        return judge_records(answer, seen, whole, *read_error(answer, OPENPBS))
+
+    def _seen(self, record: Record, options: Options) -> Seen:
+        state = record.get("job_state", "?")
+        kind = self._kind(state, options)
+        native = job_id(record["Job_Id"]) or record["Job_Id"]
+        status = read_status(record.get("Exit_status"), NEGATIVE)
+        runs = seconds(record.get("run_count")) or 0
+        reason = record.get("comment")
+        outcome: Outcome | None = None
+        if "[]" in native:
+            status = None  # That of an array says only whether any element failed.
+        if kind == "exited" or (state == "E" and status is not None):
+            used = _used(record)
+            if status is None:
+                substate = record.get("substate", "")
+                kind, why = ENDED.get(substate, ("exited", None))
+                if substate == "92" and "stime" not in record:
+                    kind, why = "aborted", "cancelled"  # It never ran: what it depended on failed.
+                outcome = combine(Outcome(), used, why)
+            else:
+                kind, outcome = self._ended(record, status.outcome, used, options)
+                reason = "; ".join(part for part in (status.words, reason) if part)
+        return Seen(native, state, kind, tag_in(record.get("Job_Name", "")), reason, outcome, max(0, runs - 1))
+
+    def _ended(self, record: Record, status: Outcome, used: Outcome, options: Options) -> tuple[Kind, Outcome]:
+        deleted = record.get("substate") == "91" or " terminated by " in record.get("comment", "")
+        why = status.why
+        if why is None and status.signal is not None and past_limit(record):
+            why = "time"
+        elif why is None and deleted:
+            why = "cancelled"
+        outcome = combine(status, used, why)
+        if deleted or (options.strict and why in ("cancelled", "preempt", "node-fail")):
+            return "aborted", outcome
+        good = status.exit_code == 0 and status.why is None
+        return "completed" if good else "failed", outcome
+
+    def find(self, tag: str, user: str) -> Sequence[Command]:
+        """Full records, because tables cut names and qselect wants a whole one. An empty answer would show."""
+        return [Command(("qstat", "-f", "-F", "json")), Command(("qstat", "-x", "-f", "-F", "json"))]
+
+    def read_find(self, tag: str, answer: Answer) -> Submitted:
+        """The job, or the array, that has the tag in its name; the oldest, if there are several."""
+        records, whole = read_records(answer.stdout)
+        if (found := oldest(tag, records)) is not None:
+            return Submitted(found, "ok", "")
+        if answer.code == 0 and NO_HISTORY in answer.stderr:
+            return Submitted(None, "not-found", answer.words)
+        if answer.code == 0 and whole:
+            return Submitted(None, "not-found", "")
+        result, words = read_error(answer, OPENPBS)
+        return Submitted(None, "transient" if result in ("not-found", "ok") else result, words)
+
+    def kill(self, native_ids: Sequence[str], force: int) -> Command:
+        """TERM; then qdel, which sends TERM and KILL; then without waiting for the node."""
+        how = (("qsig", "-s", "TERM"), ("qdel",), ("qdel", "-W", "force"))[min(max(force, 0), 2)]
+        return Command((*how, *native_ids))
+
+    def read_kill(self, answer: Answer) -> tuple[Class, str]:
+        """Each complaint has its own line; the exit status is only that of the last."""
+        return read_complaints(answer, GONE, *read_error(answer, OPENPBS))
+
+    def queues(self) -> Command | None:
+        """All queues with their attributes."""
+        return Command(("qstat", "-Q", "-f", "-F", "json"))
+
+    def read_queues(self, answer: Answer) -> tuple[Queue, ...]:
+        """Execution queues."""
+        try:
+            document = json.loads(answer.stdout, strict=False)
+        except (ValueError, RecursionError):
+            return ()
+        found = document.get("Queue") if isinstance(document, dict) else None
+        if answer.code != 0 or not isinstance(found, dict):
+            return ()
+        return queues_of({name: _flat(value) for name, value in found.items() if isinstance(value, dict)})
+
+
+def read_records(text: str) -> tuple[list[dict[str, str]], bool]:
+    """Full records in any of qstat's forms, and whether nothing of them was lost.
+
+    Servers print JSON that is none (values with backslashes, quotes, leading zeros): then each job is tried by itself,
+    and of one that does not parse the plain fields are taken.
+    """
+    if text.lstrip().startswith("Job Id:"):
+        return read_text(text), not is_cut(text)
+    try:
+        document = json.loads(text, strict=False)
+    except (ValueError, RecursionError):
+        return _salvage(text), _is_closed(text)
+    if not isinstance(document, dict) or "pbs_version" not in document:
+        return [], False
+    jobs = document.get("Jobs", {})
+    if not isinstance(jobs, dict):
+        return [], False
+    records = [{**_flat(job), "Job_Id": native} for native, job in jobs.items() if isinstance(job, dict)]
+    return records, len(records) == len(jobs)
+
+
+def _salvage(text: str) -> list[dict[str, str]]:
+    records = []
+    heads = list(JSON_JOB.finditer(text))
+    for number, head in enumerate(heads):
+        end = heads[number + 1].start() if number + 1 < len(heads) else len(text)
+        record: dict[str, str] = {}
+        for key, value in JSON_FIELD.findall(text[head.end() : end]):
+            record.setdefault(key, value[1:-1] if value.startswith('"') else value)
+        if "job_state" in record:
+            records.append({**record, "Job_Id": head[1]})
+    return records
+
+
+def _is_closed(text: str) -> bool:
+    """Whether a text that is no JSON at least ends as one, with every job to its end."""
+    return "pbs_version" in text and bool(re.search(r"\}\s*\}\s*\}\s*$", text))
+
+
+def _flat(value: Mapping[str, Any]) -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for key, part in value.items():
+        if isinstance(part, dict):
+            flat |= {f"{key}.{inner}": str(what) for inner, what in part.items()}
+        else:
+            flat[key] = str(part)
+    return flat
+
+
+def _used(record: Record) -> Outcome:
+    """Dates have no zone, but the end is also there as a time stamp: from it the start can be reckoned."""
+    ended = seconds(record.get("history_timestamp"))
+    start, end = date(record.get("stime")), date(record.get("obittime"))
+    started = ended - (end - start) if ended is not None and start is not None and end is not None else None
+    return structs.replace(usage(record, None, None), started=_float(started), ended=_float(ended))
+
+
+def _float(value: int | None) -> float | None:
+    return None if value is None else float(value)

@@ -1,0 +1,86 @@
+"""What the answers of PBS and TORQUE are worth, where both say it alike."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from rota.drivers.dialect import Answer, Class, Listing, Queue, Seen, Submitted
+from rota.drivers.options import tag_in
+from rota.drivers.pbs_records import Record, is_cut, job_id, seconds
+
+__all__ = ["judge_records", "judge_table", "oldest", "queues_of", "read_complaints", "read_qsub"]
+
+
+def read_qsub(answer: Answer, result: Class, words: str) -> Submitted:
+    """The id from what qsub printed, else what its error means."""
+    lines = [line for line in answer.stdout.splitlines() if line.strip()]
+    native = job_id(lines[-1]) if lines else None
+    if native is not None and "." in lines[-1]:
+        return Submitted(native, "ok" if answer.code == 0 else "ambiguous", words if answer.code else "")
+    if answer.code == 0:
+        return Submitted(None, "ambiguous", f"qsub succeeded and printed no job id: {answer.words}")
+    return Submitted(None, result, words)
+
+
+def judge_table(answer: Answer, seen: tuple[Seen, ...], odd: Sequence[str], result: Class, words: str) -> Listing:
+    """What a table is worth. Nothing at all, and no complaint, is what qstat prints when there are no jobs."""
+    if answer.code != 0:
+        return Listing(seen, "partial" if seen else "transient" if result in ("not-found", "fatal") else result, words)
+    if odd or is_cut(answer.stdout):
+        cut = odd[0] if odd else answer.stdout.splitlines()[-1]
+        return Listing(
+            seen, "partial" if seen else "transient", f"qstat printed a line that is none of its table: {cut[:200]}"
+        )
+    if not seen and answer.stderr.strip():
+        return Listing((), "transient", answer.words)
+    return Listing(seen, "partial" if answer.stderr.strip() else "ok", answer.words if answer.stderr.strip() else "")
+
+
+def read_complaints(answer: Answer, gone: Sequence[str], result: Class, words: str) -> tuple[Class, str]:
+    """The class of a kill: ok if every complaint is about a job that is no more."""
+    if answer.code == 0:
+        return "ok", answer.words
+    lines = [line.lower() for line in answer.stderr.splitlines() if line.strip()]
+    rest = [line for line in lines if not any(text in line for text in gone)]
+    if answer.code is not None and lines and not rest:
+        return "ok", words
+    if any("unauthorized" in line or "no permission" in line for line in rest):
+        return "fatal", words
+    if result == "not-found":
+        return ("transient" if rest else "ok"), words
+    return result, words
+
+
+def oldest(tag: str, records: Sequence[Record]) -> str | None:
+    """The first job with the tag: the whole array if it is one."""
+    ids = [job_id(record["Job_Id"]) for record in records if tag_in(record.get("Job_Name", "")) == tag]
+    whole = {re.sub(r"\[\d*\]", "[]", native) for native in ids if native}
+    return min(whole, key=lambda native: int(native.rstrip("[]"))) if whole else None
+
+
+def queues_of(found: Mapping[str, Record]) -> tuple[Queue, ...]:
+    """Execution queues from their attributes."""
+    names = [name for name, record in found.items() if record.get("queue_type", "").lower().startswith("e")]
+    return tuple(
+        Queue(
+            name,
+            len(names) == 1,
+            None,
+            None,
+            None,
+            0,
+            seconds(found[name].get("resources_max.walltime")),
+            found[name].get("enabled") == "True" and found[name].get("started") == "True",
+        )
+        for name in names
+    )
+
+
+def judge_records(answer: Answer, seen: tuple[Seen, ...], whole: bool, result: Class, words: str) -> Listing:
+    """What full records are worth, asked for by id. Unknown ids among known ones are an answer too."""
+    if answer.code == 0 and whole:
+        return Listing(seen, "ok")
+    if answer.code == 0:
+        words = f"qstat printed what is no whole answer: {Answer(0, answer.stdout, '').words}"
+    if result == "not-found" and (whole or not seen):
+        return Listing(seen, "ok" if seen else "not-found", words)
+    return Listing(seen, "partial" if seen else result, words)

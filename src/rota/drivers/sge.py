@@ -1,0 +1,484 @@
+"""Grid Engine and its descendants: qsub, qstat -xml, qacct, qdel.
+
+Its state is a set of letters. What ended is only in the accounting, some seconds later: for a moment a job is in
+neither.
+"""
+
+import html
+import re
+import time
+from collections.abc import Mapping, Sequence
+
+from rota.drivers.api import Ask, Outcome
+from rota.drivers.dialect import Answer, Class, Command, Kind, Listing, Options, Queue, Seen, Submitted
+from rota.drivers.options import (
+    Wants,
+    check_owned,
+    check_path,
+    merge,
+    name_of,
+    native_kind,
+    prefix_script,
+    tag_in,
+    whole_cores,
+)
+from rota.drivers.pbs_records import date
+from rota.model.errors import UsageError
+
+__all__ = ["Sge"]
+
+NAME_MOST = 64
+REMAPPED = 98
+"""What a script's own 99 (Grid Engine: run it again) and 100 (put it into the error state) become."""
+TASKS_MOST = 1_000_000
+OWNED = {"-l": frozenset({"h_rt", "s_rt", "h_vmem", "gpu", "exclusive"})}
+JOB = re.compile(r"<job_list\b[^>]*>(.*?)</job_list>", re.DOTALL)
+FIELD = re.compile(r"<(\w+)[^<>]*>([^<]*)</\1>")
+HOST = re.compile(r"<host name='([^']*)'>(.*?)</host>", re.DOTALL)
+HOST_VALUE = re.compile(r"<hostvalue name='(\w+)'>([^<]*)</hostvalue>")
+QUEUE = re.compile(r"<queue name='([^']*)'>(.*?)</queue>", re.DOTALL)
+QUEUE_STATE = re.compile(r"name='state_string'>([^<]*)<")
+ELEMENT = (
+    'case "${SGE_TASK_ID:-undefined}" in undefined) ROTA_ELEMENT=0;; *) ROTA_ELEMENT=$((SGE_TASK_ID - 1));; esac',
+    "export ROTA_ELEMENT",
+)
+LAUNCH = frozenset({1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 26, 27, 28, 29, 31, 32, 33, 34, 35, 36, 38})
+NODE_FAIL = frozenset({18, 19, 20, 21})
+AGAIN = frozenset({24, 25})
+"""Records of runs that were not the last."""
+FAILED: Mapping[int, str] = {
+    0: "no failure",
+    1: "assumedly before job",
+    3: "before writing config",
+    4: "before writing PID",
+    5: "on reading config file",
+    6: "setting processor set",
+    7: "before prolog",
+    8: "in prolog",
+    9: "before pestart",
+    10: "in pestart",
+    11: "before job",
+    12: "before pestop",
+    13: "in pestop",
+    14: "before epilog",
+    15: "in epilog",
+    16: "releasing processor set",
+    17: "through signal",
+    18: "shepherd returned error",
+    19: "before writing exit_status",
+    20: "found unexpected error file",
+    21: "in recognizing job",
+    24: "migrating",
+    25: "rescheduling",
+    26: "opening output file",
+    27: "searching requested shell",
+    28: "changing into working directory",
+    29: "AFS setup",
+    30: "application error returned",
+    31: "accessing sgepasswd file",
+    32: "entry is missing in password file",
+    33: "wrong password",
+    34: "communicating with Grid Engine Helper Service",
+    35: "before job in Grid Engine Helper Service",
+    36: "checking configured daemons",
+    37: "qmaster enforced h_rt, h_cpu, or h_vmem limit",
+    38: "adding supplementary group",
+    100: "assumedly after job",
+}
+TRANSIENT = (
+    "commlib",
+    "unable to send message",
+    "unable to contact qmaster",
+    "can't unpack",
+    "got send error",
+    "timeout",
+    "timed out",
+    "connection refused",
+    "sge_root",
+    "try again",
+    "not allowed to submit jobs: limit",
+)
+LATER = ("exceed", "maximum number of")
+"""Words of refusals that come from a limit on how many jobs there are now."""
+
+
+def _table() -> dict[str, Kind]:
+    pending, running = "qw Rq hqw hRwq hRqw", "r t hr Rr Rt s ts S tS T tT Rs Rts RS RtS RT RtT"
+    failed, deleted = "Eqw Ehqw EhRqw", "dr dt dRr dRt ds dS dT dRs dRS dRT"
+    table: dict[str, Kind] = dict.fromkeys(pending.split(), "pending")
+    table |= dict.fromkeys(running.split(), "running")
+    table |= dict.fromkeys(failed.split(), "failed")
+    return table | dict.fromkeys(deleted.split(), "unsure") | {"z": "exited"}
+
+
+class Sge:
+    """Sun, Son of, Open, Univa and Altair Grid Engine."""
+
+    name = "sge"
+    programs = ("qsub", "qstat", "qdel", "qacct", "qhost")
+    history_lag_s = 120.0
+    array_most = 75_000
+    chunk = 50
+    states: Mapping[str, Kind] = _table()
+    strict: Mapping[str, Kind] = {state: "running" for state in _table() if state.startswith("d")}
+    allowed = frozenset(
+        {"-A", "-a", "-ac", "-binding", "-ckpt", "-dc", "-dl", "-h", "-hard", "-js", "-l", "-m", "-M", "-now"}
+        | {"-p", "-R", "-soft", "-tc", "-w"}
+    )
+
+    def version(self) -> Command:
+        """Its help begins with the version."""
+        return Command(("qstat", "-help"))
+
+    def is_mine(self, answer: Answer) -> bool:
+        """`SGE 8.1.9`, `GE 6.2u5`, `UGE 8.5`, `OGS/GE 2011.11`, and the options that only it has."""
+        text = answer.stdout + answer.stderr
+        return "usage: qstat" in text and "pe_list" in text and "-urg" in text
+
+    def submit(self, ask: Ask, options: Options) -> Command:
+        """Everything is counted per slot; slots beyond one need a parallel environment.
+
+        With several nodes it is the environment's allocation rule that spreads the slots. A soft time limit makes the
+        warning: USR1 to all processes of the job.
+        """
+        wants = merge(ask, options, "Grid Engine", self.allowed, frozenset({"-l", "-ac", "-dc"}))
+        check_owned(wants, OWNED)
+        if wants.qos:
+            raise UsageError(f"qos '{wants.qos}': Grid Engine has none; a queue (partition) stands for it")
+        path = check_path(ask.directory, ":,$", "Grid Engine")
+        argv = ["qsub", "-terse", "-N", name_of(ask, NAME_MOST), "-C", "", "-S", "/bin/sh", "-b", "n", "-j", "n"]
+        argv += ["-wd", path, "-o", path, "-e", path, "-r", "y" if options.requeue else "n"]
+        if ask.count > 1:
+            argv += ["-t", f"1-{ask.count}"]
+        slots = whole_cores(ask.amounts.cores) * ask.nodes
+        if slots > 1:
+            if options.parallel_environment is None:
+                raise UsageError(
+                    f"{slots} slots: Grid Engine wants a parallel environment for more than one; "
+                    "set `parallel_environment` of the site (`qconf -spl` lists them)"
+                )
+            argv += ["-pe", options.parallel_environment, str(slots)]
+        resources = self._resources(ask, options, wants)
+        if resources:
+            argv += ["-l", ",".join(resources)]
+        if wants.partition:
+            argv += ["-q", wants.partition]
+        # `-A` is only a word in the accounting: what a user calls an account is a project here.
+        if wants.account:
+            argv += ["-P", wants.account]
+        if wants.reservation:
+            argv += ["-ar", wants.reservation]
+        if not wants.has("-m"):
+            argv += ["-m", "n"]
+        return Command((*argv, *wants.argv()), _wrap(ask.script))
+
+    def _resources(self, ask: Ask, options: Options, wants: Wants) -> list[str]:
+        found = []
+        if ask.time_s is not None:
+            found.append(f"h_rt={ask.time_s}")
+            if options.signal_s and ask.time_s > options.signal_s:
+                found.append(f"s_rt={ask.time_s - options.signal_s}")
+        if ask.amounts.memory and options.memory_as != "none":
+            found.append(f"h_vmem={-(-ask.amounts.memory // (whole_cores(ask.amounts.cores) << 20))}M")
+        if ask.amounts.gpus:
+            found.append(f"gpu={ask.amounts.gpus}")
+        found += [f"{name}={count}" for name, count in ask.amounts.named]
+        if ask.exclusive:
+            found.append("exclusive=true")
+        if wants.constraint:
+            found.append(wants.constraint)
+        return found
+
+    def read_submit(self, ask: Ask, answer: Answer) -> Submitted:
+        """`-terse` prints `123`, or `123.1-10:1`; some sites' wrappers print the long form after all."""
+        found = re.search(r"^(\d+)(?:\.\d+-\d+:\d+)?\s*$", answer.stdout, re.MULTILINE) or re.search(
+            r"Your job(?:-array)? (\d+)(?:\.\d+-\d+:\d+)? \(", answer.stdout
+        )
+        words = answer.words
+        if found:
+            return Submitted(found[1], "ok" if answer.code == 0 else "ambiguous", "" if answer.code == 0 else words)
+        if answer.code is None or answer.code < 0 or answer.code == 255:
+            return Submitted(None, "ambiguous", words)
+        if answer.code == 0:
+            return Submitted(None, "ambiguous", f"qsub succeeded and printed no job id: {words}")
+        if answer.code in (126, 127) or (_has(words, LATER) and "job" in words.lower()):
+            return Submitted(None, "transient", words)
+        if _has(words, TRANSIENT):
+            # Not even connected: it was never sent. Anything later may have arrived.
+            never = _has(words, ("connection refused", "sge_root", "unable to contact qmaster"))
+            return Submitted(None, "transient" if never else "ambiguous", words)
+        return Submitted(None, "fatal", words)
+
+    def element_id(self, native_id: str, element: int, count: int) -> str:
+        """Tasks begin with 1: `6.1`, `6.2`, …"""
+        return f"{native_id}.{element + 1}" if count > 1 else native_id
+
+    def listing(self, user: str) -> Command:
+        """Everything live, with the tasks of arrays one by one."""
+        return Command(("qstat", "-xml", "-g", "d", "-u", user))
+
+    def read_listing(self, answer: Answer, options: Options) -> Listing:
+        """Jobs and tasks; waiting tasks may also come as ranges."""
+        jobs, whole = _jobs(answer.stdout)
+        seen = tuple(
+            self._live(native, job, options)
+            for job in jobs
+            for native in _task_ids(job["JB_job_number"], job.get("tasks", ""))
+        )
+        if answer.code == 0 and whole:
+            return Listing(seen, "ok")
+        words = answer.words
+        return Listing(seen, "partial" if seen else "transient", words)
+
+    def _live(self, native: str, job: Mapping[str, str], options: Options) -> Seen:
+        state = job.get("state", "")
+        kind = self._kind(state, options)
+        outcome, reason = None, None
+        if kind == "failed":
+            outcome = Outcome(why="launch")
+            reason = f"in the error state, where it stays until it is deleted (`qstat -j {native}` tells why)"
+        elif "d" in state:
+            reason = "is being deleted"
+        elif set(state) & set("sST"):
+            reason = "suspended"
+        elif "h" in state:
+            reason = "held"
+        return Seen(native, state, kind, tag_in(job.get("JB_name", "")), reason, outcome, 1 if "R" in state else 0)
+
+    def _kind(self, state: str, options: Options) -> Kind:
+        """By the table; of a combination that it does not have, by the letters."""
+        kind = native_kind(state, self.states, self.strict, options)
+        if kind is not None:
+            return kind
+        letters = set(state)
+        if not letters or letters - set("EdrtsSTNPqwhRz"):
+            return "unsure"
+        for group, meaning in (("E", "failed"), ("d", "unsure"), ("rtsSTNP", "running"), ("qwh", "pending")):
+            if letters & set(group):
+                return meaning  # type: ignore[return-value]
+        return "exited" if "z" in letters else "unsure"
+
+    def history(self, native_ids: Sequence[str]) -> Sequence[Command]:
+        """The accounting of each job, with all its tasks; it takes one job at a time."""
+        jobs = dict.fromkeys(native.partition(".")[0] for native in native_ids)
+        return [Command(("qacct", "-j", job)) for job in jobs]
+
+    def read_history(self, answer: Answer, options: Options) -> Listing:
+        """The last run of each task; runs that were started again before count as requeued."""
+        records, whole = _records(answer.stdout)
+        runs: dict[str, list[dict[str, str]]] = {}
+        for record in records:
+            task = record.get("taskid", "undefined")
+            native = record["jobnumber"] + (f".{task}" if task.isdigit() else "")
+            runs.setdefault(native, []).append(record)
+        seen = []
+        for native, several in runs.items():
+            last = [record for record in several if _number(record.get("failed")) not in AGAIN]
+            if last:
+                seen.append(self._ended(native, last[-1], len(several) - len(last), options))
+        if answer.code == 0 and whole:
+            return Listing(tuple(seen), "ok" if seen else "not-found", "" if seen else "no run of it has ended")
+        words = answer.words
+        if answer.code == 1 and re.search(r"job (id|name) \S+ not found", answer.stderr):
+            return Listing((), "not-found", words)
+        return Listing(tuple(seen), "partial" if seen else "transient", words)
+
+    def _ended(self, native: str, record: Mapping[str, str], again: int, options: Options) -> Seen:
+        failed, status = _number(record.get("failed")), _number(record.get("exit_status"))
+        words = f"failed {failed}: {FAILED.get(failed or 0, 'unknown')}" if failed else f"exit status {status}"
+        started, ended = _date(record.get("start_time")), _date(record.get("end_time"))
+        kind: Kind = "failed"
+        why = signal = code = None
+        if (by := record.get("deleted_by", "NONE")) not in ("NONE", "undefined", "-", ""):
+            kind, why, words = "aborted", "cancelled", f"deleted by {by}; {words}"
+        if failed is None or status is None:
+            kind = "unsure" if kind == "failed" else kind
+            words = "its accounting record cannot be read"
+        elif failed == 0 and status == 0 and _used_nothing(record):
+            # What a forced deletion leaves of a job on a lost host: nobody saw how it ended.
+            kind, words = ("exited" if kind == "failed" else kind), "accounted without any use of its host"
+        elif failed in LAUNCH:
+            why = why or "launch"
+        elif failed in NODE_FAIL:
+            why = why or "node-fail"
+            kind = "aborted" if options.strict else kind
+        elif failed == 37:
+            signal, why = (status - 128 if status > 128 else None), why or _limit(record)
+        elif failed in (17, 100) and status > 128:
+            signal = status - 128
+        else:
+            code = status
+            if failed == 0 and status == 0 and kind == "failed":
+                kind = "completed"
+        if code is None and signal is None and failed in range(12, 17):
+            code = status
+        cpu, memory = _amount(record.get("cpu")), _peak(record)
+        outcome = Outcome(code, signal, why, record.get("hostname") or None, started, ended, cpu, memory)
+        if kind in ("exited", "unsure"):
+            outcome = Outcome(host=outcome.host, started=started, ended=ended)
+        state = f"failed={record.get('failed', '?').split()[0] if record.get('failed') else '?'}"
+        return Seen(native, state, kind, tag_in(record.get("jobname", "")), words, outcome, again)
+
+    def find(self, tag: str, user: str) -> Sequence[Command]:
+        """By name: the live ones of the user, then the accounting."""
+        return [Command(("qstat", "-xml", "-u", user)), Command(("qacct", "-j", f"*-{tag}"))]
+
+    def read_find(self, tag: str, answer: Answer) -> Submitted:
+        """The job with the tag in its name; the oldest, if there are several."""
+        jobs, whole = _jobs(answer.stdout)
+        records, complete = _records(answer.stdout)
+        ids = {int(job["JB_job_number"]) for job in jobs if tag_in(job.get("JB_name", "")) == tag}
+        ids |= {int(record["jobnumber"]) for record in records if tag_in(record.get("jobname", "")) == tag}
+        if ids:
+            return Submitted(str(min(ids)), "ok", "")
+        words = answer.words
+        if answer.code == 0 and (whole or complete):
+            return Submitted(None, "not-found", "")
+        if answer.code == 1 and re.search(r"job (id|name) \S+ not found", answer.stderr):
+            return Submitted(None, "not-found", words)
+        if answer.code == 1 and "accounting" in words.lower():
+            # This host cannot see the accounting at all: then the live jobs are all that can be looked at.
+            return Submitted(None, "not-found", words)
+        return Submitted(None, "transient", words)
+
+    def kill(self, native_ids: Sequence[str], force: int) -> Command:
+        """qdel sends KILL at once: there is nothing gentler. By force it forgets a job whose host is lost."""
+        return Command(("qdel", *(("-f",) if force >= 2 else ()), *native_ids))
+
+    def read_kill(self, answer: Answer) -> tuple[Class, str]:
+        """A line for each, and complaints are on stdout too; the exit status is that of the worst."""
+        lines = [line.strip() for line in (answer.stdout + "\n" + answer.stderr).splitlines() if line.strip(" .\n")]
+        words = "; ".join(lines)[:300]
+        if answer.code is None:
+            return "transient", words or "it took too long"
+        done = ("has registered", "has deleted", "already in deletion", "forced the deletion", "does not exist")
+        rest = [line for line in lines if not any(text in line for text in done)]
+        if lines and not rest:
+            return "ok", words
+        if any("privileges" in line or "denied:" in line for line in rest):
+            return "fatal", words
+        return ("ok" if answer.code == 0 and lines and not rest else "transient"), words or "an empty answer"
+
+    def queues(self) -> Command | None:
+        """All hosts with their queue instances."""
+        return Command(("qhost", "-q", "-xml"))
+
+    def read_queues(self, answer: Answer) -> tuple[Queue, ...]:
+        """Queues, with the largest of their hosts."""
+        if answer.code != 0:
+            return ()
+        found: dict[str, list[tuple[int, int, bool]]] = {}
+        for _, body in HOST.findall(answer.stdout):
+            values = dict(HOST_VALUE.findall(body))
+            cores, memory = _number(values.get("num_proc")) or 0, _bytes(values.get("mem_total"), 1024) or 0
+            for name, inside in QUEUE.findall(body):
+                state = QUEUE_STATE.search(inside)
+                up = state is not None and not set(state[1]) & set("auEdDsSc")
+                found.setdefault(html.unescape(name), []).append((cores * 1000, memory, up))
+        return tuple(
+            Queue(
+                name,
+                len(found) == 1,
+                len(hosts),
+                max(host[0] for host in hosts) or None,
+                max(host[1] for host in hosts) or None,
+                0,
+                None,
+                any(host[2] for host in hosts),
+            )
+            for name, hosts in found.items()
+        )
+
+
+def _wrap(script: str) -> str:
+    """The script in a subshell, so that it cannot make Grid Engine run it again, nor be ended by the warning."""
+    inner = prefix_script(script, ["trap : USR1 USR2", *ELEMENT, "("])
+    tail = f"rota_code=$?\ncase $rota_code in 99|100) rota_code={REMAPPED};; esac\nexit $rota_code\n"
+    return f"{inner}\n)\n{tail}"
+
+
+def _has(words: str, texts: Sequence[str]) -> bool:
+    low = words.lower()
+    return any(text in low for text in texts)
+
+
+def _jobs(text: str) -> tuple[list[dict[str, str]], bool]:
+    """The jobs of a listing, each read by itself, and whether it is a whole one."""
+    jobs = []
+    for found in JOB.finditer(text):
+        job = {key: html.unescape(value).strip() for key, value in FIELD.findall(found[1])}
+        if job.get("JB_job_number", "").isascii() and job.get("JB_job_number", "").isdigit():
+            jobs.append(job)
+    heads = len(re.findall(r"<job_list\b", text))
+    return jobs, text.rstrip().endswith("</job_info>") and heads == len(jobs)
+
+
+def _task_ids(job: str, tasks: str) -> list[str]:
+    """Native ids: of `5-9:2,12` the tasks; of nothing the job."""
+    found: list[str] = []
+    for part in tasks.split(","):
+        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", part.strip())
+        if match:
+            low, high, step = int(match[1]), int(match[2] or match[1]), max(1, int(match[3] or 1))
+            found += [f"{job}.{task}" for task in range(low, min(high, low + TASKS_MOST) + 1, step)]
+    return found or [job]
+
+
+def _records(text: str) -> tuple[list[dict[str, str]], bool]:
+    """The records of the accounting, and whether the last is a whole one."""
+    records = []
+    parts = re.split(r"^=+[ \t]*$", text, flags=re.MULTILINE)[1:]
+    for part in parts:
+        pairs = (line.split(None, 1) for line in part.splitlines())
+        record = {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
+        number = record.get("jobnumber", "")
+        if number.isascii() and number.isdigit() and "failed" in record and "exit_status" in record:
+            records.append(record)
+    return records, bool(parts) and len(records) == len(parts) and text.endswith("\n")
+
+
+def _number(text: str | None) -> int | None:
+    found = re.match(r"\s*(\d{1,9})(?!\S)", text or "")
+    return int(found[1]) if found else None
+
+
+def _amount(text: str | None) -> float | None:
+    found = re.match(r"\s*(\d{1,15}(?:\.\d{1,9})?)s?\s*$", text or "")
+    return float(found[1]) if found else None
+
+
+def _bytes(text: str | None, kilo: int) -> int | None:
+    found = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([KMGTP]?)B?\s*", text or "")
+    return int(float(found[1]) * float(kilo) ** (" KMGTP".index(found[2]) if found[2] else 0)) if found else None
+
+
+def _peak(record: Mapping[str, str]) -> int | None:
+    """Resident memory. ru_maxrss is in kilobytes, whatever unit newer versions print behind it."""
+    if (modern := _bytes(record.get("maxrss"), 1024)) is not None:
+        return modern
+    old = _bytes(record.get("ru_maxrss"), 1000)
+    return old * 1024 if old else None
+
+
+def _date(text: str | None) -> float | None:
+    """On the clock of this host: the accounting names no zone."""
+    found = date((text or "").split(".")[0])
+    try:
+        return time.mktime((*time.gmtime(found)[:8], -1)) if found else None
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _used_nothing(record: Mapping[str, str]) -> bool:
+    spent = (_amount(record.get("cpu")), _bytes(record.get("ru_maxrss"), 1000), _number(record.get("ru_minflt")))
+    return "ru_minflt" in record and not any(spent)
+
+
+def _limit(record: Mapping[str, str]) -> str:
+    """Which limit it was: time, unless only memory was limited or the time had not passed."""
+    asked = dict(re.findall(r"\b(h_rt|h_cpu|h_vmem)=([^\s,]+)", record.get("category", "")))
+    wall = _amount(record.get("ru_wallclock"))
+    limit = _amount(asked.get("h_rt"))
+    if "h_vmem" in asked and not (wall is not None and limit is not None and wall >= limit):
+        return "oom" if "h_cpu" not in asked else "time"
+    return "time"

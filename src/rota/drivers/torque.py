@@ -1,0 +1,265 @@
+"""TORQUE: a relative of OpenPBS with other options, other forms, and other error numbers.
+
+Polling has two steps as with OpenPBS: a light table of the user's jobs, then full records of those that ended, which
+the server keeps only for `keep_completed` seconds.
+"""
+
+import html
+import re
+from collections.abc import Mapping, Sequence
+
+from rota.drivers.api import Ask, Outcome
+from rota.drivers.dialect import Answer, Class, Command, Kind, Listing, Options, Queue, Seen, Submitted
+from rota.drivers.options import (
+    check_owned,
+    check_path,
+    enter,
+    merge,
+    name_of,
+    native_kind,
+    prefix_script,
+    tag_in,
+    whole_cores,
+)
+from rota.drivers.pbs_answers import judge_records, judge_table, oldest, queues_of, read_complaints, read_qsub
+from rota.drivers.pbs_errors import TORQUE, read_error
+from rota.drivers.pbs_records import (
+    Record,
+    clock,
+    combine,
+    is_cut,
+    job_id,
+    megabytes,
+    past_limit,
+    read_status,
+    read_table,
+    read_text,
+    seconds,
+    usage,
+)
+from rota.model.errors import UsageError
+
+__all__ = ["Torque"]
+
+NAME_MOST = 15
+"""What every release takes, and what its tables show whole."""
+NEGATIVE: Mapping[int, tuple[str | None, str]] = {
+    -1: ("launch", "could not be started, before its files were there"),
+    -2: ("launch", "could not be started, after its files were there"),
+    -3: ("launch", "could not be started, to be tried again"),
+    -4: ("node-fail", "the node's daemon was restarted"),
+    -5: ("node-fail", "the node's daemon was restarted, the job was migrated"),
+    -6: ("node-fail", "the node's daemon was restarted, the job can be run again"),
+    -7: ("launch", "could not be restarted from its checkpoint"),
+    -8: ("launch", "its command could not be executed"),
+    -9: ("launch", "its output files could not be made"),
+    -10: ("oom", "used more memory than it asked for"),
+    -11: ("time", "reached its time limit"),
+    -12: ("time", "used more processor time than it asked for"),
+    -13: ("launch", "its cgroup could not be made"),
+}
+OWNED = {
+    "-l": frozenset({"nodes", "walltime", "mem", "pmem", "vmem", "procs", "ncpus", "gpus", "file", "nodect"}),
+    "-W": frozenset({"block", "interactive", "stagein", "stageout", "depend"}),
+}
+GONE = ("unknown job id", "nonexistent job id", "already exiting", "invalid state for job - complete")
+JOB = re.compile(r"<Job>(.*?)</Job>", re.DOTALL)
+FIELD = re.compile(r"<(\w+)>([^<]*)</\1>")
+LISTS = re.compile(r"<(resources_used|Resource_List|Walltime)>(.*?)</\1>", re.DOTALL)
+
+
+class Torque:
+    """TORQUE, by itself or with Maui or Moab."""
+
+    name = "torque"
+    programs = ("qsub", "qstat", "qdel", "qsig")
+    history_lag_s = 30.0
+    array_most = 10_000
+    chunk = 200
+    states: Mapping[str, Kind] = {
+        "Q": "pending",
+        "H": "running",
+        "R": "running",
+        "T": "running",
+        "W": "running",
+        "S": "running",
+        "E": "running",
+        "C": "exited",
+    }
+    """Held and waiting jobs count as running; E is over only once there is an exit status."""
+    strict: Mapping[str, Kind] = {"H": "pending", "W": "pending", "T": "unsure"}
+    allowed = frozenset({"-a", "-b", "-c", "-h", "-j", "-k", "-l", "-m", "-M", "-p", "-u", "-W"})
+
+    def version(self) -> Command:
+        """Asks qstat, which says `Version:`."""
+        return Command(("qstat", "--version"))
+
+    def is_mine(self, answer: Answer) -> bool:
+        """The others call it pbs_version, or do not know the option."""
+        text = answer.stdout + answer.stderr
+        return bool(re.search(r"^version:\s", text, re.IGNORECASE | re.MULTILINE)) and "pbs_version" not in text
+
+    def submit(self, ask: Ask, options: Options) -> Command:
+        """Nodes and processors per node; memory is that of all nodes together."""
+        wants = merge(ask, options, "TORQUE", self.allowed, frozenset({"-l", "-W"}))
+        check_owned(wants, OWNED)
+        path = check_path(ask.directory, ":,", "TORQUE").rstrip("/") + "/"
+        argv = ["qsub", "-N", name_of(ask, NAME_MOST), "-C", "", "-S", "/bin/sh", "-o", path, "-e", path]
+        argv += ["-r", "y" if options.requeue else "n"]
+        if ask.count > 1:
+            argv += ["-t", f"0-{ask.count - 1}"]
+        for resource in self._resources(ask, options, wants.constraint):
+            argv += ["-l", resource]
+        if ask.exclusive:
+            argv.append("-n")
+        if wants.partition:
+            argv += ["-q", wants.partition]
+        if wants.account:
+            argv += ["-A", wants.account]
+        if wants.qos:
+            argv += ["-l", f"qos={wants.qos}"]
+        if wants.reservation:
+            argv += ["-W", f"x=FLAGS:ADVRES:{wants.reservation}"]
+        if not wants.has("-m"):
+            argv += ["-m", "n"]
+        element = 'ROTA_ELEMENT="${PBS_ARRAYID:-0}"; export ROTA_ELEMENT'
+        script = prefix_script(ask.script, [element, *enter(ask.directory)])
+        return Command((*argv, *wants.argv()), script)
+
+    def _resources(self, ask: Ask, options: Options, constraint: str | None) -> list[str]:
+        cores = whole_cores(ask.amounts.cores)
+        nodes = [f"nodes={ask.nodes}", f"ppn={cores}"]
+        if ask.amounts.gpus:
+            nodes.append(f"gpus={ask.amounts.gpus}")
+        if constraint:
+            if not re.fullmatch(r"[A-Za-z][\w.-]*(:[A-Za-z][\w.-]*)*", constraint):
+                raise UsageError(f"constraint '{constraint}': TORQUE wants a property of nodes, or several with ':'")
+            nodes.append(constraint)
+        found = [":".join(nodes)]
+        if ask.amounts.memory and options.memory_as == "node":
+            found.append(f"mem={megabytes(ask.amounts.memory * ask.nodes)}mb")
+        if ask.amounts.memory and options.memory_as == "per-cpu":
+            found.append(f"pmem={megabytes(-(-ask.amounts.memory // cores))}mb")
+        if ask.amounts.disk:
+            found.append(f"file={megabytes(ask.amounts.disk)}mb")
+        found += [f"{name}={count}" for name, count in ask.amounts.named]
+        if ask.time_s is not None:
+            found.append(f"walltime={clock(ask.time_s)}")
+        return found
+
+    def read_submit(self, ask: Ask, answer: Answer) -> Submitted:
+        """The id is all that qsub prints."""
+        return read_qsub(answer, *read_error(answer, TORQUE, "submit"))
+
+    def element_id(self, native_id: str, element: int, count: int) -> str:
+        """`7[]` has `7[0]`, `7[1]`, …"""
+        return native_id.replace("[]", f"[{element}]") if count > 1 else native_id
+
+    def listing(self, user: str) -> Command:
+        """A light table, with the elements of arrays; the XML form knows no users."""
+        return Command(("qstat", "-t", "-u", user))
+
+    def read_listing(self, answer: Answer, options: Options) -> Listing:
+        """The table. It has no exit status: what is over there is `exited` without an outcome."""
+        rows, odd = read_table(answer.stdout)
+        seen = tuple(Seen(row.id, row.state, self._kind(row.state, options), tag_in(row.name)) for row in rows)
+        return judge_table(answer, seen, odd, *read_error(answer, TORQUE))
+
+    def _kind(self, state: str, options: Options) -> Kind:
+        return native_kind(state, self.states, self.strict, options) or "unsure"
+
+    def history(self, native_ids: Sequence[str]) -> Sequence[Command]:
+        """Full records. (`-x` is XML here. Without an id it would show all jobs of all users.)"""
+        ids = tuple(native_ids)
+        return [Command(("qstat", "-x", *ids))] if ids else []
+
+    def read_history(self, answer: Answer, options: Options) -> Listing:
+        """Full records, as XML or as text."""
+        records, whole = read_records(answer.stdout)
+        seen = tuple(self._seen(record, options) for record in records)
+        return judge_records(answer, seen, whole, *read_error(answer, TORQUE))
+
+    def _seen(self, record: Record, options: Options) -> Seen:
+        state = record.get("job_state", "?")
+        kind = self._kind(state, options)
+        native = job_id(record["Job_Id"]) or record["Job_Id"]
+        status = read_status(record.get("exit_status"), NEGATIVE)
+        starts = seconds(record.get("start_count")) or 0
+        reason = record.get("comment")
+        outcome: Outcome | None = None
+        if kind == "exited" or (state == "E" and status is not None):
+            start, end = seconds(record.get("start_time")), seconds(record.get("comp_time"))
+            used = usage(record, None if start is None else float(start), None if end is None else float(end))
+            if status is None:
+                ran = "start_time" in record or "exec_host" in record
+                kind = "exited" if ran else "aborted"
+                outcome = combine(Outcome(), used, None if ran else "cancelled")
+                reason = reason or (None if ran else "deleted before it ran")
+            else:
+                kind, outcome = self._ended(record, status.outcome, used, options)
+                reason = "; ".join(part for part in (status.words, reason) if part)
+        return Seen(native, state, kind, tag_in(record.get("Job_Name", "")), reason, outcome, max(0, starts - 1))
+
+    def _ended(self, record: Record, status: Outcome, used: Outcome, options: Options) -> tuple[Kind, Outcome]:
+        """By its exit status alone; that somebody deleted it shows only as the signal that qdel sends."""
+        why = status.why
+        if why is None and status.signal is not None and past_limit(record):
+            why = "time"
+        elif why is None and status.signal == 15:
+            why = "cancelled"
+        outcome = combine(status, used, why)
+        if options.strict and why in ("cancelled", "preempt", "node-fail"):
+            return "aborted", outcome
+        return "completed" if status.exit_code == 0 and status.why is None else "failed", outcome
+
+    def find(self, tag: str, user: str) -> Sequence[Command]:
+        """All jobs with their whole names; an empty answer would show."""
+        return [Command(("qstat", "-x"))]
+
+    def read_find(self, tag: str, answer: Answer) -> Submitted:
+        """The job, or the array, that has the tag in its name; the oldest, if there are several."""
+        records, whole = read_records(answer.stdout)
+        if (found := oldest(tag, records)) is not None:
+            return Submitted(found, "ok", "")
+        if answer.code == 0 and whole:
+            return Submitted(None, "not-found", "")
+        result, words = read_error(answer, TORQUE)
+        return Submitted(None, "transient" if result == "not-found" else result, words)
+
+    def kill(self, native_ids: Sequence[str], force: int) -> Command:
+        """TERM; then qdel, which sends TERM and KILL; then without the node (which a site may keep to itself)."""
+        how = (("qsig", "-s", "TERM"), ("qdel",), ("qdel", "-p"))[min(max(force, 0), 2)]
+        return Command((*how, *native_ids))
+
+    def read_kill(self, answer: Answer) -> tuple[Class, str]:
+        """Each complaint has its own line; the exit status is only that of the last."""
+        return read_complaints(answer, GONE, *read_error(answer, TORQUE))
+
+    def queues(self) -> Command | None:
+        """All queues with their attributes."""
+        return Command(("qstat", "-Q", "-f"))
+
+    def read_queues(self, answer: Answer) -> tuple[Queue, ...]:
+        """Execution queues."""
+        if answer.code != 0:
+            return ()
+        records = read_text(re.sub(r"^Queue:", "Job Id:", answer.stdout, flags=re.MULTILINE))
+        return queues_of({record["Job_Id"]: record for record in records})
+
+
+def read_records(text: str) -> tuple[list[dict[str, str]], bool]:
+    """Full records from XML or text, and whether nothing was lost. Each job is read by itself."""
+    if text.lstrip().startswith("Job Id:"):
+        return read_text(text), not is_cut(text)
+    records = []
+    for found in JOB.finditer(text):
+        body = found[1]
+        record: dict[str, str] = {}
+        for name, inner in LISTS.findall(body):
+            record |= {f"{name}.{key}": html.unescape(value) for key, value in FIELD.findall(inner)}
+        for key, value in FIELD.findall(LISTS.sub("", body)):
+            record.setdefault(key, html.unescape(value))
+        if "Job_Id" in record and "job_state" in record:
+            records.append(record)
+    whole = text.rstrip().endswith(("</Data>", "<Data/>", "<Data />")) and len(records) == text.count("<Job>")
+    return records, whole
