@@ -10,8 +10,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msgspec import structs
-
 from rota.drivers.api import Ask, Outcome
 from rota.drivers.dialect import Answer, Class, Command, Kind, Listing, Options, Queue, Seen, Submitted
 from rota.drivers.options import (
@@ -100,7 +98,7 @@ class Pbs:
     """OpenPBS and PBS Professional."""
 
     name = "pbs"
-    programs = ("qsub", "qstat", "qdel", "qsig")
+    programs: tuple[str, ...] = ("qsub", "qstat", "qdel", "qsig")
     history_lag_s = 30.0
     array_most = 10_000
     chunk = 200
@@ -224,7 +222,8 @@ class Pbs:
         if "[]" in native:
             status = None  # That of an array says only whether any element failed.
         if kind == "exited" or (state == "E" and status is not None):
-            used = _used(record)
+            ended = date(record.get("obittime")) or seconds(record.get("history_timestamp"))
+            used = usage(record, date(record.get("stime")), None if ended is None else float(ended))
             if status is None:
                 substate = record.get("substate", "")
                 kind, why = ENDED.get(substate, ("exited", None))
@@ -337,15 +336,3 @@ def _flat(value: Mapping[str, Any]) -> dict[str, str]:
         else:
             flat[key] = str(part)
     return flat
-
-
-def _used(record: Record) -> Outcome:
-    """Dates have no zone, but the end is also there as a time stamp: from it the start can be reckoned."""
-    ended = seconds(record.get("history_timestamp"))
-    start, end = date(record.get("stime")), date(record.get("obittime"))
-    started = ended - (end - start) if ended is not None and start is not None and end is not None else None
-    return structs.replace(usage(record, None, None), started=_float(started), ended=_float(ended))
-
-
-def _float(value: int | None) -> float | None:
-    return None if value is None else float(value)

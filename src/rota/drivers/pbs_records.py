@@ -33,7 +33,7 @@ TEXT_ID = re.compile(r"^\s*Job Id:\s*(\S+?)(\||$)", re.MULTILINE)
 UNITS = {"b": 1, "w": 8, "kb": 1 << 10, "kw": 8 << 10, "mb": 1 << 20, "mw": 8 << 20, "gb": 1 << 30, "gw": 8 << 30}
 UNITS |= {"tb": 1 << 40, "tw": 8 << 40, "pb": 1 << 50, "pw": 8 << 50}
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-DATE = re.compile(r"\w{3} (\w{3}) +(\d{1,2}) (\d{1,2}):(\d\d):(\d\d) (\d{4})")
+DATE = re.compile(r"\w{3} (\w{3}) +(\d{1,2}) (\d{1,2}):(\d\d):(\d\d)(?:\.\d+)? (\d{4})")
 
 Record = Mapping[str, str]
 """A job's attributes; those inside a list as `resources_used.mem`. Its id is `Job_Id`."""
@@ -116,14 +116,14 @@ def seconds(text: str | None) -> int | None:
     return int(found[1] or 0) * 3600 + int(found[2] or 0) * 60 + int(found[3]) if found else None
 
 
-def date(text: str | None) -> int | None:
-    """Seconds of `Sun Nov 15 20:56:11 2026` on a clock of no known zone: good for differences only."""
+def date(text: str | None) -> float | None:
+    """The time that `Sun Nov 15 20:56:11 2026` is, in UTC; fractions are left off."""
     found = DATE.fullmatch((text or "").strip())
-    if found is None or found[1] not in MONTHS:
+    if found is None or found[1] not in MONTHS or found[6] <= "1970":
         return None
     fields = (int(found[6]), MONTHS.index(found[1]) + 1, int(found[2]), int(found[3]), int(found[4]), int(found[5]))
     try:
-        return calendar.timegm(fields)
+        return float(calendar.timegm(fields))
     except (ValueError, OverflowError):
         return None
 

@@ -6,7 +6,6 @@ neither.
 
 import html
 import re
-import time
 from collections.abc import Mapping, Sequence
 
 from rota.drivers.api import Ask, Outcome
@@ -115,7 +114,7 @@ class Sge:
     """Sun, Son of, Open, Univa and Altair Grid Engine."""
 
     name = "sge"
-    programs = ("qsub", "qstat", "qdel", "qacct", "qhost")
+    programs: tuple[str, ...] = ("qsub", "qstat", "qdel", "qacct", "qhost")
     history_lag_s = 120.0
     array_most = 75_000
     chunk = 50
@@ -243,7 +242,8 @@ class Sge:
             reason = "suspended"
         elif "h" in state:
             reason = "held"
-        return Seen(native, state, kind, tag_in(job.get("JB_name", "")), reason, outcome, 1 if "R" in state else 0)
+        again = 1 if "R" in state else 0
+        return Seen(native, state, kind, tag_in(job.get("JB_name", "")), reason, outcome, again, kind == "failed")
 
     def _kind(self, state: str, options: Options) -> Kind:
         """By the table; of a combination that it does not have, by the letters."""
@@ -286,7 +286,7 @@ class Sge:
     def _ended(self, native: str, record: Mapping[str, str], again: int, options: Options) -> Seen:
         failed, status = _number(record.get("failed")), _number(record.get("exit_status"))
         words = f"failed {failed}: {FAILED.get(failed or 0, 'unknown')}" if failed else f"exit status {status}"
-        started, ended = _date(record.get("start_time")), _date(record.get("end_time"))
+        started, ended = date(record.get("start_time")), date(record.get("end_time"))
         kind: Kind = "failed"
         why = signal = code = None
         if (by := record.get("deleted_by", "NONE")) not in ("NONE", "undefined", "-", ""):
@@ -458,15 +458,6 @@ def _peak(record: Mapping[str, str]) -> int | None:
         return modern
     old = _bytes(record.get("ru_maxrss"), 1000)
     return old * 1024 if old else None
-
-
-def _date(text: str | None) -> float | None:
-    """On the clock of this host: the accounting names no zone."""
-    found = date((text or "").split(".")[0])
-    try:
-        return time.mktime((*time.gmtime(found)[:8], -1)) if found else None
-    except (ValueError, OverflowError, OSError):
-        return None
 
 
 def _used_nothing(record: Mapping[str, str]) -> bool:

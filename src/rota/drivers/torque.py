@@ -72,7 +72,7 @@ class Torque:
     """TORQUE, by itself or with Maui or Moab."""
 
     name = "torque"
-    programs = ("qsub", "qstat", "qdel", "qsig")
+    programs: tuple[str, ...] = ("qsub", "qstat", "qdel", "qsig")
     history_lag_s = 30.0
     array_most = 10_000
     chunk = 200
