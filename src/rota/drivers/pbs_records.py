@@ -29,6 +29,7 @@ __all__ = [
 ID = re.compile(r"(\d{1,20}(?:\[\d{0,10}\])?)(?:[.@*]\S*)?")
 """The number, and the element's in brackets. The server's name behind it is cut in tables, so it is left off: the
 clients take a bare number for one of their own server."""
+STATE = re.compile(r"[A-Z0-9?]")
 TEXT_ID = re.compile(r"^\s*Job Id:\s*(\S+?)(\||$)", re.MULTILINE)
 UNITS = {"b": 1, "w": 8, "kb": 1 << 10, "kw": 8 << 10, "mb": 1 << 20, "mw": 8 << 20, "gb": 1 << 30, "gw": 8 << 30}
 UNITS |= {"tb": 1 << 40, "tw": 8 << 40, "pb": 1 << 50, "pw": 8 << 50}
@@ -77,7 +78,7 @@ def read_table(text: str) -> tuple[list[Row], list[str]]:
         if not words or line[0] in " \t-" or words[0] == "Job" or (len(words) == 1 and line.rstrip().endswith(":")):
             continue
         short = job_id(words[0])
-        if short is None or len(words) < 6 or len(words[-2]) != 1:
+        if short is None or len(words) < 6 or not STATE.fullmatch(words[-2]):
             odd.append(line)
             continue
         rows.append(Row(short, words[3] if len(words) >= 11 else words[1], words[-2]))

@@ -29,7 +29,7 @@ __all__ = ["Sge"]
 NAME_MOST = 64
 REMAPPED = 98
 """What a script's own 99 (Grid Engine: run it again) and 100 (put it into the error state) become."""
-TASKS_MOST = 1_000_000
+TASKS_MOST = 100_000
 OWNED = {"-l": frozenset({"h_rt", "s_rt", "h_vmem", "gpu", "exclusive"})}
 JOB = re.compile(r"<job_list\b[^>]*>(.*?)</job_list>", re.DOTALL)
 FIELD = re.compile(r"<(\w+)[^<>]*>([^<]*)</\1>")
