@@ -95,10 +95,9 @@ TRANSIENT = (
     "connection refused",
     "sge_root",
     "try again",
-    "not allowed to submit jobs: limit",
 )
-LATER = ("exceed", "maximum number of")
-"""Words of refusals that come from a limit on how many jobs there are now."""
+LATER = ("jobs are allowed",)
+"""Words of a refusal because there are too many jobs now."""
 
 
 def _table() -> dict[str, Kind]:
@@ -200,7 +199,7 @@ class Sge:
             return Submitted(None, "ambiguous", words)
         if answer.code == 0:
             return Submitted(None, "ambiguous", f"qsub succeeded and printed no job id: {words}")
-        if answer.code in (126, 127) or (_has(words, LATER) and "job" in words.lower()):
+        if answer.code in (126, 127) or _has(words, LATER):
             return Submitted(None, "transient", words)
         if _has(words, TRANSIENT):
             # Not even connected: it was never sent. Anything later may have arrived.
@@ -410,7 +409,8 @@ def _jobs(text: str) -> tuple[list[dict[str, str]], bool]:
         if job.get("JB_job_number", "").isascii() and job.get("JB_job_number", "").isdigit():
             jobs.append(job)
     heads = len(re.findall(r"<job_list\b", text))
-    return jobs, text.rstrip().endswith("</job_info>") and heads == len(jobs)
+    closed = text.rstrip().endswith("</job_info>") and text.count("<job_info") == text.count("</job_info>")
+    return jobs, closed and heads == len(jobs)
 
 
 def _task_ids(job: str, tasks: str) -> list[str]:
