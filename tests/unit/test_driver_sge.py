@@ -197,6 +197,11 @@ def test_a_lost_host() -> None:
     assert ended(account(failed=19, exit_status=0), options=STRICT).kind == "aborted"
 
 
+def test_the_processes_of_a_parallel_job_do_not_count() -> None:
+    whole = account(failed=0, exit_status=3, pe_taskid="NONE")
+    assert ended(whole, account(failed=0, exit_status=0, pe_taskid="1.ge2")).kind == "failed"
+
+
 def test_corrupt_records_are_partial() -> None:
     good, bad = account(failed=0, exit_status=0), account(jobnumber="x\x00", failed=0, exit_status=0)
     found = SGE.read_history(Answer(0, good + bad, ""), PLAIN)

@@ -31,8 +31,7 @@ REMAPPED = 98
 """What a script's own 99 (Grid Engine: run it again) and 100 (put it into the error state) become."""
 TASKS_MOST = 100_000
 OWNED = {"-l": frozenset({"h_rt", "s_rt", "h_vmem", "gpu", "exclusive"})}
-JOB = re.compile(r"<job_list\b[^>]*>(.*?)</job_list>", re.DOTALL)
-FIELD = re.compile(r"<(\w+)[^<>]*>([^<]*)</\1>")
+FIELD = re.compile(r"<(JB_job_number|JB_name|state|tasks)>([^<]*)</")
 HOST = re.compile(r"<host name='([^']*)'>(.*?)</host>", re.DOTALL)
 HOST_VALUE = re.compile(r"<hostvalue name='(\w+)'>([^<]*)</hostvalue>")
 QUEUE = re.compile(r"<queue name='([^']*)'>(.*?)</queue>", re.DOTALL)
@@ -225,8 +224,7 @@ class Sge:
         )
         if answer.code == 0 and whole:
             return Listing(seen, "ok")
-        words = answer.words
-        return Listing(seen, "partial" if seen else "transient", words)
+        return Listing(seen, "partial" if seen else "transient", answer.words)
 
     def _live(self, native: str, job: Mapping[str, str], options: Options) -> Seen:
         state = job.get("state", "")
@@ -267,6 +265,8 @@ class Sge:
         records, whole = _records(answer.stdout)
         runs: dict[str, list[dict[str, str]]] = {}
         for record in records:
+            if record.get("pe_taskid", "NONE") not in ("NONE", "undefined", "-"):
+                continue  # One process of a parallel job, on another host.
             task = record.get("taskid", "undefined")
             native = record["jobnumber"] + (f".{task}" if task.isdigit() else "")
             runs.setdefault(native, []).append(record)
@@ -309,8 +309,6 @@ class Sge:
             code = status
             if failed == 0 and status == 0 and kind == "failed":
                 kind = "completed"
-        if code is None and signal is None and failed in range(12, 17):
-            code = status
         cpu, memory = _amount(record.get("cpu")), _peak(record)
         outcome = Outcome(code, signal, why, record.get("hostname") or None, started, ended, cpu, memory)
         if kind in ("exited", "unsure"):
@@ -356,7 +354,7 @@ class Sge:
             return "ok", words
         if any("privileges" in line or "denied:" in line for line in rest):
             return "fatal", words
-        return ("ok" if answer.code == 0 and lines and not rest else "transient"), words or "an empty answer"
+        return "transient", words or "an empty answer"
 
     def queues(self) -> Command | None:
         """All hosts with their queue instances."""
@@ -404,17 +402,21 @@ def _has(words: str, texts: Sequence[str]) -> bool:
 def _jobs(text: str) -> tuple[list[dict[str, str]], bool]:
     """The jobs of a listing, each read by itself, and whether it is a whole one."""
     jobs = []
-    for found in JOB.finditer(text):
-        job = {key: html.unescape(value).strip() for key, value in FIELD.findall(found[1])}
-        if job.get("JB_job_number", "").isascii() and job.get("JB_job_number", "").isdigit():
+    for part in text.split("</job_list>")[:-1]:
+        job = dict(FIELD.findall(part, part.find("<job_list")))
+        number = job.get("JB_job_number", "")
+        if number.isascii() and number.isdigit():
+            if "&" in job.get("JB_name", ""):
+                job["JB_name"] = html.unescape(job["JB_name"])
             jobs.append(job)
-    heads = len(re.findall(r"<job_list\b", text))
     closed = text.rstrip().endswith("</job_info>") and text.count("<job_info") == text.count("</job_info>")
-    return jobs, closed and heads == len(jobs)
+    return jobs, closed and text.count("<job_list") == len(jobs)
 
 
 def _task_ids(job: str, tasks: str) -> list[str]:
     """Native ids: of `5-9:2,12` the tasks; of nothing the job."""
+    if not tasks or (tasks.isascii() and tasks.isdigit()):
+        return [f"{job}.{tasks}" if tasks else job]
     found: list[str] = []
     for part in tasks.split(","):
         match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", part.strip())
