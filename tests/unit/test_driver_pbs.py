@@ -606,3 +606,26 @@ def test_no_reader_raises_on_damaged_recordings(data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start, min(len(text), start + 200)))
     read_everything(PBS, 0, text[:start] + data.draw(st.text(max_size=5)) + text[end:], "")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "qstat-array-finished-json",
+        "qstat-f-json-deleted-running",
+        "qstat-f-json-walltime",
+        "qstat-x-f-finished",
+        "qstat-f-dsv-running",
+    ],
+)
+def test_a_piece_of_an_answer_says_nothing_else_than_the_whole(case: str) -> None:
+    answer = recorded("openpbs", case)
+    whole = PBS.read_history(answer, PLAIN)
+    body = answer.stdout.rstrip()
+    for end in range(0, len(body), max(1, len(body) // 400)):
+        piece = PBS.read_history(Answer(0, body[:end], ""), PLAIN)
+        assert piece.result != "ok" and set(piece.seen) <= set(whole.seen)
+    listed = recorded("openpbs", "qstat-u").stdout
+    all_of_it = set(PBS.read_listing(Answer(0, listed, ""), PLAIN).seen)
+    for end in range(0, len(listed), max(1, len(listed) // 400)):
+        assert set(PBS.read_listing(Answer(0, listed[:end], ""), PLAIN).seen) <= all_of_it

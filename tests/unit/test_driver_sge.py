@@ -56,7 +56,7 @@ def kind_of(state: str, options: Options = PLAIN) -> Seen:
 
 def account(**fields: object) -> str:
     given = {"jobnumber": 3, "taskid": "undefined", "jobname": f"my_batch-{TAG}", "hostname": "ge1"} | fields
-    given = {"cpu": "0.010s", "ru_minflt": 563, "ru_maxrss": "4.480KB"} | given
+    given = {"cpu": "0.010s", "ru_minflt": 563, "ru_maxrss": "4.480KB", "maxvmem": "10.367MB"} | given
     return "=" * 62 + "\n" + "".join(f"{key:12} {value}\n" for key, value in given.items())
 
 
@@ -463,3 +463,18 @@ def test_no_reader_raises_on_damaged_recordings(data: st.DataObject) -> None:
     SGE.read_find(TAG, answer)
     SGE.read_queues(answer)
     SGE.read_kill(answer)
+
+
+@pytest.mark.parametrize("case", ["qacct-signal9", "qacct-h_rt", "qacct-exit99-rescheduled", "qacct-a3"])
+def test_a_piece_of_an_answer_says_nothing_else_than_the_whole(case: str) -> None:
+    answer = recorded("gridengine", case)
+    whole = SGE.read_history(answer, PLAIN)
+    body = answer.stdout.rstrip()
+    for end in range(0, len(body), max(1, len(body) // 400)):
+        piece = SGE.read_history(Answer(0, body[:end], ""), PLAIN)
+        assert set(piece.seen) <= set(whole.seen)
+        assert piece.result != "ok" or len(piece.seen) == len(whole.seen)
+    listed = recorded("gridengine", "qstat-g-d-xml").stdout
+    all_of_it = set(SGE.read_listing(Answer(0, listed, ""), PLAIN).seen)
+    for end in range(0, len(listed), max(1, len(listed) // 400)):
+        assert set(SGE.read_listing(Answer(0, listed[:end], ""), PLAIN).seen) <= all_of_it

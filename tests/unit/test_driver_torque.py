@@ -351,3 +351,18 @@ def test_no_reader_raises_on_damaged_recordings(data: st.DataObject) -> None:
     TRQ.read_find(TAG, answer)
     TRQ.read_queues(answer)
     TRQ.read_kill(answer)
+
+
+@pytest.mark.parametrize("case", ["qstat-xml-all", "qstat-array-xml", "qstat-array-completed-f1", "qstat-xml-walltime"])
+def test_a_piece_of_an_answer_says_nothing_else_than_the_whole(case: str) -> None:
+    answer = recorded("torque", case)
+    whole = TRQ.read_history(answer, PLAIN)
+    body = answer.stdout.rstrip()
+    for end in range(0, len(body), max(1, len(body) // 400)):
+        piece = TRQ.read_history(Answer(0, body[:end], ""), PLAIN)
+        assert set(piece.seen) <= set(whole.seen)
+        assert piece.result != "ok" or case == "qstat-array-completed-f1"  # Text has no end of its own.
+    listed = recorded("torque", "qstat-u").stdout
+    all_of_it = set(TRQ.read_listing(Answer(0, listed, ""), PLAIN).seen)
+    for end in range(0, len(listed), max(1, len(listed) // 400)):
+        assert set(TRQ.read_listing(Answer(0, listed[:end], ""), PLAIN).seen) <= all_of_it

@@ -31,7 +31,6 @@ from rota.drivers.pbs_records import (
     clock,
     combine,
     date,
-    is_cut,
     job_id,
     megabytes,
     past_limit,
@@ -296,11 +295,13 @@ def read_records(text: str) -> tuple[list[dict[str, str]], bool]:
     and of one that does not parse the plain fields are taken.
     """
     if text.lstrip().startswith("Job Id:"):
-        return read_text(text), not is_cut(text)
+        return read_text(text)
     try:
         document = json.loads(text, strict=False)
     except (ValueError, RecursionError):
-        return _salvage(text), _is_closed(text)
+        records, whole = _salvage(text), _is_closed(text)
+        # What a cut-off answer ends with is not to be trusted: 271 may have become 2.
+        return (records if whole else records[:-1]), whole
     if not isinstance(document, dict) or "pbs_version" not in document:
         return [], False
     jobs = document.get("Jobs", {})
@@ -311,13 +312,17 @@ def read_records(text: str) -> tuple[list[dict[str, str]], bool]:
 
 
 def _salvage(text: str) -> list[dict[str, str]]:
+    decoder = json.JSONDecoder(strict=False)
     records = []
     heads = list(JSON_JOB.finditer(text))
     for number, head in enumerate(heads):
         end = heads[number + 1].start() if number + 1 < len(heads) else len(text)
         record: dict[str, str] = {}
-        for key, value in JSON_FIELD.findall(text[head.end() : end]):
-            record.setdefault(key, value[1:-1] if value.startswith('"') else value)
+        try:
+            record = _flat(decoder.raw_decode(text, head.end() - 1)[0])
+        except (ValueError, RecursionError):
+            for key, value in JSON_FIELD.findall(text[head.end() : end]):
+                record.setdefault(key, value[1:-1] if value.startswith('"') else value)
         if "job_state" in record:
             records.append({**record, "Job_Id": head[1]})
     return records

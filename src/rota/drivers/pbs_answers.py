@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from rota.drivers.dialect import Answer, Class, Listing, Queue, Seen, Submitted
 from rota.drivers.options import tag_in
-from rota.drivers.pbs_records import Record, is_cut, job_id, seconds
+from rota.drivers.pbs_records import Record, job_id, seconds
 
 __all__ = ["judge_records", "judge_table", "oldest", "queues_of", "read_complaints", "read_qsub"]
 
@@ -25,10 +25,9 @@ def judge_table(answer: Answer, seen: tuple[Seen, ...], odd: Sequence[str], resu
     """What a table is worth. Nothing at all, and no complaint, is what qstat prints when there are no jobs."""
     if answer.code != 0:
         return Listing(seen, "partial" if seen else "transient" if result in ("not-found", "fatal") else result, words)
-    if odd or is_cut(answer.stdout):
-        cut = odd[0] if odd else answer.stdout.splitlines()[-1]
+    if odd:
         return Listing(
-            seen, "partial" if seen else "transient", f"qstat printed a line that is none of its table: {cut[:200]}"
+            seen, "partial" if seen else "transient", f"qstat printed a line that is none of its table: {odd[0][:200]}"
         )
     if not seen and answer.stderr.strip():
         return Listing((), "transient", answer.words)

@@ -73,7 +73,10 @@ def read_table(text: str) -> tuple[list[Row], list[str]]:
     """
     rows: list[Row] = []
     odd: list[str] = []
-    for line in text.splitlines():
+    lines = text.splitlines()
+    if is_cut(text):
+        odd.append(lines.pop())
+    for line in lines:
         words = line.split()
         if not words or line[0] in " \t-" or words[0] == "Job" or (len(words) == 1 and line.rstrip().endswith(":")):
             continue
@@ -85,8 +88,11 @@ def read_table(text: str) -> tuple[list[Row], list[str]]:
     return rows, odd
 
 
-def read_text(text: str) -> list[dict[str, str]]:
-    """The records of `qstat -f`, with or without broken lines, or with `|` between (-F dsv)."""
+def read_text(text: str) -> tuple[list[dict[str, str]], bool]:
+    """The records of `qstat -f`, with or without broken lines, or with `|` between (-F dsv), and whether all are whole.
+
+    An empty line ends each; a last one without it was cut off, and is left out.
+    """
     records: list[dict[str, str]] = []
     heads = list(TEXT_ID.finditer(text))
     for number, head in enumerate(heads):
@@ -102,7 +108,8 @@ def read_text(text: str) -> list[dict[str, str]]:
             if equals and key.strip():
                 record.setdefault(key.strip(), value.strip())
         records.append(record)
-    return records
+    whole = text.endswith("\n") if heads and heads[-1][2] == "|" else text.endswith("\n\n")
+    return (records if whole else records[:-1]), whole
 
 
 def size(text: str | None) -> int | None:

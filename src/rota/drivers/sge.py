@@ -427,14 +427,14 @@ def _task_ids(job: str, tasks: str) -> list[str]:
 
 
 def _records(text: str) -> tuple[list[dict[str, str]], bool]:
-    """The records of the accounting, and whether the last is a whole one."""
+    """The records of the accounting, and whether all are whole; one that was cut off is left out."""
     records = []
-    parts = re.split(r"^=+[ \t]*$", text, flags=re.MULTILINE)[1:]
+    parts = re.split(r"^=+[ \t]*$", text[: text.rfind("\n") + 1], flags=re.MULTILINE)[1:]
     for part in parts:
-        pairs = (line.split(None, 1) for line in part.splitlines())
+        pairs = (line.split(None, 1) for line in part.split("\n"))
         record = {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
         number = record.get("jobnumber", "")
-        if number.isascii() and number.isdigit() and "failed" in record and "exit_status" in record:
+        if number.isascii() and number.isdigit() and {"failed", "exit_status", "maxvmem"} <= record.keys():
             records.append(record)
     return records, bool(parts) and len(records) == len(parts) and text.endswith("\n")
 

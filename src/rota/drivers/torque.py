@@ -27,7 +27,6 @@ from rota.drivers.pbs_records import (
     Record,
     clock,
     combine,
-    is_cut,
     job_id,
     megabytes,
     past_limit,
@@ -243,14 +242,14 @@ class Torque:
         """Execution queues."""
         if answer.code != 0:
             return ()
-        records = read_text(re.sub(r"^Queue:", "Job Id:", answer.stdout, flags=re.MULTILINE))
+        records, _ = read_text(re.sub(r"^Queue:", "Job Id:", answer.stdout, flags=re.MULTILINE))
         return queues_of({record["Job_Id"]: record for record in records})
 
 
 def read_records(text: str) -> tuple[list[dict[str, str]], bool]:
     """Full records from XML or text, and whether nothing was lost. Each job is read by itself."""
     if text.lstrip().startswith("Job Id:"):
-        return read_text(text), not is_cut(text)
+        return read_text(text)
     records = []
     for found in JOB.finditer(text):
         body = found[1]
