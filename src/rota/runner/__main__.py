@@ -20,8 +20,10 @@ if __name__ == "__main__" and not __package__:
 USAGE = """\
 usage: python3 -m rota.runner --connect unix:PATH --output DIR [options]
        python3 -m rota.runner --connect tls:HOST:PORT --ca FILE --token-file FILE --output DIR [options]
+       python3 -m rota.runner --direct DIR [--id ID] [--until EPOCH] [--until-s SECONDS]
 options: --id ID  --allocation ID  --cores MILLICORES  --memory BYTES  --disk BYTES  --gpus N  --tag TAG (repeat)
-         --until-s SECONDS  --launcher PATH|auto|none
+         --until EPOCH  --until-s SECONDS (when the allocation ends, and in how long)  --launcher PATH|auto|none
+--direct runs the one job of DIR/lease.json without a manager, and leaves DIR/started.json and DIR/report.json.
 """
 NAMES = (
     "connect",
@@ -34,8 +36,10 @@ NAMES = (
     "memory",
     "disk",
     "gpus",
+    "until",
     "until-s",
     "launcher",
+    "direct",
 )
 
 
@@ -59,7 +63,7 @@ def parse(words: List[str]) -> Dict[str, Any]:
             options["tag"].append(value)
         else:
             options[name] = value
-    for name in ("connect", "output"):
+    for name in () if options.get("direct") else ("connect", "output"):
         if not options.get(name):
             _wrong("--%s is needed" % name)
     return options
@@ -82,6 +86,19 @@ def _number(options: Dict[str, Any], name: str) -> Optional[int]:
     return value
 
 
+def _time_left(options: Dict[str, Any]) -> Optional[float]:
+    """Seconds until the allocation ends; None: nobody said."""
+    left = []
+    relative, absolute = _number(options, "until-s"), _number(options, "until")
+    if relative is not None:
+        left.append(float(relative))
+    if absolute is not None:
+        import time
+
+        left.append(max(0.0, absolute - time.time()))
+    return min(left) if left else None
+
+
 def _token(path: Optional[str]) -> Optional[bytes]:
     """Read the token. It is in no argument and no environment, so no job and no `ps` can see it."""
     if path is None:
@@ -100,6 +117,11 @@ def main(words: Optional[List[str]] = None) -> int:
             os.fstat(fd)
         except OSError:
             os.open("/dev/null", os.O_RDWR)
+    until_s = _time_left(options)
+    if options.get("direct"):
+        from rota.runner.direct import run
+
+        return run(os.path.abspath(options["direct"]), options.get("id"), until_s)
     from rota.runner import host
     from rota.runner.agent import Agent, log, restore
     from rota.runner.connection import Target
@@ -112,12 +134,13 @@ def main(words: Optional[List[str]] = None) -> int:
         return 2
     output = os.path.abspath(options["output"])
     cores, memory = _number(options, "cores"), _number(options, "memory")
+    granted = host.granted(os.environ)
     facts = {
         "allocation": options.get("allocation"),
         "host": os.uname().nodename,
         "pid": os.getpid(),
-        "cores": host.cores() if cores is None else cores,
-        "memory": host.memory() if memory is None else memory,
+        "cores": min(host.cores(), granted[0]) if cores is None else cores,
+        "memory": min(host.memory(), granted[1]) if memory is None else memory,
         "disk": _number(options, "disk") or 0,
         "gpus": _number(options, "gpus") or 0,
         "tags": options["tag"],
@@ -126,10 +149,7 @@ def main(words: Optional[List[str]] = None) -> int:
     runner = Runner(options.get("id") or os.urandom(8).hex(), facts)
     restored = restore(runner, output)
     try:
-        until = _number(options, "until-s")
-        agent = Agent(
-            target, runner, output, None if until is None else float(until), options.get("launcher") or "none"
-        )
+        agent = Agent(target, runner, output, until_s, options.get("launcher") or "none")
     except OSError as error:
         log("cannot start: %s" % error)
         return 1

@@ -29,6 +29,7 @@ GIVE_UP_S = 24 * 3600.0
 LAST_WORDS_S = 5.0  # how long an ending runner waits for its reports to be acknowledged
 UNSENT = "unsent.json"
 NEVER = float("inf")
+WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)  # what batch systems send before an allocation ends
 clock = time.monotonic
 
 
@@ -65,6 +66,7 @@ class Agent:
         self._greeted = False
         self._stop_by: Optional[float] = None  # set once we only wait for acknowledgements
         self._stopping = False
+        self._told_to_stop = False
         self._child = False
         self._restored: Dict[Key, None] = {}
         self._connect(began)  # the greeting first: the rest is loaded and made while the manager reads it
@@ -74,6 +76,7 @@ class Agent:
         from rota.runner.segments import Segments
 
         self.jobs = Jobs(runner, Segments(output), Plans(inherited(os.environb), runner.runner_id))
+        self.jobs.until = NEVER if self._until is None else self._until
         self.jobs.children.adopt_orphans()
         self._launched: Optional[Launched] = None
         if launcher != "none":
@@ -87,7 +90,7 @@ class Agent:
 
     def _signals(self, write: int) -> None:
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, *WARNINGS):
             signal.signal(number, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to `rota run`, which tells the manager
 
@@ -133,7 +136,11 @@ class Agent:
         numbers = os.read(self._wake, 4096)
         self._child = True  # most signals are SIGCHLD, and a look in vain costs little
         if signal.SIGTERM in numbers or signal.SIGHUP in numbers:
-            self._stop(0.0 if self._stopping else None)
+            self._stop(0.0 if self._told_to_stop else None)
+        elif not self._stopping:
+            for number in WARNINGS:
+                if number in numbers:
+                    self._warned(signal.Signals(number).name)
 
     def _work(self, now: float) -> None:
         jobs, runner = self.jobs, self.runner
@@ -152,10 +159,17 @@ class Agent:
         if self._launched is not None:
             self._launched.flush(now)
 
-    def _stop(self, grace_s: Optional[float]) -> None:
-        if not self._stopping:
-            log("told to stop")
+    def _warned(self, name: str) -> None:
+        """A batch system says that the allocation ends soon."""
+        log("told by %s that the allocation ends: taking no more work" % name)
         self._stopping = True
+        self.runner.stop("runner-stopped")
+        self.jobs.warn_all("its allocation ends (%s)" % name, clock())
+
+    def _stop(self, grace_s: Optional[float]) -> None:
+        if not self._told_to_stop:
+            log("told to stop")
+        self._stopping = self._told_to_stop = True
         self.runner.stop("runner-stopped")
         self.jobs.kill_all(grace_s, "runner-stopped", clock())
 

@@ -19,7 +19,20 @@ DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
 
 def inherited(environ: Mapping[bytes, bytes]) -> Dict[bytes, bytes]:
     """The runner's own environment, as jobs see it: without the variables of an outer job or anything like a token."""
-    outer = (b"ROTA_JOB", b"ROTA_BATCH", b"ROTA_INDEX", b"ROTA_ATTEMPT", b"ROTA_RUNNER", b"ROTA_CORES", b"ROTA_TOKEN")
+    outer = (
+        b"ROTA_JOB",
+        b"ROTA_BATCH",
+        b"ROTA_INDEX",
+        b"ROTA_ATTEMPT",
+        b"ROTA_RUNNER",
+        b"ROTA_CORES",
+        b"ROTA_TOKEN",
+        b"ROTA_WORKDIR",
+        b"ROTA_SUBMIT_DIR",
+        b"ROTA_EXIT_CODE",
+        b"ROTA_SIGNAL",
+        b"ROTA_REASON",
+    )
     return {key: value for key, value in environ.items() if not key.startswith(outer)}
 
 

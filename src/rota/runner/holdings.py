@@ -42,6 +42,11 @@ class Holdings:
         """The leases held, ended ones included."""
         return list(self._held.values())
 
+    def hold(self, lease: Lease) -> None:
+        """Take a lease that comes from elsewhere than a manager's message."""
+        self._held[lease.key] = lease
+        self._enqueue(lease)
+
     def startable(self, clock: float, ahead: int = 0) -> List[Lease]:
         """Hand out the leases that may start now; those too late are disclaimed.
 
@@ -88,6 +93,7 @@ class Holdings:
         peak_memory: int,
         output: Optional[List[Any]],
         note: Optional[str],
+        peak_disk: Optional[int] = None,
     ) -> None:
         """Note the end of an attempt that was handed out; it stays held until the manager acknowledges it."""
         if lease.state != RUNNING:
@@ -96,22 +102,23 @@ class Holdings:
         self._free(lease.slot)
         if note is not None and len(note) > NOTE_CHARS:
             note = note[: NOTE_CHARS - 1] + "…"
-        self._ended.append(
-            [
-                lease.batch,
-                lease.index,
-                lease.attempt,
-                exit_code,
-                signal,
-                reason,
-                started,
-                ended,
-                cpu_s,
-                peak_memory,
-                output,
-                note,
-            ]
-        )
+        row: List[Any] = [
+            lease.batch,
+            lease.index,
+            lease.attempt,
+            exit_code,
+            signal,
+            reason,
+            started,
+            ended,
+            cpu_s,
+            peak_memory,
+            output,
+            note,
+        ]
+        if peak_disk is not None:
+            row.append(peak_disk)
+        self._ended.append(row)
 
     def unstarted(self, lease: Lease, why: str) -> None:
         """Give back a lease that was handed out and, as is certain, never started."""

@@ -6,11 +6,19 @@ import os
 
 TYPE_CHECKING = False  # as in `typing`, which is not worth its load time before the greeting is out
 if TYPE_CHECKING:
-    from typing import Iterator, List, Optional, Tuple
+    from typing import Iterator, List, Mapping, Optional, Tuple
 
-__all__ = ["OomCounter", "cores", "memory", "read_text"]
+__all__ = ["OomCounter", "cores", "granted", "memory", "read_text"]
 
 CGROUPS = "/sys/fs/cgroup"
+GRANTED_CORES = (
+    "SLURM_CPUS_ON_NODE",
+    "NSLOTS",
+    "LSB_DJOB_NUMPROC",
+    "LSB_MAX_NUM_PROCESSORS",
+    "PBS_NP",
+    "NCPUS",
+)
 NO_LIMIT = 1 << 60  # cgroup v1 writes "no limit" as a number near 2**63
 
 
@@ -91,6 +99,17 @@ def memory() -> int:
         if limit is not None and 0 < limit < NO_LIMIT:
             best = min(best, limit) if best else limit
     return best
+
+
+def granted(environ: Mapping[str, str]) -> Tuple[int, int]:
+    """Millicores and bytes that a batch system says it gave: upper bounds, where its cgroups do not enforce them."""
+    counts = [_integer(environ.get(name, "")) or 0 for name in GRANTED_CORES]
+    cores = min((count for count in counts if count > 0), default=NO_LIMIT)
+    megabytes = _integer(environ.get("SLURM_MEM_PER_NODE", "")) or 0
+    if not megabytes:
+        on_node = _integer(environ.get("SLURM_CPUS_ON_NODE", "")) or 0
+        megabytes = (_integer(environ.get("SLURM_MEM_PER_CPU", "")) or 0) * on_node
+    return cores * 1000, megabytes << 20 if megabytes > 0 else NO_LIMIT
 
 
 class OomCounter:

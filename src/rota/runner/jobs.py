@@ -13,16 +13,21 @@ from rota.runner.lease import Lease
 from rota.runner.plan import Plan, Plans, StartError
 from rota.runner.protocol import Runner
 from rota.runner.segments import Lane, Segments
-from rota.runner.spawn import Spawner
+from rota.runner.spawn import Spawner, enter
 
 if TYPE_CHECKING:
+    from rota.runner.closing import Closings
     from rota.runner.launched import Launched
+    from rota.runner.workdir import Workdir
+
+    Outcome = Tuple[Optional[int], Optional[int], Optional[str], Optional[str]]  # exit code, signal, reason, note
 
 __all__ = ["Jobs", "Running"]
 
 SAMPLE_AFTER_S = 0.5
 SAMPLE_EVERY_S = 1.0
 SAMPLE_SHARE = 100.0  # sampling may take a hundredth of one core
+DISK_SLICE_S = 0.005  # of each sample, for each directory
 NEVER = float("inf")
 
 
@@ -38,10 +43,12 @@ class Running:
         "output",
         "peak",
         "pid",
+        "place",
         "plan",
         "result",
         "since",
         "wall",
+        "warned",
         "why",
     )
 
@@ -50,7 +57,9 @@ class Running:
         self.plan = plan
         self.lane = lane
         self.pid = pid
+        self.place: Optional[Workdir] = None
         self.wall = wall
+        self.warned = False
         self.since = since
         self.ending: Optional[TreeKill] = None
         self.why: Optional[str] = None  # why we end it
@@ -79,9 +88,11 @@ class Jobs:
         self.unknown: Dict[int, None] = {}  # pids of ours that are no jobs: the compiler, the launcher
         self.own: Dict[int, Running] = {}  # those of by_pid that are our children, not the launcher's
         self.next_tick = NEVER
+        self.until = NEVER  # when the allocation ends
+        self._closings: Optional[Closings] = None  # loaded when the first job needs it
         self._ending: Dict[int, Running] = {}  # by pid: their tree is being killed; they may be reaped already
         self.spawner = Spawner()
-        self._table = measure.Table(runner.runner_id)
+        self.table = measure.Table(runner.runner_id)
         self.children = measure.Children()
         self._oom = host.OomCounter()
         self._sample_at = NEVER
@@ -89,7 +100,9 @@ class Jobs:
     @property
     def busy(self) -> bool:
         """Is anything running, or its tree not yet dead?"""
-        return bool(self.by_pid or self._ending or (self.launched is not None and self.launched.pending))
+        return bool(
+            self.by_pid or self._ending or self._closings or (self.launched is not None and self.launched.pending)
+        )
 
     # -- starting ------------------------------------------------------------------------------------------------
 
@@ -99,25 +112,61 @@ class Jobs:
             return self.launched.start(leases, now)
         started = True
         for lease in leases:
-            wall = time.time()
-            lane: Optional[Lane] = None
-            try:
-                plan = self.plans.of(lease)
-                lane = self.segments.lane()
-                pid = self.spawner.start(lease, plan, lane)
-            except StartError as error:
-                started = self.not_started(lease, lane, wall, error)
-            except OSError as error:  # no lane: the output directory is full or gone
-                started = self.not_started(
-                    lease, lane, wall, StartError("output", "cannot open the output files: %s" % error)
-                )
-            except (TypeError, ValueError, KeyError) as error:
-                started = self.not_started(
-                    lease, lane, wall, StartError("start", "cannot understand the job: %r" % error)
-                )
-            else:
-                self.own[pid] = self.begun(lease, plan, lane, pid, wall, now)
+            started = self.start_own(lease, now) and started
         return started
+
+    def start_own(self, lease: Lease, now: float) -> bool:
+        """Start a job as our own child; False if that could not be."""
+        wall = time.time()
+        lane: Optional[Lane] = None
+        place: Optional[Workdir] = None
+        try:
+            plan = self.plans.of(lease)
+            lane = self.segments.lane()
+            if plan.workdir:
+                pid, place = self._start_apart(lease, plan, lane)
+            else:
+                pid = self.spawner.start(lease, plan, lane)
+        except StartError as error:
+            return self.not_started(lease, lane, wall, error)
+        except OSError as error:  # no lane: the output directory is full or gone
+            why = "cannot open the output files: %s" % error
+            return self.not_started(lease, lane, wall, StartError("output", why))
+        except (TypeError, ValueError, KeyError) as error:
+            why = "cannot understand the job: %r" % error
+            return self.not_started(lease, lane, wall, StartError("start", why))
+        running = self.own[pid] = self.begun(lease, plan, lane, pid, wall, now)
+        running.place = place
+        return True
+
+    def _start_apart(self, lease: Lease, plan: Plan, lane: Lane) -> Tuple[int, Workdir]:
+        """Start a job in a directory of its own."""
+        from rota.runner.closing import make_place
+
+        self.spawner.use_umask(plan)
+        place = make_place(plan.cwd, lease.key, self.runner.runner_id)
+        try:
+            env = self.environment(lease, plan, place)
+            return self.spawner.start_here(lease, plan, lane, env, self.enter(plan, place)), place
+        except BaseException:
+            for step in place.clear(True, []):
+                del step
+            place.close()
+            raise
+
+    def environment(self, lease: Lease, plan: Plan, place: Optional[Workdir]) -> Dict[bytes, bytes]:
+        """What a job and its behaviours see."""
+        env = plan.env.of(lease)
+        if place is not None:
+            env.update(place.environment(plan.home))
+        return env
+
+    def enter(self, plan: Plan, place: Optional[Workdir]) -> str:
+        """Change to a job's directory, the very one that was made for it if there is one."""
+        if place is None:
+            return enter(plan)
+        os.fchdir(place.fd)
+        return place.path
 
     def begun(self, lease: Lease, plan: Plan, lane: Lane, pid: int, wall: float, now: float) -> Running:
         """Look after a job that has started."""
@@ -127,6 +176,8 @@ class Jobs:
         running = self.by_pid[pid] = Running(lease, plan, lane, pid, wall, now)
         if plan.time_s is not None and now + plan.time_s < self.next_tick:
             self.next_tick = now + plan.time_s
+        if plan.warn is not None:
+            self.next_tick = min(self.next_tick, self._warn_at(running))
         if self._sample_at == NEVER:
             self._sample_at = now + SAMPLE_AFTER_S
             self.next_tick = min(self.next_tick, self._sample_at)
@@ -134,12 +185,21 @@ class Jobs:
 
     def own_count(self, slot: str) -> int:
         """How many jobs of a slot are our own children."""
-        return sum(running.lease.slot == slot for running in self.own.values())
+        return sum(running.lease.slot == slot for running in self.own.values()) + self.closing_count(slot)
+
+    def closing_count(self, slot: str) -> int:
+        """How many of a slot have ended their command, but are not yet done."""
+        return self._closings.count(slot) if self._closings else 0
+
+    @property
+    def own_total(self) -> int:
+        """How many jobs are our own, not the launcher's."""
+        return len(self.own) + (len(self._closings) if self._closings else 0)
 
     def forsake(self, lease: Lease, now: float) -> None:
         """End whatever there is of a job that the launcher may have started without telling."""
         mark = (b"%d.%d" % (lease.batch, lease.index), b"%d" % lease.attempt)
-        alive = self._table.members({-1: mark})[-1]
+        alive = self.table.members({-1: mark})[-1]
         TreeKill(now, 0.0).step(now, alive)
 
     def adopt(self, running: Running) -> None:
@@ -182,8 +242,9 @@ class Jobs:
             wall = time.time()
             surviving = self._survivors(over)
             for running, status, cpu_s, maxrss in over:
-                self.collect(running)
-                self.segments.release(running.lane, running.pid in surviving)
+                if not running.plan.special:
+                    self.collect(running)
+                    self.segments.release(running.lane, running.pid in surviving)
                 self.over(running, status, cpu_s, maxrss, wall, now, running.pid in surviving)
 
     def _helper_ended(self, pid: int, status: int, now: float) -> None:
@@ -191,6 +252,8 @@ class Jobs:
             self.children.stray_ended()
             return
         del self.unknown[pid]
+        if self._closings and self._closings.ended(pid, status, now):
+            return
         if self.launched is not None:
             self.launched.helper_ended(pid, status, now)
 
@@ -210,7 +273,7 @@ class Jobs:
         for stray in strays:
             process = measure.read_process(stray)
             if process is not None:
-                mark = self._table.mark(stray, process.start)
+                mark = self.table.mark(stray, process.start)
                 for running, _, _, _ in over:
                     if running.mark == mark or process.session == running.pid:
                         found[running.pid] = True
@@ -221,21 +284,32 @@ class Jobs:
     ) -> None:
         """The first process of a job has ended; the job has, too, unless its tree is just being killed.
 
-        What a failed job left running is ended first: it may be tried again, and must not run twice.
+        What a failed job left running is ended first: it may be tried again, and must not run twice. So is what was
+        left in a directory that is to be removed.
         """
         running.result = (status, cpu_s, maxrss, wall)
-        if survivors and status and running.ending is None:
-            running.ending = TreeKill(now, self._grace(running))
+        if survivors and (status or running.place is not None) and running.ending is None:
+            running.ending = TreeKill(now, self.grace(running))
             self._ending[running.pid] = running
         if running.ending is not None:
             running.ending.next_at = now  # look at once whether anything is left
             self.next_tick = now
             return
-        self._tell(running)
+        self._close(running, now)
 
-    def _tell(self, running: Running) -> None:
+    def _close(self, running: Running, now: float) -> None:
+        if not running.plan.special:
+            self.tell(running, self._outcome(running))
+            return
+        if self._closings is None:
+            from rota.runner.closing import Closings
+
+            self._closings = Closings(self)
+        self._closings.begin(running, self._outcome(running), now)
+
+    def _outcome(self, running: Running) -> Outcome:
         assert running.result is not None
-        status, cpu_s, maxrss, wall = running.result
+        status = running.result[0]
         code: Optional[int] = None
         number: Optional[int] = None
         reason: Optional[str] = None
@@ -253,10 +327,18 @@ class Jobs:
                 reason = "exit" if number is None else "signal"
         else:
             code = 0
+        return code, number, reason, note
+
+    def tell(self, running: Running, outcome: Outcome) -> None:
+        """Report how a job ended."""
+        assert running.result is not None
+        _, cpu_s, maxrss, wall = running.result
+        code, number, reason, note = outcome
         peak = running.peak or maxrss
         cpu_s = max(cpu_s, running.cpu_s)
+        disk = None if running.place is None else running.place.peak
         output = running.output
-        self.runner.ended(running.lease, code, number, reason, running.wall, wall, cpu_s, peak, output, note)
+        self.runner.ended(running.lease, code, number, reason, running.wall, wall, cpu_s, peak, output, note, disk)
 
     def collect(self, running: Running) -> None:
         """Keep what a job wrote."""
@@ -274,6 +356,8 @@ class Jobs:
         """Begin to end a job and everything that it started."""
         running = self.by_pid.get(lease.pid)
         if running is None or running.lease is not lease:
+            if self._closings and self._closings.kill(lease, grace_s, note or why, now):
+                return
             if self.launched is not None:
                 self.launched.give_back()  # not started yet: it comes back and is then given back to the manager
             return
@@ -286,14 +370,41 @@ class Jobs:
             running.ending.hurry(now, grace_s)
         self.next_tick = now
 
-    def kill_all(self, grace_s: Optional[float], why: str, now: float) -> None:
+    def kill_all(self, grace_s: Optional[float], why: str, now: float, note: Optional[str] = None) -> None:
         """End everything; each with its own grace if none is given."""
         if self.launched is not None:
             self.launched.give_back()
         for running in list(self.by_pid.values()):
-            self.kill(running.lease, self._grace(running) if grace_s is None else grace_s, why, now)
+            self.kill(running.lease, self.grace(running) if grace_s is None else grace_s, why, now, note)
+        if self._closings:
+            self._closings.kill_all(self.runner.grace_s if grace_s is None else grace_s, note or why, now)
 
-    def _grace(self, running: Running) -> float:
+    def warn_all(self, note: str, now: float) -> None:
+        """The allocation ends soon: those that want to be warned are, the others are ended."""
+        for running in list(self.by_pid.values()):
+            if running.plan.warn is None:
+                self.kill(running.lease, self.grace(running), "runner-stopped", now, note)
+            elif not running.warned:
+                self._warn(running)
+
+    def _warn_at(self, running: Running) -> float:
+        """When to warn it that its time, or ours, will be over."""
+        warn, limit = running.plan.warn, running.plan.time_s
+        if warn is None or running.warned:
+            return NEVER
+        end = self.until if limit is None else min(self.until, running.since + limit)
+        return end - warn[1]
+
+    def _warn(self, running: Running) -> None:
+        assert running.plan.warn is not None
+        running.warned = True
+        try:
+            os.killpg(running.pid, running.plan.warn[0])
+        except OSError:
+            pass  # it has just ended
+
+    def grace(self, running: Running) -> float:
+        """Seconds from TERM to KILL."""
         return self.runner.grace_s if running.plan.grace_s is None else running.plan.grace_s
 
     def tick(self, now: float) -> None:
@@ -305,22 +416,28 @@ class Jobs:
             limit = running.plan.time_s
             if limit is not None and running.ending is None:
                 if now >= running.since + limit:
-                    self.kill(running.lease, self._grace(running), "time", now, "over its time limit of %g s" % limit)
+                    self.kill(running.lease, self.grace(running), "time", now, "over its time limit of %g s" % limit)
                 else:
                     times.append(running.since + limit)
-        if self._ending:
-            self._end_trees(now)
-            times.extend(running.ending.next_at for running in self._ending.values() if running.ending)
+            if running.plan.warn is not None and running.ending is None:
+                if now >= self._warn_at(running):
+                    self._warn(running)
+                times.append(self._warn_at(running))
         if now >= self._sample_at:
             self._sample(now)
         times.append(self._sample_at)
+        if self._ending:
+            self._end_trees(now)
+            times.extend(running.ending.next_at for running in self._ending.values() if running.ending)
+        if self._closings:
+            times.append(self._closings.tick(now))
         self.next_tick = min(times)
 
     def _end_trees(self, now: float) -> None:
         due = [running for running in self._ending.values() if running.ending and running.ending.next_at <= now]
         if not due:
             return
-        alive = self._table.members({running.pid: running.mark for running in due})
+        alive = self.table.members({running.pid: running.mark for running in due})
         for running in due:
             ending = running.ending
             if ending is None or not ending.step(now, alive[running.pid]):
@@ -331,7 +448,7 @@ class Jobs:
             del self._ending[running.pid]
             if alive[running.pid]:
                 running.note = "some of its processes could not be killed"
-            self._tell(running)
+            self._close(running, now)
 
     def _sample(self, now: float) -> None:
         """Measure what runs for longer; the pause until the next time grows with the cost."""
@@ -343,7 +460,7 @@ class Jobs:
             self._sample_at = min(running.since for running in self.by_pid.values()) + SAMPLE_AFTER_S
             return
         began = time.thread_time()
-        members = self._table.members({running.pid: running.mark for running in old})
+        members = self.table.members({running.pid: running.mark for running in old})
         for running in old:
             self._measure(running, members[running.pid], now)
         self._sample_at = now + max(SAMPLE_EVERY_S, (time.thread_time() - began) * SAMPLE_SHARE)
@@ -352,7 +469,11 @@ class Jobs:
         memory = sum(measure.memory_of(process) for process in processes)
         running.peak = max(running.peak, memory)
         running.cpu_s = max(running.cpu_s, sum(process.cpu_s for process in processes))
-        running.lease.live = (round(running.cpu_s, 3), memory)
+        disk: Optional[int] = None
+        if running.place is not None:
+            running.place.measure(DISK_SLICE_S)
+            disk = running.place.disk
+        running.lease.live = (round(running.cpu_s, 3), memory, disk)
         try:
             self.segments.trim(running.lane, running.plan.cap)
         except OSError:
@@ -360,4 +481,4 @@ class Jobs:
         limit = running.plan.memory
         if limit is not None and memory > limit and running.ending is None:
             note = "used %d bytes of memory, over its limit of %d" % (memory, limit)
-            self.kill(running.lease, self._grace(running), "memory", now, note)
+            self.kill(running.lease, self.grace(running), "memory", now, note)

@@ -78,18 +78,28 @@ class Launched:
         started = True
         self._limits(launcher)
         self._lanes(launcher, len(leases))
+        back: List[Lease] = []
+        full: Dict[str, None] = {}
         for lease in leases:
             self._number += 1
+            if full and lease.slot in full:
+                back.append(lease)  # in its turn, behind the one that waits
+                continue
             try:
                 plan = jobs.plans.of(lease)
+                if plan.special:  # more than this launcher can do
+                    if self._room(lease):
+                        started = jobs.start_own(lease, now) and started
+                    else:
+                        full[lease.slot] = None
+                        back.append(lease)
+                    continue
                 argv = plan.argv(lease.command)
                 cwd = plan.cwd
                 path = argv[0]
-                if plan.workdir:
-                    cwd = enter(plan, lease)
                 if "/" not in path:
                     if not plan.env.absolute:
-                        enter(plan, lease)  # it is looked up from the job's directory
+                        enter(plan)  # it is looked up from the job's directory
                     path = jobs.spawner.find(path, plan.env.path)
                 launcher.start(self._number, lease.slot, plan, lease.start_by, cwd, path, argv, plan.env.own(lease))
             except StartError as error:
@@ -98,14 +108,24 @@ class Launched:
                 started = jobs.not_started(lease, None, time.time(), StartError("start", "cannot start: %s" % error))
             else:
                 self.pending[self._number] = (lease, plan, cwd, path, now)
+        for lease in reversed(back):
+            jobs.runner.requeue(lease)
         return started
+
+    def _room(self, lease: Lease) -> bool:
+        """May one more of its slot be started by the runner itself, whatever the launcher starts of what it has?"""
+        slot = lease.slot
+        busy = sum(running.lease.slot == slot for running in self.jobs.by_pid.values())
+        busy += sum(item[0].slot == slot for item in self.pending.values())
+        busy += self.jobs.closing_count(slot)
+        return busy < self.jobs.runner.slots.get(slot, 0)
 
     def _limits(self, launcher: Launcher) -> None:
         slots = self.jobs.runner.slots
         for slot, limit in slots.items():
             launcher.limit(slot, limit - self.jobs.own_count(slot))
         self._seen_slots = dict(slots)
-        self._seen_own = len(self.jobs.own)
+        self._seen_own = self.jobs.own_total
 
     def _lanes(self, launcher: Launcher, more: int) -> None:
         width = sum(self.jobs.runner.slots.values())
@@ -127,7 +147,7 @@ class Launched:
         launcher = self._launcher
         if launcher is None:
             return
-        if self.jobs.runner.slots != self._seen_slots or len(self.jobs.own) != self._seen_own:
+        if self.jobs.runner.slots != self._seen_slots or self.jobs.own_total != self._seen_own:
             self._limits(launcher)
         if self.pending:
             oldest = next(iter(self.pending.values()))[4]
@@ -230,7 +250,7 @@ class Launched:
                 raise cannot_read(plan.stdin, error)
             if stage in (wire.STAGE_OUT, wire.STAGE_ERR):
                 raise cannot_write(plan.stdout if stage == wire.STAGE_OUT else plan.stderr, error)
-            enter(plan, lease)
+            enter(plan)
             name = plan.argv(lease.command)[0]
             if self.jobs.spawner.again(name, path, plan.env.path) is None:
                 raise problem(path, record[4], cwd)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 from rota.runner.environment import Environment
 from rota.runner.lease import Lease
@@ -13,6 +13,8 @@ __all__ = ["DEFAULT_CAP", "Plan", "Plans", "StartError"]
 
 DEFAULT_CAP = 64 << 20
 DEFAULT_UMASK = 0o022
+DEFAULT_BEHAVIOUR_S = 600.0
+BEHAVIOURS = ("on_success", "on_failure", "on_exit")
 MODULES = "type module >/dev/null 2>&1 || . /etc/profile.d/modules.sh"
 
 
@@ -31,22 +33,28 @@ class Plan:
 
     __slots__ = (
         "_words",
+        "behaviour_s",
+        "behaviours",
         "cap",
+        "cleanup",
         "cwd",
         "env",
         "env_of",
         "grace_s",
+        "home",
         "memory",
         "plain",
         "preamble",
         "shared",
         "shell",
         "spec",
+        "special",
         "stderr",
         "stdin",
         "stdout",
         "time_s",
         "umask",
+        "warn",
         "workdir",
     )
 
@@ -57,7 +65,15 @@ class Plan:
         self.env_of = env
         self.env = Environment(spec, env, own, runner_id)
         self.cwd: str = spec.get("cwd") or "/"
-        self.workdir: Optional[str] = spec.get("workdir")
+        self.workdir: bool = spec.get("workdir") == "unique"
+        self.cleanup: str = spec.get("cleanup") or "success"
+        self.home: bool = spec.get("home") == "workdir"
+        self.behaviours: Dict[str, List[str]] = {name: spec[name] for name in BEHAVIOURS if spec.get(name)}
+        self.behaviour_s: float = spec.get("behaviour_s") or DEFAULT_BEHAVIOUR_S
+        # There is more to do than to start and reap it.
+        self.special = bool(self.workdir or self.behaviours)
+        warn = spec.get("warn")
+        self.warn: Optional[Tuple[int, float]] = (int(warn[0]), float(warn[1])) if warn else None
         self.stdin: Optional[str] = spec.get("stdin")
         self.stdout: Optional[str] = spec.get("stdout")
         self.stderr: Optional[str] = spec.get("stderr")

@@ -29,6 +29,9 @@ DEFAULTS = [
         signal.SIGHUP,
         signal.SIGTERM,
         signal.SIGCHLD,
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+        signal.SIGXCPU,
     )
 ]
 WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY
@@ -37,17 +40,13 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 Streams = Tuple[int, int, int]
 
 
-def enter(plan: Plan, lease: Lease) -> str:
+def enter(plan: Plan) -> str:
     """Change to the job's directory; return its path."""
-    cwd = plan.cwd
     try:
-        if plan.workdir:
-            cwd = os.path.join(plan.cwd, plan.workdir, "%d.%d.%d" % lease.key)
-            os.makedirs(cwd, mode=0o700, exist_ok=True)
-        os.chdir(cwd)
+        os.chdir(plan.cwd)
     except (OSError, ValueError) as error:
-        raise cannot_enter(cwd, error) from None
-    return cwd
+        raise cannot_enter(plan.cwd, error) from None
+    return plan.cwd
 
 
 def cannot_enter(cwd: str, error: Exception) -> StartError:
@@ -147,10 +146,8 @@ class Spawner:
     def start(self, lease: Lease, plan: Plan, lane: Lane) -> int:
         """Start the job and return its pid, or raise StartError."""
         argv = plan.argv(lease.command)
-        if plan.umask != self._umask:
-            os.umask(plan.umask)
-            self._umask = plan.umask
-        cwd = enter(plan, lease)
+        self.use_umask(plan)
+        cwd = enter(plan)
         path = self.find(argv[0], plan.env.path)
         if plan.plain:
             return self._spawn(path, argv, plan.env.of(lease), (self._null, lane.out, lane.err), cwd)
@@ -161,6 +158,30 @@ class Spawner:
         finally:
             for fd in opened:
                 os.close(fd)
+
+    def use_umask(self, plan: Plan) -> None:
+        """Files are made as the submitter would."""
+        if plan.umask != self._umask:
+            os.umask(plan.umask)
+            self._umask = plan.umask
+
+    def start_here(self, lease: Lease, plan: Plan, lane: Lane, env: Dict[bytes, bytes], cwd: str) -> int:
+        """Start the job in the directory that we are in, with this environment."""
+        argv = plan.argv(lease.command)
+        path = self.find(argv[0], env.get(b"PATH", DEFAULT_PATH))
+        opened: List[int] = []
+        try:
+            streams = open_streams(plan, self._null, lane, opened)
+            return self._spawn(path, argv, env, streams, cwd)
+        finally:
+            for fd in opened:
+                os.close(fd)
+
+    def behave(self, command: str, plan: Plan, err: int, env: Dict[bytes, bytes], cwd: str) -> int:
+        """Start a behaviour in the directory that we are in; what it writes goes to the job's standard error."""
+        argv = plan.argv(command)
+        path = self.find(argv[0], env.get(b"PATH", DEFAULT_PATH))
+        return self._spawn(path, argv, env, (self._null, err, err), cwd)
 
     def find(self, name: str, search: bytes) -> str:
         """As resolve(), remembering what it found; a stale memory shows as an error of exec."""

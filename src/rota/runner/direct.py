@@ -1,0 +1,204 @@
+"""One job without a manager: what a cluster job runs when its node cannot call back.
+
+`DIR/lease.json` is a lease message of docs/protocol.md with one job. `DIR/started.json` appears when it starts and
+`DIR/report.json` when it is over; both are written whole or not at all. An attempt is run at most once, however often
+the cluster starts us for it: a claim is laid first, and who finds it leaves `DIR/restarted.json` and runs nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import time
+from typing import Any, Dict, Optional
+
+from rota.runner import host, measure
+from rota.runner.agent import WARNINGS, log
+from rota.runner.environment import inherited
+from rota.runner.jobs import Jobs
+from rota.runner.lease import Lease, ProtocolError, read_leases
+from rota.runner.plan import Plans
+from rota.runner.protocol import Runner
+from rota.runner.segments import Segments
+
+__all__ = ["run"]
+
+BAD_LEASE = 70
+BAD_DIRECTORY = 73
+MEANT_OTHERWISE = (99, 100)  # Grid Engine would run the job again, or hold it
+WRITE_FOR_S = 60.0
+NEVER = float("inf")
+STOPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+clock = time.monotonic
+
+
+def run(directory: str, runner_id: Optional[str], until_s: Optional[float]) -> int:
+    """Run the job of this directory; returns the exit status: the job's own."""
+    try:
+        lease = _read_lease(os.path.join(directory, "lease.json"))
+    except (OSError, ValueError) as error:
+        log("no job to run in %s: %s" % (directory, error))
+        return BAD_LEASE
+    try:
+        claim = _claim(directory, lease)
+        if claim is None:
+            _write(directory, "restarted.json", {**_about(lease), "at": time.time()})
+            log("attempt %d of job %d.%d was started before: not run again" % (lease.attempt, lease.batch, lease.index))
+            return 0
+        try:
+            direct = Direct(directory, lease, runner_id or os.urandom(8).hex(), until_s)
+        except OSError:
+            os.unlink(claim)  # nothing was run
+            raise
+    except OSError as error:
+        log("cannot work in %s: %s" % (directory, error))
+        return BAD_DIRECTORY
+    return direct.run()
+
+
+def _read_lease(path: str) -> Lease:
+    with open(path, encoding="utf-8") as file:
+        message = json.load(file)
+    if not isinstance(message, dict) or len(message.get("jobs") or ()) != 1:
+        raise ProtocolError("lease.json must hold a lease of one job")
+    return read_leases(message["jobs"], message.get("specs") or {}, message.get("envs") or {}, NEVER)[0]
+
+
+def _claim(directory: str, lease: Lease) -> Optional[str]:
+    """The file that makes this attempt ours; None if it, or a later one, was started or is over."""
+    for name in ("started.json", "report.json"):
+        try:
+            with open(os.path.join(directory, name), encoding="utf-8") as file:
+                told = json.load(file)
+            rows = told["ended"] + told["disclaimed"] if name == "report.json" else [told["job"]]
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            continue
+        if any(row[:2] == [lease.batch, lease.index] and row[2] >= lease.attempt for row in rows):
+            return None
+    path = os.path.join(directory, "claim-%d.%d.%d" % lease.key)
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        return None
+    _sync(directory)
+    return path
+
+
+def _about(lease: Lease) -> Dict[str, Any]:
+    return {"job": list(lease.key), "host": os.uname().nodename, "runner_pid": os.getpid()}
+
+
+def _write(directory: str, name: str, content: Dict[str, Any]) -> None:
+    """Write a file whole, and have it on disk."""
+    path = os.path.join(directory, name)
+    temporary = "%s.%s.%d" % (path, os.uname().nodename, os.getpid())
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w", encoding="ascii") as file:
+        json.dump(content, file)
+        file.flush()
+        os.fsync(fd)
+    os.rename(temporary, path)
+    _sync(directory)
+
+
+def _sync(directory: str) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class Direct:
+    """The one job, from its start to its report."""
+
+    def __init__(self, directory: str, lease: Lease, runner_id: str, until_s: Optional[float]) -> None:
+        self.directory = directory
+        self.lease = lease
+        self.runner = Runner(runner_id, {})
+        self.runner.slots = {lease.slot: 1}
+        self._wake, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, *STOPS, *WARNINGS):
+            signal.signal(number, lambda *_: None)
+        self.jobs = Jobs(self.runner, Segments(directory), Plans(inherited(os.environb), runner_id))
+        self.jobs.until = NEVER if until_s is None else clock() + until_s
+        self.jobs.children.adopt_orphans()
+        self._stopping = False
+
+    def run(self) -> int:
+        """Start it, see it through, report; the exit status."""
+        self.runner.hold(self.lease)
+        self.jobs.start(self.runner.startable(clock()), clock())
+        self.jobs.leave_directory()
+        if self.jobs.busy:
+            self._tell_started()
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        while self.jobs.busy:
+            pause = max(0.0, min(60.0, self.jobs.next_tick - clock()))
+            if poll.poll(pause * 1000):
+                self._signalled(os.read(self._wake, 4096))
+            self.jobs.reap(clock())
+            self.jobs.tick(clock())
+        self.jobs.segments.close()
+        report = self.runner.unsent()
+        self._report(report)
+        return _status(report["ended"][0])
+
+    def _signalled(self, numbers: bytes) -> None:
+        now = clock()
+        for number in STOPS:
+            if number in numbers:
+                note = "killed by the batch system (%s)" % signal.Signals(number).name
+                log(note)
+                self.jobs.kill_all(0.0 if self._stopping else None, "runner-stopped", now, note)
+                self._stopping = True
+                return
+        for number in WARNINGS:
+            if number in numbers:
+                note = "warned by the batch system (%s)" % signal.Signals(number).name
+                log(note)
+                self.jobs.warn_all(note, now)
+
+    def _tell_started(self) -> None:
+        lease = self.lease
+        told = _about(lease)
+        told.update(
+            runner=self.runner.runner_id,
+            pid=lease.pid,
+            ticks=measure.start_of(lease.pid),
+            started=lease.wall,
+            boot=host.read_text("/proc/sys/kernel/random/boot_id").strip(),
+            scratch=lease.scratch,
+        )
+        try:
+            _write(self.directory, "started.json", told)
+        except OSError as error:  # the job runs; the report will say it all
+            log("cannot write started.json: %s" % error)
+
+    def _report(self, report: Dict[str, Any]) -> None:
+        report["host"] = os.uname().nodename
+        until = clock() + WRITE_FOR_S
+        while True:
+            try:
+                _write(self.directory, "report.json", report)
+                return
+            except OSError as error:
+                if clock() >= until:
+                    log("cannot write report.json: %s; it would have said:" % error)
+                    sys.stderr.write(json.dumps(report) + "\n")
+                    return
+            time.sleep(1.0)
+
+
+def _status(row: Any) -> int:
+    code, number = row[3], row[4]
+    if number is not None:
+        return 128 + int(number)
+    if code is None or code in MEANT_OTHERWISE:
+        return 1
+    return int(code)
