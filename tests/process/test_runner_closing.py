@@ -128,17 +128,33 @@ def test_without_its_marker_it_stays(manager, cwd, how):
 
 
 def test_unreadable_and_deep_trees_are_removed(manager, cwd):
-    text = """
+    text = f"""
     mkdir -p a/b/c; echo x > a/b/c/f; chmod 0 a/b/c a/b; chmod 500 a; chmod 0 .
-    exec %s -c '
+    exec {sys.executable} -c '
 import os
 for n in range(1500):
     os.mkdir("d" * 20, 0o700); os.chdir("d" * 20)
 open("end", "w").close()'
-    """ % sys.executable
+    """
     (row,) = manager.run(f"mkdir deep; (cd deep; {text.strip()})", cwd=str(cwd), workdir="unique", timeout_s=30)
     assert outcome(row) == (0, None, None), manager.stream(row, error=True)
     assert row[11] is None and list(cwd.iterdir()) == []
+
+
+def test_unreadable_trees_are_removed_without_roots_powers_too(tmp_path, cwd):
+    python = tmp_path / "python"
+    take = "setpriv --bounding-set=-all " if os.geteuid() == 0 else ""
+    python.write_text(f'#!/bin/sh\nexec {take}{sys.executable} "$@"\n')
+    python.chmod(0o755)
+    found = FakeManager(tmp_path, python=str(python))
+    try:
+        found.accept()
+        text = "mkdir -p a/b/c; echo x > a/b/c/f; chmod 0 a/b/c a/b; chmod 500 a; chmod 0 . .rota-tmp"
+        rows = found.run(text + "; [ ! -r a ]", text + "; exit 1", cwd=str(cwd), workdir="unique")
+    finally:
+        found.close()
+    assert outcome(rows[0]) == (0, None, None) and rows[0][11] is None
+    assert [path.name for path in cwd.glob("rota_work/7/0/*")] == [f"7.{rows[1][1]}.1"]
 
 
 def test_what_survives_in_a_directory_is_ended_before_it_is_removed(manager, cwd, tmp_path):
@@ -288,7 +304,7 @@ def test_a_killed_job_has_its_behaviours_within_the_grace(manager, cwd):
     key = (8, 1, 1)
     spec = {**SPEC, "cwd": str(cwd), "grace_s": 1, "on_failure": ["echo $ROTA_REASON > why", "sleep 100"]}
     manager.lease([["s", "d", *key, "echo > up; sleep 100", None]], {"d": spec}, [["s", 1]])
-    manager.pump(lambda: (cwd / "up").exists())
+    manager.pump((cwd / "up").exists)
     manager.send({"t": "kill", "session": manager.session, "jobs": [list(key)], "grace_s": 1})
     manager.pump(lambda: key in manager.ended)
     row = manager.ended[key]

@@ -141,6 +141,7 @@ class Workdir:
     def clear(self, whole: bool, problems: List[str]) -> Iterator[None]:
         """Remove the temporary directory, or everything; what could not be removed is told in `problems`."""
         try:
+            _open_up(self.fd)
             if not whole:
                 for step in self._clear_tmp(problems):
                     yield step
@@ -158,13 +159,14 @@ class Workdir:
 
     def _clear_tmp(self, problems: List[str]) -> Iterator[None]:
         try:
-            fd = os.open(TMP, FOLDER | os.O_NOFOLLOW, dir_fd=self.fd)
+            fd = _open_folder(TMP, self.fd, mount_of(self.fd))
         except OSError:
             return  # removed by the job, or replaced by something that is the job's
+        if fd is None:
+            return
         try:
-            if mount_of(fd) == mount_of(self.fd):
-                for step in empty(fd, problems, os.path.join(self.path, TMP)):
-                    yield step
+            for step in empty(fd, problems, os.path.join(self.path, TMP)):
+                yield step
         finally:
             os.close(fd)
         try:
@@ -263,7 +265,7 @@ def bytes_below(path: str, device: int) -> Iterator[int]:
 def empty(top: int, problems: List[str], shown: str, keep: Optional[str] = None) -> Iterator[None]:
     """Remove everything below a directory, step by step."""
     mount = mount_of(top)
-    os.fchmod(top, os.fstat(top).st_mode & 0o7777 | 0o700)
+    _open_up(top)
     stack: List[Tuple[int, List[str], str]] = [(top, [name for name in os.listdir(top) if name != keep], "")]
 
     def failed(what: str, why: Optional[str]) -> None:
@@ -314,6 +316,13 @@ def empty(top: int, problems: List[str], shown: str, keep: Optional[str] = None)
     finally:
         for fd, _, _ in stack[1:]:
             os.close(fd)
+
+
+def _open_up(fd: int) -> None:
+    """Let us use a directory whose permissions its job has taken away."""
+    mode = os.fstat(fd).st_mode & 0o7777
+    if mode & 0o700 != 0o700:
+        os.fchmod(fd, mode | 0o700)
 
 
 def _open_folder(name: str, fd: int, mount: str) -> Optional[int]:
