@@ -69,6 +69,7 @@ class JobFields:
     batch: int
     name: str | None
     priority: int
+    peak_disk_bytes: int | None
 
     def __init__(self, row: Mapping[str, Any]) -> None:
         for name in JobFields.__annotations__:

@@ -6,8 +6,10 @@ import shutil
 import sqlite3
 import stat
 import threading
+import zlib
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rota.core import tables
@@ -66,6 +68,32 @@ def test_an_older_version_is_migrated(tmp_path: Path) -> None:
     store.close()
     assert ask(path, "PRAGMA user_version") == [(old + 2,)]
     assert ask(path, "SELECT owner FROM batches") == [("ann; bob",)]
+
+
+def test_a_database_of_version_1_is_brought_up_to_date(tmp_path: Path) -> None:
+    """Its results, a field shorter, are read; what `sqlite3` shows of them has the new column."""
+    first = tmp_path / "first"
+    first.mkdir()
+    shutil.copy(schema.MIGRATIONS / "0001_first.sql", first)
+    path = tmp_path / "rota.db"
+    store = made(path, migrations=first)
+    assert ask(path, "PRAGMA user_version") == [(1,)]
+    store.commit(entries_of([array(1, 3)]), [full_result(1, 0, 1, 5.0)])
+    store.close()
+    old = msgspec.structs.replace(full_result(1, 1, 1, 6.0), peak_disk=None)
+    body = msgspec.json.encode(msgspec.structs.astuple(old)[:15])
+    con = sqlite3.connect(path)
+    row = (1, 1, 1, old.state, old.started, old.ended, zlib.crc32(body), body)
+    con.execute("INSERT INTO results VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+    con.commit()
+    con.close()
+    store = made(path)
+    assert store.results(1, 0, 9, True) == [full_result(1, 0, 1, 5.0), old]
+    store.close()
+    assert ask(path, "PRAGMA user_version") == [(schema.latest(),)]
+    assert ask(path, "SELECT pos, peak_memory, note, peak_disk FROM attempts ORDER BY pos") == [
+        (0, 1 << 40, "", 1 << 41), (1, 1 << 40, "", None),
+    ]  # fmt: skip
 
 
 def test_a_failed_migration_changes_nothing(tmp_path: Path) -> None:

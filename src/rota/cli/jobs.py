@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 JOB_FIELDS = (
     "id", "state", "attempt", "exit_code", "signal", "reason", "site", "host", "native_id", "command", "values", "cwd",
     "stdout", "stderr", "wall_s", "cpu_s", "peak_memory_bytes", "started", "ended", "batch", "name", "priority",
+    "peak_disk_bytes",
 )  # fmt: skip
 """The fields of `rota jobs --json`, in this order."""
 
 ATTEMPT_FIELDS = (
     "id", "attempt", "state", "exit_code", "signal", "reason", "host", "runner", "started", "ended", "wall_s", "cpu_s",
-    "peak_memory_bytes", "note",
+    "peak_memory_bytes", "note", "peak_disk_bytes",
 )  # fmt: skip
 """The fields of `rota history --json`, in this order."""
 

@@ -53,6 +53,8 @@ def configure(parser: Parser, command: str) -> None:
 def execute(args: argparse.Namespace) -> int:
     """Submit to the manager that is up, or to one of our own; follow to the end; sum up."""
     submission = None
+    if args.remove_on:
+        raise UsageError("--remove-on: a run follows its jobs to their end and needs them on the books; use rota add")
     if args.resume is None:
         submission = submission_of(args, most_at_once(args))
         if args.dry_run:

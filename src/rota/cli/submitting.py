@@ -23,6 +23,7 @@ def configure_submission(parser: Parser) -> None:
     _needs(parser)
     _surroundings(parser)
     _when(parser)
+    _after(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="say what is left out of the environment")
     parser.takes_command()
 
@@ -70,6 +71,9 @@ def _surroundings(parser: Parser) -> None:
     add("--stdin", metavar="FILE", help="standard input (default: /dev/null)")
     add("-o", "--stdout", metavar="FILE", help="standard output to a file; {} and {index} may be used")
     add("-e", "--stderr", metavar="FILE", help="standard error to a file")
+    add("--workdir", choices=("shared", "unique"), default="shared", help="unique: a fresh directory for each attempt")
+    add("--cleanup", choices=("success", "failure", "always", "never"), help="when it is removed (default success)")
+    add("--change-home", action="store_true", help="HOME is that directory")
 
 
 def _when(parser: Parser) -> None:
@@ -86,6 +90,17 @@ def _when(parser: Parser) -> None:
     add("--no-retry-after", metavar="TIME", help="not if it failed after so long")
     add("--max-failures", metavar="N|P%|off", help="hold the rest after so many failures (default: the first 50, all)")
     add("--rerunnable", action="store_true", help="may be started again when its runner is silent for long")
+    add("--signal", metavar="NAME@TIME", help="warn it so long before its time is over: USR1@120")
+
+
+def _after(parser: Parser) -> None:
+    group = parser.add_argument_group("what comes after each job, where it ran")
+    add = group.add_argument
+    add("--on-success", action="append", default=[], metavar="COMMAND", help="run this if it succeeded (repeat)")
+    add("--on-failure", action="append", default=[], metavar="COMMAND", help="run this if it failed")
+    add("--on-exit", action="append", default=[], metavar="COMMAND", help="run this in any case, after those")
+    add("--behaviour-time", metavar="TIME", help="the longest each of these may take (default 10m)")
+    add("--remove-on", choices=("success", "failure", "exit"), help="forget the job once it has settled so")
 
 
 def submission_of(args: argparse.Namespace, at_once: "int | None" = None) -> "Submission":
@@ -142,6 +157,9 @@ def options_of(args: argparse.Namespace, at_once: "int | None") -> "Options":
         retry_on=words(args.retry_on), never_retry_on=words(args.never_retry_on), no_retry_after=args.no_retry_after,
         max_failures=args.max_failures,
         rerunnable=args.rerunnable, at_once=at_once, group=args.group, override=args.override,
+        workdir=args.workdir, cleanup=args.cleanup,
+        change_home=args.change_home, on_success=args.on_success, on_failure=args.on_failure, on_exit=args.on_exit,
+        behaviour_time=args.behaviour_time, remove_on=args.remove_on, signal=args.signal,
     )  # fmt: skip
 
 

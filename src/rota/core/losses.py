@@ -6,6 +6,7 @@ late success of it is shown and changes nothing.
 
 from collections.abc import Iterable
 
+from rota.core.removing import removals
 from rota.core.state import State
 from rota.core.stimuli import At
 from rota.core.tables import KILLING
@@ -48,4 +49,5 @@ def lost(
         return [], []
     events: list[ev.Event] = [ev.Ended(runner_id, rows, "loss", why)]
     events.extend(ev.Moved(number, "hold", [pos, pos + 1]) for number, pos in holds)
+    events.extend(removals(state, rows))
     return events, results

@@ -6,6 +6,7 @@ from rota.core.decision import Decision
 from rota.core.dependencies import watching
 from rota.core.effects import Ack, Lease, Order
 from rota.core.learning import Sampling, escalated
+from rota.core.removing import removals
 from rota.core.retrying import after_failure, brakes
 from rota.core.state import BatchState, RunnerState, State
 from rota.core.stimuli import At, Disconnected, Ended, Greet, Report, RunnerBye, Touch
@@ -328,6 +329,7 @@ def _result(
         row.peak_memory,
         row.output,
         note,
+        row.peak_disk,
     )
 
 
@@ -405,6 +407,7 @@ def take_ended(
                 row[9],
                 row[10],
                 note,
+                row[12],
             )
         )
         if outcome == "RETRIED":
@@ -414,6 +417,7 @@ def take_ended(
     if rows:
         decision.events.append(ev.Ended(runner_id, rows, seq=seq))
         decision.events.extend(brakes(state, rows))
+        decision.events.extend(removals(state, rows))
     if stopped:
         decision.events.append(ev.Ended(runner_id, stopped, "nothing", seq=seq))
     decision.events.extend(raised.values())

@@ -99,6 +99,7 @@ class BatchState:
         "omitted_why",
         "queues",
         "ranges",
+        "removes",
         "shapes",
         "spec",
         "states",
@@ -142,6 +143,8 @@ class BatchState:
         """Why jobs of it were last held."""
         self.dirty: set[int] = set()
         """Chunks changed since the last checkpoint."""
+        self.removes = any(template.remove_on is not None for template in spec.templates)
+        """Some of its jobs are forgotten once they have settled."""
 
     def template_of(self, pos: int) -> int:
         """Number of the job's template."""

@@ -111,6 +111,7 @@ class Ended(NamedTuple):
     peak_memory: int | None
     output: str | None
     note: str | None
+    peak_disk: int | None = None
 
 
 class Report(Stimulus, kw_only=True):

@@ -4,12 +4,13 @@ Everything is worked out once per template.
 """
 
 import os
+import signal
 from collections import OrderedDict
 from typing import Any
 
 from rota.core.state import BatchState, State
 from rota.model.batch import Value, count_of
-from rota.model.command import CommandMaker, show_command
+from rota.model.command import BEHAVIOURS, CommandMaker, show_command
 from rota.store.api import Store
 
 __all__ = ["JobBook"]
@@ -68,11 +69,11 @@ class JobBook:
         """One job as a lease message carries it."""
         template = batch.template_of(pos)
         maker = self.maker(batch, template)
-        value = None if maker.fixed else self.value(batch, pos)
+        value = None if maker.fixed and not maker.behaviours else self.value(batch, pos)
         index = batch.index(pos)
         extra: dict[str, Any] | None = None
-        if maker.paths or isinstance(value, dict):
-            extra = {}
+        if maker.paths or maker.behaviours or isinstance(value, dict):
+            extra = {name: maker.behaviour(name, value, index, attempt) for name in maker.behaviours}
             given = value if isinstance(value, dict) else {}
             for name in ("cwd", "stdin", "stdout", "stderr"):
                 if name in maker.paths or name in given:
@@ -100,6 +101,14 @@ class JobBook:
             "workdir": None,
             "array": None,
         }
+        if given.workdir == "unique":
+            out |= {"workdir": "unique", "cleanup": given.cleanup or "success"}
+            out |= {"home": "workdir"} if given.change_home else {}
+        for name in BEHAVIOURS:
+            if getattr(given, name):
+                out |= {name: list(getattr(given, name)), "behaviour_s": given.behaviour_s}
+        if given.warn is not None:
+            out["warn"] = [int(signal.Signals[f"SIG{given.warn[0]}"]), given.warn[1]]
         for name in ("stdin", "stdout", "stderr"):
             path = getattr(given, name)
             out[name] = os.path.join(given.cwd, path) if path is not None else None

@@ -369,5 +369,5 @@ def report_rows(rows: list[Any], output: str) -> list[Ended]:
         if place is not None:
             first, second = (f'"{name}"' if name is not None else "null" for name in (place[0], place[4]))
             place = f"[{prefix},{first},{place[1]},{place[2]},{place[3]},{second},{place[5]},{place[6]},{place[7]}]"
-        out.append(Ended._make((*row[:10], place, row[11])))
+        out.append(Ended._make((*row[:10], place, row[11], row[12] if len(row) > 12 else None)))
     return out

@@ -203,6 +203,7 @@ class Queries:
             "batch": batch.id,
             "name": batch.spec.name,
             "priority": batch.template(pos).priority,
+            "peak_disk_bytes": result.peak_disk if result else running.disk if running else None,
         }
 
     def _job_reason(self, state: State, batch: BatchState, pos: int, result: Result | None) -> str | None:
@@ -283,6 +284,7 @@ class Queries:
             "cpu_s": result.cpu_s,
             "peak_memory_bytes": result.peak_memory,
             "note": result.note,
+            "peak_disk_bytes": result.peak_disk,
         }
 
     def find(self, state: State, job: str) -> tuple[BatchState, int]:

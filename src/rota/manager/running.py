@@ -23,6 +23,7 @@ class Now(NamedTuple):
     """Wall clock; None if it started before this manager did."""
     cpu_s: float | None = None
     memory: int | None = None
+    disk: int | None = None
 
 
 class Running:
@@ -39,10 +40,10 @@ class Running:
 
     def touched(self, rows: Sequence[Any], output: str) -> None:
         """Rows of a touch."""
-        for batch, index, attempt, cpu_s, memory, pid, scratch in rows:
+        for batch, index, attempt, cpu_s, memory, pid, scratch, disk in rows:
             before = self._known.get((batch, index, attempt))
             started = before.started if before is not None else None
-            self._known[batch, index, attempt] = Now(pid, _below(output, scratch), started, cpu_s, memory)
+            self._known[batch, index, attempt] = Now(pid, _below(output, scratch), started, cpu_s, memory, disk)
 
     def ended(self, rows: Sequence[Any]) -> None:
         """These run no more."""

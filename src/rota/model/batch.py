@@ -28,6 +28,8 @@ REASONS = (
     "node-fail", "preempt", "cancelled", "launch", "vanished", "deadline", "no-report", "refused",
 )  # fmt: skip
 """Why an attempt can fail: as runners report it, then as batch systems do."""
+SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM", "CONT", "TSTP", "URG", "XCPU", "WINCH")
+"""What a job can be warned with."""
 LIMIT = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -79,6 +81,22 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     """When the user's own figures are used rather than what was learned."""
     level: int = 0
     """How often the needs were raised after a job exceeded them."""
+    workdir: Literal["shared", "unique"] = "shared"
+    """`unique`: each attempt runs in a fresh directory of its own below `cwd`."""
+    cleanup: Literal["success", "failure", "always", "never"] | None = None
+    """When a directory of its own is removed; None: on success."""
+    change_home: bool = False
+    """HOME is the directory of its own."""
+    on_success: tuple[str, ...] = ()
+    """Command lines that its runner runs after it (placeholders allowed)."""
+    on_failure: tuple[str, ...] = ()
+    on_exit: tuple[str, ...] = ()
+    behaviour_s: int = 600
+    """The longest that each of these may take."""
+    remove_on: Literal["success", "failure", "exit"] | None = None
+    """Forget it once it has settled so."""
+    warn: tuple[str, int] | None = None
+    """A signal (`USR1`), and how many seconds before the end of its time it is sent."""
 
     def check(self) -> None:
         """Raise UsageError for a field that cannot be meant."""
@@ -118,6 +136,25 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
                 raise UsageError(f"enforce '{word}': give time, memory, both or none")
         if self.grace_s < 0 or self.cap < 0:
             raise UsageError("grace and output cap must not be negative")
+        self._check_closing()
+
+    def _check_closing(self) -> None:
+        """The same for its directory and what comes after it."""
+        if self.workdir != "unique" and (self.cleanup is not None or self.change_home):
+            what = f"cleanup '{self.cleanup}'" if self.cleanup is not None else "to change HOME"
+            raise UsageError(f"{what}: only for jobs with a directory of their own (--workdir unique)")
+        for text in (*self.on_success, *self.on_failure, *self.on_exit):
+            check_text("a behaviour", text)
+            if not text.strip():
+                raise UsageError("a behaviour (on success, failure or exit) is empty: give a command")
+        if self.behaviour_s < 1:
+            raise UsageError(f"behaviour time {self.behaviour_s}: give at least 1 second")
+        if self.warn is not None:
+            name, seconds = self.warn
+            if name not in SIGNALS:
+                raise UsageError(f"signal '{name}': give one of {', '.join(SIGNALS)}")
+            if seconds < 1 or (self.needs.time_s is not None and seconds >= self.needs.time_s):
+                raise UsageError(f"signal {name}@{seconds}: give 1 second or more, and less than its --time")
 
 
 class BatchSpec(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

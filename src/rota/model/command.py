@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from rota.model.batch import Template, Value
 from rota.model.job import format_job
 
-__all__ = ["CommandMaker", "group_of", "needs_shell", "split_line"]
+__all__ = ["BEHAVIOURS", "CommandMaker", "group_of", "needs_shell", "split_line"]
 
 _PLACE = re.compile(r"\{\{([A-Za-z][A-Za-z0-9_.-]*)?\}\}|\{\{|(?<!\$)\{([A-Za-z][A-Za-z0-9_.-]*)?\}")
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./ \t-]+")
@@ -31,6 +31,7 @@ _TWINS = frozenset(("echo", "false", "kill", "printf", "test", "true"))
 _HARD = re.compile(r"<<|`|\$['\"]|(?:^|[\s;&|(])#|\$\{[^}]*['\"\\]|\besac\b", re.MULTILINE)
 """Text in which it takes a whole shell to tell what is quoted."""
 
+BEHAVIOURS = ("on_success", "on_failure", "on_exit")
 Part = str | int
 """A literal piece of text, or a column number (≥ 0), or one of the marks below."""
 _INDEX, _BATCH, _JOB, _ATTEMPT = -1, -2, -3, -4
@@ -210,6 +211,12 @@ class CommandMaker:
                 path = compile_text(text, columns)
                 if any(isinstance(part, int) for part in path) or path != [text]:
                     self.paths[name] = path
+        self.behaviours: dict[str, list[list[Part]]] = {}
+        """Behaviours whose text differs from job to job."""
+        for name in BEHAVIOURS:
+            texts = [compile_text(text, columns) for text in getattr(template, name)]
+            if any(parts != [text] for parts, text in zip(texts, getattr(template, name), strict=True)):
+                self.behaviours[name] = texts
 
     def command(self, value: Value, index: int, attempt: int) -> list[str] | str:
         """What to execute: an argv, or a line for the shell."""
@@ -223,6 +230,13 @@ class CommandMaker:
             return [fill(word, values, self.batch, index, attempt) for word in self._argv]
         assert self._shell is not None
         return fill(self._shell, values, self.batch, index, attempt, self._quotes)
+
+    def behaviour(self, name: str, value: Value, index: int, attempt: int) -> list[str]:
+        """`on_success`, `on_failure` or `on_exit` of one job: lines for the shell."""
+        values = _as_list(value)
+        return [
+            fill(parts, values, self.batch, index, attempt, quoting(parts)) for parts in self.behaviours[name]
+        ]
 
     def path(self, name: str, value: Value, index: int, attempt: int) -> str | None:
         """`cwd`, `stdin`, `stdout` or `stderr` of one job, or None if it is not set."""

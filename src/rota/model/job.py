@@ -48,3 +48,5 @@ class Result(Struct, array_like=True):
     output: str | None = None
     """Where its output is: JSON as in the protocol's `output`, with the runner's directory in front."""
     note: str | None = None
+    peak_disk: int | None = None
+    """Bytes, of a directory of its own."""

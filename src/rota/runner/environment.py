@@ -53,6 +53,7 @@ class Environment:
                 base[os.fsencode(key)] = os.fsencode(value)
         base[b"ROTA_RUNNER"] = os.fsencode(runner_id)
         base[b"ROTA_CORES"] = b"%d" % max(1, int(spec.get("cores") or 1000) // 1000)
+        base[b"ROTA_SUBMIT_DIR"] = base[b"ROTA_WORKDIR"] = os.fsencode(spec.get("cwd") or "/")
         array = spec.get("array")
         if array:
             base[b"SLURM_ARRAY_TASK_MIN"] = b"%d" % array["first"]

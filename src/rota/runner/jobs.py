@@ -469,11 +469,10 @@ class Jobs:
         memory = sum(measure.memory_of(process) for process in processes)
         running.peak = max(running.peak, memory)
         running.cpu_s = max(running.cpu_s, sum(process.cpu_s for process in processes))
-        disk: Optional[int] = None
+        running.lease.live = (round(running.cpu_s, 3), memory)
         if running.place is not None:
             running.place.measure(DISK_SLICE_S)
-            disk = running.place.disk
-        running.lease.live = (round(running.cpu_s, 3), memory, disk)
+            running.lease.live += (running.place.disk,)
         try:
             self.segments.trim(running.lane, running.plan.cap)
         except OSError:

@@ -72,7 +72,7 @@ class Lease:
         self.pid = 0
         self.scratch: Optional[str] = None  # its scratch files, without .out and .err: what it wrote so far
         self.told = False  # a `started` row was made for it
-        self.live: Optional[Tuple[float, int, Optional[int]]] = None  # CPU seconds, memory, disk of its directory
+        self.live: Optional[Tuple[Any, ...]] = None  # CPU seconds, memory, and the disk of a directory of its own
 
     def __deepcopy__(self, memo: Dict[int, Any]) -> Lease:
         """Copy the mutable part; specs, commands and environments are never changed, so they are shared."""

@@ -255,7 +255,7 @@ class Runner(Holdings):
             messages.append({"t": "report", "session": self.session, "got": self.got, "clock": clock, **self._flight})
         if not messages and not self.expired and clock >= self._touch_at():
             live = [
-                [*lease.key, *lease.live[:2], lease.pid, lease.scratch, lease.live[2]]
+                [*lease.key, *lease.live[:2], lease.pid, lease.scratch, *lease.live[2:]]
                 for lease in self._held.values()
                 if lease.live and lease.state == RUNNING
             ]

@@ -108,11 +108,7 @@ class Workdir:
     def environment(self, home: bool) -> Dict[bytes, bytes]:
         """What a job that runs here is told."""
         path = os.fsencode(self.path)
-        env = {
-            b"TMPDIR": path + b"/" + TMP.encode(),
-            b"ROTA_WORKDIR": path,
-            b"ROTA_SUBMIT_DIR": os.fsencode(self._cwd),
-        }
+        env = {b"TMPDIR": path + b"/" + TMP.encode(), b"ROTA_WORKDIR": path}
         if home:
             env[b"HOME"] = path
         return env

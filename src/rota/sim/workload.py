@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from rota.core.stimuli import At, ChangeJobs, SetLimits, SetMode, Stimulus, Submit
 from rota.model.batch import BatchSpec, Dependency, Template, count_of
 from rota.model.errors import RotaError
@@ -88,6 +90,9 @@ class Workload:
             most = 60.0 / count if templates[-1].limits or at_once is not None else 300.0 / count
             seconds.append(min(rng.choice(_SECONDS), most))
             failing.append(rng.choice((0.0, 0.0, 0.0, 0.3, 0.7, 1.0)))
+        if int(key[1:]) % 5 == 4:  # no draw: the schedules of known seeds stay what they are
+            remove_on: Any = ("success", "failure", "exit")[count % 3]
+            templates = [msgspec.structs.replace(template, remove_on=remove_on) for template in templates]
         runs = None
         order = [0] * count
         if len(templates) > 1:

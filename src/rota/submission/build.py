@@ -155,6 +155,7 @@ def check_values_used(template: Template, source: Source) -> None:
     if not source.columns:
         return
     texts = [*(template.argv or ()), template.shell, template.cwd, template.stdin, template.stdout, template.stderr]
+    texts += [*template.on_success, *template.on_failure, *template.on_exit]
     used = {part for text in texts if text for part in compile_text(text, source.columns)}
     for at, name in enumerate(source.columns):
         if at not in used:

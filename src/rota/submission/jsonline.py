@@ -3,16 +3,17 @@
 import os
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from rota.model.amounts import parse_cores, parse_duration, parse_size
 from rota.model.batch import MAX_COMMAND, MAX_TEMPLATES, Template, check_environment, check_text, check_value
-from rota.model.command import group_of
+from rota.model.command import BEHAVIOURS, group_of
 from rota.model.errors import UsageError
 from rota.model.needs import named_resources
+from rota.submission.options import lines, warning
 
 __all__ = ["LineReader"]
 
@@ -36,6 +37,14 @@ class JsonLine(Struct, forbid_unknown_fields=True):
     priority: int | None = None
     retries: int | None = None
     limits: list[str] | None = None
+    workdir: Literal["shared", "unique"] | None = None
+    cleanup: Literal["success", "failure", "always", "never"] | None = None
+    change_home: bool | None = None
+    on_success: str | list[str] | None = None
+    on_failure: str | list[str] | None = None
+    on_exit: str | list[str] | None = None
+    remove_on: Literal["success", "failure", "exit"] | None = None
+    signal: str | None = None
 
 
 SURE = MAX_COMMAND // 4
@@ -150,6 +159,8 @@ class LineReader:
             None if line.tags is None else tuple(line.tags),
             None if line.limits is None else tuple(line.limits),
             group,
+            line.workdir, line.cleanup, line.change_home, line.remove_on, line.signal,
+            *(None if (given := getattr(line, name)) is None else lines(given) for name in BEHAVIOURS),
         )
         number = self._numbers.get(key)
         if number is None:
@@ -192,6 +203,15 @@ class LineReader:
                     other[name] = getattr(line, name)
             if line.limits is not None:
                 other["limits"] = tuple(sorted(set(line.limits)))
+            for name in ("workdir", "cleanup", "change_home", "remove_on"):
+                if getattr(line, name) is not None:
+                    other[name] = getattr(line, name)
+            for name in BEHAVIOURS:
+                if getattr(line, name) is not None:
+                    other[name] = lines(getattr(line, name))
+            if line.signal is not None:
+                name = "signal"
+                other["warn"] = warning(line.signal)
             replace = msgspec.structs.replace
             template = replace(self._base, needs=replace(self._base.needs, **needs), **other)
             name = ""

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct, field
 
 from rota.model.amounts import parse_cores, parse_duration, parse_size
-from rota.model.batch import LIMIT, Dependency, Template
+from rota.model.batch import LIMIT, SIGNALS, Dependency, Template
 from rota.model.command import group_of
 from rota.model.errors import UsageError
 from rota.model.needs import Needs, named_resources
@@ -59,6 +59,15 @@ class JobOptions(TypedDict, total=False):
     at_once: int | None
     group: str | None
     override: Literal["never", "higher", "always"]
+    workdir: Literal["shared", "unique"]
+    cleanup: Literal["success", "failure", "always", "never"] | None
+    change_home: bool
+    on_success: str | Sequence[str]
+    on_failure: str | Sequence[str]
+    on_exit: str | Sequence[str]
+    behaviour_time: Amount
+    remove_on: Literal["success", "failure", "exit"] | None
+    signal: str | None
 
 
 class Options(Struct, kw_only=True):
@@ -102,6 +111,16 @@ class Options(Struct, kw_only=True):
     group: str | None = None
     """Learning group; None: the basename of the command; empty: learn nothing."""
     override: Literal["never", "higher", "always"] = "never"
+    workdir: Literal["shared", "unique"] = "shared"
+    cleanup: Literal["success", "failure", "always", "never"] | None = None
+    change_home: bool = False
+    on_success: str | Sequence[str] = ()
+    on_failure: str | Sequence[str] = ()
+    on_exit: str | Sequence[str] = ()
+    behaviour_time: Amount = None
+    remove_on: Literal["success", "failure", "exit"] | None = None
+    signal: str | None = None
+    """`USR1@120`: so many seconds before its time is over."""
 
 
 ENFORCE: dict[str, tuple[str, ...]] = {
@@ -149,13 +168,39 @@ def make_template(command: str | Sequence[str] | None, options: Options) -> Temp
         rerunnable=options.rerunnable,
         group=options.group if options.group is not None else group_of(command),
         override=options.override,
+        workdir=options.workdir,
+        cleanup=options.cleanup,
+        change_home=options.change_home,
+        on_success=lines(options.on_success),
+        on_failure=lines(options.on_failure),
+        on_exit=lines(options.on_exit),
+        remove_on=options.remove_on,
+        warn=warning(options.signal),
     )
+    if options.behaviour_time is not None:
+        template = msgspec.structs.replace(template, behaviour_s=_seconds(options.behaviour_time) or 0)
     if options.grace is not None:
         template = msgspec.structs.replace(template, grace_s=_seconds(options.grace) or 0)
     if options.output_cap is not None:
         template = msgspec.structs.replace(template, cap=_size(options.output_cap) or 0)
     template.check()
     return template
+
+
+def lines(given: str | Sequence[str]) -> tuple[str, ...]:
+    """One command line, or several."""
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def warning(given: str | None) -> tuple[str, int] | None:
+    """(signal, seconds) of `USR1@120`."""
+    if given is None:
+        return None
+    name, at, time_text = given.partition("@")
+    name = name.upper().removeprefix("SIG")
+    if not at or name not in SIGNALS:
+        raise UsageError(f"signal '{given}': write NAME@TIME, as in USR1@120; the names are {', '.join(SIGNALS)}")
+    return name, parse_duration(time_text)
 
 
 def most_failures(given: str | int | None, count: int) -> int | None:

@@ -102,8 +102,9 @@ def array(batch: int, count: int, stage: str | None = None) -> Submitted:
 def full_result(batch: int, pos: int, attempt: int, ended: float | None) -> Result:
     """A result with something in each field."""
     return Result(
-        batch, pos, attempt, "COMPLETED", 0, 9, "☃ 'quoted' \n", "r1", "host", 1.5, ended, 0.1, 1 << 40, '{"o":[1]}', ""
-    )
+        batch, pos, attempt, "COMPLETED", 0, 9, "☃ 'quoted' \n", "r1", "host", 1.5, ended, 0.1, 1 << 40,
+        '{"o":[1]}', "", 1 << 41,
+    )  # fmt: skip
 
 
 def loaded(store: Store) -> Loaded:

@@ -5,7 +5,7 @@ that a wrong argument is answered with the request's number. Whatever the bytes,
 """
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta, Raw, Struct
@@ -38,6 +38,7 @@ _DISK = 1 << 60
 Count = Annotated[int, Meta(ge=0, le=_LONG)]
 Number = Annotated[int, Meta(ge=0, le=1 << 31)]
 Bytes = Annotated[int, Meta(ge=0, le=_MEMORY)]
+Disk = Annotated[int, Meta(ge=0, le=_DISK)]
 Wall = Annotated[float, Meta(ge=0.0, le=1e11)]
 Cpu = Annotated[float, Meta(ge=0.0, le=1e10)]
 Clock = Annotated[float, Meta(ge=-1e15, le=1e15)]
@@ -61,25 +62,41 @@ Output = tuple[File | None, Count, Count, Count, File | None, Count, Count, Coun
 """file, offset, length, dropped: of stdout, then of stderr"""
 ExitCode = Annotated[int, Meta(ge=0, le=255)]
 Signal = Annotated[int, Meta(ge=1, le=127)]
-EndedRow = tuple[
-    Count,
-    Count,
-    Number,
-    ExitCode | None,
-    Signal | None,
-    Reason | None,
-    Wall,
-    Wall,
-    Cpu,
-    Bytes,
-    Output | None,
-    Note | None,
-]
-"""batch, index, attempt, exit code, signal, reason, started, ended, CPU seconds, peak memory bytes, output, note"""
+
+
+class EndedRow(NamedTuple):
+    """How an attempt ended."""
+
+    batch: Count
+    number: Count
+    attempt: Number
+    exit_code: ExitCode | None
+    signal: Signal | None
+    reason: Reason | None
+    started: Wall
+    ended: Wall
+    cpu_s: Cpu
+    peak_memory: Bytes
+    output: Output | None
+    note: Note | None
+    peak_disk: Disk | None = None
+
+
 DisclaimedRow = tuple[Count, Count, Number, Note]
 """batch, index, attempt, why"""
-LiveRow = tuple[Count, Count, Number, Cpu, Bytes, Count, File | None]
-"""batch, index, attempt, CPU seconds, current memory bytes, pid, scratch file"""
+
+
+class LiveRow(NamedTuple):
+    """What an attempt that runs has now."""
+
+    batch: Count
+    number: Count
+    attempt: Number
+    cpu_s: Cpu
+    memory: Bytes
+    pid: Count
+    scratch: File | None
+    disk: Disk | None = None
 
 
 # Greetings

@@ -1,0 +1,81 @@
+"""Jobs that are forgotten once they have settled in a certain way."""
+
+from typing import Any
+
+import pytest
+
+from core_world import World, lease_all
+from rota.model.batch import Template
+from rota.model.errors import UsageError
+from rota.model.needs import Needs
+
+
+def cores(count: int, **more: Any) -> Template:
+    return Template(argv=("true",), needs=Needs(count * 1000), **more)
+
+
+@pytest.mark.parametrize(
+    ("when", "code", "state"),
+    [
+        ("success", 0, "REMOVED"), ("success", 1, "FAILED"), ("failure", 0, "COMPLETED"), ("failure", 1, "REMOVED"),
+        ("exit", 0, "REMOVED"), ("exit", 1, "REMOVED"), (None, 0, "COMPLETED"),
+    ],
+)  # fmt: skip
+def test_when(when: str | None, code: int, state: str) -> None:
+    world = World()
+    batch = world.submit(2, cores(1, remove_on=when))
+    runner = world.start_runner()
+    first, second = lease_all(world, runner)
+    world.end(runner, first, code)
+    assert world.states(batch)[first[1] - 1] == state
+    assert world.states(batch)[second[1] - 1] in ("STARTING", "RUNNING")
+    world.check_restart()
+
+
+def test_a_retried_failure_is_not_settled() -> None:
+    world = World()
+    batch = world.submit(1, cores(1, remove_on="failure", retries=1))
+    runner = world.start_runner()
+    (job,) = lease_all(world, runner)
+    world.end(runner, job, 1)
+    assert world.states(batch) == ["WAITING"]
+    for _ in range(100):
+        world.tick(1)
+        world.touch(runner)
+    (job,) = lease_all(world, runner)
+    world.end(runner, job, 1)
+    assert world.states(batch) == ["REMOVED"]
+
+
+def test_a_killed_one_counts_as_a_failure() -> None:
+    world = World()
+    batch = world.submit(1, cores(1, remove_on="failure"))
+    runner = world.start_runner()
+    (job,) = lease_all(world, runner)
+    world.change("kill", str(batch))
+    world.end(runner, job, None, 15, "killed")
+    assert world.states(batch) == ["REMOVED"]
+    world.check_restart()
+
+
+def test_what_others_wait_for_stays() -> None:
+    world = World()
+    batch = world.submit(2, cores(1, remove_on="exit"))
+    after = world.submit(1, cores(1), after=(str(batch),))
+    runner = world.start_runner()
+    for job in lease_all(world, runner):
+        world.end(runner, job, 0)
+    assert world.states(batch) == ["COMPLETED", "COMPLETED"]
+    assert world.states(after) != ["OMITTED"]
+    (job,) = lease_all(world, runner)
+    assert job[0] == after
+
+
+def test_an_unknown_word_is_refused_with_cleanup_without_a_directory() -> None:
+    Template(argv=("true",), workdir="unique", cleanup="never", change_home=True, warn=("USR1", 60)).check()
+    for wrong in (
+        {"cleanup": "always"}, {"change_home": True}, {"on_exit": ("",)}, {"on_success": ("a\0b",)}, {"behaviour_s": 0},
+        {"warn": ("KILL", 10)}, {"warn": ("USR1", 0)},
+    ):  # fmt: skip
+        with pytest.raises(UsageError):
+            Template(argv=("true",), **wrong).check()  # type: ignore[arg-type]
