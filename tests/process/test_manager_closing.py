@@ -37,7 +37,8 @@ def test_behaviours_in_json_lines_and_with_values(home: Home) -> None:
         {"command": "true", "on_success": "echo one >> out", "on_exit": ["echo two >> out", "exit 3"]},
         {"command": "true", "workdir": "unique", "cleanup": "never", "change_home": True, "remove_on": "failure"},
     ]
-    home.add("-f", "-", "--on-exit", "echo common >> $ROTA_SUBMIT_DIR/out", stdin="\n".join(map(json.dumps, lines)).encode())
+    text = "\n".join(map(json.dumps, lines))
+    home.add("-f", "-", "--on-exit", "echo common >> $ROTA_SUBMIT_DIR/out", stdin=text.encode())
     assert home.settled() == {"COMPLETED": 2}
     assert sorted(Path(home.work, "out").read_text().split()) == ["common", "one", "two"]
     assert home.rows("history", "1.1")[0]["note"] == "on-exit exited 3"
