@@ -67,7 +67,7 @@ def test_jobs_that_are_removed_by_themselves(home: Home) -> None:
 
 def test_a_warning_before_the_limit(home: Home) -> None:
     script = "trap 'echo saved; exit 4' USR1; while :; do sleep 0.05; done"
-    home.add("--time", "3s", "--signal", "usr1@2s", "--", script)
+    home.add("--time", "3s", "--signal", "usr1@2", "--", script)
     assert home.settled() == {"FAILED": 1}
     assert home.job("1.1")["exit_code"] == 4 and home.rota("log", "1.1").stdout == "saved\n"
 
@@ -83,7 +83,8 @@ def test_a_warning_before_the_limit(home: Home) -> None:
         (["--signal", "USR1"], "write NAME@TIME, as in USR1@120"),
         (["--signal", "NOPE@1m"], "write NAME@TIME"),
         (["--signal", "KILL@1m"], "write NAME@TIME"),
-        (["--signal", "USR1@5"], "5"),
+        (["--signal", "USR1@0"], "give 1 second or more"),
+        (["--signal", "USR1@soon"], "soon"),
         (["--time", "1m", "--signal", "USR1@2m"], "less than its --time"),
         (["--behaviour-time", "0s"], "at least 1 second"),
         (["--remove-on", "never"], "--remove-on"),

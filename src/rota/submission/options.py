@@ -200,7 +200,9 @@ def warning(given: str | None) -> tuple[str, int] | None:
     name = name.upper().removeprefix("SIG")
     if not at or name not in SIGNALS:
         raise UsageError(f"signal '{given}': write NAME@TIME, as in USR1@120; the names are {', '.join(SIGNALS)}")
-    return name, parse_duration(time_text)
+    # A bare number is seconds here, as in every batch system's option of this kind.
+    plain = time_text.isascii() and time_text.isdigit() and len(time_text) < 10
+    return name, int(time_text) if plain else parse_duration(time_text)
 
 
 def most_failures(given: str | int | None, count: int) -> int | None:
