@@ -1,6 +1,7 @@
 """What a command driver does with answers, good and bad. The answers are scripted, the time is virtual."""
 
 import asyncio
+import itertools
 import random
 import re
 import time
@@ -68,7 +69,7 @@ async def test_transient_answers_are_tried_again_with_growing_pauses():
     transport = ScriptedTransport(tsub=[*[Answer(1, "", "busy")] * 9, Answer(0, "41\n", "")])
     assert await make_driver(transport).submit(make_ask(1)) == ["41"]
     at = [moment for moment, _ in transport.ran]
-    gaps = [b - a for a, b in zip(at, at[1:], strict=False)]
+    gaps = [b - a for a, b in itertools.pairwise(at)]
     for gap, meant in zip(gaps, (2, 4, 8, 16, 30, 30, 30, 30, 30), strict=True):
         assert 0.9 * meant <= gap <= 1.1 * meant
     assert transport.count("tstat") == 0
@@ -89,7 +90,8 @@ async def test_a_refusal_names_site_command_stderr_and_what_to_do():
     transport = ScriptedTransport(tsub=[Answer(1, "", "tsub: invalid partition: gold")])
     with pytest.raises(RefusedError) as caught:
         await make_driver(transport).submit(make_ask(1))
-    assert re.search(rf"site toy.*tsub rota-{TAG} 1.*invalid partition: gold.*What to do: .*partition", str(caught.value))
+    meant = rf"site toy.*tsub rota-{TAG} 1.*invalid partition: gold.*What to do: .*partition"
+    assert re.search(meant, str(caught.value))
     assert transport.count("tsub") == 1
 
 
@@ -224,7 +226,7 @@ async def test_the_pace_of_polling():
     driver = make_driver(transport)
     await told(driver, 600)
     at = [moment for moment, argv in transport.ran if argv[0] == "tstat"]
-    gaps = [b - a for a, b in zip(at, at[1:], strict=False)]
+    gaps = [b - a for a, b in itertools.pairwise(at)]
     assert gaps[0] < 6 and all(26 <= gap <= 34 for gap in gaps[5:])
     begun = now()
     await driver.submit(make_ask(2))
@@ -242,7 +244,7 @@ async def test_a_question_about_a_few_is_answered_soon_but_not_below_the_minimum
     transport.ran.clear()
     await told(driver, 60, [KNOWN], 0.1)
     at = [moment for moment, _ in transport.ran]
-    assert at and all(b - a >= 5 for a, b in zip(at, at[1:], strict=False))
+    assert at and all(b - a >= 5 for a, b in itertools.pairwise(at))
 
 
 @virtual

@@ -24,6 +24,8 @@ class Settings(Struct, frozen=True):
     """After a doubtful submission: so long it may take to become visible …"""
     settle_looks: int = 5
     """… and so many good look-ups after that, none of which finds it, make certain that there is none."""
+    settle_every_s: float = 5.0
+    """Between two of them."""
     restart_settle_s: float = 60.0
     """The same for a submission that an earlier manager began: its command may still run."""
     vanish_polls: int = 5

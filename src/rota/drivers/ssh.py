@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import tempfile
 from collections.abc import Sequence
 
@@ -46,8 +47,12 @@ class SshTransport(PrefixTransport):
     ) -> None:
         if host.startswith("-") or not host:
             raise ValueError(f"not the name of a host: {host!r}")
-        if control_path is None:
-            control_path = "~/.ssh/rota-%C" if over is not None else f"{_private(directory)}/%C"
+        self._own_directory: str | None = None
+        if control_path is None and over is None:
+            if directory is None:
+                directory = self._own_directory = tempfile.mkdtemp(prefix="rota-ssh-", dir="/tmp")
+            control_path = f"{_private(directory)}/%C"
+        control_path = control_path or "~/.ssh/rota-%C"
         self.host = host
         self._connect = ("ssh", "-o", "BatchMode=yes", "-o", f"ControlPath={control_path}", *options)
         outer = over or LocalTransport()
@@ -75,20 +80,14 @@ class SshTransport(PrefixTransport):
     async def close(self) -> None:
         """End the shared connection, if there is one."""
         await self._over.run((*self._connect, "-O", "exit", self.host), timeout_s=10)
+        if self._own_directory is not None:
+            shutil.rmtree(self._own_directory, ignore_errors=True)
 
 
-def _private(directory: str | None) -> str:
-    if directory is None:
-        return tempfile.mkdtemp(prefix="rota-ssh-", dir=_short(os.environ.get("XDG_RUNTIME_DIR")))
+def _private(directory: str) -> str:
     os.makedirs(directory, 0o700, exist_ok=True)
     if os.stat(directory).st_mode & 0o077:
         raise ValueError(f"{directory} is open to others; it holds the sockets of ssh connections: chmod 700 it")
     if len(directory) > PATH_MOST:
         raise ValueError(f"{directory} is too long a path for the sockets of ssh connections")
     return directory
-
-
-def _short(directory: str | None) -> str:
-    if directory and len(directory) < 30 and os.access(directory, os.W_OK):
-        return directory
-    return "/tmp"

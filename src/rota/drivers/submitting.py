@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Submitter"]
 
-LOOK_S = 5.0
 LOOK_AFTER_S = 30.0
 
 
@@ -155,7 +154,7 @@ class Submitter:
                 ran = await self._driver.left_words(ids, tag)
                 if ran is not None:
                     return LOST + tag if ran else None
-            await times.sleep(self._pause(failures) if failures else max(LOOK_S, settings.poll_min_s))
+            await times.sleep(self._pause(failures) if failures else max(settings.settle_every_s, settings.poll_min_s))
 
     async def look_up(self, tag: str) -> Submitted | None:
         """Look once. None: that said nothing. More than one with the tag: the first stays, the others are ended."""

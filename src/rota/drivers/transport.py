@@ -243,9 +243,9 @@ WHICH = (
     'echo "$p=$f"; done'
 )
 READ = (
-    'no() { echo "$1: permission denied" >&2; exit 1; }; '
+    'no() { echo "$1 cannot be read: no permission, or not a file" >&2; exit 1; }; '
     'n=0; while IFS= read -r f; do d=${f%/*}; if [ -d "$d" ]; then ls "$d" >/dev/null 2>&1 || no "$d"; fi; '
-    'if [ -e "$f" ]; then [ -r "$f" ] || no "$f"; '
+    'if [ -e "$f" ]; then { [ -f "$f" ] && [ -r "$f" ]; } || no "$f"; '
     f'echo "$n $(head -c {FILE_MOST} <"$f" | base64 | tr -d "\\n")"; fi; n=$((n+1)); done'
 )
 WRITE = (
