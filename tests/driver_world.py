@@ -71,6 +71,8 @@ class ToyDialect:
     array_most = 50
     chunk = 20
     states = {"Q": "pending", "R": "running", "E": "exited", "D": "completed", "K": "aborted", "?": "unsure"}
+    states["H"] = "failed"
+    """Over, and kept in the queue."""
     strict = {}
     allowed = frozenset({"--color"})
 
@@ -113,7 +115,8 @@ class ToyDialect:
             native, state, tag, requeues, code = words
             outcome = None if code == "-" else Outcome(exit_code=int(code))
             kind = dict(options.state_map).get(state) or self.states.get(state, "unsure")
-            rows.append(Seen(native, state, kind, None if tag == "-" else tag, None, outcome, int(requeues)))
+            tag = None if tag == "-" else tag
+            rows.append(Seen(native, state, kind, tag, None, outcome, int(requeues), state == "H"))
         if answer.code is None:
             return Listing((), "transient", "no answer")
         if answer.code != 0 or bad:
@@ -127,7 +130,7 @@ class ToyDialect:
     read_history = read_listing
 
     def find(self, tag, user):
-        return Command(("tstat", "-t", tag))
+        return [Command(("tstat", "-t", tag))]
 
     def read_find(self, tag, answer):
         listing = self.read_listing(answer, Options())

@@ -108,12 +108,16 @@ def test_the_toy_passes_both_exams(cluster, tmp_path):
     assert len(cluster.jobs) == 4
 
 
+def _good(seen):
+    return seen._replace(kind="completed", outcome=None)
+
+
 class SaysDone(ExamToy):
     """Takes every end for a success."""
 
     def read_listing(self, answer, options):
         listing = super().read_listing(answer, options)
-        good = [seen._replace(kind="completed", outcome=None) if seen.kind == "exited" else seen for seen in listing.seen]
+        good = [_good(seen) if seen.kind == "exited" else seen for seen in listing.seen]
         return listing._replace(seen=tuple(good))
 
     read_history = read_listing
@@ -142,13 +146,13 @@ def broken(**changes):
     ("changes", "words"),
     [
         ({"states": {"Q": "waiting"}}, "'waiting'"),
-        ({"strict": {"Z": "pending"}}, "strict"),
+        ({"strict": {"Z": "lost"}}, "strict"),
         ({"submit": lambda self, ask, options: Command(("tsub", "x"), ask.script)}, "tag"),
         ({"read_listing": lambda self, answer, options: 1 / 0}, "readers: ZeroDivisionError"),
         ({"element_id": lambda self, native, element, count: native}, "three native ids"),
         ({"history": lambda self, natives: [Command(("thist", *natives))]}, "history of no ids"),
         ({"kill": lambda self, natives, force: Command(("tdel",))}, "does not name the jobs"),
-        ({"find": lambda self, tag, user: Command(("grep", tag))}, "grep is not among programs"),
+        ({"find": lambda self, tag, user: [Command(("grep", tag))]}, "grep is not among programs"),
         ({"read_kill": lambda self, answer: ("ok", "")}, "cut off is believed"),
         ({"allowed": frozenset(), "submit": ExamToy.submit, "programs": ()}, "programs"),
     ],

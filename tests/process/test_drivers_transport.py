@@ -60,7 +60,7 @@ def test_the_environment_has_only_what_clients_need():
     answer = run(LocalTransport(environ).run(["env"]))
     found = dict(line.split("=", 1) for line in answer.stdout.splitlines())
     found.pop("_", None), found.pop("PWD", None), found.pop("SHLVL", None)
-    assert set(found) == {"PATH", "LSF_ENVDIR", "SGE_ROOT", "USER", "LANG", "LC_ALL"}
+    assert set(found) == {"PATH", "LSF_ENVDIR", "SGE_ROOT", "USER", "LANG", "LC_ALL", "TZ"}
     assert found["LC_ALL"] == "C"
 
 
@@ -178,7 +178,7 @@ def test_variables_that_change_what_clients_print_are_taken_out_on_the_far_side(
     variables = ["SQUEUE_FORMAT=x", "SBATCH_QOS=y", "LSB_BJOBS_FORMAT=z", "KEPT=1"]
     transport = PrefixTransport(LocalTransport(), ["env", *variables])
     found = run(transport.run(["env"])).stdout
-    assert "KEPT=1" in found and "LC_ALL=C" in found
+    assert "KEPT=1" in found and "LC_ALL=C" in found and "TZ=UTC" in found
     assert not any(name in found for name in ("SQUEUE", "SBATCH", "BJOBS"))
 
 

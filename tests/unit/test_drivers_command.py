@@ -10,7 +10,7 @@ import pytest
 
 from driver_world import ModelCluster, ScriptedTransport, make_ask, make_driver, run_virtual
 from rota.drivers.api import Known, Outcome
-from rota.drivers.dialect import Answer
+from rota.drivers.dialect import Answer, Command
 from rota.drivers.settings import Settings
 from rota.drivers.transport import UnreachableError
 from rota.model.errors import BusyError, RefusedError, UsageError
@@ -368,6 +368,25 @@ async def test_one_that_lingers_after_its_last_words_is_over_and_ended():
     transport.last_words = last_words
     out = await told(make_driver(transport), 500)
     assert out[:2] == [("a1.0", "run"), ("a1.0", "complete")] and transport.count("tdel") >= 1
+
+
+@virtual
+async def test_one_that_is_over_and_kept_in_the_queue_is_ended():
+    transport = ScriptedTransport(tstat=[says(row("H", code=1))], tdel=[EMPTY])
+    driver = make_driver(transport)
+    assert ("a1.0", "fail") in await told(driver, 30)
+    assert ("tdel", "-1", "7") in [argv for _, argv in transport.ran]
+
+
+@virtual
+async def test_a_look_up_of_several_commands_is_certain_only_if_all_of_them_are():
+    late = [Answer(1, "", "down"), says(row("D", "44", code=0))]
+    transport = ScriptedTransport(tsub=[EMPTY], tstat=[EMPTY], thist=late)
+    driver = make_driver(transport)
+    live = driver.dialect.find
+    driver.dialect.find = lambda tag, user: [*live(tag, user), Command(("thist", "-t", tag))]
+    assert await driver.submit(make_ask(1)) == ["44"]
+    assert transport.count("tsub") == 1
 
 
 @virtual

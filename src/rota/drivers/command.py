@@ -66,7 +66,7 @@ class CommandDriver:
         self._last_words = last_words
         self._times = times or real_times()
         self.gate = Gate(site, transport, settings, self._times)
-        self._tracker = Tracker(settings)
+        self._tracker = Tracker(settings, dialect.history_lag_s)
         self._kills = Kills(settings)
         self._submitter = Submitter(self, settings, self._times)
         self._ender = Ender(self, self._tracker, self._kills, settings, self._times)

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from rota.drivers.api import Ask
 from rota.drivers.dialect import Answer, Command, Submitted
@@ -159,20 +160,27 @@ class Submitter:
     async def look_up(self, tag: str) -> Submitted | None:
         """Look once. None: that said nothing. More than one with the tag: the first stays, the others are ended."""
         driver = self._driver
-        command = driver.dialect.find(tag, driver.user)
-        answer = await driver.ask(command)
-        if answer.code is None or answer.cut:
+        commands: Any = driver.dialect.find(tag, driver.user)
+        if isinstance(commands, Command):  # a single one may stand for itself
+            commands = (commands,)
+        certain = bool(commands)
+        for command in commands:
+            answer = await driver.ask(command)
+            if answer.code is None or answer.cut:
+                certain = False
+                continue
+            unread = Submitted(None, "transient", "its answer cannot be read")
+            found = driver.read(partial(driver.dialect.read_find, tag, answer), unread)
+            if found.result == "ok" and found.native_id is not None:
+                driver.gate.good()
+                if found.others:
+                    driver.gate.note(f"tag {tag} was submitted more than once: {', '.join(found.others)} are ended")
+                    await driver.end(list(found.others))
+                return found
+            if found.result != "not-found":
+                certain = False
+                driver.gate.bad(command, found.detail or answer.words)
+        if not certain:
             return None
-        unread = Submitted(None, "transient", "its answer cannot be read")
-        found = driver.read(lambda: driver.dialect.read_find(tag, answer), unread)
-        if found.result == "ok" and found.native_id is not None:
-            driver.gate.good()
-            if found.others:
-                driver.gate.note(f"tag {tag} was submitted more than once: {', '.join(found.others)} are ended")
-                await driver.end(list(found.others))
-            return found
-        if found.result == "not-found":
-            driver.gate.good()
-            return found._replace(native_id=None)
-        driver.gate.bad(command, found.detail or answer.stderr or answer.stdout)
-        return None
+        driver.gate.good()
+        return Submitted(None, "not-found", "")

@@ -72,8 +72,9 @@ class Sight:
 class Tracker:
     """All allocations of one site."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, history_lag_s: float) -> None:
         self._settings = settings
+        self._history_lag_s = history_lag_s
         self._unsure_s = dict(settings.unsure_states)
         self.entries: dict[str, Entry] = {}
         self.live = 0
@@ -194,10 +195,10 @@ class Tracker:
     def _strays(self, rows: dict[str, Seen], submitting: set[str], sight: Sight) -> None:
         for native, seen in rows.items():
             entry = self._natives.get(native)
-            if seen.kind in OVER or seen.tag is None or seen.tag in submitting:
+            if (seen.kind in OVER and not seen.held) or seen.tag is None or seen.tag in submitting:
                 continue
             if entry is not None and entry.tag == seen.tag:
-                if entry.vanished:
+                if entry.vanished or (seen.held and entry.over is not None):
                     sight.strays.append(seen)
                 continue
             ours = self._numbers.get(seen.tag)
@@ -226,7 +227,8 @@ class Tracker:
             entry.over_at = now
         wait = settings.own_words_s * (1 if readable else 10)
         waited = entry.over_at is not None and now - entry.over_at >= wait
-        if seen is not None and seen.kind == "exited" and own is None and not waited and not _status(seen):
+        unclear = seen is not None and seen.kind == "exited" and own is None and not _status(seen)
+        if unclear and now - (entry.over_at or now) < max(wait, self._history_lag_s):
             return None
         polls, seconds = settings.vanish_polls, settings.vanish_s
         if killed:

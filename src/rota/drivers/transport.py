@@ -19,7 +19,7 @@ FILE_MOST = 1 << 20
 AT_ONCE = 8
 WATCH_S = 0.5
 KEEP = (
-    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "TZ", "LD_LIBRARY_PATH"),
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "LD_LIBRARY_PATH"),
     *("KRB5CCNAME", "SSH_AUTH_SOCK", "MUNGE_SOCKET", "SLURM_CONF", "LSB_SHAREDIR", "XLSF_UIDDIR"),
     *("SGE_ROOT", "SGE_CELL", "SGE_CLUSTER_NAME", "SGE_QMASTER_PORT", "SGE_EXECD_PORT"),
     *("PBS_SERVER", "PBS_CONF_FILE", "PBS_EXEC", "PBS_HOME", "PBS_DEFAULT", "PBS_PRIMARY", "PBS_SECONDARY"),
@@ -69,7 +69,7 @@ def scrubbed(environ: Mapping[str, str]) -> dict[str, str]:
     """What of an environment the commands get."""
     keep = {name: value for name, value in environ.items() if name in KEEP or name.startswith(("LSF_", "EGO_"))}
     keep.setdefault("PATH", os.defpath)
-    return {**keep, "LANG": "C.UTF-8", "LC_ALL": "C"}
+    return {**keep, "LANG": "C.UTF-8", "LC_ALL": "C", "TZ": "UTC"}
 
 
 class LocalTransport:
@@ -233,7 +233,7 @@ WRAP = (
     # One line, since csh, the login shell of some, wants it so.
     r'limit=$1; shift; SETUP; unset $(env | sed -n "s/^\(\(SQUEUE\|SACCT\|SBATCH\|SCANCEL\|SINFO\|LSB\|BSUB\|BJOBS\)'
     '_[A-Za-z0-9_]*\\)=.*/\\1/p") SLURM_TIME_FORMAT SLURM_CLUSTERS PBS_QSTAT_EXECONLY SGE_LONG_QNAMES 2>/dev/null; '
-    "LC_ALL=C; export LC_ALL; "
+    "LC_ALL=C; TZ=UTC; export LC_ALL TZ; "
     'if command -v timeout >/dev/null 2>&1; then timeout -k 5 "$limit" "$@"; else "$@"; fi; '
     'status=$?; printf "\\nrota-exit-status %d\\n" $status >&2; exit $status'
 )
