@@ -376,8 +376,14 @@ class ModelCluster:
     def submissions(self, tag):
         return len(self.by_tag.get(tag, ()))
 
-    def elements(self, tag):
-        return [job for job in (*self.jobs.values(), *self.past) if job.tag == tag]
+    def elements(self, tag, element):
+        """Everything that ever ran as this element: whether it is alive, and whether it ended well."""
+        mine = [job for job in (*self.jobs.values(), *self.past) if job.tag == tag]
+        mine = [job for job in mine if job.native.partition(".")[2] in ("", str(element))]
+        return [(job.native, job.alive(self.now), job.ended_well(self.now)) for job in mine]
+
+    def make_driver(self, settings, seed):
+        return make_driver(self, settings, seed)
 
 
 def make_driver(cluster, settings=None, seed=0, **more):

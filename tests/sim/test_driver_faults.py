@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from driver_world import ModelCluster, make_ask, make_driver, run_virtual
+from driver_world import ModelCluster, make_ask, run_virtual
 from rota.drivers.api import Known
 from rota.drivers.settings import Settings
 from rota.model.errors import RotaError
@@ -24,7 +24,7 @@ class Manager:
         self.cluster = cluster
         self.seed = seed
         self.settings = settings
-        self.driver = make_driver(cluster, settings, seed)
+        self.driver = cluster.make_driver(settings, seed)
         self.state = {}
         self.native = {}
         self.tag = {}
@@ -80,10 +80,10 @@ class Manager:
 
     def _check(self, seen):
         tag, element = self.tag[seen.id]
-        mine = [job for job in self.cluster.elements(tag) if job.native.partition(".")[2] in ("", str(element))]
-        if seen.verb == "complete" and not any(job.ended_well(self.now) for job in mine):
+        mine = self.cluster.elements(tag, element)
+        if seen.verb == "complete" and not any(well for _, _, well in mine):
             self.problems.append(f"{seen.id} {element}: false success")
-        if any(job.alive(self.now) for job in mine) and "never confirmed" not in (seen.reason or ""):
+        if any(alive for _, alive, _ in mine) and "never confirmed" not in (seen.reason or ""):
             self.problems.append(f"{seen.id}: called over ({seen.verb}: {seen.reason}) while it lives")
 
     def kill(self, id):
@@ -101,7 +101,7 @@ class Manager:
             task.cancel()
         await asyncio.gather(*self.tasks.values(), *self.killing, return_exceptions=True)
         self.tasks.clear()
-        self.driver = make_driver(self.cluster, self.settings, self.seed + 1)
+        self.driver = self.cluster.make_driver(self.settings, self.seed + 1)
         for ask in list(self.wanted.values()):
             if any(id not in self.native and self.state[id] in ("SUBMITTING", "LIVE") for id in ask.ids):
                 self.submit(ask, find=True)
@@ -111,11 +111,10 @@ class Manager:
                 self.kill(id)
 
 
-async def schedule(seed, settings=None):
-    """One schedule; returns what is wrong, how many commands were sent, and how allocations ended."""
-    rng = random.Random(seed)
+def model(rng):
+    """A toy cluster that forgets more or less."""
     history, own_words = rng.random() < 0.7, rng.random() < 0.5
-    cluster = ModelCluster(
+    return ModelCluster(
         rng,
         rate=rng.choice((0.05, 0.2, 0.5)),
         # Of a job that a cluster forgets at once, and that leaves no words, nobody could know that it was submitted.
@@ -125,6 +124,12 @@ async def schedule(seed, settings=None):
         reuse=rng.random() < 0.5,
         calm=FAULTS_UNTIL,
     )
+
+
+async def schedule(seed, settings=None, make_cluster=model):
+    """One schedule; returns what is wrong, how many commands were sent, and how allocations ended."""
+    rng = random.Random(seed)
+    cluster = make_cluster(rng)
     manager = Manager(rng, cluster, seed, settings)
     restart_at = rng.random() * 1500
     for number in range(rng.randint(1, 4)):
@@ -147,8 +152,8 @@ async def schedule(seed, settings=None):
     confirmed = [id for id, (_, reason) in manager.verdict.items() if "never confirmed" not in reason]
     for id in confirmed:
         tag, element = manager.tag[id]
-        natives = [job for job in cluster.elements(tag) if job.native.partition(".")[2] in ("", str(element))]
-        problems += [f"{id}: {job.native} is left running" for job in natives if job.alive(manager.now)]
+        left = [native for native, alive, _ in cluster.elements(tag, element) if alive]
+        problems += [f"{id}: {native} is left running" for native in left]
     return problems, cluster.commands, manager.verdict
 
 

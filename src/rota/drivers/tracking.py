@@ -227,8 +227,9 @@ class Tracker:
             entry.over_at = now
         wait = settings.own_words_s * (1 if readable else 10)
         waited = entry.over_at is not None and now - entry.over_at >= wait
+        over_s = 0.0 if entry.over_at is None else now - entry.over_at
         unclear = seen is not None and seen.kind == "exited" and own is None and not _status(seen)
-        if unclear and now - (entry.over_at or now) < max(wait, self._history_lag_s):
+        if unclear and over_s < max(wait, self._history_lag_s):
             return None
         polls, seconds = settings.vanish_polls, settings.vanish_s
         if killed:
