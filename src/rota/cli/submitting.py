@@ -21,6 +21,7 @@ def configure_submission(parser: Parser) -> None:
     parser.usage = f"{parser.prog} [options] -- COMMAND …\n       {parser.prog} [options] -f FILE"
     _what(parser)
     _needs(parser)
+    _batch_system(parser)
     _surroundings(parser)
     _when(parser)
     _after(parser)
@@ -58,6 +59,29 @@ def _needs(parser: Parser) -> None:
     add("--enforce", choices=("none", "time", "memory", "both"), default="time", help="what ends a job that exceeds it")
     add("--grace", metavar="TIME", help="from TERM to KILL (default 10s)")
     add("--output-cap", metavar="SIZE", help="of each output stream, keep so much (default 16M)")
+
+
+def _batch_system(parser: Parser) -> None:
+    group = parser.add_argument_group("where there is a batch system")
+    add = group.add_argument
+    add("-A", "--account", metavar="NAME", help="account or project to charge")
+    add("--partition", "--queue", metavar="NAME", help="partition or queue")
+    add("--qos", metavar="NAME", help="quality of service")
+    add("--reservation", metavar="NAME", help="use this reservation")
+    add("--constraint", metavar="TEXT", help="features that a node must have")
+    add("--exclusive", action="store_true", help="share the node with nobody")
+    add("--native", action="append", default=[], metavar="--KEY=VALUE", help="an option of the batch system itself")
+
+
+def natives(texts: "Sequence[str]") -> "dict[str, str]":
+    """--native words."""
+    out = {}
+    for text in texts:
+        key, _, value = text.partition("=")
+        if not key.startswith("-"):
+            raise UsageError(f"--native {text}: write it as the batch system does, as in --native=--licenses=matlab")
+        out[key] = value
+    return out
 
 
 def _surroundings(parser: Parser) -> None:
@@ -156,6 +180,8 @@ def options_of(args: argparse.Namespace, at_once: "int | None") -> "Options":
         after_any=args.after_any, after_failure=args.after_failure, not_before=args.not_before, retries=args.retries,
         retry_on=words(args.retry_on), never_retry_on=words(args.never_retry_on), no_retry_after=args.no_retry_after,
         max_failures=args.max_failures,
+        account=args.account, partition=args.partition, qos=args.qos, reservation=args.reservation,
+        constraint=args.constraint, exclusive=args.exclusive, native=natives(args.native),
         rerunnable=args.rerunnable, at_once=at_once, group=args.group, override=args.override,
         workdir=args.workdir, cleanup=args.cleanup,
         change_home=args.change_home, on_success=args.on_success, on_failure=args.on_failure, on_exit=args.on_exit,

@@ -12,11 +12,13 @@ from rota.model import events as ev
 from rota.model.amounts import format_duration, format_size
 from rota.model.batch import MAX_TEMPLATES, Template
 from rota.model.needs import Amounts
-from rota.schedule.estimate import MIB, asked_for, escalate_memory, escalate_time
+from rota.schedule.estimate import MIB, asked_for, escalate_disk, escalate_memory, escalate_time
 
 __all__ = ["Sampling", "escalated", "refresh"]
 
-_NOT_ITS_SIZE = ("killed", "runner-stopped", "time", "cwd", "output", "not-found", "not-executable", "start")
+_NOT_ITS_SIZE = (
+    "killed", "runner-stopped", "time", "disk-full", "cwd", "output", "not-found", "not-executable", "start",
+)  # fmt: skip
 """Reasons that have nothing to do with how much memory a job used."""
 
 
@@ -26,6 +28,7 @@ class Sampling:
     def __init__(self, capacity: Amounts) -> None:
         self._most = capacity.memory or None
         self._memory: dict[str, Counter[int]] = {}
+        self._disk: dict[str, Counter[int]] = {}
         self._time_s: dict[str, Counter[int]] = {}
 
     def memory(self, group: str, peak: int | None) -> None:
@@ -34,6 +37,11 @@ class Sampling:
             value = -(-(peak if self._most is None else min(peak, self._most)) // MIB) * MIB
             self._memory.setdefault(group, Counter())[value] += 1
 
+    def disk(self, group: str, peak: int | None) -> None:
+        """A job of this group used so much disk."""
+        if peak:
+            self._disk.setdefault(group, Counter())[-(-peak // MIB) * MIB] += 1
+
     def time(self, group: str, wall_ms: int) -> None:
         """A job of this group took so long."""
         if wall_ms:
@@ -41,8 +49,9 @@ class Sampling:
 
     def events(self) -> Iterator[ev.Learned]:
         """What was gathered."""
-        for group in dict.fromkeys((*self._memory, *self._time_s)):
-            yield ev.Learned(group, _flat(self._memory.get(group)), [], _flat(self._time_s.get(group)))
+        for group in dict.fromkeys((*self._memory, *self._disk, *self._time_s)):
+            memory, disk = self._memory.get(group), self._disk.get(group)
+            yield ev.Learned(group, _flat(memory), _flat(disk), _flat(self._time_s.get(group)))
 
 
 def _flat(counts: Counter[int] | None) -> list[int]:
@@ -85,6 +94,10 @@ def escalated(
         time_s = -(-escalate_time(-(-wall_ms // 1000), needs.time_s) // 60) * 60
         why = f"took more than {format_duration(needs.time_s)}: the next try gets {format_duration(time_s)}"
         return _raised(template, "time_s", time_s), why
+    if row.reason == "disk-full" and row.peak_disk:
+        disk = escalate_disk(row.peak_disk, needs.disk or 0)
+        why = f"ran out of disk after {format_size(row.peak_disk)}: the next try asks for {format_size(disk)}"
+        return (_raised(template, "disk", disk), why) if disk > (needs.disk or 0) else None
     had, peak = slot_memory(slot), row.peak_memory or 0
     ran_out = row.reason in ("oom", "memory")
     if not ran_out and (not had or peak <= had or row.reason in _NOT_ITS_SIZE):

@@ -375,6 +375,7 @@ def take_ended(
             if group:
                 sampling.memory(group, row[9])
                 sampling.time(group, wall_ms)
+                sampling.disk(group, row[12])
         else:
             verb, outcome, until, counted = after_failure(state, batch, pos, row, at)
             reason = row[5] or ("signal" if row[4] is not None else "exit")
@@ -385,6 +386,8 @@ def take_ended(
                 raised.setdefault(key, ev.Retemplated(number, [], *more)).spans.extend((pos, pos + 1))
                 if group and reason == "time":
                     sampling.time(group, wall_ms)
+                elif group and reason == "disk-full":
+                    sampling.disk(group, row[12])
                 elif group:
                     sampling.memory(group, row[9])
             (rows if counted else stopped).append((number, pos, verb, until, wall_ms))

@@ -66,11 +66,22 @@ class Patch(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     rerunnable: bool | UnsetType = UNSET
     group: str | UnsetType = UNSET
     override: Literal["never", "higher", "always"] | UnsetType = UNSET
+    workdir: Literal["shared", "unique"] | UnsetType = UNSET
+    cleanup: Literal["success", "failure", "always", "never"] | UnsetType = UNSET
+    change_home: bool | UnsetType = UNSET
+    on_success: tuple[str, ...] | UnsetType = UNSET
+    on_failure: tuple[str, ...] | UnsetType = UNSET
+    on_exit: tuple[str, ...] | UnsetType = UNSET
+    behaviour_s: int | UnsetType = UNSET
+    remove_on: Literal["success", "failure", "exit"] | UnsetType | None = UNSET
+    warn: tuple[str, int] | UnsetType | None = UNSET
+    options_add: tuple[tuple[str, str], ...] = ()
+    options_drop: tuple[str, ...] = ()
 
 
 _NEEDS = ("cores_most", "nodes", "gpus", "named", "tags", "site")
 _AMOUNTS = {"memory": MAX_BYTES, "disk": MAX_BYTES, "time_s": MAX_SECONDS, "cores": 10**12}
-_SPECIAL = {"limits_add", "limits_drop", "set", "argv", "shell", *_NEEDS, *_AMOUNTS}
+_SPECIAL = {"limits_add", "limits_drop", "options_add", "options_drop", "set", "argv", "shell", *_NEEDS, *_AMOUNTS}
 _PLAIN = tuple(name for name in Patch.__struct_fields__ if name not in _SPECIAL)
 
 
@@ -92,6 +103,9 @@ def patched(template: Template, patch: Patch, asked: Needs) -> Template:
         change = getattr(patch, name)
         if change is not UNSET:
             needs[name] = _amount(name, change, getattr(template.needs, name), getattr(asked, name), most)
+    if patch.options_add or patch.options_drop:
+        kept = {key: value for key, value in template.needs.options if key not in patch.options_drop}
+        needs["options"] = tuple(sorted((kept | dict(patch.options_add)).items()))
     if "cores" in needs and "cores_most" not in needs:
         needs["cores_most"] = 0
     changes: dict[str, Any] = {name: value for name in _PLAIN if (value := getattr(patch, name)) is not UNSET}

@@ -68,6 +68,13 @@ class JobOptions(TypedDict, total=False):
     behaviour_time: Amount
     remove_on: Literal["success", "failure", "exit"] | None
     signal: str | None
+    account: str | None
+    partition: str | None
+    qos: str | None
+    reservation: str | None
+    constraint: str | None
+    exclusive: bool
+    native: Mapping[str, str]
 
 
 class Options(Struct, kw_only=True):
@@ -121,8 +128,18 @@ class Options(Struct, kw_only=True):
     remove_on: Literal["success", "failure", "exit"] | None = None
     signal: str | None = None
     """`USR1@120`: so many seconds before its time is over."""
+    account: str | None = None
+    partition: str | None = None
+    qos: str | None = None
+    reservation: str | None = None
+    constraint: str | None = None
+    exclusive: bool = False
+    native: Mapping[str, str] = field(default_factory=dict)
+    """Options of the batch system itself: `{"--licenses": "matlab"}`."""
 
 
+OPTIONS = ("account", "partition", "qos", "reservation", "constraint")
+"""What batch systems can be asked for beyond amounts."""
 ENFORCE: dict[str, tuple[str, ...]] = {
     "none": (),
     "time": ("time",),
@@ -148,6 +165,7 @@ def make_template(command: str | Sequence[str] | None, options: Options) -> Temp
             named=named_resources(options.resources),
             tags=tuple(sorted(set(options.tags))),
             site=options.on,
+            options=batch_options(options),
         ),
         priority=options.priority,
         retries=options.retries,
@@ -203,6 +221,18 @@ def warning(given: str | None) -> tuple[str, int] | None:
     # A bare number is seconds here, as in every batch system's option of this kind.
     plain = time_text.isascii() and time_text.isdigit() and len(time_text) < 10
     return name, int(time_text) if plain else parse_duration(time_text)
+
+
+def batch_options(options: Options) -> tuple[tuple[str, str], ...]:
+    """What is asked of a batch system, in the one order that makes equal needs equal."""
+    given = {name: value for name in OPTIONS if (value := getattr(options, name)) is not None}
+    if options.exclusive:
+        given["exclusive"] = "yes"
+    for key, value in options.native.items():
+        if not key.startswith("-"):
+            raise UsageError(f"native option '{key}': write it as the batch system does, as in --licenses=matlab")
+        given[key] = value
+    return tuple(sorted(given.items()))
 
 
 def most_failures(given: str | int | None, count: int) -> int | None:

@@ -11,7 +11,7 @@ from rota.model.amounts import parse_cores, parse_duration, parse_size
 from rota.model.errors import UsageError
 from rota.model.needs import named_resources
 from rota.model.patch import Change, Patch
-from rota.submission.options import ENFORCE, working_directory
+from rota.submission.options import ENFORCE, OPTIONS, lines, warning, working_directory
 
 __all__ = ["Changes", "make_patch"]
 
@@ -52,6 +52,21 @@ class Changes(TypedDict, total=False):
     rerunnable: bool
     group: str
     override: Literal["never", "higher", "always"]
+    workdir: Literal["shared", "unique"]
+    cleanup: Literal["success", "failure", "always", "never"]
+    change_home: bool
+    on_success: str | Sequence[str]
+    on_failure: str | Sequence[str]
+    on_exit: str | Sequence[str]
+    behaviour_time: str | int
+    remove_on: Literal["success", "failure", "exit"] | None
+    signal: str | None
+    account: str | None
+    partition: str | None
+    qos: str | None
+    reservation: str | None
+    constraint: str | None
+    native: Mapping[str, str]
 
 
 def make_patch(changes: Changes) -> dict[str, Any]:
@@ -61,7 +76,8 @@ def make_patch(changes: Changes) -> dict[str, Any]:
         maker = _MAKERS.get(name)
         if maker is None:
             raise UsageError(f"'{name}' cannot be changed; what can is: {', '.join(sorted(_MAKERS))}")
-        given.update(maker(value))
+        for field, made in maker(value).items():
+            given[field] = (*given.get(field, ()), *made) if field.startswith("options_") else made
     sent: dict[str, Any] = msgspec.to_builtins(Patch(**given))
     return sent
 
@@ -113,6 +129,10 @@ def _path(name: str) -> Callable[[Any], dict[str, Any]]:
     return lambda value: {name: None if value is None else os.path.abspath(os.path.expanduser(value))}
 
 
+def _option(name: str) -> Callable[[Any], dict[str, Any]]:
+    return lambda value: {"options_drop": (name,)} if value is None else {"options_add": ((name, value),)}
+
+
 def _command(value: Any) -> dict[str, Any]:
     return {"shell": value} if isinstance(value, str) else {"argv": tuple(value)}
 
@@ -148,4 +168,15 @@ _MAKERS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "rerunnable": _plain("rerunnable"),
     "group": _plain("group"),
     "override": _plain("override"),
+    "workdir": _plain("workdir"),
+    "cleanup": _plain("cleanup"),
+    "change_home": _plain("change_home"),
+    "on_success": lambda value: {"on_success": lines(value)},
+    "on_failure": lambda value: {"on_failure": lines(value)},
+    "on_exit": lambda value: {"on_exit": lines(value)},
+    "behaviour_time": _seconds("behaviour_s"),
+    "remove_on": _plain("remove_on"),
+    "signal": lambda value: {"warn": warning(value)},
+    **{name: _option(name) for name in OPTIONS},
+    "native": lambda value: {"options_add": tuple(sorted(value.items()))},
 }
