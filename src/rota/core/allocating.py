@@ -245,7 +245,9 @@ def _judge_site(state: State, stimulus: AllocationSeen, site_name: str) -> None:
     if served or allocation.state == "KILLING":
         site.failures = 0
         return
-    site.failures += 1
+    if allocation.tag != site.failed_tag:
+        site.failures += 1
+        site.failed_tag = allocation.tag
     settings = state.settings
     wait = min(settings.site_retry_most_s, settings.site_retry_s * 2.0 ** (site.failures - 1))
     site.closed_until = stimulus.at.mono + wait

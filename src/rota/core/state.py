@@ -309,6 +309,8 @@ class SiteState(Struct):
     closed_until: float = 0
     failures: int = 0
     why: str | None = None
+    failed_tag: str = ""
+    """Of the submission that failed last: an array that fails is one failure."""
 
 
 class State:

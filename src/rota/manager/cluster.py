@@ -19,6 +19,7 @@ from rota.drivers.transport import LocalTransport, PrefixTransport, Transport
 from rota.manager.config import SiteConfig
 from rota.manager.paths import Paths
 from rota.model.allocation import Allocation
+from rota.model.errors import RotaError
 from rota.model.needs import Amounts
 
 __all__ = ["Cluster"]
@@ -118,7 +119,10 @@ class Cluster:
         first = allocations[0]
         ids = tuple(allocation.id for allocation in allocations)
         directory = os.path.join(self.directory, tag)
-        script = self._direct_script(directory) if first.direct else self._runners_script(tag, directory, allocations)
+        if first.direct:
+            script = self._direct_script(directory, first.time_s)
+        else:
+            script = self._runners_script(tag, directory, allocations)
         exclusive = ("exclusive", "yes") in first.options
         options = tuple(pair for pair in first.options if pair[0] != "exclusive")
         return Ask(
@@ -133,8 +137,10 @@ class Cluster:
             options=options,
         )
 
-    def _direct_script(self, directory: str) -> str:
+    def _direct_script(self, directory: str, time_s: int | None) -> str:
         words = [self._program, "--direct", os.path.join(directory, ELEMENT)]
+        if time_s is not None:
+            words += ["--until-s", str(time_s)]
         return build_script(words, title=f"rota: jobs of the site {self.name}", python=self.config.python)
 
     def _runners_script(self, tag: str, directory: str, allocations: Sequence[Allocation]) -> str:
@@ -145,7 +151,7 @@ class Cluster:
                 if amount := getattr(first.capacity, name):
                     words += [f"--{name}", str(amount)]
         if first.time_s is not None:
-            words += ["--time-left", str(first.time_s)]
+            words += ["--until-s", str(first.time_s)]
         for tag_word in self.config.tags:
             words += ["--tag", tag_word]
         words += ["--launcher", "none"]
@@ -159,10 +165,11 @@ class Cluster:
 
     # ---- direct jobs ------------------------------------------------------------------------------------------------
 
-    async def prepare(self, tag: str, leases: Mapping[int, dict[str, Any]]) -> None:
-        """Put the leases where the nodes find them: element → lease message."""
+    async def prepare(self, ask: Ask, leases: Mapping[int, dict[str, Any]]) -> None:
+        """Make the directory of a submission, with its script to look at, and the leases of direct jobs by element."""
+        await self.transport.write(os.path.join(ask.directory, "script.sh"), ask.script.encode())
         for element, lease in leases.items():
-            path = os.path.join(self.directory, tag, str(element), "lease.json")
+            path = os.path.join(ask.directory, str(element), "lease.json")
             await self.transport.write(path, json.dumps(lease).encode())
 
     async def report_of(self, known: Known) -> tuple[str, dict[str, Any]] | None:
@@ -171,6 +178,20 @@ class Cluster:
         path = os.path.join(directory, "report.json")
         found = (await self.transport.read([path])).get(path)
         return None if found is None else (directory, json.loads(found))
+
+    async def last_output(self, known: Known) -> str | None:
+        """The last line that the batch system's own output file has: why a runner did not come up."""
+        names = [f"{known.tag}.{number}.out" for number in (known.element, known.element + 1)] + [f"{known.tag}.out"]
+        paths = [os.path.join(self.directory, known.tag, name) for name in names]
+        try:
+            found = await self.transport.read(paths)
+        except RotaError:
+            return None
+        for path in paths:
+            lines = found.get(path, b"").decode(errors="replace").strip().splitlines()
+            if lines:
+                return lines[-1][-300:]
+        return None
 
     async def host_of(self, known: Known) -> str | None:
         """Where a direct job says that it has started."""
@@ -235,11 +256,14 @@ def install_runner(home: str) -> str:
     if not os.path.isdir(target):
         fresh = f"{target}.{os.getpid()}"
         shutil.rmtree(fresh, ignore_errors=True)
-        os.makedirs(fresh, 0o755)
+        package = os.path.join(fresh, "rota", "runner")
+        os.makedirs(package, 0o755)
+        with open(os.path.join(fresh, "rota", "__init__.py"), "w"):
+            pass
         for name in names:
-            shutil.copyfile(os.path.join(RUNNER, name), os.path.join(fresh, name))
+            shutil.copyfile(os.path.join(RUNNER, name), os.path.join(package, name))
         try:
             os.rename(fresh, target)
         except OSError:  # another was quicker
             shutil.rmtree(fresh, ignore_errors=True)
-    return target
+    return os.path.join(target, "rota", "runner")

@@ -195,8 +195,8 @@ class Performer:
             if cluster is None:
                 ask = Ask(effect.tag, "rota", effect.ids, allocations[0].capacity, "", "/")
             else:
-                await cluster.prepare(effect.tag, self._direct_leases(state, allocations))
                 ask = cluster.ask(effect.tag, allocations)
+                await cluster.prepare(ask, self._direct_leases(state, allocations))
             found = await driver.submit(ask)
         for allocation, native in zip(allocations, found, strict=True):
             if allocation.state == "SUBMITTING" or allocation.native_id is None:
@@ -222,7 +222,7 @@ class Performer:
         try:
             for seen in await self.drivers[site].poll(known):
                 allocation = state.allocations.get(seen.id)
-                host = None
+                host, reason = None, seen.reason
                 if allocation is not None and seen.verb in ("complete", "fail", "abort"):
                     if allocation.direct and cluster is not None:
                         await self._read_report(state, cluster, _known(allocation))
@@ -231,14 +231,22 @@ class Performer:
                         self._read_unsent(state, seen.id)
                     if cluster is not None:
                         cluster.shut(seen.id)
+                        reason = await self._told(state, cluster, allocation, reason)
                 elif allocation is not None and seen.verb == "run" and allocation.direct and cluster is not None:
                     host = await cluster.host_of(_known(allocation))
                 if seen.verb != "run" or (
                     allocation is not None and (allocation.state != "RUNNING" or allocation.unsure)
                 ):
-                    self._see(seen.id, seen.verb, seen.native_id, seen.reason, seen.outcome, host)
+                    self._see(seen.id, seen.verb, seen.native_id, reason, seen.outcome, host)
         finally:
             self._checking.difference_update(by_id)
+
+    async def _told(self, state: State, cluster: Cluster, allocation: Allocation, reason: str | None) -> str | None:
+        """The reason, with the last line of the native output if no runner ever came of it."""
+        if allocation.direct or any(runner.allocation == allocation.id for runner in state.runners.values()):
+            return reason
+        line = await cluster.last_output(_known(allocation))
+        return reason if line is None else f"{reason}; its output ends with: {line}"
 
     async def poll(self, state: State) -> None:
         """Look at every live allocation, one call per site; sites do not wait for each other."""
