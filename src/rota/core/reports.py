@@ -248,7 +248,7 @@ def report(state: State, stimulus: Report) -> Decision:
                 started[number, pos] = None
     if started:
         decision.events.append(ev.Started(runner.id, list(started), stimulus.seq))
-    take_ended(state, decision, runner, stimulus.ended, stimulus.seq, stimulus.at)
+    take_ended(state, decision, runner, stimulus.ended, stimulus.seq, stimulus.at, stimulus.host)
     over = {(row[0], row[1], row[2]) for row in stimulus.ended} if stimulus.disclaimed else set()
     returned = []
     for number, index, attempt, _ in stimulus.disclaimed:
@@ -334,12 +334,19 @@ def _result(
 
 
 def take_ended(
-    state: State, decision: Decision, runner: RunnerState, ended_rows: Sequence[Ended], seq: int, at: At
+    state: State,
+    decision: Decision,
+    runner: RunnerState,
+    ended_rows: Sequence[Ended],
+    seq: int,
+    at: At,
+    host: str | None = None,
 ) -> None:
     """The hot path: what ended, and what becomes of it."""
     rows: list[tuple[int, int, str, float | None, int]] = []
     stopped: list[tuple[int, int, str, float | None, int]] = []
-    results, host, runner_id = decision.results, runner.host, runner.id
+    results, runner_id = decision.results, runner.id
+    host = host or runner.host
     holds: list[tuple[int, int]] = []
     raised: dict[tuple[int, str], ev.Retemplated] = {}
     sampling = Sampling(runner.capacity)

@@ -125,6 +125,8 @@ class Report(Stimulus, kw_only=True):
     started: list[tuple[int, int, int]] = []
     ended: list[Ended] = []
     disclaimed: list[tuple[int, int, int, str]] = []
+    host: str | None = None
+    """Where, if that is not known of the runner."""
 
 
 class Touch(Stimulus, kw_only=True):

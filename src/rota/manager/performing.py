@@ -286,6 +286,7 @@ class Performer:
             if found is None:
                 return
             directory, report = found
+            host = await cluster.host_of(known)
             stimulus = Report(
                 at=now(),
                 by=f"allocation {known.id} by file",
@@ -296,6 +297,7 @@ class Performer:
                 clock=0.0,
                 ended=report_rows(report.get("ended", []), directory),
                 disclaimed=[(int(a), int(b), int(c), str(d)) for a, b, c, d in report.get("disclaimed", [])],
+                host=host,
             )
         except (RotaError, ValueError, TypeError, IndexError, AttributeError) as error:
             log.warning("allocation %s left a report that cannot be read: %s", known.id, error)
