@@ -15,7 +15,7 @@ RUN     := $(VENV)/.installed-run-$(SUM)
 DEV     := $(VENV)/.installed-dev-$(SUM)
 
 .DEFAULT_GOAL := help
-.PHONY: help run dev test lint pytest quick format bench docs lock apt clean
+.PHONY: help run dev test lint pytest quick format bench docs lock apt clean cluster-packages
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -47,11 +47,15 @@ lint-imports: $(DEV)
 	$(BIN)/lint-imports
 
 ## make pytest   all tests: first those that may share the machine, then the serial ones (5: there are none)
-pytest: $(DEV)
+pytest: $(DEV) cluster-packages
 	@status=0; set -x; \
 	$(BIN)/pytest -m "not serial" -n $(WORKERS) --dist worksteal || status=1; \
 	$(BIN)/pytest -m serial || [ $$? -eq 5 ] || status=1; \
 	exit $$status
+
+# The real batch systems of tests/cluster: installed where that is possible; their tests say if they are missing.
+cluster-packages:
+	@[ "$$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null || tools/apt-packages tests/cluster/packages.txt
 
 ## make quick    the tests that are neither serial nor slow
 quick: $(DEV)
@@ -80,6 +84,7 @@ lock:
 ## make apt      as root on Debian or Ubuntu: install the system packages that are missing
 apt:
 	tools/apt-packages
+	tools/apt-packages tests/cluster/packages.txt
 
 ## make clean    remove .venv and everything generated
 clean:

@@ -1,0 +1,65 @@
+"""Real batch systems for tests: each started once per session, privately, and ended whatever happens.
+
+Where CI is set, a batch system that is missing is a failure. Elsewhere, without root or without the packages
+(tests/cluster/packages.txt), its tests are skipped and say why.
+"""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from cluster import real_slurm
+from cluster.private import HERE
+
+
+def pytest_collection_modifyitems(items):
+    """One cluster per session: these tests run in one process, after the others."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.serial)
+            item.add_marker(pytest.mark.timeout(300))
+
+
+def _started(kind, programs, make):
+    found = f"/usr/lib/gridengine:{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+    missing = [name for name in programs if shutil.which(name, path=found) is None]
+    if missing and os.getuid() == 0 and shutil.which("apt-get"):
+        root = os.path.dirname(os.path.dirname(HERE))
+        done = subprocess.run(
+            [f"{root}/tools/apt-packages", f"{HERE}/packages.txt"], capture_output=True, text=True, timeout=280
+        )
+        missing = [name for name in programs if shutil.which(name, path=found) is None]
+        if missing:
+            pytest.fail(f"{kind} could not be installed: {done.stderr}")
+    why = None
+    if missing:
+        why = f"no {kind} here ({', '.join(missing)} not found): as root, run tools/apt-packages tests/cluster/packages.txt"
+    elif os.getuid() != 0:
+        why = f"a private {kind} is started by root only"
+    if why is not None:
+        if os.environ.get("CI", "").lower() not in ("", "0", "false"):
+            pytest.fail(f"{why}. On CI it must be there.")
+        pytest.skip(why)
+    cluster = make()
+    try:
+        try:
+            cluster.start()
+        except Exception as error:
+            pytest.fail(f"{kind} did not start: {error}\n{cluster.logs()}")
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@pytest.fixture(scope="session")
+def slurm_session():
+    yield from _started("Slurm", real_slurm.PROGRAMS, real_slurm.RealSlurm)
+
+
+@pytest.fixture
+def slurm(slurm_session):
+    """The session's Slurm, with nothing in its queue before and after."""
+    yield slurm_session
+    slurm_session.cancel_all()

@@ -1,0 +1,118 @@
+"""Ends a private cluster once its stdin closes: also when the tests that started it were killed.
+
+`guard.py DIR`: DIR/pids has a line `NAME PID TICKS` for every daemon, in the order of their start. They are ended in the
+reverse order, then whatever the cluster left running (job processes carry DIR in their environment, or stand in a
+control group that DIR/cgroups names), and DIR is removed. Nothing else is touched.
+"""
+
+import glob
+import os
+import shutil
+import signal
+import sys
+import time
+
+TERM_WAIT_S = 5.0
+
+
+def ticks(pid):
+    """When a process began, as the kernel counts; None if it does not run (a zombie does not)."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def send(pid, number):
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+def daemons(directory):
+    """(name, pid) of those that still run, the last started first."""
+    try:
+        with open(f"{directory}/pids") as file:
+            lines = [line.split() for line in file]
+    except OSError:
+        return []
+    return [(name, int(pid)) for name, pid, began in reversed(lines) if ticks(pid) == int(began)]
+
+
+def end(pids):
+    """TERM, and KILL for those that stay."""
+    for pid in pids:
+        send(pid, signal.SIGCONT)
+        send(pid, signal.SIGTERM)
+    deadline = time.monotonic() + TERM_WAIT_S
+    while any(ticks(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    for pid in pids:
+        if ticks(pid):
+            send(pid, signal.SIGKILL)
+
+
+def leftovers(directory):
+    """Processes with the directory in their environment, and those in its control groups."""
+    found = set()
+    mark = f"{directory}/".encode()
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            try:
+                with open(f"/proc/{name}/environ", "rb") as file:
+                    words = file.read().split(b"\0")
+            except OSError:
+                continue
+            if any(word.startswith((b"SLURM_CONF=" + mark, b"SGE_ROOT=" + mark)) for word in words):
+                found.add(int(name))
+    for group in groups(directory):
+        for path in glob.glob(f"{group}/**/cgroup.procs", recursive=True):
+            try:
+                with open(path) as file:
+                    found.update(map(int, file.read().split()))
+            except OSError:
+                continue
+    return {pid for pid in found if ticks(pid)}
+
+
+def groups(directory):
+    try:
+        with open(f"{directory}/cgroups") as file:
+            patterns = file.read().split()
+    except OSError:
+        return []
+    return [path for pattern in patterns for path in glob.glob(pattern)]
+
+
+def down(directory):
+    """End everything of it, and remove it."""
+    order = daemons(directory)
+    first = [pid for name, pid in order if name.startswith(("slurmd-", "sge_execd"))]
+    end(first)
+    for _ in range(100):
+        left = leftovers(directory) - {pid for _, pid in order}
+        for pid in left:
+            send(pid, signal.SIGKILL)
+        if not left:
+            break
+        time.sleep(0.05)
+    for _, pid in order:
+        if pid not in first:
+            end([pid])
+    for group in groups(directory):
+        for path, _, _ in os.walk(group, topdown=False):
+            try:
+                os.rmdir(path)
+            except OSError:
+                continue
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.stdin.buffer.read()
+    down(sys.argv[1])
