@@ -35,7 +35,7 @@ def _started(kind, programs, make):
             pytest.fail(f"{kind} could not be installed: {done.stderr}")
     why = None
     if missing:
-        why = f"no {kind} here ({', '.join(missing)} not found): as root, run tools/apt-packages tests/cluster/packages.txt"
+        why = f"no {kind} here (no {missing[0]}): as root, run tools/apt-packages tests/cluster/packages.txt"
     elif os.getuid() != 0:
         why = f"a private {kind} is started by root only"
     if why is not None:

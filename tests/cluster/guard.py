@@ -1,7 +1,7 @@
 """Ends a private cluster once its stdin closes: also when the tests that started it were killed.
 
-`guard.py DIR`: DIR/pids has a line `NAME PID TICKS` for every daemon, in the order of their start. They are ended in the
-reverse order, then whatever the cluster left running (job processes carry DIR in their environment, or stand in a
+`guard.py DIR`: DIR/pids has a line `NAME PID TICKS` for every daemon, in the order of their start. They are ended in
+the reverse order, then what the cluster left running (job processes carry DIR in their environment, or stand in a
 control group that DIR/cgroups names), and DIR is removed. Nothing else is touched.
 """
 
