@@ -65,9 +65,7 @@ class FakeCluster:
         for name in native(world).COMMANDS:
             path = os.path.join(self.bin, name)
             with open(path, "w") as file:
-                file.write(
-                    SHIM.format(python=sys.executable, source=source, directory=self.directory, name=name)
-                )
+                file.write(SHIM.format(python=sys.executable, source=source, directory=self.directory, name=name))
             os.chmod(path, 0o755)
 
     @classmethod
@@ -190,7 +188,7 @@ class FakeCluster:
         """As an administrator does."""
         with self.world() as world:
             for job in self._chosen(world, text):
-                world.cancel(self._processes, job, "0")
+                world.cancel(self._processes, job, "admin")
 
     def out_of_memory(self, text: str) -> None:
         with self.world() as world:

@@ -21,9 +21,9 @@ class Keeper:
     def __init__(self, spec: "dict[str, Any]") -> None:
         self.spec = spec
         self.why = "exit"
-        self.asked: "float | None" = None
+        self.asked: float | None = None
         self.peak_kb = 0
-        self.child: "subprocess.Popen[bytes] | None" = None
+        self.child: subprocess.Popen[bytes] | None = None
 
     def run(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -38,9 +38,9 @@ class Keeper:
         status = self._wait(started)
         self._signal(signal.SIGKILL)  # what the job left behind
         code = None if os.WIFSIGNALED(status[1]) else os.waitstatus_to_exitcode(status[1])
-        number = os.WTERMSIG(status[1]) if os.WIFSIGNALED(status[1]) else None
+        killer = os.WTERMSIG(status[1]) if os.WIFSIGNALED(status[1]) else None
         usage = status[2]
-        facts = {"why": self.why, "code": code, "signal": number, "cpu_s": usage.ru_utime + usage.ru_stime}
+        facts = {"why": self.why, "code": code, "signal": killer, "cpu_s": usage.ru_utime + usage.ru_stime}
         self._write({**facts, "rss_kb": max(usage.ru_maxrss, self.peak_kb)})
 
     def _start(self) -> "subprocess.Popen[bytes]":

@@ -66,7 +66,7 @@ class End:
 class Record:
     """Keeps its slots in a list, for the state file."""
 
-    __slots__ = ()
+    __slots__: tuple[str, ...] = ()
 
     def row(self) -> list[Any]:
         return [getattr(self, name) for name in self.__slots__]
@@ -225,9 +225,7 @@ class World:
             raise ValueError(f"a fake cluster has no settings {sorted(unknown)}; it has {sorted(DEFAULTS)}")
         self.settings: dict[str, Any] = {**DEFAULTS, **(settings or {})}
         count = int(self.settings["nodes"])
-        self.nodes: dict[str, list[Any]] = {
-            f"n{number}": [True, ""] for number in range(1, count + 1)
-        }
+        self.nodes: dict[str, list[Any]] = {f"n{number}": [True, ""] for number in range(1, count + 1)}
         """Whether it is up, and if not why."""
         self.now = 0.0
         self.calls: dict[str, int] = {}
@@ -361,6 +359,21 @@ class World:
         job.cpu_s, job.rss_kb = end.cpu_s, end.rss_kb
         job.why = asked or end.why
         job.handle = None
+        if self.settings["personality"] == "sge" and asked is None:
+            self._again_or_error(job)
+
+    def _again_or_error(self, job: Job) -> None:
+        """Grid Engine: exit status 99 begins a job anew; 100, or a start that failed, leaves it in an error state."""
+        if (job.why, job.code) == ("exit", 99):
+            job.past.append(["exit99", job.started, job.ended, job.nodes])
+            job.restarts += 1
+        elif (job.why, job.code) != ("exit", 100) and job.why != "launch":
+            return
+        else:
+            job.mark, job.hold = "error", "error"
+        job.state, job.why, job.nodes = "pending", None, []
+        job.started = job.ended = job.code = None
+        job.eligible = self.now + float(self.settings["requeue_delay_s"])
 
     def _start_due(self, executor: Executor) -> None:
         free: dict[str, tuple[int, int]] | None = None

@@ -115,7 +115,7 @@ def read_resources(world: World, submission: Submission, texts: list[str]) -> No
 
 
 def _read_chunks(submission: Submission, value: str) -> None:
-    first = value.split("+")[0].split(":")
+    first = value.split("+", maxsplit=1)[0].split(":")
     if first[0].isdigit():
         submission.nodes = int(first[0])
     else:
@@ -227,7 +227,9 @@ def qsub(world: World, executor: Executor, words: list[str], caller: Caller) -> 
         return Reply("", "qsub: Invalid account\n", 201)
     if submission.time_s and queue["time_s"] and submission.time_s > queue["time_s"]:
         return Reply("", "qsub: Job violates queue and/or server resource limits\n", 188)
-    if sum(job.state != "over" for job in world.jobs) + max(1, len(submission.indices)) > int(world.settings["max_jobs"]):
+    if sum(job.state != "over" for job in world.jobs) + max(1, len(submission.indices)) > int(
+        world.settings["max_jobs"]
+    ):
         return Reply("", "qsub: would exceed complex's per-user limit of jobs in 'Q' state\n", 38)
     world.submit(submission, world.now)
     return Reply(f"{shown(submission, None)}\n")
@@ -305,7 +307,7 @@ def _rows(world: World, elements: bool) -> list[Row]:
 
 
 def _row_state(row: Row) -> str:
-    submission, job, jobs = row
+    _, job, jobs = row
     whole_over = all(each.state == "over" for each in jobs)
     if job is not None:
         return state(job, whole_over)
@@ -441,7 +443,7 @@ def _alternative(world: World, rows: list[Row]) -> str:
 
 
 def _substate(row: Row) -> int:
-    submission, job, jobs = row
+    _, job, jobs = row
     if job is None:
         over = all(each.state == "over" for each in jobs)
         failed = any(exit_status(each) != 0 for each in jobs)
@@ -554,7 +556,7 @@ def _comment(row: Row, started: float | None) -> str | None:
     text = f"Job run at {when} on {where}"
     if job.state != "over" or job.why == "node":
         return text
-    by = f"{submission.user}@{SERVER}" if job.by not in (None, "0") else f"root@{SERVER}"
+    by = f"{submission.user}@{SERVER}" if job.by != "admin" else f"root@{SERVER}"
     ends = {
         "time": "exceeded resource walltime",
         "memory": "exceeded resource mem",
@@ -680,7 +682,7 @@ def qsig(world: World, executor: Executor, words: list[str], caller: Caller) -> 
     jobs, errors, code = _each(world, "qsig", ids)
     signal = given.get("s", ["TERM"])[-1].removeprefix("SIG")
     for job in jobs:
-        if job.state == "pending" or job.state == "over":
+        if job.state in ("pending", "over"):
             errors, code = f"qsig: Request invalid for state of job {shown(world.of(job), job)}\n", 168
         elif signal == "suspend":
             world.suspend(executor, job)
@@ -725,7 +727,13 @@ def pbsnodes(world: World, executor: Executor, words: list[str], caller: Caller)
                 "ntype": "PBS",
                 "state": "free" if up else "down",
                 "pcpus": cores,
-                "resources_available": {"arch": "linux", "host": name, "mem": f"{memory}kb", "ncpus": cores, "vnode": name},
+                "resources_available": {
+                    "arch": "linux",
+                    "host": name,
+                    "mem": f"{memory}kb",
+                    "ncpus": cores,
+                    "vnode": name,
+                },
                 "resources_assigned": {"mem": "0kb", "ncpus": cores - free[name][0] if up else 0},
                 "resv_enable": "True",
                 "sharing": "default_shared",

@@ -72,9 +72,7 @@ class Processes:
             if job.state == "ending" and not self._alive(job.handle):
                 return End(now, None, signal.SIGKILL, job.why or "exit")
             return None
-        return End(
-            facts["ended"], facts["code"], facts["signal"], facts["why"], facts["cpu_s"], int(facts["rss_kb"])
-        )
+        return End(facts["ended"], facts["code"], facts["signal"], facts["why"], facts["cpu_s"], int(facts["rss_kb"]))
 
     def due(self, world: World, job: Job) -> float | None:
         return None

@@ -85,4 +85,4 @@ class SimulatedCluster:
             self._killed[job.handle] = now
         elif name == "KILL":
             for table in (self._spans, self._killed, self._stopped):
-                table.pop(job.handle, None)  # type: ignore[attr-defined]
+                table.pop(job.handle, None)

@@ -1,7 +1,7 @@
 """Slurm's words: sbatch, squeue, sacct, scontrol, scancel, sinfo, as version 22.05 says them."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rota.testing.fake_cluster.model import Caller, Executor, Job, Reply, Submission, World
@@ -59,7 +59,9 @@ def reason(world: World, job: Job) -> str:
         return WAITS.get(job.mark or "", "None")
     if job.state == "over":
         known = {"time": "TimeLimit", "memory": "OutOfMemory", "node": "NodeDown"}.get(job.why or "")
-        return known or ("JobLaunchFailure" if job.signal or job.why == "launch" else "NonZeroExitCode" if job.code else "None")
+        return known or (
+            "JobLaunchFailure" if job.signal or job.why == "launch" else "NonZeroExitCode" if job.code else "None"
+        )
     return "None"
 
 
@@ -191,7 +193,11 @@ def sbatch(world: World, executor: Executor, words: list[str], caller: Caller) -
     try:
         raw, rest = options(words, SBATCH_SHORT, SBATCH_LONG)
     except BadOptionError as error:
-        text = f"sbatch: unrecognized option '{error}'\n" if str(error).startswith("--") else f"sbatch: invalid option -- '{str(error)[1:]}'\n"
+        text = (
+            f"sbatch: unrecognized option '{error}'\n"
+            if str(error).startswith("--")
+            else f"sbatch: invalid option -- '{str(error)[1:]}'\n"
+        )
         return Reply("", text + 'Try "sbatch --help" for more information\n', 255)
     given = {ALIAS.get(name, name): values[-1] for name, values in raw.items()}
     if "version" in given:
@@ -341,7 +347,7 @@ def job_environment(world: World, submission: Submission, job: Job) -> dict[str,
 
 def _path(pattern: str, submission: Submission, job: Job) -> str:
     marks = {"%j": job.number, "%A": submission.number, "%a": job.index if job.index is not None else 4294967294,
-             "%x": submission.name, "%u": submission.user, "%N": job.nodes[0] if job.nodes else "", "%%": "%"}  # fmt: skip
+             "%x": submission.name, "%u": submission.user, "%N": (job.nodes or [""])[0], "%%": "%"}  # fmt: skip
     for mark, value in marks.items():
         pattern = pattern.replace(mark, str(value))
     return pattern if pattern.startswith("/") else f"{submission.cwd}/{pattern}"
@@ -434,7 +440,7 @@ LONG_FIELDS = {
 }  # fmt: skip
 
 
-def _format(text: str, known: dict[str, Callable[[], str]]) -> str:
+def _format(text: str, known: Mapping[str, Callable[[], str]]) -> str:
     out, place = [], 0
     while place < len(text):
         letter = text[place]
@@ -471,7 +477,9 @@ def squeue(world: World, executor: Executor, words: list[str], caller: Caller) -
     if "version" in given:
         return Reply("slurm-wlm 22.05.8\n")
     if "only-job-state" in given:
-        return Reply("", "squeue: unrecognized option '--only-job-state'\nTry \"squeue --help\" for more information\n", 1)
+        return Reply(
+            "", "squeue: unrecognized option '--only-job-state'\nTry \"squeue --help\" for more information\n", 1
+        )
     jobs = list(world.listed())
     if "jobs" in given:
         chosen = _by_ids(world, given["jobs"].split(","))
@@ -504,8 +512,7 @@ def squeue(world: World, executor: Executor, words: list[str], caller: Caller) -
     else:
         pattern = given.get("format", "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R")
         if "noheader" not in given:
-            heads = {letter: (lambda name=name: name) for letter, name in HEADS.items()}
-            lines.append(_format(pattern, heads))
+            lines.append(_format(pattern, {letter: name.__str__ for letter, name in HEADS.items()}))
         lines += [_format(pattern, fields(world, row)) for row in rows(world, jobs, "array" in given)]
     return Reply("".join(line + "\n" for line in lines))
 
@@ -615,7 +622,7 @@ def _account(world: World, row: Row) -> dict[str, str]:
     if word == "COMPLETING":
         word = "RUNNING"
     if word == "CANCELLED" and job.by is not None:
-        word = f"CANCELLED by {job.by}"
+        word = f"CANCELLED by {0 if job.by == 'admin' else job.by}"
     limit = limit_s(world, submission)
     started = job.started if job.started is not None or not submission.array else None
     if job.state == "over" and job.started is None and not submission.array:
@@ -732,7 +739,8 @@ def _show(world: World, row: Row, one_line: bool) -> str:
         f"AccrueTime={stamp(submission.at)}",
         f"StartTime={stamp(started)} EndTime={stamp(end)} Deadline=N/A",
         *([] if waits else [f"PreemptEligibleTime={stamp(started)} PreemptTime=None"]),
-        f"SuspendTime={stamp(job.suspended, 'None')} SecsPreSuspend=0 LastSchedEval={stamp(job.touched)} Scheduler=Main",
+        f"SuspendTime={stamp(job.suspended, 'None')} SecsPreSuspend=0 LastSchedEval={stamp(job.touched)}"
+        " Scheduler=Main",
         f"Partition={submission.queue} AllocNode:Sid=localhost:11229",
         f"ReqNodeList={','.join(submission.wanted_nodes) or '(null)'} ExcNodeList=(null)",
         f"NodeList={','.join(job.nodes)}",
@@ -842,13 +850,13 @@ def sinfo(world: World, executor: Executor, words: list[str], caller: Caller) ->
     if "V" in raw or "version" in raw:
         return Reply("slurm-wlm 22.05.8\n")
     pattern = (raw.get("o") or raw.get("format") or ["%9P %.5a %.10l %.6D %.6t %N"])[-1]
-    chosen = (raw.get("p") or raw.get("partition") or [None])[-1]
-    queues = [queue for queue in world.queues() if chosen is None or queue["name"] in chosen.split(",")]
+    chosen = (raw.get("p") or raw.get("partition") or [""])[-1]
+    queues = [queue for queue in world.queues() if not chosen or queue["name"] in chosen.split(",")]
     lines = []
     if "h" not in raw and "noheader" not in raw:
         heads = {"P": "PARTITION", "a": "AVAIL", "l": "TIMELIMIT", "D": "NODES", "t": "STATE", "T": "STATE",
                  "N": "NODELIST", "c": "CPUS", "m": "MEMORY", "G": "GRES", "C": "CPUS(A/I/O/T)"}  # fmt: skip
-        lines.append(_format(pattern, {letter: (lambda name=name: name) for letter, name in heads.items()}))
+        lines.append(_format(pattern, {letter: name.__str__ for letter, name in heads.items()}))
     for queue in queues:
         groups: dict[str, list[str]] = {}
         for name in world.nodes:

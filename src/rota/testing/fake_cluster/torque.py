@@ -16,9 +16,9 @@ usage: qsub [-a date_time] [-A account_string] [-b secs]
     [-c [ none | { enabled | periodic | shutdown |
     depth=<int> | dir=<path> | interval=<minutes>}... ]
     [-C directive_prefix] [-d path] [-D path]
-    [-e path] [-h] [-I] [-j oe|eo|n] [-k {oe}] [-K <kill delay seconds>] 
-    [-l resource_list] [-m n|{abe}] [-M user_list] [-N jobname] [-o path] 
-    [-p priority] [-P proxy_user [-J <jobid]] [-q queue] [-r y|n] 
+    [-e path] [-h] [-I] [-j oe|eo|n] [-k {oe}] [-K <kill delay seconds>]\x20
+    [-l resource_list] [-m n|{abe}] [-M user_list] [-N jobname] [-o path]\x20
+    [-p priority] [-P proxy_user [-J <jobid]] [-q queue] [-r y|n]\x20
     [-S path] [-t number_to_submit] [-T type]  [-u user_list] [-w] path
     [-W additional_attributes] [-v variable_list] [-V ] [-x] [-X] [-z] [script]
 
@@ -67,9 +67,7 @@ def qsub(world: World, executor: Executor, words: list[str], caller: Caller) -> 
         return Reply("", f"/opt/torque/bin/qsub: invalid option -- '{str(error)[1:]}'\n{USAGE}", 2)
     submission = Submission()
     pbs.fill(world, submission, given, caller, words)
-    script = pbs.read_script(
-        rest, caller, "qsub: script file '{}' cannot be loaded - No such file or directory\n"
-    )
+    script = pbs.read_script(rest, caller, "qsub: script file '{}' cannot be loaded - No such file or directory\n")
     if isinstance(script, Reply):
         return script
     submission.script = script
@@ -185,7 +183,9 @@ def qstat(world: World, executor: Executor, words: list[str], caller: Caller) ->
     try:
         given, ids = options(words, "fxtu:Q1aniBrse")
     except BadOptionError as error:
-        return Reply("", f"/opt/torque/bin/qstat: invalid option -- '{str(error)[1:]}'\nusage: \nqstat [-f] [-x] [-t]\n", 2)
+        return Reply(
+            "", f"/opt/torque/bin/qstat: invalid option -- '{str(error)[1:]}'\nusage: \nqstat [-f] [-x] [-t]\n", 2
+        )
     if "Q" in given:
         return _queues(world)
     rows: list[Row] = []
@@ -330,7 +330,9 @@ def qdel(world: World, executor: Executor, words: list[str], caller: Caller) -> 
     try:
         given, ids = options(words, "W:m:pt:a")
     except BadOptionError:
-        return Reply("", "usage: qdel [{ -a | -c | -p | -t | -W delay | -m message}] [<JOBID>[<JOBID>]|'all'|'ALL']...\n", 2)
+        return Reply(
+            "", "usage: qdel [{ -a | -c | -p | -t | -W delay | -m message}] [<JOBID>[<JOBID>]|'all'|'ALL']...\n", 2
+        )
     errors, code = "", 0
     for text in ids:
         found = _find(world, text, True)
