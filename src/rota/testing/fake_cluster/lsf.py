@@ -269,7 +269,8 @@ def bjobs(world: World, executor: Executor, words: list[str], caller: Caller) ->
         jobs = [job for job in jobs if world.of(job).queue == given["q"][-1]]
     if "a" not in given and "d" not in given and not ids:
         jobs = [job for job in jobs if state(job) not in ("DONE", "EXIT")]
-    jobs.sort(key=lambda job: {"over": 2, "pending": 1}.get(job.state, 0))
+    if not ids:
+        jobs.sort(key=lambda job: {"over": 2, "pending": 1}.get(job.state, 0))
     text = "".join(f"Job <{number}> is not found\n" for number in errors)
     if "json" in given:
         return _as_json(world, jobs, errors, given.get("o", ["jobid stat"])[-1])
@@ -398,7 +399,7 @@ def bhist(world: World, executor: Executor, words: list[str], caller: Caller) ->
     except BadOptionError as error:
         return Reply("", f"bhist: illegal option -- {str(error)[1:]}\n", 255)
     if not world.settings["history"]:
-        return Reply("", "No matching job found\n", 255)
+        return Reply("No matching job found\n", "", 255)
     jobs: list[Job] = []
     missing = False
     for text in ids:
@@ -411,7 +412,7 @@ def bhist(world: World, executor: Executor, words: list[str], caller: Caller) ->
             jobs = [job for job in jobs if world.of(job).name == given["J"][-1].partition("[")[0]]
     jobs = [job for job in jobs if world.accounted(job)]
     if not jobs:
-        return Reply("", "No matching job found\n", 255)
+        return Reply("No matching job found\n", "", 255)
     return Reply(
         "".join(_history(world, job) for job in jobs),
         "No matching job found\n" if missing else "",

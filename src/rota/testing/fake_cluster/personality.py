@@ -116,6 +116,8 @@ def options(
         if not word.startswith("-") or word == "-":
             rest.append(word)
             continue
+        if not short:
+            raise BadOptionError(word)
         letters = word[1:]
         while letters:
             letter, letters = letters[0], letters[1:]

@@ -312,8 +312,8 @@ def _entry(world: World, job: Job, kind: str, tasks: str | None) -> str:
 
 
 def _table(world: World, running: list[Job], waiting: list[tuple[Job, str | None]]) -> str:
-    out = "job-ID  prior   name       user         state submit/start at     queue                          slots ja-task-ID"
-    out += " \n"
+    out = "job-ID  prior   name       user         state submit/start at     queue                          slots"
+    out += " ja-task-ID \n"
     out += "-" * 113 + "\n"
     shown = [(job, str(job.index) if world.of(job).array else None) for job in running] + waiting
     for job, tasks in shown:

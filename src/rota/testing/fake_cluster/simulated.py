@@ -21,11 +21,13 @@ class SimulatedCluster:
         lasts: Callable[[Submission, Job], Span],
         faults: Sequence[Mapping[str, Any]] = (),
         user: str = "tester",
+        directory: str = "/home/tester/work",
     ) -> None:
         self.world = World(settings)
         self.faults = list(faults)
         self._lasts = lasts
         self._user = user
+        self._directory = directory
         self._spans: dict[str, Span] = {}
         self._killed: dict[str, float] = {}
         self._stopped: dict[str, float] = {}
@@ -34,7 +36,7 @@ class SimulatedCluster:
         self, argv: Sequence[str], stdin: str | None = None, now: float = 0.0, timeout: float | None = None
     ) -> tuple[int | None, str, str]:
         """Exit code, stdout, stderr; None as code: it had not answered after the timeout and was ended."""
-        caller = Caller(self._user, 1001, "/home/" + self._user, {}, stdin)
+        caller = Caller(self._user, 1001, self._directory, {"HOME": f"/home/{self._user}"}, stdin)
         reply = perform(self.world, self, list(argv), caller, now, self.faults, timeout)
         if timeout is not None and reply.wait_s >= timeout:
             return None, "", ""

@@ -58,10 +58,10 @@ def reason(world: World, job: Job) -> str:
             return "None"
         return WAITS.get(job.mark or "", "None")
     if job.state == "over":
-        known = {"time": "TimeLimit", "memory": "OutOfMemory", "node": "NodeDown"}.get(job.why or "")
-        return known or (
-            "JobLaunchFailure" if job.signal or job.why == "launch" else "NonZeroExitCode" if job.code else "None"
-        )
+        known = {"time": "TimeLimit", "memory": "OutOfMemory", "node": "NodeDown", "launch": "JobLaunchFailure"}
+        if job.why != "exit":
+            return known.get(job.why or "", "None")
+        return "JobLaunchFailure" if job.signal else "NonZeroExitCode" if job.code else "None"
     return "None"
 
 
