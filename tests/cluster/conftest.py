@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from cluster import real_slurm
+from cluster import real_gridengine, real_slurm
 from cluster.private import HERE
 
 
@@ -63,3 +63,15 @@ def slurm(slurm_session):
     """The session's Slurm, with nothing in its queue before and after."""
     yield slurm_session
     slurm_session.cancel_all()
+
+
+@pytest.fixture(scope="session")
+def gridengine_session():
+    yield from _started("Grid Engine", real_gridengine.PROGRAMS, real_gridengine.RealGridEngine)
+
+
+@pytest.fixture
+def gridengine(gridengine_session):
+    """The session's Grid Engine, with nothing in its queue before and after."""
+    yield gridengine_session
+    gridengine_session.cancel_all()

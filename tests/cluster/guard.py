@@ -58,7 +58,7 @@ def end(pids):
 def leftovers(directory):
     """Processes with the directory in their environment, and those in its control groups."""
     found = set()
-    mark = f"{directory}/".encode()
+    mark = directory.encode()
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
             try:
@@ -66,7 +66,7 @@ def leftovers(directory):
                     words = file.read().split(b"\0")
             except OSError:
                 continue
-            if any(word.startswith((b"SLURM_CONF=" + mark, b"SGE_ROOT=" + mark)) for word in words):
+            if b"SLURM_CONF=" + mark + b"/slurm.conf" in words or b"SGE_ROOT=" + mark in words:
                 found.add(int(name))
     for group in groups(directory):
         for path in glob.glob(f"{group}/**/cgroup.procs", recursive=True):

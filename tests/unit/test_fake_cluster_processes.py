@@ -58,12 +58,16 @@ def until(probe, seconds=10.0):
     return answer
 
 
-def alive(pid):
+def status(pid):
     try:
         with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+            return file.read().rpartition(")")[2].split()[0]
     except OSError:
-        return False
+        return "X"
+
+
+def alive(pid):
+    return status(pid) not in ("Z", "X")
 
 
 def pids_in(path, count):
@@ -111,7 +115,7 @@ def test_cancel_ends_the_whole_tree_even_if_it_will_not(make, tmp_path):
     path = tmp_path / "pids"
     job = sbatch(
         cluster,
-        f"trap '' TERM; echo $$ >> {path}; (trap '' TERM; sh -c 'echo $$ >> {path}; sleep 60; sleep 60') & wait; sleep 60",
+        f"trap '' TERM; echo $$ >> {path}; (sh -c 'echo $$ >> {path}; sleep 60; sleep 60') & wait; sleep 60",
     )
     pids = pids_in(path, 2)
     assert all(alive(pid) for pid in pids)
@@ -128,7 +132,7 @@ def test_suspend_resume_requeue_and_a_lost_node(make, tmp_path):
     first = pids_in(path, 1)[0]
     cluster.suspend(job)
     assert state(cluster, job) == "SUSPENDED"
-    until(lambda: open(f"/proc/{first}/stat").read().rpartition(")")[2].split()[0] == "T")
+    until(lambda: status(first) == "T")
     cluster.resume(job)
     assert state(cluster, job) == "RUNNING"
     cluster.requeue(job)
