@@ -377,6 +377,7 @@ class World:
 
     def _start_due(self, executor: Executor) -> None:
         free: dict[str, tuple[int, int]] | None = None
+        full: set[tuple[object, ...]] = set()
         running: dict[int, int] = {}
         for job in self.jobs:
             if job.live:
@@ -394,21 +395,28 @@ class World:
                 continue
             if free is None:
                 free = self.free()
-            fits = [
-                name
-                for name, (cores, memory) in free.items()
-                if cores >= submission.cores
-                and memory >= submission.memory_mb
-                and (not submission.wanted_nodes or name in submission.wanted_nodes)
-            ]
+            shape = (submission.cores, submission.memory_mb, submission.nodes, tuple(submission.wanted_nodes))
+            fits = [] if shape in full else self._room(free, submission)
             if len(fits) < submission.nodes:
+                full.add(shape)
                 job.mark = "resources"
                 continue
-            self._start(executor, job, submission, sorted(fits, key=lambda name: -free[name][0])[: submission.nodes])
+            self._start(executor, job, submission, fits)
             running[job.serial] = running.get(job.serial, 0) + 1
             for name in job.nodes:
                 had = free[name]
                 free[name] = (had[0] - submission.cores, had[1] - submission.memory_mb)
+
+    def _room(self, free: Mapping[str, tuple[int, int]], submission: Submission) -> list[str]:
+        """Nodes that have room for it, in their order; not more than it needs."""
+        fits: list[str] = []
+        for name, (cores, memory) in free.items():
+            if cores >= submission.cores and memory >= submission.memory_mb:
+                if not submission.wanted_nodes or name in submission.wanted_nodes:
+                    fits.append(name)
+                if len(fits) == submission.nodes:
+                    break
+        return fits
 
     def _start(self, executor: Executor, job: Job, submission: Submission, nodes: list[str]) -> None:
         job.nodes, job.started, job.touched, job.mark = nodes, self.now, self.now, None
