@@ -5,13 +5,13 @@ import importlib
 import random
 
 import pytest
-from driver_world import FACTS, run_virtual, virtual_times
-from sim.test_driver_faults import FAULTS_UNTIL, OVER, schedule
 
+from driver_world import FACTS, run_virtual, virtual_times
 from rota.drivers.command import CommandDriver
 from rota.drivers.dialect import Answer, Options
 from rota.drivers.dialects import BUILT_IN, load_dialect
 from rota.drivers.settings import Settings
+from sim.test_driver_faults import FAULTS_UNTIL, OVER, schedule
 
 SCHEDULES = 60
 FAULTS = (
@@ -22,7 +22,6 @@ FAULTS = (
     {"do": "empty"},
     {"do": "truncate"},
     {"do": "garbage"},
-    {"do": "shuffle"},
 )
 
 

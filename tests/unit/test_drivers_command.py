@@ -87,12 +87,20 @@ async def test_ten_transient_answers_are_enough_and_the_site_is_not_called_faili
 
 @virtual
 async def test_a_refusal_names_site_command_stderr_and_what_to_do():
-    transport = ScriptedTransport(tsub=[Answer(1, "", "tsub: invalid partition: gold")])
+    transport = ScriptedTransport(tsub=[Answer(1, "", "tsub: invalid partition: gold")], tstat=[EMPTY])
     with pytest.raises(RefusedError) as caught:
         await make_driver(transport).submit(make_ask(1))
     meant = rf"site toy.*tsub rota-{TAG} 1.*invalid partition: gold.*What to do: .*partition"
     assert re.search(meant, str(caught.value))
     assert transport.count("tsub") == 1
+
+
+@virtual
+async def test_a_refusal_that_was_none_is_found_out():
+    transport = ScriptedTransport(tsub=[Answer(1, "", "invalid reply")], tstat=[says(row("Q", "54"))])
+    driver = make_driver(transport)
+    assert await driver.submit(make_ask(1)) == ["54"]
+    assert any("invalid reply" in note for note in driver.health().notes)
 
 
 @virtual

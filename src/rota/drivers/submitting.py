@@ -53,6 +53,10 @@ class Submitter:
                 return done.native_id
             if done.result == "fatal":
                 self._driver.gate.good()
+                found = await self.look_up(ask.tag)  # one look: some commands fail after they have done their work
+                if found is not None and found.native_id is not None:
+                    self._driver.gate.note(f"{ask.tag} was accepted, though the command said: {tail(done.detail)}")
+                    return found.native_id
                 raise self._refused(command, done, answer, "")
             if done.result != "transient":
                 base = await self.settle(ask.tag, ask.ids, self._settings.settle_s)
