@@ -299,10 +299,10 @@ def test_a_connection_that_was_opened_by_hand_is_used(server):
     run(test())
 
 
-def test_a_host_that_is_not_there_has_run_nothing(server):
+def test_a_host_that_is_not_there_has_run_nothing(server, ssh):
     server.stop()
     with pytest.raises(UnreachableError, match=r"cannot be reached.*Connection refused") as caught:
-        run(SshTransport("127.0.0.1", options=server.options()).run(["true"]))
+        run(ssh.run(["true"]))
     assert not caught.value.ran and not caught.value.login
 
 

@@ -178,5 +178,5 @@ def test_no_schedule_makes_a_duplicate_an_orphan_or_a_false_success(part):
 )
 def test_the_same_schedules_find_a_driver_without_patience(settings, problem):
     """So that the schedules above mean something: what the patience is for does happen in them."""
-    found = [run_virtual(schedule(seed, settings))[0] for seed in range(400)]
+    found = (run_virtual(schedule(seed, settings))[0] for seed in range(400))
     assert any(problem in line for problems in found for line in problems)
