@@ -51,7 +51,7 @@ def next_deadline(state: State, at: At, last: At | None) -> float:
             deadline = min(deadline, runner.idle_since + state.sites[runner.site].linger_s + LINGER_SLACK_S)
     if state.timers:
         deadline = min(deadline, at.mono + state.timers[0][0] - at.wall)
-    return max(deadline, at.mono)
+    return max(min(deadline, state.rate_at, at.mono + state.window_at - at.wall), at.mono)
 
 
 def tick(state: State, stimulus: Tick, last: At | None) -> Decision:
@@ -72,6 +72,9 @@ def tick(state: State, stimulus: Tick, last: At | None) -> Decision:
         if 0 < site.closed_until <= at.mono:
             site.closed_until = 0
             state.replan = True
+    moved = last is not None and at.utc_offset_s != last.utc_offset_s
+    if at.wall >= state.window_at or at.mono >= state.rate_at or moved:
+        state.replan = True
     if at.mono >= state.safety_at:
         state.safety_at = at.mono + RECOUNT_S
         state.replan = True

@@ -1,18 +1,24 @@
 """The scheduling pass: leases for the runners that are there, allocations where more is wanted."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
+
+import msgspec
 
 from rota.core.evolve import evolve
 from rota.core.state import RunnerState, ShapeState, State
 from rota.core.stimuli import At
 from rota.model import events as ev
 from rota.model.verdict import Verdict, Wake
-from rota.schedule import demand
-from rota.schedule.pipeline import Parked, place
+from rota.schedule import demand, limits
+from rota.schedule.pipeline import Parked, Placement, place
 from rota.schedule.policy import DEFAULT
 from rota.schedule.view import Place, View, Want
 
 __all__ = ["plan"]
+
+_SLACK_S = 0.00001
+"""So much after a window opens or a rate frees, whatever is rounded."""
 
 
 def plan(state: State, at: At) -> list[ev.Event]:
@@ -20,27 +26,31 @@ def plan(state: State, at: At) -> list[ev.Event]:
     state.replan = False
     wants = _wants(state)
     events: list[ev.Event] = []
+    steady = _set_time(state, wants, at)
     if not wants:
         return events
+    over = _share(state, wants)
     view = View(at.wall, at.mono, state.mode, _places(state), state.ledger, state.limits)
     parked: dict[int, Parked] = {}
     blocked = False
-    for item in place(view, wants, DEFAULT, state.memo):
+    for item in _placed(state, view, wants):
         shape = state.shapes[item.want.shape_id]
         if isinstance(item, Parked):
             parked[shape.id] = item
             continue
         runner = state.runners[item.place.runner]
-        events.extend(_lease(state, runner, shape, f"{shape.id}:{item.cores}", item.count, item.count))
+        events.extend(_lease(state, runner, shape, f"{shape.id}:{item.cores}", item.count, item.count, steady))
     for want in wants:
         shape = state.shapes[want.shape_id]
-        if not blocked and shape.ready and state.mode == "serving":
-            events.extend(_ahead(state, shape))
+        most = _ahead_most(state, shape, wants) if shape.id not in over else 0
+        if not blocked and shape.ready and most and state.mode == "serving":
+            events.extend(_ahead(state, shape, most, steady))
         if shape.ready and shape.id in parked and _waits_for_room(parked[shape.id].verdicts):
             blocked = True  # nothing behind it may queue ahead in slots that it could use
-        shape.verdicts = parked[shape.id].verdicts if shape.id in parked else []
+        shape.verdicts = _at_limit(state, shape, parked[shape.id].verdicts if shape.id in parked else [])
+    _set_wake(state, wants, at)
     if state.mode == "serving":
-        events.extend(_demand(state, [want for want in wants if state.shapes[want.shape_id].ready], at))
+        events.extend(_demand(state, _within_limits(state, wants), at))
     for want in wants:
         shape = state.shapes[want.shape_id]
         if shape.ready and not shape.verdicts:
@@ -56,10 +66,94 @@ def _wants(state: State) -> list[Want]:
             assert head is not None, f"shape {shape.id} has {shape.ready} ready jobs and no head"
             batch, template, _ = head
             wants.append(
-                Want(shape.id, shape.shape, shape.ready, state.batches[batch].spec.templates[template].priority, batch)
+                Want(
+                    shape.id,
+                    shape.shape,
+                    shape.ready,
+                    state.batches[batch].spec.templates[template].priority,
+                    batch,
+                    shape.slots,
+                )
             )
     wants.sort(key=lambda want: (-want.priority, want.first, want.shape_id))
     return wants
+
+
+def _set_time(state: State, wants: Sequence[Want], at: At) -> float:
+    """Bring windows and rates up to now; returns the time by which starts are counted."""
+    steady = state.steady(at.wall, at.mono)
+    if state.timed:
+        for name in {name for want in wants for name in want.shape.limits} & state.timed:
+            state.limits[name] = limits.at_time(
+                state.limits[name], state.starts.get(name), at.wall + at.utc_offset_s, steady
+            )
+    return steady
+
+
+def _set_wake(state: State, wants: Sequence[Want], at: At) -> None:
+    """When the clock will let something start that waits."""
+    state.window_at = state.rate_at = math.inf
+    if not state.timed:
+        return
+    steady, local = state.steady(at.wall, at.mono), at.wall + at.utc_offset_s
+    waiting = {name for want in wants if state.shapes[want.shape_id].ready for name in want.shape.limits}
+    for name in waiting & state.timed:
+        limit = state.limits[name]
+        if limit.window is not None and limit.closed is not None:
+            opens = limit.window.opens(local)
+            if opens is not None:
+                state.window_at = min(state.window_at, opens - at.utc_offset_s + _SLACK_S)
+        if limit.rate is not None and name in state.starts:
+            frees = state.starts[name].frees(steady, limit.per_s, limit.rate)
+            if frees is not None:
+                state.rate_at = min(state.rate_at, at.mono + frees - steady + _SLACK_S)
+
+
+def _share(state: State, wants: Sequence[Want]) -> set[int]:
+    """Give each want its part of the limits that it shares; returns the shapes that hold more than theirs."""
+    if not any(want.shape.limits for want in wants):
+        return set()
+    most, over = limits.share(wants, state.limits, state.starts)
+    for want, count in zip(wants, most, strict=True):
+        if count < want.ready:
+            want.most = count
+    return over
+
+
+def _placed(state: State, view: View, wants: Sequence[Want]) -> Iterator[Placement | Parked]:
+    """The pass; and another over what is left of a limit when somebody could not use his part of it."""
+    yield from place(view, wants, DEFAULT, state.memo)
+    again = [
+        msgspec.structs.replace(want, ready=ready, most=None)
+        for want in wants
+        if want.most is not None and (ready := state.shapes[want.shape_id].ready)
+        if limits.fits(want.shape, state.limits, 1)
+    ]
+    if again:
+        yield from place(view, again, DEFAULT, state.memo)
+
+
+def _within_limits(state: State, wants: Sequence[Want]) -> list[Want]:
+    """What is still wanted, cut down to what the limits leave for all shapes together."""
+    still = [
+        msgspec.structs.replace(want, ready=shape.ready, slots=shape.slots, most=None)
+        for want in wants
+        if (shape := state.shapes[want.shape_id]).ready
+    ]
+    if any(want.shape.limits for want in still):
+        most, _ = limits.share(still, state.limits, state.starts)
+        still = [
+            msgspec.structs.replace(want, ready=count) for want, count in zip(still, most, strict=True) if count
+        ]
+    return still
+
+
+def _at_limit(state: State, shape: ShapeState, verdicts: list[Verdict]) -> list[Verdict]:
+    """The reasons why not all started: also a limit that has become full while others had their part."""
+    if not shape.ready or not shape.shape.limits or any(verdict.filter == "limits" for verdict in verdicts):
+        return verdicts
+    no = limits.blocked(shape.shape, state.limits)
+    return verdicts if no is None else [*verdicts, Verdict("everywhere", "limits", no[0], no[1], False, (no[2],))]
 
 
 def _places(state: State) -> list[Place]:
@@ -81,9 +175,10 @@ def _status(runner: RunnerState) -> str:
 
 
 def _lease(
-    state: State, runner: RunnerState, shape: ShapeState, slot: str, slots: int, jobs: int
+    state: State, runner: RunnerState, shape: ShapeState, slot: str, slots: int, jobs: int, steady: float
 ) -> Iterator[ev.Event]:
     """Lease so many jobs and add so many slots for them."""
+    counted = bool(state.timed) and any(state.limits[name].rate is not None for name in _timed(state, shape))
     while jobs > 0:
         head = shape.head(state.batches)
         if head is None:
@@ -94,14 +189,38 @@ def _lease(
             raise AssertionError(f"batch {number} says {queue.count} are ready and has none")
         taken = sum(spans[1::2]) - sum(spans[::2])
         more = min(slots, taken)
-        event = ev.Leased(number, spans, runner.id, slot, runner.slots.get(slot, 0) + more)
+        event = ev.Leased(
+            number, spans, runner.id, slot, runner.slots.get(slot, 0) + more, steady if counted else None
+        )
         evolve(state, event)
         yield event
         slots -= more
         jobs -= taken
 
 
-def _ahead(state: State, shape: ShapeState) -> Iterator[ev.Event]:
+def _timed(state: State, shape: ShapeState) -> list[str]:
+    return [name for name in shape.shape.limits if name in state.timed]
+
+
+def _ahead_most(state: State, shape: ShapeState, wants: Sequence[Want]) -> int:
+    """How many of a shape its limits let queue ahead, in slots that are charged already.
+
+    None while a limit is overdrawn (it was lowered) or closed; and what a rate leaves only if nobody else wants it.
+    """
+    most = shape.ready
+    for name in shape.shape.limits:
+        limit = state.limits.get(name)
+        if limit is None:
+            continue
+        if limit.closed is not None or (limit.count is not None and limit.used > limit.count):
+            return 0
+        if limit.left is not None:
+            alone = sum([name in want.shape.limits for want in wants]) == 1
+            most = min(most, limit.left if alone else 0)
+    return most
+
+
+def _ahead(state: State, shape: ShapeState, most: int, steady: float) -> Iterator[ev.Event]:
     """Leases beyond the slots, for short jobs, so that a runner never waits for us."""
     settings = state.settings
     mean = shape.mean_s
@@ -115,8 +234,10 @@ def _ahead(state: State, shape: ShapeState) -> Iterator[ev.Event]:
                 continue
             depth = min(settings.lease_most, int(slots * settings.ahead_s / mean) + 1)
             missing = slots + depth - runner.held.get(slot, 0)
-            if missing * 2 >= depth and shape.ready:
-                yield from _lease(state, runner, shape, slot, 0, min(missing, shape.ready, settings.lease_most))
+            if missing * 2 >= depth and shape.ready and most > 0:
+                count = min(missing, shape.ready, settings.lease_most, most)
+                most -= count
+                yield from _lease(state, runner, shape, slot, 0, count, steady)
 
 
 def _waits_for_room(verdicts: list[Verdict]) -> bool:

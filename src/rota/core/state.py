@@ -7,6 +7,7 @@ in a dict.
 """
 
 import heapq
+import math
 from array import array
 from collections.abc import Iterator
 
@@ -22,6 +23,7 @@ from rota.model.shape import Shape
 from rota.model.verdict import Verdict
 from rota.schedule.demand import SiteView
 from rota.schedule.ledger import Ledger
+from rota.schedule.limits import Starts
 from rota.schedule.pipeline import Memo
 from rota.schedule.view import Limit
 
@@ -169,7 +171,7 @@ def _column(runs: list[int]) -> "array[int]":
 class ShapeState:
     """A shape and what waits for it."""
 
-    __slots__ = ("heads", "id", "mean_s", "ready", "shape", "verdicts")
+    __slots__ = ("heads", "id", "mean_s", "ready", "shape", "slots", "verdicts")
 
     def __init__(self, number: int, shape: Shape) -> None:
         self.id = number
@@ -181,6 +183,8 @@ class ShapeState:
         """Recent mean wall time: a hint for leases ahead, not part of the durable state."""
         self.verdicts: list[Verdict] = []
         """Why its jobs did not all start at the last pass."""
+        self.slots = 0
+        """How many it holds, on all runners."""
 
     def head(self, batches: dict[int, BatchState]) -> tuple[int, int, ReadyQueue] | None:
         """(batch, template, queue) that is next, or None."""
@@ -309,6 +313,27 @@ class State:
         self.replan = True
         """Something changed that the scheduler should look at."""
         self.safety_at = 0.0
+        self.starts: dict[str, Starts] = {}
+        """What was started under a limit with a rate."""
+        self.timed: set[str] = set()
+        """Limits with a rate or a window."""
+        self.window_at = math.inf
+        """Wall-clock time at which a window opens that something waits for."""
+        self.rate_at = math.inf
+        """Monotonic time at which a rate lets something start that waits for it."""
+        self._steady_less_mono: float | None = None
+
+    def steady(self, wall: float, mono: float) -> float:
+        """A clock that follows the wall's, but is never set while we live nor goes back when we start again."""
+        if self._steady_less_mono is None:
+            newest = max((starts.rows[-1][1] for starts in self.starts.values() if starts.rows), default=wall)
+            self._steady_less_mono = max(wall, newest) - mono
+        return self._steady_less_mono + mono
+
+    def restarted(self) -> None:
+        """The monotonic clock may have begun anew."""
+        self._steady_less_mono = None
+        self.replan = True
 
     def shape_number(self, shape: Shape) -> int:
         """Intern a shape."""

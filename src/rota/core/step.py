@@ -74,7 +74,7 @@ class Core:
 
     def restart(self, at: At) -> list[Effect]:
         """Call once after loading: every deadline gets its full grace again."""
-        self.state.replan = True
+        self.state.restarted()
         return restart_effects(self.state, at)
 
     def next_deadline(self, at: At) -> float:

@@ -24,7 +24,9 @@ _LIMITS = ("irods", "licence")
 class Plan:
     """One submission, and how its jobs will behave."""
 
-    def __init__(self, key: str, spec: BatchSpec, runs: list[int] | None, limits: dict[str, int] | None) -> None:
+    def __init__(
+        self, key: str, spec: BatchSpec, runs: list[int] | None, limits: dict[str, int | str] | None
+    ) -> None:
         self.key = key
         self.spec = spec
         self.runs = runs
