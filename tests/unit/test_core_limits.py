@@ -28,7 +28,8 @@ def world_at(text: str, offset_s: int = 0) -> World:
 
 
 def leased(world: World) -> int:
-    return sum(counts.get("STARTING", 0) + counts.get("RUNNING", 0) for counts in map(world.counts, world.state.batches))
+    counts = [world.counts(batch) for batch in world.state.batches]
+    return sum(count.get("STARTING", 0) + count.get("RUNNING", 0) for count in counts)
 
 
 def wait(world: World) -> float:

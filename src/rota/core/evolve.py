@@ -174,8 +174,8 @@ def _leased(state: State, event: ev.Leased) -> None:
 
 def _count_starts(state: State, shape_id: int, count: int, at: float) -> None:
     for name in state.shapes[shape_id].shape.limits:
-        limit = state.limits[name]
-        if limit.rate is not None:
+        limit = state.limits.get(name)
+        if limit is not None and limit.rate is not None:
             state.starts.setdefault(name, Starts()).take(shape_id, count, at, limit.per_s)
             if limit.left is not None:
                 state.limits[name] = msgspec.structs.replace(limit, left=limit.left - count)
@@ -396,6 +396,8 @@ def set_limit(state: State, name: str, limit: Limit) -> None:
         state.starts.pop(name, None)
     if limit.rate is None and limit.window is None:
         state.timed.discard(name)
+        if limit.count is None and not limit.used:
+            del state.limits[name]
     else:
         state.timed.add(name)
 

@@ -114,8 +114,10 @@ class Asking:
     def _limit(self, peer: Peer, ask_id: int, args: Any) -> None:
         """Change limits, then list them."""
         for name, setting in args.set.items():
-            if setting is None and name not in self._manager.state.limits:
-                raise NotFoundError(f"there is no limit '{name}'")
+            limit = self._manager.state.limits.get(name)
+            is_set = limit is not None and (limit.count is not None or name in self._manager.state.timed)
+            if setting is None and (not is_set or "<" in name):
+                raise NotFoundError(f"there is no limit '{name}' that could be removed: see rota limit")
 
         def done(outcome: Step | RotaError) -> None:
             if isinstance(outcome, RotaError):
