@@ -371,6 +371,21 @@ def test_an_absent_manager_lapses_nobody() -> None:
     assert world.states(batch) == ["MISSING"]
 
 
+def test_a_clock_set_forward_and_back_between_two_ticks_delays_no_retry() -> None:
+    world = World()
+    world.submit(1, cores(1, retries=1))
+    runner = world.start_runner()
+    (job,) = lease_all(world, runner)
+    world.tick()
+    world.wall += 86_400
+    world.end(runner, job, 1)
+    world.wall -= 86_400
+    for _ in range(70):
+        world.tick()
+        world.touch(runner)
+    assert lease_all(world, runner) == [(1, 1, 2)]
+
+
 def test_a_jump_of_the_wall_clock_lapses_nobody() -> None:
     world, batch, _ = running()
     world.tick(1)

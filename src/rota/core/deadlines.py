@@ -11,7 +11,7 @@ from rota.core.stimuli import At, Tick
 from rota.core.tables import MISSING, RUNNING, STARTING
 from rota.model import events as ev
 
-__all__ = ["is_busy", "next_deadline", "tick"]
+__all__ = ["is_busy", "next_deadline", "tick", "was_set_back"]
 
 SWEEP_S = 1.0
 RESTING_SWEEP_S = 5.0
@@ -54,11 +54,19 @@ def next_deadline(state: State, at: At, last: At | None) -> float:
     return max(min(deadline, state.rate_at, at.mono + state.window_at - at.wall), at.mono)
 
 
-def tick(state: State, stimulus: Tick, last: At | None) -> Decision:
-    """Everything that is due; `last` is when this was last asked, None after a start."""
+def was_set_back(before: At, now: At) -> bool:
+    """True if the wall clock lost time against the monotonic one."""
+    return now.wall - before.wall < now.mono - before.mono - CLOCK_SET_BACK_S
+
+
+def tick(state: State, stimulus: Tick, last: At | None, set_back: bool = False) -> Decision:
+    """Everything that is due; `last` is when this was last asked, None after a start.
+
+    `set_back`: the wall clock was set back since then, by what other stimuli have seen of it.
+    """
     decision = Decision()
     at = stimulus.at
-    if last is None or at.wall - last.wall < at.mono - last.mono - CLOCK_SET_BACK_S:
+    if last is None or set_back or was_set_back(last, at):
         _set_timers(state, at.wall)
     if last is not None:
         _grace(state, at, at.mono - last.mono)
