@@ -66,6 +66,7 @@ class World:
         self.seed = seed
         self.core = Core(self.settings, seed)
         self.wall, self.mono = 1000.0, 0.0
+        self.utc_offset_s = 0
         self.log: list[bytes] = []
         self.results: list[Result] = []
         self.effects: list[Effect] = []
@@ -85,7 +86,7 @@ class World:
 
     @property
     def at(self) -> At:
-        return At(self.wall, self.mono)
+        return At(self.wall, self.mono, self.utc_offset_s)
 
     def step(self, stimulus: Stimulus) -> Step:
         return self._take(self.core.step(stimulus))
@@ -154,7 +155,7 @@ class World:
     def mode(self, mode: str) -> Step:
         return self.step(SetMode(at=self.at, by="ann", mode=mode))
 
-    def limit(self, name: str, count: int | None) -> Step:
+    def limit(self, name: str, count: int | str | None) -> Step:
         return self.step(SetLimits(at=self.at, by="ann", counts={name: count}))
 
     def tick(self, seconds: float = 1.0) -> Step:

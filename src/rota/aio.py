@@ -13,6 +13,7 @@ from typing import Any, Unpack
 
 from rota.api import AWAY_S, NOT_REPEATED, PAGE, PIECE, SETTLED, JobFields, Selection, words_of
 from rota.model.errors import BusyError, RotaError
+from rota.model.limits import limit_settings
 from rota.submission import Changes, JobOptions, Options, Submission, build, make_patch
 from rota.submission.sending import IN_FLIGHT
 from rota.wire.aclient import AsyncConnection, LostError, NoManagerError
@@ -260,6 +261,18 @@ class Client:
     async def remove(self, selection: Selection) -> int:
         """Forget settled jobs."""
         return await self._change("remove", selection)
+
+    async def limits(self) -> list[dict[str, Any]]:
+        """The limits that are set or in use, as `rota limit --json` lists them."""
+        return list((await self.ask("limit"))["limits"])
+
+    async def set_limits(self, *limits: str) -> list[dict[str, Any]]:
+        """Set limits, all or none: `"irods:10"`, `"api:100/min"`, `"night:22:00-06:00"`; returns all that are set."""
+        return list((await self.ask("limit", set=limit_settings(limits, all_set=True)))["limits"])
+
+    async def remove_limits(self, *names: str) -> list[dict[str, Any]]:
+        """Take limits away; returns those that are left."""
+        return list((await self.ask("limit", set=dict.fromkeys(names)))["limits"])
 
     async def _change(self, op: str, selection: Selection, **extra: Any) -> int:
         answer = await self.ask(op, sel=words_of(selection), all=False, dry_run=False, **extra)

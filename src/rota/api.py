@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
 from rota.model.errors import BusyError, RotaError
+from rota.model.limits import limit_settings
 from rota.submission import Changes, JobOptions, Options, Submission, build, make_patch, send
 from rota.wire.client import Connection, LostError, NoManagerError
 
@@ -338,6 +339,18 @@ class Client:
     def remove(self, selection: Selection) -> int:
         """Forget settled jobs."""
         return self._change("remove", selection)
+
+    def limits(self) -> list[dict[str, Any]]:
+        """The limits that are set or in use, as `rota limit --json` lists them."""
+        return list(self.ask("limit")["limits"])
+
+    def set_limits(self, *limits: str) -> list[dict[str, Any]]:
+        """Set limits, all or none: `"irods:10"`, `"api:100/min"`, `"night:22:00-06:00"`; returns all that are set."""
+        return list(self.ask("limit", set=limit_settings(limits, all_set=True))["limits"])
+
+    def remove_limits(self, *names: str) -> list[dict[str, Any]]:
+        """Take limits away; returns those that are left."""
+        return list(self.ask("limit", set=dict.fromkeys(names))["limits"])
 
     def _change(self, op: str, selection: Selection, **extra: Any) -> int:
         return int(self.ask(op, sel=words_of(selection), all=False, dry_run=False, **extra)["jobs"])

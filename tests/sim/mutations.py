@@ -4,13 +4,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from rota.core import deadlines, decide, dependencies, evolve, reports
 from rota.core.losses import lost
 from rota.core.stimuli import Greet
 from rota.core.tables import MISSING
 from rota.runner.protocol import Runner
-from rota.schedule.view import Limit
+from rota.schedule import limits
 
 Patch = pytest.MonkeyPatch
 
@@ -58,7 +59,7 @@ def does_not_count_limits(patch: Patch) -> None:
     def set_slots(state: Any, runner: Any, slot: str, count: int, restoring: bool = False) -> None:
         before = dict(state.limits)
         original(state, runner, slot, count, restoring)
-        state.limits.update({name: Limit(state.limits[name].count, limit.used) for name, limit in before.items()})
+        state.limits.update({name: replace(state.limits[name], used=limit.used) for name, limit in before.items()})
 
     patch.setattr(evolve, "_set_slots", set_slots)
     patch.setattr("rota.sim.shell.check", lambda state: None)
@@ -75,11 +76,40 @@ def starts_dependents_early(patch: Patch) -> None:
     patch.setattr(dependencies, "standing", standing)
 
 
+def starts_in_closed_windows(patch: Patch) -> None:
+    """Windows are set, and never closed."""
+    original = limits.at_time
+
+    def at_time(*arguments: Any) -> Any:
+        return replace(original(*arguments), closed=None)
+
+    patch.setattr(limits, "at_time", at_time)
+
+
+def forgets_starts(patch: Patch) -> None:
+    """What a rate has counted is not there any more after a restart."""
+    patch.setattr("rota.core.snapshot.Starts", lambda rows: limits.Starts())
+    patch.setattr("rota.sim.shell.durable_view", lambda state: None)
+
+
+def counts_late(patch: Patch) -> None:
+    """Starts are counted as if they had been a quarter of the period earlier."""
+    original = limits.Starts.counted
+
+    def counted(self: Any, at: float, per_s: int) -> int:
+        return original(self, at + per_s / 4, per_s)
+
+    patch.setattr(limits.Starts, "counted", counted)
+
+
 SIMULATED: dict[str, tuple[Callable[[Patch], None], int]] = {
     "releases missing jobs": (releases_missing_jobs, 200),
     "ignores sessions": (ignores_sessions, 400),
     "forgets what is held": (forgets_what_is_held, 60),
     "does not count limits": (does_not_count_limits, 60),
     "starts dependents early": (starts_dependents_early, 60),
+    "starts in closed windows": (starts_in_closed_windows, 60),
+    "forgets starts": (forgets_starts, 400),
+    "counts late": (counts_late, 100),
 }
 """Mutation → the number of seeds within which the simulator must see it."""

@@ -99,7 +99,7 @@ def test_needs_in_words() -> None:
             "the command is 131,072 bytes long; the system takes at most 131,071",
         ),
         (Template(argv=("é" * 70_000,)), "the command is 140,000 bytes long"),
-        (Template(argv=("true",), limits=("a b",)), "limit 'a b': a name of letters"),
+        (Template(argv=("true",), limits=("a b",)), "limit 'a b': write a name"),
         (Template(argv=("true",), limits=("#7",)), "limit '#7'"),
         (Template(argv=("true",), limits=("",)), "limit ''"),
         (Template(argv=("true",), cwd="here"), "the working directory 'here' must be an absolute path"),

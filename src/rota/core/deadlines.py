@@ -11,7 +11,7 @@ from rota.core.stimuli import At, Tick
 from rota.core.tables import MISSING, RUNNING, STARTING
 from rota.model import events as ev
 
-__all__ = ["is_busy", "next_deadline", "tick"]
+__all__ = ["is_busy", "next_deadline", "tick", "was_set_back"]
 
 SWEEP_S = 1.0
 RESTING_SWEEP_S = 5.0
@@ -51,14 +51,22 @@ def next_deadline(state: State, at: At, last: At | None) -> float:
             deadline = min(deadline, runner.idle_since + state.sites[runner.site].linger_s + LINGER_SLACK_S)
     if state.timers:
         deadline = min(deadline, at.mono + state.timers[0][0] - at.wall)
-    return max(deadline, at.mono)
+    return max(min(deadline, state.rate_at, at.mono + state.window_at - at.wall), at.mono)
 
 
-def tick(state: State, stimulus: Tick, last: At | None) -> Decision:
-    """Everything that is due; `last` is when this was last asked, None after a start."""
+def was_set_back(before: At, now: At) -> bool:
+    """True if the wall clock lost time against the monotonic one."""
+    return now.wall - before.wall < now.mono - before.mono - CLOCK_SET_BACK_S
+
+
+def tick(state: State, stimulus: Tick, last: At | None, set_back: bool = False) -> Decision:
+    """Everything that is due; `last` is when this was last asked, None after a start.
+
+    `set_back`: the wall clock was set back since then, by what other stimuli have seen of it.
+    """
     decision = Decision()
     at = stimulus.at
-    if last is None or at.wall - last.wall < at.mono - last.mono - CLOCK_SET_BACK_S:
+    if last is None or set_back or was_set_back(last, at):
         _set_timers(state, at.wall)
     if last is not None:
         _grace(state, at, at.mono - last.mono)
@@ -73,6 +81,9 @@ def tick(state: State, stimulus: Tick, last: At | None) -> Decision:
             site.closed_until = 0
             state.replan = True
     if state.refused and any(row[0] <= at.mono for row in state.refused.values()):
+        state.replan = True
+    moved = last is not None and at.utc_offset_s != last.utc_offset_s
+    if at.wall >= state.window_at or at.mono >= state.rate_at or moved:
         state.replan = True
     if at.mono >= state.safety_at:
         state.safety_at = at.mono + RECOUNT_S

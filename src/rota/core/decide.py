@@ -6,6 +6,7 @@ from rota.core.dependencies import check_targets
 from rota.core.state import State
 from rota.core.stimuli import (
     AllocationSeen,
+    At,
     ChangeJobs,
     Disconnected,
     Greet,
@@ -19,8 +20,8 @@ from rota.core.stimuli import (
     Touch,
 )
 from rota.model import events as ev
-from rota.model.batch import LIMIT
 from rota.model.errors import RefusedError, UsageError
+from rota.model.limits import NAME, Rule, Window, parse_rule, parse_window
 from rota.schedule.demand import impossible
 
 __all__ = ["decide"]
@@ -47,8 +48,10 @@ def _submit(state: State, stimulus: Submit) -> Decision:
             raise UsageError(f"this can never run: {why}")
     warnings = check_targets(state, spec.after)
     decision = Decision()
-    for name, count in (stimulus.limits or {}).items():
-        decision.events.append(_limit(name, count))
+    for name, setting in (stimulus.limits or {}).items():
+        decision.events.append(_limit(name, setting, stimulus.at))
+    for name in {name for template in spec.templates for name in template.limits if "<" in name}:
+        _check_window(name, parse_window(name), stimulus.at)
     number = state.next_batch
     decision.events.append(
         ev.Submitted(
@@ -71,16 +74,24 @@ def _set_mode(state: State, stimulus: SetMode) -> Decision:
     return decision
 
 
-def _limit(name: str, count: int | None) -> ev.LimitSet:
-    if not LIMIT.fullmatch(name):
+def _limit(name: str, setting: int | str | None, at: At) -> ev.LimitSet:
+    if not NAME.fullmatch(name):
         raise UsageError(f"limit '{name}': a name of letters, digits, '_', '.', '-', as in irods:10")
-    if count is not None and count < 0:
-        raise UsageError(f"limit {name}:{count}: give 0 or more")
-    return ev.LimitSet(name, count)
+    rule = Rule() if setting is None else parse_rule(name, str(setting))
+    if rule.window is not None:
+        _check_window(f"{name}:{setting}", rule.window, at)
+    return ev.LimitSet(
+        name, rule.count, rule.rate, rule.per_s, rule.window.name if rule.window is not None else None
+    )
+
+
+def _check_window(text: str, window: Window, at: At) -> None:
+    if window.never(at.wall + at.utc_offset_s):
+        raise UsageError(f"limit '{text}': this window can never open: it is over (times are the manager's local time)")
 
 
 def _set_limits(state: State, stimulus: SetLimits) -> Decision:
-    return Decision(events=[_limit(name, count) for name, count in stimulus.counts.items()])
+    return Decision(events=[_limit(name, setting, stimulus.at) for name, setting in stimulus.counts.items()])
 
 
 _DECIDE = {

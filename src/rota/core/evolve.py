@@ -8,6 +8,8 @@ import re
 from array import array
 from typing import Any
 
+import msgspec
+
 from rota.core.ready import ReadyQueue
 from rota.core.slots import shape_of, slot_amounts
 from rota.core.state import COLUMN_CHUNK, BatchState, Live, RunnerState, State
@@ -15,9 +17,11 @@ from rota.core.tables import ALLOCATION, JOB_MOVES, PENDING, RUNNER, STARTING, W
 from rota.model import events as ev
 from rota.model.allocation import Allocation
 from rota.model.batch import Template
+from rota.model.limits import parse_window
 from rota.model.location import Kind, Location
 from rota.model.shape import Shape
 from rota.schedule.estimate import Group
+from rota.schedule.limits import Starts
 from rota.schedule.view import Limit
 
 __all__ = ["evolve"]
@@ -49,6 +53,8 @@ def bind(state: State, batch: BatchState) -> None:
     own_limit = f"#{batch.id}"
     if batch.spec.at_once is not None:
         state.limits[own_limit] = Limit(batch.spec.at_once, state.limits.get(own_limit, Limit(None, 0)).used)
+    for template in batch.kinds:
+        _bind_windows(state, template)
     batch.shapes = [
         state.shape_number(_shape(template, own_limit if batch.spec.at_once is not None else None))
         for template in batch.kinds
@@ -69,11 +75,18 @@ def _shape(template: Template, own_limit: str | None) -> Shape:
     )
 
 
+def _bind_windows(state: State, template: Template) -> None:
+    for name in template.limits:
+        if "<" in name and name not in state.limits:  # a window that stands for itself
+            set_limit(state, name, Limit(None, 0, window=parse_window(name)))
+
+
 def template_number(state: State, batch: BatchState, template: Template) -> int:
     """The number of a template of a batch, which is added if it is new."""
     if template in batch.kinds:
         return batch.kinds.index(template)
     own_limit = f"#{batch.id}" if batch.spec.at_once is not None else None
+    _bind_windows(state, template)
     batch.kinds.append(template)
     batch.queues.append(ReadyQueue())
     batch.shapes.append(state.shape_number(_shape(template, own_limit)))
@@ -201,7 +214,18 @@ def _leased(state: State, event: ev.Leased) -> None:
     batch.counts[STARTING] += total
     runner.held[event.slot] = runner.held.get(event.slot, 0) + total
     _set_slots(state, runner, event.slot, event.slots)
+    if event.at is not None:
+        _count_starts(state, int(event.slot.partition(":")[0]), total, event.at)
     state.dirty_batches.add(number)
+
+
+def _count_starts(state: State, shape_id: int, count: int, at: float) -> None:
+    for name in state.shapes[shape_id].shape.limits:
+        limit = state.limits.get(name)
+        if limit is not None and limit.rate is not None:
+            state.starts.setdefault(name, Starts()).take(shape_id, count, at, limit.per_s)
+            if limit.left is not None:
+                state.limits[name] = msgspec.structs.replace(limit, left=limit.left - count)
 
 
 def _set_slots(state: State, runner: RunnerState, slot: str, count: int, restoring: bool = False) -> None:
@@ -216,8 +240,11 @@ def _set_slots(state: State, runner: RunnerState, slot: str, count: int, restori
     else:
         state.ledger.charge(runner.location, amounts, more)
     for name in shape.limits:
-        limit = state.limits.get(name, Limit(None, 0))
-        state.limits[name] = Limit(limit.count, limit.used + more)
+        limit = state.limits.get(name)
+        state.limits[name] = (
+            Limit(None, more) if limit is None else msgspec.structs.replace(limit, used=limit.used + more)
+        )
+    state.shapes[shape_of(slot)].slots += more
     if count:
         runner.slots[slot] = count
     else:
@@ -417,8 +444,22 @@ def _manager_moved(state: State, event: ev.ManagerMoved) -> None:
 
 def _limit_set(state: State, event: ev.LimitSet) -> None:
     used = state.limits.get(event.name, Limit(None, 0)).used
-    state.limits[event.name] = Limit(event.count, used)
+    window = parse_window(event.window) if event.window is not None else None
+    set_limit(state, event.name, Limit(event.count, used, event.rate, event.per_s, window))
     state.replan = True
+
+
+def set_limit(state: State, name: str, limit: Limit) -> None:
+    """Put a new or restored limit in its place. What a rate has counted so far stays counted."""
+    state.limits[name] = limit
+    if limit.rate is None:
+        state.starts.pop(name, None)
+    if limit.rate is None and limit.window is None:
+        state.timed.discard(name)
+        if limit.count is None and not limit.used:
+            del state.limits[name]
+    else:
+        state.timed.add(name)
 
 
 def _noted(state: State, event: ev.Noted) -> None:

@@ -82,6 +82,15 @@ def _ledger(state: State) -> Iterator[str]:
                 used[location.id] = used.get(location.id, Amounts()).plus(slot_amounts(slot, shape), count)
             for name in shape.limits:
                 limits[name] = limits.get(name, 0) + count
+    for shape_state in state.shapes:
+        held = sum(
+            count
+            for runner in state.runners.values()
+            for slot, count in runner.slots.items()
+            if slot.startswith(f"{shape_state.id}:")
+        )
+        if shape_state.slots != held:
+            yield f"shape {shape_state.id}: {shape_state.slots} slots in the books, {held} on runners"
     for location_id, amount in state.ledger.used.items():
         if amount != used.get(location_id, Amounts()):
             yield f"{location_id}: {amount} in the ledger, {used.get(location_id)} in slots"

@@ -1,6 +1,7 @@
 """The scheduling pass: leases for the runners that are there, allocations where more is wanted."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -12,11 +13,15 @@ from rota.core.state import RunnerState, ShapeState, State
 from rota.core.stimuli import At
 from rota.model import events as ev
 from rota.model.verdict import Verdict, Wake
+from rota.schedule import limits
 from rota.schedule.pipeline import Parked, Placement, place
 from rota.schedule.policy import DEFAULT
 from rota.schedule.view import Place, View, Want
 
 __all__ = ["plan"]
+
+_SLACK_S = 0.00001
+"""So much after a window opens or a rate frees, whatever is rounded."""
 
 
 def plan(state: State, at: At) -> list[ev.Event]:
@@ -24,8 +29,10 @@ def plan(state: State, at: At) -> list[ev.Event]:
     state.replan = False
     wants = _wants(state)
     events: list[ev.Event] = []
+    steady = _set_time(state, wants, at)
     if not wants:
         return list(take_back(state, wants, at)) if state.allocations else events
+    over = _share(state, wants)
     view = View(at.wall, at.mono, state.mode, _places(state), state.ledger, state.limits, _job_times(state))
     parked: dict[int, Parked] = {}
     blocked = False
@@ -36,17 +43,19 @@ def plan(state: State, at: At) -> list[ev.Event]:
             continue
         runner = state.runners[item.place.runner]
         slot = slot_name(shape.id, item.cores, item.want.shape.needs)
-        events.extend(lease_jobs(state, runner.id, shape, slot, item.count, item.count))
+        events.extend(lease_jobs(state, runner.id, shape, slot, item.count, item.count, steady))
     for want in wants:
         shape = state.shapes[want.shape_id]
-        if not blocked and shape.ready and state.mode == "serving":
-            events.extend(_ahead(state, shape))
+        most = _ahead_most(state, shape, wants) if shape.id not in over else 0
+        if not blocked and shape.ready and most and state.mode == "serving":
+            events.extend(_ahead(state, shape, most, steady))
         if shape.ready and shape.id in parked and _waits_for_room(parked[shape.id].verdicts):
             blocked = True  # nothing behind it may queue ahead in slots that it could use
-        shape.verdicts = parked[shape.id].verdicts if shape.id in parked else []
+        shape.verdicts = _at_limit(state, shape, parked[shape.id].verdicts if shape.id in parked else [])
+    _set_wake(state, wants, at)
     if state.mode == "serving":
-        left = _left(state, wants)
-        events.extend(provide(state, left, at))
+        left = _within_limits(state, wants)
+        events.extend(provide(state, left, at, steady))
         events.extend(take_back(state, left, at))
     for want in wants:
         shape = state.shapes[want.shape_id]
@@ -56,7 +65,22 @@ def plan(state: State, at: At) -> list[ev.Event]:
 
 
 def _placements(state: State, view: View, wants: list[Want], at: At) -> Iterator[Placement | Parked]:
-    """Place in order; from the first that has waited too long for room on, only what does not delay it."""
+    """Place in order; from the first that has waited too long for room on, only what does not delay it.
+
+    Then another pass over what is left of a limit when somebody could not use his part of it.
+    """
+    yield from _in_order(state, view, wants, at)
+    again = [
+        replace(want, ready=ready, most=None)
+        for want in wants
+        if want.most is not None and (ready := state.shapes[want.shape_id].ready)
+        if limits.fits(want.shape, state.limits, 1)
+    ]
+    if again and state.reserved is None:
+        yield from place(view, again, DEFAULT, state.memo)
+
+
+def _in_order(state: State, view: View, wants: list[Want], at: At) -> Iterator[Placement | Parked]:
     last, state.reserved = state.reserved, None
     first, later = behind(state, wants, last) if last is not None else (wants, [])
     rest: list[Want] = []
@@ -78,9 +102,68 @@ def _placements(state: State, view: View, wants: list[Want], at: At) -> Iterator
             yield from fill(state, view, list(together.values()), state.reserved, DEFAULT, at)
 
 
-def _left(state: State, wants: list[Want]) -> list[Want]:
-    """What is still ready after placing."""
-    return [replace(want, ready=ready) for want in wants if (ready := state.shapes[want.shape_id].ready)]
+def _set_time(state: State, wants: Sequence[Want], at: At) -> float:
+    """Bring windows and rates up to now; returns the time by which starts are counted."""
+    steady = state.steady(at.wall, at.mono)
+    if state.timed:
+        for name in {name for want in wants for name in want.shape.limits} & state.timed:
+            state.limits[name] = limits.at_time(
+                state.limits[name], state.starts.get(name), at.wall + at.utc_offset_s, steady
+            )
+    return steady
+
+
+def _set_wake(state: State, wants: Sequence[Want], at: At) -> None:
+    """When the clock will let something start that waits."""
+    state.window_at = state.rate_at = math.inf
+    if not state.timed:
+        return
+    steady, local = state.steady(at.wall, at.mono), at.wall + at.utc_offset_s
+    waiting = {name for want in wants if state.shapes[want.shape_id].ready for name in want.shape.limits}
+    for name in waiting & state.timed:
+        limit = state.limits[name]
+        if limit.window is not None and limit.closed is not None:
+            opens = limit.window.opens(local)
+            if opens is not None:
+                state.window_at = min(state.window_at, opens - at.utc_offset_s + _SLACK_S)
+        if limit.rate is not None and name in state.starts:
+            frees = state.starts[name].frees(steady, limit.per_s, limit.rate)
+            if frees is not None:
+                state.rate_at = min(state.rate_at, at.mono + frees - steady + _SLACK_S)
+
+
+def _share(state: State, wants: Sequence[Want]) -> set[int]:
+    """Give each want its part of the limits that it shares; returns the shapes that hold more than theirs."""
+    if not any(want.shape.limits for want in wants):
+        return set()
+    most, over = limits.share(wants, state.limits, state.starts)
+    for want, count in zip(wants, most, strict=True):
+        if count < want.ready:
+            want.most = count
+    return over
+
+
+def _within_limits(state: State, wants: Sequence[Want]) -> list[Want]:
+    """What is still wanted, cut down to what the limits leave for all shapes together."""
+    still = [
+        replace(want, ready=shape.ready, slots=shape.slots, most=None)
+        for want in wants
+        if (shape := state.shapes[want.shape_id]).ready
+    ]
+    if any(want.shape.limits for want in still):
+        most, _ = limits.share(still, state.limits, state.starts)
+        still = [
+            replace(want, ready=count) for want, count in zip(still, most, strict=True) if count
+        ]
+    return still
+
+
+def _at_limit(state: State, shape: ShapeState, verdicts: list[Verdict]) -> list[Verdict]:
+    """The reasons why not all started: also a limit that has become full while others had their part."""
+    if not shape.ready or not shape.shape.limits or any(verdict.filter == "limits" for verdict in verdicts):
+        return verdicts
+    no = limits.blocked(shape.shape, state.limits)
+    return verdicts if no is None else [*verdicts, Verdict("everywhere", "limits", no[0], no[1], False, (no[2],))]
 
 
 def _wants(state: State) -> list[Want]:
@@ -92,7 +175,14 @@ def _wants(state: State) -> list[Want]:
             batch, template, _ = head
             refresh(state, shape)
             wants.append(
-                Want(shape.id, shape.asked, shape.ready, state.batches[batch].kinds[template].priority, batch)
+                Want(
+                    shape.id,
+                    shape.asked,
+                    shape.ready,
+                    state.batches[batch].kinds[template].priority,
+                    batch,
+                    shape.slots,
+                )
             )
     wants.sort(key=lambda want: (-want.priority, want.first, want.shape_id))
     return wants
@@ -120,7 +210,25 @@ def _status(runner: RunnerState) -> str:
     return "ending attempts that were given up" if runner.given_up else runner.state
 
 
-def _ahead(state: State, shape: ShapeState) -> Iterator[ev.Event]:
+def _ahead_most(state: State, shape: ShapeState, wants: Sequence[Want]) -> int:
+    """How many of a shape its limits let queue ahead, in slots that are charged already.
+
+    None while a limit is overdrawn (it was lowered) or closed; and what a rate leaves only if nobody else wants it.
+    """
+    most = shape.ready
+    for name in shape.shape.limits:
+        limit = state.limits.get(name)
+        if limit is None:
+            continue
+        if limit.closed is not None or (limit.count is not None and limit.used > limit.count):
+            return 0
+        if limit.left is not None:
+            alone = sum([name in want.shape.limits for want in wants]) == 1
+            most = min(most, limit.left if alone else 0)
+    return most
+
+
+def _ahead(state: State, shape: ShapeState, most: int, steady: float) -> Iterator[ev.Event]:
     """Leases beyond the slots, for short jobs, so that a runner never waits for us."""
     settings = state.settings
     mean = shape.mean_s
@@ -134,8 +242,10 @@ def _ahead(state: State, shape: ShapeState) -> Iterator[ev.Event]:
                 continue  # for another shape, or of a size that is not asked for any more
             depth = min(settings.lease_most, int(slots * settings.ahead_s / mean) + 1)
             missing = slots + depth - runner.held.get(slot, 0)
-            if missing * 2 >= depth and shape.ready:
-                yield from lease_jobs(state, runner.id, shape, slot, 0, min(missing, shape.ready, settings.lease_most))
+            if missing * 2 >= depth and shape.ready and most > 0:
+                count = min(missing, shape.ready, settings.lease_most, most)
+                most -= count
+                yield from lease_jobs(state, runner.id, shape, slot, 0, count, steady)
 
 
 def _waits_for_room(verdicts: list[Verdict]) -> bool:

@@ -7,14 +7,14 @@ from rota.core.slots import slot_name
 from rota.core.state import ShapeState, State
 from rota.core.stimuli import At
 from rota.model import events as ev
-from rota.schedule import demand
+from rota.schedule import demand, limits
 from rota.schedule.demand import Asked
 from rota.schedule.view import Want
 
 __all__ = ["lease_jobs", "provide", "take_back"]
 
 
-def provide(state: State, wants: list[Want], at: At) -> Iterator[ev.Event]:
+def provide(state: State, wants: list[Want], at: At, steady: float) -> Iterator[ev.Event]:
     """Ask for what is wanted. Yields the events, already applied."""
     views = state.site_views()
     for view in views:
@@ -27,8 +27,10 @@ def provide(state: State, wants: list[Want], at: At) -> Iterator[ev.Event]:
             count = min(left, max(1, site.array_most))
             left -= count
             tag = f"{int(state.random() * 2**48):012x}"
-            make = _direct if site.mode == "direct" else _runners
-            yield from make(state, asked, count, tag, at)
+            if site.mode == "direct":
+                yield from _direct(state, asked, count, tag, at, steady)
+            else:
+                yield from _runners(state, asked, count, tag, at)
 
 
 def _runners(state: State, asked: Asked, count: int, tag: str, at: At) -> Iterator[ev.Event]:
@@ -68,13 +70,13 @@ def _planned(
     return event
 
 
-def _direct(state: State, asked: Asked, count: int, tag: str, at: At) -> Iterator[ev.Event]:
+def _direct(state: State, asked: Asked, count: int, tag: str, at: At, steady: float) -> Iterator[ev.Event]:
     """One allocation per job. A runner stands for it, that holds the lease and never speaks."""
     shape, site = state.shapes[asked.shape_id], state.sites[asked.site]
     slot = slot_name(shape.id, shape.asked.needs.cores, shape.asked.needs)
     for element in range(count):
         head = shape.head(state.batches)
-        if head is None or not _limits_leave_room(state, shape):
+        if head is None or not limits.fits(shape.shape, state.limits, 1):
             return
         name = state.batches[head[0]].spec.name or "rota"
         planned = _planned(state, asked, shape.id, element, name, tag, at, True, shape.shape.needs.options)
@@ -96,19 +98,15 @@ def _direct(state: State, asked: Asked, count: int, tag: str, at: At) -> Iterato
         )
         evolve(state, greeted)
         yield greeted
-        yield from lease_jobs(state, runner, shape, slot, 1, 1)
+        yield from lease_jobs(state, runner, shape, slot, 1, 1, steady)
 
 
-def _limits_leave_room(state: State, shape: ShapeState) -> bool:
-    for name in shape.shape.limits:
-        limit = state.limits.get(name)
-        if limit is not None and limit.count is not None and limit.used >= limit.count:
-            return False
-    return True
-
-
-def lease_jobs(state: State, runner: str, shape: ShapeState, slot: str, slots: int, jobs: int) -> Iterator[ev.Event]:
+def lease_jobs(
+    state: State, runner: str, shape: ShapeState, slot: str, slots: int, jobs: int, steady: float
+) -> Iterator[ev.Event]:
     """Lease so many jobs to a runner and add so many slots for them."""
+    timed = [name for name in shape.shape.limits if name in state.timed]
+    counted = any(state.limits[name].rate is not None for name in timed)
     while jobs > 0:
         head = shape.head(state.batches)
         if head is None:
@@ -119,7 +117,8 @@ def lease_jobs(state: State, runner: str, shape: ShapeState, slot: str, slots: i
             raise AssertionError(f"batch {number} says {queue.count} are ready and has none")
         taken = sum(spans[1::2]) - sum(spans[::2])
         more = min(slots, taken)
-        event = ev.Leased(number, spans, runner, slot, state.runners[runner].slots.get(slot, 0) + more)
+        now = state.runners[runner].slots.get(slot, 0) + more
+        event = ev.Leased(number, spans, runner, slot, now, steady if counted else None)
         evolve(state, event)
         yield event
         slots -= more

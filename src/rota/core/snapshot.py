@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from rota.core.evolve import bind, evolve, place_runner, push_ready, restore_slots
+from rota.core.evolve import bind, evolve, place_runner, push_ready, restore_slots, set_limit
 from rota.core.ready import ReadyQueue
 from rota.core.selection import states_pattern
 from rota.core.state import COLUMN_CHUNK, BatchState, Live, RunnerState, Settings, State
@@ -19,9 +19,11 @@ from rota.core.tables import JOB_STATES, PENDING
 from rota.model.allocation import Allocation
 from rota.model.batch import BatchSpec, Template
 from rota.model.events import Entry
+from rota.model.limits import parse_window
 from rota.model.needs import Amounts
 from rota.model.shape import Shape
 from rota.schedule.estimate import Group
+from rota.schedule.limits import Starts
 from rota.schedule.view import Limit
 
 __all__ = ["ColumnRow", "restore", "take_columns", "take_snapshot"]
@@ -78,6 +80,9 @@ class _Snapshot(Struct):
     limits: dict[str, int | None]
     version: int = 1
     groups: dict[str, Group] = field(default_factory=dict)
+    timed: dict[str, tuple[int | None, int, str | None]] = field(default_factory=dict)
+    """Limits with more than a count: rate, its seconds, window."""
+    starts: dict[str, list[tuple[float, float, int]]] = field(default_factory=dict)
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -107,6 +112,11 @@ def take_snapshot(state: State) -> bytes:
             [a for a in state.allocations.values() if a.state.endswith("ING") or a.id in live or a.id in names],
             {name: limit.count for name, limit in state.limits.items() if not name.startswith("#")},
             groups=state.groups,
+            timed={
+                name: (limit.rate, limit.per_s, limit.window.name if limit.window is not None else None)
+                for name, limit in ((name, state.limits[name]) for name in state.timed)
+            },
+            starts={name: starts.rows for name, starts in state.starts.items()},
         )
     )
 
@@ -196,7 +206,9 @@ def _restore_small(state: State, kept: _Snapshot) -> None:
         state.shape_number(shape)
     state.groups = kept.groups
     for name, count in kept.limits.items():
-        state.limits[name] = Limit(count, 0)
+        rate, per_s, window = kept.timed.get(name, (None, 0, None))
+        set_limit(state, name, Limit(count, 0, rate, per_s, parse_window(window) if window is not None else None))
+    state.starts = {name: Starts(rows) for name, rows in kept.starts.items()}
     for allocation in kept.allocations:
         state.allocations[allocation.id] = allocation
 
@@ -292,7 +304,12 @@ def durable_view(state: State) -> dict[str, Any]:
             if runner.state not in ("CLOSED", "EXPIRED")
         },
         "allocations": {a.id: (a.state, a.native_id) for a in state.allocations.values() if a.state.endswith("ING")},
-        "limits": {name: limit for name, limit in state.limits.items() if limit.count is not None or limit.used},
         "groups": state.groups,
+        "limits": {
+            name: (limit.count, limit.used, limit.rate, limit.per_s, limit.window)
+            for name, limit in state.limits.items()
+            if limit.count is not None or limit.used or name in state.timed
+        },
+        "starts": {name: starts.rows for name, starts in state.starts.items()},
         "used": {name: used for name, used in state.ledger.used.items() if used != Amounts()},
     }

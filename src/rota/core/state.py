@@ -7,6 +7,7 @@ in a dict.
 """
 
 import heapq
+import math
 from array import array
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ from rota.model.verdict import Verdict
 from rota.schedule.demand import ANY, SiteView
 from rota.schedule.estimate import Group
 from rota.schedule.ledger import Ledger
+from rota.schedule.limits import Starts
 from rota.schedule.pipeline import Memo
 from rota.schedule.view import Limit
 
@@ -190,7 +192,7 @@ def _column(runs: list[int]) -> "array[int]":
 class ShapeState:
     """A shape and what waits for it."""
 
-    __slots__ = ("asked", "heads", "id", "learned", "mean_s", "ready", "shape", "verdicts")
+    __slots__ = ("asked", "heads", "id", "learned", "mean_s", "ready", "shape", "slots", "verdicts")
 
     def __init__(self, number: int, shape: Shape) -> None:
         self.id = number
@@ -206,6 +208,8 @@ class ShapeState:
         """Recent mean wall time: a hint for leases ahead, not part of the durable state."""
         self.verdicts: list[Verdict] = []
         """Why its jobs did not all start at the last pass."""
+        self.slots = 0
+        """How many it holds, on all runners."""
 
     def head(self, batches: dict[int, BatchState]) -> tuple[int, int, ReadyQueue] | None:
         """(batch, template, queue) that is next, or None."""
@@ -354,6 +358,27 @@ class State:
         self.backfill_memo: Memo = {}
         self.surplus_since: dict[tuple[str, int], float] = {}
         """(site, shape) → since when more allocations are on their way than are needed."""
+        self.starts: dict[str, Starts] = {}
+        """What was started under a limit with a rate."""
+        self.timed: set[str] = set()
+        """Limits with a rate or a window."""
+        self.window_at = math.inf
+        """Wall-clock time at which a window opens that something waits for."""
+        self.rate_at = math.inf
+        """Monotonic time at which a rate lets something start that waits for it."""
+        self._steady_less_mono: float | None = None
+
+    def steady(self, wall: float, mono: float) -> float:
+        """A clock that follows the wall's, but is never set while we live nor goes back when we start again."""
+        if self._steady_less_mono is None:
+            newest = max((starts.rows[-1][1] for starts in self.starts.values() if starts.rows), default=wall)
+            self._steady_less_mono = max(wall, newest) - mono
+        return self._steady_less_mono + mono
+
+    def restarted(self) -> None:
+        """The monotonic clock may have begun anew."""
+        self._steady_less_mono = None
+        self.replan = True
 
     def shape_number(self, shape: Shape) -> int:
         """Intern a shape."""

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from rota.core.allocating import end_direct
-from rota.core.deadlines import next_deadline, tick
+from rota.core.deadlines import next_deadline, tick, was_set_back
 from rota.core.decide import decide
 from rota.core.decision import Decision
 from rota.core.dependencies import consequences, watching
@@ -45,15 +45,22 @@ class Core:
     def __init__(self, settings: Settings, seed: int = 1, state: State | None = None) -> None:
         self.state = state if state is not None else State(settings, seed)
         self.last_tick: At | None = None
+        self._seen: At | None = None
+        self._set_back = False
+        """The wall clock was set back since the last Tick."""
 
     def step(self, stimulus: Stimulus) -> Step:
         """Decide, apply, react. Raises a RotaError for a refusal; then nothing has changed."""
         state = self.state
         events: list[Event] = []
         results: list[Result] = []
+        if self._seen is not None and was_set_back(self._seen, stimulus.at):
+            self._set_back = True
+        self._seen = stimulus.at
         if isinstance(stimulus, Tick):
             last, self.last_tick = self.last_tick, stimulus.at
-            decision = tick(state, stimulus, last)
+            set_back, self._set_back = self._set_back, False
+            decision = tick(state, stimulus, last, set_back)
         else:
             if isinstance(stimulus, Report | Touch):
                 self._apply(back(state, stimulus.runner, stimulus.session), events)
@@ -75,7 +82,7 @@ class Core:
 
     def restart(self, at: At) -> list[Effect]:
         """Call once after loading: every deadline gets its full grace again."""
-        self.state.replan = True
+        self.state.restarted()
         return restart_effects(self.state, at)
 
     def next_deadline(self, at: At) -> float:

@@ -33,6 +33,8 @@ class At(NamedTuple):
 
     wall: float
     mono: float
+    utc_offset_s: int = 0
+    """Of the manager's local time, at this moment."""
 
 
 class Stimulus(Struct, kw_only=True):
@@ -50,7 +52,8 @@ class Submit(Stimulus, kw_only=True):
     stage: str | None = None
     env: str | None = None
     runs: list[int] | None = None
-    limits: dict[str, int] | None = None
+    limits: dict[str, int | str] | None = None
+    """Limits to set: a count, or what is written after the colon."""
 
 
 class ChangeJobs(Stimulus, kw_only=True):
@@ -74,9 +77,9 @@ class SetMode(Stimulus, kw_only=True):
 
 
 class SetLimits(Stimulus, kw_only=True):
-    """Named limits are set, or taken away with None."""
+    """Named limits are set (a count, or what is written after the colon), or taken away with None."""
 
-    counts: dict[str, int | None]
+    counts: dict[str, int | str | None]
 
 
 class Greet(Stimulus, kw_only=True):

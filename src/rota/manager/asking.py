@@ -11,6 +11,7 @@ from rota import __version__
 from rota.core.step import Step
 from rota.core.stimuli import ChangeJobs, SetLimits, SetMode, Submit
 from rota.core.tables import RUNNING, STARTING
+from rota.manager.limits import limit_rows
 from rota.manager.performing import now
 from rota.model.errors import NoSpaceError, NotFoundError, RotaError, StoreError, UsageError
 from rota.model.patch import decode_patch
@@ -114,21 +115,17 @@ class Asking:
 
     def _limit(self, peer: Peer, ask_id: int, args: Any) -> None:
         """Change limits, then list them."""
-        for name, count in args.set.items():
-            if count is None and name not in self._manager.state.limits:
-                raise NotFoundError(f"there is no limit '{name}'")
+        for name, setting in args.set.items():
+            limit = self._manager.state.limits.get(name)
+            is_set = limit is not None and (limit.count is not None or name in self._manager.state.timed)
+            if setting is None and (not is_set or "<" in name):
+                raise NotFoundError(f"there is no limit '{name}' that could be removed: see rota limit")
 
         def done(outcome: Step | RotaError) -> None:
             if isinstance(outcome, RotaError):
                 peer.refuse(ask_id, outcome)
                 return
-            limits = sorted(self._manager.state.limits.items())
-            rows = [
-                {"name": name, "count": limit.count, "used": limit.used}
-                for name, limit in limits
-                if not name.startswith("#") and (limit.count is not None or limit.used)
-            ]
-            peer.answer(ask_id, {"limits": rows})
+            peer.answer(ask_id, {"limits": limit_rows(self._manager.state, now())})
 
         self._manager.tell(SetLimits(at=now(), by=peer.principal, counts=args.set), done)
 
@@ -160,7 +157,7 @@ class Asking:
         if op == "count":
             return queries.count(state, args.sel)
         if op == "explain":
-            return queries.explain(state, args.job, at.wall)
+            return queries.explain(state, args.job, at)
         if op == "history":
             return queries.history(state, args.sel, args.after, args.limit)
         if op == "log":

@@ -29,7 +29,8 @@ LAST_WORDS_S = 1.0
 
 def now() -> At:
     """The time on both clocks."""
-    return At(time.time(), time.monotonic())
+    wall = time.time()
+    return At(wall, time.monotonic(), time.localtime(wall).tm_gmtoff)
 
 
 class Performer:

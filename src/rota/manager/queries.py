@@ -15,6 +15,7 @@ import msgspec
 from rota.core.dependencies import spans_of
 from rota.core.selection import select, states_pattern, wanted_states
 from rota.core.state import BatchState, State
+from rota.core.stimuli import At
 from rota.core.tables import (
     COMPLETED,
     JOB_STATES,
@@ -23,6 +24,8 @@ from rota.core.tables import (
     WAITING,
 )
 from rota.manager.jobbook import JobBook
+from rota.manager.limits import limit_reason
+from rota.manager.performing import now
 from rota.manager.reasons import pending_reason, reason, waiting_reason
 from rota.manager.running import Running
 from rota.model.errors import NotFoundError, UsageError
@@ -97,7 +100,7 @@ class Queries:
             batch = state.batches[row["id"]]
             why = None
             if batch.counts[PENDING]:
-                why = pending_reason(state, batch, 0)
+                why = pending_reason(state, batch, 0, now())
             elif batch.counts[WAITING]:
                 why = waiting_reason(state, batch, None, time.time())
             if why:
@@ -216,7 +219,7 @@ class Queries:
 
     # ---- explain ----------------------------------------------------------------------------------------------------
 
-    def explain(self, state: State, job: str, wall: float) -> dict[str, Any]:
+    def explain(self, state: State, job: str, at: At) -> dict[str, Any]:
         """Why a job is where it is."""
         batch, pos = self.find(state, job)
         byte = batch.states[pos]
@@ -224,14 +227,21 @@ class Queries:
         verdicts: list[Any] = []
         shape = state.shapes[batch.shapes[batch.template_of(pos)]]
         if byte == PENDING:
+            limit = limit_reason(state, shape.shape, at)
             verdicts = [
-                {"location": v.location, "filter": v.filter, "code": v.code, "detail": v.detail, "lasting": v.lasting}
+                {
+                    "location": v.location,
+                    "filter": v.filter,
+                    "code": v.code,
+                    "detail": limit if limit is not None and v.filter == "limits" else v.detail,
+                    "lasting": v.lasting,
+                }
                 for v in shape.verdicts
             ]
         return {
             "job": job,
             "state": JOB_STATES[byte],
-            "reason": reason(state, batch, pos, attempts[-1] if attempts else None, wall),
+            "reason": reason(state, batch, pos, attempts[-1] if attempts else None, at),
             "verdicts": verdicts,
             "needs": shape.shape.needs.words(),
             "command": self._book.command(batch, pos, max(batch.attempts[pos], 1)),

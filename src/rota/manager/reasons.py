@@ -2,6 +2,7 @@
 
 from rota.core.dependencies import waiting_for
 from rota.core.state import BatchState, State
+from rota.core.stimuli import At
 from rota.core.tables import (
     COMPLETED,
     FAILED,
@@ -15,18 +16,19 @@ from rota.core.tables import (
     STARTING,
     WAITING,
 )
+from rota.manager.limits import limit_reason
 from rota.model.job import Result, format_job
 
 __all__ = ["describe_end", "pending_reason", "reason", "waiting_reason"]
 
 
-def reason(state: State, batch: BatchState, pos: int, last: Result | None, wall: float) -> str:
+def reason(state: State, batch: BatchState, pos: int, last: Result | None, at: At) -> str:
     """Why a job is where it is, in words; `last` is its last attempt that ended."""
     byte = batch.states[pos]
     if byte == WAITING:
-        return waiting_reason(state, batch, pos, wall)
+        return waiting_reason(state, batch, pos, at.wall)
     if byte == PENDING:
-        return pending_reason(state, batch, pos)
+        return pending_reason(state, batch, pos, at)
     if byte == HOLDING:
         why = f" ({batch.held_why})" if batch.held_why else ""
         return f"is held{why}: rota release {format_job(batch.id, batch.index(pos))} lets it go on"
@@ -67,7 +69,7 @@ def waiting_reason(state: State, batch: BatchState, pos: int | None, wall: float
     return "is about to become ready"
 
 
-def pending_reason(state: State, batch: BatchState, pos: int) -> str:
+def pending_reason(state: State, batch: BatchState, pos: int, at: At) -> str:
     """Why a PENDING job has not started."""
     template = batch.template_of(pos)
     shape = state.shapes[batch.shapes[template]]
@@ -75,6 +77,9 @@ def pending_reason(state: State, batch: BatchState, pos: int) -> str:
         return f"the manager is {state.mode}: rota resume lets jobs start again"
     ahead = _ahead(state, batch, pos)
     turn = f"; {ahead:,} job{'' if ahead == 1 else 's'} of its shape ahead of it" if ahead else ""
+    limit = limit_reason(state, shape.shape, at) if shape.shape.limits else None
+    if limit is not None and not all(v.lasting for v in shape.verdicts):
+        return f"{limit}{turn}"
     if not shape.verdicts:
         return f"waits its turn{turn}"
     lasting = [v for v in shape.verdicts if v.lasting]

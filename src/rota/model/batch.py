@@ -8,6 +8,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from rota.model.errors import UsageError
+from rota.model.limits import limit_name
 from rota.model.needs import NAME, Needs
 
 __all__ = ["BatchSpec", "Dependency", "Template", "Value", "count_of", "index_at", "position_of"]
@@ -30,7 +31,6 @@ REASONS = (
 """Why an attempt can fail: as runners report it, then as batch systems do."""
 SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM", "CONT", "TSTP", "URG", "XCPU", "WINCH")
 """What a job can be warned with."""
-LIMIT = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -115,8 +115,8 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
         for word in (*(self.argv or ()), self.shell or ""):
             check_text("the command", word)
         for name in self.limits:
-            if not LIMIT.fullmatch(name):
-                raise UsageError(f"limit '{name}': a name of letters, digits, '_', '.', '-', as in irods")
+            if limit_name(name) != name:
+                raise UsageError(f"limit '{name}': here only its name is given, as in {limit_name(name)}")
         if not self.cwd.startswith("/"):
             raise UsageError(f"the working directory '{self.cwd}' must be an absolute path")
         for what, text in (

@@ -74,6 +74,8 @@ class Leased(Struct, array_like=True, tag=True):
     """Slot name `SHAPE:MILLICORES:MEMORY:DISK`."""
     slots: int
     """How many of that slot the runner has from now on: what the ledger and the limits are charged for."""
+    at: float | None = None
+    """When, if a limit counts its starts over time: by a clock that follows the wall's and is never set."""
 
 
 class Started(Struct, array_like=True, tag=True):
@@ -184,10 +186,15 @@ class ManagerMoved(Struct, array_like=True, tag=True):
 
 
 class LimitSet(Struct, array_like=True, tag=True):
-    """A named limit has this count from now on; None takes it away."""
+    """A named limit is this from now on, all of it; nothing takes it away."""
 
     name: str
     count: int | None
+    rate: int | None = None
+    """Starts in any `per_s` seconds."""
+    per_s: int = 0
+    window: str | None = None
+    """As a comparison: `22:00:00<time<06:00:00`."""
 
 
 class Retemplated(Struct, array_like=True, tag=True):

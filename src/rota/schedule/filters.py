@@ -16,6 +16,7 @@ from rota.model.amounts import format_duration
 from rota.model.needs import Amounts, show_amount
 from rota.model.shape import Shape
 from rota.model.verdict import Wake
+from rota.schedule.limits import blocked
 from rota.schedule.view import Place, View
 
 __all__ = ["BUILT_IN", "Answer", "Filter", "No"]
@@ -136,20 +137,18 @@ def bind_until(shape: Shape, view: View) -> Callable[[Place], Answer]:
 
 def limits(shape: Shape, place: Place, view: View) -> Answer:
     """Named limits must have something left."""
-    return _limits(shape, view)
+    return of_limits(shape, view)
 
 
-def _limits(shape: Shape, view: View) -> No | None:
-    for name in shape.limits:
-        limit = view.limits.get(name)
-        if limit is not None and limit.count is not None and limit.used >= limit.count:
-            return No("limit", f"limit {name} is full: {limit.used} of {limit.count} in use", False, (Wake.LIMIT,))
-    return None
+def of_limits(shape: Shape, view: View) -> No | None:
+    """The same everywhere."""
+    no = blocked(shape, view.limits) if shape.limits else None
+    return None if no is None else No(no[0], no[1], False, (no[2],))
 
 
 def bind_limits(shape: Shape, view: View) -> Callable[[Place], Answer] | None:
     """The same everywhere."""
-    no = _limits(shape, view)
+    no = of_limits(shape, view)
     return None if no is None else lambda place: no
 
 

@@ -4,8 +4,9 @@ It is a generator: each Placement is charged by the caller before the next is co
 that the filters read are always the present ones, and nothing can be given out twice.
 
 Answers are kept in the memo from pass to pass. A filter is asked again only about a place that changed (its location,
-its runner's state, what is free on its path), about a shape whose limits changed, or when its answer has run out; so a
-pass in which little changed costs little. What it yields is the same as without a memo.
+its runner's state, what is free on its path), or when its answer has run out; so a pass in which little changed costs
+little. The limits, which are the same everywhere, are asked once per shape and pass. What it yields is the same as
+without a memo.
 """
 
 import math
@@ -18,10 +19,10 @@ from rota.model.location import Location
 from rota.model.needs import Amounts
 from rota.model.shape import Shape
 from rota.model.verdict import Verdict
-from rota.schedule import filters, orders, scorers
+from rota.schedule import filters, limits, orders, scorers
 from rota.schedule.filters import Answer, Check, No
 from rota.schedule.policy import Policy
-from rota.schedule.view import Limit, Place, View, Want
+from rota.schedule.view import Place, View, Want
 
 __all__ = ["Memo", "Parked", "Placement", "place"]
 
@@ -48,7 +49,6 @@ class Kept(Struct):
     shape: Shape | None
     names: tuple[str, ...] = ()
     mode: str = ""
-    limits: tuple[Limit | None, ...] = ()
     wall: float = -math.inf
     places: list[str] = []
     stamps: list[Stamp | None] = []
@@ -59,6 +59,9 @@ class Kept(Struct):
     """The least of them."""
     verdicts: list[Verdict] = []
     """The answers that are no."""
+    full: No | None = None
+    at_limit: list[Verdict] = []
+    """What the verdicts are while a limit says no."""
     plans: dict[int, Plan] = {}
 
 
@@ -87,19 +90,20 @@ def place(view: View, wants: Sequence[Want], policy: Policy, memo: Memo) -> Iter
     """Go once through the shapes; yields what to reserve, and for each shape with jobs left over the reasons."""
     seen = _Places(view, policy, memo)
     for want in orders.BUILT_IN[policy.order](wants):
-        left = want.ready
+        left = want.ready if want.most is None else min(want.ready, want.most)
+        later = want.ready - left
         names = tuple(policy.filters)
         level = 0
-        kept = seen.ask(want, names, level)
-        while len(kept.verdicts) == len(view.places) and level < len(policy.relax):
+        kept, said = seen.ask(want, names, level)
+        while len(said) == len(view.places) and level < len(policy.relax):
             names = tuple(name for name in names if name != policy.relax[level])
             level += 1
-            kept = seen.ask(want, names, level)
-        if len(kept.verdicts) == len(view.places):
-            if left > 0:
-                yield Parked(want, left, kept.verdicts)
+            kept, said = seen.ask(want, names, level)
+        if len(said) == len(view.places) or left <= 0:
+            if left + later > 0:
+                yield Parked(want, left + later, said)
             continue
-        verdicts = list(kept.verdicts)
+        verdicts = list(said)
         for at in seen.ranked(want.shape, [at for at, no in enumerate(kept.answers) if no is None]):
             candidate = view.places[at]
             while left > 0:
@@ -113,10 +117,11 @@ def place(view: View, wants: Sequence[Want], policy: Policy, memo: Memo) -> Iter
             if left <= 0:
                 break
             no, _ = _first_no(candidate, kept.plans[candidate.kind], seen.bound(want.shape, kept.names))
+            no = _with_limits(candidate.location.id, no, seen.full(want.shape, names), names)
             if no is not None:
                 verdicts.append(no)
-        if left > 0:
-            yield Parked(want, left, verdicts)
+        if left + later > 0:
+            yield Parked(want, left + later, verdicts)
 
 
 class _Places:
@@ -159,15 +164,32 @@ class _Places:
                 self._look(at)
         changed.clear()
 
-    def ask(self, want: Want, names: tuple[str, ...], level: int) -> Kept:
-        """The first no, or none, of these filters to this shape at every place."""
+    def full(self, shape: Shape, names: tuple[str, ...]) -> No | None:
+        """What the limits say, now and everywhere."""
+        return filters.of_limits(shape, self.view) if shape.limits and "limits" in names else None
+
+    def ask(self, want: Want, names: tuple[str, ...], level: int) -> tuple[Kept, list[Verdict]]:
+        """The answers of these filters but the limits to this shape at every place; and every no, the limits' too."""
+        kept = self._ask(want, tuple([name for name in names if name != "limits"]), level)
+        full = self.full(want.shape, names)
+        if full is None:
+            return kept, kept.verdicts
+        if kept.full != full or not kept.at_limit:
+            kept.full = full
+            kept.at_limit = [
+                no
+                for name, answer in zip(self.ids, kept.answers, strict=True)
+                if (no := _with_limits(name, answer, full, names)) is not None
+            ]
+        return kept, kept.at_limit
+
+    def _ask(self, want: Want, names: tuple[str, ...], level: int) -> Kept:
         view, shape = self.view, want.shape
-        limits = tuple([view.limits.get(name) for name in shape.limits])
         kept = self.memo.get((want.shape_id, level))
         if kept is None or kept.names != names or kept.shape != shape:
             kept = self.memo[want.shape_id, level] = Kept(shape, names)
-        if kept.mode != view.mode or kept.limits != limits or kept.wall > view.wall:
-            kept.mode, kept.limits = view.mode, limits
+        if kept.mode != view.mode or kept.wall > view.wall:
+            kept.mode = view.mode
             kept.places, kept.stamps, kept.answers, kept.holds = [], [], [], []
         kept.wall = view.wall
         if kept.places is not self.ids:
@@ -194,6 +216,7 @@ class _Places:
         kept.places = self.ids
         kept.until = min(kept.holds, default=math.inf)
         kept.verdicts = [no for no in kept.answers if no is not None]
+        kept.at_limit = []
 
     def _ask_at(self, kept: Kept, shape: Shape, todo: list[int]) -> None:
         places, answers, holds, plans = self.view.places, kept.answers, kept.holds, kept.plans
@@ -207,6 +230,7 @@ class _Places:
         kept.stamps = self.stamps.copy()
         kept.until = min(holds)
         kept.verdicts = [no for no in answers if no is not None]
+        kept.at_limit = []
 
     def bound(self, shape: Shape, names: Sequence[str]) -> Bound:
         """The filters that are not static, made ready for a shape."""
@@ -234,6 +258,13 @@ class _Places:
                     self.scores[at] = score
             keys[at] = score
         return sorted(candidates, key=keys.__getitem__, reverse=True)
+
+
+def _with_limits(name: str, answer: Verdict | None, full: No | None, names: tuple[str, ...]) -> Verdict | None:
+    """A place's answer, or what the limits say if that comes first."""
+    if full is None or (answer is not None and names.index(answer.filter) < names.index("limits")):
+        return answer
+    return Verdict(name, "limits", full.code, full.detail, full.lasting, full.wake_on)
 
 
 def _ask(check: Check, shape: Shape, view: View, candidate: Place) -> Answer:
@@ -290,8 +321,6 @@ def _width(shape: Shape, candidate: Place, view: View) -> int:
 def _room(shape: Shape, candidate: Place, view: View, left: int, cores: int) -> int:
     """How many slots may be reserved now. A range of cores is given out one by one, so that each gets what is left."""
     count = min(left, view.ledger.room(candidate.location.id, shape.needs.amounts(cores)))
-    for name in shape.limits:
-        limit = view.limits.get(name)
-        if limit is not None and limit.count is not None:
-            count = min(count, limit.count - limit.used)
+    if shape.limits:
+        count = limits.fits(shape, view.limits, count)
     return min(count, 1) if shape.needs.cores_most > shape.needs.cores else count

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from rota.model.limits import Window
 from rota.model.location import Location
 from rota.model.shape import Shape
 from rota.schedule.ledger import Ledger
@@ -16,6 +17,15 @@ class Limit(Struct, frozen=True):
 
     count: int | None
     used: int
+    rate: int | None = None
+    """How many may start in any `per_s` seconds."""
+    per_s: int = 0
+    window: Window | None = None
+    """When jobs may start."""
+    left: int | None = None
+    """Of the rate, as of this pass."""
+    closed: str | None = None
+    """As of this pass the window is closed: until when, in words."""
 
 
 class Place(Struct):
@@ -52,3 +62,7 @@ class Want(Struct):
     priority: int
     first: int
     """The batch at its head: what came first goes first."""
+    slots: int = 0
+    """How many it holds already."""
+    most: int | None = None
+    """No more than this may start now: its part of the limits that it shares."""

@@ -5,6 +5,7 @@ It shares no code with the core.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import pairwise
 
 from rota.model import events as ev
@@ -65,6 +66,7 @@ def check_world(
     problems.extend(_overlaps(books, witness))
     problems.extend(_capacity(books, witness, sites))
     problems.extend(_limits(books, witness, workload))
+    problems.extend(_timed_limits(books, witness))
     problems.extend(_retries(books, witness, final, settled))
     problems.extend(_outcomes(books, witness, final, settled))
     problems.extend(_commands(books, witness, final))
@@ -301,6 +303,50 @@ def _limits(books: _Books, witness: Witness, workload: Workload) -> Iterator[str
         if most > allowed:
             jobs = [(*each.job, each.attempt) for each in who]
             yield f"P5: limit {name} is {allowed}, {most} ran at {time:.3f}: {jobs}"
+
+
+def _timed_limits(books: _Books, witness: Witness) -> Iterator[str]:
+    """No start in a closed window, nor more in any period than its rate, as the manager's clocks had it."""
+    rules: dict[str, ev.LimitSet] = {}
+    starts: dict[str, list[tuple[float, int]]] = {}
+    for (_, event), local in zip(witness.facts, witness.local, strict=True):
+        if isinstance(event, ev.LimitSet):
+            old = rules.get(event.name)
+            rules[event.name] = event
+            if old is None or old.per_s != event.per_s:  # what was started before is no longer counted
+                starts[event.name] = []
+        elif isinstance(event, ev.Leased):
+            first = next(_jobs(books, event.batch, event.spans))
+            count = sum(event.spans[1::2]) - sum(event.spans[::2])
+            for name in books.plans[event.batch].spec.templates[books.template(first)].limits:
+                rule = rules.get(name, ev.LimitSet(name, None, window=name if "<" in name else None))
+                if rule.window is not None and not _is_open(rule.window, local):
+                    yield f"P5: job {first} was leased at local time {local:.3f}, outside {name} ({rule.window})"
+                if rule.rate is not None:
+                    yield from _rate(rule, starts.setdefault(name, []), event.at, count, first)
+
+
+def _rate(
+    rule: ev.LimitSet, starts: list[tuple[float, int]], at: float | None, count: int, job: Job
+) -> Iterator[str]:
+    if at is None:
+        yield f"P5: the start of {job} was not counted by {rule.name}"
+        return
+    starts.append((at, count))
+    most = sum(count for time, count in starts if time > at - rule.per_s + 1e-5)
+    if most > (rule.rate or 0):
+        yield f"P5: limit {rule.name} is {rule.rate} in {rule.per_s} s, {most} started up to {at:.6f}: {job}"
+
+
+def _is_open(window: str, local: float) -> bool:
+    """Of a comparison: `22:00:00<time<06:00:00`."""
+    now = datetime.fromtimestamp(local, UTC).isoformat(" ")
+    words = ["", *window.split("<")] if window.startswith(("time", "datetime")) else [*window.split("<"), ""]
+    low, kind, high = words[:3]
+    now = now if kind == "datetime" else now[11:]
+    if low and high and low > high:
+        return now >= low or now < high
+    return (not low or now >= low) and (not high or now < high)
 
 
 def _allowed(history: list[tuple[float, int | None]], since: float, until: float) -> float:

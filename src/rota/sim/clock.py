@@ -25,10 +25,11 @@ class ManagerClock:
     def __init__(self) -> None:
         self.wall_offset = EPOCH
         self.mono_offset = 5000.0
+        self.utc_offset_s = 0
 
     def at(self, now: float) -> At:
         """Both clocks at a true time."""
-        return At(now + self.wall_offset, now + self.mono_offset)
+        return At(now + self.wall_offset, now + self.mono_offset, self.utc_offset_s)
 
     def true_time(self, mono: float) -> float:
         """When the monotonic clock shows this."""

@@ -32,9 +32,10 @@ _json = msgspec.json.Encoder().encode
 class _Turn:
     """One turn of the loop: what is to be committed, done and answered."""
 
-    __slots__ = ("effects", "events", "replies", "results")
+    __slots__ = ("at", "effects", "events", "replies", "results")
 
-    def __init__(self) -> None:
+    def __init__(self, at: At) -> None:
+        self.at = at
         self.events: list[Event] = []
         self.results: list[Result] = []
         self.effects: list[Effect] = []
@@ -222,7 +223,7 @@ class Shell:
         self.turns += 1
         inbox, self._inbox = self._inbox, []
         at = world.clock.at(world.now)
-        turn = _Turn()
+        turn = _Turn(at)
         core = self.core
         for stimulus, reply in inbox:
             stimulus.at = at
@@ -256,7 +257,7 @@ class Shell:
 
     def _commit(self, turn: _Turn) -> None:
         self.disk.commit(turn.events, turn.results, self.world.clock.at(self.world.now).wall)
-        self.world.durable(turn.events)
+        self.world.durable(turn.events, turn.at)
 
     def _committed(self, life: int, turn: _Turn) -> None:
         world = self.world

@@ -39,6 +39,8 @@ class Witness:
     executions: list[Execution] = field(default_factory=list)
     facts: list[tuple[float, Event]] = field(default_factory=list)
     """Events with the true time at which they became durable."""
+    local: list[float] = field(default_factory=list)
+    """For each of them the local time of its decision, as the manager's clock had it."""
     acked: dict[str, int] = field(default_factory=dict)
     """Submission key → batch that the client was told."""
     problems: list[str] = field(default_factory=list)

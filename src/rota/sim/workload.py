@@ -1,6 +1,8 @@
 """What the users of a simulated world do: random batches, and random commands while they run."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,12 +24,16 @@ __all__ = ["Plan", "Workload"]
 _NOW = At(0.0, 0.0)
 _SECONDS = (0.0004, 0.002, 0.02, 0.1, 0.5, 1.0, 3.0, 8.0, 20.0, 20.0, 30.0, 90.0)
 _LIMITS = ("irods", "licence")
+_RATES = ("2/s", "5/s", "40/min", "100/min", "3,2/s")
+_DAY_S = 86_400
 
 
 class Plan:
     """One submission, and how its jobs will behave."""
 
-    def __init__(self, key: str, spec: BatchSpec, runs: list[int] | None, limits: dict[str, int] | None) -> None:
+    def __init__(
+        self, key: str, spec: BatchSpec, runs: list[int] | None, limits: dict[str, int | str] | None
+    ) -> None:
         self.key = key
         self.spec = spec
         self.runs = runs
@@ -58,6 +64,13 @@ class Workload:
         self.plans: list[Plan] = []
         self.by_batch: dict[int, Plan] = {}
         self._indices: dict[tuple[int, int], int] = {}
+        self.chance = Random(f"limits {world.seed}")
+        first = self.chance.choice((0, 0, 3600, -18_000, 20_700))
+        self.offsets = [(0.0, first)]
+        """(true time, seconds) of the manager's local time, which may change."""
+        if self.chance.random() < 0.2:
+            self.offsets.append((self.chance.uniform(0.0, 60.0), first + self.chance.choice((-60, 60, 3600))))
+            # not an hour back: the world would be over before a date comes
         self.limit_history: dict[str, list[tuple[float, int | None]]] = {}
         self.open_questions = 0
 
@@ -113,10 +126,36 @@ class Workload:
             after=self._after(),
             not_before=EPOCH + self.world.now + rng.uniform(0.0, 30.0) if rng.random() < 0.15 else None,
         )
-        limits = {name: rng.randint(1, 4) for template in templates for name in template.limits} or None
-        plan = Plan(key, spec, runs, limits)
+        limits: dict[str, int | str] = {
+            name: rng.randint(1, 4) for template in templates for name in template.limits if name in _LIMITS
+        }
+        if self.chance.random() < 0.8:
+            used = {name for template in templates for name in template.limits}
+            limits |= {name: self._rule(name) for name in ("api", "hours") if name in used}
+        plan = Plan(key, spec, runs, limits or None)
         plan.seconds, plan.failing, plan.template_of_position = seconds, failing, order
         return plan
+
+    def _rule(self, name: str) -> str:
+        """A rate; or a window that is open but for a while, or from soon on."""
+        if name == "api":
+            return self.chance.choice(_RATES)
+        if self.chance.random() < 0.3:
+            return self._window("{0}..")
+        return self.chance.choice(("", "4,")) + self._window("{1}-{2}")
+
+    def _window(self, form: str) -> str:
+        now = EPOCH + self.world.now + self.world.clock.utc_offset_s
+        begin = int(now + self.chance.uniform(-20.0, 40.0))
+        end = begin + self.chance.randint(1, 60)
+        date = datetime.fromtimestamp(end, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        return form.format(date, _clock(end), _clock(begin))
+
+    def _timed_limits(self) -> tuple[str, ...]:
+        out = [name for name in ("api", "hours") if self.chance.random() < 0.12]
+        if self.chance.random() < 0.08:
+            out.append(self._window(self.chance.choice(("{1}<time<{2}", "{0}<datetime"))))
+        return tuple(out)
 
     def _template(self) -> Template:
         rng = self.rng
@@ -131,7 +170,7 @@ class Workload:
             needs=needs,
             priority=rng.choice((0, 0, 0, 10, 255)),
             retries=rng.choice((0, 0, 1, 3)),
-            limits=(rng.choice(_LIMITS),) if rng.random() < 0.2 else (),
+            limits=tuple(sorted((*((rng.choice(_LIMITS),) if rng.random() < 0.2 else ()), *self._timed_limits()))),
             rerunnable=rng.random() < 0.2,
             group=rng.choice(("", "", "align", "aligner", "call")),
             override=rng.choice(("never", "never", "higher", "always")),
@@ -224,8 +263,11 @@ class Workload:
             self.world.after(rng.uniform(0.5, 10.0), self._tell, lambda: SetMode(at=_NOW, by="user", mode="serving"))
             return
         if what == "limit":
-            name, count = rng.choice(_LIMITS), rng.randint(1, 4)
-            self._tell(lambda: SetLimits(at=_NOW, by="user", counts={name: count}))
+            settings: dict[str, int | str | None] = {rng.choice(_LIMITS): rng.randint(1, 4)}
+            for name in ("api", "hours"):
+                if self.chance.random() < 0.4:
+                    settings[name] = self._rule(name) if self.chance.random() < 0.8 else None
+            self._tell(lambda: SetLimits(at=_NOW, by="user", counts=settings))
             return
         if not known:
             return
@@ -282,3 +324,8 @@ class Workload:
         if rng.random() >= plan.failing[template]:
             return seconds, 0, None
         return (seconds, None, 11) if rng.random() < 0.2 else (seconds, rng.choice((1, 1, 1, 2, 127)), None)
+
+
+def _clock(local: int) -> str:
+    second = local % _DAY_S
+    return f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}"

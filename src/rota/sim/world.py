@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 from rota.core.state import Settings
+from rota.core.stimuli import At
 from rota.model import events as ev
 from rota.model.needs import Amounts
 from rota.sim.checks import check_world
@@ -126,11 +127,12 @@ class World:
         if self.tracing:
             self.story.append(f"{self.now:10.4f} " + " ".join(str(word) for word in words))
 
-    def durable(self, events: list[ev.Event]) -> None:
+    def durable(self, events: list[ev.Event], at: At) -> None:
         """Events have become facts."""
         facts, now = self.witness.facts, self.now
         for event in events:
             facts.append((now, event))
+            self.witness.local.append(at.wall + at.utc_offset_s)
             if self.tracing:
                 self.say("EVENT", event)
             if isinstance(event, ev.Submitted):
@@ -172,6 +174,8 @@ class World:
         self.shell.start()
         self.cluster.poll()
         self.workload.begin(FAULTS_S)
+        for time, offset_s in self.workload.offsets:
+            self.when(time, setattr, self.clock, "utc_offset_s", offset_s)
         for time, kind in self.faults.moments(FAULTS_S):
             self.when(time, self._strike, kind)
         self._run_until(FAULTS_S)

@@ -122,6 +122,7 @@ def _allocation_moved(con: Connection, entry: Entry, event: AllocationMoved) -> 
 
 
 def _limit_set(con: Connection, entry: Entry, event: LimitSet) -> None:
+    """Counts only: rates and windows are in the log and the checkpoint, which are the truth."""
     if event.count is None:
         con.execute("DELETE FROM limits WHERE name = ?", (event.name,))
     else:

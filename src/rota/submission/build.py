@@ -11,12 +11,12 @@ import msgspec
 from rota.model.batch import MAX_COMMAND, BatchSpec, Template, Value, index_at
 from rota.model.command import CommandMaker, compile_text, show_command
 from rota.model.errors import UsageError
+from rota.model.limits import limit_settings
 from rota.submission.environment import submit_environment
 from rota.submission.options import (
     Options,
     array_numbers,
     dependencies,
-    limit_settings,
     make_template,
     moment,
     most_failures,

@@ -12,6 +12,7 @@ from rota.model.amounts import parse_cores, parse_duration, parse_size
 from rota.model.batch import MAX_COMMAND, MAX_TEMPLATES, Template, check_environment, check_text, check_value
 from rota.model.command import BEHAVIOURS, group_of
 from rota.model.errors import UsageError
+from rota.model.limits import parse_limit
 from rota.model.needs import named_resources
 from rota.submission.options import lines, warning
 
@@ -202,7 +203,7 @@ class LineReader:
                 if getattr(line, name) is not None:
                     other[name] = getattr(line, name)
             if line.limits is not None:
-                other["limits"] = tuple(sorted(set(line.limits)))
+                other["limits"] = tuple(sorted({_limit(limit) for limit in line.limits}))
             for name in ("workdir", "cleanup", "change_home", "remove_on"):
                 if getattr(line, name) is not None:
                     other[name] = getattr(line, name)
@@ -237,3 +238,10 @@ def explain(text: str) -> str:
     if match := _AT.fullmatch(text):
         return f"field '{match[2]}': {match[1][:1].lower()}{match[1][1:].replace('`', '')}"
     return text.replace("`", "'")
+
+
+def _limit(text: str) -> str:
+    name, rule = parse_limit(text)
+    if rule is not None:
+        raise UsageError(f"limit '{text}': a line names its limits, as in \"{name}\"; --limit {text} sets one for all")
+    return name

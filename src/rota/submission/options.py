@@ -9,9 +9,10 @@ import msgspec
 from msgspec import Struct, field
 
 from rota.model.amounts import parse_cores, parse_duration, parse_size
-from rota.model.batch import LIMIT, SIGNALS, Dependency, Template
+from rota.model.batch import SIGNALS, Dependency, Template
 from rota.model.command import group_of
 from rota.model.errors import UsageError
+from rota.model.limits import limit_name
 from rota.model.needs import Needs, named_resources
 from rota.model.selector import parse_selector
 
@@ -105,7 +106,7 @@ class Options(Struct, kw_only=True):
     """A number of jobs, a share `10%`, or `off`; None: when the first 50 all failed."""
     priority: int = 0
     limits: Sequence[str] = ()
-    """`name`, or `name:N` to set it."""
+    """`name`; or what it is to be, from now on and for all: `name:N`, `name:100/min`, `name:22:00-06:00`."""
     after: Sequence[str | int] = ()
     after_any: Sequence[str | int] = ()
     after_failure: Sequence[str | int] = ()
@@ -172,7 +173,7 @@ def make_template(command: str | Sequence[str] | None, options: Options) -> Temp
         retry_on=tuple(str(word) for word in options.retry_on),
         never_retry_on=tuple(str(word) for word in options.never_retry_on),
         no_retry_after_s=_seconds(options.no_retry_after),
-        limits=tuple(sorted({limit.partition(":")[0] for limit in options.limits})),
+        limits=tuple(sorted({limit_name(limit) for limit in options.limits})),
         cwd=cwd,
         set=dict(options.env),
         env_from=options.env_from,
@@ -298,18 +299,6 @@ def _size(given: Amount) -> int | None:
 
 def _seconds(given: Amount) -> int | None:
     return parse_duration(given) if isinstance(given, str) else given
-
-
-def limit_settings(limits: Sequence[str]) -> dict[str, int]:
-    """The limits that are given with a number."""
-    out: dict[str, int] = {}
-    for text in limits:
-        name, colon, count = text.partition(":")
-        if not LIMIT.fullmatch(name) or (colon and not (count.isascii() and count.isdigit())):
-            raise UsageError(f"limit '{text}': write a name, or name:N to set how many may run at once, as in irods:10")
-        if colon:
-            out[name] = int(count)
-    return out
 
 
 def dependencies(options: Options) -> Iterator[Dependency]:

@@ -85,6 +85,7 @@ def events_of_every_kind(batch: int = 1) -> list[Event]:
         ManagerMoved("paused", "ann"),
         LimitSet("irods", 7),
         LimitSet("irods", None),
+        LimitSet("api", None, 100, 60, "22:00:00<time<06:00:00"),
         Noted("a1", "a strange state", "ZOMBI \x00 ☃"),
     ]
 

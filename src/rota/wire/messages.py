@@ -204,8 +204,8 @@ class Submit(Struct):
     values: Raw = _NULL
     stage: Hex | None = None
     env: dict[str, str] | None = None
-    limits: dict[str, int] | None = None
-    """Named limits to set (`--limit irods:10`)."""
+    limits: dict[Word, Count | Word] | None = None
+    """Named limits to set: a count, or what is written after the colon (`--limit irods:10`, `api:100/min`)."""
     templates: list[Number] | None = None
     """Which template each of `values` has."""
 
@@ -294,9 +294,9 @@ class Hold(Change):
 
 
 class Limits(Struct):
-    """Arguments of `limit`: counts to set; None takes a limit away."""
+    """Arguments of `limit`: a count, or what is written after the colon; None takes a limit away."""
 
-    set: Annotated[dict[Line, Count | None], Meta(max_length=1_000)] = {}
+    set: Annotated[dict[Line, Count | Word | None], Meta(max_length=1_000)] = {}
 
 
 class Down(Struct):
