@@ -393,6 +393,17 @@ def test_a_batch_systems_warning_ends_what_does_not_want_to_be_warned_itself(tmp
         found.close()
 
 
+def test_a_job_that_the_batch_system_killed_a_moment_before_the_runner_did_not_fail(manager, cwd):
+    jobs = [["s", "d", 8, 1, 1, "echo $$ > pid; exec sleep 100", None]]
+    manager.lease(jobs, {"d": {**SPEC, "cwd": str(cwd)}}, [["s", 2]])
+    os.kill(int(wait_for(cwd / "pid")), signal.SIGTERM)
+    time.sleep(0.1)
+    manager.process.send_signal(signal.SIGTERM)
+    manager.pump(lambda: manager.said_bye)
+    assert outcome(manager.ended[8, 1, 1]) == (None, 15, "runner-stopped")
+    assert manager.ended[8, 1, 1][11] == "its runner was told to stop"
+
+
 def test_a_python_as_old_as_3_8_can_do_all_this(tmp_path, cwd):
     old = shutil.which("python3.8")
     versions = sorted(Path(os.path.expanduser("~/.pyenv/versions")).glob("3.8*/bin/python3.8"))

@@ -169,6 +169,18 @@ def test_a_batch_systems_kill_ends_the_tree_and_is_reported(node):
     assert gone(*pids) and next(node.path.glob("rota_work/7/0/*/told"))
 
 
+def test_a_kill_that_hits_the_job_first_is_the_batch_systems_too(node):
+    node.lease("echo $$ > pid; exec sleep 100")
+    process = node.start()
+    os.kill(int(wait_for(node.path / "pid")), signal.SIGTERM)
+    time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 143
+    assert node.row()[5] == "runner-stopped" and node.row()[11] == "killed by the batch system (SIGTERM)"
+    node.lease("kill -TERM $$", attempt=2)
+    assert node.run()[0] == 143 and node.row()[5] == "signal", "one that does it to itself has failed"
+
+
 def test_a_second_kill_is_without_grace(node):
     node.lease("trap '' TERM; echo $$ > pid; while :; do sleep 0.1; done", grace_s=60)
     process = node.start()

@@ -71,3 +71,21 @@ def test_a_kill_for_memory_in_our_group_is_seen_once(groups, tmp_path: Path) -> 
     (tmp_path / "x/memory.events").write_text("low 0\nhigh 0\nmax 9\noom 1\noom_kill 3\n")
     assert counter.rose()
     assert not counter.rose()
+
+
+@pytest.mark.parametrize(
+    ("environ", "cores", "memory"),
+    [
+        ({}, None, None),
+        ({"SLURM_CPUS_ON_NODE": "4", "SLURM_MEM_PER_NODE": "2048"}, 4000, 2 << 30),
+        ({"SLURM_CPUS_ON_NODE": "4", "SLURM_MEM_PER_NODE": "0"}, 4000, None),
+        ({"SLURM_CPUS_ON_NODE": "4", "SLURM_MEM_PER_CPU": "512"}, 4000, 2 << 30),
+        ({"NSLOTS": "3"}, 3000, None),
+        ({"LSB_DJOB_NUMPROC": "8", "LSB_MAX_NUM_PROCESSORS": "16"}, 8000, None),
+        ({"PBS_NP": "2", "NCPUS": "2"}, 2000, None),
+        ({"NSLOTS": "undefined", "NCPUS": "", "PBS_NP": "-1"}, None, None),
+    ],
+)
+def test_what_a_batch_system_says_it_gave(environ: dict[str, str], cores: int | None, memory: int | None) -> None:
+    found = host.granted(environ)
+    assert found == (cores or host.NO_LIMIT * 1000, memory or host.NO_LIMIT)

@@ -87,6 +87,20 @@ def test_every_argument_of_the_document_is_a_field():
             assert wanted == fields, op
 
 
+def test_rows_may_lack_what_an_older_runner_does_not_measure():
+    row = [7, 11, 1, 0, None, None, 1.0, 2.0, 0.5, 1900, None, None]
+    for more, disk in (([], None), ([None], None), ([4096], 4096)):
+        report = {"t": "report", "session": 1, "seq": 1, "got": 1, "clock": 1.0, "ended": [[*row, *more]]}
+        decoded = messages.decode_runner(messages.encode(report))
+        assert decoded.ended[0].peak_disk == disk and decoded.ended[0][:12] == tuple(row)
+        live = [[7, 1, 1, 0.5, 9, 4, None, *more]]
+        touch = {"t": "touch", "session": 1, "got": 1, "clock": 1.0, "held": [], "live": live}
+        assert messages.decode_runner(messages.encode(touch)).live[0].disk == disk
+    for wrong in (row[:11], [*row, 1, 2], [*row, -1], [*row, "x"]):
+        with pytest.raises(ProtocolError):
+            messages.decode_runner(messages.encode({**report, "ended": [wrong]}))
+
+
 def test_a_request_is_decoded_in_two_steps_and_leaves_the_batch_raw():
     body = dump({"t": "ask", "id": 4, "op": "submit", "key": "ab", "batch": {"name": "x"}, "values": ["a"], "new": 1})
     ask = messages.decode_client(body)

@@ -17,8 +17,9 @@ from rota.runner.spawn import cannot_enter
 from rota.runner.workdir import Workdir, slice_of
 
 if TYPE_CHECKING:
-    from rota.runner.jobs import Jobs, Outcome, Running
+    from rota.runner.jobs import Jobs
     from rota.runner.lease import Key
+    from rota.runner.running import Outcome, Running
 
 __all__ = ["Closings", "make_place"]
 

@@ -5,75 +5,31 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
 
 from rota.runner import host, measure
+from rota.runner.doubts import Doubts
 from rota.runner.kill import TreeKill
 from rota.runner.lease import Lease
 from rota.runner.plan import Plan, Plans, StartError
 from rota.runner.protocol import Runner
+from rota.runner.running import Running
 from rota.runner.segments import Lane, Segments
 from rota.runner.spawn import Spawner, enter
 
 if TYPE_CHECKING:
     from rota.runner.closing import Closings
     from rota.runner.launched import Launched
+    from rota.runner.running import Outcome
     from rota.runner.workdir import Workdir
 
-    Outcome = Tuple[Optional[int], Optional[int], Optional[str], Optional[str]]  # exit code, signal, reason, note
-
-__all__ = ["Jobs", "Running"]
+__all__ = ["Jobs"]
 
 SAMPLE_AFTER_S = 0.5
 SAMPLE_EVERY_S = 1.0
 SAMPLE_SHARE = 100.0  # sampling may take a hundredth of one core
 DISK_SLICE_S = 0.005  # of each sample, for each directory
 NEVER = float("inf")
-
-
-class Running:
-    """One running attempt."""
-
-    __slots__ = (
-        "cpu_s",
-        "ending",
-        "lane",
-        "lease",
-        "note",
-        "output",
-        "peak",
-        "pid",
-        "place",
-        "plan",
-        "result",
-        "since",
-        "wall",
-        "warned",
-        "why",
-    )
-
-    def __init__(self, lease: Lease, plan: Plan, lane: Lane, pid: int, wall: float, since: float) -> None:
-        self.lease = lease
-        self.plan = plan
-        self.lane = lane
-        self.pid = pid
-        self.place: Optional[Workdir] = None
-        self.wall = wall
-        self.warned = False
-        self.since = since
-        self.ending: Optional[TreeKill] = None
-        self.why: Optional[str] = None  # why we end it
-        self.note: Optional[str] = None
-        self.peak = 0
-        self.cpu_s = 0.0
-        self.output: Optional[List[Any]] = None
-        self.result: Optional[Tuple[int, float, int, float]] = None  # status, cpu, maxrss, wall of an end not yet told
-
-    @property
-    def mark(self) -> Tuple[bytes, bytes]:
-        """What the environment of its processes says."""
-        lease = self.lease
-        return (b"%d.%d" % (lease.batch, lease.index), b"%d" % lease.attempt)
 
 
 class Jobs:
@@ -90,6 +46,7 @@ class Jobs:
         self.next_tick = NEVER
         self.until = NEVER  # when the allocation ends
         self._closings: Optional[Closings] = None  # loaded when the first job needs it
+        self._doubts = Doubts()
         self._ending: Dict[int, Running] = {}  # by pid: their tree is being killed; they may be reaped already
         self.spawner = Spawner()
         self.table = measure.Table(runner.runner_id)
@@ -101,7 +58,11 @@ class Jobs:
     def busy(self) -> bool:
         """Is anything running, or its tree not yet dead?"""
         return bool(
-            self.by_pid or self._ending or self._closings or (self.launched is not None and self.launched.pending)
+            self.by_pid
+            or self._ending
+            or self._closings
+            or self._doubts
+            or (self.launched is not None and self.launched.pending)
         )
 
     # -- starting ------------------------------------------------------------------------------------------------
@@ -330,7 +291,13 @@ class Jobs:
         return code, number, reason, note
 
     def tell(self, running: Running, outcome: Outcome) -> None:
-        """Report how a job ended."""
+        """Report how a job ended; see doubts.py for what waits a moment first."""
+        if running.plan.warn is None and self._doubts.concerns(running, outcome):
+            self.next_tick = min(self.next_tick, self._doubts.add(running, outcome, time.monotonic()))
+        else:
+            self._report(running, outcome)
+
+    def _report(self, running: Running, outcome: Outcome) -> None:
         assert running.result is not None
         _, cpu_s, maxrss, wall = running.result
         code, number, reason, note = outcome
@@ -374,6 +341,8 @@ class Jobs:
         """End everything; each with its own grace if none is given."""
         if self.launched is not None:
             self.launched.give_back()
+        for running, outcome in self._doubts.settle(note or "its runner was told to stop"):
+            self._report(running, outcome)
         for running in list(self.by_pid.values()):
             self.kill(running.lease, self.grace(running) if grace_s is None else grace_s, why, now, note)
         if self._closings:
@@ -381,6 +350,10 @@ class Jobs:
 
     def warn_all(self, note: str, now: float) -> None:
         """The allocation ends soon: those that want to be warned are, the others are ended."""
+        if self.launched is not None:
+            self.launched.give_back()
+        for running, outcome in self._doubts.settle(note):
+            self._report(running, outcome)
         for running in list(self.by_pid.values()):
             if running.plan.warn is None:
                 self.kill(running.lease, self.grace(running), "runner-stopped", now, note)
@@ -431,6 +404,10 @@ class Jobs:
             times.extend(running.ending.next_at for running in self._ending.values() if running.ending)
         if self._closings:
             times.append(self._closings.tick(now))
+        if self._doubts:
+            for running, outcome in self._doubts.take(now):
+                self._report(running, outcome)
+            times.append(self._doubts.next_at())
         self.next_tick = min(times)
 
     def _end_trees(self, now: float) -> None:

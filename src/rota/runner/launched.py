@@ -9,10 +9,11 @@ from typing import Dict, List, Optional, Tuple
 
 from rota.runner import launcher as wire
 from rota.runner import measure
-from rota.runner.jobs import Jobs, Running
+from rota.runner.jobs import Jobs
 from rota.runner.launcher import Builder, Launcher, Record
 from rota.runner.lease import Lease
 from rota.runner.plan import Plan, StartError
+from rota.runner.running import Running
 from rota.runner.spawn import cannot_enter, cannot_read, cannot_write, enter, problem
 
 __all__ = ["Launched"]

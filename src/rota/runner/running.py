@@ -1,0 +1,63 @@
+"""One attempt that runs here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, List, Optional, Tuple
+
+from rota.runner.kill import TreeKill
+from rota.runner.lease import Lease
+from rota.runner.plan import Plan
+from rota.runner.segments import Lane
+
+if TYPE_CHECKING:
+    from rota.runner.workdir import Workdir
+
+__all__ = ["Outcome", "Running"]
+
+Outcome = Tuple[Optional[int], Optional[int], Optional[str], Optional[str]]
+"""exit code, signal, reason, note"""
+
+
+class Running:
+    """One running attempt."""
+
+    __slots__ = (
+        "cpu_s",
+        "ending",
+        "lane",
+        "lease",
+        "note",
+        "output",
+        "peak",
+        "pid",
+        "place",
+        "plan",
+        "result",
+        "since",
+        "wall",
+        "warned",
+        "why",
+    )
+
+    def __init__(self, lease: Lease, plan: Plan, lane: Lane, pid: int, wall: float, since: float) -> None:
+        self.lease = lease
+        self.plan = plan
+        self.lane = lane
+        self.pid = pid
+        self.place: Optional[Workdir] = None
+        self.wall = wall
+        self.warned = False
+        self.since = since
+        self.ending: Optional[TreeKill] = None
+        self.why: Optional[str] = None  # why we end it
+        self.note: Optional[str] = None
+        self.peak = 0
+        self.cpu_s = 0.0
+        self.output: Optional[List[Any]] = None
+        self.result: Optional[Tuple[int, float, int, float]] = None  # status, cpu, maxrss, wall of an end not yet told
+
+    @property
+    def mark(self) -> Tuple[bytes, bytes]:
+        """What the environment of its processes says."""
+        lease = self.lease
+        return (b"%d.%d" % (lease.batch, lease.index), b"%d" % lease.attempt)
