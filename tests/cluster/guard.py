@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 
-TERM_WAIT_S = 5.0
+WAIT_S = 5.0
 
 
 def ticks(pid):
@@ -43,16 +43,12 @@ def daemons(directory):
 
 
 def end(pids):
-    """TERM, and KILL for those that stay."""
+    """KILL: nothing of it is needed any more, and a polite end takes each daemon some seconds."""
     for pid in pids:
-        send(pid, signal.SIGCONT)
-        send(pid, signal.SIGTERM)
-    deadline = time.monotonic() + TERM_WAIT_S
+        send(pid, signal.SIGKILL)
+    deadline = time.monotonic() + WAIT_S
     while any(ticks(pid) for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    for pid in pids:
-        if ticks(pid):
-            send(pid, signal.SIGKILL)
+        time.sleep(0.01)
 
 
 def leftovers(directory):
@@ -99,9 +95,7 @@ def down(directory):
         if not left:
             break
         time.sleep(0.05)
-    for _, pid in order:
-        if pid not in first:
-            end([pid])
+    end([pid for _, pid in order if pid not in first])
     for group in groups(directory):
         for path, _, _ in os.walk(group, topdown=False):
             try:
