@@ -183,6 +183,22 @@ def test_every_native_state_can_be_shown():
             assert re.search(rf"(?<![A-Za-z]){code}(?![A-Za-z])", out), (personality, code, out)
 
 
+def test_slurm_prints_named_fields_with_a_header():
+    """As seen of a running 22.05: EXIT_CODE is the status of wait(2), and a header is cut to its width."""
+    fake = in_slurm_state("failed-exit3")
+    words = ["squeue", "-r", "-t", "all", "-O", "JobArrayID:8,State:8,exit_code:10,RestartCnt:8,BatchHost:6"]
+    assert fake.run(words, None, START + 100)[1] == (
+        "JOBID   STATE   EXIT_CODE RESTART_EXEC_H\n1       FAILED  768       0       n1    \n"
+    )
+    assert fake.run([*words, "-u", "nobody"], None, START + 100)[1].count("\n") == 1
+    assert fake.run(["scancel", "-f", "-s", "KILL", "1", "99"], None, START + 100) == (
+        1,
+        "",
+        "scancel: error: Kill job error on job id 1: Invalid job id specified\n"
+        "scancel: error: Kill job error on job id 99: Invalid job id specified\n",
+    )
+
+
 # ---- OpenPBS ---------------------------------------------------------------------------------------------------------
 
 
@@ -292,6 +308,20 @@ def test_torque_prints_xml_and_tables_as_recorded():
     assert table[:2] == recorded[:2]
     completed = next(line for line in recorded if line.startswith("16."))
     assert re.sub(r"^\S+\s+x   ", "", table[2]) == re.sub(r"^\S+\s+fail", "", completed)
+
+
+def test_torque_prints_the_table_of_a_user_as_recorded():
+    recording = Recording("torque", "qstat-u")
+    fake = cluster("torque", first_id=3)
+    fake.run(["qsub", "-N", "mem", "-l", "mem=100mb"], "true\n", START)
+    fake.run(["qsub", "-N", "vmem"], "true\n", START)
+    said = fake.run(["qstat", "-u", "tester"], None, START + 2)[1].splitlines()
+    heard = recording.out.splitlines()
+    assert said[:5] == heard[:5]
+    first = next(line for line in heard if line.startswith("1.trq1"))
+    mine = said[6].replace("4.trq1", "1.trq1").replace("vmem       ", "noderequeue")
+    assert mine.replace("20148", "20039") == first
+    assert said[5][82:92] == next(line for line in heard if line.startswith("3.trq1"))[82:92]
 
 
 # ---- LSF -------------------------------------------------------------------------------------------------------------

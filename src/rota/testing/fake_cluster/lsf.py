@@ -571,8 +571,11 @@ def bqueues(world: World, executor: Executor, words: list[str], caller: Caller) 
         out = ""
         for queue in queues:
             limit = f" RUNLIMIT\n {queue['time_s'] / 60:.1f} min\n\n" if queue["time_s"] else ""
+            word = "Open:Active" if queue.get("up", True) else "Open:Inact"
+            status = "PRIO NICE     STATUS       MAX JL/U JL/P JL/H NJOBS  PEND  RUN  SSUSP USUSP  RSV\n"
+            status += f"  30   0    {word}     -    -    -    -     0     0     0     0     0    0\n\n"
             default = "  -- This is the default queue.\n" if queue.get("default") else ""
-            out += f"\nQUEUE: {queue['name']}\n{default}\nPARAMETERS/STATISTICS\n{limit}"
+            out += f"\nQUEUE: {queue['name']}\n{default}\nPARAMETERS/STATISTICS\n{status}{limit}"
             out += "USERS: all\nHOSTS:  all\n\n"
         return Reply(out)
     out = "QUEUE_NAME     PRIO      STATUS      MAX  JL/U JL/P JL/H NJOBS  PEND  RUN  SUSP\n"

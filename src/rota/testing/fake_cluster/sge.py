@@ -1,6 +1,8 @@
 """Grid Engine's words: qsub, qstat, qdel, qacct, qhost, qconf, qmod, qhold, qrls, as version 8.1.9 says them."""
 
+import os
 import time
+from fnmatch import fnmatchcase
 from itertools import pairwise
 from xml.sax.saxutils import escape
 
@@ -214,7 +216,7 @@ def _path(path: str | None, submission: Submission, job: Job, letter: str) -> st
     path = path.rpartition(":")[2].replace("$JOB_ID", str(submission.number)).replace("$TASK_ID", str(job.index))
     path = path.replace("$JOB_NAME", submission.name)
     path = path if path.startswith("/") else f"{submission.cwd}/{path}"
-    return f"{path.rstrip('/')}/{stem}" if path.endswith("/") else path
+    return f"{path.rstrip('/')}/{stem}" if os.path.isdir(path) else path
 
 
 def output_path(world: World, submission: Submission, job: Job) -> str:
@@ -230,7 +232,14 @@ def error_path(world: World, submission: Submission, job: Job) -> str | None:
 
 def qstat(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
     if words[:1] == ["-help"]:
-        return Reply("SGE 8.1.9\nusage: qstat [options]\n")
+        return Reply(
+            "SGE 8.1.9\nusage: qstat [options]\n"
+            "        [-ext]                            view additional attributes\n"
+            "        [-pe pe_list]                     select only queues with one of these parallel environments\n"
+            "        [-urg]                            display job urgency information\n"
+            "        [-xml]                            display the information in XML format\n\n"
+            "pe_list                  pe[,pe,...]\n"
+        )
     if "-j" in words:
         return _detail(world, words)
     if "-g" in words and words[words.index("-g") + 1] == "c":
@@ -379,7 +388,9 @@ def qacct(world: World, executor: Executor, words: list[str], caller: Caller) ->
     out = ""
     for job in world.jobs:
         submission = world.of(job)
-        if wanted not in (str(submission.number), submission.name) or (task is not None and job.index != task):
+        if not (wanted == str(submission.number) or fnmatchcase(submission.name, wanted)) or (
+            task is not None and job.index != task
+        ):
             continue
         for why, started, ended, nodes in job.past:
             if nodes:
@@ -514,6 +525,8 @@ def qmod(world: World, executor: Executor, words: list[str], caller: Caller) -> 
 
 def qhost(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
     cores, memory = int(world.settings["cores"]), int(world.settings["memory_mb"]) / 1024
+    if "-xml" in words:
+        return Reply(_hosts_xml(world, "-q" in words))
     out = "HOSTNAME                ARCH         NCPU NSOC NCOR NTHR  LOAD  MEMTOT  MEMUSE  SWAPTO  SWAPUS\n"
     out += "-" * 95 + "\n"
     out += f"{'global':<23} -               -    -    -    -     -       -       -       -       -\n"
@@ -522,6 +535,32 @@ def qhost(world: World, executor: Executor, words: list[str], caller: Caller) ->
         out += f"{name:<23} lx-amd64 {cores:>8} {1:>4} {cores:>4} {cores:>4}  {load} {memory:>6.1f}G"
         out += "  512.0M     0.0     0.0\n"
     return Reply(out)
+
+
+def _hosts_xml(world: World, with_queues: bool) -> str:
+    cores, memory = int(world.settings["cores"]), int(world.settings["memory_mb"]) / 1024
+    names = ("arch_string", "num_proc", "m_socket", "m_core", "m_thread", "load_avg", "mem_total", "mem_used",
+             "swap_total", "swap_used")  # fmt: skip
+    free = world.free()
+    out = f"<?xml version='1.0'?>\n<qhost xmlns:xsd=\"{SCHEMA.replace('qstat', 'qhost')}\">\n"
+    for host in ("global", *world.nodes):
+        up = host != "global" and world.nodes[host][0]
+        values = ("lx-amd64", cores, 1, cores, cores, "0.10" if up else "-", f"{memory:.1f}G", "512.0M", "0.0", "0.0")
+        out += f" <host name='{host}'>\n"
+        for name, value in zip(names, values if host != "global" else ("-",) * 10, strict=True):
+            out += f"   <hostvalue name='{name}'>{value}</hostvalue>\n"
+        for queue in world.queues() if with_queues and host != "global" else ():
+            title = queue["name"]
+            facts = {"qtype_string": "BIP", "slots_used": cores - free[host][0] if up else 0, "slots": cores,
+                     "slots_resv": 0,
+                     "state_string": "au" if not up else "" if queue.get("up", True) else "d"}  # fmt: skip
+            out += f" <queue name='{title}'>\n"
+            out += "".join(
+                f"   <queuevalue qname='{title}' name='{key}'>{value}</queuevalue>\n" for key, value in facts.items()
+            )
+            out += " </queue>\n"
+        out += " </host>\n"
+    return out + "</qhost>\n"
 
 
 def qconf(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:

@@ -8,6 +8,8 @@ from rota.testing.fake_cluster.personality import perform
 
 __all__ = ["SimulatedCluster", "Span"]
 
+RSS_KB = 4096
+"""What a simulated job is said to have used."""
 Span = tuple[float, int | None, int | None]
 """How long a job takes, and the exit code or signal that it ends with."""
 
@@ -69,11 +71,11 @@ class SimulatedCluster:
             return None
         span, killed = self._spans.pop(job.handle), self._killed.pop(job.handle, None)
         if killed is not None:
-            return End(due, None, 15)
+            return End(due, None, 15, "exit", 0.01, RSS_KB)
         assert job.started is not None
         if due < job.started + span[0]:
-            return End(due, None, 15, "time")
-        return End(due, span[1], span[2])
+            return End(due, None, 15, "time", 0.01, RSS_KB)
+        return End(due, span[1], span[2], "exit", 0.01, RSS_KB)
 
     def signal(self, world: World, job: Job, name: str, now: float) -> None:
         if job.handle is None:

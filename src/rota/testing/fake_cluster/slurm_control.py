@@ -161,19 +161,24 @@ def scancel(world: World, executor: Executor, words: list[str], caller: Caller) 
     alias = {"s": "signal", "u": "user", "n": "name", "jobname": "name", "t": "state", "v": "verbose", "Q": "quiet"}
     given = {alias.get(name, name): values[-1] for name, values in raw.items()}
     jobs: list[Job] = []
-    errors = ""
+    errors, code = "", 0
     texts = [part for word in rest for part in word.split(",")] if "[" not in "".join(rest) else rest
     for text in texts:
         found = _by_ids(world, [text])
         if isinstance(found, str):
             return Reply("", f"scancel: error: Invalid job id {text}\n", 1)
         live = [job for job in found if job.state != "over"]
+        known = [job for job in found if not world.purged(job)]
+        why = (
+            "Job/step already completing or completed"
+            if known and "signal" not in given
+            else "Invalid job id specified"
+        )
         if "verbose" in given:
             errors += f"scancel: Terminating job {text}\n"
-            if not live:
-                known = [job for job in found if not world.purged(job)]
-                why = "Job/step already completing or completed" if known else "Invalid job id specified"
-                errors += f"scancel: error: Kill job error on job id {text}: {why}\n"
+        if not live and ("verbose" in given or "signal" in given):
+            errors += f"scancel: error: Kill job error on job id {text}: {why}\n"
+            code = int("signal" in given)
         jobs += live
     if not texts:
         if not given.keys() & {"user", "name", "me", "state", "partition"}:
@@ -193,14 +198,14 @@ def scancel(world: World, executor: Executor, words: list[str], caller: Caller) 
             executor.signal(world, job, {"15": "TERM"}.get(signal, signal), world.now)
         else:
             world.cancel(executor, job, str(caller.uid))
-    return Reply("", errors)
+    return Reply("", errors, code)
 
 
 def sinfo(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
     try:
         raw, _ = options(
             words,
-            "hNo:p:t:n:saRO:M:V",
+            "hNeo:p:t:n:saRO:M:V",
             ("noheader", "Node", "format=", "partition=", "states=", "nodes=", "version", "exact", "all"),
         )
     except BadOptionError as error:

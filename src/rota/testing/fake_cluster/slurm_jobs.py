@@ -63,6 +63,14 @@ def exit_code(job: Job, accounting: bool = False) -> str:
     return f"{code - 128 if accounting and code > 128 else code}:0"
 
 
+def raw_status(job: Job) -> int:
+    """What squeue's exit_code shows: the status as wait(2) has it; a launch that failed is Slurm's own number."""
+    if job.why == "launch":
+        return 4021
+    code, _, number = exit_code(job).partition(":")
+    return 253 if job.why == "memory" and job.state == "over" else int(code) * 256 + int(number)
+
+
 def task_text(submission: Submission, indices: list[int]) -> str:
     """`3-4,6,9%2`."""
     parts, run = [], [indices[0], indices[0]]

@@ -11,6 +11,7 @@ from rota.testing.fake_cluster.slurm_jobs import (
     exit_code,
     indices_of,
     limit_s,
+    raw_status,
     reason,
     run_time,
     shown_id,
@@ -75,6 +76,8 @@ def fields(world: World, row: Row) -> dict[str, Callable[[], str]]:
         "P": lambda: submission.queue,
         "a": lambda: submission.account or "default",
         "q": lambda: submission.options.get("qos", "normal"),
+        "x": lambda: str(raw_status(job)),
+        "y": lambda: str(job.restarts),
         "k": lambda: submission.comment or "(null)",
         "S": lambda: stamp(job.started, "N/A"),
         "e": lambda: stamp(end, "N/A"),
@@ -92,6 +95,7 @@ def fields(world: World, row: Row) -> dict[str, Callable[[], str]]:
 
 
 LONG_FIELDS = {
+    "exit_code": "x", "restartcnt": "y", "batchhost": "B", "usercommand": "o",
     "jobarrayid": "i", "arrayjobid": "F", "arraytaskid": "K", "jobid": "A", "state": "T", "statecompact": "t",
     "reason": "r", "reasonlist": "R", "name": "j", "nodelist": "N", "timeused": "M", "timelimit": "l",
     "username": "u", "partition": "P", "starttime": "S", "endtime": "e", "submittime": "V", "comment": "k",
@@ -160,14 +164,15 @@ def squeue(world: World, executor: Executor, words: list[str], caller: Caller) -
             jobs = [job for job in jobs if state(job) not in OVER]
     lines = []
     if "Format" in given:
+        cells = [
+            (LONG_FIELDS.get(name.lower(), ""), int(width or 20))
+            for name, _, width in (part.partition(":") for part in given["Format"].split(","))
+        ]
+        if "noheader" not in given:
+            lines.append("".join(HEADS.get(letter, "")[:size].ljust(size) for letter, size in cells))
         for row in rows(world, jobs, "array" in given):
             known = fields(world, row)
-            parts = [part.partition(":") for part in given["Format"].split(",")]
-            line = ""
-            for name, _, width in parts:
-                size = int(width or 20)
-                line += known.get(LONG_FIELDS.get(name.lower(), ""), lambda: "")()[:size].ljust(size)
-            lines.append(line)
+            lines.append("".join(known.get(letter, "".__str__)()[:size].ljust(size) for letter, size in cells))
     else:
         pattern = given.get("format", "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R")
         if "noheader" not in given:
@@ -177,6 +182,7 @@ def squeue(world: World, executor: Executor, words: list[str], caller: Caller) -
 
 
 HEADS = {
+    "x": "EXIT_CODE", "y": "RESTART_COUNT", "B": "EXEC_HOST",
     "i": "JOBID", "P": "PARTITION", "j": "NAME", "u": "USER", "t": "ST", "T": "STATE", "M": "TIME", "D": "NODES",
     "R": "NODELIST(REASON)", "r": "REASON", "N": "NODELIST", "l": "TIME_LIMIT", "F": "ARRAY_JOB_ID",
     "K": "ARRAY_TASK_ID", "A": "JOBID", "S": "START_TIME", "e": "END_TIME", "k": "COMMENT", "V": "SUBMIT_TIME",

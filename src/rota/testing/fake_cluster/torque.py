@@ -187,7 +187,7 @@ def qstat(world: World, executor: Executor, words: list[str], caller: Caller) ->
             "", f"/opt/torque/bin/qstat: invalid option -- '{str(error)[1:]}'\nusage: \nqstat [-f] [-x] [-t]\n", 2
         )
     if "Q" in given:
-        return _queues(world)
+        return _full_queues(world) if "f" in given else _queues(world)
     rows: list[Row] = []
     errors, code = "", 0
     for text in ids:
@@ -209,6 +209,8 @@ def qstat(world: World, executor: Executor, words: list[str], caller: Caller) ->
         return Reply(f'<?xml version="1.0"?>\n<Data>{body}</Data>\n', errors, code)
     if "f" in given:
         return Reply("".join(_full(world, row) for row in rows), errors, code)
+    if "u" in given or "a" in given or "n" in given:
+        return Reply(_alternative(world, rows), errors, code)
     out = "Job ID                    Name             User            Time Use S Queue\n"
     out += "------------------------- ---------------- --------------- -------- - -----\n"
     for row in rows:
@@ -218,6 +220,25 @@ def qstat(world: World, executor: Executor, words: list[str], caller: Caller) ->
         out += f"{shown(submission, job)[:25]:<26} {name[:16]:<16} {submission.user[:15]:<15} {used:>8} "
         out += f"{_row_state(row)} {submission.queue:<15}\n"
     return Reply(out, errors, code)
+
+
+def _alternative(world: World, rows: list[Row]) -> str:
+    """The table of `-a` and `-u`."""
+    out = f"\n{SERVER}: \n" + " " * 82 + "Req'd       Req'd       Elap\n"
+    out += "Job ID                  Username    Queue    Jobname          SessID  NDS   TSK   Memory      Time    S"
+    out += "   Time\n"
+    out += " ".join("-" * width for width in (23, 11, 8, 16, 6, 5, 6, 9, 9, 1, 9)) + "\n"
+    for row in rows:
+        submission, job, _ = row
+        name = f"{submission.name}-{job.index}" if submission.array and job is not None else submission.name
+        session = "  -- " if job is None or job.started is None else "20148"
+        memory = f"{submission.memory_mb}mb" if submission.memory_mb else "-- "
+        limit = clock(submission.time_s if submission.time_s is not None else 3600)
+        began = None if job is None or not job.live else job.started
+        used = "      -- " if began is None else f" {clock(world.now - began)}"
+        out += f"{shown(submission, job):<23} {submission.user:<11} {submission.queue:<8} {name[:16]:<16} {session:>6} "
+        out += f"{submission.nodes:>5} {submission.cores:>6} {memory:>9}  {limit:>8} {_row_state(row)} {used}\n"
+    return out
 
 
 Attributes = list[tuple[str, str | float]]
@@ -312,6 +333,21 @@ def _xml(world: World, row: Row) -> str:
         text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
         out += f"<{tail or head}>{text}</{tail or head}>"
     return f"{out}</{group}>" if group else out
+
+
+def _full_queues(world: World) -> Reply:
+    text = ""
+    for queue in world.queues():
+        jobs = [job for job in world.listed() if world.of(job).queue == queue["name"]]
+        waiting, running = sum(job.state == "pending" for job in jobs), sum(job.live for job in jobs)
+        text += f"Queue: {queue['name']}\n    queue_type = Execution\n    total_jobs = {len(jobs)}\n"
+        text += f"    state_count = Transit:0 Queued:{waiting} Held:0 Waiting:0 Running:{running} Exiting:0 Comp\n"
+        text += f"\tlete:{len(jobs) - waiting - running} \n"
+        if queue["time_s"]:
+            text += f"    resources_max.walltime = {clock(queue['time_s'])}\n"
+        text += f"    resources_default.walltime = 01:00:00\n    mtime = {int(world.now)}\n"
+        text += f"    enabled = {queue.get('enabled', True)}\n    started = {queue.get('up', True)}\n\n"
+    return Reply(text)
 
 
 def _queues(world: World) -> Reply:
