@@ -670,7 +670,7 @@ def test_a_controller_that_is_down_took_nothing() -> None:
 
 def test_finding() -> None:
     answer = CASES["own-squeue-find"].answer
-    assert SLURM.read_find("000000000012", answer) == ("18", "ok", "")
+    assert SLURM.read_find("000000000012", answer)[:3] == ("18", "ok", "")
     assert SLURM.read_find("000000000001", answer)[:2] == ("1", "ok")
     assert SLURM.read_find("00000000ffff", answer)[:2] == (None, "not-found")
     assert SLURM.read_find("00000000ffff", answer._replace(stdout=answer.stdout[:-3]))[:2] == (None, "transient")
@@ -678,7 +678,7 @@ def test_finding() -> None:
     for name in ("squeue-ctld-down", "squeue-ctld-hung", "own-squeue-nosuch-user", "squeue-two-unknown"):
         assert SLURM.read_find("000000000012", CASES[name].answer)[:2] == (None, "transient")
     twice = answer.stdout + f"{'9000_[0-4]':<24}{'array-000000000012':<80}\n"
-    assert SLURM.read_find("000000000012", Answer(0, twice, "")) == ("18", "ok", "also 9000")
+    assert SLURM.read_find("000000000012", Answer(0, twice, "")) == ("18", "ok", "", ("9000",))
 
 
 @pytest.mark.parametrize(

@@ -240,8 +240,8 @@ class Lsf:
         seen, result, detail = self.read_listing(answer, Options())
         found = {int(one.native_id.partition("[")[0]) for one in seen if one.tag == tag}
         if found:
-            others = f"also {', '.join(map(str, sorted(found)[1:]))}" if len(found) > 1 else ""
-            return Submitted(str(min(found)), "ok", others)
+            first, *others = sorted(found)
+            return Submitted(str(first), "ok", "", tuple(map(str, others)))
         if result == "ok":
             return Submitted(None, "not-found", f"no job of that name ends in {tag}")
         return Submitted(None, "transient" if result in ("partial", "not-found") else result, detail)

@@ -264,8 +264,8 @@ class Slurm:
         lines, result, detail = _body(answer, "JOBID ")
         found = {int(match[1]) for line in lines if tag_of(line[24:].rstrip()) == tag and (match := ID.match(line))}
         if found:
-            others = f"also {', '.join(map(str, sorted(found)[1:]))}" if len(found) > 1 else ""
-            return Submitted(str(min(found)), "ok", others)
+            first, *others = sorted(found)
+            return Submitted(str(first), "ok", "", tuple(map(str, others)))
         if result == "ok":
             return Submitted(None, "not-found", f"no job of that name ends in {tag}")
         return Submitted(None, "transient" if result in ("partial", "not-found") else result, detail)
