@@ -96,7 +96,6 @@ def _close_runners(state: State, decision: Decision, stimulus: AllocationSeen) -
         if runner.allocation != stimulus.id or runner.state in ("CLOSED", "EXPIRED"):
             continue
         why = stimulus.reason or f"its allocation {stimulus.id} is over"
-        decision.reconsider.update(number for number, _ in runner.jobs)
         had_jobs = bool(runner.jobs)
         events, results = lost(state, runner.id, list(runner.jobs), why, stimulus.at)
         decision.events.extend(events)

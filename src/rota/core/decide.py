@@ -1,8 +1,9 @@
 """Decide: from the state and a stimulus to events. Every guard lives on this side; nothing is changed here."""
 
 from rota.core import allocating, changes, reports
+from rota.core.adding import check_dependencies
 from rota.core.decision import Decision
-from rota.core.dependencies import check_targets
+from rota.core.reopening import Again
 from rota.core.state import State
 from rota.core.stimuli import (
     AllocationSeen,
@@ -45,7 +46,7 @@ def _submit(state: State, stimulus: Submit) -> Decision:
         why = impossible(template.needs, sites)
         if why is not None:
             raise UsageError(f"this can never run: {why}")
-    warnings = check_targets(state, spec.after)
+    spec, warnings = check_dependencies(state, spec)
     decision = Decision()
     for name, count in (stimulus.limits or {}).items():
         decision.events.append(_limit(name, count))
@@ -56,8 +57,12 @@ def _submit(state: State, stimulus: Submit) -> Decision:
         )
     )
     decision.reconsider.add(number)
-    if spec.name:
-        decision.reconsider.update(state.waiters.get(f"@{spec.name}", ()))
+    if spec.name in state.open_names:
+        again = Again(state, rerun=True)
+        again.new_batch(spec.name)
+        again.spread()
+        decision.events.extend(again.events)
+        decision.reconsider |= again.reconsider
     decision.reply = {"batch": number, "jobs": spec.count, "duplicates": 0, "warnings": warnings}
     return decision
 

@@ -1,7 +1,6 @@
 """What runners say: greetings, reports, touches, farewells."""
 
 from rota.core.decision import Decision
-from rota.core.dependencies import watching
 from rota.core.effects import Ack, Lease, Order
 from rota.core.retrying import after_failure, brakes
 from rota.core.state import BatchState, RunnerState, State
@@ -114,13 +113,11 @@ def _give_back(
                     note="killed before it started",
                 )
             )
-            decision.reconsider.update(watching(state, batch))
             continue
         if batch.states[pos] in (STARTING, MISSING) and not batch.spec.after:
             rows.append((number, pos, "return", None, 0))
         else:  # what it depends on may have come back to life meanwhile
             rows.append((number, pos, "requeue", None, 0))
-            decision.reconsider.add(number)
         if pos in batch.hold_wanted:
             holds.append((number, pos))
     if rows:
@@ -384,10 +381,6 @@ def _take_ended(state: State, decision: Decision, runner: RunnerState, stimulus:
                 row[11],
             )
         )
-        if outcome == "RETRIED":
-            decision.reconsider.add(number)
-    for number in {row[0] for row in rows} if state.waiters else ():
-        decision.reconsider.update(watching(state, state.batches[number]))
     if rows:
         decision.events.append(ev.Ended(runner_id, rows, seq=stimulus.seq))
         decision.events.extend(brakes(state, rows))

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
+from rota.core.dependencies import watch_all
 from rota.core.evolve import bind, evolve, place_runner, push_ready, restore_slots
 from rota.core.selection import states_pattern
 from rota.core.state import COLUMN_CHUNK, BatchState, Live, RunnerState, Settings, State
@@ -61,6 +62,8 @@ class _Batch(Struct, array_like=True):
     omitted_why: str | None = None
     shapes: list[int] = field(default_factory=list)
     held_why: str | None = None
+    rerun_wanted: dict[int, str] = field(default_factory=dict)
+    known_until: int = 0
 
 
 class _Snapshot(Struct):
@@ -143,6 +146,8 @@ def take_columns(state: State) -> Iterator[ColumnRow]:
             batch.omitted_why,
             batch.shapes,
             batch.held_why,
+            batch.rerun_wanted,
+            batch.known_until,
         )
         yield number, -1, _encode(record), b""
         for chunk in sorted(batch.dirty):
@@ -176,6 +181,7 @@ def restore(
     for entry in tail:
         assert entry.seq == state.seq + 1, f"entry {entry.seq} follows {state.seq}"
         evolve(state, entry.event)
+    watch_all(state)
     return state
 
 
@@ -202,6 +208,7 @@ def _restore_batches(state: State, columns: Iterable[ColumnRow], live: list[tupl
             batch.failures, batch.losses, batch.until = record.failures, record.losses, record.until
             batch.hold_wanted, batch.blocked, batch.omitted_why = record.hold_wanted, record.blocked, record.omitted_why
             batch.held_why = record.held_why
+            batch.rerun_wanted, batch.known_until = record.rerun_wanted, record.known_until
             live.extend((batch, pos, runner, slot) for pos, runner, slot in record.live)
             continue
         low = chunk * COLUMN_CHUNK
@@ -268,6 +275,8 @@ def durable_view(state: State) -> dict[str, Any]:
                 batch.hold_wanted,
                 batch.counts,
                 [queue.count for queue in batch.queues],
+                batch.rerun_wanted,
+                batch.known_until,
             )
             for batch in state.batches.values()
         },

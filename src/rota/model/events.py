@@ -25,6 +25,7 @@ __all__ = [
     "Moved",
     "Noted",
     "Removed",
+    "RerunWanted",
     "RunnerGreeted",
     "RunnerMoved",
     "Started",
@@ -186,6 +187,14 @@ class Noted(Struct, array_like=True, tag=True):
     detail: str
 
 
+class RerunWanted(Struct, array_like=True, tag=True):
+    """These run, and are to run once more when they have completed: what they depend on has grown."""
+
+    batch: int
+    spans: list[int]
+    reason: str | None = None
+
+
 Event = (
     Submitted
     | Moved
@@ -201,6 +210,7 @@ Event = (
     | ManagerMoved
     | LimitSet
     | Noted
+    | RerunWanted
 )
 
 
