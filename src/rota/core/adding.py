@@ -12,7 +12,7 @@ from rota.model.errors import UsageError
 from rota.model.job import format_job
 from rota.model.selector import parse_selector
 
-__all__ = ["check_dependencies"]
+__all__ = ["check_circle", "check_dependencies"]
 
 SHOWN = 10
 """Batches of a circle, and warnings, that are shown."""
@@ -20,7 +20,8 @@ SHOWN = 10
 
 def check_dependencies(state: State, spec: BatchSpec) -> tuple[BatchSpec, list[str]]:
     """The spec with every target made plain, and warnings for names that nothing has yet. Refuses what cannot be."""
-    after, warnings = [], []
+    after: list[Dependency] = []
+    warnings: list[str] = []
     for dependency in spec.after:
         selector = parse_selector([dependency.target])
         if selector.states:
@@ -32,8 +33,7 @@ def check_dependencies(state: State, spec: BatchSpec) -> tuple[BatchSpec, list[s
         if dependency.each:
             _check_each(state, spec, dependency)
         after.append(dependency)
-    if spec.name:
-        _check_circle(state, spec, after)
+    check_circle(state, spec.name, after)
     if len(warnings) > SHOWN:
         warnings[SHOWN:] = [f"and {len(warnings) - SHOWN:,} more names that nothing has yet"]
     return msgspec.structs.replace(spec, after=tuple(after)) if after else spec, warnings
@@ -118,13 +118,13 @@ def _first_difference(
 # ---- circles --------------------------------------------------------------------------------------------------------
 
 
-def _check_circle(state: State, spec: BatchSpec, after: list[Dependency]) -> None:
+def check_circle(state: State, name: str, after: Sequence[Dependency]) -> None:
     """Refuse if one that would wait for the new batch, by its name, is waited for by it.
 
     Only a name can close a circle, as all else points to what is there already. The search goes from both ends, a step
     here and a step there, so it is over as soon as one end has no way on; usually at once.
     """
-    ends = state.open_names.get(spec.name)
+    ends = state.open_names.get(name)
     if not ends or not after:
         return
     numbers = {int(d.target.partition(".")[0]) for d in after if not d.target.startswith("@")}
@@ -133,7 +133,7 @@ def _check_circle(state: State, spec: BatchSpec, after: list[Dependency]) -> Non
     """Batch → for which one, on the way to the new batch, it waits."""
     down: dict[int, int] = {}
     """Batch → which one, on the way from the new batch, waits for it."""
-    high, low = sorted(ends), itertools.chain(sorted(numbers), *(state.names.get(name, ()) for name in sorted(names)))
+    high, low = sorted(ends), itertools.chain(sorted(numbers), *(state.names.get(each, ()) for each in sorted(names)))
     ways: list[tuple[int, Iterator[int]]] = [(0, low)]
     met = next((n for n in high if n in numbers or state.batches[n].spec.name in names), None)
     while met is None and high and ways:
@@ -153,7 +153,7 @@ def _check_circle(state: State, spec: BatchSpec, after: list[Dependency]) -> Non
             met = further if further in up else met
             ways.append((further, _waits_for(state, state.batches[further])))
     if met is not None:
-        raise UsageError(f"this would wait for itself and never run: {_circle(state, spec.name, met, down, up)}")
+        raise UsageError(f"this would wait for itself and never run: {_circle(state, name, met, down, up)}")
 
 
 def _waits_for(state: State, batch: BatchState) -> Iterator[int]:
@@ -170,9 +170,9 @@ def _waits_for(state: State, batch: BatchState) -> Iterator[int]:
 def _awaited_by(state: State, batch: BatchState) -> Iterator[BatchState]:
     """Batches that wait for this one."""
     for waiter in dependents(state, batch):
-        if waiter.unsettled or any(dependency.live for dependency in waiter.spec.after):
-            if next(touched(state, waiter, batch, [0, batch.count]), None) is not None:
-                yield waiter
+        waits = waiter.unsettled or any(dependency.live for dependency in waiter.spec.after)
+        if waits and next(touched(state, waiter, batch, [0, batch.count]), None) is not None:
+            yield waiter
 
 
 def _circle(state: State, name: str, met: int, down: dict[int, int], up: dict[int, int]) -> str:

@@ -154,7 +154,8 @@ def touched(
         if number == batch.id:
             if dependency.each:
                 moved = [min(max(edge - low, 0), waiter.count) for edge in spans]
-                mine = [edge for pair in zip(moved[::2], moved[1::2], strict=True) if pair[0] < pair[1] for edge in pair]
+                pairs = zip(moved[::2], moved[1::2], strict=True)
+                mine = [edge for pair in pairs if pair[0] < pair[1] for edge in pair]
                 if mine:
                     yield dependency, mine
             elif any(a < high and low < b for a, b in zip(spans[::2], spans[1::2], strict=True)):
@@ -193,12 +194,14 @@ def reopened(state: State, batch: BatchState) -> None:
 
 def grown(state: State, name: str) -> None:
     """There is a new batch of this name."""
+    for number in state.unnamed.pop(name, ()):
+        state.batches[number].waits = None
     if name in state.open_names:
         state.epoch += 1
-    for number in state.unnamed.pop(name, ()):
-        waiter = state.batches[number]
-        waiter.waits = None
-        state.freed.append((number, 0, waiter.count))
+        for number in sorted(state.open_names[name]):
+            waiter = state.batches[number]
+            if waiter.waits is None and (waiter.counts[WAITING] or waiter.counts[HOLDING]):
+                state.freed.append((number, 0, waiter.count))
 
 
 def woken(state: State, number: int, low: int, high: int) -> Iterator[tuple[int, int, int]]:

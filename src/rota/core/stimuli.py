@@ -49,6 +49,8 @@ class Submit(Stimulus, kw_only=True):
     env: str | None = None
     runs: list[int] | None = None
     limits: dict[str, int] | None = None
+    then: BatchSpec | None = None
+    """One job to run when all of the batch is settled."""
 
 
 class ChangeJobs(Stimulus, kw_only=True):

@@ -191,6 +191,8 @@ class Submit(Struct):
     """Named limits to set (`--limit irods:10`)."""
     templates: list[Number] | None = None
     """Which template each of `values` has."""
+    end: Raw = _NULL
+    """A BatchSpec of one job to run when all of the batch is settled, or null."""
 
 
 class Jobs(Struct):
