@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from bench import dag
 from bench import home as at
 from bench.spawning import build, loop_rate, python_loop_cpu
 from rota.drivers.local import RUNNER
@@ -179,12 +180,24 @@ def idle() -> list[Row]:
     return [Row("idle manager", f"{share:.2f} % of a core", "≤ 0.1 %", share <= 0.1)]
 
 
+def dependencies(jobs: int) -> list[Row]:
+    """Graphs of many jobs: what a job costs the core in the last tenth, against the first."""
+    rows = []
+    for name in dag.GRAPHS:
+        figures = dag.drive(name, jobs)
+        met = figures.ratio <= 1.3 and figures.settled == jobs
+        figure = f"{figures.ratio:.2f} = {figures.last:.0f} µs by {figures.first:.0f} µs, {figures.settled:,} settled"
+        rows.append(Row(f"a graph of {jobs:,} jobs, {name}", figure, "≤ 1.3", met))
+    return rows
+
+
 def main() -> int:
     """Run what is asked for, print the table."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("only", nargs="*", help="throughput submissions latency starting idle; default: all")
+    parser.add_argument("only", nargs="*", help="throughput submissions latency starting idle dependencies (all)")
     parser.add_argument("--jobs", type=int, default=10_000, help="jobs in the throughput runs")
     parser.add_argument("--million", type=int, default=1_000_000, help="jobs in the large submissions")
+    parser.add_argument("--graph", type=int, default=100_000, help="jobs in each graph of dependencies")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     loop = build()
@@ -194,6 +207,7 @@ def main() -> int:
         "latency": latency,
         "starting": starting,
         "idle": idle,
+        "dependencies": lambda: dependencies(args.graph),
     }
     rows: list[Row] = []
     for name, part in parts.items():

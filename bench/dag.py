@@ -64,7 +64,8 @@ def at_random(jobs: int) -> Graph:
     """Up to three, of the thousand before it."""
     chance = random.Random(1)
     for number in range(1, jobs + 1):
-        parents = {chance.randrange(max(1, number - 1000), number) for _ in range(chance.randrange(4))} if number > 1 else ()
+        wanted = chance.randrange(4) if number > 1 else 0
+        parents = {chance.randrange(max(1, number - 1000), number) for _ in range(wanted)}
         yield 1, tuple(Dependency(str(parent)) for parent in sorted(parents))
 
 

@@ -69,11 +69,11 @@ def test_numbers_not_positions_are_matched() -> None:
 @pytest.mark.parametrize(
     ("mine", "says"),
     [
-        ({"count": 4}, "nothing waits for 1.5"),
+        ({"count": 4}, "there is no new job 5 for 1.5"),
         ({"count": 6}, "there is no 1.6 for the new job 6"),
         ({"count": 5, "ranges": ((0, 4, 1),)}, "there is no 1.0 for the new job 0"),
-        ({"count": 5, "ranges": ((1, 3, 1), (5, 6, 1))}, "nothing waits for 1.4"),
-        ({"count": 3, "ranges": ((1, 5, 2),)}, "nothing waits for 1.2"),
+        ({"count": 5, "ranges": ((1, 3, 1), (5, 6, 1))}, "there is no new job 4 for 1.4"),
+        ({"count": 3, "ranges": ((1, 5, 2),)}, "there is no new job 2 for 1.2"),
     ],
 )
 def test_different_numbers_are_refused(mine: dict[str, object], says: str) -> None:

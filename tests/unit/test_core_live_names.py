@@ -201,7 +201,7 @@ def test_a_long_circle_is_found_without_recursion_and_shown_in_part() -> None:
     for number in range(1, 5000):
         world.submit(after=[str(number)])
     began = time.process_time()
-    with pytest.raises(UsageError, match="never run: z → batch 5000 → .* → … → .* → a → z"):
+    with pytest.raises(UsageError, match=r"never run: z → batch 5000 → .* → … → .* → a → z"):
         world.submit(name="z", after=["5000"])
     assert time.process_time() - began < 1
 
@@ -218,7 +218,7 @@ def test_a_chain_under_a_live_name_is_built_without_looking_at_all_of_it() -> No
 
 def test_too_many_dependencies() -> None:
     began = time.process_time()
-    with pytest.raises(UsageError, match="1,000,000 dependencies: a batch takes at most 10,000; wait for whole batches"):
+    with pytest.raises(UsageError, match="1,000,000 dependencies: a batch takes at most 10,000;"):
         BatchSpec(1, (Template(argv=("true",)),), after=(Dependency("1"),) * 1_000_000).check()
     assert time.process_time() - began < 1
     world = World(check=False)

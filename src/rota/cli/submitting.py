@@ -118,14 +118,10 @@ class HowAfter(argparse.Action):
 
 def after_of(args: argparse.Namespace) -> "list[Any]":
     """The dependencies."""
-    from rota.model.batch import MAX_AFTER, Dependency
+    from rota.model.batch import Dependency, check_after_count
 
     given = args.after or []
-    if len(given) > MAX_AFTER:
-        raise UsageError(
-            f"{len(given):,} times --after: at most {MAX_AFTER:,} can be given; wait for whole batches (7), "
-            "ranges (7.1-99999) or a name that they share (@align)"
-        )
+    check_after_count(len(given))
     return [
         Dependency(target, condition, "--each" in how, any(word.startswith("--live") for word in how), _RERUN in how)
         for target, condition, *how in given

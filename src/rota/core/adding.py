@@ -79,7 +79,7 @@ def _check_each(state: State, spec: BatchSpec, dependency: Dependency) -> None:
     if found is not None:
         index, is_ours = found
         job = format_job(number, index)
-        what = f"there is no {job} for the new job {index}" if is_ours else f"nothing waits for {job}"
+        what = f"there is no {job} for the new job {index}" if is_ours else f"there is no new job {index} for {job}"
         raise UsageError(f"--after {dependency.target} --each: both must have the same job numbers, but {what}")
 
 

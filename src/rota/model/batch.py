@@ -184,11 +184,7 @@ class BatchSpec(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
             raise UsageError(f"%{self.at_once}: at least 1 job must be allowed at a time")
         if self.not_before is not None and not math.isfinite(self.not_before):
             raise UsageError(f"not before {self.not_before}: give a time")
-        if len(self.after) > MAX_AFTER:
-            raise UsageError(
-                f"{len(self.after):,} dependencies: a batch takes at most {MAX_AFTER:,}; wait for whole batches (7), "
-                "ranges (7.1-99999) or a name that they share (@align) instead of job by job"
-            )
+        check_after_count(len(self.after))
         for dependency in self.after:
             dependency.check()
         for template in self.templates:
@@ -206,6 +202,15 @@ class BatchSpec(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
             raise UsageError(f"array numbers go up to {MAX_INDEX}, not {seen_last}")
         if count_of(ranges) != self.count:
             raise UsageError(f"the array has {count_of(ranges)} numbers but {self.count} jobs")
+
+
+def check_after_count(count: int) -> None:
+    """Raise UsageError for more dependencies than one batch takes."""
+    if count > MAX_AFTER:
+        raise UsageError(
+            f"{count:,} dependencies: a batch takes at most {MAX_AFTER:,}; wait for whole batches (7), "
+            "ranges (7.1-99999) or a name that they share (@align) instead of job by job"
+        )
 
 
 def count_of(ranges: Sequence[tuple[int, int, int]]) -> int:

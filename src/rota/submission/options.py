@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct, field
 
 from rota.model.amounts import parse_cores, parse_duration, parse_size
-from rota.model.batch import LIMIT, BatchSpec, Dependency, Template
+from rota.model.batch import LIMIT, BatchSpec, Dependency, Template, check_after_count
 from rota.model.errors import UsageError
 from rota.model.needs import Needs, named_resources
 from rota.model.selector import parse_selector
@@ -241,6 +241,7 @@ def limit_settings(limits: Sequence[str]) -> dict[str, int]:
 
 def dependencies(options: Options) -> Iterator[Dependency]:
     """What the batch waits for."""
+    check_after_count(len(options.after) + len(options.after_any) + len(options.after_failure))
     given: list[tuple[str | int, Literal["success", "any", "failure"]]] = []
     for target in options.after:
         if isinstance(target, Dependency):
