@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from bench import dag
 from bench import home as at
 from bench.limits import ratio
 from bench.spawning import build, loop_rate, python_loop_cpu
@@ -187,12 +188,25 @@ def limits() -> list[Row]:
     return [Row("84,000 jobs, 50 shapes, a limit of 2,000", figure, "≥ 0.80", part >= 0.8 and most <= 2_000)]
 
 
+def dependencies(jobs: int) -> list[Row]:
+    """Graphs of many jobs: what a job costs the core in the last tenth, against the first."""
+    rows = []
+    for name in dag.GRAPHS:
+        figures = dag.drive(name, jobs)
+        met = figures.ratio <= 1.3 and figures.settled == jobs
+        figure = f"{figures.ratio:.2f} = {figures.last:.0f} µs by {figures.first:.0f} µs, {figures.settled:,} settled"
+        rows.append(Row(f"a graph of {jobs:,} jobs, {name}", figure, "≤ 1.3", met))
+    return rows
+
+
 def main() -> int:
     """Run what is asked for, print the table."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("only", nargs="*", help="throughput submissions latency starting idle limits; default: all")
+    words = "throughput submissions latency starting idle limits dependencies"
+    parser.add_argument("only", nargs="*", help=f"{words}; default: all")
     parser.add_argument("--jobs", type=int, default=10_000, help="jobs in the throughput runs")
     parser.add_argument("--million", type=int, default=1_000_000, help="jobs in the large submissions")
+    parser.add_argument("--graph", type=int, default=100_000, help="jobs in each graph of dependencies")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     loop = build()
@@ -203,6 +217,7 @@ def main() -> int:
         "starting": starting,
         "idle": idle,
         "limits": limits,
+        "dependencies": lambda: dependencies(args.graph),
     }
     rows: list[Row] = []
     for name, part in parts.items():

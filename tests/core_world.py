@@ -140,13 +140,15 @@ class World:
     def submitted(self, count: int = 1, template: Template | None = None, **more: Any) -> Step:
         self.keys += 1
         runs, key, limits = more.pop("runs", None), more.pop("key", f"k{self.keys}"), more.pop("limits", None)
+        then = more.pop("then", None)
         templates = more.pop("templates", (template or Template(argv=("true",)),))
         if "after" in more:
             more["after"] = tuple(
-                Dependency(*word) if isinstance(word, tuple) else Dependency(word) for word in more["after"]
+                Dependency(*word) if isinstance(word, tuple) else Dependency(word) if isinstance(word, str) else word
+                for word in more["after"]
             )
         spec = BatchSpec(count, templates, **more)
-        return self.step(Submit(at=self.at, by="ann", spec=spec, key=key, runs=runs, limits=limits))
+        return self.step(Submit(at=self.at, by="ann", spec=spec, key=key, runs=runs, limits=limits, then=then))
 
     def change(self, what: str, *words: str, **more: Any) -> dict[str, Any]:
         stimulus = ChangeJobs(at=self.at, by="ann", what=what, selector=parse_selector(words), **more)

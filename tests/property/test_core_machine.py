@@ -11,8 +11,8 @@ from rota.core.effects import Lease
 from rota.core.state import Settings
 from rota.core.stimuli import Disconnected, Tick
 from rota.core.tables import JOB_STATES
-from rota.model.batch import Template
-from rota.model.errors import RotaError
+from rota.model.batch import Dependency, Template
+from rota.model.errors import RotaError, UsageError
 from rota.model.needs import Amounts, Needs
 
 NODE = Amounts(4000, 100, 100, 1, (("lic", 2),))
@@ -78,8 +78,19 @@ class Machine(RuleBasedStateMachine):
             ]
         condition = st.sampled_from(("success", "any", "failure"))
         if data.draw(st.booleans()):
-            more["after"] = data.draw(st.lists(st.tuples(st.sampled_from(targets), condition), max_size=2))
-        self.world.submitted(count, templates=tuple(templates), **more)
+            chosen = data.draw(st.lists(st.tuples(st.sampled_from(targets), condition), max_size=2))
+            more["after"] = [self.dependency(data, *one) for one in chosen]
+        before = self.world.state.seq
+        try:
+            self.world.submitted(count, templates=tuple(templates), **more)
+        except UsageError as error:  # the batch would wait for itself, or has other numbers than its twin
+            assert "wait for itself" in str(error) or "--each" in str(error)
+            assert self.world.state.seq == before
+
+    def dependency(self, data: st.DataObject, target: str, condition: Any) -> Dependency:
+        live = target.startswith("@") and data.draw(st.booleans())
+        rerun = live and data.draw(st.booleans())
+        return Dependency(target, condition, not live and data.draw(st.booleans()), live, rerun)
 
     @precondition(lambda self: self.world.state.batches)
     @rule(

@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rota.core import deadlines, decide, dependencies, evolve, reports
+from rota.core import deadlines, decide, dependencies, evolve, reports, step
 from rota.core.losses import lost
+from rota.core.reopening import Again
 from rota.core.stimuli import Greet
 from rota.core.tables import MISSING
+from rota.model.events import RerunWanted
 from rota.runner.protocol import Runner
 from rota.schedule import limits
 
@@ -67,13 +69,41 @@ def does_not_count_limits(patch: Patch) -> None:
 
 def starts_dependents_early(patch: Patch) -> None:
     """A dependency that is open counts as met."""
-    original = dependencies.standing
+    original = dependencies._look
 
-    def standing(state: Any, dependency: Any, dependent: int | None = None) -> tuple[str, str]:
-        kind, text = original(state, dependency, dependent)
-        return ("met", "") if kind == "open" else (kind, text)
+    def look(state: Any, batch: Any) -> tuple[int, str]:
+        code, text = original(state, batch)
+        return (0, "") if code == 1 else (code, text)
 
-    patch.setattr(dependencies, "standing", standing)
+    patch.setattr(dependencies, "_look", look)
+
+
+def starts_elements_early(patch: Patch) -> None:
+    """The job of the same number is not waited for."""
+    for condition, table in dependencies._CODES.items():
+        patch.setitem(dependencies._CODES, condition, table.replace(b"\x01", b"\x00"))
+
+
+def omits_elements_early(patch: Patch) -> None:
+    """The job of the same number is taken for failed before it has ended."""
+    for condition, table in dependencies._CODES.items():
+        patch.setitem(dependencies._CODES, condition, table.replace(b"\x01", b"\x02"))
+
+
+def overlooks_new_batches(patch: Patch) -> None:
+    """A new batch of a live name disturbs nobody."""
+    patch.setattr(Again, "new_batch", lambda self, name: None)
+
+
+def forgets_to_run_again(patch: Patch) -> None:
+    """What runs when a live name gets a new batch is left at that."""
+    patch.setitem(evolve._APPLY, RerunWanted, lambda state, event: None)
+
+
+def does_not_tell(patch: Patch) -> None:
+    """Who waits is not told of an end."""
+    patch.setattr(step, "woken", lambda state, number, low, high: ())
+    patch.setattr("rota.sim.shell.check", lambda state: None)
 
 
 def starts_in_closed_windows(patch: Patch) -> None:
@@ -111,5 +141,10 @@ SIMULATED: dict[str, tuple[Callable[[Patch], None], int]] = {
     "starts in closed windows": (starts_in_closed_windows, 60),
     "forgets starts": (forgets_starts, 400),
     "counts late": (counts_late, 100),
+    "starts elements early": (starts_elements_early, 60),
+    "omits elements early": (omits_elements_early, 60),
+    "overlooks new batches": (overlooks_new_batches, 200),
+    "forgets to run again": (forgets_to_run_again, 400),
+    "does not tell": (does_not_tell, 20),
 }
 """Mutation → the number of seeds within which the simulator must see it."""

@@ -212,15 +212,6 @@ def test_a_long_chain_is_opened_again_by_a_retry() -> None:
     assert time.process_time() - began < 10
 
 
-def test_batches_that_wait_for_each_other_by_name_do_not_stop_the_manager() -> None:
-    world = World()
-    one = world.submit(name="a", after=["@b"])
-    two = world.submit(name="b", after=["@a"])
-    assert world.states(one) + world.states(two) == ["WAITING", "WAITING"]
-    world.change("kill", str(one))
-    assert world.states(two) == ["OMITTED"]
-
-
 def test_a_wide_fan_falls_quickly() -> None:
     world = World(check=False)
     first = world.submit()

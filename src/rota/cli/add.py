@@ -21,6 +21,9 @@ def configure(parser: Parser, command: str) -> None:
         "rota add --param k=3,5,7 --param sample@samples.txt --name align -- ./align -k {k} {sample}",
         "rota add -f commands.txt --retries 2",
         "rota add --after @align -- ./merge",
+        "rota add --array 1-1000 --after 7 --each -- ./second-step {index}",
+        "rota add --after @align --live=rerun --name report -- ./report",
+        "rota add -f commands.txt --on-batch-end 'mail -s \"$ROTA_BATCH: $ROTA_FAILED failed\" me < /dev/null'",
     )
 
 

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Parser"]
 
+MANY = 10_000
+"""With more words than this, what would be refused in any case is refused before argparse has turned them all over."""
 # argparse looks for translations of its own words, of which there are none: that costs as much as asking the manager.
 argparse._ = str  # type: ignore[attr-defined]
 
@@ -86,6 +88,10 @@ class Parser(argparse.ArgumentParser):
         if "--" in words:
             at = words.index("--")
             words, tail = words[:at], words[at + 1 :]
+        if len(words) > MANY:
+            from rota.model.batch import check_after_count
+
+            check_after_count(sum(word.startswith("--after") for word in words))
         args = self.parse_args(words)
         if tail is not None:
             args.words = [*args.words, "--", *tail] if args.words else tail

@@ -119,6 +119,8 @@ class Run:
         self.args = args
         self.home = Paths(args.home).home
         self.batch: int | None = None
+        self.end: int | None = None
+        """The batch that runs at the end of it."""
         self.embedded = False
         self.began = time.monotonic()
 
@@ -147,6 +149,7 @@ class Run:
         with connection:
             follower = Follower(self.args, self.home, self.batch, submission.spec if submission else None)
             counts = follower.follow(connection)
+        ended_well = self._await_end(counts)
         with Connection.connect(self.home) as connection:
             elapsed_s = time.monotonic() - self.began
             print_summary(self.args, connection, self.batch, counts, elapsed_s, self.embedded)
@@ -154,7 +157,18 @@ class Run:
             print(f"rota: {counts['HOLDING']:,} jobs are held; rota run --resume {self.batch} goes on", file=sys.stderr)
         else:
             self._forget(self.batch)
-        return 0 if all_well(counts) else 1
+        return 0 if all_well(counts) and ended_well else 1
+
+    def _await_end(self, counts: "dict[str, int]") -> bool:
+        """Wait for what runs at the end; False if it did not succeed."""
+        if self.end is None or counts.get("HOLDING"):
+            return True
+        with Connection.connect(self.home) as connection:
+            answer = connection.ask("wait", sel=[str(self.end)], held=True, timeout_s=None)
+        if all_well(answer["counts"]):
+            return True
+        print(f"rota: the command for the end of the batch did not succeed: rota log {self.end}.1", file=sys.stderr)
+        return False
 
     def _begin(self, submission: "Submission | None", interrupts: Interrupts) -> Connection:
         """Find or start a manager, and submit or release; the connection."""
@@ -168,6 +182,7 @@ class Run:
             return connection
         answer = send(connection, submission, interrupts.disarm)
         self.batch = int(answer["batch"])
+        self.end = answer.get("end")
         self._remember(self.batch)
         interrupts.arm()
         say_about(self.args, submission, answer)
@@ -178,11 +193,17 @@ class Run:
     def _release(self, connection: Connection) -> int:
         batch = self._to_resume()
         try:
-            connection.ask("release", sel=[str(batch)], all=False, dry_run=False)
+            rows = connection.ask("status", sel=[])["batches"]
+            self.end = next((row["id"] for row in rows if row.get("ends") == batch), None)
+            connection.ask("release", sel=self._words(batch), all=False, dry_run=False)
         except NotFoundError:
             raise UsageError(f"--resume {batch}: there is no such batch in {self.home}") from None
         self._remember(batch)
         return batch
+
+    def _words(self, batch: "int | None") -> "list[str]":
+        """The batch, and what runs at its end."""
+        return [str(number) for number in (batch, self.end) if number is not None]
 
     def _to_resume(self) -> int:
         text = self.args.resume or self._last()
@@ -198,7 +219,7 @@ class Run:
         where = f" --home {self.home}" if self.args.home else ""
         try:
             with Connection.connect(self.home) as connection:
-                connection.ask("hold", sel=[str(self.batch)], all=False, dry_run=False, stop=True)
+                connection.ask("hold", sel=self._words(self.batch), all=False, dry_run=False, stop=True)
                 self._settle(connection)
                 counts = connection.ask("count", sel=[str(self.batch)])["counts"]
         except (RotaError, KeyboardInterrupt) as error:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["configure_submission", "print_dry_run", "say_about", "submission_of"]
 
 
+_RERUN = "--live=rerun"
+
+
 def configure_submission(parser: Parser) -> None:
     """Add every option that says what to run and how."""
     parser.usage = f"{parser.prog} [options] -- COMMAND …\n       {parser.prog} [options] -f FILE"
@@ -107,15 +110,20 @@ def _when(parser: Parser) -> None:
     group = parser.add_argument_group("when it runs, and what if it fails")
     add = group.add_argument
     add("-p", "--priority", type=int, default=0, metavar="N", help="0 (default) to 255 (first)")
-    add("--after", action="append", default=[], metavar="SEL", help="once these have COMPLETED: 7, 7.12, @name")
-    add("--after-any", action="append", default=[], metavar="SEL", help="once these are settled in any way")
-    add("--after-failure", action="append", default=[], metavar="SEL", help="once these have failed")
+    add("--after", action=After, metavar="SEL", help="once these have COMPLETED: 7, 7.12, @name")
+    add("--after-any", action=After, metavar="SEL", help="once these are settled in any way")
+    add("--after-failure", action=After, metavar="SEL", help="once these have failed")
+    add("--each", action=HowAfter, nargs=0, help="of the --after before it: job by job, each for its own number")
+    add("--live", action=HowAfter, nargs=0, help="of the --after @NAME before it: also for new batches of that name")
+    add(_RERUN, action=HowAfter, nargs=0, help="… and what has completed runs again after them")
+    add("--require-known", action="store_true", help="refuse an --after @NAME that nothing has yet (default: wait)")
     add("--not-before", metavar="WHEN", help="22:30, 2030-01-31T22:30 or +2h")
     add("--retries", type=int, default=0, metavar="N", help="try again so often (default 0)")
     add("--retry-on", metavar="LIST", default="", help="only on these exit codes and reasons: 75,time,oom")
     add("--never-retry-on", metavar="LIST", default="", help="never on these")
     add("--no-retry-after", metavar="TIME", help="not if it failed after so long")
     add("--max-failures", metavar="N|P%|off", help="hold the rest after so many failures (default: the first 50, all)")
+    add("--on-batch-end", metavar="COMMAND", help="run this once, when all of the batch is settled")
     add("--rerunnable", action="store_true", help="may be started again when its runner is silent for long")
     add("--signal", metavar="NAME@TIME", help="warn it so long before its time is over: USR1@120")
 
@@ -128,6 +136,41 @@ def _after(parser: Parser) -> None:
     add("--on-exit", action="append", default=[], metavar="COMMAND", help="run this in any case, after those")
     add("--behaviour-time", metavar="TIME", help="the longest each of these may take (default 10m)")
     add("--remove-on", choices=("success", "failure", "exit"), help="forget the job once it has settled so")
+
+
+class After(argparse.Action):
+    """Collects what is waited for, in order: [target, condition, words of HowAfter …]."""
+
+    def __call__(self, parser: "Any", namespace: "Any", values: "Any", option: "str | None" = None) -> None:
+        """Take one."""
+        given = getattr(namespace, "after", None)
+        if given is None:
+            given = namespace.after = []
+        given.append([values, (option or "")[8:] or "success"])
+
+
+class HowAfter(argparse.Action):
+    """Says more about the dependency before it."""
+
+    def __call__(self, parser: "Any", namespace: "Any", values: "Any", option: "str | None" = None) -> None:
+        """Take one."""
+        given = getattr(namespace, "after", None)
+        if not given:
+            why = f"{option} says more about the --after before it: write it behind one, as in --after 7 --each"
+            raise argparse.ArgumentError(None, why)
+        given[-1].append(option)
+
+
+def after_of(args: argparse.Namespace) -> "list[Any]":
+    """The dependencies."""
+    from rota.model.batch import Dependency, check_after_count
+
+    given = args.after or []
+    check_after_count(len(given))
+    return [
+        Dependency(target, condition, "--each" in how, any(word.startswith("--live") for word in how), _RERUN in how)
+        for target, condition, *how in given
+    ]
 
 
 def submission_of(args: argparse.Namespace, at_once: "int | None" = None) -> "Submission":
@@ -179,8 +222,9 @@ def options_of(args: argparse.Namespace, at_once: "int | None") -> "Options":
         resources=pairs("--resource", args.resource, number), tags=args.tag, on=args.on, limits=args.limit,
         enforce=args.enforce, grace=args.grace, output_cap=args.output_cap, cwd=args.cwd,
         env=environment(args.env), env_from=args.env_from, modules=args.module, setup=args.setup,
-        stdin=args.stdin, stdout=args.stdout, stderr=args.stderr, priority=args.priority, after=args.after,
-        after_any=args.after_any, after_failure=args.after_failure, not_before=args.not_before, retries=args.retries,
+        stdin=args.stdin, stdout=args.stdout, stderr=args.stderr, priority=args.priority, after=after_of(args),
+        require_known=args.require_known, on_batch_end=args.on_batch_end, not_before=args.not_before,
+        retries=args.retries,
         retry_on=words(args.retry_on), never_retry_on=words(args.never_retry_on), no_retry_after=args.no_retry_after,
         max_failures=args.max_failures,
         account=args.account, partition=args.partition, qos=args.qos, reservation=args.reservation,

@@ -164,7 +164,6 @@ def _close_runners(state: State, decision: Decision, stimulus: AllocationSeen) -
         if runner.state in ("CLOSED", "EXPIRED"):
             continue
         why = stimulus.reason or f"its allocation {stimulus.id} is over"
-        decision.reconsider.update(number for number, _ in runner.jobs)
         had_jobs = bool(runner.jobs)
         if had_jobs and _never_wanted(state, runner, stimulus):
             give_back(state, decision, runner, list(runner.jobs), 0, why)

@@ -4,9 +4,10 @@ Each says what it did, and what it left alone and why.
 """
 
 from rota.core.decision import Decision
-from rota.core.dependencies import spans_of, watching
+from rota.core.dependencies import touched
 from rota.core.learning import refresh
 from rota.core.losses import lost
+from rota.core.reopening import Again
 from rota.core.selection import by_state, states_pattern
 from rota.core.state import BatchState, State
 from rota.core.stimuli import ChangeJobs
@@ -35,6 +36,7 @@ __all__ = ["change"]
 
 _QUEUED = (WAITING, PENDING, HOLDING)
 _ACTIVE = (STARTING, RUNNING, MISSING)
+_UNSETTLED = states_pattern(range(COMPLETED))
 
 
 def change(state: State, stimulus: ChangeJobs) -> Decision:
@@ -58,7 +60,6 @@ class _Plan:
         self.events: list[ev.Event] = []
         self.results: list[Result] = []
         self.reconsider: set[int] = set()
-        self.blocked: set[int] = set()
         self.jobs = 0
         self.sample: list[str] = []
         self.skipped: list[dict[str, object]] = []
@@ -75,7 +76,6 @@ class _Plan:
         for batch, spans in by_state(self.state, self.stimulus.selector, states):
             self.count(batch, spans)
             self.events.append(ev.Moved(batch.id, verb, spans, reason))
-            self.reconsider.add(batch.id)
 
     def retemplate(self, batch: BatchState, spans: list[int], patch: Patch) -> None:
         """Give every one of these jobs its template with the changes: one event for each template that comes of it."""
@@ -137,7 +137,6 @@ def _confirm_dead(plan: _Plan) -> None:
                     seen += 1
                     gone.setdefault(runner.id, []).append((batch.id, pos))
                     plan.count(batch, [pos, pos + 1])
-                    plan.reconsider.add(batch.id)
     for runner_id, jobs in gone.items():
         events, results = lost(plan.state, runner_id, jobs, f"confirmed dead by {plan.stimulus.by}", plan.stimulus.at)
         plan.events.extend(events)
@@ -213,72 +212,50 @@ def _retry(state: State, stimulus: ChangeJobs) -> _Plan:
     if stimulus.patch is not None:
         for batch, spans in by_state(state, stimulus.selector, again):
             plan.retemplate(batch, spans, stimulus.patch)
-    plan.move("reopen", *again, reason=f"retried by {stimulus.by}")
-    for batch_id in sorted(plan.reconsider):
-        _reopen_dependents(plan, batch_id)
-    for batch_id in sorted(plan.reconsider):
-        _block_dependents(plan, batch_id)
+    spread = Again(state)
+    for batch, spans in by_state(state, stimulus.selector, again):
+        plan.count(batch, spans)
+        plan.events.append(ev.Moved(batch.id, "reopen", spans, f"retried by {stimulus.by}"))
+        spread.runs_again(batch, spans)
+    spread.spread()
+    plan.events.extend(spread.events)
+    plan.reconsider = spread.reconsider
     plan.skip("is not settled", *range(COMPLETED))
     if not stimulus.selector.states:
         plan.skip("has succeeded (to run it again, add :completed)", COMPLETED)
     return plan
 
 
-def _reopen_dependents(plan: _Plan, batch_id: int) -> None:
-    """What was omitted because of this batch gets another chance."""
-    opened = {batch_id}
-    queue = [batch_id]
-    while queue:
-        batch = plan.state.batches[queue.pop()]
-        for key in (str(batch.id), f"@{batch.spec.name}"):
-            for waiter in sorted(plan.state.waiters.get(key, ())):
-                other = plan.state.batches[waiter]
-                if waiter in opened or not other.counts[OMITTED]:
-                    continue
-                opened.add(waiter)
-                queue.append(waiter)
-                if waiter in plan.reconsider:
-                    continue
-                spans: list[int] = []
-                for pos, byte in enumerate(other.states):
-                    if byte == OMITTED:
-                        spans += (pos, pos + 1)
-                plan.events.append(ev.Moved(waiter, "reopen", spans, f"retried with {batch_id}"))
-                plan.reconsider.add(waiter)
-
-
-def _block_dependents(plan: _Plan, batch_id: int) -> None:
-    """What waited for this batch and has not started waits again."""
-    state = plan.state
-    for waiter in sorted(watching(state, state.batches[batch_id])):
-        if state.batches[waiter].counts[PENDING] and waiter not in plan.blocked:
-            plan.blocked.add(waiter)
-            spans = spans_of(state.batches[waiter], states_pattern((PENDING,)))
-            plan.events.append(ev.Moved(waiter, "block", spans, f"batch {batch_id} runs again"))
-            plan.reconsider.add(waiter)
-
-
 def _remove(state: State, stimulus: ChangeJobs) -> _Plan:
     plan = _Plan(state, stimulus)
     chosen = {batch.id for batch, _ in by_state(state, stimulus.selector, range(len(JOB_STATES)))}
+    waiting: dict[str, list[BatchState]] = {}
     for batch, spans in by_state(state, stimulus.selector, (*_QUEUED, COMPLETED, FAILED, ABORTED, OMITTED)):
-        blocked = _dependents(state, batch, chosen)
-        if blocked:
+        blocked = _dependent(state, batch, spans, chosen, waiting)
+        if blocked is not None:
             raise RefusedError(
-                f"batch {blocked[0]} depends on batch {batch.id} and has not run: "
-                f"remove it too (rota remove {batch.id} {blocked[0]}), or let it run first"
+                f"batch {blocked} depends on batch {batch.id} and has not run: "
+                f"remove it too (rota remove {batch.id} {blocked}), or let it run first"
             )
         plan.count(batch, spans)
         plan.events.append(ev.Removed(batch.id, spans))
-        plan.reconsider.add(batch.id)
     plan.skip("runs: kill it first", STARTING, RUNNING, MISSING, KILLING)
     return plan
 
 
-def _dependents(state: State, batch: BatchState, chosen: set[int]) -> list[int]:
-    keys = [str(batch.id), *([f"@{batch.spec.name}"] if batch.spec.name else [])]
-    waiters = {waiter for key in keys for waiter in state.waiters.get(key, ())}
-    return sorted(waiter for waiter in waiters - chosen if state.batches[waiter].unsettled)
+def _dependent(
+    state: State, batch: BatchState, spans: list[int], chosen: set[int], waiting: dict[str, list[BatchState]]
+) -> int | None:
+    """A batch, not among the chosen, of which jobs that are not settled depend on these."""
+    for key in (str(batch.id), f"@{batch.spec.name}"):
+        if key not in waiting:
+            others = [state.batches[n] for n in sorted(state.waiters.get(key, ())) if n in state.batches]
+            waiting[key] = [waiter for waiter in others if waiter.id not in chosen and waiter.unsettled]
+        for waiter in waiting[key]:
+            for _, mine in touched(state, waiter, batch, spans):
+                if any(_UNSETTLED.search(waiter.states, a, b) for a, b in zip(mine[::2], mine[1::2], strict=True)):
+                    return waiter.id
+    return None
 
 
 _CHANGES = {"modify": _modify, "kill": _kill, "hold": _hold, "release": _release, "retry": _retry, "remove": _remove}

@@ -71,8 +71,11 @@ def tick(state: State, stimulus: Tick, last: At | None, set_back: bool = False) 
     if last is not None:
         _grace(state, at, at.mono - last.mono)
     while state.timers and state.timers[0][0] <= at.wall:
-        _, number, _ = heapq.heappop(state.timers)
-        decision.reconsider.add(number)
+        _, number, pos = heapq.heappop(state.timers)
+        if pos < 0:
+            decision.reconsider.add(number)
+        else:
+            state.freed.append((number, pos, pos + 1))
     for runner in list(state.runners.values()):
         if runner.state in ("SERVING", "DRAINING", "MISSING") and not runner.direct:
             _watch(state, decision, runner, at)
@@ -149,7 +152,6 @@ def _give_up_rerunnable(state: State, decision: Decision, runner: RunnerState, s
         batch = state.batches[number]
         if batch.states[pos] == MISSING and batch.template(pos).rerunnable:
             jobs.append((number, pos))
-            decision.reconsider.add(number)
     events, results = lost(
         state,
         runner.id,

@@ -1,128 +1,377 @@
 """Dependencies: when the jobs of a batch may run, and when they never can.
 
-Whole batches are compared by their counts, so a dependency between two batches of any size costs one comparison when
-one of them settles.
+Nothing is expanded. A batch that waits is told of one thing at a time: the end of one batch, or of one job, that it
+cannot do without; then it looks for the next. So a dependency costs one look, whatever the sizes, and a batch of which
+ten thousand others wait is cheap until it is settled. Who depends on another batch job by job is told of just the
+positions that were settled, and compares stretches of state bytes.
 """
 
 import re
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
 
 from rota.core.state import BatchState, State
-from rota.core.tables import COMPLETED, HOLDING, SETTLED, WAITING
+from rota.core.tables import COMPLETED, HOLDING, JOB_STATES, REMOVED, SETTLED, WAITING
 from rota.model import events as ev
 from rota.model.batch import Dependency
-from rota.model.errors import UsageError
 from rota.model.job import format_job
 from rota.model.selector import parse_selector
 
-__all__ = ["check_targets", "consequences", "longest_backoff", "standing", "waiting_for", "watching"]
+__all__ = [
+    "connect",
+    "consequences",
+    "dependents",
+    "element_reason",
+    "freeze",
+    "grown",
+    "longest_backoff",
+    "named",
+    "note_settled",
+    "positions_of",
+    "reopened",
+    "standing",
+    "touched",
+    "waiting_for",
+    "watch_all",
+    "woken",
+]
 
-_MET, _OPEN, _NEVER = "met", "open", "never"
+_MET, _OPEN, _NEVER = 0, 1, 2
+_HELD, _NO = 8, 4
+_KINDS = ("met", "open", "never")
 _WAITING_RUN = re.compile(bytes((WAITING,)) + b"+")
 _OMITTABLE_RUN = re.compile(b"[" + bytes((WAITING, HOLDING)) + b"]+")
+_UNSETTLED = re.compile(b"[" + bytes((0,)) + b"-" + bytes((SETTLED - 1,)) + b"]")
+_READY_RUN = re.compile(b"\x00+")
+_OMIT_RUN = re.compile(b"[" + bytes((_NEVER, _NEVER | _OPEN, _HELD | _NEVER, _HELD | _NEVER | _OPEN)) + b"]+")
 
 
-def check_targets(state: State, after: tuple[Dependency, ...]) -> list[str]:
-    """Refuse a dependency on what does not exist; warnings for names that nothing has yet."""
-    warnings = []
-    for dependency in after:
-        selector = parse_selector([dependency.target])
-        if selector.states:
-            raise UsageError(f"--after {dependency.target}: name batches or jobs, not states")
-        for name in selector.names:
-            if name not in state.names:
-                warnings.append(f"nothing is named '{name}' yet: these jobs wait until something is")
-        for number, first, last in selector.spans:
-            batch = state.batches.get(number)
-            if batch is None:
-                raise UsageError(f"--after {dependency.target}: there is no batch {number}")
-            for index in {first, last} - {None}:
-                if index is not None and batch.position(index) is None:
-                    raise UsageError(f"--after {dependency.target}: there is no job {format_job(number, index)}")
-    return warnings
+def _table(met: Iterable[int], never: Iterable[int]) -> bytes:
+    table = bytearray([_OPEN]) * 256
+    for number in met:
+        table[number] = _MET
+    for number in never:
+        table[number] = _NEVER
+    return bytes(table)
 
 
-def targets(
-    state: State, dependency: Dependency, dependent: int | None = None
-) -> list[tuple[BatchState, int, int]] | None:
-    """(batch, low, high) positions that are waited for; None: the name is not known yet.
+_BAD = tuple(range(COMPLETED + 1, REMOVED + 1))
+_CODES = {
+    "success": _table((COMPLETED,), _BAD),
+    "any": _table((COMPLETED, *_BAD), ()),
+    "failure": _table(_BAD, (COMPLETED,)),
+}
+"""How the state of one job stands to a condition."""
+_OWN = bytearray([_NO]) * 256
+_OWN[WAITING], _OWN[HOLDING] = 0, _HELD
 
-    A name means the batches of that name that were there before the one that depends on them, and only if there were
-    none those that came later: so batches of one name can be chained by it, and none waits for itself.
+
+# ---- who depends on whom ------------------------------------------------------------------------------------------
+
+
+def positions_of(state: State, target: str) -> tuple[int, int, int]:
+    """(batch, low, high) of a target that is not a name; an empty range if there is no such batch."""
+    number, first, last = parse_selector([target]).spans[0]
+    batch = state.batches.get(number)
+    if batch is None:
+        return number, 0, 0
+    low = 0 if first is None else batch.position(first)
+    end = batch.count - 1 if last is None else batch.position(last)
+    return (number, 0, 0) if low is None or end is None else (number, low, end + 1)
+
+
+def connect(state: State, batch: BatchState) -> None:
+    """Enter a new or restored batch into the indices. Those that it depends on are there already."""
+    edges = []
+    for dependency in batch.spec.after:
+        target = dependency.target
+        if target.startswith("@"):
+            edges.append((0, 0, 0))
+            state.waiters.setdefault(target, set()).add(batch.id)
+            if dependency.live or (not batch.known_until and not _earlier(state, batch, target[1:])):
+                state.open_names.setdefault(target[1:], set()).add(batch.id)
+            continue
+        edge = positions_of(state, target)
+        edges.append(edge)
+        state.waiters.setdefault(str(edge[0]), set()).add(batch.id)
+        other = state.batches.get(edge[0])
+        if dependency.each and other is not None:
+            other.twins.append((batch.id, edge[1]))
+            other.followed = True
+    batch.edges = tuple(edges)
+    batch.epoch = 0 if (0, 0, 0) in edges else -1
+    batch.elements = tuple(at for at, dependency in enumerate(batch.spec.after) if dependency.each)
+
+
+def _earlier(state: State, batch: BatchState, name: str) -> int:
+    """How many batches of this name came before the batch."""
+    return bisect_left(state.names.get(name, ()), batch.id)
+
+
+def named(state: State, batch: BatchState, dependency: Dependency) -> tuple[list[int], int, int]:
+    """(numbers, from, to): the batches that a name means to a batch, as a part of the list of all that have it.
+
+    Those that were there before it; only if there were none those that came later, until it was first ready: so batches
+    of one name can be chained by it, and none waits for itself. If the name is live, all.
     """
-    selector = parse_selector([dependency.target])
-    if selector.names:
-        named = [number for number in state.names.get(selector.names[0], ()) if number != dependent]
-        numbers = [number for number in named if dependent is None or number < dependent] or named
-        return [(state.batches[number], 0, state.batches[number].count) for number in numbers] or None
-    out = []
-    for number, first, last in selector.spans:
-        batch = state.batches[number]
-        low = 0 if first is None else batch.position(first)
-        end = batch.count - 1 if last is None else batch.position(last)
-        if low is not None and end is not None:
-            out.append((batch, low, end + 1))
-    return out
+    numbers = state.names.get(dependency.target[1:], [])
+    if dependency.live:
+        return numbers, 0, len(numbers)
+    earlier = bisect_left(numbers, batch.id)
+    if earlier:
+        return numbers, 0, earlier
+    return numbers, 0, bisect_right(numbers, batch.known_until) if batch.known_until else len(numbers)
 
 
-def standing(state: State, dependency: Dependency, dependent: int | None = None) -> tuple[str, str]:
-    """(met, open or never; a sentence that says so), for the batch `dependent`."""
-    found = targets(state, dependency, dependent)
-    if found is None:
-        return _OPEN, f"waits for something named '{dependency.target[1:]}' to be added"
-    live = good = bad = 0
-    for batch, low, high in found:
-        if low == 0 and high == batch.count:
-            counts = batch.counts
-        else:
-            part = batch.states[low:high]
-            counts = [part.count(number) for number in range(len(batch.counts))]
-        live += sum(counts[:SETTLED])
-        good += counts[COMPLETED]
-        bad += sum(counts[SETTLED:]) - counts[COMPLETED]
+def freeze(state: State, batch: BatchState) -> None:
+    """It has been decided: names that nothing had when it was added mean no more than they do now."""
+    loose = [d for d in batch.spec.after if d.target.startswith("@") and not d.live]
+    for dependency in loose:
+        _, low, high = named(state, batch, dependency)
+        if low >= high:
+            return
+    batch.known_until = state.next_batch - 1
+    live = {d.target for d in batch.spec.after if d.live}
+    for dependency in loose:
+        if dependency.target not in live:
+            state.open_names.get(dependency.target[1:], set()).discard(batch.id)
+
+
+def dependents(state: State, batch: BatchState, by_name: bool = True) -> Iterator[BatchState]:
+    """Batches whose dependencies name this one, or a part of it, or its name."""
+    keys = (str(batch.id), f"@{batch.spec.name}") if by_name and batch.spec.name else (str(batch.id),)
+    for key in keys:
+        for number in sorted(state.waiters.get(key, ())):
+            if number in state.batches:
+                yield state.batches[number]
+
+
+def touched(
+    state: State, waiter: BatchState, batch: BatchState, spans: list[int]
+) -> Iterator[tuple[Dependency, list[int]]]:
+    """(dependency, spans of the waiter) for each of its dependencies that these positions of a batch have a part in."""
+    for dependency, (number, low, high) in zip(waiter.spec.after, waiter.edges, strict=True):
+        if number == batch.id:
+            if dependency.each:
+                moved = [min(max(edge - low, 0), waiter.count) for edge in spans]
+                pairs = zip(moved[::2], moved[1::2], strict=True)
+                mine = [edge for pair in pairs if pair[0] < pair[1] for edge in pair]
+                if mine:
+                    yield dependency, mine
+            elif any(a < high and low < b for a, b in zip(spans[::2], spans[1::2], strict=True)):
+                yield dependency, [0, waiter.count]
+        elif number == 0 and batch.spec.name and dependency.target[1:] == batch.spec.name:
+            numbers, start, end = named(state, waiter, dependency)
+            at = bisect_left(numbers, batch.id)
+            if start <= at < end and waiter.id != batch.id:
+                yield dependency, [0, waiter.count]
+
+
+# ---- what evolve tells us -----------------------------------------------------------------------------------------
+
+
+def note_settled(state: State, batch: BatchState, spans: list[int]) -> None:
+    """Jobs of a batch that somebody waits for were settled."""
+    if len(spans) > 16:
+        spans = [spans[0], spans[-1]]
+    for low, high in zip(spans[::2], spans[1::2], strict=True):
+        state.settled.append((batch.id, low, high))
+
+
+def reopened(state: State, batch: BatchState) -> None:
+    """Jobs of it run again, or are gone: what was known about it is not so any more."""
+    name = batch.spec.name
+    if name in state.tallies:
+        at = bisect_left(state.names[name], batch.id)
+        for sums in state.tallies[name]:
+            del sums[at + 1 :]
+        state.epoch += 1
+    for number in state.waiters.get(str(batch.id), ()):
+        waiter = state.batches.get(number)
+        if waiter is not None:
+            waiter.met, waiter.seen = 0, -1
+
+
+def grown(state: State, name: str) -> None:
+    """There is a new batch of this name."""
+    for number in state.unnamed.pop(name, ()):
+        state.batches[number].waits = None
+    if name in state.open_names:
+        state.epoch += 1
+        for number in sorted(state.open_names[name]):
+            waiter = state.batches[number]
+            if waiter.waits is None and (waiter.counts[WAITING] or waiter.counts[HOLDING]):
+                state.freed.append((number, 0, waiter.count))
+
+
+def woken(state: State, number: int, low: int, high: int) -> Iterator[tuple[int, int, int]]:
+    """(batch, low, high) of what should be looked at because these jobs of a batch were settled."""
+    batch = state.batches[number]
+    if batch.watchers and not batch.unsettled:
+        told, batch.watchers = sorted(batch.watchers), set()
+        yield from _tell(state, told)
+    if batch.marks:
+        positions = [pos for pos in batch.marks if low <= pos < high] if high - low > 1 else [low]
+        for pos in positions:
+            if pos in batch.marks:
+                yield from _tell(state, batch.marks.pop(pos))
+    for twin, offset in batch.twins:
+        other = state.batches.get(twin)
+        if other is not None:
+            start, end = max(low - offset, 0), min(high - offset, other.count)
+            if start < end:
+                yield twin, start, end
+
+
+def _tell(state: State, numbers: list[int]) -> Iterator[tuple[int, int, int]]:
+    for number in numbers:
+        waiter = state.batches.get(number)
+        if waiter is not None:
+            waiter.waits = None
+            yield number, 0, waiter.count
+
+
+def watch_all(state: State) -> None:
+    """After a restart: have every batch that waits be told again."""
+    state.settled, state.freed, state.again = [], [], []
+    for batch in state.batches.values():
+        if batch.edges and (batch.counts[WAITING] or batch.counts[HOLDING]):
+            _look(state, batch)
+
+
+# ---- looking ------------------------------------------------------------------------------------------------------
+
+
+def _look(state: State, batch: BatchState) -> tuple[int, str]:
+    """How the batch as a whole stands, and if never, why. If it is open, the batch will be told when to look again."""
+    if batch.waits is not None:
+        return _OPEN, ""
+    after, edges = batch.spec.after, batch.edges
+    if 0 <= batch.epoch != state.epoch:
+        batch.met, batch.seen, batch.epoch = 0, -1, state.epoch
+    while batch.met < len(edges):
+        dependency, edge = after[batch.met], edges[batch.met]
+        if not dependency.each:
+            found = _look_by_name(state, batch, dependency) if edge[0] == 0 else _look_at(state, batch, edge)
+            if found is None:
+                return _OPEN, ""
+            code, why = _verdict(dependency, *found)
+            if code != _MET:
+                return code, why
+        batch.met += 1
+        batch.seen = -1
+    return _MET, ""
+
+
+def _look_at(state: State, batch: BatchState, edge: tuple[int, int, int]) -> tuple[int, int] | None:
+    """(succeeded, did not) of a batch or a part of it; None: not settled, and watched."""
+    number, low, high = edge
+    other = state.batches.get(number)
+    if other is None:
+        return 0, 0
+    if low == 0 and high == other.count:
+        if other.unsettled:
+            other.watchers.add(batch.id)
+            other.followed = True
+            batch.waits = (number, -1)
+            return None
+        good = other.counts[COMPLETED]
+        return good, other.count - good
+    found = _UNSETTLED.search(other.states, max(low, batch.seen), high)
+    if found is not None:
+        batch.seen = pos = found.start()
+        other.marks.setdefault(pos, []).append(batch.id)
+        other.followed = True
+        batch.waits = (number, pos)
+        return None
+    good = other.states.count(COMPLETED, low, high)
+    return good, high - low - good
+
+
+def _look_by_name(state: State, batch: BatchState, dependency: Dependency) -> tuple[int, int] | None:
+    """The same for the batches of a name. The last that is not settled is watched: it will be for long."""
+    name = dependency.target[1:]
+    numbers, low, high = named(state, batch, dependency)
+    if low >= high:
+        state.unnamed.setdefault(name, []).append(batch.id)
+        batch.waits = name
+        return None
+    good, bad = state.tallies.setdefault(name, ([0], [0]))
+    at = high if batch.seen < 0 else min(batch.seen, high)
+    while at > low and at > len(good) - 1:
+        other = state.batches.get(numbers[at - 1])
+        if other is not None and other.unsettled:
+            other.watchers.add(batch.id)
+            other.followed = True
+            batch.seen, batch.waits = at, (other.id, -1)
+            return None
+        at -= 1
+    for number in numbers[len(good) - 1 : high]:  # all of these are settled
+        other = state.batches.get(number)
+        done = other.counts[COMPLETED] if other is not None else 0
+        good.append(good[-1] + done)
+        bad.append(bad[-1] + (other.count - done if other is not None else 0))
+    return good[high] - good[low], bad[high] - bad[low]
+
+
+def _verdict(dependency: Dependency, good: int, bad: int) -> tuple[int, str]:
+    """How settled jobs stand to the condition."""
     what = dependency.target
-    if live:
-        extra = f", {bad} did not succeed" if bad else ""
-        return _OPEN, f"waits for {what}: {live} of {live + good + bad} jobs not settled{extra}"
-    if dependency.condition == "any":
-        return _MET, ""
-    if dependency.condition == "failure":
-        return (_MET, "") if bad else (_NEVER, f"was to run if {what} failed, but all {good} jobs succeeded")
-    return (
-        (_MET, "") if not bad else (_NEVER, f"depends on {what}, of which {bad} of {good + bad} jobs did not succeed")
-    )
+    if dependency.condition == "failure" and not bad:
+        return _NEVER, f"was to run if {what} failed, but all {good} jobs succeeded"
+    if dependency.condition == "success" and bad:
+        return _NEVER, f"depends on {what}, of which {bad} of {good + bad} jobs did not succeed"
+    return _MET, ""
 
 
-def waiting_for(state: State, batch: BatchState, wall: float) -> str | None:
-    """Why the WAITING jobs of a batch wait, or None if nothing blocks the batch."""
-    for dependency in batch.spec.after:
-        kind, text = standing(state, dependency, batch.id)
-        if kind != _MET:
-            return text
-    if batch.spec.not_before is not None and batch.spec.not_before > wall:
-        return f"waits for its time ({batch.spec.not_before - wall:.0f} s from now)"
-    return None
-
-
-def consequences(state: State, batch: BatchState, wall: float) -> Iterator[ev.Event]:
-    """Events that follow for the WAITING jobs of a batch: they become ready, or are omitted."""
-    for dependency in batch.spec.after:
-        kind, text = standing(state, dependency, batch.id)
-        if kind == _NEVER:
-            spans = spans_of(batch, _OMITTABLE_RUN)
-            if spans:
-                yield ev.Moved(batch.id, "omit", spans, text)
-            return
-        if kind == _OPEN:
-            return
-    if batch.spec.not_before is not None and batch.spec.not_before > wall:
+def consequences(state: State, batch: BatchState, low: int, high: int, wall: float) -> Iterator[ev.Moved]:
+    """Events that follow for the WAITING and HOLDING jobs among these positions: they become ready, or are omitted."""
+    whole, why = _look(state, batch)
+    if whole == _MET and batch.spec.not_before is not None and batch.spec.not_before > wall:
+        whole = _OPEN
+    if batch.elements and whole != _NEVER:
+        ready, omitted, why = _elements(state, batch, low, high, whole)
+    elif whole == _OPEN:
         return
-    spans = spans_of(batch, _WAITING_RUN)
-    if batch.until:
+    else:
+        ready = spans_of(batch, _WAITING_RUN, low, high) if whole == _MET else []
+        omitted = spans_of(batch, _OMITTABLE_RUN, low, high) if whole == _NEVER else []
+    if omitted:
+        yield ev.Moved(batch.id, "omit", omitted, why)
+    if ready and batch.until:
         last = wall + longest_backoff(state)
-        spans = without(spans, {pos for pos, until in batch.until.items() if wall < until <= last})
-    if spans:
-        yield ev.Moved(batch.id, "ready", spans)
+        if high - low == 1:
+            holes = {low} if wall < batch.until.get(low, wall) <= last else set()
+        else:
+            holes = {pos for pos, until in batch.until.items() if wall < until <= last}
+        ready = without(ready, holes)
+    if ready:
+        yield ev.Moved(batch.id, "ready", ready)
+
+
+def _elements(state: State, batch: BatchState, low: int, high: int, whole: int) -> tuple[list[int], list[int], str]:
+    """(ready, never and so omitted, why) among these positions of a batch that depends on others job by job.
+
+    Each condition makes a byte of each state: met 0, open 1, never 2; all are put together by a bitwise or.
+    """
+    codes = int.from_bytes(batch.states[low:high].translate(_OWN), "little")
+    if whole:
+        codes |= int.from_bytes(bytes((whole,)) * (high - low), "little")
+    for at in batch.elements:
+        dependency, (number, start, _) = batch.spec.after[at], batch.edges[at]
+        other = state.batches.get(number)
+        if other is not None:
+            part = other.states[start + low : start + high].translate(_CODES[dependency.condition])
+            codes |= int.from_bytes(part, "little")
+    stands = codes.to_bytes(high - low, "little")
+    ready = [low + edge for match in _READY_RUN.finditer(stands) for edge in match.span()]
+    omitted = [low + edge for match in _OMIT_RUN.finditer(stands) for edge in match.span()]
+    why = ""
+    if omitted:
+        why = (element_reason(state, batch, omitted[0]) or (0, ""))[1]
+        if omitted[1] - omitted[0] > 1 or len(omitted) > 2:
+            why += ", and others likewise"
+    return ready, omitted, why
 
 
 def longest_backoff(state: State) -> float:
@@ -133,10 +382,77 @@ def longest_backoff(state: State) -> float:
     return state.settings.backoff_most_s + state.settings.backoff_jitter_s
 
 
-def watching(state: State, batch: BatchState) -> set[int]:
-    """Batches that wait, or waited, for this one or a part of it."""
-    out = state.waiters.get(str(batch.id), set())
-    return out | state.waiters.get(f"@{batch.spec.name}", set()) if batch.spec.name else set(out)
+# ---- in words -----------------------------------------------------------------------------------------------------
+
+
+def standing(state: State, dependency: Dependency, batch: BatchState | None = None) -> tuple[str, str]:
+    """(met, open or never; a sentence that says so) for a dependency of a batch; job by job: as far as all go."""
+    what = dependency.target
+    if what.startswith("@"):
+        numbers = state.names.get(what[1:], [])
+        start, end = 0, len(numbers)
+        if batch is not None:
+            _, start, end = named(state, batch, dependency)
+        if start >= end:
+            return "open", f"waits for something named '{what[1:]}' to be added"
+        others = [state.batches[number] for number in numbers[start:end] if number in state.batches]
+        found = [(other, 0, other.count) for other in others if other is not batch]
+    else:
+        number, low, high = positions_of(state, what)
+        found = [(state.batches[number], low, high)] if number in state.batches else []
+    left = good = bad = 0
+    for other, low, high in found:
+        counts = other.counts
+        if low > 0 or high < other.count:
+            counts = [other.states.count(number, low, high) for number in range(len(JOB_STATES))]
+        left += sum(counts[:SETTLED])
+        good += counts[COMPLETED]
+        bad += sum(counts[SETTLED:]) - counts[COMPLETED]
+    if left:
+        extra = f", {bad} did not succeed" if bad else ""
+        each = ", each job for the one of its number" if dependency.each else ""
+        live = " (and for any other that is given this name)" if dependency.live else ""
+        return "open", f"waits for {what}{live}{each}: {left} of {left + good + bad} jobs not settled{extra}"
+    code, why = _verdict(dependency, good, bad)
+    return _KINDS[code], why
+
+
+def element_reason(state: State, batch: BatchState, pos: int) -> tuple[int, str] | None:
+    """(code, sentence) of the dependency job by job that keeps this one from running, if there is one."""
+    open_ = None
+    for at in batch.elements:
+        dependency, (number, start, _) = batch.spec.after[at], batch.edges[at]
+        other = state.batches.get(number)
+        if other is None:
+            continue
+        byte = other.states[start + pos]
+        code = _CODES[dependency.condition][byte]
+        job = format_job(number, other.index(start + pos))
+        if code == _NEVER:
+            if dependency.condition == "failure":
+                return code, f"was to run if {job} failed, but it succeeded"
+            return code, f"depends on {job}, which is {JOB_STATES[byte]}"
+        if code == _OPEN and open_ is None:
+            open_ = code, f"waits for {job}, which is {JOB_STATES[byte]}"
+    return open_
+
+
+def waiting_for(state: State, batch: BatchState, wall: float, pos: int | None = None) -> str | None:
+    """Why a WAITING job (None: those of the batch) waits, or None if nothing blocks it."""
+    for dependency in batch.spec.after:
+        if dependency.each and pos is not None:
+            continue
+        kind, text = standing(state, dependency, batch)
+        if kind == "open" or (kind == "never" and not dependency.each):
+            return text
+    if pos is not None and (found := element_reason(state, batch, pos)) is not None:
+        return found[1]
+    if batch.spec.not_before is not None and batch.spec.not_before > wall:
+        return f"waits for its time ({batch.spec.not_before - wall:.0f} s from now)"
+    return None
+
+
+# ---- ranges of positions ------------------------------------------------------------------------------------------
 
 
 def spans_of(batch: BatchState, pattern: re.Pattern[bytes], low: int = 0, high: int | None = None) -> list[int]:
@@ -150,9 +466,10 @@ def spans_of(batch: BatchState, pattern: re.Pattern[bytes], low: int = 0, high: 
 def without(spans: list[int], holes: set[int]) -> list[int]:
     """Ranges less single positions."""
     out: list[int] = []
+    order = sorted(holes)
     for low, high in zip(spans[::2], spans[1::2], strict=True):
         start = low
-        for hole in sorted(hole for hole in holes if low <= hole < high):
+        for hole in order[bisect_left(order, low) : bisect_left(order, high)]:
             if start < hole:
                 out += (start, hole)
             start = hole + 1

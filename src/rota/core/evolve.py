@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
+from rota.core.dependencies import connect, freeze, grown, note_settled, reopened
 from rota.core.ready import ReadyQueue
 from rota.core.slots import shape_of, slot_amounts
 from rota.core.state import COLUMN_CHUNK, BatchState, Live, RunnerState, State
-from rota.core.tables import ALLOCATION, JOB_MOVES, PENDING, RUNNER, STARTING, WAITING, move
+from rota.core.tables import ALLOCATION, COMPLETED, JOB_MOVES, PENDING, RUNNER, STARTING, WAITING, move
 from rota.model import events as ev
 from rota.model.allocation import Allocation
 from rota.model.batch import Template
@@ -44,6 +45,8 @@ def _submitted(state: State, event: ev.Submitted) -> None:
         state.names.setdefault(event.spec.name, []).append(batch.id)
     state.next_batch = max(state.next_batch, batch.id + 1)
     bind(state, batch)
+    if event.spec.name:
+        grown(state, event.spec.name)
     batch.dirty.update(range((batch.count - 1) // COLUMN_CHUNK + 1))
     state.dirty_batches.add(batch.id)
 
@@ -59,11 +62,8 @@ def bind(state: State, batch: BatchState) -> None:
         state.shape_number(_shape(template, own_limit if batch.spec.at_once is not None else None))
         for template in batch.kinds
     ]
-    for dependency in batch.spec.after:
-        target = dependency.target
-        if not target.startswith("@"):
-            target = str(int(target.partition(".")[0]))
-        state.waiters.setdefault(target, set()).add(batch.id)
+    if batch.spec.after:
+        connect(state, batch)
     if batch.spec.not_before is not None:
         heapq.heappush(state.timers, (batch.spec.not_before, batch.id, -1))
 
@@ -130,14 +130,22 @@ def _moved(state: State, event: ev.Moved) -> None:
             _forget(batch.until, low, high)
         elif event.verb == "hold":
             _forget(batch.hold_wanted, low, high)
+    if event.verb in ("block", "release", "reopen"):
+        state.freed.append((batch.id, event.spans[0], event.spans[-1]))
     if event.verb == "ready":
         batch.blocked = False
     elif event.verb in ("reopen", "block"):
         batch.blocked = bool(batch.spec.after)
+        if event.verb == "reopen":
+            reopened(state, batch)
     elif event.verb == "omit":
         batch.omitted_why = event.reason
     elif event.verb == "hold" and event.reason is not None:
         batch.held_why = event.reason
+    if event.verb in ("ready", "omit") and batch.epoch >= 0 and not batch.known_until:
+        freeze(state, batch)
+    if batch.followed and event.verb in ("omit", "abort", "fail"):
+        note_settled(state, batch, event.spans)
     state.dirty_batches.add(batch.id)
 
 
@@ -297,10 +305,15 @@ def _ended(state: State, event: ev.Ended) -> None:
             push_ready(state, batch, pos, pos + 1)
         elif new == WAITING:
             _count_requeue(batch, pos, event.counts_as)
+            state.freed.append((number, pos, pos + 1))
             if until is not None:
                 batch.until[pos] = until
                 heapq.heappush(state.timers, (until, number, pos))
         else:
+            if batch.followed:
+                state.settled.append((number, pos, pos + 1))
+            if new == COMPLETED and pos in batch.rerun_wanted:
+                state.again.append((number, pos, batch.rerun_wanted[pos]))
             if pos in batch.hold_wanted:
                 del batch.hold_wanted[pos]
             if event.counts_as == "loss":
@@ -309,6 +322,8 @@ def _ended(state: State, event: ev.Ended) -> None:
                 shape = state.shapes[batch.shapes[batch.template_of(pos)]]
                 wall = wall_ms / 1000
                 shape.mean_s = wall if shape.mean_s is None else shape.mean_s + _MEAN_WEIGHT * (wall - shape.mean_s)
+        if batch.rerun_wanted:
+            batch.rerun_wanted.pop(pos, None)
     state.replan = True
     _seen(state, event.runner, event.seq)
 
@@ -339,6 +354,16 @@ def _removed(state: State, event: ev.Removed) -> None:
         for overlay in (batch.failures, batch.losses):
             _forget(overlay, low, high)
         _forget(batch.until, low, high)
+    if batch.followed:
+        note_settled(state, batch, event.spans)
+    reopened(state, batch)
+    state.dirty_batches.add(batch.id)
+
+
+def _rerun_wanted(state: State, event: ev.RerunWanted) -> None:
+    batch = state.batches[event.batch]
+    for low, high in zip(event.spans[::2], event.spans[1::2], strict=True):
+        batch.rerun_wanted.update(dict.fromkeys(range(low, high), event.reason or ""))
     state.dirty_batches.add(batch.id)
 
 
@@ -483,4 +508,5 @@ _APPLY = {
     ev.Noted: _noted,
     ev.Retemplated: _retemplated,
     ev.Learned: _learned,
+    ev.RerunWanted: _rerun_wanted,
 }

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
+from rota.core.dependencies import consequences
 from rota.core.slots import shape_of, slot_amounts
 from rota.core.state import BatchState, State
-from rota.core.tables import JOB_STATES, KILLING, MISSING, PENDING, RUNNING, STARTING
+from rota.core.tables import HOLDING, JOB_STATES, KILLING, MISSING, PENDING, RUNNING, SETTLED, STARTING, WAITING
 from rota.model.needs import Amounts
 
 __all__ = ["check"]
@@ -45,6 +46,7 @@ def _batch(state: State, batch: BatchState) -> Iterator[str]:
             pending[batch.template_of(pos)] += 1
     if pending != [queue.count for queue in batch.queues]:
         yield f"batch {batch.id}: queues count {[queue.count for queue in batch.queues]}, {pending} are PENDING"
+    yield from _dependencies(state, batch)
     for pos, live in batch.live.items():
         runner = state.runners.get(live.runner)
         if runner is None or (batch.id, pos) not in runner.jobs:
@@ -52,6 +54,30 @@ def _batch(state: State, batch: BatchState) -> Iterator[str]:
         if live.attempt != batch.attempts[pos]:
             newest = batch.attempts[pos]
             yield f"job {batch.id}.{batch.index(pos)}: attempt {live.attempt} lives, {newest} is the newest"
+
+
+def _dependencies(state: State, batch: BatchState) -> Iterator[str]:
+    """Who waits will be told of the right thing, and nothing is overdue."""
+    if isinstance(batch.waits, str):
+        if batch.id not in state.unnamed.get(batch.waits, ()) or state.names.get(batch.waits):
+            yield f"batch {batch.id} waits for something named {batch.waits} and will not be told"
+    elif batch.waits is not None:
+        number, pos = batch.waits
+        other = state.batches[number]
+        told = other.watchers if pos < 0 else other.marks.get(pos, ())
+        open_ = other.unsettled if pos < 0 else other.states[pos] < SETTLED
+        if batch.id not in told or not open_ or not other.followed:
+            yield f"batch {batch.id} waits for {batch.waits} and will not be told"
+    if batch.edges and batch.spec.not_before is None and (batch.counts[WAITING] or batch.counts[HOLDING]):
+        waited = batch.waits
+        overdue = list(consequences(state, batch, 0, batch.count, float("-inf")))
+        if batch.waits != waited:
+            yield f"batch {batch.id} waits for {batch.waits} and would not have been told"
+        for event in overdue:
+            for low, high in zip(event.spans[::2], event.spans[1::2], strict=True):
+                late = [pos for pos in range(low, high) if event.verb == "omit" or pos not in batch.until]
+                if late:
+                    yield f"batch {batch.id}: {event.verb} is overdue at {late}"
 
 
 def _runners(state: State) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from rota.core.dependencies import watching
+from rota.core.dependencies import dependents
 from rota.core.state import State
 from rota.model import events as ev
 
@@ -21,5 +21,5 @@ def removals(state: State, rows: Sequence[tuple[int, int, str, float | None, int
             if when is not None and verb in _ENDS[when]:
                 by_batch.setdefault(number, []).append(pos)
     for number, positions in by_batch.items():
-        if not any(state.batches[waiter].unsettled for waiter in watching(state, state.batches[number])):
+        if not any(waiter.unsettled for waiter in dependents(state, state.batches[number])):
             yield ev.Removed(number, [edge for pos in sorted(positions) for edge in (pos, pos + 1)])

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from rota.core.decision import Decision
-from rota.core.dependencies import watching
 from rota.core.effects import Ack, Lease, Order
 from rota.core.learning import Sampling, escalated
 from rota.core.removing import removals
@@ -120,13 +119,11 @@ def give_back(
                     note="killed before it started",
                 )
             )
-            decision.reconsider.update(watching(state, batch))
             continue
         if batch.states[pos] in (STARTING, MISSING) and not batch.spec.after:
             rows.append((number, pos, "return", None, 0))
         else:  # what it depends on may have come back to life meanwhile
             rows.append((number, pos, "requeue", None, 0))
-            decision.reconsider.add(number)
         if pos in batch.hold_wanted:
             holds.append((number, pos))
     if rows:
@@ -420,10 +417,6 @@ def take_ended(
                 row[12],
             )
         )
-        if outcome == "RETRIED":
-            decision.reconsider.add(number)
-    for number in {row[0] for row in rows} if state.waiters else ():
-        decision.reconsider.update(watching(state, state.batches[number]))
     if rows:
         decision.events.append(ev.Ended(runner_id, rows, seq=seq))
         decision.events.extend(brakes(state, rows))

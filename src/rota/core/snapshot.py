@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
+from rota.core.dependencies import watch_all
 from rota.core.evolve import bind, evolve, place_runner, push_ready, restore_slots, set_limit
 from rota.core.ready import ReadyQueue
 from rota.core.selection import states_pattern
@@ -68,6 +69,8 @@ class _Batch(Struct, array_like=True):
     held_why: str | None = None
     more: list[Template] = field(default_factory=list)
     """Templates that were not submitted: jobs were changed to them."""
+    rerun_wanted: dict[int, str] = field(default_factory=dict)
+    known_until: int = 0
 
 
 class _Snapshot(Struct):
@@ -162,6 +165,8 @@ def take_columns(state: State) -> Iterator[ColumnRow]:
             batch.shapes,
             batch.held_why,
             batch.kinds[len(batch.spec.templates) :],
+            batch.rerun_wanted,
+            batch.known_until,
         )
         yield number, -1, _encode(record), b""
         for chunk in sorted(batch.dirty):
@@ -195,6 +200,7 @@ def restore(
     for entry in tail:
         assert entry.seq == state.seq + 1, f"entry {entry.seq} follows {state.seq}"
         evolve(state, entry.event)
+    watch_all(state)
     return state
 
 
@@ -226,6 +232,7 @@ def _restore_batches(state: State, columns: Iterable[ColumnRow], live: list[tupl
             batch.held_why = record.held_why
             batch.kinds.extend(record.more)
             batch.queues.extend(ReadyQueue() for _ in record.more)
+            batch.rerun_wanted, batch.known_until = record.rerun_wanted, record.known_until
             live.extend((batch, pos, runner, slot) for pos, runner, slot in record.live)
             continue
         low = chunk * COLUMN_CHUNK
@@ -295,6 +302,8 @@ def durable_view(state: State) -> dict[str, Any]:
                 [queue.count for queue in batch.queues],
                 batch.kinds,
                 None if batch.templates is None else batch.templates.tobytes(),
+                batch.rerun_wanted,
+                batch.known_until,
             )
             for batch in state.batches.values()
         },

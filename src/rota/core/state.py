@@ -89,25 +89,37 @@ class BatchState:
         "count",
         "counts",
         "dirty",
+        "edges",
+        "elements",
         "env",
+        "epoch",
         "failures",
+        "followed",
         "held_why",
         "hold_wanted",
         "id",
         "key",
         "kinds",
+        "known_until",
         "live",
         "losses",
+        "marks",
+        "met",
         "omitted_why",
         "queues",
         "ranges",
         "removes",
+        "rerun_wanted",
+        "seen",
         "shapes",
         "spec",
         "states",
         "submitted",
         "templates",
+        "twins",
         "until",
+        "waits",
+        "watchers",
     )
 
     def __init__(
@@ -147,6 +159,31 @@ class BatchState:
         """Chunks changed since the last checkpoint."""
         self.removes = any(template.remove_on is not None for template in spec.templates)
         """Some of its jobs are forgotten once they have settled."""
+        self.rerun_wanted: dict[int, str] = {}
+        """Live jobs that run once more when they have completed, and why."""
+        self.known_until = 0
+        """A name that nothing had means the batches up to this number; 0: its meaning is still open."""
+        # indices, see `rota.core.dependencies`
+        self.edges: tuple[tuple[int, int, int], ...] = ()
+        """For each dependency (batch, low, high) positions that are waited for; (0, 0, 0): a name."""
+        self.elements: tuple[int, ...] = ()
+        """Which of them are job by job."""
+        self.met = 0
+        """So many dependencies, from the first, are known to be met."""
+        self.seen = -1
+        """Of the next one, so much is known to be settled."""
+        self.epoch = 0
+        """What it knows of names is as of this `State.epoch`; -1: it names none."""
+        self.waits: tuple[int, int] | str | None = None
+        """What it will be told of: the end of (batch, position), of all of (batch, -1), or a batch of this name."""
+        self.followed = False
+        """Somebody waits, or waited, for this batch or a part of it."""
+        self.watchers: set[int] = set()
+        """Batches to tell when all of this is settled."""
+        self.marks: dict[int, list[int]] = {}
+        """Batches to tell when the job at a position is settled."""
+        self.twins: list[tuple[int, int]] = []
+        """(batch, this many positions further down here) of those that depend on this one job by job."""
 
     def template_of(self, pos: int) -> int:
         """Number of the job's template."""
@@ -340,7 +377,7 @@ class State:
         self.groups: dict[str, Group] = {}
         """What was learned, by group."""
         self.waiters: dict[str, set[int]] = {}
-        """Dependency target (batch number or @name) → batches that wait for it."""
+        """Dependency target (batch number or @name) → batches that depend on it."""
         self.timers: list[tuple[float, int, int]] = []
         """(wall clock, batch, position or -1) of what waits for its time."""
         self.rng = seed & (2**64 - 1) or 1
@@ -367,6 +404,20 @@ class State:
         self.rate_at = math.inf
         """Monotonic time at which a rate lets something start that waits for it."""
         self._steady_less_mono: float | None = None
+        self.open_names: dict[str, set[int]] = {}
+        """Name → batches for which every new batch of that name counts."""
+        self.unnamed: dict[str, list[int]] = {}
+        """Name that nothing has → batches to tell when something has."""
+        self.epoch = 0
+        """Grows whenever what is known of a name may not be so any more."""
+        self.tallies: dict[str, tuple[list[int], list[int]]] = {}
+        """Name → how many jobs of its first settled batches succeeded, and did not: sums, batch by batch."""
+        self.settled: list[tuple[int, int, int]] = []
+        """(batch, low, high) where jobs that somebody waits for were settled, in this step."""
+        self.freed: list[tuple[int, int, int]] = []
+        """(batch, low, high) where jobs may have become ready, in this step."""
+        self.again: list[tuple[int, int, str]] = []
+        """(batch, position, why) of jobs that have completed and are to run once more, in this step."""
 
     def steady(self, wall: float, mono: float) -> float:
         """A clock that follows the wall's, but is never set while we live nor goes back when we start again."""

@@ -3,7 +3,6 @@
 Pure: no clock, no file, no socket, no chance but its own.
 """
 
-from collections import deque
 from typing import Any
 
 from msgspec import Struct, field
@@ -12,7 +11,7 @@ from rota.core.allocating import end_direct
 from rota.core.deadlines import next_deadline, tick, was_set_back
 from rota.core.decide import decide
 from rota.core.decision import Decision
-from rota.core.dependencies import consequences, watching
+from rota.core.dependencies import consequences, woken
 from rota.core.effects import Effect
 from rota.core.evolve import evolve
 from rota.core.planning import plan
@@ -21,7 +20,7 @@ from rota.core.reports import back, greeted
 from rota.core.state import Settings, State
 from rota.core.stimuli import At, Greet, Report, Stimulus, Tick, Touch
 from rota.core.tables import HOLDING, WAITING
-from rota.model.events import Event
+from rota.model.events import Event, Moved
 from rota.model.job import Result
 
 __all__ = ["Core", "Step"]
@@ -91,30 +90,29 @@ class Core:
 
     def _apply(self, decision: Decision, events: list[Event]) -> None:
         for event in decision.events:
-            evolve(self.state, event)
-            events.append(event)
+            self._happen(event, events)
             for more in end_direct(self.state, event):
-                evolve(self.state, more)
-                events.append(more)
+                self._happen(more, events)
 
     def _follow(self, reconsider: set[int], at: At, events: list[Event]) -> None:
         """What follows for batches that wait: iterative, so that a chain of any length settles without recursion."""
         state = self.state
-        fresh = set(reconsider)
-        queue = deque(sorted(reconsider))
-        while queue:
-            batch = state.batches[queue.popleft()]
-            changed = batch.id in fresh
-            fresh.discard(batch.id)
-            if batch.counts[WAITING] or batch.counts[HOLDING]:
-                for event in consequences(state, batch, at.wall):
-                    evolve(state, event)
-                    events.append(event)
-                    changed = True
-            if changed:  # some wait for one job of it, so it need not be settled as a whole
-                queue.extend(number for number in sorted(watching(state, batch)) if _waits(state, number))
+        state.freed.extend((number, 0, state.batches[number].count) for number in sorted(reconsider))
+        while state.again or state.settled or state.freed:
+            if state.again:
+                again, state.again = state.again, []
+                for number, pos, why in again:
+                    self._happen(Moved(number, "reopen", [pos, pos + 1], why), events)
+            settled, state.settled = state.settled, []
+            for number, low, high in settled:
+                state.freed.extend(woken(state, number, low, high))
+            freed, state.freed = state.freed, []
+            for number, low, high in freed:
+                batch = state.batches[number]
+                if batch.counts[WAITING] or batch.counts[HOLDING]:
+                    for event in consequences(state, batch, low, high, at.wall):
+                        self._happen(event, events)
 
-
-def _waits(state: State, number: int) -> bool:
-    counts = state.batches[number].counts
-    return counts[WAITING] > 0 or counts[HOLDING] > 0
+    def _happen(self, event: Event, events: list[Event]) -> None:
+        evolve(self.state, event)
+        events.append(event)

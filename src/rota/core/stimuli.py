@@ -54,6 +54,8 @@ class Submit(Stimulus, kw_only=True):
     runs: list[int] | None = None
     limits: dict[str, int | str] | None = None
     """Limits to set: a count, or what is written after the colon."""
+    then: BatchSpec | None = None
+    """One job to run when all of the batch is settled."""
 
 
 class ChangeJobs(Stimulus, kw_only=True):

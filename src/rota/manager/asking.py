@@ -11,6 +11,7 @@ from rota import __version__
 from rota.core.step import Step
 from rota.core.stimuli import ChangeJobs, SetLimits, SetMode, Submit
 from rota.core.tables import RUNNING, STARTING
+from rota.manager.intake import decode_spec
 from rota.manager.limits import limit_rows
 from rota.manager.performing import now
 from rota.model.errors import NoSpaceError, NotFoundError, RotaError, StoreError, UsageError
@@ -96,6 +97,7 @@ class Asking:
                 peer.answer(ask_id, await manager.intake.stage(args))
                 return
             spec, stage, env, runs = await manager.intake.prepare(args)
+            then = decode_spec(bytes(args.end)) if bytes(args.end) != b"null" else None
         except Exception as error:
             self._failed(peer, ask_id, error)
             return
@@ -109,6 +111,7 @@ class Asking:
                 env=env,
                 runs=runs,
                 limits=args.limits,
+                then=then,
             ),
             self._answer(peer, ask_id),
         )

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from typing import Any
 
 from rota.core.state import BatchState, State
+from rota.core.tables import JOB_STATES, REMOVED, SETTLED
 from rota.model.batch import Value, count_of
 from rota.model.command import BEHAVIOURS, CommandMaker, show_command
 from rota.store.api import Store
@@ -81,6 +82,15 @@ class JobBook:
             if given.get("env"):
                 extra["set"] = {**maker.template.set, **given["env"]}
         return [slot, f"{batch.id}.{template}", batch.id, index, attempt, maker.command(value, index, attempt), extra]
+
+    def end_variables(self, state: State, batch: BatchState) -> dict[str, str]:
+        """What a job that runs at the end of a batch is told about that batch."""
+        ended = state.batches.get(batch.spec.ends or 0)
+        if ended is None:
+            return {"ROTA_BATCH": str(batch.spec.ends)}
+        counts = {f"ROTA_{JOB_STATES[number]}": str(ended.counts[number]) for number in range(SETTLED, REMOVED)}
+        own = {"ROTA_BATCH": str(ended.id), "ROTA_BATCH_NAME": ended.spec.name, "ROTA_JOBS": str(ended.count)}
+        return own | counts
 
     def spec(self, batch: BatchState, template: int, cores: int, site: str) -> dict[str, Any]:
         """How the jobs of a template are run, as a lease message carries it."""

@@ -139,6 +139,8 @@ class Performer:
         for number, pos, attempt, slot in effect.jobs:
             batch = state.batches[number]
             row = self.book.lease_row(batch, pos, attempt, slot)
+            if batch.spec.ends is not None:
+                row[6] = {**(row[6] or {}), "own": self.book.end_variables(state, batch)}
             cores = slot_cores(slot)
             name = row[1] = f"{row[1]}.{cores}"
             if name not in sent:

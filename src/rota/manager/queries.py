@@ -26,7 +26,7 @@ from rota.core.tables import (
 from rota.manager.jobbook import JobBook
 from rota.manager.limits import limit_reason
 from rota.manager.performing import now
-from rota.manager.reasons import pending_reason, reason, waiting_reason
+from rota.manager.reasons import omitted_reason, pending_reason, reason, waiting_reason
 from rota.manager.running import Running
 from rota.model.errors import NotFoundError, UsageError
 from rota.model.job import Result, format_job, parse_job
@@ -78,6 +78,7 @@ class Queries:
                     "counts": {},
                     "submitted": batch.submitted,
                     "priority": max(template.priority for template in batch.kinds),
+                    "ends": batch.spec.ends,
                 }
             row["jobs"] += sum(counts.values())
             for name, count in counts.items():
@@ -214,7 +215,7 @@ class Queries:
         if byte in (WAITING, PENDING):
             return None  # `explain` has it; a page of a thousand jobs should not work it out a thousand times
         if byte == JOB_STATES.index("OMITTED"):
-            return batch.omitted_why
+            return omitted_reason(state, batch, pos)
         return result.reason if result is not None and byte >= COMPLETED else None
 
     # ---- explain ----------------------------------------------------------------------------------------------------

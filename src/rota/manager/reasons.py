@@ -1,6 +1,6 @@
 """Why jobs are where they are, in words."""
 
-from rota.core.dependencies import waiting_for
+from rota.core.dependencies import element_reason, waiting_for
 from rota.core.state import BatchState, State
 from rota.core.stimuli import At
 from rota.core.tables import (
@@ -19,7 +19,7 @@ from rota.core.tables import (
 from rota.manager.limits import limit_reason
 from rota.model.job import Result, format_job
 
-__all__ = ["describe_end", "pending_reason", "reason", "waiting_reason"]
+__all__ = ["describe_end", "omitted_reason", "pending_reason", "reason", "waiting_reason"]
 
 
 def reason(state: State, batch: BatchState, pos: int, last: Result | None, at: At) -> str:
@@ -46,7 +46,7 @@ def reason(state: State, batch: BatchState, pos: int, last: Result | None, at: A
             KILLING: f"is being killed {where}",
         }[byte]
     if byte == JOB_STATES.index("OMITTED"):
-        return batch.omitted_why or "a dependency can never be met"
+        return omitted_reason(state, batch, pos)
     if byte == COMPLETED:
         return f"succeeded in attempt {batch.attempts[pos]}"
     if byte == REMOVED:
@@ -60,13 +60,19 @@ def reason(state: State, batch: BatchState, pos: int, last: Result | None, at: A
 
 def waiting_reason(state: State, batch: BatchState, pos: int | None, wall: float) -> str:
     """What a WAITING job (None: the first of its batch that can go on) waits for."""
-    blocked = waiting_for(state, batch, wall)
+    blocked = waiting_for(state, batch, wall, pos)
     if blocked is not None:
         return blocked
     backing_off = [until for at, until in batch.until.items() if batch.states[at] == WAITING and pos in (None, at)]
     if backing_off and min(backing_off) > wall:
         return f"failed and is tried again in {min(backing_off) - wall:.0f} s"
     return "is about to become ready"
+
+
+def omitted_reason(state: State, batch: BatchState, pos: int) -> str:
+    """Why a job was omitted: its own reason if it depends on another job by job, or that of the batch."""
+    found = element_reason(state, batch, pos) if batch.elements else None
+    return found[1] if found is not None else batch.omitted_why or "a dependency can never be met"
 
 
 def pending_reason(state: State, batch: BatchState, pos: int, at: At) -> str:

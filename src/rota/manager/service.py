@@ -176,7 +176,7 @@ class Manager:
             self._try_again()
         if self.stopping:
             return
-        busy = any(batch.live for batch in self.state.batches.values())
+        busy = any(runner.jobs for runner in self.state.runners.values())
         if busy or self.clients:
             self._alone_since = self.loop.time()
         if self.embedded and self.loop.time() - self._alone_since > ALONE_S:

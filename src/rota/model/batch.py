@@ -21,6 +21,8 @@ MAX_COMMAND = 131_071
 """Bytes in one argument of a command: Linux takes no more (MAX_ARG_STRLEN), and a shell line is one argument."""
 MAX_NAME = 128
 MAX_TEMPLATES = 65_535
+MAX_AFTER = 10_000
+"""Dependencies of one batch."""
 MAX_INDEX = 10**18 - 1
 """The greatest number that a job id or a selector can be written with."""
 CAP = 16 << 20
@@ -40,6 +42,22 @@ class Dependency(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
     target: str
     """A batch `7`, a job `7.12`, a range `7.1-9`, or a name `@align`."""
     condition: Literal["success", "any", "failure"] = "success"
+    each: bool = False
+    """Each job waits only for the one with its own number."""
+    live: bool = False
+    """A name: also those that get it later, whenever that is."""
+    rerun: bool = False
+    """With `live`: what has COMPLETED runs again after a new one."""
+
+    def check(self) -> None:
+        """Raise UsageError for what does not go together."""
+        named = self.target.startswith("@")
+        if self.live and not named:
+            raise UsageError(f"--after {self.target} --live: only a name, as in @align, can get new batches")
+        if self.rerun and not self.live:
+            raise UsageError(f"--after {self.target}: rerun goes with live")
+        if self.each and self.live:
+            raise UsageError(f"--after {self.target}: --each and --live cannot be given for the same")
 
 
 class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -174,6 +192,10 @@ class BatchSpec(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
     """Wall-clock time before which nothing of it starts."""
     max_failures: int | None = None
     """So many failed jobs hold the rest; 0: never; None: when the first 50 all failed."""
+    require_known: bool = False
+    """Refuse names in `after` that nothing has yet, instead of waiting for them."""
+    ends: int | None = None
+    """The batch at whose end this one runs (`--on-batch-end`); the manager's to set."""
 
     def check(self) -> None:
         """Raise UsageError for anything that could not be run as asked."""
@@ -204,6 +226,9 @@ class BatchSpec(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
             raise UsageError(f"%{self.at_once}: at least 1 job must be allowed at a time")
         if self.not_before is not None and not math.isfinite(self.not_before):
             raise UsageError(f"not before {self.not_before}: give a time")
+        check_after_count(len(self.after))
+        for dependency in self.after:
+            dependency.check()
         for template in self.templates:
             template.check()
 
@@ -219,6 +244,15 @@ class BatchSpec(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
             raise UsageError(f"array numbers go up to {MAX_INDEX}, not {seen_last}")
         if count_of(ranges) != self.count:
             raise UsageError(f"the array has {count_of(ranges)} numbers but {self.count} jobs")
+
+
+def check_after_count(count: int) -> None:
+    """Raise UsageError for more dependencies than one batch takes."""
+    if count > MAX_AFTER:
+        raise UsageError(
+            f"{count:,} dependencies: a batch takes at most {MAX_AFTER:,}; wait for whole batches (7), "
+            "ranges (7.1-99999) or a name that they share (@align) instead of job by job"
+        )
 
 
 def count_of(ranges: Sequence[tuple[int, int, int]]) -> int:

@@ -26,6 +26,7 @@ __all__ = [
     "Moved",
     "Noted",
     "Removed",
+    "RerunWanted",
     "Retemplated",
     "RunnerGreeted",
     "RunnerMoved",
@@ -223,6 +224,14 @@ class Noted(Struct, array_like=True, tag=True):
     detail: str
 
 
+class RerunWanted(Struct, array_like=True, tag=True):
+    """These run, and are to run once more when they have completed: what they depend on has grown."""
+
+    batch: int
+    spans: list[int]
+    reason: str | None = None
+
+
 Event = (
     Submitted
     | Moved
@@ -240,6 +249,7 @@ Event = (
     | Noted
     | Retemplated
     | Learned
+    | RerunWanted
 )
 
 

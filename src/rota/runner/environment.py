@@ -39,7 +39,7 @@ def inherited(environ: Mapping[bytes, bytes]) -> Dict[bytes, bytes]:
 class Environment:
     """What all jobs of one spec have in common, and how one job's environment is made from it."""
 
-    __slots__ = ("_array", "_base", "absolute", "path")
+    __slots__ = ("_array", "_base", "_told", "absolute", "path")
 
     def __init__(
         self, spec: Dict[str, Any], env: Optional[Dict[str, str]], own: Dict[bytes, bytes], runner_id: str
@@ -61,6 +61,8 @@ class Environment:
             base[b"SLURM_ARRAY_TASK_STEP"] = b"%d" % array["step"]
             base[b"SLURM_ARRAY_TASK_COUNT"] = b"%d" % array["count"]
         self._array = bool(array)
+        # A job that runs at the end of a batch is told of that one, not of its own.
+        self._told = {os.fsencode(key): os.fsencode(value) for key, value in (spec.get("own") or {}).items()}
         self._base = base
         self.path = base.get(b"PATH", DEFAULT_PATH)
         self.absolute = all(part.startswith(b"/") for part in self.path.split(b":"))  # PATH means the same everywhere
@@ -82,6 +84,7 @@ class Environment:
         if self._array:
             env[b"SLURM_ARRAY_JOB_ID"] = batch
             env[b"SLURM_ARRAY_TASK_ID"] = env[b"PBS_ARRAY_INDEX"] = env[b"LSB_JOBINDEX"] = env[b"SGE_TASK_ID"] = index
+        env.update(self._told)
         return env
 
     def of(self, lease: Lease) -> Dict[bytes, bytes]:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 
 from rota.model import events as ev
+from rota.model.batch import Dependency
 from rota.sim.cluster import Site
 from rota.sim.witness import Execution, Witness
 from rota.sim.workload import Plan, Workload
@@ -44,6 +45,12 @@ class _Books:
     stopped: set[Attempt] = field(default_factory=set)
     """Attempts that were to be stopped for a hold: their failure does not count."""
     problems: list[str] = field(default_factory=list)
+    decided: dict[int, int] = field(default_factory=dict)
+    """Batch → the newest batch when it was first known that its jobs may run, or never will."""
+    newest: dict[str, int] = field(default_factory=dict)
+    """Name → the place among the facts of the newest batch of it."""
+    leased_at: dict[Job, int] = field(default_factory=dict)
+    """Job → the place among the facts of its last lease."""
 
     def template(self, job: Job) -> int:
         """The job's template."""
@@ -70,6 +77,8 @@ def check_world(
     problems.extend(_retries(books, witness, final, settled))
     problems.extend(_outcomes(books, witness, final, settled))
     problems.extend(_commands(books, witness, final))
+    if settled:
+        problems.extend(_dependents(books, final))
     return problems
 
 
@@ -78,8 +87,9 @@ def check_world(
 
 def _read(witness: Witness, workload: Workload) -> _Books:
     books = _Books(workload.by_batch)
-    for time, event in witness.facts:
+    for place, (time, event) in enumerate(witness.facts):
         if isinstance(event, ev.Submitted):
+            books.newest[event.spec.name] = place
             indices = books.indices[event.batch] = workload.by_batch[event.batch].indices()
             for index in indices:
                 books.status[event.batch, index] = "live"
@@ -87,6 +97,7 @@ def _read(witness: Witness, workload: Workload) -> _Books:
         elif isinstance(event, ev.Leased):
             for job in _jobs(books, event.batch, event.spans):
                 books.problems.extend(_may_lease(books, job, time))
+                books.leased_at[job] = place
                 books.attempts[job] += 1
                 attempt = (*job, books.attempts[job])
                 books.leased[attempt] = (time, event.runner)
@@ -94,6 +105,10 @@ def _read(witness: Witness, workload: Workload) -> _Books:
         elif isinstance(event, ev.Ended):
             _read_ended(books, time, event)
         elif isinstance(event, ev.Moved):
+            if event.verb == "omit":
+                books.problems.extend(_may_omit(books, event.batch, event.spans, time))
+            if event.verb in ("omit", "ready"):
+                _decided(books, event.batch)
             for job in _jobs(books, event.batch, event.spans):
                 _read_moved(books, time, event.verb, job)
         elif isinstance(event, ev.HoldWanted):
@@ -163,29 +178,54 @@ def _may_lease(books: _Books, job: Job, time: float) -> Iterator[str]:
     if books.status[job] != "live":
         yield f"job {job} was leased at {time:.3f} while {books.status[job]}"
     for dependency in books.plans[job[0]].spec.after:
-        parents = [books.status[parent] for parent in _parents(books, dependency.target, job[0])]
-        if dependency.condition == "success":
-            good = all(status == "COMPLETED" for status in parents)
-        else:
-            good = all(status != "live" for status in parents)
-            if dependency.condition == "failure":
-                good = good and any(status != "COMPLETED" for status in parents)
-        if not good:
-            yield f"job {job} was leased at {time:.3f} before {dependency.target} met {dependency.condition}: {parents}"
+        stands = _stands(books, dependency, job)
+        if stands != "met":
+            yield f"job {job} was leased at {time:.3f} though {dependency} was {stands}"
 
 
-def _parents(books: _Books, target: str, dependent: int) -> list[Job]:
+def _may_omit(books: _Books, batch: int, spans: list[int], time: float) -> Iterator[str]:
+    """A job is omitted only when one of its dependencies can never be met."""
+    for job in _jobs(books, batch, spans):
+        if not any(_stands(books, dependency, job) == "never" for dependency in books.plans[batch].spec.after):
+            yield f"job {job} was omitted at {time:.3f} though nothing forbids it"
+
+
+def _decided(books: _Books, batch: int) -> None:
+    """What a name meant that nothing had when the batch was added is known from now on."""
+    if batch not in books.decided:
+        after = [d for d in books.plans[batch].spec.after if d.target.startswith("@") and not d.live]
+        if all(_parents(books, dependency, (batch, 0)) for dependency in after):
+            books.decided[batch] = max(books.indices)
+
+
+def _stands(books: _Books, dependency: Dependency, job: Job) -> str:
+    """Whether a dependency of a job is met, open, or never to be met."""
+    found = _parents(books, dependency, job)
+    parents = [books.status[parent] for parent in found]
+    if not parents or "live" in parents:
+        return "open"
+    good = all(status == "COMPLETED" for status in parents)
+    wanted = {"success": good, "any": True, "failure": not good}[dependency.condition]
+    return "met" if wanted else "never"
+
+
+def _parents(books: _Books, dependency: Dependency, job: Job) -> list[Job]:
+    target, dependent = dependency.target, job[0]
     if target.startswith("@"):
-        named = [
-            number for number in books.indices if number < dependent and books.plans[number].spec.name == target[1:]
-        ]
-        return [(number, index) for number in named for index in books.indices[number]]
+        has = [number for number in books.indices if number != dependent]
+        has = [number for number in has if books.plans[number].spec.name == target[1:]]
+        if not dependency.live:
+            last = books.decided.get(dependent, max(books.indices))
+            has = [n for n in has if n < dependent] or [n for n in has if n <= last]
+        return [(number, index) for number in has for index in books.indices[number]]
     number, _, rest = target.partition(".")
     batch = int(number)
+    if dependency.each:
+        return [(batch, job[1])]
     if not rest:
         return [(batch, index) for index in books.indices[batch]]
-    first, _, last = rest.partition("-")
-    return [(batch, index) for index in books.indices[batch] if int(first) <= index <= int(last or first)]
+    first, _, last_index = rest.partition("-")
+    return [(batch, index) for index in books.indices[batch] if int(first) <= index <= int(last_index or first)]
 
 
 # -- the promises
@@ -408,6 +448,22 @@ def _outcomes(books: _Books, witness: Witness, final: Mapping[Job, str], settled
             again = books.reopened.get(job, 0) > books.period.get((*job, books.attempts[job]), 0)
             if closed is None or (closed[1] == "reported" and not again):
                 yield f"job {job} is {state}, but its last attempt exited with 0: {execution}"
+
+
+def _dependents(books: _Books, final: Mapping[Job, str]) -> Iterator[str]:
+    """In the end what was omitted still could not run, and what is to run again for a new batch of a name has."""
+    for job, state in final.items():
+        after = books.plans[job[0]].spec.after
+        if state == "OMITTED" and not any(
+            _stands(books, dependency, job) == "never"
+            or any(final[parent] == "REMOVED" for parent in _parents(books, dependency, job))
+            for dependency in after
+        ):
+            yield f"job {job} is OMITTED though its dependencies are met"
+        if state == "COMPLETED" and job not in books.kills:
+            for dependency in after:
+                if dependency.rerun and books.newest.get(dependency.target[1:], -1) > books.leased_at[job]:
+                    yield f"job {job} did not run again after the newest batch of {dependency.target}"
 
 
 def _commands(books: _Books, witness: Witness, final: Mapping[Job, str]) -> Iterator[str]:

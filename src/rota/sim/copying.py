@@ -30,6 +30,10 @@ def _copy_state(state: State) -> State:
     new.batches = {key: _copy_slots(batch) for key, batch in state.batches.items()}
     for batch in new.batches.values():
         batch.queues = [_copy_slots(queue) for queue in batch.queues]
+        batch.marks = {pos: waiters.copy() for pos, waiters in batch.marks.items()}
+    for index in ("waiters", "open_names", "unnamed"):
+        setattr(new, index, {key: value.copy() for key, value in getattr(state, index).items()})
+    new.tallies = {name: (good.copy(), bad.copy()) for name, (good, bad) in state.tallies.items()}
     new.runners = {key: _copy_slots(runner) for key, runner in state.runners.items()}
     new.shapes = [_copy_slots(shape) for shape in state.shapes]
     new.allocations = {key: copy.copy(allocation) for key, allocation in state.allocations.items()}

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from datetime import UTC, datetime
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -26,6 +26,8 @@ _SECONDS = (0.0004, 0.002, 0.02, 0.1, 0.5, 1.0, 3.0, 8.0, 20.0, 20.0, 30.0, 90.0
 _LIMITS = ("irods", "licence")
 _RATES = ("2/s", "5/s", "40/min", "100/min", "3,2/s")
 _DAY_S = 86_400
+_NAMES = ("align", "call", "merge")
+_CONDITIONS: tuple[Literal["success", "any", "failure"], ...] = ("success", "success", "any", "failure")
 
 
 class Plan:
@@ -73,14 +75,17 @@ class Workload:
             # not an hour back: the world would be over before a date comes
         self.limit_history: dict[str, list[tuple[float, int | None]]] = {}
         self.open_questions = 0
+        self.linked = 0.0
+        """How likely a batch is to depend on a live name."""
 
     def begin(self, until: float) -> None:
         """Write the users' diary."""
         rng = self.rng
         jobs_left = rng.randint(20, 100)
         number = 0
+        self.linked = rng.choice((0.0, 0.0, 0.0, 0.4))
         while jobs_left > 0:
-            count = min(jobs_left, rng.choice((1, 2, 5, 10, 20, 40)))
+            count = min(jobs_left, rng.choice((1, 2, 5, 10, 20, 40) if not self.linked else (1, 2, 5)))
             jobs_left -= count
             number += 1
             self.world.when(rng.uniform(0.0, until * 0.6), self._submit_new, f"k{number}", count)
@@ -96,6 +101,10 @@ class Workload:
 
     def _make(self, key: str, count: int) -> Plan:
         rng = self.rng
+        name = rng.choice(("", "", *_NAMES) if not self.linked else _NAMES)
+        twin = self._twin()
+        if twin is not None:
+            count = twin.spec.count
         templates, seconds, failing = [], [], []
         at_once = rng.choice((None, None, None, 1, 3))
         for _ in range(rng.choice((1, 1, 1, 2, 3))):
@@ -103,7 +112,7 @@ class Workload:
             most = 60.0 / count if templates[-1].limits or at_once is not None else 300.0 / count
             seconds.append(min(rng.choice(_SECONDS), most))
             failing.append(rng.choice((0.0, 0.0, 0.0, 0.3, 0.7, 1.0)))
-        if int(key[1:]) % 5 == 4:  # no draw: the schedules of known seeds stay what they are
+        if key[1:].isdigit() and int(key[1:]) % 5 == 4:  # no draw: the schedules of known seeds stay what they are
             remove_on: Any = ("success", "failure", "exit")[count % 3]
             templates = [msgspec.structs.replace(template, remove_on=remove_on) for template in templates]
         runs = None
@@ -111,8 +120,8 @@ class Workload:
         if len(templates) > 1:
             order = [rng.randrange(len(templates)) for _ in range(count)]
             runs = [item for template in order for item in (template, 1)]
-        ranges = None
-        if rng.random() < 0.3:
+        ranges = None if twin is None else twin.spec.ranges
+        if twin is None and rng.random() < 0.3:
             step = rng.choice((1, 2, 5))
             first = rng.randrange(4)
             ranges = ((first, first + (count - 1) * step, step),)
@@ -120,10 +129,10 @@ class Workload:
         spec = BatchSpec(
             count,
             tuple(templates),
-            name=rng.choice(("", "", "align", "call")),
+            name=name,
             ranges=ranges,
             at_once=at_once,
-            after=self._after(),
+            after=self._after() + self._each(twin) + self._named(name),
             not_before=EPOCH + self.world.now + rng.uniform(0.0, 30.0) if rng.random() < 0.15 else None,
         )
         limits: dict[str, int | str] = {
@@ -194,8 +203,31 @@ class Workload:
             elif rng.random() < 0.2:
                 low = rng.randrange(len(indices))
                 target += f".{indices[low]}-{indices[rng.randrange(low, len(indices))]}"
-            out.append(Dependency(target, rng.choice(("success", "success", "any", "failure"))))
+            live = target.startswith("@") and rng.random() < 0.5
+            out.append(Dependency(target, rng.choice(_CONDITIONS), live=live, rerun=live and rng.random() < 0.5))
         return tuple(out)
+
+    def _named(self, name: str) -> tuple[Dependency, ...]:
+        """A dependency on a name that perhaps nothing has yet; seldom one that closes a circle."""
+        rng = self.rng
+        names = _NAMES[: _NAMES.index(name)] if name and rng.random() < 0.8 else _NAMES
+        if not names:
+            return ()
+        if rng.random() >= max(self.linked, 0.05):
+            return ()
+        live = rng.random() < max(self.linked * 2, 0.3)
+        rerun = live and rng.random() < 0.7
+        return (Dependency(f"@{rng.choice(names)}", rng.choice(_CONDITIONS), live=live, rerun=rerun),)
+
+    def _twin(self) -> Plan | None:
+        """A batch that the next one is to depend on job by job."""
+        known = [plan for plan in self.plans if plan.number is not None]
+        return self.rng.choice(known) if known and self.rng.random() < 0.2 else None
+
+    def _each(self, twin: Plan | None) -> tuple[Dependency, ...]:
+        if twin is None or twin.number is None:
+            return ()
+        return (Dependency(str(twin.number), self.rng.choice(_CONDITIONS), each=True),)
 
     def _submit(self, plan: Plan) -> None:
         self.open_questions += 1
@@ -205,6 +237,8 @@ class Workload:
             if answer is None:
                 if refusal is not None and refusal.code == "refused":  # draining: the user comes back
                     self.world.after(5.0, self._submit, plan)
+                elif refusal is not None and "wait for itself" not in str(refusal):
+                    self.world.witness.problems.append(f"batch {plan.key} was refused: {refusal}")
                 return
             batch = answer["batch"]
             known = self.world.witness.acked.setdefault(plan.key, batch)
@@ -301,7 +335,15 @@ class Workload:
         self._ask(make, lambda answer, refusal: None, False)
 
     def settle_down(self) -> None:
-        """The last phase: nobody holds anything any more."""
+        """The last phase: nobody holds anything any more, and nothing is waited for that never comes."""
+        for name in _NAMES:
+            if not any(plan.spec.name == name and not plan.spec.after for plan in self.plans):
+                plan = self._make(f"last-{name}", 1)
+                spec = msgspec.structs.replace(plan.spec, name=name, after=(), not_before=None)
+                self.plans.append(last := Plan(plan.key, spec, plan.runs, plan.limits))
+                last.seconds, last.failing = plan.seconds, plan.failing
+                last.template_of_position = plan.template_of_position
+                self._submit(last)
         self._tell(lambda: SetMode(at=_NOW, by="user", mode="serving"))
         self._tell(lambda: ChangeJobs(at=_NOW, by="user", what="release", selector=parse_selector([])))
         self.world.after(7.0, self.settle_down)

@@ -17,6 +17,7 @@ from rota.submission.options import (
     Options,
     array_numbers,
     dependencies,
+    end_spec,
     make_template,
     moment,
     most_failures,
@@ -34,8 +35,10 @@ INLINE_BYTES = 262_144
 class Submission:
     """A checked batch, ready to be sent: `requests()` gives what to ask, in order."""
 
-    def __init__(self, spec: BatchSpec, source: Source, options: Options) -> None:
+    def __init__(self, spec: BatchSpec, source: Source, options: Options, end: BatchSpec | None = None) -> None:
         self.spec = spec
+        self.end = end
+        """One job to run when all of the batch is settled."""
         self.source = source
         self.env: dict[str, str] | None = None
         self.left_out: list[str] = []
@@ -57,6 +60,8 @@ class Submission:
         submit["batch"] = msgspec.to_builtins(self.spec)
         if self.limits:
             submit["limits"] = self.limits
+        if self.end is not None:
+            submit["end"] = msgspec.to_builtins(self.end)
         if first is not None and second is None and fits(first):
             submit["values"] = first[0]
         elif first is not None:
@@ -138,10 +143,11 @@ def build(
         max_failures=most_failures(options.max_failures, source.count),
         after=tuple(dependencies(options)),
         not_before=moment(options.not_before),
+        require_known=options.require_known,
     )
     spec.check()
     check_values_used(template, source)
-    return Submission(spec, source, options)
+    return Submission(spec, source, options, end_spec(options, template))
 
 
 def fits(chunk: Chunk) -> bool:

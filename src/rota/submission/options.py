@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct, field
 
 from rota.model.amounts import parse_cores, parse_duration, parse_size
-from rota.model.batch import SIGNALS, Dependency, Template
+from rota.model.batch import SIGNALS, BatchSpec, Dependency, Template, check_after_count
 from rota.model.command import group_of
 from rota.model.errors import UsageError
 from rota.model.limits import limit_name
@@ -49,7 +49,7 @@ class JobOptions(TypedDict, total=False):
     max_failures: str | int | None
     priority: int
     limits: Sequence[str]
-    after: Sequence[str | int]
+    after: Sequence[str | int | Dependency]
     after_any: Sequence[str | int]
     after_failure: Sequence[str | int]
     not_before: str | float | None
@@ -76,6 +76,10 @@ class JobOptions(TypedDict, total=False):
     constraint: str | None
     exclusive: bool
     native: Mapping[str, str]
+    each: bool
+    live: bool | Literal["rerun"]
+    require_known: bool
+    on_batch_end: str | None
 
 
 class Options(Struct, kw_only=True):
@@ -107,7 +111,7 @@ class Options(Struct, kw_only=True):
     priority: int = 0
     limits: Sequence[str] = ()
     """`name`; or what it is to be, from now on and for all: `name:N`, `name:100/min`, `name:22:00-06:00`."""
-    after: Sequence[str | int] = ()
+    after: Sequence[str | int | Dependency] = ()
     after_any: Sequence[str | int] = ()
     after_failure: Sequence[str | int] = ()
     not_before: str | float | None = None
@@ -137,6 +141,14 @@ class Options(Struct, kw_only=True):
     exclusive: bool = False
     native: Mapping[str, str] = field(default_factory=dict)
     """Options of the batch system itself: `{"--licenses": "matlab"}`."""
+    each: bool = False
+    """Job by job: each waits only for the one with its own number."""
+    live: bool | Literal["rerun"] = False
+    """Names in `after` count new batches too; `rerun`: what has completed runs again after them."""
+    require_known: bool = False
+    """Refuse names that nothing has yet."""
+    on_batch_end: str | None = None
+    """A command line to run once, when all of the batch is settled."""
 
 
 OPTIONS = ("account", "partition", "qos", "reservation", "constraint")
@@ -303,12 +315,45 @@ def _seconds(given: Amount) -> int | None:
 
 def dependencies(options: Options) -> Iterator[Dependency]:
     """What the batch waits for."""
+    check_after_count(len(options.after) + len(options.after_any) + len(options.after_failure))
+    given: list[tuple[str | int, Literal["success", "any", "failure"]]] = []
     for target in options.after:
-        yield Dependency(dependency_word(target), "success")
-    for target in options.after_any:
-        yield Dependency(dependency_word(target), "any")
-    for target in options.after_failure:
-        yield Dependency(dependency_word(target), "failure")
+        if isinstance(target, Dependency):
+            yield msgspec.structs.replace(target, target=dependency_word(target.target))
+        else:
+            given.append((target, "success"))
+    given += [(target, "any") for target in options.after_any]
+    given += [(target, "failure") for target in options.after_failure]
+    words = [(dependency_word(target), condition) for target, condition in given]
+    if options.live and not any(word.startswith("@") for word, _ in words):
+        raise UsageError("live: only a name, as in @align, can get new batches; none is waited for")
+    if options.each and not words:
+        raise UsageError("each: there is nothing to wait for; give after")
+    for word, condition in words:
+        live = bool(options.live) and word.startswith("@")
+        yield Dependency(word, condition, options.each, live, live and options.live == "rerun")
+
+
+def end_spec(options: Options, template: Template) -> BatchSpec | None:
+    """The one job that runs when all of a batch with this template is settled."""
+    if options.on_batch_end is None:
+        return None
+    command = options.on_batch_end
+    if not command.strip():
+        raise UsageError("--on-batch-end: the command is empty")
+    last = Template(
+        shell=command,
+        needs=Needs(site=template.needs.site),
+        cwd=template.cwd if "{" not in template.cwd else working_directory(None),
+        set=template.set,
+        env_from=template.env_from,
+        modules=template.modules,
+        setup=template.setup,
+        umask=template.umask,
+    )
+    spec = BatchSpec(1, (last,))
+    spec.check()
+    return spec
 
 
 def dependency_word(target: str | int) -> str:

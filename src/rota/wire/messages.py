@@ -208,6 +208,8 @@ class Submit(Struct):
     """Named limits to set: a count, or what is written after the colon (`--limit irods:10`, `api:100/min`)."""
     templates: list[Number] | None = None
     """Which template each of `values` has."""
+    end: Raw = _NULL
+    """A BatchSpec of one job to run when all of the batch is settled, or null."""
 
 
 class Jobs(Struct):
