@@ -1,6 +1,6 @@
 """Decide: from the state and a stimulus to events. Every guard lives on this side; nothing is changed here."""
 
-from rota.core import allocating, changes, reports
+from rota.core import allocating, changes, pausing, pruning, reports
 from rota.core.decision import Decision
 from rota.core.dependencies import check_targets
 from rota.core.state import State
@@ -9,6 +9,7 @@ from rota.core.stimuli import (
     ChangeJobs,
     Disconnected,
     Greet,
+    Prune,
     Report,
     RunnerBye,
     SetLimits,
@@ -62,15 +63,6 @@ def _submit(state: State, stimulus: Submit) -> Decision:
     return decision
 
 
-def _set_mode(state: State, stimulus: SetMode) -> Decision:
-    if stimulus.mode not in ("serving", "paused", "draining"):
-        raise UsageError(f"no such mode: {stimulus.mode}")
-    decision = Decision(reply={"state": stimulus.mode})
-    if stimulus.mode != state.mode:
-        decision.events.append(ev.ManagerMoved(stimulus.mode, stimulus.by))
-    return decision
-
-
 def _limit(name: str, count: int | None) -> ev.LimitSet:
     if not LIMIT.fullmatch(name):
         raise UsageError(f"limit '{name}': a name of letters, digits, '_', '.', '-', as in irods:10")
@@ -86,7 +78,8 @@ def _set_limits(state: State, stimulus: SetLimits) -> Decision:
 _DECIDE = {
     Submit: _submit,
     ChangeJobs: changes.change,
-    SetMode: _set_mode,
+    SetMode: pausing.set_mode,
+    Prune: pruning.prune,
     SetLimits: _set_limits,
     Greet: reports.greet,
     Report: reports.report,

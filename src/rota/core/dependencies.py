@@ -35,7 +35,7 @@ def check_targets(state: State, after: tuple[Dependency, ...]) -> list[str]:
         for number, first, last in selector.spans:
             batch = state.batches.get(number)
             if batch is None:
-                raise UsageError(f"--after {dependency.target}: there is no batch {number}")
+                raise UsageError(f"--after {dependency.target}: {state.absent(number)}")
             for index in {first, last} - {None}:
                 if index is not None and batch.position(index) is None:
                     raise UsageError(f"--after {dependency.target}: there is no job {format_job(number, index)}")

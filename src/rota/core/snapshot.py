@@ -72,6 +72,9 @@ class _Snapshot(Struct):
     allocations: list[Allocation]
     limits: dict[str, int | None]
     version: int = 1
+    pauses: dict[str, tuple[float, str, str]] = field(default_factory=dict)
+    pruned: list[tuple[int, int, float]] = field(default_factory=list)
+    attempt_floor: int = 0
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -100,6 +103,9 @@ def take_snapshot(state: State) -> bytes:
             ],
             [a for a in state.allocations.values() if a.state.endswith("ING") or a.id in live or a.id in names],
             {name: limit.count for name, limit in state.limits.items() if not name.startswith("#")},
+            pauses=state.pauses,
+            pruned=state.pruned,
+            attempt_floor=state.attempt_floor,
         )
     )
 
@@ -181,6 +187,9 @@ def restore(
 
 def _restore_small(state: State, kept: _Snapshot) -> None:
     state.mode = kept.mode
+    state.pauses = kept.pauses or ({"user": (0.0, "", "")} if kept.mode == "paused" else {})
+    state.pruned = kept.pruned
+    state.attempt_floor = kept.attempt_floor
     state.next_batch = kept.next_batch
     state.next_allocation = kept.next_allocation
     for shape in kept.shapes:
@@ -257,6 +266,12 @@ def durable_view(state: State) -> dict[str, Any]:
     """Everything that must be equal after a restart, for comparison in tests and invariants."""
     return {
         "mode": state.mode,
+        "pauses": state.pauses,
+        "pruned": state.pruned,
+        "floor": state.attempt_floor,
+        "next": (state.next_batch, state.next_allocation),
+        "names": state.names,
+        "waiters": {key: waiting for key, waiting in state.waiters.items() if waiting},
         "batches": {
             batch.id: (
                 bytes(batch.states),

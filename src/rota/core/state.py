@@ -8,7 +8,9 @@ in a dict.
 
 import heapq
 from array import array
+from bisect import bisect
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 from msgspec import Struct
 
@@ -302,6 +304,12 @@ class State:
         self.timers: list[tuple[float, int, int]] = []
         """(wall clock, batch, position or -1) of what waits for its time."""
         self.rng = seed & (2**64 - 1) or 1
+        self.pauses: dict[str, tuple[float, str, str]] = {}
+        """Who keeps the manager paused: holder → (since, why, who asked)."""
+        self.pruned: list[tuple[int, int, float]] = []
+        """(first, last, when) of batches that were pruned, ascending."""
+        self.attempt_floor = 0
+        """The least number of a new attempt: greater than any that a backup does not know of."""
         # indices and volatile things
         self.dirty_batches: set[int] = set()
         self.memo: Memo = {}
@@ -317,6 +325,14 @@ class State:
             number = self.shape_numbers[shape] = len(self.shapes)
             self.shapes.append(ShapeState(number, shape))
         return number
+
+    def absent(self, number: int) -> str:
+        """Why there is no batch of this number, in words."""
+        at = bisect(self.pruned, number, key=lambda row: row[0]) - 1
+        if at >= 0 and number <= self.pruned[at][1]:
+            day = datetime.fromtimestamp(self.pruned[at][2], UTC)
+            return f"batch {number} was pruned on {day:%Y-%m-%d}: its jobs, results and output are no longer kept"
+        return f"there is no batch {number}"
 
     def random(self) -> float:
         """The next number in [0, 1) of the core's own generator (splitmix64): chance is part of the state."""

@@ -24,7 +24,9 @@ __all__ = [
     "ManagerMoved",
     "Moved",
     "Noted",
+    "Pruned",
     "Removed",
+    "Restored",
     "RunnerGreeted",
     "RunnerMoved",
     "Started",
@@ -169,6 +171,8 @@ class ManagerMoved(Struct, array_like=True, tag=True):
 
     mode: str
     by: str = ""
+    pauses: list[tuple[str, float, str, str]] | None = None
+    """All pauses from now on: who holds it, since when, why, who asked; None: by the mode alone (older logs)."""
 
 
 class LimitSet(Struct, array_like=True, tag=True):
@@ -186,6 +190,22 @@ class Noted(Struct, array_like=True, tag=True):
     detail: str
 
 
+class Pruned(Struct, array_like=True, tag=True):
+    """Settled batches were forgotten, with all that was known of their jobs. Their numbers are not used again."""
+
+    batches: list[int]
+    at: float
+
+
+class Restored(Struct, array_like=True, tag=True):
+    """This queue is a backup that was put back: numbers that may have been given away since are skipped."""
+
+    next_batch: int
+    next_allocation: int
+    attempt_floor: int
+    """No attempt from now on has a smaller number."""
+
+
 Event = (
     Submitted
     | Moved
@@ -201,6 +221,8 @@ Event = (
     | ManagerMoved
     | LimitSet
     | Noted
+    | Pruned
+    | Restored
 )
 
 
