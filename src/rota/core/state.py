@@ -10,13 +10,13 @@ import heapq
 from array import array
 from bisect import bisect
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 from msgspec import Struct
 
 from rota.core.ready import ReadyQueue
 from rota.core.tables import JOB_STATES, SETTLED, WAITING
 from rota.model.allocation import Allocation
+from rota.model.amounts import format_day
 from rota.model.batch import BatchSpec, index_at, position_of
 from rota.model.location import Kind, Location
 from rota.model.needs import Amounts
@@ -330,8 +330,8 @@ class State:
         """Why there is no batch of this number, in words."""
         at = bisect(self.pruned, number, key=lambda row: row[0]) - 1
         if at >= 0 and number <= self.pruned[at][1]:
-            day = datetime.fromtimestamp(self.pruned[at][2], UTC)
-            return f"batch {number} was pruned on {day:%Y-%m-%d}: its jobs, results and output are no longer kept"
+            day = format_day(self.pruned[at][2])
+            return f"batch {number} was pruned on {day}: its jobs, results and output are no longer kept"
         return f"there is no batch {number}"
 
     def random(self) -> float:

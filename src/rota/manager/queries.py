@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from rota.core.dependencies import spans_of
+from rota.core.pausing import pause_rows
 from rota.core.selection import select, states_pattern, wanted_states
 from rota.core.state import BatchState, State
 from rota.core.tables import (
@@ -30,10 +31,12 @@ from rota.model.job import Result, format_job, parse_job
 from rota.model.selector import Selector, parse_selector
 from rota.store.api import Store
 
-__all__ = ["Queries"]
+__all__ = ["Queries", "attempt_cursor", "job_cursor"]
 
 TAIL = 2000
 """Bytes of stderr that a summary shows."""
+LINE = 2000
+"""Bytes of a running job's output of which the last line is shown."""
 PAGE_SIZE = 1 << 20
 """Characters of commands and values in one message."""
 
@@ -81,14 +84,22 @@ class Queries:
                 row["counts"][name] = row["counts"].get(name, 0) + count
                 totals[name] = totals.get(name, 0) + count
         batches = [row for _, row in sorted(rows.items()) if row["jobs"]]
-        return {"counts": totals, "batches": batches, "state": state.mode, "why": self._why(state, batches)}
+        return {
+            "counts": totals,
+            "batches": batches,
+            "state": state.mode,
+            "why": self._why(state, batches),
+            "pauses": pause_rows(state.pauses),
+        }
 
     def _counts(self, batch: BatchState, low: int, high: int, selector: Selector) -> dict[str, int]:
         if low == 0 and high == batch.count and not selector.states:
             return counts_of(batch)
-        part = batch.states[low:high]
+        states = batch.states
         return {
-            JOB_STATES[number]: count for number in sorted(wanted_states(selector)) if (count := part.count(number))
+            JOB_STATES[number]: count
+            for number in sorted(wanted_states(selector))
+            if (count := states.count(number, low, high))
         }
 
     def _why(self, state: State, batches: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -143,7 +154,7 @@ class Queries:
 
     def jobs(self, state: State, words: list[str], after: Any, limit: int, newest: bool) -> dict[str, Any]:
         """One page of job rows."""
-        cursor = _cursor(after)
+        cursor = job_cursor(after)
         found = self.positions(state, words, cursor, limit, newest)
         rows = self.page(state, found)
         last = found[len(rows) - 1] if len(found) == limit or len(rows) < len(found) else None
@@ -213,6 +224,58 @@ class Queries:
             return batch.omitted_why
         return result.reason if result is not None and byte >= COMPLETED else None
 
+    def live(self, state: State, words: list[str], limit: int, wall: float) -> dict[str, Any]:
+        """What runs: memory, CPU, and the last line of its output, as far as its runner has told."""
+        running: list[tuple[BatchState, int]] = []
+        total = 0
+        selector = parse_selector(words)
+        allowed = wanted_states(selector)
+        for batch, low, high in self.spans(state, words):
+            chosen = sorted(pos for pos in batch.live if low <= pos < high and batch.states[pos] in allowed)
+            total += len(chosen)
+            running += [(batch, pos) for pos in chosen[: limit - len(running)]]
+        rows = [self._live_row(state, batch, pos, wall) for batch, pos in running]
+        return {"jobs": rows, "more": total - len(rows)}
+
+    def _live_row(self, state: State, batch: BatchState, pos: int, wall: float) -> dict[str, Any]:
+        job = (batch.id, batch.index(pos), batch.attempts[pos])
+        known = self._running.now(job)
+        runner = state.runners[batch.live[pos].runner]
+        elapsed = max(0.0, wall - known.started) if known is not None and known.started is not None else None
+        return {
+            "id": format_job(batch.id, job[1]),
+            "state": JOB_STATES[batch.states[pos]],
+            "attempt": job[2],
+            "host": runner.host,
+            "pid": known.pid if known is not None else None,
+            "elapsed_s": round(elapsed, 3) if elapsed is not None else None,
+            "cpu_s": known.cpu_s if known is not None else None,
+            "cpu_percent": known.cpu_percent if known is not None else None,
+            "memory_bytes": known.memory if known is not None else None,
+            "last_line": self._last_line(state, batch, pos, runner.id),
+            "command": self._book.command(batch, pos, job[2]),
+            "name": batch.spec.name,
+        }
+
+    def _last_line(self, state: State, batch: BatchState, pos: int, runner: str) -> str | None:
+        """The end of its standard output, if that can be read here."""
+        job = (batch.id, batch.index(pos), batch.attempts[pos])
+        path = self._book.path(batch, pos, job[2], "stdout")
+        own = path is None
+        if path is None:
+            path = self._running.scratch(state, job, runner, "stdout")
+        if path is None:
+            return None
+        try:
+            size = os.stat(path).st_size
+            data, _ = _read(path, max(0, size - LINE), LINE)
+        except (NotFoundError, OSError):
+            return None
+        if own and not self._running.lives(job):  # it has just ended, and its file may be another's already
+            return None
+        lines = data.rstrip(b"\r\n").splitlines()
+        return lines[-1].decode("utf-8", "replace") if lines else ""
+
     # ---- explain ----------------------------------------------------------------------------------------------------
 
     def explain(self, state: State, job: str, wall: float) -> dict[str, Any]:
@@ -242,7 +305,7 @@ class Queries:
     def history(self, state: State, words: list[str], after: Any, limit: int) -> dict[str, Any]:
         """Attempts, newest first."""
         selector = parse_selector(words)
-        cursor = _attempt_cursor(after)
+        cursor = attempt_cursor(after)
         spans = self.spans(state, words)
         batches = sorted({batch.id for batch, _, _ in spans}) if not selector.empty else None
         allowed = wanted_states(selector)
@@ -290,6 +353,8 @@ class Queries:
         number, index = parse_job(job)
         batch = state.batches.get(number)
         pos = batch.position(index) if batch is not None else None
+        if batch is None and number < state.next_batch:
+            raise NotFoundError(state.absent(number))
         if batch is None or pos is None or batch.states[pos] == REMOVED:
             raise NotFoundError(f"there is no job {job}")
         return batch, pos
@@ -338,7 +403,7 @@ class Queries:
         """What `rota run` says at the end."""
         batch = state.batches.get(number)
         if batch is None:
-            raise NotFoundError(f"there is no batch {number}")
+            raise NotFoundError(state.absent(number))
         failed = self.positions(state, [str(number), ":failed", ":aborted"], None, failures, False) if failures else []
         rows = self.rows(state, failed)
         for row in rows:
@@ -408,7 +473,8 @@ def _read(path: str, offset: int, limit: int) -> tuple[bytes, int]:
         os.close(fd)
 
 
-def _cursor(after: Any) -> tuple[int, int] | None:
+def job_cursor(after: Any) -> tuple[int, int] | None:
+    """Where a page of jobs goes on: (batch, position)."""
     if after is None:
         return None
     batch, _, pos = str(after).partition(".")
@@ -417,7 +483,7 @@ def _cursor(after: Any) -> tuple[int, int] | None:
     return int(batch), int(pos)
 
 
-def _attempt_cursor(after: Any) -> tuple[float, int, int, int] | None:
+def attempt_cursor(after: Any) -> tuple[float, int, int, int] | None:
     """Where a page of attempts goes on: (ended, batch, position, attempt)."""
     if after is None:
         return None

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -23,6 +24,10 @@ class Now(NamedTuple):
     """Wall clock; None if it started before this manager did."""
     cpu_s: float | None = None
     memory: int | None = None
+    told: float = 0.0
+    """Monotonic time at which CPU time and memory were told."""
+    cpu_percent: float | None = None
+    """Of one core, since the time before."""
 
 
 class Running:
@@ -42,7 +47,13 @@ class Running:
         for batch, index, attempt, cpu_s, memory, pid, scratch in rows:
             before = self._known.get((batch, index, attempt))
             started = before.started if before is not None else None
-            self._known[batch, index, attempt] = Now(pid, _below(output, scratch), started, cpu_s, memory)
+            at = time.monotonic()
+            percent = None
+            if before is not None and before.cpu_s is not None and at > before.told:
+                percent = round(100 * max(0.0, cpu_s - before.cpu_s) / (at - before.told), 1)
+            elif started is not None and (wall := time.time() - started) > 0:
+                percent = round(100 * cpu_s / wall, 1)
+            self._known[batch, index, attempt] = Now(pid, _below(output, scratch), started, cpu_s, memory, at, percent)
 
     def ended(self, rows: Sequence[Any]) -> None:
         """These run no more."""
