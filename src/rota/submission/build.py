@@ -44,6 +44,9 @@ class Submission:
             self.env, self.left_out = submit_environment(os.environ)
         self.limits = limit_settings(options.limits)
         self.key = os.urandom(16).hex()
+        self.once: str | None = None
+        """`cwd` or `command`: leave out jobs that are queued or done already, by command and directory or by command."""
+        self.rerun = False
 
     def requests(self) -> Iterator[dict[str, Any]]:
         """Every request of this submission, `stage` first where the values are many; the last is the `submit`.
@@ -57,6 +60,8 @@ class Submission:
         submit["batch"] = msgspec.to_builtins(self.spec)
         if self.limits:
             submit["limits"] = self.limits
+        if self.once is not None:
+            submit |= {"once": self.once, "rerun": self.rerun}
         if first is not None and second is None and fits(first):
             submit["values"] = first[0]
         elif first is not None:
