@@ -76,8 +76,7 @@ def picture(connection: "Connection", words: "list[str]", most: int) -> "Any":
     answer = connection.ask("live", sel=words, limit=most)
     table = RichTable(box=None, pad_edge=False, expand=True)
     for title in TITLES:
-        side = "right" if title in RIGHT else "left"
-        table.add_column(title, justify=side, overflow="ellipsis", no_wrap=True)
+        table.add_column(title, justify="right" if title in RIGHT else "left", overflow="ellipsis", no_wrap=True)
     for row in answer["jobs"]:
         table.add_row(*(Text(cell) for cell in cells(row)))
     more = f", {answer['more']:,} more" if answer["more"] else ""

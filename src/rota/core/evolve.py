@@ -170,7 +170,8 @@ def _leased(state: State, event: ev.Leased) -> None:
     batch = state.batches[event.batch]
     runner = state.runners[event.runner]
     states, attempts, live, jobs = batch.states, batch.attempts, batch.live, runner.jobs
-    number, total, floor = batch.id, 0, state.attempt_floor
+    number, total = batch.id, 0
+    floor = state.attempt_floor if number < state.floor_below else 0
     for low, high in zip(event.spans[::2], event.spans[1::2], strict=True):
         assert states.count(PENDING, low, high) == high - low, f"batch {number}: leased twice in {low}-{high - 1}"
         _unready(state, batch, low, high)
@@ -429,7 +430,7 @@ def _merged(rows: list[tuple[int, int, float]]) -> list[tuple[int, int, float]]:
 def _restored(state: State, event: ev.Restored) -> None:
     state.next_batch = max(state.next_batch, event.next_batch)
     state.next_allocation = max(state.next_allocation, event.next_allocation)
-    state.attempt_floor = max(state.attempt_floor, event.attempt_floor)
+    state.attempt_floor, state.floor_below = event.attempt_floor, state.next_batch
     for runner in state.runners.values():
         runner.seq = -1  # whatever number its next report has: those before it were told to a manager that is no more
 

@@ -75,6 +75,7 @@ class _Snapshot(Struct):
     pauses: dict[str, tuple[float, str, str]] = field(default_factory=dict)
     pruned: list[tuple[int, int, float]] = field(default_factory=list)
     attempt_floor: int = 0
+    floor_below: int = 0
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -106,6 +107,7 @@ def take_snapshot(state: State) -> bytes:
             pauses=state.pauses,
             pruned=state.pruned,
             attempt_floor=state.attempt_floor,
+            floor_below=state.floor_below,
         )
     )
 
@@ -189,7 +191,7 @@ def _restore_small(state: State, kept: _Snapshot) -> None:
     state.mode = kept.mode
     state.pauses = kept.pauses or ({"user": (0.0, "", "")} if kept.mode == "paused" else {})
     state.pruned = kept.pruned
-    state.attempt_floor = kept.attempt_floor
+    state.attempt_floor, state.floor_below = kept.attempt_floor, kept.floor_below
     state.next_batch = kept.next_batch
     state.next_allocation = kept.next_allocation
     for shape in kept.shapes:
@@ -268,7 +270,7 @@ def durable_view(state: State) -> dict[str, Any]:
         "mode": state.mode,
         "pauses": state.pauses,
         "pruned": state.pruned,
-        "floor": state.attempt_floor,
+        "floor": (state.attempt_floor, state.floor_below),
         "next": (state.next_batch, state.next_allocation),
         "names": state.names,
         "waiters": {key: waiting for key, waiting in state.waiters.items() if waiting},

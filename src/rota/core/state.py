@@ -310,6 +310,8 @@ class State:
         """(first, last, when) of batches that were pruned, ascending."""
         self.attempt_floor = 0
         """The least number of a new attempt: greater than any that a backup does not know of."""
+        self.floor_below = 0
+        """That is so for batches with smaller numbers than this."""
         # indices and volatile things
         self.dirty_batches: set[int] = set()
         self.memo: Memo = {}

@@ -14,6 +14,7 @@ from rota.core.step import Step
 from rota.core.stimuli import ChangeJobs, SetLimits, SetMode, Submit
 from rota.core.tables import RUNNING, STARTING
 from rota.manager.performing import now
+from rota.manager.running import measure_sessions
 from rota.model.batch import BatchSpec
 from rota.model.errors import NoSpaceError, NotFoundError, RotaError, StoreError, UsageError
 from rota.model.selector import parse_selector
@@ -59,6 +60,8 @@ class Asking:
             self._later(peer, ask_id, manager.upkeep.backup(args.path))
         elif op == "prune":
             self._later(peer, ask_id, manager.upkeep.prune(args, peer.principal))
+        elif op == "live":
+            self._later(peer, ask_id, self._live(args))
         elif op in ("jobs", "history") and (args.searches or (op == "history" and (args.sel or args.states))):
             self._later(peer, ask_id, self._search(op, args))
         elif op == "limit":
@@ -99,6 +102,15 @@ class Asking:
         batches = manager.state.batches
         attempts = [manager.queries.attempt_row(batches[row.batch], row) for row in results if row.batch in batches]
         return {"attempts": attempts, "next": after}
+
+    async def _live(self, args: Any) -> dict[str, Any]:
+        """Jobs of this host are measured now, others are as their runners last told."""
+        manager = self._manager
+        await manager.upkeep.durable()
+        here = manager.running.here(manager.state)
+        used = await asyncio.to_thread(measure_sessions, list(here.values()))
+        manager.running.measured(here, used)
+        return manager.queries.live(manager.state, args.sel, args.limit, now().wall)
 
     def _guard(self, peer: Peer, ask_id: int, question: Callable[[], None]) -> Callable[[], None]:
         """A question that is answered whatever happens, and never harms the loop that it runs in."""
@@ -237,8 +249,6 @@ class Asking:
             return queries.history(state, args.sel, args.after, args.limit)
         if op == "log":
             return queries.log(state, args.job, args.attempt, args.stream, args.offset, args.limit)
-        if op == "live":
-            return queries.live(state, args.sel, args.limit, at.wall)
         if op == "summary":
             return queries.summary(state, args.batch, args.failures, args.slowest, at.wall)
         return self._about(op)

@@ -74,7 +74,8 @@ def pending_reason(state: State, batch: BatchState, pos: int) -> str:
     template = batch.template_of(pos)
     shape = state.shapes[batch.shapes[template]]
     if state.mode != "serving":
-        return f"the manager is {state.mode}{_pauses(state)}: rota resume lets jobs start again"
+        how = "" if state.mode != "paused" or "user" in state.pauses else f" --as {next(iter(state.pauses), 'user')}"
+        return f"the manager is {state.mode}{_pauses(state)}: rota resume{how} lets jobs start again"
     ahead = _ahead(state, batch, pos)
     turn = f"; {ahead:,} job{'' if ahead == 1 else 's'} of its shape ahead of it" if ahead else ""
     if not shape.verdicts:

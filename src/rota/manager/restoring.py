@@ -83,7 +83,7 @@ def _adopt(copy: str, source: str, paths: Paths, pause: bool) -> dict[str, Any]:
         events: list[Event] = [skipped, Noted("queue", "restored", f"from {source}")]
         if pause:
             pauses = [(holder, *row) for holder, row in state.pauses.items() if holder != "restore"]
-            why = f"restored from {os.path.basename(source)}: look at the queue, then rota resume --as restore"
+            why = f"restored from {os.path.basename(source)}"
             events.append(ManagerMoved("paused", "rota restore", [*pauses, ("restore", now, why, "rota restore")]))
         store.commit([Entry(state.seq + at, now, "rota restore", event) for at, event in enumerate(events, 1)], [])
     except StoreError as error:

@@ -40,7 +40,7 @@ COLD_S = 600.0
 """A segment of a runner in session that was not written to for so long holds nothing that is yet to be reported."""
 FORGOTTEN_S = 86_400.0
 """A directory that no known runner has, and that nobody wrote to for so long."""
-_BACKUP = re.compile(r"rota-\d{8}-\d{6}\.db")
+_BACKUP = re.compile(r"rota-\d{8}-\d{6}(?:-\d+)?\.db")
 _SEGMENT = re.compile(r"(\d+)\.seg")
 
 
@@ -124,6 +124,10 @@ class Upkeep:
         if path is None:
             private_directory(self._paths.backups)
             path = os.path.join(self._paths.backups, name)
+            number = 2
+            while os.path.lexists(path):
+                path = os.path.join(self._paths.backups, f"{name[:-3]}-{number}.db")
+                number += 1
         elif not os.path.isabs(path):
             raise UsageError(f"'{path}': the manager needs an absolute path")
         elif os.path.isdir(path):
@@ -145,7 +149,7 @@ class Upkeep:
         try:
             made = await self.backup(None)
             log.info("backup %s (%d bytes, %.1f s)", made["path"], made["bytes"], made["elapsed_s"])
-            for old in sorted(self._own_backups())[: -max(keep, 1)]:
+            for old in sorted(self._own_backups(), key=os.path.getmtime)[: -max(keep, 1)]:
                 os.unlink(old)
         except (RotaError, OSError) as error:
             log.error("the regular backup failed: %s", error)

@@ -203,7 +203,7 @@ class Restored(Struct, array_like=True, tag=True):
     next_batch: int
     next_allocation: int
     attempt_floor: int
-    """No attempt from now on has a smaller number."""
+    """No attempt from now on of a batch that was there has a smaller number."""
 
 
 Event = (

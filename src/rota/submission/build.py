@@ -45,7 +45,7 @@ class Submission:
         self.limits = limit_settings(options.limits)
         self.key = os.urandom(16).hex()
         self.once: str | None = None
-        """`cwd` or `command`: leave out jobs that are queued or done already, by command and directory or by command."""
+        """`cwd`: leave out jobs whose command and directory are queued or done; `command`: whose command is."""
         self.rerun = False
 
     def requests(self) -> Iterator[dict[str, Any]]:
