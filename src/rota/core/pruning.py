@@ -83,19 +83,29 @@ def _in_flight(state: State) -> set[int]:
 def _keep_needed(state: State, chosen: set[int]) -> int:
     """Take out of `chosen` what batches that stay depend on; how many those are."""
     before = len(chosen)
-    staying = [number for number in state.batches if number not in chosen]
+    staying = [(number, True) for number in state.batches if number not in chosen]
     while staying:
-        batch = state.batches[staying.pop()]
+        number, of_itself = staying.pop()
+        batch = state.batches[number]
         for dependency in batch.spec.after:
             selector = parse_selector([dependency.target])
-            needed = {number for number, _, _ in selector.spans} & chosen
-            for name in selector.names:
-                named = [number for number in state.names.get(name, ()) if number != batch.id]
-                earlier = [number for number in named if number < batch.id] or named
-                if batch.unsettled:
-                    needed.update(number for number in earlier if number in chosen)
-                elif earlier and all(number in chosen for number in earlier):
-                    needed.add(earlier[-1])
+            needed = {target for target, _, _ in selector.spans} & chosen
             chosen -= needed
-            staying.extend(needed)
+            staying.extend((target, True) for target in needed)
+            for name in selector.names if of_itself else ():
+                needed = _needed_by_name(state, batch, name, chosen)
+                chosen -= needed
+                staying.extend((target, False) for target in needed)
     return before - len(chosen)
+
+
+def _needed_by_name(state: State, batch: BatchState, name: str, chosen: set[int]) -> set[int]:
+    """Of the batches of a name that this one depends on: all while it is not settled, then the newest.
+
+    What stays only for that needs none of its own, or a chain of one name would stay for ever.
+    """
+    named = [number for number in state.names.get(name, ()) if number != batch.id]
+    earlier = [number for number in named if number < batch.id] or named
+    if batch.unsettled:
+        return chosen.intersection(earlier)
+    return {earlier[-1]} if earlier and chosen.issuperset(earlier) else set()

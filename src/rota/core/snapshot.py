@@ -206,6 +206,8 @@ def _restore_batches(state: State, columns: Iterable[ColumnRow], live: list[tupl
     pending = states_pattern((PENDING,))
     records: dict[int, BatchState] = {}
     for number, chunk, states, attempts in sorted(columns, key=lambda row: (row[0], row[1])):
+        if state.pruned and state.pruned_at(number) is not None:
+            continue  # not swept yet
         if chunk == -1:
             record = _decode_batch(states)
             batch = BatchState(number, record.spec, record.key, record.submitted, record.env, record.runs)

@@ -330,11 +330,15 @@ class State:
 
     def absent(self, number: int) -> str:
         """Why there is no batch of this number, in words."""
+        when = self.pruned_at(number)
+        if when is None:
+            return f"there is no batch {number}"
+        return f"batch {number} was pruned on {format_day(when)}: its jobs, results and output are no longer kept"
+
+    def pruned_at(self, number: int) -> float | None:
+        """When a batch was pruned."""
         at = bisect(self.pruned, number, key=lambda row: row[0]) - 1
-        if at >= 0 and number <= self.pruned[at][1]:
-            day = format_day(self.pruned[at][2])
-            return f"batch {number} was pruned on {day}: its jobs, results and output are no longer kept"
-        return f"there is no batch {number}"
+        return self.pruned[at][2] if at >= 0 and number <= self.pruned[at][1] else None
 
     def random(self) -> float:
         """The next number in [0, 1) of the core's own generator (splitmix64): chance is part of the state."""
