@@ -16,7 +16,7 @@ from rota.core.state import Settings, State
 from rota.manager.filesystem import warning_for
 from rota.manager.lock import AlreadyRunningError, Lock
 from rota.manager.paths import Paths, prepare
-from rota.model.errors import NotFoundError, RefusedError, StoreError
+from rota.model.errors import NotFoundError, RefusedError, StoreError, VersionError
 from rota.model.events import Entry, Event, ManagerMoved, Noted, Restored
 from rota.store.schema import check_file
 from rota.store.sqlite import SqliteStore
@@ -86,8 +86,8 @@ def _adopt(copy: str, source: str, paths: Paths, pause: bool) -> dict[str, Any]:
             why = f"restored from {os.path.basename(source)}"
             events.append(ManagerMoved("paused", "rota restore", [*pauses, ("restore", now, why, "rota restore")]))
         store.commit([Entry(state.seq + at, now, "rota restore", event) for at, event in enumerate(events, 1)], [])
-    except StoreError as error:
-        raise StoreError(f"{str(error).replace(copy, source)}; nothing was changed") from None
+    except (StoreError, VersionError) as error:
+        raise type(error)(f"{str(error).replace(copy, source)}; nothing was changed") from None
     finally:
         store.close()
     return {

@@ -70,4 +70,5 @@ def _shrink(db: Database) -> bool:
 
 
 def _vacuum(con: Connection, pages: int) -> None:
-    con.execute(f"PRAGMA incremental_vacuum({pages})")
+    for _ in range(pages):  # the standard library stops after the first page, however many are asked for
+        con.execute("PRAGMA incremental_vacuum(1)")
