@@ -95,24 +95,24 @@ def test_output_that_nothing_refers_to(home: Home) -> None:
     assert own.read_text() == "four\n", "a file of the user's is the user's"
 
 
-@pytest.mark.parametrize("round_", range(4))
+@pytest.mark.parametrize("round_", range(2))
 def test_killed_while_pruning(home: Home, round_: int) -> None:
     """SIGKILL at several moments: after each restart all is consistent, and in the end everything is gone."""
-    fill(home.path, 6, 30_000, lines=round_ % 2 == 0)
+    fill(home.path, 6, 20_000, lines=round_ % 2 == 0)
     home.rota("up")
-    assert home.counts() == {"ABORTED": 180_000}
-    assert home.json("prune", "1", "2", "3", "4")["jobs"] == 120_000
-    for at in range(5):
+    assert home.counts() == {"ABORTED": 120_000}
+    assert home.json("prune", "1", "2", "3", "4")["jobs"] == 80_000
+    for at in range(4):
         pid = home.manager()
         time.sleep(0.05 + 0.07 * ((at + round_) % 4))
         os.kill(pid, signal.SIGKILL)
         home.until(lambda pid=pid: not alive(pid))
         home.rota("up")
-        assert home.counts() == {"ABORTED": 60_000}
+        assert home.counts() == {"ABORTED": 40_000}
         assert "batch 3 was pruned" in home.rota("status", "3", code=2).stderr
         assert home.rows("history", "5", "-n", "1")[0]["id"].startswith("5.")
     home.until(lambda: not ask(home, "SELECT 1 FROM results WHERE batch < 5"), 60, "all is swept")
-    assert ask(home, "SELECT count(*) FROM results") == [(60_000,)]
+    assert ask(home, "SELECT count(*) FROM results") == [(40_000,)]
     home.rota("down")  # makes a checkpoint, so that the columns can go as well
     home.rota("up")
     home.until(lambda: not ask(home, "SELECT 1 FROM pruned"), 20, "nothing is left to do")
@@ -140,7 +140,7 @@ def test_retention(home: Home) -> None:
     fill(home.path, 3, 10, ended=time.time() - 90 * 86_400)
     home.config('keep_settled = "30d"\n')
     fresh = home.add("--", "true")
-    home.until(lambda: set(row["id"] for row in home.ask("status")["batches"]) == {int(fresh)}, 40, "old ones go")
+    home.until(lambda: {row["id"] for row in home.ask("status")["batches"]} == {int(fresh)}, 40, "old ones go")
     assert home.settled() == {"COMPLETED": 1}
     assert "was pruned" in home.rota("status", "2", code=2).stderr
 

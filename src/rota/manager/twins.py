@@ -108,17 +108,22 @@ class Twins:
         new = _Identities(spec, 0, mode == "cwd")
         found.keeps_numbers = new.by_number
         texts: dict[str, int] = {}
+        repeats: list[tuple[int, int]] = []
         for pos, value in enumerate(self._staged(spec, stage)):
             template = found.templates[pos] if found.templates is not None else 0
             text = new.of(template, value, index_at(spec.ranges, pos) if spec.ranges is not None else pos + 1)
-            if text is not None and texts.setdefault(text, pos) != pos:
+            if text is not None and (first := texts.setdefault(text, pos)) != pos:
                 found.flags[pos] = 2
+                repeats.append((pos, first))
         self._forget(batches, mode)
         hashes = set(map(hash, texts))
         for batch in batches:
             shared = hashes.intersection(self._hashes(batch, mode))
             if shared:
                 self._confirm(found, batch, mode, shared, texts)
+        for pos, first in repeats:
+            if found.flags[first]:
+                found.flags[pos] = 1
         found.repeated = found.flags.count(2)
         found.duplicates = found.repeated + found.flags.count(1)
         return found
