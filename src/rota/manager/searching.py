@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from rota.core.selection import select, wanted_states
+from rota.core.selection import select, states_pattern, wanted_states
 from rota.core.state import BatchState, State
 from rota.manager.queries import attempt_cursor, job_cursor
 from rota.model.batch import Value
@@ -25,6 +25,8 @@ PAGE = 4_096
 """Values that are read at a time."""
 ROWS = 2_000
 """Results that are read at a time."""
+FEW = 2_000
+"""Up to so many jobs with a certain command, their attempts are looked up one by one."""
 LOOK_S = 1.0
 BREATH_S = 0.001
 """Between pages, for the loop."""
@@ -40,6 +42,7 @@ class _Spans:
     def __init__(self, state: State, words: list[str], newest: bool = False) -> None:
         selector = parse_selector(words)
         self.everything = selector.empty
+        self._named = bool(selector.spans or selector.names)
         self.allowed = wanted_states(selector)
         self.spans = sorted(select(state, selector), key=lambda span: (span[0].id, span[1]), reverse=newest)
         self.batches: dict[int, BatchState] = {}
@@ -50,7 +53,24 @@ class _Spans:
 
     def numbers(self) -> list[int] | None:
         """Batches; None: all, so that no list of thousands goes into a query."""
-        return None if self.everything or len(self.batches) > 500 else sorted(self.batches)
+        return sorted(self.batches) if self._named and len(self.batches) <= 500 else None
+
+    def few(self) -> Found | None:
+        """All of them, unless they are many."""
+        if self.everything:
+            return None
+        count = 0
+        for batch, low, high in self.spans:
+            count += sum(batch.states.count(byte, low, high) for byte in self.allowed)
+            if count > FEW:
+                return None
+        pattern = states_pattern(self.allowed)
+        return [
+            (batch, pos)
+            for batch, low, high in self.spans
+            for match in pattern.finditer(batch.states, low, high)
+            for pos in range(*match.span())
+        ]
 
     def holds(self, number: int, pos: int) -> BatchState | None:
         """The batch of a job that is among them."""
@@ -100,6 +120,9 @@ class Searching:
         deadline = time.monotonic() + LOOK_S
         found: list[Result] = []
         match = _Matching(self._store, text) if text is not None else None
+        few = spans.few() if match is None else self._few(spans, match)
+        if few is not None:
+            return self._attempts_of(few, query, limit)
         size = limit if match is None and spans.everything else max(limit, ROWS)
         while True:
             page = self._store.search(query, size)
@@ -115,6 +138,30 @@ class Searching:
             if time.monotonic() > deadline:
                 return found, json.dumps(query.after)
             time.sleep(BREATH_S)
+
+    def _few(self, spans: _Spans, match: "_Matching") -> Found | None:
+        """All jobs whose command fits, unless they are many: then attempts are found soon in the order of time."""
+        few: Found = []
+        for batch, low, high in spans.spans:
+            for page in _pages(low, high, False):
+                fits = match.page(batch, page)
+                if 1 in fits:
+                    start, end = max(low, page * PAGE), min(high, (page + 1) * PAGE)
+                    chosen = (
+                        pos for pos in range(start, end) if fits[pos % PAGE] and batch.states[pos] in spans.allowed
+                    )
+                    few.extend((batch, pos) for pos in chosen)
+                    if len(few) > FEW:
+                        return None
+                time.sleep(BREATH_S)
+        return few
+
+    def _attempts_of(self, jobs: Found, query: Query, limit: int) -> tuple[list[Result], str | None]:
+        rows = [row for batch, pos in jobs for row in self._store.results(batch.id, pos, pos, False) if query.fits(row)]
+        places = [((row.ended or 0.0, row.batch, row.pos, row.attempt), row) for row in rows]
+        chosen = sorted((pair for pair in places if query.after is None or pair[0] < query.after), key=_place)[::-1]
+        after = json.dumps(chosen[limit - 1][0]) if len(chosen) > limit else None
+        return [row for _, row in chosen[:limit]], after
 
     def _jobs_by_results(self, spans: _Spans, query: Query, text: str | None, limit: int) -> tuple[Found, str | None]:
         deadline = time.monotonic() + LOOK_S
@@ -161,6 +208,10 @@ class Searching:
                     return found, f"{batch.id}.{start if newest else end - 1}"
                 time.sleep(BREATH_S)
         return found, None
+
+
+def _place(pair: tuple[tuple[float, int, int, int], Result]) -> tuple[float, int, int, int]:
+    return pair[0]
 
 
 def _pages(low: int, high: int, down: bool) -> Iterable[int]:

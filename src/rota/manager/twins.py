@@ -21,7 +21,7 @@ from rota.core.state import BatchState
 from rota.core.tables import COMPLETED, JOB_STATES, SETTLED
 from rota.manager.writer import Writer
 from rota.model.batch import BatchSpec, Template, Value, index_at
-from rota.model.command import CommandMaker
+from rota.model.command import CommandMaker, needs_shell
 from rota.model.errors import UsageError
 from rota.model.job import format_job
 from rota.store.api import Store
@@ -59,7 +59,6 @@ class _Identities:
 
     def __init__(self, spec: BatchSpec, batch: int, with_cwd: bool) -> None:
         self._spec = spec
-        self._with_cwd = with_cwd
         paths = ("cwd", "stdin") if with_cwd else ("stdin",)
         self.makers = [_Maker(template, spec.columns, batch, paths) for template in spec.templates]
         self.by_number = spec.ranges is not None or any("index" in maker.used for maker in self.makers)
@@ -69,25 +68,32 @@ class _Identities:
         maker = self.makers[template]
         if maker.alone:
             return None
-        command = maker.made.command(value, index, 1)
-        cwd = maker.made.path("cwd", value, index, 1) if self._with_cwd else ""
-        words = [str(index) if self._spec.ranges is not None else "", cwd or "", maker.stdin(value, index)]
-        words.append(maker.stdout(value))
-        return "\0".join([*words, "s", command] if isinstance(command, str) else [*words, "a", *command])
+        places = maker.places if maker.places is not None and type(value) is not dict else maker.place(value, index)
+        if maker.made.lines and type(value) is str:  # the quick way of a million lines
+            command = "s\0" + value if needs_shell(value) else "a\0" + "\0".join(value.split())
+        else:
+            made = maker.made.command(value, index, 1)
+            command = f"s\0{made}" if isinstance(made, str) else "\0".join(["a", *made])
+        return f"{places}{index}\0{command}" if self._spec.ranges is not None else f"{places}\0{command}"
 
 
 class _Maker:
     def __init__(self, template: Template, columns: Sequence[str], batch: int, paths: Sequence[str]) -> None:
         self.made = CommandMaker(template, columns, batch)
         self._neutral = CommandMaker(template, columns, 0)
+        self._with_cwd = "cwd" in paths
         self.used = self.made.names(*paths)
         self.alone = bool(self.used & {"batch", "job"})
+        self.places: str | None = None
+        """Directory, input and output, if they are the same for all that have this template."""
+        if not self.made.paths:
+            self.places = self.place(None, 0)
 
-    def stdin(self, value: Value, index: int) -> str:
-        return self.made.path("stdin", value, index, 1) or ""
-
-    def stdout(self, value: Value) -> str:
-        return self._neutral.path("stdout", value, 0, 0) or ""
+    def place(self, value: Value, index: int) -> str:
+        """Directory, input and output of one job."""
+        cwd = self.made.path("cwd", value, index, 1) if self._with_cwd else ""
+        stdin = self.made.path("stdin", value, index, 1)
+        return "\0".join((cwd or "", stdin or "", self._neutral.path("stdout", value, 0, 0) or "", ""))
 
 
 class Twins:

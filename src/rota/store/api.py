@@ -68,6 +68,19 @@ class Query(Struct):
     after: tuple[float, int, int, int] | None = None
     """(ended, batch, pos, attempt) of the last one seen; for an order by position the first figure is not looked at."""
 
+    def fits(self, row: Result) -> bool:
+        """Whether a result is one of those, wherever the search has come to."""
+        ended = row.ended or 0.0
+        return (
+            (self.batches is None or row.batch in self.batches)
+            and (self.host is None or row.host == self.host)
+            and (self.exit_code is None or row.exit_code == self.exit_code)
+            and (self.reason is None or row.reason == self.reason)
+            and (self.since is None or ended >= self.since)
+            and (self.until is None or ended <= self.until)
+            and (not self.states or row.state in self.states)
+        )
+
 
 class Store(Protocol):
     """Durable memory. `load` comes first; then one thread commits while another reads."""

@@ -216,7 +216,7 @@ class MemoryStore:
         for key, body in self._disk.results.items():
             row = _result.decode(body)
             place = (row.ended or 0.0, *key) if query.newest_first else key
-            if _fits(query, row) and (query.after is None or _later(query, place)):
+            if query.fits(row) and (query.after is None or _later(query, place)):
                 found.append((place, row))
         found.sort(key=lambda pair: pair[0], reverse=query.newest_first or query.descending)
         return [row for _, row in found[:limit]]
@@ -372,19 +372,6 @@ def _copied(disk: Disk) -> Disk:
         disk.snapshot,
         disk.last,
         dict(disk.pruned),
-    )
-
-
-def _fits(query: Query, row: Result) -> bool:
-    ended = row.ended or 0.0
-    return (
-        (query.batches is None or row.batch in query.batches)
-        and (query.host is None or row.host == query.host)
-        and (query.exit_code is None or row.exit_code == query.exit_code)
-        and (query.reason is None or row.reason == query.reason)
-        and (query.since is None or ended >= query.since)
-        and (query.until is None or ended <= query.until)
-        and (not query.states or row.state in query.states)
     )
 
 

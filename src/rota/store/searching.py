@@ -11,13 +11,16 @@ _ENDED: Final = "coalesce(ended, 0.0)"
 _BODY: Final = "CAST(body AS TEXT)"
 _FIELDS: Final = {"exit_code": 4, "reason": 6, "host": 8}
 """Where in the body's JSON list they are."""
+FEW_JOBS = 50_000
+"""Batches with up to so many jobs are looked through as a whole and sorted; else results are taken by end time."""
 
 
 def search(db: Database, query: Query, limit: int) -> list[Row]:
     """Rows (batch, pos, attempt, crc, body). A `+` keeps SQLite from an index that would not help."""
-    where, args = _conditions(query)
+    by_batch = not query.newest_first or (query.batches is not None and _jobs(db, query.batches) <= FEW_JOBS)
+    where, args = _conditions(query, by_batch)
     if query.newest_first:
-        plus = "+" if query.batches is not None else ""
+        plus = "+" if by_batch else ""
         order = f"{plus}{_ENDED} DESC, batch DESC, pos DESC, attempt DESC"
         if query.after is not None:
             where += [f"{plus}{_ENDED} <= ?", f"({plus}{_ENDED}, batch, pos, attempt) < (?, ?, ?, ?)"]
@@ -33,12 +36,17 @@ def search(db: Database, query: Query, limit: int) -> list[Row]:
     return db.look("results", sql, (*args, limit))
 
 
-def _conditions(query: Query) -> tuple[list[str], list[Any]]:
+def _jobs(db: Database, batches: list[int]) -> int:
+    sql = f"SELECT coalesce(sum(count), 0) FROM batches WHERE id IN ({', '.join([str(int(at)) for at in batches])})"
+    return int(db.look("batches", sql)[0][0])
+
+
+def _conditions(query: Query, by_batch: bool) -> tuple[list[str], list[Any]]:
     where: list[str] = []
     args: list[Any] = []
     if query.batches is not None:
-        where.append(f"batch IN ({', '.join([str(int(batch)) for batch in query.batches])})")
-    plus = "" if query.newest_first and query.batches is None else "+"
+        where.append(f"{'' if by_batch else '+'}batch IN ({', '.join([str(int(batch)) for batch in query.batches])})")
+    plus = "+" if by_batch else ""
     for bound, sign in ((query.since, ">="), (query.until, "<=")):
         if bound is not None:
             where.append(f"{plus}{_ENDED} {sign} ?")
