@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from process.support_home import ROTA, Home, alive, home
+from process.support_home import ROTA, Home, a_home, alive, home
 
 __all__ = ["home"]
 
@@ -119,6 +119,22 @@ def test_runners_that_are_gone_are_lost_by_the_drivers_word(home: Home) -> None:
     assert mark.read_text() == "x\nx\n"
     states = [row["state"] for row in home.rows("history", f"{batch}.1")]
     assert states == ["COMPLETED", "LOST"], "and it shows that the first was lost sight of"
+
+
+def test_a_backup_in_a_new_home(home: Home) -> None:
+    """As on another machine: nothing is there yet, and there is nothing to move aside."""
+    home.add("--values", "a,b", "--", "echo {}")
+    home.settled()
+    path = home.rota("backup", str(home.work / "b.db")).stdout.strip()
+    with a_home() as other:
+        told = other.json("restore", path)
+        assert (told["replaced"], told["jobs"], told["next_batch"]) == (None, 2, 1001)
+        other.rota("up")
+        assert other.counts() == {"COMPLETED": 2}
+        other.rota("resume", "--as", "restore")
+        other.rota("retry", ":completed")
+        assert other.settled() == {"COMPLETED": 2}
+        assert other.rota("log", "1.2").stdout == "b\n"
 
 
 def damaged(path: Path) -> None:

@@ -31,6 +31,8 @@ __all__ = ["Twins"]
 
 PAGE = 4_096
 MOST_RANGES = 2_000
+_COUNTS = frozenset((*range(SETTLED), COMPLETED))
+"""The states of jobs that need not be run again: queued, running or completed."""
 
 
 class Found(Struct):
@@ -175,11 +177,12 @@ class Twins:
     def _confirm(self, found: Found, batch: BatchState, mode: str, shared: set[int], texts: dict[str, int]) -> None:
         """Compare as text what has an equal hash, and look whether it counts: queued, running or completed."""
         hashes = self._known[mode][batch.id][1]
-        pages = sorted({pos // PAGE for pos, number in enumerate(hashes) if number in shared})
+        states = batch.states
+        pages = sorted({pos // PAGE for pos, at in enumerate(hashes) if at in shared and states[pos] in _COUNTS})
         positions = (pos for page in pages for pos in range(page * PAGE, min((page + 1) * PAGE, batch.count)))
         for pos, text in zip(positions, self._texts(batch, mode, pages), strict=True):
-            byte = batch.states[pos]
-            if text is None or not (byte < SETTLED or byte == COMPLETED):
+            byte = states[pos]
+            if text is None or byte not in _COUNTS:
                 continue
             at = texts.get(text)
             if at is not None and not found.flags[at]:

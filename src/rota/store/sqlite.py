@@ -34,7 +34,7 @@ from rota.store.rows import (
 )
 from rota.store.schema import MIGRATIONS, PAGE
 from rota.store.searching import ended_since, output_files, search
-from rota.store.sweeping import sweep
+from rota.store.sweeping import shrink, sweep
 
 __all__ = ["SqliteStore"]
 
@@ -70,6 +70,8 @@ class SqliteStore:
         self._keep_entries = keep_entries
         self._last = 0
         self._covered = 0
+        self._shrinks = False
+        """Whether pruning has freed space that is to be given back."""
         self._environments: set[str] = set()
         self._sources: dict[int, tuple[int, int | None]] = {}
         self._pieces: dict[tuple[int, int], list[Any]] = {}
@@ -260,7 +262,11 @@ class SqliteStore:
         """Delete some of what pruned batches left behind, about so many rows; True if there is more."""
         with self._db.writing:
             self._db.check_usable()
-            return sweep(self._db, self._covered, rows)
+            if sweep(self._db, self._covered, rows):
+                self._shrinks = True
+                return True
+            self._shrinks = self._shrinks and shrink(self._db)
+            return self._shrinks
 
     def keep_environment(self, name: str, variables: dict[str, str]) -> None:
         """Keep an environment under its hash (once)."""

@@ -3,7 +3,7 @@
 from rota.store.connection import Connection
 from rota.store.database import Database
 
-__all__ = ["sweep"]
+__all__ = ["shrink", "sweep"]
 
 SPARE_PAGES = 1_024
 """Free pages that stay in the file for what comes next (4 MB)."""
@@ -32,7 +32,7 @@ def sweep(db: Database, covered: int, rows: int) -> bool:
         db.write("deleting what was pruned", work)
         db.wrote(8 + done[0] // 8)
         return True
-    return _shrink(db)
+    return False
 
 
 def _emptied(con: Connection, number: int, source: int | None, rows: int, done: list[int]) -> bool:
@@ -57,7 +57,7 @@ def _emptied(con: Connection, number: int, source: int | None, rows: int, done: 
     return True
 
 
-def _shrink(db: Database) -> bool:
+def shrink(db: Database) -> bool:
     """Give some free pages at the end of the file back to the file system; True if there are more."""
     if db.read("the file", "PRAGMA auto_vacuum") != [(2,)]:  # made by an older version: free pages are used again
         return False
