@@ -110,7 +110,7 @@ class Asking:
         here = manager.running.here(manager.state)
         used = await asyncio.to_thread(measure_sessions, list(here.values()))
         manager.running.measured(here, used)
-        return manager.queries.live(manager.state, args.sel, args.limit, now().wall)
+        return manager.live.rows(manager.state, args.sel, args.limit, now().wall)
 
     def _guard(self, peer: Peer, ask_id: int, question: Callable[[], None]) -> Callable[[], None]:
         """A question that is answered whatever happens, and never harms the loop that it runs in."""

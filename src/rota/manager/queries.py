@@ -31,12 +31,10 @@ from rota.model.job import Result, format_job, parse_job
 from rota.model.selector import Selector, parse_selector
 from rota.store.api import Store
 
-__all__ = ["Queries", "attempt_cursor", "job_cursor"]
+__all__ = ["Queries", "attempt_cursor", "job_cursor", "read_stretch"]
 
 TAIL = 2000
 """Bytes of stderr that a summary shows."""
-LINE = 2000
-"""Bytes of a running job's output of which the last line is shown."""
 PAGE_SIZE = 1 << 20
 """Characters of commands and values in one message."""
 
@@ -224,58 +222,6 @@ class Queries:
             return batch.omitted_why
         return result.reason if result is not None and byte >= COMPLETED else None
 
-    def live(self, state: State, words: list[str], limit: int, wall: float) -> dict[str, Any]:
-        """What runs: memory, CPU, and the last line of its output, as far as its runner has told."""
-        running: list[tuple[BatchState, int]] = []
-        total = 0
-        selector = parse_selector(words)
-        allowed = wanted_states(selector)
-        for batch, low, high in self.spans(state, words):
-            chosen = sorted(pos for pos in batch.live if low <= pos < high and batch.states[pos] in allowed)
-            total += len(chosen)
-            running += [(batch, pos) for pos in chosen[: limit - len(running)]]
-        rows = [self._live_row(state, batch, pos, wall) for batch, pos in running]
-        return {"jobs": rows, "more": total - len(rows)}
-
-    def _live_row(self, state: State, batch: BatchState, pos: int, wall: float) -> dict[str, Any]:
-        job = (batch.id, batch.index(pos), batch.attempts[pos])
-        known = self._running.now(job)
-        runner = state.runners[batch.live[pos].runner]
-        elapsed = max(0.0, wall - known.started) if known is not None and known.started is not None else None
-        return {
-            "id": format_job(batch.id, job[1]),
-            "state": JOB_STATES[batch.states[pos]],
-            "attempt": job[2],
-            "host": runner.host,
-            "pid": known.pid if known is not None else None,
-            "elapsed_s": round(elapsed, 3) if elapsed is not None else None,
-            "cpu_s": known.cpu_s if known is not None else None,
-            "cpu_percent": known.cpu_percent if known is not None else None,
-            "memory_bytes": known.memory if known is not None else None,
-            "last_line": self._last_line(state, batch, pos, runner.id),
-            "command": self._book.command(batch, pos, job[2]),
-            "name": batch.spec.name,
-        }
-
-    def _last_line(self, state: State, batch: BatchState, pos: int, runner: str) -> str | None:
-        """The end of its standard output, if that can be read here."""
-        job = (batch.id, batch.index(pos), batch.attempts[pos])
-        path = self._book.path(batch, pos, job[2], "stdout")
-        own = path is None
-        if path is None:
-            path = self._running.scratch(state, job, runner, "stdout")
-        if path is None:
-            return None
-        try:
-            size = os.stat(path).st_size
-            data, _ = _read(path, max(0, size - LINE), LINE)
-        except (NotFoundError, OSError):
-            return None
-        if own and not self._running.lives(job):  # it has just ended, and its file may be another's already
-            return None
-        lines = data.rstrip(b"\r\n").splitlines()
-        return lines[-1].decode("utf-8", "replace") if lines else ""
-
     # ---- explain ----------------------------------------------------------------------------------------------------
 
     def explain(self, state: State, job: str, wall: float) -> dict[str, Any]:
@@ -369,7 +315,7 @@ class Queries:
         running = pos in batch.live and wanted == newest
         path = self._book.path(batch, pos, max(wanted, 1), stream)
         if path is not None:
-            data, size = _read(path, offset, limit)
+            data, size = read_stretch(path, offset, limit)
             return _answer(data, offset, not running and offset + len(data) >= size, 0, path)
         found = [result for result in self._store.results(batch.id, pos, pos, False) if result.attempt == wanted]
         if running:
@@ -382,7 +328,7 @@ class Queries:
         if name is None:
             return _answer(b"", offset, True, dropped, None)
         path = os.path.join(place[0], name)
-        data, _ = _read(path, start + offset, max(0, min(limit, length - offset)))
+        data, _ = read_stretch(path, start + offset, max(0, min(limit, length - offset)))
         return _answer(data, offset, offset + len(data) >= length or not data, dropped, path)
 
     def _tail_of(
@@ -394,7 +340,7 @@ class Queries:
         data = b""
         if path is not None:
             with contextlib.suppress(NotFoundError):
-                data, _ = _read(path, offset, limit)
+                data, _ = read_stretch(path, offset, limit)
             if not self._running.lives(job):  # it has just ended, and its file may be another's already
                 data = b""
         return _answer(data, offset, False, 0, None)
@@ -458,7 +404,7 @@ def _answer(data: bytes, offset: int, end: bool, dropped: int, path: str | None)
     }
 
 
-def _read(path: str, offset: int, limit: int) -> tuple[bytes, int]:
+def read_stretch(path: str, offset: int, limit: int) -> tuple[bytes, int]:
     """Bytes of a regular file that is ours, and its size."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -18,6 +18,7 @@ from rota.manager.asking import Asking
 from rota.manager.hearing import Hearing
 from rota.manager.intake import Intake
 from rota.manager.jobbook import JobBook
+from rota.manager.liveview import LiveView
 from rota.manager.performing import POLL_S, RESTING_POLL_S, Performer, now
 from rota.manager.queries import Queries
 from rota.manager.running import Running
@@ -101,6 +102,7 @@ class Manager:
         self.hearing = Hearing(self, tokens)
         self.twins = Twins(store)
         self.searching = Searching(store)
+        self.live = LiveView(self.book, self.running)
         self.upkeep = Upkeep(self, upkeep or UpkeepSettings())
         self.asking = Asking(self)
         self.clients: set[Peer] = set()
