@@ -9,7 +9,7 @@
 import asyncio
 from binascii import a2b_base64
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 from rota.api import AWAY_S, NOT_REPEATED, PAGE, PIECE, SETTLED, JobFields, Selection, words_of
 from rota.model.errors import BusyError, RotaError
@@ -46,6 +46,7 @@ class Batch:
         self.name = name
         self.size = size
         self.warnings = list(warnings)
+        self.duplicates = 0
 
     def __repr__(self) -> str:
         return f"<Batch {self.id}{f' {self.name}' if self.name else ''}, {self.size:,} jobs>"
@@ -138,12 +139,17 @@ class Client:
         params: Mapping[str, Iterable[str]] | None = None,
         zipped: bool = False,
         array: str | range | Iterable[int] | None = None,
+        once: bool | Literal["cwd", "command"] = False,
+        rerun: bool = False,
         **options: Unpack[JobOptions],
     ) -> Batch:
         """Queue a batch, as `rota.api.Client.submit` does."""
         submission = build(
             command, Options(**options), lines=lines, values=values, params=params, zipped=zipped, array=array
         )
+        if once:
+            submission.once = "cwd" if once is True else once
+            submission.rerun = rerun
         return await self.send(submission)
 
     async def send(self, submission: Submission) -> Batch:
@@ -153,7 +159,10 @@ class Client:
             answer = await self._send(connection, submission)
         except LostError:
             answer = await self._send(await self._reconnect(connection), submission)
-        return Batch(self, answer["batch"], submission.spec.name, answer["jobs"], answer.get("warnings") or ())
+        warnings = answer.get("warnings") or ()
+        batch = Batch(self, answer["batch"] or 0, submission.spec.name, answer["jobs"], warnings)
+        batch.duplicates = answer.get("duplicates", 0)
+        return batch
 
     async def _send(self, connection: AsyncConnection, submission: Submission) -> dict[str, Any]:
         flying: list[asyncio.Task[dict[str, Any]]] = []

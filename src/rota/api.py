@@ -16,7 +16,7 @@ import time
 import weakref
 from binascii import a2b_base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 from rota.model.errors import BusyError, RotaError
 from rota.model.limits import limit_settings
@@ -112,10 +112,13 @@ class Batch:
     def __init__(self, client: "Client", id: int, name: str = "", size: int = 0, warnings: Sequence[str] = ()) -> None:
         self._client = client
         self.id = id
+        """Its number; 0 if nothing was added, since all was there already (`once`)."""
         self.name = name
         self.size = size
         """How many jobs it has."""
         self.warnings = list(warnings)
+        self.duplicates = 0
+        """How many jobs were there already (`once`)."""
 
     def __repr__(self) -> str:
         return f"<Batch {self.id}{f' {self.name}' if self.name else ''}, {self.size:,} jobs>"
@@ -228,6 +231,8 @@ class Client:
         params: Mapping[str, Iterable[str]] | None = None,
         zipped: bool = False,
         array: str | range | Iterable[int] | None = None,
+        once: bool | Literal["cwd", "command"] = False,
+        rerun: bool = False,
         **options: Unpack[JobOptions],
     ) -> Batch:
         """Queue a batch; when this returns it is on disk.
@@ -235,10 +240,17 @@ class Client:
         A command that is a string is a command line (run by a shell if it needs one); a list is executed as it is. One
         job, or one per number of `array`, per value (`{}`), per combination of `params` (`{name}`; `zipped` pairs
         them), or per line of `lines` (commands, or mappings as in a JSON line).
+
+        `once` leaves out jobs whose command and working directory (`once="command"`: whose command) are queued or done
+        already, and `rerun` adds them nevertheless; the batch's `duplicates` says how many. If nothing is left, no
+        batch is made: its `id` is 0.
         """
         submission = build(
             command, Options(**options), lines=lines, values=values, params=params, zipped=zipped, array=array
         )
+        if once:
+            submission.once = "cwd" if once is True else once
+            submission.rerun = rerun
         return self.send(submission)
 
     def send(self, submission: Submission) -> Batch:
@@ -248,7 +260,10 @@ class Client:
         except LostError:
             self._drop()
             answer = send(self._reconnect(), submission)
-        return Batch(self, answer["batch"], submission.spec.name, answer["jobs"], answer.get("warnings") or ())
+        warnings = answer.get("warnings") or ()
+        batch = Batch(self, answer["batch"] or 0, submission.spec.name, answer["jobs"], warnings)
+        batch.duplicates = answer.get("duplicates", 0)
+        return batch
 
     def batch(self, id: int) -> Batch:
         """A batch that exists."""

@@ -76,18 +76,19 @@ def test_a_database_of_version_1_is_brought_up_to_date(tmp_path: Path) -> None:
     first.mkdir()
     shutil.copy(schema.MIGRATIONS / "0001_first.sql", first)
     path = tmp_path / "rota.db"
-    store = made(path, migrations=first)
+    con = connect_sqlite3(str(path))
+    schema.prepare(con, str(path), first)
+    con.close()
     assert ask(path, "PRAGMA user_version") == [(1,)]
-    store.commit(entries_of([array(1, 3)]), [full_result(1, 0, 1, 5.0)])
-    store.close()
     old = msgspec.structs.replace(full_result(1, 1, 1, 6.0), peak_disk=None)
     body = msgspec.json.encode(msgspec.structs.astuple(old)[:15])
-    con = sqlite3.connect(path)
+    plain = sqlite3.connect(path)
     row = (1, 1, 1, old.state, old.started, old.ended, zlib.crc32(body), body)
-    con.execute("INSERT INTO results VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
-    con.commit()
-    con.close()
+    plain.execute("INSERT INTO results VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+    plain.commit()
+    plain.close()
     store = made(path)
+    store.commit(entries_of([array(1, 3)]), [full_result(1, 0, 1, 5.0)])
     assert store.results(1, 0, 9, True) == [full_result(1, 0, 1, 5.0), old]
     store.close()
     assert ask(path, "PRAGMA user_version") == [(schema.latest(),)]

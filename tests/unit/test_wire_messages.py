@@ -83,7 +83,7 @@ def test_every_argument_of_the_document_is_a_field():
         outside = re.sub(r"\([^)]*\)", "", arguments)
         wanted = set(re.findall(r"`([a-z_]+)`", outside))
         for op in re.findall(r"`([a-z]+)`", ops):
-            fields = {field.name for field in msgspec.structs.fields(OPS[op])}
+            fields = {field.encode_name for field in msgspec.structs.fields(OPS[op])}
             assert wanted == fields, op
 
 

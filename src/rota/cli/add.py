@@ -1,17 +1,28 @@
 """`rota add`: queue commands."""
 
 import argparse
+import sys
 
 from rota.cli.link import connect_or_start
 from rota.cli.parser import Parser
 from rota.cli.show import print_json
 from rota.cli.submitting import configure_submission, print_dry_run, say_about, submission_of
+from rota.model.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def configure(parser: Parser, command: str) -> None:
     """The options of `add`."""
     parser.add_argument("--dry-run", action="store_true", help="show what would be added")
     parser.add_argument("-q", "--quiet", action="store_true", help="do not print the batch id")
+    parser.add_argument(
+        "--once", nargs="?", const="cwd", choices=("cwd", "command"), metavar="command",
+        help="leave out jobs whose command and directory are queued or done; --once=command: wherever they ran",
+    )  # fmt: skip
+    parser.add_argument("--rerun", action="store_true", help="with --once: say so, but add them nevertheless")
     parser.json('{"batch": 7, "jobs": 600, "duplicates": 0}')
     configure_submission(parser)
     parser.examples(
@@ -24,7 +35,21 @@ def configure(parser: Parser, command: str) -> None:
         "rota add --array 1-1000 --after 7 --each -- ./second-step {index}",
         "rota add --after @align --live=rerun --name report -- ./report",
         "rota add -f commands.txt --on-batch-end 'mail -s \"$ROTA_BATCH: $ROTA_FAILED failed\" me < /dev/null'",
+        "rota add --once -f commands.txt     # again: adds only what is new",
     )
+
+
+def duplicates(answer: "dict[str, Any]", jobs: int, rerun: bool) -> str:
+    """What was there already, in words."""
+    known, twice = answer["duplicates"] - answer.get("repeated", 0), answer.get("repeated", 0)
+    words = []
+    if known:
+        example = answer["example"]
+        words.append(f"{known:,} of {jobs:,} are there already, e.g. {example['id']} ({example['state']})")
+    if twice:
+        words.append(f"{twice:,} of {jobs:,} are there twice in this submission")
+    done = "added again" if rerun else "not added" if answer["batch"] is not None else "nothing was added"
+    return f"{', and '.join(words)}: {done}"
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -32,6 +57,9 @@ def execute(args: argparse.Namespace) -> int:
     from rota.submission import send
 
     submission = submission_of(args)
+    submission.once, submission.rerun = args.once, args.rerun
+    if args.rerun and args.once is None:
+        raise UsageError("--rerun goes with --once")
     if args.dry_run:
         print_dry_run(args, submission)
         return 0
@@ -40,7 +68,9 @@ def execute(args: argparse.Namespace) -> int:
         answer = send(connection, submission)
     if args.json:
         print_json({name: answer.get(name, 0) for name in ("batch", "jobs", "duplicates")})
-    elif not args.quiet:
+    elif not args.quiet and answer["batch"] is not None:
         print(answer["batch"])
+    if answer["duplicates"]:
+        print(f"rota: {duplicates(answer, submission.spec.count, args.rerun)}", file=sys.stderr)
     say_about(args, submission, answer)
     return 0

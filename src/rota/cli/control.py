@@ -4,12 +4,13 @@ import sys
 import time
 
 from rota.cli.link import STOP_S, connect, take_down
-from rota.cli.show import jobs_word, print_json, seconds
+from rota.cli.show import clean, jobs_word, print_json, seconds, when
 from rota.wire.client import Connection, NoManagerError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from typing import Any
 
     from rota.cli.parser import Parser
 
@@ -17,8 +18,8 @@ _EXAMPLES = {
     "up": ("rota up", "rota up --foreground", "rota up --once        # for cron"),
     "down": ("rota down             # running jobs go on", "rota down --kill      # and end them too"),
     "drain": ("rota drain",),
-    "pause": ("rota pause",),
-    "resume": ("rota resume",),
+    "pause": ("rota pause", "rota pause --as nightly-copy --reason 'the file server is being copied'"),
+    "resume": ("rota resume", "rota resume --as nightly-copy", "rota resume --all"),
     "ping": ("rota ping", "rota ping --json"),
 }
 _SAID = {
@@ -36,6 +37,15 @@ def configure(parser: "Parser", command: str) -> None:
         parser.add_argument("--foreground", action="store_true", help="stay here, until Ctrl-C or rota down")
     if command == "down":
         parser.add_argument("--kill", action="store_true", help="end running jobs too")
+    if command in ("pause", "resume"):
+        parser.add_argument(
+            "--as", dest="holder", default="user", metavar="NAME", help="whose pause it is (default: user)"
+        )
+    if command == "pause":
+        parser.add_argument("--reason", default="", metavar="TEXT", help="why, for those who wonder")
+        parser.description = f"{parser.description} Until every NAME that paused it has resumed it."
+    if command == "resume":
+        parser.add_argument("--all", action="store_true", help="end everybody's pauses")
     parser.json()
     parser.examples(*_EXAMPLES[command])
 
@@ -55,8 +65,11 @@ def ping(args: "argparse.Namespace") -> int:
         print_json(answer)
         return 0
     state = _SAID.get(answer["state"], answer["state"])
+    pauses = answer.get("pauses") or ()
     where = f"{answer['host']} (pid {answer['pid']})"
     print(f"manager {answer['version']} on {where}, up {seconds(answer['uptime_s'])}, {state}")
+    for row in pauses:
+        print(pause_words(row))
     if answer.get("store", "ok") != "ok":
         print(f"rota: the store: {answer['store']}", file=sys.stderr)
     if sys.stdout.isatty():
@@ -66,13 +79,31 @@ def ping(args: "argparse.Namespace") -> int:
 
 def change_state(args: "argparse.Namespace") -> int:
     """`pause`, `resume`, `drain`."""
+    op = args.command_name
+    given: dict[str, object] = {"as": args.holder} if op != "drain" else {}
+    if op == "pause":
+        given["reason"] = args.reason
+    elif op == "resume":
+        given["all"] = args.all
     with connect(args) as connection:
-        answer = connection.ask(args.command_name)
+        answer = connection.ask(op, **given)
     if args.json:
         print_json(answer)
-    else:
-        print(f"the manager is {_SAID.get(answer['state'], answer['state'])}")
+        return 0
+    pauses = answer.get("pauses") or ()
+    still = "still " if op == "resume" and pauses else ""
+    print(f"the manager is {still}{_SAID.get(answer['state'], answer['state'])}")
+    if op == "resume" or len(pauses) > 1:
+        for row in pauses:
+            print(pause_words(row))
     return 0
+
+
+def pause_words(row: "dict[str, Any]") -> str:
+    """Who paused it, since when and why."""
+    since = f" since {when(row['since'])}" if row.get("since") else ""
+    why = f": {clean(row['reason'])}" if row.get("reason") else ""
+    return f"  paused by {clean(row['as'])}{since}{why} (rota resume --as {clean(row['as'])})"
 
 
 def up(args: "argparse.Namespace") -> int:

@@ -30,16 +30,36 @@ def configure(parser: "Parser", command: str) -> None:
     parser.selectors()
     parser.add_argument("-n", "--limit", type=int, metavar="N", help="at most so many lines")
     parser.json("one object per line")
+    search = parser.add_argument_group("searching (all that are given must fit)")
+    add = search.add_argument
+    add("--command", metavar="TEXT", help="this text is in the command")
+    add("--name", action="append", default=[], metavar="NAME", help="the same as @NAME")
+    add("--host", metavar="HOST", help="it ran there")
+    add("--exit-code", type=int, metavar="N", help="it ended with this exit code")
+    add("--reason", metavar="REASON", help="it ended for this reason: exit, signal, time, oom, lost, …")
+    add("--since", metavar="WHEN", help="it ended after that: 2h (ago), 2030-01-31, 2030-01-31T22:30")
+    add("--until", metavar="WHEN", help="it ended before that")
     if command == "history":
-        parser.examples("rota history 7.12", "rota history 7 -n 20", "rota history @align --json")
+        states = "the attempt's: completed, failed, aborted, retried, lost, superseded"
+        add("-s", "--state", action="append", default=[], metavar="STATE", help=states)
+        parser.examples(
+            "rota history 7.12", "rota history 7 -n 20", "rota history @align --json",
+            "rota history --command samtools --exit-code 137 --since 7d", "rota history --host node12 --state failed",
+        )  # fmt: skip
         return
-    parser.add_argument("-s", "--state", action="append", default=[], metavar="STATE", help="the same as :STATE")
-    parser.add_argument("--name", action="append", default=[], metavar="NAME", help="the same as @NAME")
+    add("-s", "--state", action="append", default=[], metavar="STATE", help="the same as :STATE")
     parser.add_argument("--newest", action="store_true", help="the newest first")
     parser.add_argument("--fields", metavar="A,B,…", help="these fields, separated by tabs")
+    parser.add_argument(
+        "--live", action="store_true", help="what runs: memory, CPU and last line, on a terminal again and again"
+    )
+    parser.add_argument(
+        "--interval", type=float, default=2.0, metavar="S", help="with --live: seconds between looks (default 2)"
+    )
     parser.examples(
         "rota jobs 7", "rota jobs 7 :failed", "rota jobs --newest -n 10", "rota jobs @align --json | jq -r .command",
-        "rota jobs 7 :failed --fields id,exit_code,command",
+        "rota jobs 7 :failed --fields id,exit_code,command", "rota jobs --command bowtie --exit-code 1 --since 1d",
+        "rota jobs --live",
     )  # fmt: skip
 
 
@@ -54,11 +74,15 @@ def jobs(args: "argparse.Namespace") -> int:
     """`rota jobs`."""
     states = [f":{state.lstrip(':')}" for words in args.state for state in words.split(",")]
     words = [*args.selector, *states, *(f"@{name.lstrip('@')}" for name in args.name)]
+    if args.live:
+        from rota.cli.live import show_live
+
+        return show_live(args, words)
     fields = chosen(args.fields)
     table = Table("JOB", "STATE", "TRY", "EXIT", "WALL", "MEMORY", "COMMAND", right=("TRY", "EXIT", "WALL", "MEMORY"))
     found = False
     with connect(args) as connection:
-        for rows in pages(connection, "jobs", "jobs", args.limit, sel=words, newest=args.newest):
+        for rows in pages(connection, "jobs", "jobs", args.limit, sel=words, newest=args.newest, **search_of(args)):
             found = True
             if args.json:
                 for row in rows:
@@ -76,8 +100,11 @@ def attempts(args: "argparse.Namespace") -> int:
     """`rota history`."""
     table = attempt_table()
     found = False
+    words = [*args.selector, *(f"@{name.lstrip('@')}" for name in args.name)]
+    states = [state.lstrip(":") for given in args.state for state in given.split(",")]
+    search = {**search_of(args), **({"states": states} if states else {})}
     with connect(args) as connection:
-        for rows in pages(connection, "history", "attempts", args.limit, sel=args.selector):
+        for rows in pages(connection, "history", "attempts", args.limit, sel=words, **search):
             found = True
             if args.json:
                 for row in rows:
@@ -87,6 +114,37 @@ def attempts(args: "argparse.Namespace") -> int:
     if not found and not args.json:
         print("no attempts")
     return 0
+
+
+def search_of(args: "argparse.Namespace") -> "dict[str, Any]":
+    """What was given to search by."""
+    if args.exit_code is not None and not 0 <= args.exit_code <= 255:
+        raise UsageError(f"--exit-code {args.exit_code}: give 0 to 255")
+    given = {
+        "command": args.command, "host": args.host, "exit_code": args.exit_code, "reason": args.reason,
+        "since": moment("--since", args.since), "until": moment("--until", args.until),
+    }  # fmt: skip
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def moment(option: str, text: "str | None") -> "float | None":
+    """Seconds since 1970 of a time in the past: a duration ago, or a date with or without a time of day."""
+    if text is None:
+        return None
+    import time
+    from datetime import datetime
+
+    from rota.model.amounts import parse_duration
+
+    try:
+        return max(0.0, datetime.fromisoformat(text).timestamp())
+    except (ValueError, OverflowError):
+        pass
+    try:
+        return max(0.0, time.time() - parse_duration(text))
+    except UsageError:
+        wanted = "a time ago (2h, 7d) or a date (2030-01-31, 2030-01-31T22:30)"
+        raise UsageError(f"{option} {text}: give {wanted}") from None
 
 
 def chosen(text: "str | None") -> "list[str]":

@@ -36,6 +36,9 @@ COMMANDS = {
     "remove": ("rota.cli.change", "forget settled jobs"),
     "report": ("rota.cli.report", "what was learned"),
     "limit": ("rota.cli.limit", "list, set or remove named limits"),
+    "backup": ("rota.cli.backup", "copy the queue while it is in use"),
+    "restore": ("rota.cli.backup", "put a backup of the queue back"),
+    "prune": ("rota.cli.backup", "forget batches that are settled"),
     "sites": ("rota.cli.places", "where jobs can run"),
     "runners": ("rota.cli.places", "the processes that run jobs"),
     "allocations": ("rota.cli.places", "what was asked of clusters"),
@@ -51,7 +54,7 @@ GROUPS = (
     ("Run", ("run", "add")),
     ("Look", ("status", "jobs", "wait", "watch", "log", "explain", "history", "report")),
     ("Change", ("retry", "modify", "kill", "hold", "release", "remove", "limit")),
-    ("The manager", ("up", "down", "drain", "pause", "resume", "ping")),
+    ("The manager", ("up", "down", "drain", "pause", "resume", "ping", "backup", "restore", "prune")),
     ("Places", ("sites", "runners", "allocations")),
     ("Set-up", ("doctor", "completion")),
 )

@@ -27,6 +27,11 @@ def execute(args: "argparse.Namespace") -> int:
         return 0
     if answer.get("state", "serving") != "serving":
         print(f"the manager is {answer['state']}")
+        if answer.get("pauses"):
+            from rota.cli.control import pause_words
+
+            for row in answer["pauses"]:
+                print(pause_words(row))
     print_batches(answer)
     return 0
 

@@ -61,7 +61,7 @@ def _check_numbers(state: State, dependency: Dependency, span: tuple[int, int | 
     batch = state.batches.get(number)
     if batch is None:
         own = ": that will be this one, which cannot wait for itself" if number == state.next_batch else ""
-        raise UsageError(f"--after {dependency.target}: there is no batch {number}{own}")
+        raise UsageError(f"--after {dependency.target}: {state.absent(number)}{own}")
     for index in (first, last):
         if index is not None and batch.position(index) is None:
             raise UsageError(f"--after {dependency.target}: there is no job {format_job(number, index)}")

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from rota.core import allocating, changes, reports
+from rota.core import allocating, changes, pausing, pruning, reports
 from rota.core.adding import check_circle, check_dependencies
 from rota.core.decision import Decision
 from rota.core.reopening import Again
@@ -13,6 +13,7 @@ from rota.core.stimuli import (
     ChangeJobs,
     Disconnected,
     Greet,
+    Prune,
     Report,
     RunnerBye,
     SetLimits,
@@ -105,15 +106,6 @@ def _at_end(state: State, stimulus: Submit, first: BatchSpec, number: int) -> ev
     )
 
 
-def _set_mode(state: State, stimulus: SetMode) -> Decision:
-    if stimulus.mode not in ("serving", "paused", "draining"):
-        raise UsageError(f"no such mode: {stimulus.mode}")
-    decision = Decision(reply={"state": stimulus.mode})
-    if stimulus.mode != state.mode:
-        decision.events.append(ev.ManagerMoved(stimulus.mode, stimulus.by))
-    return decision
-
-
 def _limit(name: str, setting: int | str | None, at: At) -> ev.LimitSet:
     if not NAME.fullmatch(name):
         raise UsageError(f"limit '{name}': a name of letters, digits, '_', '.', '-', as in irods:10")
@@ -137,7 +129,8 @@ def _set_limits(state: State, stimulus: SetLimits) -> Decision:
 _DECIDE = {
     Submit: _submit,
     ChangeJobs: changes.change,
-    SetMode: _set_mode,
+    SetMode: pausing.set_mode,
+    Prune: pruning.prune,
     SetLimits: _set_limits,
     Greet: reports.greet,
     Report: reports.report,

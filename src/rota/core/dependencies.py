@@ -53,8 +53,6 @@ def _table(met: Iterable[int], never: Iterable[int]) -> bytes:
     for number in never:
         table[number] = _NEVER
     return bytes(table)
-
-
 _BAD = tuple(range(COMPLETED + 1, REMOVED + 1))
 _CODES = {
     "success": _table((COMPLETED,), _BAD),
@@ -101,6 +99,26 @@ def connect(state: State, batch: BatchState) -> None:
     batch.edges = tuple(edges)
     batch.epoch = 0 if (0, 0, 0) in edges else -1
     batch.elements = tuple(at for at, dependency in enumerate(batch.spec.after) if dependency.each)
+
+
+def disconnect(state: State, batch: BatchState) -> None:
+    """Take a settled batch, which is forgotten, out of the indices."""
+    for dependency, edge in zip(batch.spec.after, batch.edges, strict=True):
+        key = dependency.target if edge[0] == 0 else str(edge[0])
+        waiting = state.waiters.get(key, set())
+        waiting.discard(batch.id)
+        if not waiting:
+            state.waiters.pop(key, None)
+        other = state.batches.get(edge[0])
+        if dependency.each and other is not None:
+            other.twins = [twin for twin in other.twins if twin[0] != batch.id]
+        if edge[0] == 0:
+            state.open_names.get(key[1:], set()).discard(batch.id)
+            if batch.id in state.unnamed.get(key[1:], ()):
+                state.unnamed[key[1:]].remove(batch.id)
+    state.waiters.pop(str(batch.id), None)
+    if state.tallies.pop(batch.spec.name, None) is not None:
+        state.epoch += 1
 
 
 def _earlier(state: State, batch: BatchState, name: str) -> int:

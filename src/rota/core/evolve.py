@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from rota.core.dependencies import connect, freeze, grown, note_settled, reopened
+from rota.core.dependencies import connect, disconnect, freeze, grown, note_settled, reopened
 from rota.core.ready import ReadyQueue
 from rota.core.slots import shape_of, slot_amounts
 from rota.core.state import COLUMN_CHUNK, BatchState, Live, RunnerState, State
@@ -29,6 +29,7 @@ __all__ = ["evolve"]
 
 _MEAN_WEIGHT = 0.1
 _PENDING_RUN = re.compile(bytes((PENDING,)) + b"+")
+_DAY_S = 86_400
 
 
 def evolve(state: State, event: ev.Event) -> None:
@@ -66,6 +67,21 @@ def bind(state: State, batch: BatchState) -> None:
         connect(state, batch)
     if batch.spec.not_before is not None:
         heapq.heappush(state.timers, (batch.spec.not_before, batch.id, -1))
+
+
+def unbind(state: State, batch: BatchState) -> None:
+    """Take a batch, of which nothing is live, out of everything that leads to it."""
+    state.limits.pop(f"#{batch.id}", None)
+    for number, queue in zip(batch.shapes, batch.queues, strict=True):
+        if queue.listed:
+            shape = state.shapes[number]
+            shape.heads = [head for head in shape.heads if head[1] != batch.id]
+            heapq.heapify(shape.heads)
+            queue.listed = False
+    disconnect(state, batch)
+    if batch.spec.not_before is not None or batch.until:
+        state.timers = [timer for timer in state.timers if timer[1] != batch.id]
+        heapq.heapify(state.timers)
 
 
 def _shape(template: Template, own_limit: str | None) -> Shape:
@@ -207,6 +223,7 @@ def _leased(state: State, event: ev.Leased) -> None:
     runner = state.runners[event.runner]
     states, attempts, live, jobs = batch.states, batch.attempts, batch.live, runner.jobs
     number, total = batch.id, 0
+    floor = state.attempt_floor if number < state.floor_below else 0
     for low, high in zip(event.spans[::2], event.spans[1::2], strict=True):
         assert states.count(PENDING, low, high) == high - low, f"batch {number}: leased twice in {low}-{high - 1}"
         _unready(state, batch, low, high)
@@ -214,6 +231,8 @@ def _leased(state: State, event: ev.Leased) -> None:
         batch.dirty.update(range(low // COLUMN_CHUNK, (high - 1) // COLUMN_CHUNK + 1))
         for pos in range(low, high):
             attempt = attempts[pos] + 1
+            if attempt < floor:
+                attempt = floor
             attempts[pos] = attempt
             live[pos] = Live(event.runner, event.slot, attempt)
             jobs[number, pos] = None
@@ -464,6 +483,10 @@ def _allocation_moved(state: State, event: ev.AllocationMoved) -> None:
 
 def _manager_moved(state: State, event: ev.ManagerMoved) -> None:
     state.mode = event.mode
+    if event.pauses is not None:
+        state.pauses = {holder: (since, why, by) for holder, since, why, by in event.pauses}
+    elif event.mode != "draining":
+        state.pauses = {"user": (0.0, "", event.by)} if event.mode == "paused" else {}
     state.replan = True
 
 
@@ -485,6 +508,41 @@ def set_limit(state: State, name: str, limit: Limit) -> None:
             del state.limits[name]
     else:
         state.timed.add(name)
+
+
+def _pruned(state: State, event: ev.Pruned) -> None:
+    for number in event.batches:
+        batch = state.batches.pop(number)
+        assert not batch.unsettled, f"batch {number} is not settled and was pruned"
+        unbind(state, batch)
+        if state.keys.get(batch.key) == number:
+            del state.keys[batch.key]
+        name = batch.spec.name
+        if name:
+            state.names[name].remove(number)
+            if not state.names[name]:
+                del state.names[name]
+        state.dirty_batches.discard(number)
+    state.pruned = _merged([*state.pruned, *((number, number, event.at) for number in event.batches)])
+
+
+def _merged(rows: list[tuple[int, int, float]]) -> list[tuple[int, int, float]]:
+    """Neighbours that were pruned on the same day as one row, so that years of pruning stay a short list."""
+    out: list[tuple[int, int, float]] = []
+    for first, last, at in sorted(rows):
+        if out and out[-1][1] + 1 == first and out[-1][2] // _DAY_S == at // _DAY_S:
+            out[-1] = (out[-1][0], last, at)
+        else:
+            out.append((first, last, at))
+    return out
+
+
+def _restored(state: State, event: ev.Restored) -> None:
+    state.next_batch = max(state.next_batch, event.next_batch)
+    state.next_allocation = max(state.next_allocation, event.next_allocation)
+    state.attempt_floor, state.floor_below = event.attempt_floor, state.next_batch
+    for runner in state.runners.values():
+        runner.seq = -1  # whatever number its next report has: those before it were told to a manager that is no more
 
 
 def _noted(state: State, event: ev.Noted) -> None:
@@ -509,4 +567,6 @@ _APPLY = {
     ev.Retemplated: _retemplated,
     ev.Learned: _learned,
     ev.RerunWanted: _rerun_wanted,
+    ev.Pruned: _pruned,
+    ev.Restored: _restored,
 }

@@ -228,7 +228,7 @@ def report(state: State, stimulus: Report) -> Decision:
     if stimulus.seq <= runner.seq:
         decision.effects.append(Ack(runner.id, runner.seq))
         return decision
-    if stimulus.seq != runner.seq + 1:
+    if stimulus.seq != runner.seq + 1 and runner.seq >= 0:
         return decision  # one before it is missing: it will be sent again, in order
     started: dict[tuple[int, int], None] = {}  # a runner may say a thing twice
     for number, index, attempt in stimulus.started:

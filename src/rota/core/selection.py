@@ -36,7 +36,7 @@ def select(state: State, selector: Selector) -> Iterator[tuple[BatchState, int, 
 def _batches(state: State, selector: Selector) -> list[int]:
     for number, _, _ in selector.spans:
         if number not in state.batches:
-            raise NotFoundError(f"there is no batch {number}")
+            raise NotFoundError(state.absent(number))
     numbers = sorted({span[0] for span in selector.spans}) if selector.spans else list(state.batches)
     if selector.names:
         named: set[int] = set()

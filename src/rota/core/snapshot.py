@@ -86,6 +86,10 @@ class _Snapshot(Struct):
     timed: dict[str, tuple[int | None, int, str | None]] = field(default_factory=dict)
     """Limits with more than a count: rate, its seconds, window."""
     starts: dict[str, list[tuple[float, float, int]]] = field(default_factory=dict)
+    pauses: dict[str, tuple[float, str, str]] = field(default_factory=dict)
+    pruned: list[tuple[int, int, float]] = field(default_factory=list)
+    attempt_floor: int = 0
+    floor_below: int = 0
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -120,6 +124,10 @@ def take_snapshot(state: State) -> bytes:
                 for name, limit in ((name, state.limits[name]) for name in state.timed)
             },
             starts={name: starts.rows for name, starts in state.starts.items()},
+            pauses=state.pauses,
+            pruned=state.pruned,
+            attempt_floor=state.attempt_floor,
+            floor_below=state.floor_below,
         )
     )
 
@@ -206,6 +214,9 @@ def restore(
 
 def _restore_small(state: State, kept: _Snapshot) -> None:
     state.mode = kept.mode
+    state.pauses = kept.pauses or ({"user": (0.0, "", "")} if kept.mode == "paused" else {})
+    state.pruned = kept.pruned
+    state.attempt_floor, state.floor_below = kept.attempt_floor, kept.floor_below
     state.next_batch = kept.next_batch
     state.next_allocation = kept.next_allocation
     for shape in kept.shapes:
@@ -223,6 +234,8 @@ def _restore_batches(state: State, columns: Iterable[ColumnRow], live: list[tupl
     pending = states_pattern((PENDING,))
     records: dict[int, BatchState] = {}
     for number, chunk, states, attempts in sorted(columns, key=lambda row: (row[0], row[1])):
+        if state.pruned and state.pruned_at(number) is not None:
+            continue  # not swept yet
         if chunk == -1:
             record = _decode_batch(states)
             batch = BatchState(number, record.spec, record.key, record.submitted, record.env, record.runs)
@@ -289,6 +302,12 @@ def durable_view(state: State) -> dict[str, Any]:
     """Everything that must be equal after a restart, for comparison in tests and invariants."""
     return {
         "mode": state.mode,
+        "pauses": state.pauses,
+        "pruned": state.pruned,
+        "floor": (state.attempt_floor, state.floor_below),
+        "next": (state.next_batch, state.next_allocation),
+        "names": state.names,
+        "waiters": {key: waiting for key, waiting in state.waiters.items() if waiting},
         "batches": {
             batch.id: (
                 bytes(batch.states),

@@ -9,6 +9,7 @@ in a dict.
 import heapq
 import math
 from array import array
+from bisect import bisect
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from msgspec import Struct
 from rota.core.ready import ReadyQueue
 from rota.core.tables import JOB_STATES, SETTLED, WAITING
 from rota.model.allocation import Allocation
+from rota.model.amounts import format_day
 from rota.model.batch import BatchSpec, Template, index_at, position_of
 from rota.model.location import Kind, Location
 from rota.model.needs import Amounts
@@ -381,6 +383,14 @@ class State:
         self.timers: list[tuple[float, int, int]] = []
         """(wall clock, batch, position or -1) of what waits for its time."""
         self.rng = seed & (2**64 - 1) or 1
+        self.pauses: dict[str, tuple[float, str, str]] = {}
+        """Who keeps the manager paused: holder → (since, why, who asked)."""
+        self.pruned: list[tuple[int, int, float]] = []
+        """(first, last, when) of batches that were pruned, ascending."""
+        self.attempt_floor = 0
+        """The least number of a new attempt: greater than any that a backup does not know of."""
+        self.floor_below = 0
+        """That is so for batches with smaller numbers than this."""
         # indices and volatile things
         self.dirty_batches: set[int] = set()
         self.memo: Memo = {}
@@ -438,6 +448,18 @@ class State:
             number = self.shape_numbers[shape] = len(self.shapes)
             self.shapes.append(ShapeState(number, shape))
         return number
+
+    def absent(self, number: int) -> str:
+        """Why there is no batch of this number, in words."""
+        when = self.pruned_at(number)
+        if when is None:
+            return f"there is no batch {number}"
+        return f"batch {number} was pruned on {format_day(when)}: its jobs, results and output are no longer kept"
+
+    def pruned_at(self, number: int) -> float | None:
+        """When a batch was pruned."""
+        at = bisect(self.pruned, number, key=lambda row: row[0]) - 1
+        return self.pruned[at][2] if at >= 0 and number <= self.pruned[at][1] else None
 
     def random(self) -> float:
         """The next number in [0, 1) of the core's own generator (splitmix64): chance is part of the state."""

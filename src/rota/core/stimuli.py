@@ -16,6 +16,7 @@ __all__ = [
     "ChangeJobs",
     "Disconnected",
     "Greet",
+    "Prune",
     "Report",
     "RunnerBye",
     "SetLimits",
@@ -76,6 +77,23 @@ class SetMode(Stimulus, kw_only=True):
     """pause, resume, drain."""
 
     mode: str
+    holder: str = "user"
+    """Whose pause it is; empty (resume): nobody's, only a drain ends."""
+    reason: str = ""
+    everyone: bool = False
+    """resume: end everybody's pauses."""
+
+
+class Prune(Stimulus, kw_only=True):
+    """Settled batches are to be forgotten."""
+
+    selector: Selector
+    older_than_s: float = 0
+    keep: int = 0
+    """The newest so many batches that could be pruned stay."""
+    dry_run: bool = False
+    young: frozenset[int] = frozenset()
+    """Batches of which something ended less than `older_than_s` ago."""
 
 
 class SetLimits(Stimulus, kw_only=True):

@@ -20,6 +20,7 @@ from rota.manager.filesystem import warning_for
 from rota.manager.lock import REFRESH_S, Lock, announce
 from rota.manager.paths import Paths, prepare
 from rota.manager.service import Manager
+from rota.manager.upkeep import UpkeepSettings
 from rota.model.errors import RefusedError, RotaError, UsageError
 from rota.model.needs import Amounts
 from rota.runner import host
@@ -142,6 +143,11 @@ async def serve(paths: Paths, lock: Lock, args: argparse.Namespace) -> int:
         tokens=lambda name: _token(paths.home, name),
         embedded=args.embedded,
         clusters=clusters,
+        upkeep=UpkeepSettings(
+            config.seconds("backup_every") if config.backup_every is not None else None,
+            config.backup_keep,
+            config.seconds("keep_settled") if config.keep_settled is not None else None,
+        ),
     )
     server = Server(manager.hearing)
     await server.listen_unix(paths.home)

@@ -4,16 +4,20 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rota import __version__
+from rota.core.pausing import pause_rows
 from rota.core.step import Step
 from rota.core.stimuli import ChangeJobs, SetLimits, SetMode, Submit
 from rota.core.tables import RUNNING, STARTING
 from rota.manager.intake import decode_spec
 from rota.manager.limits import limit_rows
 from rota.manager.performing import now
+from rota.manager.running import measure_sessions
+from rota.model.batch import BatchSpec
 from rota.model.errors import NoSpaceError, NotFoundError, RotaError, StoreError, UsageError
 from rota.model.patch import decode_patch
 from rota.model.selector import parse_selector
@@ -47,7 +51,23 @@ class Asking:
         elif op in ("modify", "kill", "hold", "release", "retry", "remove"):
             self._change(peer, ask_id, op, args)
         elif op in MODES:
-            manager.tell(SetMode(at=now(), by=peer.principal, mode=MODES[op]), self._answer(peer, ask_id))
+            mode = SetMode(
+                at=now(),
+                by=peer.principal,
+                mode=MODES[op],
+                holder=getattr(args, "holder", ""),
+                reason=getattr(args, "reason", ""),
+                everyone=getattr(args, "all", False),
+            )
+            manager.tell(mode, self._answer(peer, ask_id))
+        elif op == "backup":
+            self._later(peer, ask_id, manager.upkeep.backup(args.path))
+        elif op == "prune":
+            self._later(peer, ask_id, manager.upkeep.prune(args, peer.principal))
+        elif op == "live":
+            self._later(peer, ask_id, self._live(args))
+        elif op in ("jobs", "history") and (args.searches or (op == "history" and (args.sel or args.states))):
+            self._later(peer, ask_id, self._search(op, args))
         elif op == "limit":
             self._limit(peer, ask_id, args)
         elif op in ("wait", "follow"):
@@ -58,6 +78,43 @@ class Asking:
             manager.when_durable(self._guard(peer, ask_id, lambda: peer.answer(ask_id, self._look_up(op, args))))
             if op == "down":
                 manager.stop(args.kill)
+
+    def _later(self, peer: Peer, ask_id: int, work: Coroutine[Any, Any, dict[str, Any]]) -> None:
+        """Answer when the work is done, which may take a while."""
+
+        async def answer() -> None:
+            try:
+                peer.answer(ask_id, await work)
+            except Exception as error:
+                self._failed(peer, ask_id, error)
+
+        task = self._manager.loop.create_task(answer())
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+
+    async def _search(self, op: str, args: Any) -> dict[str, Any]:
+        """Look in a thread, then make rows of what was found."""
+        manager = self._manager
+        await manager.upkeep.durable()
+        searching = manager.searching
+        if op == "jobs":
+            found, after = await asyncio.to_thread(searching.jobs(manager.state, args))
+            found = [(batch, pos) for batch, pos in found if manager.state.batches.get(batch.id) is batch]
+            rows = manager.queries.rows(manager.state, found)
+            return {"jobs": rows, "next": after}
+        results, after = await asyncio.to_thread(searching.attempts(manager.state, args))
+        batches = manager.state.batches
+        attempts = [manager.queries.attempt_row(batches[row.batch], row) for row in results if row.batch in batches]
+        return {"attempts": attempts, "next": after}
+
+    async def _live(self, args: Any) -> dict[str, Any]:
+        """Jobs of this host are measured now, others are as their runners last told."""
+        manager = self._manager
+        await manager.upkeep.durable()
+        here = manager.running.here(manager.state)
+        used = await asyncio.to_thread(measure_sessions, list(here.values()))
+        manager.running.measured(here, used)
+        return manager.live.rows(manager.state, args.sel, args.limit, now().wall)
 
     def _guard(self, peer: Peer, ask_id: int, question: Callable[[], None]) -> Callable[[], None]:
         """A question that is answered whatever happens, and never harms the loop that it runs in."""
@@ -96,25 +153,62 @@ class Asking:
             if op == "stage":
                 peer.answer(ask_id, await manager.intake.stage(args))
                 return
+            if args.once is not None and args.key not in manager.state.keys:
+                peer.answer(ask_id, await self._once(peer, args))
+                return
             spec, stage, env, runs = await manager.intake.prepare(args)
             then = decode_spec(bytes(args.end)) if bytes(args.end) != b"null" else None
         except Exception as error:
             self._failed(peer, ask_id, error)
             return
-        manager.tell(
-            Submit(
-                at=now(),
-                by=peer.principal,
-                spec=spec,
-                key=args.key,
-                stage=stage,
-                env=env,
-                runs=runs,
-                limits=args.limits,
-                then=then,
-            ),
-            self._answer(peer, ask_id),
+        manager.tell(self._submission(peer, args, spec, stage, env, runs, then), self._answer(peer, ask_id))
+
+    @staticmethod
+    def _submission(
+        peer: Peer,
+        args: Any,
+        spec: BatchSpec,
+        stage: str | None,
+        env: str | None,
+        runs: list[int] | None,
+        then: BatchSpec | None,
+    ) -> Submit:
+        return Submit(
+            at=now(),
+            by=peer.principal,
+            spec=spec,
+            key=args.key,
+            stage=stage,
+            env=env,
+            runs=runs,
+            limits=args.limits,
+            then=then,
         )
+
+    async def _once(self, peer: Peer, args: Any) -> dict[str, Any]:
+        """Add what is not there already. One at a time, so that no two find the same job missing."""
+        manager = self._manager
+        async with manager.twins.lock:
+            spec, stage, env, runs = await manager.intake.prepare(args)
+            then = decode_spec(bytes(args.end)) if bytes(args.end) != b"null" else None
+            batches = list(manager.state.batches.values())
+            found = await asyncio.to_thread(manager.twins.compare, batches, spec, stage, runs, args.once)
+            if found.duplicates and not args.rerun:
+                if found.duplicates == spec.count:
+                    if stage is not None:
+                        await manager.writer.run(partial(manager.store.unstage, stage))
+                    return {"batch": None, "jobs": 0, "warnings": [], **found.words()}
+                spec, stage, runs = await manager.twins.keep_new(manager.writer, spec, stage, found)
+            future: asyncio.Future[dict[str, Any]] = manager.loop.create_future()
+
+            def done(outcome: Step | RotaError) -> None:
+                if isinstance(outcome, RotaError):
+                    future.set_exception(outcome)
+                else:
+                    future.set_result(outcome.reply)
+
+            manager.tell(self._submission(peer, args, spec, stage, env, runs, then), done)
+            return {**await future, **found.words()}
 
     def _limit(self, peer: Peer, ask_id: int, args: Any) -> None:
         """Change limits, then list them."""
@@ -182,6 +276,7 @@ class Asking:
                 "uptime_s": at.mono - manager.started.mono,
                 "store": manager.trouble or "ok",
                 "running": running,
+                "pauses": pause_rows(state.pauses),
             }
         if op == "down":
             return {"running": running}

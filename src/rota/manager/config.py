@@ -107,6 +107,12 @@ class Config(Struct, forbid_unknown_fields=True):
     listen: str | None = None
     """`host:port` for runners and clients elsewhere (TLS); None: this machine only."""
     keep_entries: int = 1_000_000
+    backup_every: str | None = None
+    """A backup so often; None: only when asked for."""
+    backup_keep: int = 5
+    """How many of those are kept."""
+    keep_settled: str | None = None
+    """Batches that have been settled for so long are pruned; None: never."""
     site: dict[str, SiteConfig] = field(default_factory=lambda: {"local": SiteConfig()})
 
     def seconds(self, name: str) -> int:
@@ -136,6 +142,11 @@ def load_config(home: str) -> Config:
             "backoff_jitter",
         ):
             config.seconds(name)
+        for name in ("backup_every", "keep_settled"):
+            if getattr(config, name) is not None and config.seconds(name) < 60:
+                raise UsageError(f"{name} '{getattr(config, name)}': give a minute or more")
+        if config.backup_keep < 1:
+            raise UsageError(f"backup_keep {config.backup_keep}: give 1 or more")
         for site in config.site.values():
             _ = site.cores, site.memory, site.linger_s
             for key in ("warn", "allocation_time", "job_time", "longest", "poll", "poll_least", "vanished_after"):

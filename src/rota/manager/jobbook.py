@@ -152,6 +152,12 @@ class JobBook:
         self._makers.clear()
         self._pages.clear()
 
+    def drop(self, numbers: set[int]) -> None:
+        """These batches are no more."""
+        for kept in (self._makers, self._pages):
+            for key in [key for key in kept if key[0] in numbers]:
+                del kept[key]
+
     def live(self, state: State, batch: BatchState, pos: int) -> dict[str, Any]:
         """Where a job's live attempt is."""
         live = batch.live.get(pos)

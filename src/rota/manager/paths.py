@@ -63,6 +63,11 @@ class Paths:
         return self._in_home("output")
 
     @property
+    def backups(self) -> str:
+        """Copies of the store."""
+        return self._in_home("backups")
+
+    @property
     def tls(self) -> str:
         """The manager's CA, certificate and keys."""
         return self._in_home(wire.TLS)

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from rota.core.dependencies import spans_of
+from rota.core.pausing import pause_rows
 from rota.core.selection import select, states_pattern, wanted_states
 from rota.core.state import BatchState, State
 from rota.core.stimuli import At
@@ -33,7 +34,7 @@ from rota.model.job import Result, format_job, parse_job
 from rota.model.selector import Selector, parse_selector
 from rota.store.api import Store
 
-__all__ = ["Queries"]
+__all__ = ["Queries", "attempt_cursor", "job_cursor", "read_stretch"]
 
 TAIL = 2000
 """Bytes of stderr that a summary shows."""
@@ -85,14 +86,22 @@ class Queries:
                 row["counts"][name] = row["counts"].get(name, 0) + count
                 totals[name] = totals.get(name, 0) + count
         batches = [row for _, row in sorted(rows.items()) if row["jobs"]]
-        return {"counts": totals, "batches": batches, "state": state.mode, "why": self._why(state, batches)}
+        return {
+            "counts": totals,
+            "batches": batches,
+            "state": state.mode,
+            "why": self._why(state, batches),
+            "pauses": pause_rows(state.pauses),
+        }
 
     def _counts(self, batch: BatchState, low: int, high: int, selector: Selector) -> dict[str, int]:
         if low == 0 and high == batch.count and not selector.states:
             return counts_of(batch)
-        part = batch.states[low:high]
+        states = batch.states
         return {
-            JOB_STATES[number]: count for number in sorted(wanted_states(selector)) if (count := part.count(number))
+            JOB_STATES[number]: count
+            for number in sorted(wanted_states(selector))
+            if (count := states.count(number, low, high))
         }
 
     def _why(self, state: State, batches: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -147,7 +156,7 @@ class Queries:
 
     def jobs(self, state: State, words: list[str], after: Any, limit: int, newest: bool) -> dict[str, Any]:
         """One page of job rows."""
-        cursor = _cursor(after)
+        cursor = job_cursor(after)
         found = self.positions(state, words, cursor, limit, newest)
         rows = self.page(state, found)
         last = found[len(rows) - 1] if len(found) == limit or len(rows) < len(found) else None
@@ -254,7 +263,7 @@ class Queries:
     def history(self, state: State, words: list[str], after: Any, limit: int) -> dict[str, Any]:
         """Attempts, newest first."""
         selector = parse_selector(words)
-        cursor = _attempt_cursor(after)
+        cursor = attempt_cursor(after)
         spans = self.spans(state, words)
         batches = sorted({batch.id for batch, _, _ in spans}) if not selector.empty else None
         allowed = wanted_states(selector)
@@ -303,6 +312,8 @@ class Queries:
         number, index = parse_job(job)
         batch = state.batches.get(number)
         pos = batch.position(index) if batch is not None else None
+        if batch is None and number < state.next_batch:
+            raise NotFoundError(state.absent(number))
         if batch is None or pos is None or batch.states[pos] == REMOVED:
             raise NotFoundError(f"there is no job {job}")
         return batch, pos
@@ -317,7 +328,7 @@ class Queries:
         running = pos in batch.live and wanted == newest
         path = self._book.path(batch, pos, max(wanted, 1), stream)
         if path is not None:
-            data, size = _read(path, offset, limit)
+            data, size = read_stretch(path, offset, limit)
             return _answer(data, offset, not running and offset + len(data) >= size, 0, path)
         found = [result for result in self._store.results(batch.id, pos, pos, False) if result.attempt == wanted]
         if running:
@@ -330,7 +341,7 @@ class Queries:
         if name is None:
             return _answer(b"", offset, True, dropped, None)
         path = os.path.join(place[0], name)
-        data, _ = _read(path, start + offset, max(0, min(limit, length - offset)))
+        data, _ = read_stretch(path, start + offset, max(0, min(limit, length - offset)))
         return _answer(data, offset, offset + len(data) >= length or not data, dropped, path)
 
     def _tail_of(
@@ -342,7 +353,7 @@ class Queries:
         data = b""
         if path is not None:
             with contextlib.suppress(NotFoundError):
-                data, _ = _read(path, offset, limit)
+                data, _ = read_stretch(path, offset, limit)
             if not self._running.lives(job):  # it has just ended, and its file may be another's already
                 data = b""
         return _answer(data, offset, False, 0, None)
@@ -351,7 +362,7 @@ class Queries:
         """What `rota run` says at the end."""
         batch = state.batches.get(number)
         if batch is None:
-            raise NotFoundError(f"there is no batch {number}")
+            raise NotFoundError(state.absent(number))
         failed = self.positions(state, [str(number), ":failed", ":aborted"], None, failures, False) if failures else []
         rows = self.rows(state, failed)
         for row in rows:
@@ -406,7 +417,7 @@ def _answer(data: bytes, offset: int, end: bool, dropped: int, path: str | None)
     }
 
 
-def _read(path: str, offset: int, limit: int) -> tuple[bytes, int]:
+def read_stretch(path: str, offset: int, limit: int) -> tuple[bytes, int]:
     """Bytes of a regular file that is ours, and its size."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -421,7 +432,8 @@ def _read(path: str, offset: int, limit: int) -> tuple[bytes, int]:
         os.close(fd)
 
 
-def _cursor(after: Any) -> tuple[int, int] | None:
+def job_cursor(after: Any) -> tuple[int, int] | None:
+    """Where a page of jobs goes on: (batch, position)."""
     if after is None:
         return None
     batch, _, pos = str(after).partition(".")
@@ -430,7 +442,7 @@ def _cursor(after: Any) -> tuple[int, int] | None:
     return int(batch), int(pos)
 
 
-def _attempt_cursor(after: Any) -> tuple[float, int, int, int] | None:
+def attempt_cursor(after: Any) -> tuple[float, int, int, int] | None:
     """Where a page of attempts goes on: (ended, batch, position, attempt)."""
     if after is None:
         return None

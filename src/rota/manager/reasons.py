@@ -1,5 +1,7 @@
 """Why jobs are where they are, in words."""
 
+import time
+
 from rota.core.dependencies import element_reason, waiting_for
 from rota.core.state import BatchState, State
 from rota.core.stimuli import At
@@ -80,7 +82,8 @@ def pending_reason(state: State, batch: BatchState, pos: int, at: At) -> str:
     template = batch.template_of(pos)
     shape = state.shapes[batch.shapes[template]]
     if state.mode != "serving":
-        return f"the manager is {state.mode}: rota resume lets jobs start again"
+        how = "" if state.mode != "paused" or "user" in state.pauses else f" --as {next(iter(state.pauses), 'user')}"
+        return f"the manager is {state.mode}{_pauses(state)}: rota resume{how} lets jobs start again"
     ahead = _ahead(state, batch, pos)
     turn = f"; {ahead:,} job{'' if ahead == 1 else 's'} of its shape ahead of it" if ahead else ""
     limit = limit_reason(state, shape.shape, at) if shape.shape.limits else None
@@ -93,6 +96,17 @@ def pending_reason(state: State, batch: BatchState, pos: int, at: At) -> str:
         return "fits nowhere now: " + "; ".join(f"{v.location}: {v.detail}" for v in lasting[:3])
     first = next(v for v in shape.verdicts if not v.lasting)
     return f"{first.location}: {first.detail}{turn}"
+
+
+def _pauses(state: State) -> str:
+    """Whose pauses keep it from starting jobs."""
+    if state.mode != "paused" or (list(state.pauses) == ["user"] and not state.pauses["user"][1]):
+        return ""
+    rows = []
+    for holder, (since, why, _) in state.pauses.items():
+        when = time.strftime(" since %Y-%m-%d %H:%M", time.localtime(since)) if since else ""
+        rows.append(f"{holder}{when}{f' ({why})' if why else ''}")
+    return f" by {', '.join(rows[:3])}{' and others' if len(rows) > 3 else ''}"
 
 
 def _ahead(state: State, batch: BatchState, pos: int) -> int:

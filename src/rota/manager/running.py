@@ -2,12 +2,17 @@
 
 import os
 import socket
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from rota.core.state import State
+from rota.runner import measure
 
-__all__ = ["Now", "Running"]
+__all__ = ["Now", "Running", "measure_sessions"]
+
+SHORT_S = 0.2
+"""A shorter time says nothing about the use of CPU."""
 
 Ref = tuple[int, int, int]
 """batch, index, attempt"""
@@ -24,6 +29,10 @@ class Now(NamedTuple):
     cpu_s: float | None = None
     memory: int | None = None
     disk: int | None = None
+    told: float = 0.0
+    """Monotonic time at which CPU time and memory were told."""
+    cpu_percent: float | None = None
+    """Of one core, since the time before."""
 
 
 class Running:
@@ -43,7 +52,28 @@ class Running:
         for batch, index, attempt, cpu_s, memory, pid, scratch, disk in rows:
             before = self._known.get((batch, index, attempt))
             started = before.started if before is not None else None
-            self._known[batch, index, attempt] = Now(pid, _below(output, scratch), started, cpu_s, memory, disk)
+            self._known[batch, index, attempt] = _with_usage(
+                Now(pid, _below(output, scratch), started, disk=disk), before, cpu_s, memory
+            )
+
+    def here(self, state: State) -> dict[Ref, int]:
+        """The first processes of attempts that run on this host."""
+        hosts = {runner.id: runner.host for runner in state.runners.values()}
+        found: dict[Ref, int] = {}
+        for job, known in self._known.items():
+            batch = state.batches.get(job[0])
+            pos = batch.position(job[1]) if batch is not None else None
+            live = batch.live.get(pos) if batch is not None and pos is not None else None
+            if live is not None and live.attempt == job[2] and hosts.get(live.runner) == self._host:
+                found[job] = known.pid
+        return found
+
+    def measured(self, jobs: dict[Ref, int], used: dict[int, tuple[float, int]]) -> None:
+        """What sessions use now, by their first process: CPU seconds and bytes."""
+        for job, pid in jobs.items():
+            known = self._known.get(job)
+            if known is not None and known.pid == pid and pid in used:
+                self._known[job] = _with_usage(known, known, *used[pid])
 
     def ended(self, rows: Sequence[Any]) -> None:
         """These run no more."""
@@ -74,3 +104,31 @@ class Running:
 
 def _below(output: str, scratch: str | None) -> str | None:
     return os.path.join(output, scratch) if scratch and output else None
+
+
+def _with_usage(known: Now, before: Now | None, cpu_s: float, memory: int) -> Now:
+    """The same with new figures; the share of a core is that since the time before, if that is not too short."""
+    at = time.monotonic()
+    percent, told = None, at
+    if before is not None and before.cpu_s is not None:
+        if at - before.told < SHORT_S:
+            percent, told = before.cpu_percent, before.told
+        else:
+            percent = round(100 * max(0.0, cpu_s - before.cpu_s) / (at - before.told), 1)
+    elif known.started is not None and (wall := time.time() - known.started) > SHORT_S:
+        percent = round(100 * cpu_s / wall, 1)
+    return known._replace(
+        cpu_s=cpu_s if told == at or before is None else before.cpu_s, memory=memory, told=told, cpu_percent=percent
+    )
+
+
+def measure_sessions(pids: Sequence[int]) -> dict[int, tuple[float, int]]:
+    """CPU seconds and bytes of sessions of this host, by their leaders. Reads all of /proc: not for the loop."""
+    if not pids:
+        return {}
+    wanted, used = set(pids), dict[int, tuple[float, int]]()
+    for process in measure.scan().values():
+        if process.session in wanted and not process.zombie:
+            cpu, memory = used.get(process.session, (0.0, 0))
+            used[process.session] = (cpu + process.cpu_s, memory + measure.memory_of(process))
+    return used

@@ -19,13 +19,17 @@ from rota.manager.cluster import Cluster
 from rota.manager.hearing import Hearing
 from rota.manager.intake import Intake
 from rota.manager.jobbook import JobBook
+from rota.manager.liveview import LiveView
 from rota.manager.performing import POLL_S, RESTING_POLL_S, Performer, now
 from rota.manager.queries import Queries
 from rota.manager.running import Running
+from rota.manager.searching import Searching
+from rota.manager.twins import Twins
+from rota.manager.upkeep import Upkeep, UpkeepSettings
 from rota.manager.watching import Watchers
 from rota.manager.writer import Writer
 from rota.model.errors import NoSpaceError, RotaError, StoreError, UsageError
-from rota.model.events import Ended, Entry, Leased, Moved, Removed, Started, Submitted
+from rota.model.events import Ended, Entry, Leased, Moved, Pruned, Removed, Started, Submitted
 from rota.model.job import Result
 from rota.store.api import Column, Store
 from rota.wire import messages
@@ -78,6 +82,7 @@ class Manager:
         tokens: Callable[[str], str | None],
         embedded: bool = False,
         clusters: Mapping[str, Cluster] | None = None,
+        upkeep: UpkeepSettings | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.home = home
@@ -100,6 +105,10 @@ class Manager:
         self.clusters = clusters or {}
         self.performer = Performer(self.book, drivers, self.tell, welcome, self.clusters)
         self.hearing = Hearing(self, tokens)
+        self.twins = Twins(store)
+        self.searching = Searching(store)
+        self.live = LiveView(self.book, self.running)
+        self.upkeep = Upkeep(self, upkeep or UpkeepSettings())
         self.asking = Asking(self)
         self.clients: set[Peer] = set()
         self.trouble: str | None = None
@@ -146,6 +155,7 @@ class Manager:
         for effect in effects:
             self.performer.perform(self.state, effect)
         self.loop.create_task(self._poll())
+        self.upkeep.start()
         self._tick()
 
     async def _learn(self, name: str) -> None:
@@ -176,6 +186,7 @@ class Manager:
             self._try_again()
         if self.stopping:
             return
+        self.upkeep.look()
         busy = any(runner.jobs for runner in self.state.runners.values())
         if busy or self.clients:
             self._alone_since = self.loop.time()
@@ -200,13 +211,14 @@ class Manager:
                     self.performer.perform(self.state, ef.Order(runner.id, runner.session, "close", []))
             await asyncio.sleep(0.05)
         if self.state.mode == "draining":  # that was for this manager; the next one serves
-            self.tell(SetMode(at=now(), mode="serving"))
+            self.tell(SetMode(at=now(), mode="serving", holder=""))
         while self._turning or self._inbox:  # noqa: ASYNC110  a few times at most
             await asyncio.sleep(0.005)
         self._turning = True  # nothing more is taken
         if self._timer is not None:
             self._timer.cancel()
         await self.performer.close()
+        await self.upkeep.close()
         try:
             await self.writer.run(self._snapshot())
         except RotaError as error:
@@ -326,7 +338,10 @@ class Manager:
         for done, outcome in turn.answers:
             done(outcome)
         self._since_checkpoint += len(turn.entries)
-        changed = _changed(turn.entries)
+        gone = {number for e in turn.entries if isinstance(e.event, Pruned) for number in e.event.batches}
+        if gone:
+            self.book.drop(gone)
+        changed = _changed(turn.entries) | gone
         if changed:
             self.watchers.changed(changed)
 

@@ -88,6 +88,7 @@ class Watchers:
         if (id(watch.peer), watch.ask_id) not in self._watches:
             return True
         state = self._state()
+        watch.spans = [span for span in watch.spans if span[0] in state.batches]  # what was pruned was settled
         if watch.follow:
             try:
                 self._tell(state, watch)
@@ -123,9 +124,11 @@ class Watchers:
     def _counts(self, state: State, watch: _Watch) -> dict[str, int]:
         totals: dict[str, int] = {}
         for number, low, high in watch.spans:
-            part = state.batches[number].states[low:high]
+            if number not in state.batches:
+                continue
+            states = state.batches[number].states
             for byte, name in enumerate(JOB_STATES[:REMOVED]):
-                found = part.count(byte)
+                found = states.count(byte, low, high)
                 if found:
                     totals[name] = totals.get(name, 0) + found
         return totals

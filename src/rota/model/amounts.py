@@ -10,6 +10,7 @@ from rota.model.errors import UsageError
 
 __all__ = [
     "format_cores",
+    "format_day",
     "format_duration",
     "format_size",
     "parse_cores",
@@ -138,3 +139,14 @@ def format_cores(least: int, most: int | None = None) -> str:
     """`4`, `0.5` or `2..8`."""
     text = f"{least // 1000}" if least % 1000 == 0 else f"{least / 1000:.3f}".rstrip("0")
     return text if most is None or most == least else f"{text}..{format_cores(most)}"
+
+
+def format_day(wall: float) -> str:
+    """The day (UTC) of a time, as `2030-01-31`. By hand: the pure packages have no clock, and `datetime` has one."""
+    days = int(wall // 86_400) + 719_468  # since the first of March of the year 0
+    era, day = divmod(days, 146_097)
+    year = (day - day // 1_460 + day // 36_524 - day // 146_096) // 365
+    day -= 365 * year + year // 4 - year // 100
+    month = (5 * day + 2) // 153
+    day = day - (153 * month + 2) // 5 + 1
+    return f"{year + 400 * era + (month >= 10):04d}-{month + 3 if month < 10 else month - 9:02d}-{day:02d}"

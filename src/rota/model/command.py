@@ -218,6 +218,11 @@ class CommandMaker:
             if any(parts != [text] for parts, text in zip(texts, getattr(template, name), strict=True)):
                 self.behaviours[name] = texts
 
+    def names(self, *paths: str) -> set[str]:
+        """Which of `index`, `batch`, `job`, `attempt` stand in the command or in these paths."""
+        texts = [self._shell or [], *(self._argv or []), *(self.paths.get(path, []) for path in paths)]
+        return {name for name, mark in _MARKS.items() if any(mark in text for text in texts)}
+
     def command(self, value: Value, index: int, attempt: int) -> list[str] | str:
         """What to execute: an argv, or a line for the shell."""
         if self.fixed is not None:

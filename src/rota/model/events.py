@@ -25,8 +25,10 @@ __all__ = [
     "ManagerMoved",
     "Moved",
     "Noted",
+    "Pruned",
     "Removed",
     "RerunWanted",
+    "Restored",
     "Retemplated",
     "RunnerGreeted",
     "RunnerMoved",
@@ -184,6 +186,8 @@ class ManagerMoved(Struct, array_like=True, tag=True):
 
     mode: str
     by: str = ""
+    pauses: list[tuple[str, float, str, str]] | None = None
+    """All pauses from now on: who holds it, since when, why, who asked; None: by the mode alone (older logs)."""
 
 
 class LimitSet(Struct, array_like=True, tag=True):
@@ -230,6 +234,20 @@ class RerunWanted(Struct, array_like=True, tag=True):
     batch: int
     spans: list[int]
     reason: str | None = None
+class Pruned(Struct, array_like=True, tag=True):
+    """Settled batches were forgotten, with all that was known of their jobs. Their numbers are not used again."""
+
+    batches: list[int]
+    at: float
+
+
+class Restored(Struct, array_like=True, tag=True):
+    """This queue is a backup that was put back: numbers that may have been given away since are skipped."""
+
+    next_batch: int
+    next_allocation: int
+    attempt_floor: int
+    """No attempt from now on of a batch that was there has a smaller number."""
 
 
 Event = (
@@ -250,6 +268,8 @@ Event = (
     | Retemplated
     | Learned
     | RerunWanted
+    | Pruned
+    | Restored
 )
 
 

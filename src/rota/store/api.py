@@ -13,7 +13,7 @@ from msgspec import Struct
 from rota.model.events import Entry
 from rota.model.job import Result
 
-__all__ = ["CHUNK", "Column", "Loaded", "Staged", "Store"]
+__all__ = ["CHUNK", "Column", "Loaded", "Query", "Staged", "Store"]
 
 CHUNK = 65_536
 """Jobs per chunk of a checkpoint."""
@@ -50,6 +50,38 @@ class Staged(Struct):
     """[template, count, …] as in `Submitted.runs`; None: no chunk named templates."""
 
 
+class Query(Struct):
+    """Which results are looked for. Empty fields do not restrict."""
+
+    batches: list[int] | None = None
+    host: str | None = None
+    exit_code: int | None = None
+    reason: str | None = None
+    since: float | None = None
+    until: float | None = None
+    states: tuple[str, ...] = ()
+    """Of attempts: COMPLETED, FAILED, …"""
+    newest_first: bool = True
+    """By end time, newest first; else by batch and position, ascending."""
+    descending: bool = False
+    """By batch and position: the other way round."""
+    after: tuple[float, int, int, int] | None = None
+    """(ended, batch, pos, attempt) of the last one seen; for an order by position the first figure is not looked at."""
+
+    def fits(self, row: Result) -> bool:
+        """Whether a result is one of those, wherever the search has come to."""
+        ended = row.ended or 0.0
+        return (
+            (self.batches is None or row.batch in self.batches)
+            and (self.host is None or row.host == self.host)
+            and (self.exit_code is None or row.exit_code == self.exit_code)
+            and (self.reason is None or row.reason == self.reason)
+            and (self.since is None or ended >= self.since)
+            and (self.until is None or ended <= self.until)
+            and (not self.states or row.state in self.states)
+        )
+
+
 class Store(Protocol):
     """Durable memory. `load` comes first; then one thread commits while another reads."""
 
@@ -78,6 +110,30 @@ class Store(Protocol):
 
     def unstage(self, stage: str) -> None:
         """Drop what was staged under this name."""
+        ...
+
+    def staged_values(self, stage: str, first: int) -> tuple[list[Any], list[int] | None]:
+        """Some of the values staged under this name, from this position on, and their templates; none: the end."""
+        ...
+
+    def sweep(self, rows: int) -> bool:
+        """Delete some of what pruned batches left behind, about so many rows; True if there is more.
+
+        A `Pruned` entry only marks batches: what may be much is deleted by this, in transactions that are short. Until
+        then readers may still find it.
+        """
+        ...
+
+    def ended_since(self, wall: float) -> list[int]:
+        """Batches of which an attempt ended after this time."""
+        ...
+
+    def output_files(self) -> list[tuple[str, str]]:
+        """(directory, file) of all output that results name. Reads everything: not for the loop."""
+        ...
+
+    def search(self, query: Query, limit: int) -> list[Result]:
+        """Results that fit, in the query's order. Does not keep other readers waiting."""
         ...
 
     def keep_environment(self, name: str, variables: dict[str, str]) -> None:

@@ -43,6 +43,7 @@ class Database:
         self.path = os.path.abspath(path)
         self.writing = threading.RLock()
         self.reading = self.writing if exclusive else threading.RLock()
+        self.looking = self.writing if exclusive else threading.RLock()
         self.failed: str | None = None
         """Why nothing goes on."""
         self._exclusive = exclusive
@@ -51,6 +52,7 @@ class Database:
         self._migrations = migrations
         self._writer: Connection | None = None
         self._reader: Connection | None = None
+        self._looker: Connection | None = None
         self._reserve: Reserve | None = None
         self._dirty_pages = 0
 
@@ -113,10 +115,10 @@ class Database:
 
     def close(self) -> None:
         """Close; the writer last, which brings the write-ahead log into the database."""
-        with self.writing, self.reading:
-            writer, reader = self._writer, self._reader
-            self._writer = self._reader = None
-            for con in (writer,) if reader is writer else (reader, writer):
+        with self.writing, self.reading, self.looking:
+            writer, reader, looker = self._writer, self._reader, self._looker
+            self._writer = self._reader = self._looker = None
+            for con in (looker, *((writer,) if reader is writer else (reader, writer))):
                 if con is not None:
                     with suppress(SqlError):
                         con.close()
@@ -159,6 +161,20 @@ class Database:
             con = self.usable(self._reader)
             try:
                 return con.execute(sql, args)
+            except SqlError as error:
+                raise self._failure(f"reading {what}", error, False) from error
+
+    def look(self, what: str, sql: str, args: Sequence[Any] = ()) -> list[Row]:
+        """The rows of a query that may take seconds: over a connection of its own, so that no reader waits for it."""
+        if self._exclusive:
+            return self.read(what, sql, args)
+        with self.looking:
+            self.check_usable()
+            try:
+                if self._looker is None:
+                    self._looker = self._connect(self.path)
+                    self._looker.execute("PRAGMA query_only=ON")
+                return self._looker.execute(sql, args)
             except SqlError as error:
                 raise self._failure(f"reading {what}", error, False) from error
 
@@ -239,6 +255,7 @@ class Database:
             remove(part)
             os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
             self._copy(part)
+            self._check_copy(part)
             with open(part, "rb+") as file:
                 os.fsync(file.fileno())
             os.replace(part, path)
@@ -264,6 +281,16 @@ class Database:
         finally:
             with suppress(SqlError):
                 con.close()
+
+    def _check_copy(self, part: str) -> None:
+        """Read the copy's structure once: a backup that cannot be read is worse than an error now."""
+        con = self._connect(part)
+        try:
+            found = con.execute("PRAGMA quick_check(1)")
+        finally:
+            con.close()
+        if found != [("ok",)]:
+            raise self.damaged(f"its copy is not sound ({found[0][0]})")
 
     def _copy_failure(self, path: str, error: SqlError) -> RotaError:
         found = meaning(path, "the backup", error)

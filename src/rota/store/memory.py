@@ -12,10 +12,20 @@ import msgspec
 from msgspec import Struct, field
 
 from rota.model.errors import NotFoundError, StoreError, UsageError
-from rota.model.events import Entry, Submitted
+from rota.model.events import Entry, Pruned, Submitted
 from rota.model.job import Result
-from rota.store.api import Column, Loaded, Staged
-from rota.store.rows import check_overlap, check_stage, from_json, merged_runs, pack, pieces, runs_of, to_json
+from rota.store.api import Column, Loaded, Query, Staged
+from rota.store.rows import (
+    check_overlap,
+    check_stage,
+    from_json,
+    merged_runs,
+    pack,
+    pieces,
+    runs_of,
+    templates_of,
+    to_json,
+)
 
 __all__ = ["MemoryStore"]
 
@@ -38,6 +48,8 @@ class Disk(Struct):
     columns: dict[tuple[int, int], tuple[bytes, bytes]] = field(default_factory=dict)
     snapshot: tuple[int, bytes] | None = None
     last: int = 0
+    pruned: dict[int, int] = field(default_factory=dict)
+    """Batch → number of the entry that pruned it, until all of it is swept."""
 
 
 class MemoryStore:
@@ -68,7 +80,11 @@ class MemoryStore:
         self._stages = {}
         disk = self._disk
         seq, snapshot = disk.snapshot or (0, None)
-        columns = [Column(batch, chunk, *disk.columns[batch, chunk]) for batch, chunk in sorted(disk.columns)]
+        columns = [
+            Column(batch, chunk, *disk.columns[batch, chunk])
+            for batch, chunk in sorted(disk.columns)
+            if disk.pruned.get(batch, seq + 1) > seq
+        ]
         return Loaded(snapshot, seq, columns, self._tail(seq, disk.last))
 
     def _tail(self, after: int, last: int) -> Iterator[Entry]:
@@ -102,6 +118,13 @@ class MemoryStore:
                 disk.keys[event.key] = event.batch
         disk.log.update(log)
         disk.results.update(ended)
+        for entry in entries:
+            if isinstance(entry.event, Pruned):
+                for number in entry.event.batches:
+                    del disk.batches[number]
+                    disk.pruned[number] = entry.seq
+                gone = set(entry.event.batches)
+                disk.keys = {key: number for key, number in disk.keys.items() if number not in gone}
         disk.last += len(log)
 
     def _check_submitted(self, event: Submitted) -> None:
@@ -158,7 +181,63 @@ class MemoryStore:
         self._count_write()
         self._disk.environments.setdefault(name, body)
 
+    def sweep(self, rows: int) -> bool:
+        """Delete some of what pruned batches left behind; True if there is more."""
+        self._check_open()
+        disk = self._disk
+        left = sorted(key for key in disk.results if key[0] in disk.pruned)
+        covered = disk.snapshot[0] if disk.snapshot else 0
+        over = [number for number, seq in disk.pruned.items() if seq <= covered]
+        if not left and not over:
+            return False
+        self._count_write()
+        for key in left[:rows]:
+            del disk.results[key]
+        if not left:
+            for number in over:
+                disk.columns = {place: column for place, column in disk.columns.items() if place[0] != number}
+                del disk.pruned[number]
+        return bool(left)
+
     # ---- reading ----------------------------------------------------------------------------------------------------
+
+    def staged_values(self, stage: str, first: int) -> tuple[list[Any], list[int] | None]:
+        """Some of the values staged under this name, from this position on, and their templates; none: the end."""
+        self._check_open()
+        piece = self._stages.get(stage, {}).get(first)
+        if piece is None:
+            return [], None
+        return from_json(piece[1]), None if piece[2] is None else templates_of(piece[2])
+
+    def search(self, query: Query, limit: int) -> list[Result]:
+        """Results that fit, in the query's order."""
+        self._check_open()
+        found = []
+        for key, body in self._disk.results.items():
+            row = _result.decode(body)
+            place = (row.ended or 0.0, *key) if query.newest_first else key
+            if query.fits(row) and (query.after is None or _later(query, place)):
+                found.append((place, row))
+        found.sort(key=lambda pair: pair[0], reverse=query.newest_first or query.descending)
+        return [row for _, row in found[:limit]]
+
+    def ended_since(self, wall: float) -> list[int]:
+        """Batches of which an attempt ended after this time."""
+        self._check_open()
+        return sorted(
+            {key[0] for key, body in self._disk.results.items() if (_result.decode(body).ended or 0.0) > wall}
+        )
+
+    def output_files(self) -> list[tuple[str, str]]:
+        """(directory, file) of all output that results name."""
+        self._check_open()
+        found: set[tuple[str, str]] = set()
+        for key, body in self._disk.results.items():
+            output = _result.decode(body).output
+            place = from_json(output) if output is not None and key[0] in self._disk.batches else None
+            if isinstance(place, list):
+                found.update((place[0], name) for name in (place[1], place[5]) if name)
+        return sorted(found)
 
     def staged(self, stage: str) -> Staged:
         """What has been staged under this name."""
@@ -292,7 +371,14 @@ def _copied(disk: Disk) -> Disk:
         dict(disk.columns),
         disk.snapshot,
         disk.last,
+        dict(disk.pruned),
     )
+
+
+def _later(query: Query, place: tuple[float, ...]) -> bool:
+    assert query.after is not None
+    seen: tuple[float, ...] = query.after if query.newest_first else query.after[1:]
+    return place < seen if query.newest_first or query.descending else place > seen
 
 
 def _wall(result: Result) -> tuple[bool, float]:

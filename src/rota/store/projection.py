@@ -14,6 +14,7 @@ from rota.model.events import (
     Entry,
     LimitSet,
     ManagerMoved,
+    Pruned,
     RunnerGreeted,
     RunnerMoved,
     Submitted,
@@ -133,6 +134,12 @@ def _manager_moved(con: Connection, entry: Entry, event: ManagerMoved) -> None:
     con.execute("INSERT OR REPLACE INTO meta VALUES ('manager', ?)", (event.mode,))
 
 
+def _pruned(con: Connection, entry: Entry, event: Pruned) -> None:
+    for number in event.batches:
+        con.execute("INSERT INTO pruned SELECT id, ?, source, 0 FROM batches WHERE id = ?", (entry.seq, number))
+        con.execute("DELETE FROM batches WHERE id = ?", (number,))
+
+
 PROJECTED: Final[dict[type, Callable[[Connection, Entry, Any], None]]] = {
     Submitted: _submitted,
     RunnerGreeted: _greeted,
@@ -141,6 +148,7 @@ PROJECTED: Final[dict[type, Callable[[Connection, Entry, Any], None]]] = {
     AllocationMoved: _allocation_moved,
     LimitSet: _limit_set,
     ManagerMoved: _manager_moved,
+    Pruned: _pruned,
 }
 """Events that change current-state rows. The frequent ones (leases, starts, ends) are not among them."""
 

@@ -24,6 +24,7 @@ __all__ = [
     "result_of",
     "result_row",
     "runs_of",
+    "templates_of",
 ]
 
 pack: Final = msgspec.msgpack.Encoder().encode
@@ -158,6 +159,11 @@ def runs_of(templates: Sequence[int]) -> list[int]:
     for template, group in groupby(templates):
         runs += (template, sum(1 for _ in group))
     return runs
+
+
+def templates_of(runs: Sequence[int]) -> list[int]:
+    """The template of each value, from [template, count, …]."""
+    return [template for template, count in zip(runs[::2], runs[1::2], strict=True) for _ in range(count)]
 
 
 def merged_runs(chunks: Iterable[tuple[int, list[int] | None]]) -> list[int] | None:

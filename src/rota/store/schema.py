@@ -96,6 +96,7 @@ def _create(con: Connection, newest: int, migrations: Path) -> None:
     Still without a write-ahead log, so that the header tells whose file it is from the first moment on.
     """
     con.execute(f"PRAGMA page_size={PAGE}")
+    con.execute("PRAGMA auto_vacuum=INCREMENTAL")  # so that pruning gives space back without copying the file
     con.execute("BEGIN IMMEDIATE")
     try:
         _run(con, [path for _, path in sorted(_numbered(migrations).items())])

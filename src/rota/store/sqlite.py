@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from rota.model.errors import NoSpaceError, NotFoundError, UsageError
-from rota.model.events import Entry
+from rota.model.events import Entry, Pruned
 from rota.model.job import Result
-from rota.store.api import Column, Loaded, Staged
+from rota.store.api import Column, Loaded, Query, Staged
 from rota.store.connection import Connect, Connection, Insert, connect_sqlite3
 from rota.store.database import Database
 from rota.store.projection import PROJECTED, project
@@ -29,9 +29,12 @@ from rota.store.rows import (
     result_of,
     result_row,
     runs_of,
+    templates_of,
     to_json,
 )
 from rota.store.schema import MIGRATIONS, PAGE
+from rota.store.searching import ended_since, output_files, search
+from rota.store.sweeping import shrink, sweep
 
 __all__ = ["SqliteStore"]
 
@@ -67,6 +70,8 @@ class SqliteStore:
         self._keep_entries = keep_entries
         self._last = 0
         self._covered = 0
+        self._shrinks = False
+        """Whether pruning has freed space that is to be given back."""
         self._environments: set[str] = set()
         self._sources: dict[int, tuple[int, int | None]] = {}
         self._pieces: dict[tuple[int, int], list[Any]] = {}
@@ -81,9 +86,12 @@ class SqliteStore:
     def load(self) -> Loaded:
         """Open, migrate if older, check, and return what a restart needs. Drop staged values that no batch took."""
         with self._db.writing, self._db.reading:
-            if not self._db.is_open:
+            fresh = not self._db.is_open
+            if fresh:
                 self._db.open()
             self._drop_staged()
+            if fresh:
+                self._drop_environments()
             return self._db.checked(self._loaded)
 
     def _drop_staged(self) -> None:
@@ -100,12 +108,21 @@ class SqliteStore:
             except NoSpaceError:
                 self._db.write("dropping staged values", work)  # now that the reserve has been released
 
+    def _drop_environments(self) -> None:
+        """Those that no batch has any more. Only at first: later one may be meant for a submission under way."""
+        unused = "FROM environments WHERE name NOT IN (SELECT env FROM batches WHERE env IS NOT NULL)"
+        pruned = self._db.read("batches", "SELECT max(id) > count(*) FROM batches")[0][0]
+        if pruned and self._db.read("environments", f"SELECT 1 {unused} LIMIT 1"):
+            with suppress(NoSpaceError):
+                self._write_one("dropping environments", f"DELETE {unused}", ())
+
     def _loaded(self) -> Loaded:
         seq, snapshot = 0, None
         for at, crc, body in self._db.read("the snapshot", "SELECT seq, crc, body FROM snapshot"):
             seq, snapshot = at, Checked.check("the snapshot", crc, body, at)
-        sql = "SELECT batch, chunk, crc, states, attempts FROM columns ORDER BY batch, chunk"
-        columns = columns_of(self._db.read("the columns", sql))
+        sql = """SELECT batch, chunk, crc, states, attempts FROM columns
+            WHERE batch NOT IN (SELECT batch FROM pruned WHERE seq <= ?) ORDER BY batch, chunk"""
+        columns = columns_of(self._db.read("the columns", sql, (seq,)))
         last = max(self._db.read("the log", "SELECT max(seq) FROM entries")[0][0] or 0, seq)
         marked = self._db.side().marked()
         if last < marked:
@@ -154,6 +171,10 @@ class SqliteStore:
                 if entry.seq != due:
                     raise self._db.stop(f"entry {entry.seq} came where {due} was due; {_BUG}")
             self._db.write("a commit", work)
+            for entry in entries:
+                if isinstance(entry.event, Pruned):
+                    for number in entry.event.batches:
+                        self._sources.pop(number, None)
             if entries:
                 self._last = entries[-1].seq
                 self._db.side().mark(self._last)
@@ -237,6 +258,16 @@ class SqliteStore:
 
         self._db.write("dropping staged values", work)
 
+    def sweep(self, rows: int) -> bool:
+        """Delete some of what pruned batches left behind, about so many rows; True if there is more."""
+        with self._db.writing:
+            self._db.check_usable()
+            if sweep(self._db, self._covered, rows):
+                self._shrinks = True
+                return True
+            self._shrinks = self._shrinks and shrink(self._db)
+            return self._shrinks
+
     def keep_environment(self, name: str, variables: dict[str, str]) -> None:
         """Keep an environment under its hash (once)."""
         with self._db.writing:
@@ -264,6 +295,18 @@ class SqliteStore:
             covered += count
             chunks.append((count, None if runs is None else from_json(runs)))
         return Staged(covered, merged_runs(chunks))
+
+    def staged_values(self, stage: str, first: int) -> tuple[list[Any], list[int] | None]:
+        """Some of the values staged under this name, from this position on, and their templates; none: the end."""
+        sql = """SELECT first, count, crc, body, runs FROM chunks
+            WHERE source = (SELECT id FROM sources WHERE name = ?) AND first = ?"""
+        rows = self._db.read("staged values", sql, (stage, first))
+        if not rows:
+            return [], None
+        at, count, crc, body, runs = rows[0]
+        what = f"chunk {at} of '{stage}'"
+        values = from_json(self._db.checked(lambda: Checked.check(what, crc, body, at, count)))
+        return values, None if runs is None else templates_of(from_json(runs))
 
     def environment(self, name: str) -> dict[str, str]:
         """An environment by its hash."""
@@ -352,6 +395,19 @@ class SqliteStore:
         order = f"ORDER BY {by_batch}{_ENDED} DESC, batch DESC, pos DESC, attempt DESC LIMIT ?"
         rows = self._db.read("results", f"SELECT {_RESULT} FROM results {clause} {order}", (*args, limit))
         return self._db.checked(lambda: [result_of(row) for row in rows])
+
+    def search(self, query: Query, limit: int) -> list[Result]:
+        """Results that fit, in the query's order. Does not keep other readers waiting."""
+        rows = search(self._db, query, limit)
+        return self._db.checked(lambda: [result_of(row) for row in rows])
+
+    def ended_since(self, wall: float) -> list[int]:
+        """Batches of which an attempt ended after this time."""
+        return ended_since(self._db, wall)
+
+    def output_files(self) -> list[tuple[str, str]]:
+        """(directory, file) of all output that results name."""
+        return output_files(self._db)
 
     def slowest(self, batch: int, limit: int) -> list[Result]:
         """The attempts of a batch that took longest (wall time), longest first; those without times last."""

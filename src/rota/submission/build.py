@@ -47,6 +47,9 @@ class Submission:
             self.env, self.left_out = submit_environment(os.environ)
         self.limits = limit_settings(options.limits)
         self.key = os.urandom(16).hex()
+        self.once: str | None = None
+        """`cwd`: leave out jobs whose command and directory are queued or done; `command`: whose command is."""
+        self.rerun = False
 
     def requests(self) -> Iterator[dict[str, Any]]:
         """Every request of this submission, `stage` first where the values are many; the last is the `submit`.
@@ -62,6 +65,8 @@ class Submission:
             submit["limits"] = self.limits
         if self.end is not None:
             submit["end"] = msgspec.to_builtins(self.end)
+        if self.once is not None:
+            submit |= {"once": self.once, "rerun": self.rerun}
         if first is not None and second is None and fits(first):
             submit["values"] = first[0]
         elif first is not None:

@@ -27,7 +27,9 @@ from rota.model.events import (
     ManagerMoved,
     Moved,
     Noted,
+    Pruned,
     Removed,
+    Restored,
     RunnerGreeted,
     RunnerMoved,
     Started,
@@ -35,7 +37,7 @@ from rota.model.events import (
 )
 from rota.model.job import Result
 from rota.model.needs import Amounts
-from rota.store.api import Column, Loaded, Staged, Store
+from rota.store.api import Column, Loaded, Query, Staged, Store
 
 __all__ = ["check_store"]
 
@@ -83,6 +85,8 @@ def events_of_every_kind(batch: int = 1) -> list[Event]:
         RunnerMoved("r1", "lapse", "silent"),
         RunnerMoved("unknown", "close"),
         ManagerMoved("paused", "ann"),
+        ManagerMoved("paused", "ann", [("user", 12.5, "why ☃", "ann")]),
+        Restored(1001, 1001, 1001),
         LimitSet("irods", 7),
         LimitSet("irods", None),
         LimitSet("api", None, 100, 60, "22:00:00<time<06:00:00"),
@@ -421,6 +425,85 @@ def _backup(store: Store, open_backup: Callable[[str], Store] | None) -> None:
         copy.close()
 
 
+def _pruning(store: Store, reopen: Reopen) -> None:
+    store.load()
+    store.stage("s", 0, [f"v{at}" for at in range(10_000)], None)
+    store.commit(entries_of([array(1, 10_000, "s"), array(2, 3)]), [full_result(1, pos, 1, 5.0) for pos in range(3000)])
+    store.commit([], [full_result(2, 0, 1, 9.0)])
+    columns = [Column(1, 0, b"\1" * 9, bytes(36)), Column(2, 0, b"\1" * 3, bytes(12))]
+    store.checkpoint(2, b"two", columns)
+    store.commit(entries_of([Pruned([1], 77.0)], 3), [])
+    _raises("the values of a batch that was pruned", NotFoundError, store.values, 1, 0, 1)
+    for _ in range(3):
+        store.sweep(100)  # and then something goes wrong
+    store = reopen(store)
+    found = loaded(store)
+    _same("columns that the tail still needs", [(c.batch, c.chunk) for c in found.columns], [(1, 0), (2, 0)])
+    _same("the tail with a pruning", [type(entry.event) for entry in found.tail], [Pruned])
+    steps = 0
+    while store.sweep(100):
+        steps += 1
+        assert steps < 1000, "sweeping does not come to an end"
+    assert steps >= 25, f"3,000 rows were deleted in {steps} steps of 100"
+    _same("results of a batch that was pruned", store.results(1, 0, 9999, False), [])
+    _same("results of another", len(store.results(2, 0, 9, False)), 1)
+    store.checkpoint(3, b"three", [])
+    while store.sweep(100):
+        pass
+    store = reopen(store)
+    found = loaded(store)
+    _same("columns after the checkpoint", [(c.batch, c.chunk) for c in found.columns], [(2, 0)])
+    store.commit(entries_of([Submitted(3, BatchSpec(count=1, templates=(TEMPLATE,)), "key-1", 1.0)], 4), [])
+    _same("sweeping when there is nothing", store.sweep(100), False)
+    store.close()
+
+
+def _search(store: Store, reopen: Reopen) -> None:
+    store.load()
+    store.commit(entries_of([array(1, 9), array(2, 9)]), [])
+    rows = []
+    for batch in (1, 2):
+        for pos in range(9):
+            second = '"9.seg"' if pos == 8 else "null"
+            output = f'["/out/r{batch}","{pos // 5}.seg",0,1,0,{second},0,0,0]'
+            state = "FAILED" if pos % 2 else "COMPLETED"
+            rows.append(
+                Result(
+                    batch, pos, 1, state, pos % 3, None, "exit" if pos % 2 else None, "r", f"host{pos % 2}", 1.0,
+                    100.0 * batch + pos, 0.1, 5, output,
+                )
+            )  # fmt: skip
+    store.commit([], rows)
+
+    def places(query: Query, limit: int = 100) -> list[tuple[int, int]]:
+        return [(row.batch, row.pos) for row in store.search(query, limit)]
+
+    _same("search by exit code", places(Query(exit_code=2)), [(2, 8), (2, 5), (2, 2), (1, 8), (1, 5), (1, 2)])
+    _same("search by host and batch", places(Query(batches=[1], host="host1")), [(1, 7), (1, 5), (1, 3), (1, 1)])
+    _same("search by reason", len(places(Query(reason="exit"))), 8)
+    _same("search by time", places(Query(since=107.0, until=201.0)), [(2, 1), (2, 0), (1, 8), (1, 7)])
+    _same("search by state", len(places(Query(states=("FAILED", "LOST")))), 8)
+    _same("search by position", places(Query(exit_code=0, newest_first=False), 2), [(1, 0), (1, 3)])
+    after = (0.0, 1, 3, 1)
+    _same("the next page", places(Query(exit_code=0, newest_first=False, after=after), 2), [(1, 6), (2, 0)])
+    back = Query(exit_code=0, newest_first=False, descending=True, after=(0.0, 2, 3, 1))
+    _same("backwards", places(back, 2), [(2, 0), (1, 6)])
+    _same("a page by time", places(Query(after=(200.0, 2, 0, 1)), 2), [(1, 8), (1, 7)])
+    _same("batches of late", sorted(store.ended_since(108.0)), [2])
+    files = [(f"/out/r{batch}", f"{number}.seg") for batch in (1, 2) for number in (0, 1, 9)]
+    _same("files of output", store.output_files(), files)
+    store.commit(entries_of([Pruned([1], 77.0)], 3), [])
+    _same("files after pruning", [place for place, _ in store.output_files()], ["/out/r2"] * 3)
+    store.stage("s", 0, [f"v{at}" for at in range(5_000)], [at % 2 for at in range(5_000)])
+    values, templates = store.staged_values("s", 0)
+    assert values == [f"v{at}" for at in range(len(values))], "staged values come back in order"
+    assert templates == [at % 2 for at in range(len(values))], "and their templates"
+    rest, _ = store.staged_values("s", len(values))
+    _same("staged values further on", rest[:1], [f"v{len(values)}"] if len(values) < 5_000 else [])
+    _same("staged values beyond the end", store.staged_values("s", 5_000), ([], None))
+    store.close()
+
+
 _PARTS = (
     _empty,
     _log,
@@ -433,4 +516,6 @@ _PARTS = (
     _environment,
     _gap,
     _short_stage,
+    _pruning,
+    _search,
 )

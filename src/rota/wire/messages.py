@@ -46,6 +46,7 @@ Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
 
 Word = Annotated[str, Meta(max_length=4096)]
 Line = Annotated[str, Meta(max_length=255, pattern=r"^[^\x00-\x1f\x7f]*\Z")]
+Holder = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]*\Z")]
 Path = Annotated[str, Meta(max_length=4096, pattern=r"^[^\x00-\x1f\x7f]*\Z")]
 Name = Annotated[str, Meta(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]*\Z")]
 Hex = Annotated[str, Meta(max_length=128, pattern=r"^[0-9A-Za-z_-]+\Z")]
@@ -210,23 +211,81 @@ class Submit(Struct):
     """Which template each of `values` has."""
     end: Raw = _NULL
     """A BatchSpec of one job to run when all of the batch is settled, or null."""
+    once: Literal["cwd", "command"] | None = None
+    """Leave out jobs whose command (and working directory) is queued or done already."""
+    rerun: bool = False
+    """With `once`: count them, and add them nevertheless."""
 
 
-class Jobs(Struct):
-    """Arguments of `jobs`."""
+class Filtered(Struct):
+    """What `jobs` and `history` can be searched by."""
 
     sel: Selector = []
     after: Cursor = None
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 1_000
+    command: Word | None = None
+    """A part of the command."""
+    host: Line | None = None
+    exit_code: Annotated[int, Meta(ge=0, le=255)] | None = None
+    reason: Line | None = None
+    since: Wall | None = None
+    until: Wall | None = None
+
+    @property
+    def searches(self) -> bool:
+        """Whether any of it restricts."""
+        given = (self.command, self.host, self.exit_code, self.reason, self.since, self.until)
+        return any(field is not None for field in given)
+
+
+class Jobs(Filtered):
+    """Arguments of `jobs`."""
+
     newest: bool = False
 
 
-class History(Struct):
+class History(Filtered):
     """Arguments of `history`."""
 
+    states: Annotated[list[Line], Meta(max_length=20)] = []
+    """Of attempts."""
+
+
+class Live(Struct):
+    """Arguments of `live`."""
+
     sel: Selector = []
-    after: Cursor = None
-    limit: Annotated[int, Meta(ge=1, le=1_000)] = 1_000
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 200
+
+
+class Pause(Struct, rename={"holder": "as"}):
+    """Arguments of `pause`."""
+
+    holder: Holder = "user"
+    reason: Line = ""
+
+
+class Resume(Struct, rename={"holder": "as"}):
+    """Arguments of `resume`."""
+
+    holder: Holder = "user"
+    all: bool = False
+
+
+class Backup(Struct):
+    """Arguments of `backup`."""
+
+    path: Path | None = None
+
+
+class Prune(Struct):
+    """Arguments of `prune`."""
+
+    sel: Selector = []
+    all: bool = False
+    older_than_s: Seconds = 0.0
+    keep: Count = 0
+    dry_run: bool = False
 
 
 class Explain(Struct):
@@ -326,8 +385,8 @@ OPS: dict[str, type[Struct]] = {
     "remove": Change,
     "retry": Modify,
     "modify": Modify,
-    "pause": Nothing,
-    "resume": Nothing,
+    "pause": Pause,
+    "resume": Resume,
     "drain": Nothing,
     "down": Down,
     "limit": Limits,
@@ -335,6 +394,9 @@ OPS: dict[str, type[Struct]] = {
     "runners": Nothing,
     "allocations": Nothing,
     "learning": Nothing,
+    "live": Live,
+    "backup": Backup,
+    "prune": Prune,
 }
 """Every op and the type of its arguments."""
 
