@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from rota.core.dependencies import dependents, named, positions_of, touched
+from rota.core.dependencies import dependents, named, open_to, positions_of, touched
 from rota.core.state import BatchState, State
 from rota.model.batch import BatchSpec, Dependency
 from rota.model.errors import UsageError
@@ -124,8 +124,8 @@ def check_circle(state: State, name: str, after: Sequence[Dependency]) -> None:
     Only a name can close a circle, as all else points to what is there already. The search goes from both ends, a step
     here and a step there, so it is over as soon as one end has no way on; usually at once.
     """
-    ends = state.open_names.get(name)
-    if not ends or not after:
+    ends = [waiter.id for waiter in open_to(state, name)] if after else []
+    if not ends:
         return
     numbers = {int(d.target.partition(".")[0]) for d in after if not d.target.startswith("@")}
     names = {d.target[1:] for d in after if d.target.startswith("@")}
@@ -133,7 +133,7 @@ def check_circle(state: State, name: str, after: Sequence[Dependency]) -> None:
     """Batch → for which one, on the way to the new batch, it waits."""
     down: dict[int, int] = {}
     """Batch → which one, on the way from the new batch, waits for it."""
-    high, low = sorted(ends), itertools.chain(sorted(numbers), *(state.names.get(each, ()) for each in sorted(names)))
+    high, low = list(ends), itertools.chain(sorted(numbers), *(state.names.get(each, ()) for each in sorted(names)))
     ways: list[tuple[int, Iterator[int]]] = [(0, low)]
     met = next((n for n in high if n in numbers or state.batches[n].spec.name in names), None)
     while met is None and high and ways:

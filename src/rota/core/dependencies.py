@@ -27,6 +27,7 @@ __all__ = [
     "longest_backoff",
     "named",
     "note_settled",
+    "open_to",
     "positions_of",
     "reopened",
     "standing",
@@ -164,6 +165,11 @@ def dependents(state: State, batch: BatchState, by_name: bool = True) -> Iterato
                 yield state.batches[number]
 
 
+def open_to(state: State, name: str) -> list[BatchState]:
+    """Batches for which every new batch of this name counts."""
+    return [state.batches[number] for number in sorted(state.open_names.get(name, ())) if number in state.batches]
+
+
 def touched(
     state: State, waiter: BatchState, batch: BatchState, spans: list[int]
 ) -> Iterator[tuple[Dependency, list[int]]]:
@@ -212,14 +218,14 @@ def reopened(state: State, batch: BatchState) -> None:
 
 def grown(state: State, name: str) -> None:
     """There is a new batch of this name."""
-    for number in state.unnamed.pop(name, ()):
-        state.batches[number].waits = None
+    waiting = set(state.unnamed.pop(name, ()))
     if name in state.open_names:
         state.epoch += 1
-        for number in sorted(state.open_names[name]):
-            waiter = state.batches[number]
+        for waiter in open_to(state, name):
+            if waiter.id in waiting:
+                waiter.waits = None
             if waiter.waits is None and (waiter.counts[WAITING] or waiter.counts[HOLDING]):
-                state.freed.append((number, 0, waiter.count))
+                state.freed.append((waiter.id, 0, waiter.count))
 
 
 def woken(state: State, number: int, low: int, high: int) -> Iterator[tuple[int, int, int]]:

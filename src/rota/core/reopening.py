@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterable
 
-from rota.core.dependencies import dependents, touched
+from rota.core.dependencies import dependents, open_to, touched
 from rota.core.selection import states_pattern
 from rota.core.state import BatchState, State
 from rota.core.tables import COMPLETED, HOLDING, MISSING, OMITTED, PENDING, RUNNING, STARTING, WAITING
@@ -39,16 +39,14 @@ class Again:
 
     def new_batch(self, name: str) -> None:
         """A batch of this name is added: for whom the name is live, its jobs wait, or wait again."""
-        state = self._state
         why = f"@{name} has a new batch"
-        for number in sorted(state.open_names.get(name, ())):
-            waiter = state.batches[number]
+        for waiter in open_to(self._state, name):
             lives = [d for d in waiter.spec.after if d.live and d.target[1:] == name]
             if lives:
                 failure = any(dependency.condition == "failure" for dependency in lives)
                 rerun = any(dependency.rerun for dependency in lives)
                 self._disturb(waiter, [0, waiter.count], failure, rerun, why, why)
-                self._done.add(number)
+                self._done.add(waiter.id)
 
     def spread(self) -> None:
         """Go on to those that depend on what runs again, and so on."""
