@@ -68,7 +68,9 @@ def _dependencies(state: State, batch: BatchState) -> Iterator[str]:
         open_ = other.unsettled if pos < 0 else other.states[pos] < SETTLED
         if batch.id not in told or not open_ or not other.followed:
             yield f"batch {batch.id} waits for {batch.waits} and will not be told"
-    if batch.edges and batch.spec.not_before is None and (batch.counts[WAITING] or batch.counts[HOLDING]):
+    # Who waits for a next try looks again when that is due, and needs nobody to tell him before.
+    waiting = batch.counts[WAITING] + batch.counts[HOLDING] - len(batch.until)
+    if batch.edges and batch.spec.not_before is None and waiting > 0:
         waited = batch.waits
         overdue = list(consequences(state, batch, 0, batch.count, float("-inf")))
         if batch.waits != waited:
