@@ -45,6 +45,7 @@ def settings_of(config: Config) -> Settings:
         backoff_first_s=config.seconds("backoff_first"),
         backoff_most_s=config.seconds("backoff_most"),
         backoff_jitter_s=config.seconds("backoff_jitter"),
+        backfill_after_s=config.backfill_after_s,
     )
 
 

@@ -104,6 +104,8 @@ class Config(Struct, forbid_unknown_fields=True):
     backoff_first: str = "30s"
     backoff_most: str = "30m"
     backoff_jitter: str = "30s"
+    backfill_after: str = "10m"
+    """A job that found no room for so long gets a place kept for it; `off`: never."""
     listen: str | None = None
     """`host:port` for runners and clients elsewhere (TLS); None: this machine only."""
     keep_entries: int = 1_000_000
@@ -114,6 +116,11 @@ class Config(Struct, forbid_unknown_fields=True):
     keep_settled: str | None = None
     """Batches that have been settled for so long are pruned; None: never."""
     site: dict[str, SiteConfig] = field(default_factory=lambda: {"local": SiteConfig()})
+
+    @property
+    def backfill_after_s(self) -> int | None:
+        """Seconds, or None: never."""
+        return None if self.backfill_after == "off" else parse_duration(self.backfill_after)
 
     def seconds(self, name: str) -> int:
         """A duration setting in seconds."""
@@ -147,6 +154,7 @@ def load_config(home: str) -> Config:
                 raise UsageError(f"{name} '{getattr(config, name)}': give a minute or more")
         if config.backup_keep < 1:
             raise UsageError(f"backup_keep {config.backup_keep}: give 1 or more")
+        _ = config.backfill_after_s
         for site in config.site.values():
             _ = site.cores, site.memory, site.linger_s
             for key in ("warn", "allocation_time", "job_time", "longest", "poll", "poll_least", "vanished_after"):
