@@ -14,7 +14,7 @@ from rota.model.allocation import Allocation, Outcome
 
 __all__ = ["allocation_seen", "end_direct", "site_seen"]
 
-_LOST = ("node-fail", "preempt", "vanished", "launch")
+_LOST = ("node-fail", "preempt", "requeue", "vanished", "launch")
 """What befalls a job without its own doing: it is started again, and that counts as a loss."""
 _REASONS = (*_LOST, "oom", "time", "cancelled", "deadline", "refused")
 _NO_REPORT = (

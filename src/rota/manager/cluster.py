@@ -179,6 +179,14 @@ class Cluster:
         found = (await self.transport.read([path])).get(path)
         return None if found is None else (directory, json.loads(found))
 
+    async def was_restarted(self, known: Known) -> bool:
+        """Whether the cluster started a direct job a second time, which then did nothing."""
+        path = os.path.join(self.directory, known.tag, str(known.element), "restarted.json")
+        try:
+            return path in await self.transport.read([path])
+        except RotaError:
+            return False
+
     async def last_output(self, known: Known) -> str | None:
         """The last line that the batch system's own output file has: why a runner did not come up."""
         names = [f"{known.tag}.{number}.out" for number in (known.element, known.element + 1)] + [f"{known.tag}.out"]

@@ -225,10 +225,12 @@ class Performer:
         try:
             for seen in await self.drivers[site].poll(known):
                 allocation = state.allocations.get(seen.id)
-                host, reason = None, seen.reason
+                host, reason, outcome = None, seen.reason, seen.outcome
                 if allocation is not None and seen.verb in ("complete", "fail", "abort"):
                     if allocation.direct and cluster is not None:
-                        await self._read_report(state, cluster, _known(allocation))
+                        reported = await self._read_report(state, cluster, _known(allocation))
+                        if not reported and await cluster.was_restarted(_known(allocation)):
+                            outcome, reason = Outcome(why="requeue"), f"{reason}; the cluster had started it again"
                     else:
                         await self._last_words(state, seen.id)
                         self._read_unsent(state, seen.id)
@@ -240,7 +242,7 @@ class Performer:
                 if seen.verb != "run" or (
                     allocation is not None and (allocation.state != "RUNNING" or allocation.unsure)
                 ):
-                    self._see(seen.id, seen.verb, seen.native_id, reason, seen.outcome, host)
+                    self._see(seen.id, seen.verb, seen.native_id, reason, outcome, host)
         finally:
             self._checking.difference_update(by_id)
 
@@ -279,15 +281,15 @@ class Performer:
         finally:
             self._polling.discard(site)
 
-    async def _read_report(self, state: State, cluster: Cluster, known: Known) -> None:
-        """A direct job that ended has left a report."""
+    async def _read_report(self, state: State, cluster: Cluster, known: Known) -> bool:
+        """A direct job that ended has left a report; False: there is none (that can be read)."""
         runner = state.runners.get(f"{known.tag}.{known.element}")
         if runner is None or not runner.jobs:
-            return
+            return True
         try:
             found = await cluster.report_of(known)
             if found is None:
-                return
+                return False
             directory, report = found
             host = await cluster.host_of(known)
             stimulus = Report(
@@ -304,8 +306,9 @@ class Performer:
             )
         except (RotaError, ValueError, TypeError, IndexError, AttributeError) as error:
             log.warning("allocation %s left a report that cannot be read: %s", known.id, error)
-            return
+            return False
         self._tell(stimulus)
+        return True
 
     def _see(
         self,

@@ -43,7 +43,10 @@ class Outcome(Struct, frozen=True):
     exit_code: int | None = None
     signal: int | None = None
     why: str | None = None
-    """One of oom, time, disk-full, node-fail, preempt, cancelled, launch, deadline, vanished, refused, or None."""
+    """Why, if that is known.
+
+    One of oom, time, disk-full, node-fail, preempt, requeue, cancelled, launch, deadline, vanished, refused.
+    """
     host: str | None = None
     started: float | None = None
     ended: float | None = None

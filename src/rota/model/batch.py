@@ -28,7 +28,7 @@ MAX_INDEX = 10**18 - 1
 CAP = 16 << 20
 REASONS = (
     "exit", "signal", "time", "memory", "oom", "disk-full", "cwd", "output", "not-found", "not-executable", "start",
-    "node-fail", "preempt", "cancelled", "launch", "vanished", "deadline", "no-report", "refused",
+    "node-fail", "preempt", "requeue", "cancelled", "launch", "vanished", "deadline", "no-report", "refused",
 )  # fmt: skip
 """Why an attempt can fail: as runners report it, then as batch systems do."""
 SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM", "CONT", "TSTP", "URG", "XCPU", "WINCH")

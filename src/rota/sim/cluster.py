@@ -1,12 +1,14 @@
 """A simulated provider and its driver.
 
-Submit, find, terminate and check allocations, each with a runner on one node.
+Submit, find, terminate and check allocations: each with a runner on one node, or direct, as one job.
 """
 
 from typing import TYPE_CHECKING
 
-from rota.core.stimuli import AllocationSeen, At
+from rota.core.stimuli import AllocationSeen, At, SiteSeen
+from rota.model.allocation import Outcome
 from rota.model.needs import Amounts
+from rota.sim.direct import DirectJob
 from rota.sim.node import SimRunner
 
 if TYPE_CHECKING:
@@ -21,21 +23,39 @@ _NOW = At(0.0, 0.0)
 class Site:
     """A site as it is configured."""
 
-    def __init__(self, name: str, node: Amounts, most: int) -> None:
+    def __init__(self, name: str, node: Amounts, most: int, kind: str = "whole") -> None:
         self.name = name
         self.node = node
         self.most = most
+        self.kind = kind
+        """whole: a node for any jobs; sized: arrays, each as large as a job; direct: an allocation is a job."""
+
+    def seen(self, linger_s: float) -> SiteSeen:
+        """What the manager is told of it."""
+        return SiteSeen(
+            at=_NOW,
+            site=self.name,
+            node=self.node,
+            most=self.most,
+            linger_s=linger_s,
+            mode="direct" if self.kind == "direct" else "runners",
+            whole=self.kind == "whole",
+            array_most=1 if self.kind == "whole" else 4,
+            directory="/sim",
+        )
 
 
 class SimAllocation:
     """One cluster job. The provider knows it by its tag; the driver calls it by the manager's id."""
 
-    def __init__(self, cluster: "Cluster", id: str, site: str, tag: str, native_id: str) -> None:
+    def __init__(self, cluster: "Cluster", id: str, site: str, tag: str, native_id: str, capacity: Amounts) -> None:
         self.cluster = cluster
         self.id = id
         self.site = site
         self.tag = tag
         self.native_id = native_id
+        self.capacity = capacity
+        self.job: DirectJob | None = None
         self.state = "queued"
         self.verb = "pend"
         self.reason: str | None = None
@@ -50,7 +70,11 @@ class SimAllocation:
         if world.faults.strikes("runner-dies-young"):
             self.ended("fail", "its runner died at once")
             return
-        self.runner = SimRunner(world, f"r{len(world.runners) + 1}", self, self.cluster.sites[self.site].node)
+        if self.job is not None:
+            self.job.start()
+            self.cluster.tell(self, poll=True)
+            return
+        self.runner = SimRunner(world, f"r{len(world.runners) + 1}", self, self.capacity)
         world.runners.append(self.runner)
         if world.rng.random() < 0.5:
             self.cluster.tell(self)
@@ -75,15 +99,21 @@ class Cluster:
         shell = self.world.shell
         if shell.up:
             for allocation in list(shell.core.state.allocations.values()):
-                seen = self.allocations.get(allocation.tag)
+                seen = self.allocations.get(f"{allocation.tag}.{allocation.element}")
                 if allocation.state in ("PENDING", "RUNNING", "KILLING") and not (
                     allocation.state == "RUNNING" and seen and seen.verb == "run"
                 ):
-                    self._check(allocation.id, allocation.site, allocation.tag)
+                    self._check(allocation.id, allocation.site, f"{allocation.tag}.{allocation.element}")
         self.world.after(POLL_S, self.poll)
 
-    def perform(self, what: str, id: str, site: str, tag: str) -> None:
+    def perform(self, what: str, id: str, site: str, tag: str, ids: tuple[str, ...] = ()) -> None:
         """Do what an Allocate effect says, a little later, if the manager still lives then."""
+        state = self.world.shell.core.state
+        for each in ids or (id,):
+            known = state.allocations.get(each)
+            self._perform(what, each, site, f"{tag}.{known.element if known is not None else 0}")
+
+    def _perform(self, what: str, id: str, site: str, tag: str) -> None:
         operation = {"submit": self._submit, "find": self._find, "terminate": self._terminate, "check": self._check}[
             what
         ]
@@ -101,7 +131,11 @@ class Cluster:
             return
         if tag in self.allocations:
             world.witness.problems.append(f"allocation {id} was submitted twice with tag {tag}")
-        allocation = self.allocations[tag] = SimAllocation(self, id, site, tag, str(1000 + len(self.allocations)))
+        known = world.shell.core.state.allocations[id]
+        native = str(1000 + len(self.allocations))
+        allocation = self.allocations[tag] = SimAllocation(self, id, site, tag, native, known.capacity)
+        if known.direct:
+            allocation.job = DirectJob.leased(world, allocation, known)
         world.after(world.rng.choice((0.02, 0.1, 2.0)) * world.rng.random(), allocation.start)
         if faults.strikes("submit-answer-lost"):
             # what the driver must do after a doubtful answer: look, and only then submit again
@@ -133,6 +167,8 @@ class Cluster:
             self._say(id, "abort", None, "there is no such cluster job")
         elif allocation.state == "over":
             self.tell(allocation)
+        elif allocation.job is not None and allocation.state == "running":
+            allocation.job.kill()
         elif allocation.runner is not None:
             allocation.runner.kill("terminated")
         else:
@@ -146,9 +182,16 @@ class Cluster:
         self.world.after(delay, self._tell_now, allocation)
 
     def _tell_now(self, allocation: SimAllocation) -> None:
-        self._say(allocation.id, allocation.verb, allocation.native_id, allocation.reason)
+        job = allocation.job
+        if job is not None and allocation.state == "over":
+            job.tell()  # its report is read before its end is told
+        outcome = job.outcome if job is not None and allocation.state == "over" else None
+        self._say(allocation.id, allocation.verb, allocation.native_id, allocation.reason, outcome)
 
-    def _say(self, id: str, verb: str, native_id: str | None, reason: str | None) -> None:
-        self.world.shell.post(
-            AllocationSeen(at=_NOW, by="driver", id=id, verb=verb, native_id=native_id, reason=reason)
+    def _say(
+        self, id: str, verb: str, native_id: str | None, reason: str | None, outcome: Outcome | None = None
+    ) -> None:
+        seen = AllocationSeen(
+            at=_NOW, by="driver", id=id, verb=verb, native_id=native_id, reason=reason, outcome=outcome
         )
+        self.world.shell.post(seen)

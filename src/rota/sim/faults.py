@@ -39,6 +39,8 @@ CHANCES: dict[str, float] = {
     "kill-ignored": 0.5,
     "kill-exits-0": 0.3,
     "out-of-memory": 0.5,
+    "node-fails": 0.3,
+    "requeue": 0.2,
 }
 """Faults that strike an action, with their chance (weight 1)."""
 

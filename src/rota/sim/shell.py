@@ -10,7 +10,7 @@ from rota.core.invariants import check
 from rota.core.snapshot import durable_view
 from rota.core.state import Settings
 from rota.core.step import Core
-from rota.core.stimuli import At, Disconnected, Ended, Greet, Report, RunnerBye, SiteSeen, Stimulus, Tick, Touch
+from rota.core.stimuli import At, Disconnected, Ended, Greet, Report, RunnerBye, Stimulus, Tick, Touch
 from rota.model.errors import NoSpaceError, RotaError
 from rota.model.events import Event
 from rota.model.job import Result
@@ -89,7 +89,7 @@ class Shell:
         world.say("manager", f"life {self.life}, {state.seq} entries")
         self._perform(self.core.restart(at))
         for site in world.cluster.sites.values():
-            self.post(SiteSeen(at=_NOW, site=site.name, node=site.node, most=site.most, linger_s=world.linger_s))
+            self.post(site.seen(world.linger_s))
         self.post(Tick(at=_NOW))
 
     def crash(self, kind: str, down_s: float) -> None:
@@ -320,7 +320,7 @@ class Shell:
                 self._order(effect)
             elif isinstance(effect, Allocate):
                 self.world.say("allocate", effect)
-                self.world.cluster.perform(effect.what, effect.id, effect.site, effect.tag)
+                self.world.cluster.perform(effect.what, effect.id, effect.site, effect.tag, effect.ids)
 
     def _send(self, runner: str, session: int, message: dict[str, Any]) -> None:
         connection = self._sessions.get((runner, session))

@@ -40,6 +40,8 @@ FAULTS_S = 50.0
 SETTLE_S = 1500.0
 CLOSE_S = 200.0
 EVENTS_MOST = 400_000
+NEW_KINDS = 1000
+"""From this seed on, sites are also sized for their jobs, or direct."""
 
 
 class Outcome:
@@ -81,12 +83,15 @@ class World:
 
     def _sites(self) -> list[Site]:
         rng = self.rng
+        kinds = Random(f"kinds of sites {self.seed}")  # of its own: the schedules of known seeds stay what they are
         sites: list[Site] = []
         left = rng.randint(2, 5)
         while left > 0:
             most = min(left, rng.choice((1, 1, 2, 3)))
             node = Amounts(rng.choice((2000, 4000, 8000)), rng.choice((1 << 31, 1 << 33)))
-            sites.append(Site(f"s{len(sites) + 1}", node, most))
+            kind = "whole" if self.seed < NEW_KINDS else kinds.choice(("whole", "sized", "direct"))
+            many = most if kind == "whole" else 4 * most
+            sites.append(Site(f"s{len(sites) + 1}", node, many, kind))
             left -= most
         return sites
 
