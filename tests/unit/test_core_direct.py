@@ -217,3 +217,19 @@ def test_an_allocation_killed_for_the_memory_of_its_only_job() -> None:
     seen(world, "a1", "abort", Outcome(why="oom", signal=9), reason="OUT_OF_MEMORY")
     assert world.states(batch) == ["FAILED"]
     assert world.results[-1].reason == "oom"
+
+
+def test_allocations_that_are_over_are_forgotten_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rota.core.evolve.OVER_MOST", 5)
+    world = cluster()
+    world.submit(20, cores(1))
+    world.schedule()
+    for name in list(world.state.allocations):
+        seen(world, name, "run")
+        reported(world, name)
+        seen(world, name, "complete", Outcome(exit_code=0))
+    assert len(world.state.allocations) == len(world.state.runners) == 5
+    seen(world, "a1", "run")
+    assert "a1 unknown allocation" in world.notes()[-1]
+    world.checkpoint()
+    world.check_restart()

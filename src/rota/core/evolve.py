@@ -28,6 +28,8 @@ from rota.schedule.view import Limit
 __all__ = ["evolve"]
 
 _MEAN_WEIGHT = 0.1
+OVER_MOST = 1000
+"""Allocations that are over and still known, with their runners."""
 _PENDING_RUN = re.compile(bytes((PENDING,)) + b"+")
 _DAY_S = 86_400
 
@@ -478,7 +480,23 @@ def _allocation_moved(state: State, event: ev.AllocationMoved) -> None:
         location = f"{allocation.site}/{allocation.id}"
         if location in state.ledger.locations:
             state.ledger.drop(location)
+        state.over.append(allocation.id)
+        if len(state.over) > OVER_MOST:
+            _forget_allocation(state, state.over.popleft())
     state.replan = True
+
+
+def _forget_allocation(state: State, name: str) -> None:
+    """The store knows it; who asks after it is told that it is unknown."""
+    allocation = state.allocations.pop(name, None)
+    if allocation is None:
+        return
+    gone = state.direct_runners(allocation)
+    if not allocation.direct:
+        gone = [runner for runner in state.runners.values() if runner.allocation == name]
+    for runner in gone:
+        if runner.state in ("CLOSED", "EXPIRED") and not runner.jobs:
+            del state.runners[runner.id]
 
 
 def _manager_moved(state: State, event: ev.ManagerMoved) -> None:

@@ -228,6 +228,8 @@ def _restore_small(state: State, kept: _Snapshot) -> None:
     state.starts = {name: Starts(rows) for name, rows in kept.starts.items()}
     for allocation in kept.allocations:
         state.allocations[allocation.id] = allocation
+        if allocation.state.endswith("ED"):
+            state.over.append(allocation.id)
 
 
 def _restore_batches(state: State, columns: Iterable[ColumnRow], live: list[tuple[BatchState, int, str, str]]) -> None:

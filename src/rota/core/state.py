@@ -10,6 +10,7 @@ import heapq
 import math
 from array import array
 from bisect import bisect
+from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -375,6 +376,8 @@ class State:
         self.allocations: dict[str, Allocation] = {}
         self.sites: dict[str, SiteState] = {}
         self.limits: dict[str, Limit] = {}
+        self.over: deque[str] = deque()
+        """Allocations that are over, oldest first."""
         self.ledger = Ledger()
         self.groups: dict[str, Group] = {}
         """What was learned, by group."""

@@ -50,6 +50,9 @@ def counts_of(batch: BatchState) -> dict[str, int]:
         if batch.counts[number] and number != REMOVED
     }
 
+PLACES = 10_000
+"""Runners that are gone and whose places are remembered."""
+
 
 class Queries:
     """Everything that can be asked without changing anything."""
@@ -58,6 +61,7 @@ class Queries:
         self._store = store
         self._book = book
         self._running = running
+        self._places: dict[str, tuple[str | None, str | None]] = {}
 
     def spans(self, state: State, words: list[str]) -> list[tuple[BatchState, int, int]]:
         """(batch, low, high) of what a selector names, by batch and position."""
@@ -179,6 +183,17 @@ class Queries:
                 results[batch.id, result.pos] = result
         return [self.row(state, batch, pos, results.get((batch.id, pos))) for batch, pos in found]
 
+    def _place(self, result: Result | None) -> tuple[str | None, str | None]:
+        """Site and native id of an attempt whose runner is long gone."""
+        if result is None or result.runner is None:
+            return None, None
+        found = self._places.get(result.runner)
+        if found is None:
+            found = self._places[result.runner] = self._store.place_of(result.runner) or (None, None)
+            if len(self._places) > PLACES:
+                self._places.clear()
+        return found
+
     def row(self, state: State, batch: BatchState, pos: int, result: Result | None) -> dict[str, Any]:
         """One job as `rota jobs --json` shows it."""
         attempt = batch.attempts[pos]
@@ -192,6 +207,7 @@ class Queries:
         place = json.loads(result.output) if result is not None and result.output else None
         runner = state.runners.get(live.get("runner") or (result.runner if result else None) or "")
         allocation = state.allocations.get(runner.allocation or "") if runner else None
+        site, native = (runner.site, allocation.native_id if allocation else None) if runner else self._place(result)
         shown = max(attempt, 1)
         return {
             "id": format_job(batch.id, batch.index(pos)),
@@ -200,9 +216,9 @@ class Queries:
             "exit_code": result.exit_code if result else None,
             "signal": result.signal if result else None,
             "reason": self._job_reason(state, batch, pos, result),
-            "site": live.get("site") or (runner.site if runner else None),
+            "site": live.get("site") or site,
             "host": live.get("host") or (result.host if result else None),
-            "native_id": allocation.native_id if allocation else None,
+            "native_id": native,
             "command": self._book.command(batch, pos, shown),
             "values": _values(batch, value),
             "cwd": self._book.path(batch, pos, shown, "cwd"),

@@ -152,6 +152,10 @@ class Store(Protocol):
         """Results of positions first..last inclusive, by position and attempt, or the last attempt of each."""
         ...
 
+    def place_of(self, runner: str) -> tuple[str, str | None] | None:
+        """(site, native id of its allocation) of a runner, also of one that is long gone; None: there was no such."""
+        ...
+
     def recent_results(
         self, batches: Sequence[int] | None, before: tuple[float, int, int, int] | None, limit: int
     ) -> list[Result]:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct, field
 
 from rota.model.errors import NotFoundError, StoreError, UsageError
-from rota.model.events import Entry, Pruned, Submitted
+from rota.model.events import AllocationMoved, Entry, Pruned, RunnerGreeted, Submitted
 from rota.model.job import Result
 from rota.store.api import Column, Loaded, Query, Staged
 from rota.store.rows import (
@@ -282,6 +282,18 @@ class MemoryStore:
         if newest_only:
             keys = list({key[1]: key for key in keys}.values())
         return [_result.decode(self._disk.results[key]) for key in keys]
+
+    def place_of(self, runner: str) -> tuple[str, str | None] | None:
+        """(site, native id of its allocation) of a runner, also of one that is long gone."""
+        self._check_open()
+        site, allocation, natives = None, None, dict[str, str]()
+        for body in self._disk.log.values():
+            event = _entry.decode(body).event
+            if isinstance(event, RunnerGreeted) and event.runner == runner:
+                site, allocation = event.site, event.allocation
+            elif isinstance(event, AllocationMoved) and event.native_id is not None:
+                natives[event.id] = event.native_id
+        return None if site is None else (site, natives.get(allocation or ""))
 
     def recent_results(
         self, batches: Sequence[int] | None, before: tuple[float, int, int, int] | None, limit: int

@@ -373,6 +373,12 @@ class SqliteStore:
             rows = list({row[1]: row for row in rows}.values())
         return self._db.checked(lambda: [result_of(row) for row in rows])
 
+    def place_of(self, runner: str) -> tuple[str, str | None] | None:
+        """(site, native id of its allocation) of a runner, also of one that is long gone."""
+        sql = "SELECT r.site, a.native_id FROM runners r LEFT JOIN allocations a ON a.id = r.allocation WHERE r.id = ?"
+        rows = self._db.read("runners", sql, (runner,))
+        return (rows[0][0], rows[0][1]) if rows else None
+
     def recent_results(
         self, batches: Sequence[int] | None, before: tuple[float, int, int, int] | None, limit: int
     ) -> list[Result]:

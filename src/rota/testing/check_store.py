@@ -347,6 +347,26 @@ def _environment(store: Store, reopen: Reopen) -> None:
     store.close()
 
 
+def _places(store: Store, reopen: Reopen) -> None:
+    store.load()
+    events: list[Event] = [
+        AllocationPlanned("a1", "hpc", "t1", Amounts(1000), 1.0),
+        AllocationMoved("a1", "submit"),
+        AllocationMoved("a1", "pend", "4711_0"),
+        RunnerGreeted("r1", "a1", 1, 1, "n1", 7, Amounts(1000), site="hpc"),
+        RunnerGreeted("r2", None, 1, 1, "n2", 8, Amounts(1000), site="local"),
+        RunnerMoved("r1", "close"),
+    ]
+    store.commit(entries_of(events), [])
+    for what in ("as kept", "opened again"):
+        _same(f"the place of a runner, {what}", store.place_of("r1"), ("hpc", "4711_0"))
+        _same(f"the place of one without an allocation, {what}", store.place_of("r2"), ("local", None))
+        _same(f"the place of no runner, {what}", store.place_of("r3"), None)
+        store = reopen(store)
+        store.load()
+    store.close()
+
+
 def _gap(store: Store, reopen: Reopen) -> None:
     for wrong in (3, 1):
         store.load()
@@ -374,6 +394,7 @@ def _calls(store: Store) -> dict[str, Callable[[], object]]:
         "values": lambda: store.values(1, 0, 1),
         "results": lambda: store.results(1, 0, 1, False),
         "recent_results": lambda: store.recent_results(None, None, 1),
+        "place_of": lambda: store.place_of("r"),
         "slowest": lambda: store.slowest(1, 1),
         "entries": lambda: store.entries(0, 1),
     }
@@ -510,6 +531,7 @@ _PARTS = (
     _staging,
     _values,
     _results,
+    _places,
     _recent,
     _slowest,
     _checkpoint,
