@@ -601,7 +601,7 @@ REFUSED = {name for name in CASES if re.match("sbatch-(err|rejected)-", name)}
 @pytest.mark.parametrize("name", sorted(set(ACCEPTED) - {"sbatch-test-only"}))
 def test_accepted(name: str) -> None:
     submitted = SLURM.read_submit(ask(), ACCEPTED[name].answer)
-    assert submitted == (re.findall(r"\d+", ACCEPTED[name].answer.stdout)[0], "ok", "")
+    assert submitted[:3] == (re.findall(r"\d+", ACCEPTED[name].answer.stdout)[0], "ok", "")
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
