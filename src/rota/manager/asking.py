@@ -78,6 +78,7 @@ class Asking:
         else:
             manager.when_durable(self._guard(peer, ask_id, lambda: peer.answer(ask_id, self._look_up(op, args))))
             if op == "down":
+                manager.taken_down = True
                 manager.stop(args.kill)
 
     def _later(self, peer: Peer, ask_id: int, work: Coroutine[Any, Any, dict[str, Any]]) -> None:

@@ -37,7 +37,8 @@ class _PaperDoor:
 
     def open(self, allocation: str) -> Sequence[str]:
         token = os.path.join(self._paths.tokens, allocation)
-        return ["--connect", f"tls:{self._address}", "--ca", self._paths.ca, "--token-file", token]
+        found = ["--connect", f"tls:{self._address}", "--notice", self._paths.notice]
+        return [*found, "--ca", self._paths.ca, "--token-file", token]
 
     def shut(self, allocation: str) -> None:
         """It was never open."""
