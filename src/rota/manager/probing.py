@@ -39,6 +39,8 @@ TIME_S = 600
 LOOK_S = 1.0
 LATE_FILES_S = 15.0
 """How long a shared file system may take to show what the job wrote before it ended."""
+SOON_FILES_S = 3.0
+"""The same once it has shown something."""
 END_S = 60.0
 SKEW_WARN_S = 10.0
 LIVE = ("pending", "running", "unsure")
@@ -276,8 +278,11 @@ class Prober:
         """Until the job has left its findings, or is over without, or the time is up."""
         known = Known("probe", self._tag, self.verdict.native_id, 0, self._submitted or 0.0, 1)
         over_at = None
-        while self._left() > 0 and (over_at is None or time.monotonic() - over_at < LATE_FILES_S):
-            files = await self._read("result.json")
+        patience = LATE_FILES_S
+        while self._left() > 0 and (over_at is None or time.monotonic() - over_at < patience):
+            files = await self._read("result.json", "node")
+            if "node" in files:
+                patience = SOON_FILES_S
             if "result.json" in files:
                 found: dict[str, Any] = json.loads(files["result.json"])
                 return found
