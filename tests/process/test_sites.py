@@ -98,6 +98,15 @@ def test_doctor_of_a_site_that_is_well(personality, tmp_path):
         assert not [name for name in os.listdir(rota.home) if name.startswith("probe")]
 
 
+def test_doctor_tries_the_manager_that_is_up(tmp_path):
+    with site("slurm", tmp_path, '[site.hpc]\ndriver = "slurm"\npoll_least = "1s"\n') as rota:
+        rota("up")
+        port = json.loads((rota.home / "manager.json").read_text())["port"]
+        out = rota.out("doctor", "hpc", "--timeout", "60s")
+        assert re.search(rf"ok +call-back +the node reaches the manager at \S+:{port}\n", out)
+        assert "serving" in rota.out("ping"), "it did not mind the call"
+
+
 def test_doctor_recommends_what_works(tmp_path):
     """An address that is not ours cannot be listened on: nobody can call back."""
     config = 'listen = "192.0.2.1:0"\n[site.hpc]\ndriver = "slurm"\npoll_least = "1s"\n'
@@ -224,3 +233,28 @@ def test_a_manager_as_a_job_of_a_fake_cluster(tmp_path):
         assert rota.processes() == {}
         done = subprocess.run(rota.argv("ping"), env=rota.environ, capture_output=True, timeout=60)
         assert done.returncode == 3
+
+
+def relay_of(rota):
+    try:
+        return json.loads((rota.home / "relay.json").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+@pytest.mark.parametrize("in_time", [True, False])
+def test_a_successor_that_waits_in_the_queue(in_time, tmp_path):
+    """Taken down before its time is up, or stopped by it: in both cases `rota down` calls the successor back."""
+    with site("torque", tmp_path, '[site.hpc]\ndriver = "torque"\nmode = "direct"\npoll_least = "1s"\n') as rota:
+        times = ("--time", "60s", "--hand-over", "58s") if in_time else ("--time", "9s", "--hand-over", "7s")
+        first = json_of(rota, "up", "--on", "hpc", *times)["native_id"]
+        rota.cluster.set(latency_s=3600)
+        following = until(lambda: (said := relay_of(rota)) and (said["next"] or {}).get("native_id"))
+        assert following != first
+        if not in_time:
+            until(lambda: rota.processes() == {}, 15)
+            assert "is job" in rota("up", code=5).stderr, "no manager is started here meanwhile"
+        assert ("no longer queued" in rota.out("down")) != in_time
+        assert relay_of(rota) is None
+        until(lambda: {job["state"] for job in rota.cluster.jobs()} == {"over"})
+        assert rota.nothing_runs()

@@ -1,12 +1,15 @@
 """What is shown of sites: dry runs of every batch system, the state of a site, where a runner looks for its manager."""
 
 import json
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from rota.core.state import SiteState
 from rota.core.stimuli import At
+from rota.drivers.dialects import BUILT_IN, load_dialect
 from rota.drivers.gate import Health
 from rota.manager import places
 from rota.manager.previewing import preview
@@ -112,3 +115,16 @@ def test_a_runner_looks_where_the_newest_manager_is(tmp_path):
         notice.write_text(text)
         target._look()
         assert (target.host, target.port) == ("new", 7)
+
+
+@pytest.mark.parametrize("page", ["slurm", "lsf", "pbs", "torque", "gridengine"])
+def test_the_configuration_on_each_page_can_be_used(page, home):
+    """Also what stands in its comments, and that what is not allowed is not recommended."""
+    path = Path(__file__).resolve().parents[2] / "docs" / "howto" / f"{page}.md"
+    (text,) = re.findall(r"^```toml\n(.*?)^```$", path.read_text(), re.MULTILINE | re.DOTALL)
+    text = re.sub(r"(?m)^# (\w+ = )", r"\1", text)
+    driver = "sge" if page == "gridengine" else page
+    (row,) = preview(home(text), spec(site=driver, cores=4000))
+    assert row["argv"][0] == SYSTEMS[driver] and driver in BUILT_IN
+    assert f"rota doctor {driver}" in path.read_text()
+    assert all(f"`{program}`" in path.read_text() for program in load_dialect(driver).programs)

@@ -90,6 +90,13 @@ def _is_mine(dialect: Dialect, answer: Answer) -> bool:
         return False
 
 
+def _queues_in(dialect: Dialect, answer: Answer) -> tuple[Queue, ...]:
+    try:
+        return dialect.read_queues(answer) if answer.code is not None else ()
+    except Exception:
+        return ()
+
+
 async def _look(transport: Transport, dialect: Dialect, programs: dict[str, str | None], answer: Answer) -> Found:
     words = (answer.stdout.strip() or answer.stderr.strip()).splitlines()
     queues: tuple[Queue, ...] = ()
@@ -97,7 +104,7 @@ async def _look(transport: Transport, dialect: Dialect, programs: dict[str, str 
     command = dialect.queues()
     if command is not None:
         said = await _ask(transport, (programs.get(command.argv[0]) or command.argv[0], *command.argv[1:]))
-        queues = dialect.read_queues(said) if said.code is not None else ()
+        queues = _queues_in(dialect, said)
         if not queues:
             trouble = f"{' '.join(command.argv)}: {said.words}"
     environments: tuple[str, ...] = ()

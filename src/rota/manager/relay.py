@@ -267,7 +267,10 @@ class Relay:
         self._tag = tag
         self._end = began + until_s
         said = read(paths)
-        mine = next(each for each in (said["current"], said["next"]) if each and each["tag"] == tag)
+        candidates = [said["current"], said["next"]] if said else []
+        mine = next((each for each in candidates if each and each["tag"] == tag), None)
+        if mine is None:
+            raise RefusedError(f"{paths.relay} no longer names this job: it is not wanted as a manager")
         self.said = said | {"current": mine, "next": None}
         self._over = False
         self._keep()
@@ -293,6 +296,7 @@ class Relay:
                 break
             except RotaError as error:
                 log.error("no successor could be submitted (next try in %g s): %s", RETRY_S, error)
+                driver.gate.note(f"the next manager could not be submitted: {error}")
                 await asyncio.sleep(RETRY_S)
         while time.monotonic() < self._end - margin and not self._has_arrived():  # noqa: ASYNC110  a file tells
             await asyncio.sleep(LOOK_S)
