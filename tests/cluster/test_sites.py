@@ -113,7 +113,7 @@ def test_detect_and_doctor_on_grid_engine(gridengine):
         text = site("sites", "detect", "--write")
         assert set(tomllib.loads(text)["site"]) == {"sge"} and "# partition all.q (default), 1 nodes" in text
         assert tomllib.loads(text)["site"]["sge"]["parallel_environment"] == "smp"
-        # Its host cannot look up the name of this one: the address is found instead, and said to be needed.
+        # Where its host cannot look up the name of this one, the address is found, and said to be needed.
         answer = site.json("doctor", "sge", "--timeout", "60s", code=None)
         if not answer["ok"]:
             assert names(answer, "fail") == ["call-back"] and "set listen" in answer["checks"][-2]["advice"]
@@ -121,6 +121,22 @@ def test_detect_and_doctor_on_grid_engine(gridengine):
             answer = site.json("doctor", "sge", "--timeout", "60s")
         assert answer["mode"] == "runners" and answer["host"] == "ge1"
         assert gridengine.state(answer["native_id"]) is None
+
+
+def test_doctor_finds_a_directory_that_nodes_do_not_share(gridengine):
+    """Its host has mounts of its own, and does not see what is mounted here later."""
+    with site_of(gridengine) as site:
+        apart = site.base / "apart"
+        apart.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "none", apart], check=True)
+        try:
+            site.config(f'[site.sge]\ndriver = "sge"\nmode = "direct"\ndirectory = "{apart}/rota"\n')
+            answer = site.json("doctor", "sge", "--timeout", "60s", code=5)
+            assert names(answer, "fail") == ["directory"] and answer["mode"] is None
+            assert "shared with the nodes" in answer["checks"][-1]["advice"]
+            assert gridengine.state(answer["native_id"]) is None and os.listdir(apart / "rota") == []
+        finally:
+            subprocess.run(["umount", apart], check=True)
 
 
 def test_the_manager_as_a_job_hands_over_and_ends(slurm):

@@ -6,7 +6,6 @@ import time
 
 from rota.cli.link import STOP_S, connect, take_down
 from rota.cli.show import clean, jobs_word, print_json, seconds, when
-from rota.manager.paths import Paths
 from rota.wire.client import Connection, NoManagerError
 
 TYPE_CHECKING = False
@@ -191,6 +190,8 @@ def down(args: "argparse.Namespace") -> int:
     try:
         connection = connect(args)
     except NoManagerError:
+        from rota.manager.paths import Paths
+
         if not os.path.exists(Paths(args.home).relay):
             raise
         return call_back(args)

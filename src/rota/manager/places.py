@@ -15,6 +15,8 @@ __all__ = ["allocation_rows", "runner_rows", "site_row"]
 
 LIVE = "ING"
 """How the names of live states end."""
+OPTION_NAMES = {"raw": "native", "signal_s": "warn_s", "state_map": "states"}
+"""As the configuration calls them."""
 
 
 def site_row(manager: "Manager", name: str, at: At) -> dict[str, Any]:
@@ -93,7 +95,7 @@ def _of_cluster(cluster: Cluster, at: At) -> dict[str, Any]:
         "programs": health.programs,
         "queues": [queue_row(queue) for queue in cluster.queues],
         "options": {
-            field: dict(value) if isinstance(value, tuple) else value
+            OPTION_NAMES.get(field, field): dict(value) if isinstance(value, tuple) else value
             for field in options.__struct_fields__
             if (value := getattr(options, field)) not in (None, (), False)
         },

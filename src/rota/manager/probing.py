@@ -37,7 +37,7 @@ Say = Callable[[str, str, str, str], None]
 MEMORY = 512 << 20
 TIME_S = 600
 LOOK_S = 1.0
-LATE_FILES_S = 15.0
+LATE_FILES_S = 10.0
 """How long a shared file system may take to show what the job wrote before it ended."""
 SOON_FILES_S = 3.0
 """The same once it has shown something."""
@@ -157,6 +157,8 @@ class Prober:
         self._server: asyncio.Server | None = None
         self._called: list[tuple[str, float]] = []
         """(address of the node, its clock less ours) of those that called back."""
+        self._listen: str | None = None
+        """What `listen` must be for a node to reach us, if it must be anything."""
         self._state = "not heard of"
         self._exit: int | None = None
 
@@ -221,7 +223,8 @@ class Prober:
         out: list[tuple[str, str, int]] = []
         port = await asyncio.to_thread(self._manager_port)
         if port is not None:
-            out += [("manager", name, port) for name in names]
+            # Nobody proves there who answers, and every node is a localhost.
+            out += [("manager", name, port) for name in names if bind or not name.startswith("localhost")]
         with contextlib.suppress(OSError):
             self._server = await asyncio.start_server(self._take_call, sock=_listening(bind))
             number = self._server.sockets[0].getsockname()[1]
@@ -393,12 +396,15 @@ class Prober:
             self._say("call-back", "ok", f"the node reaches {who} at {self.verdict.call_back}", "")
             return
         text = f"the node reaches {who} at {good[1]}, but not at {rows[0][1]} ({rows[0][3]})"
-        advice = f'set listen = "{good[1]}:0" in {self._paths.config}'
+        self._listen = f"{good[1]}:0"
+        advice = f'set listen = "{self._listen}" in {self._paths.config}'
         self._say("call-back", "fail" if wanted else "warn", text, advice)
 
     def _choose(self, mode: str) -> None:
         has = self._site.mode
-        if has == mode:
+        if has == mode == "runners" and self._listen is not None:
+            self._say("mode", "warn", f'mode = "runners" can be used with listen = "{self._listen}"', "")
+        elif has == mode:
             self._say("mode", "ok", f'mode = "{mode}" can be used, and is', "")
         elif mode == "runners":
             advice = 'mode = "runners" would too, and is quicker with short jobs'
