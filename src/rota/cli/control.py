@@ -1,5 +1,6 @@
 """`rota up`, `down`, `drain`, `pause`, `resume`, `ping`: the manager itself."""
 
+import os
 import sys
 import time
 
@@ -15,7 +16,12 @@ if TYPE_CHECKING:
     from rota.cli.parser import Parser
 
 _EXAMPLES = {
-    "up": ("rota up", "rota up --foreground", "rota up --once        # for cron"),
+    "up": (
+        "rota up",
+        "rota up --foreground",
+        "rota up --once        # for cron",
+        "rota up --on slurm    # as a cluster job, where login nodes allow no daemons",
+    ),
     "down": ("rota down             # running jobs go on", "rota down --kill      # and end them too"),
     "drain": ("rota drain",),
     "pause": ("rota pause", "rota pause --as nightly-copy --reason 'the file server is being copied'"),
@@ -35,6 +41,12 @@ def configure(parser: "Parser", command: str) -> None:
             "--once", action="store_true", help="do what is due, then end: returns when that is done (for cron)"
         )
         parser.add_argument("--foreground", action="store_true", help="stay here, until Ctrl-C or rota down")
+        parser.add_argument("--on", metavar="SITE", help="run it as a job of this site, which hands over to the next")
+        parser.add_argument("--time", metavar="TIME", help="--on: how long each job asks for (default 1d, or less)")
+        parser.add_argument(
+            "--hand-over", metavar="TIME", help="--on: when the next is submitted, before its end (default 1h at most)"
+        )
+        parser.add_argument("--wait", metavar="TIME", default="1m", help="--on: how long to wait for it (default 1m)")
     if command == "down":
         parser.add_argument("--kill", action="store_true", help="end running jobs too")
     if command in ("pause", "resume"):
@@ -114,6 +126,8 @@ def up(args: "argparse.Namespace") -> int:
         return 0
     except NoManagerError:
         pass
+    if args.on is not None:
+        return up_on(args)
     extra = ["--once"] if args.once else []
     if args.foreground or args.once:
         return foreground(args, extra)
@@ -125,20 +139,44 @@ def up(args: "argparse.Namespace") -> int:
     return 0
 
 
-def told(args: "argparse.Namespace", connection: Connection, started: bool) -> None:
+def up_on(args: "argparse.Namespace") -> int:
+    """Start it as a cluster job."""
+    from rota.manager.relay import launch
+    from rota.model.amounts import parse_duration
+    from rota.model.errors import UsageError
+
+    if args.once or args.foreground:
+        raise UsageError("--on runs the manager as a cluster job: --once and --foreground run it here")
+    time_s = None if args.time is None else parse_duration(args.time)
+    hand_over_s = None if args.hand_over is None else parse_duration(args.hand_over)
+    row = launch(args.home, args.on, time_s, hand_over_s, parse_duration(args.wait))
+    if row["serving"]:
+        with Connection.connect(args.home) as connection:
+            told(args, connection, started=True, more=row)
+    elif args.json:
+        print_json({"started": False, **row})
+    else:
+        verb = "submitted" if row["submitted"] else "is queued already"
+        print(f"a manager {verb} on {row['site']} as job {row['native_id']}; it serves once that runs")
+    return 0
+
+
+def told(
+    args: "argparse.Namespace", connection: Connection, started: bool, more: "dict[str, Any] | None" = None
+) -> None:
     """Say where the manager is."""
     there = connection.manager
     if args.json:
-        print_json({"started": started, **{name: there.get(name) for name in ("pid", "host", "version", "home")}})
+        row = {"started": started, **{name: there.get(name) for name in ("pid", "host", "version", "home")}}
+        print_json(row | (more or {}))
     else:
         verb = "started a manager" if started else "a manager is already up"
-        print(f"{verb} on {there.get('host')} (pid {there.get('pid')}), home {there.get('home')}")
+        job = f" as job {more['native_id']} of {more['site']}" if more else ""
+        print(f"{verb} on {there.get('host')} (pid {there.get('pid')}){job}, home {there.get('home')}")
 
 
 def foreground(args: "argparse.Namespace", extra: "list[str]") -> int:
     """Become the manager."""
-    import os
-
     from rota.manager.paths import prepare
 
     paths = prepare(args.home)
@@ -148,8 +186,16 @@ def foreground(args: "argparse.Namespace", extra: "list[str]") -> int:
 
 
 def down(args: "argparse.Namespace") -> int:
-    """Stop the manager and wait until it is gone."""
-    with connect(args) as connection:
+    """Stop the manager and wait until it is gone; call back one that waits in a queue."""
+    try:
+        connection = connect(args)
+    except NoManagerError:
+        from rota.manager.paths import Paths
+
+        if not os.path.exists(Paths(args.home).relay):
+            raise
+        return call_back(args)
+    with connection:
         pid = connection.manager.get("pid")
         answer, gone = take_down(connection, args.kill)
     if args.json:
@@ -162,3 +208,17 @@ def down(args: "argparse.Namespace") -> int:
         then = f"and {was} ended" if args.kill else "and will go on without it"
         print("the manager has stopped" + (f" ({jobs_word(running)} {was} running, {then})" if running else ""))
     return 0 if gone else 5
+
+
+def call_back(args: "argparse.Namespace") -> int:
+    """The manager is a cluster job that does not serve (yet): end that."""
+    from rota.manager.relay import cancel
+
+    row = cancel(args.home)
+    gone = row is not None and row["stopped"]
+    if args.json:
+        print_json({"running": 0, "pid": None, **(row or {"stopped": True})})
+    elif row is not None:
+        said = "is no longer queued" if gone else "may still be queued, and ends by itself when it starts"
+        print(f"the manager job {row['native_id']} of {row['site']} {said}")
+    return 0 if gone or row is None else 5

@@ -10,7 +10,7 @@ from rota.cli.link import take_down
 from rota.cli.parser import Parser
 from rota.cli.show import colours, print_json, seconds, size, tint
 from rota.manager.paths import Paths, prepare
-from rota.model.errors import RotaError
+from rota.model.errors import RotaError, UsageError
 from rota.wire.client import Connection, NoManagerError
 
 TYPE_CHECKING = False
@@ -27,13 +27,17 @@ SPACE_FAIL = 64 << 20
 
 def configure(parser: Parser, command: str) -> None:
     """The options of `doctor`."""
+    parser.add_argument("site", nargs="?", metavar="SITE", help="test this site with one tiny job of its batch system")
     parser.add_argument("--no-job", action="store_true", help="do not run a trial job")
+    parser.add_argument("--timeout", metavar="TIME", default="5m", help="of SITE: the longest it may take (default 5m)")
     parser.json('{"ok": …, "checks": [{"name", "status", "text", "advice"}]}')
-    parser.examples("rota doctor", "rota doctor --json")
+    parser.examples("rota doctor", "rota doctor --json", "rota doctor slurm --timeout 30m")
 
 
 def execute(args: "argparse.Namespace") -> int:
-    """Run all checks; exit status 1 if one fails."""
+    """Run all checks; exit status 1 if one fails, 5 for a site that cannot be used as it is configured."""
+    if args.site is not None:
+        return examine_site(args)
     doctor = Doctor(args)
     for name, check in doctor.checks():
         begin = len(doctor.found)
@@ -47,6 +51,28 @@ def execute(args: "argparse.Namespace") -> int:
     if args.json:
         print_json({"ok": well, "checks": doctor.found})
     return 0 if well else 1
+
+
+def examine_site(args: "argparse.Namespace") -> int:
+    """Test one site from end to end."""
+    from rota.manager.probing import probe
+    from rota.model.amounts import parse_duration
+
+    if args.no_job:
+        raise UsageError("--no-job is for `rota doctor` without a site: a site is tested by a job")
+    found: list[dict[str, Any]] = []
+
+    def say(name: str, status: str, text: str, advice: str) -> None:
+        found.append({"name": name, "status": status, "text": text, "advice": advice})
+        if not args.json:
+            show(found[-1])
+
+    verdict = probe(args.home, args.site, parse_duration(args.timeout), say)
+    well = verdict.mode is not None and not any(row["status"] == "fail" for row in found)
+    if args.json:
+        fields = {name: getattr(verdict, name) for name in verdict.__struct_fields__}
+        print_json({"ok": well, **fields, "checks": found})
+    return 0 if well else 5
 
 
 def show(row: "dict[str, Any]") -> None:

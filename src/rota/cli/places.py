@@ -1,61 +1,217 @@
 """`rota sites`, `runners`, `allocations`: where jobs run."""
 
 from rota.cli.link import connect
-from rota.cli.show import Table, print_json, seconds, size, when
+from rota.cli.show import Table, clean, print_json, seconds, size, when
+from rota.model.errors import NotFoundError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
     from typing import Any
 
     from rota.cli.parser import Parser
 
+_SITES = (
+    "name", "driver", "mode", "state", "partition", "pending", "running", "jobs", "cores", "memory", "last_poll_s",
+    "commands",
+)  # fmt: skip
+_RUNNERS = (
+    "id", "state", "site", "host", "pid", "allocation", "connected", "cores", "memory", "jobs", "slots", "silent_s",
+)  # fmt: skip
+_ALLOCATIONS = (
+    "id", "state", "site", "native_id", "tag", "element", "mode", "shape", "cores", "memory", "time_s", "host", "jobs",
+    "age_s", "reason",
+)  # fmt: skip
+_COLUMNS = {"sites": _SITES, "runners": _RUNNERS, "allocations": _ALLOCATIONS}
+_NUMBERS = ("pending", "running", "jobs", "cores", "memory", "pid", "slots", "element")
+_TITLES = {"last_poll_s": "POLLED", "silent_s": "SILENT", "age_s": "AGE", "commands": "COMMANDS/MIN"}
+_EXAMPLES = {
+    "sites": (
+        "rota sites",
+        "rota sites slurm           # all that is known of one",
+        "rota sites detect          # what this host has, as a config.toml",
+        "rota sites detect --write",
+    ),
+    "allocations": ("rota allocations", "rota allocations --live", "rota allocations --json"),
+}
+
 
 def configure(parser: "Parser", command: str) -> None:
-    """The options of all three."""
-    parser.json(f'{{"{command}": […]}}')
-    parser.examples(f"rota {command}", f"rota {command} --json")
+    """The options of one of the three."""
+    if command == "sites":
+        parser.add_argument("site", nargs="*", metavar="NAME|detect", help="this site, in full; or find what there is")
+        parser.add_argument("-v", "--verbose", action="store_true", help="all that is known of every site")
+        parser.add_argument("--write", action="store_true", help="detect: write $ROTA_HOME/config.toml")
+        parser.add_argument("--force", action="store_true", help="detect --write: also where there is one (it is kept)")
+        parser.json('{"sites": […]}')
+    else:
+        if command == "allocations":
+            parser.add_argument("--live", action="store_true", help="only those that are not over")
+        parser.json(f'{{"{command}": […]}}')
+    parser.examples(*_EXAMPLES.get(command, (f"rota {command}", f"rota {command} --json")))
 
 
 def execute(args: "argparse.Namespace") -> int:
-    """Ask and print whatever columns the manager has."""
+    """Ask and print."""
     what = args.command_name
+    if what == "sites":
+        if args.site == ["detect"]:
+            from rota.cli.detect import detect
+
+            return detect(args)
+        if args.write or args.force:
+            raise UsageError("--write and --force are for `rota sites detect`")
     with connect(args) as connection:
         answer = connection.ask(what)
+    rows = answer[what]
+    if what == "sites":
+        answer[what] = rows = chosen(rows, args.site)
+    elif what == "allocations" and args.live:
+        answer[what] = rows = [row for row in rows if row["state"].endswith("ING")]
     if args.json:
         print_json(answer)
-        return 0
-    rows = answer[what]
-    if not rows:
+    elif not rows:
         print(f"no {what}")
-        return 0
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    names = [name for name in names if any(row.get(name) not in (None, "", [], {}) for row in rows)]
-    numbers = [title(name) for name in names if isinstance(rows[0].get(name), int | float)]
-    table = Table(*map(title, names), right=numbers)
-    table.print([[cell(name, row.get(name)) for name in names] for row in rows])
+    elif what == "sites" and (args.site or args.verbose):
+        for number, row in enumerate(rows):
+            print("\n" * (number > 0), end="")
+            print_site(row)
+    else:
+        print_rows(rows, _COLUMNS[what])
+        for row in rows if what == "sites" else ():
+            for line in troubles(row):
+                print(f"{clean(row['name'])}: {line}")
     return 0
+
+
+def chosen(rows: "list[dict[str, Any]]", names: "Sequence[str]") -> "list[dict[str, Any]]":
+    """The rows with these names; all if none are given."""
+    known = {row["name"] for row in rows}
+    for name in names:
+        if name not in known:
+            raise NotFoundError(f"there is no site '{name}'; the sites are: {', '.join(sorted(known))}")
+    return [row for row in rows if not names or row["name"] in names]
+
+
+def print_rows(rows: "list[dict[str, Any]]", columns: "Sequence[str]") -> None:
+    """A table of the columns in which there is anything."""
+    cells = [{name: cell(name, row) for name in columns} for row in rows]
+    names = [name for name in columns if any(row[name] not in (None, "") for row in cells)]
+    titles = [_TITLES.get(name, title(name)) for name in names]
+    right = [text for name, text in zip(names, titles, strict=True) if name in _NUMBERS]
+    Table(*titles, right=right).print([[row[name] for name in names] for row in cells])
 
 
 def title(name: str) -> str:
     """The title of a column."""
-    return name.removesuffix("_bytes").removesuffix("_s").replace("_", " ").upper()
+    return name.removesuffix("_s").replace("_", " ").upper()
 
 
-def cell(name: str, value: "Any") -> object:
-    """A field for people: sizes, times, lists."""
+def cell(name: str, row: "dict[str, Any]") -> object:
+    """A field for people: sizes, times, yes and no."""
+    value = row.get(name)
+    if name == "commands" and value is not None:
+        return f"{row['commands_last_minute']} of {row['commands_per_minute']}"
     if value is None or isinstance(value, bool):
         return {None: "", True: "yes", False: "no"}[value]
-    if isinstance(value, int | float) and name.startswith("cores"):
+    if name == "cores":
         return f"{value:g}"
-    if isinstance(value, int) and name.removesuffix("_bytes").split("_")[0] in ("memory", "disk"):
+    if name == "memory":
         return size(value)
-    if isinstance(value, int | float) and name in ("started", "ended", "submitted", "seen", "since", "until"):
-        return when(value)
-    if isinstance(value, float | int) and name.endswith("_s"):
-        return seconds(value)
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {cell(key, part)}" for key, part in value.items() if part not in (None, 0, "", [], {}))
-    return value
+    return seconds(value) if name.endswith("_s") else value
+
+
+def troubles(row: "dict[str, Any]") -> "list[str]":
+    """What is wrong at a site, a line each."""
+    out = []
+    if row["why"]:
+        again = "" if row["retry_s"] is None else f"; it is tried again in {seconds(row['retry_s'])}"
+        out.append(f"{row['state']}: {clean(row['why'])}{again}")
+    if row["state"] == "needs login":
+        out.append(f"log in first ({clean(row.get('where') or row['name'])}), and leave that connection open")
+    out += [
+        f"refuses {each['shape']}: {clean(each['why'])}; it is asked again in {seconds(each['retry_s'])}"
+        for each in row["refused"]
+    ]
+    error = row.get("last_error")
+    if error and error != row["why"]:
+        out.append(f"last error: {clean(error)}")
+    return out
+
+
+def print_site(row: "dict[str, Any]") -> None:
+    """Everything about one."""
+    again = "" if row["retry_s"] is None else f", tried again in {seconds(row['retry_s'])}"
+    said: list[tuple[str, object]] = [
+        ("state", row["state"] + again),
+        ("why", row["why"]),
+        ("driver", row["driver"] + (f" ({row['version']})" if row.get("version") else "")),
+        ("mode", row["mode"]),
+        ("where", row.get("where")),
+        ("partition", row["partition"]),
+        ("allocations", f"{row['pending']} pending, {row['running']} running, at most {row['most']} at once"),
+        ("jobs", row["jobs"]),
+        ("largest node", _node(row)),
+        ("in use", f"{row['cores_used']:g} cores, {size(row['memory_used'])} memory"),
+        ("tags", ", ".join(row["tags"])),
+        ("times", _times(row)),
+        ("array", f"at most {row['array_most']} in one submission" if row.get("where") else None),
+        ("directory", row["directory"]),
+    ]
+    if row.get("where"):
+        polled = "never"
+        if row["last_poll"] is not None:
+            polled = f"{seconds(row['last_poll_s'])} ago ({when(row['last_poll'])})"
+        sent = f"{row['commands_last_minute']} in the last minute, at most {row['commands_per_minute']}"
+        said += [("last poll", polled), ("commands", f"{sent}; {row['commands']} in all")]
+        said += [("failed", f"{row['failures']} in a row" if row["failures"] else None), ("error", row["last_error"])]
+        said += [("program", f"{name} = {path or 'not found'}") for name, path in sorted(row["programs"].items())]
+        said += [("option", f"{name} = {_option(value)}") for name, value in row["options"].items()]
+    print(clean(row["name"]))
+    for name, value in said:
+        if value not in (None, ""):
+            print(f"  {name + ':':<14}{clean(value)}")
+    for each in row["refused"]:
+        print(f"  refuses {each['shape']} for {seconds(each['retry_s'])} more: {clean(each['why'])}")
+    if row.get("queues"):
+        print("  queues:")
+        for queue in row["queues"]:
+            print(f"    {queue_words(queue)}")
+    for note in row.get("notes") or ():
+        print(f"  note: {clean(note)}")
+
+
+def queue_words(queue: "dict[str, Any]") -> str:
+    """One queue on a line."""
+    parts = []
+    if queue["nodes"] is not None:
+        parts.append(f"{queue['nodes']} node{'' if queue['nodes'] == 1 else 's'}")
+    if queue["cores"]:
+        parts.append(f"up to {queue['cores']:g} cores")
+    if queue["memory"]:
+        parts.append(f"{size(queue['memory'])} memory")
+    if queue["gpus"]:
+        parts.append(f"{queue['gpus']} gpus")
+    parts.append("no time limit known" if queue["time_s"] is None else f"at most {seconds(queue['time_s'])}")
+    marks = (" (default)" if queue["default"] else "") + ("" if queue["up"] else " (closed)")
+    return f"{clean(queue['name'])}{marks}: {', '.join(parts)}"
+
+
+def _node(row: "dict[str, Any]") -> str:
+    parts = [f"{row['cores']:g} cores"] if row["cores"] is not None else []
+    parts += [f"{size(row['memory'])} memory"] if row["memory"] is not None else []
+    parts += [f"{row['gpus']} gpus"] if row["gpus"] else []
+    return ", ".join(parts) or "not known"
+
+
+def _times(row: "dict[str, Any]") -> str:
+    words = (
+        ("allocation_time_s", "allocations for {}"), ("job_time_s", "jobs that say nothing {}"),
+        ("longest_s", "at most {}"), ("linger_s", "idle runners stay {}"),
+    )  # fmt: skip
+    return ", ".join(text.format(seconds(row[name])) for name, text in words if row[name] is not None)
+
+
+def _option(value: object) -> str:
+    return ", ".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else str(value)

@@ -292,14 +292,17 @@ def params_of(texts: "Sequence[str]") -> "dict[str, list[str]]":
 
 def print_dry_run(args: argparse.Namespace, submission: "Submission") -> None:
     """What would be added."""
+    from rota.cli.native import native_submissions, print_native
     from rota.cli.show import clean, jobs_word, print_json
 
     spec = submission.spec
     first = submission.preview(10)
+    native = native_submissions(args.home, spec)
     if args.json:
         commands = [{"index": index, "command": command} for index, command in first]
         needs = [template.needs.words() for template in spec.templates[:10]]
-        print_json({"dry_run": True, "jobs": spec.count, "name": spec.name, "needs": needs, "first": commands})
+        row = {"dry_run": True, "jobs": spec.count, "name": spec.name, "needs": needs, "first": commands}
+        print_json(row | {"native": native})
         return
     template = spec.templates[0]
     print(f"{jobs_word(spec.count)} would be added; nothing was")
@@ -309,6 +312,8 @@ def print_dry_run(args: argparse.Namespace, submission: "Submission") -> None:
         print(f"  {index}: {clean(command)}")
     if spec.count > len(first):
         print(f"  … and {spec.count - len(first):,} more")
+    for each in native:
+        print_native(each)
 
 
 def say_about(args: argparse.Namespace, submission: "Submission", answer: "dict[str, Any]") -> None:

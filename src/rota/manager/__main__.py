@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Sequence
 
 from rota.core.state import Settings
@@ -19,6 +20,7 @@ from rota.manager.daemon import say_failed, say_ready
 from rota.manager.filesystem import warning_for
 from rota.manager.lock import REFRESH_S, Lock, announce
 from rota.manager.paths import Paths, prepare
+from rota.manager.relay import Relay, forbid_other, take_lock
 from rota.manager.service import Manager
 from rota.manager.upkeep import UpkeepSettings
 from rota.model.errors import RefusedError, RotaError, UsageError
@@ -79,7 +81,8 @@ class TlsDoor:
             )
         auth.write_token(self._paths.home, allocation)
         token = os.path.join(self._paths.tokens, allocation)
-        return ["--connect", f"tls:{self.address}", "--ca", self._paths.ca, "--token-file", token]
+        found = ["--connect", f"tls:{self.address}", "--notice", self._paths.notice]
+        return [*found, "--ca", self._paths.ca, "--token-file", token]
 
     def shut(self, allocation: str) -> None:
         """The token is gone with the allocation."""
@@ -123,6 +126,9 @@ def make_cluster(name: str, site: SiteConfig, paths: Paths, tls: TlsDoor) -> Clu
 async def serve(paths: Paths, lock: Lock, args: argparse.Namespace) -> int:
     """Load, listen, and run until told to stop."""
     config = load_config(paths.home)
+    relay = Relay(paths, args.relay, args.until_s, args.began) if args.relay else None
+    if relay is not None:
+        _leave_here_alone(config)
     tls = TlsDoor(paths)
     clusters = {
         name: make_cluster(name, site, paths, tls) for name, site in config.site.items() if site.driver != "local"
@@ -166,13 +172,25 @@ async def serve(paths: Paths, lock: Lock, args: argparse.Namespace) -> int:
     log.info("serving %s (pid %d)", paths.home, os.getpid())
     if args.once:
         loop.create_task(_once(manager))  # noqa: RUF006
+    if relay is not None:
+        loop.create_task(relay.run(manager, clusters[relay.site].driver, config.site[relay.site]))  # noqa: RUF006
     code = await manager.stopped
     refreshing.cancel()
+    if relay is not None:
+        await relay.finish(manager)
     await server.close()
     with contextlib.suppress(OSError):
         os.unlink(paths.pid)
     log.info("ended with %d", code)
     return code
+
+
+def _leave_here_alone(config: Config) -> None:
+    """A manager in a cluster job: this machine is another one tomorrow, so no jobs run on it, and clients call."""
+    for name in [name for name, site in config.site.items() if site.driver == "local"]:
+        log.info("the site %s is left out: this manager is a cluster job", name)
+        del config.site[name]
+    config.listen = config.listen or ":0"
 
 
 def _token(home: str, name: str) -> str | None:
@@ -236,12 +254,25 @@ def main() -> int:
     parser.add_argument("--ready-fd", type=int, default=None)
     parser.add_argument("--embedded", action="store_true", help="end when nobody is connected and nothing runs")
     parser.add_argument("--once", action="store_true", help="do what is due, then end")
+    parser.add_argument("--relay", metavar="TAG", help="this is a cluster job of `rota up --on SITE`")
+    parser.add_argument("--until-s", type=float, default=0.0, help="of --relay: seconds until its time limit")
     args = parser.parse_args()
+    args.began = time.monotonic()
+    if args.relay:
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until it can be taken for what it is
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
     os.umask(0o077)
     try:
         paths = prepare(args.home)
-        with Lock(paths) as lock:
+        if args.relay:
+            taken = take_lock(paths, args.relay, args.until_s)
+            if taken is None:
+                log.info("this job is not wanted as a manager any more")
+                return 0
+        else:
+            forbid_other(paths)
+            taken = Lock(paths)
+        with taken as lock:
             return asyncio.run(serve(paths, lock, args))
     except (RotaError, OSError) as error:
         log.error("%s", error)

@@ -16,6 +16,7 @@ from rota.core.tables import RUNNING, STARTING
 from rota.manager.intake import decode_spec
 from rota.manager.limits import limit_rows
 from rota.manager.performing import now
+from rota.manager.places import allocation_rows, runner_rows, site_row
 from rota.manager.running import measure_sessions
 from rota.model.batch import BatchSpec
 from rota.model.errors import NoSpaceError, NotFoundError, RotaError, StoreError, UsageError
@@ -77,6 +78,7 @@ class Asking:
         else:
             manager.when_durable(self._guard(peer, ask_id, lambda: peer.answer(ask_id, self._look_up(op, args))))
             if op == "down":
+                manager.taken_down = True
                 manager.stop(args.kill)
 
     def _later(self, peer: Peer, ask_id: int, work: Coroutine[Any, Any, dict[str, Any]]) -> None:
@@ -283,63 +285,12 @@ class Asking:
         if op == "learning":
             return {"groups": [_learned(name, group) for name, group in sorted(state.groups.items())]}
         if op == "sites":
-            return {"sites": [self._site(name) for name in state.sites]}
+            return {"sites": [site_row(manager, name, at) for name in state.sites]}
         if op == "runners":
-            return {
-                "runners": [
-                    {
-                        "id": runner.id,
-                        "state": runner.state,
-                        "site": runner.site,
-                        "host": runner.host,
-                        "pid": runner.pid,
-                        "allocation": runner.allocation,
-                        "connected": runner.connected,
-                        "cores": runner.capacity.cores / 1000,
-                        "memory": runner.capacity.memory,
-                        "jobs": len(runner.jobs),
-                        "slots": sum(runner.slots.values()),
-                        "silent_s": round(at.mono - runner.contact, 3),
-                    }
-                    for runner in state.runners.values()
-                ]
-            }
+            return {"runners": runner_rows(manager, at)}
         if op == "allocations":
-            return {
-                "allocations": [
-                    {
-                        "id": a.id,
-                        "site": a.site,
-                        "state": a.state,
-                        "native_id": a.native_id,
-                        "tag": a.tag,
-                        "reason": a.reason,
-                        "submitted": a.submitted,
-                        "cores": a.capacity.cores / 1000,
-                        "memory": a.capacity.memory,
-                    }
-                    for a in state.allocations.values()
-                ]
-            }
+            return {"allocations": allocation_rows(manager, at)}
         raise UsageError(f"no such op: {op}")
-
-    def _site(self, name: str) -> dict[str, Any]:
-        state = self._manager.state
-        site = state.sites[name]
-        used = state.ledger.used.get(name)
-        live = [a for a in state.allocations.values() if a.site == name and a.state.endswith("ING")]
-        return {
-            "name": name,
-            "cores": site.node.cores / 1000,
-            "memory": site.node.memory,
-            "gpus": site.node.gpus,
-            "tags": list(site.tags),
-            "cores_used": used.cores / 1000 if used is not None else 0,
-            "memory_used": used.memory if used is not None else 0,
-            "allocations": len(live),
-            "state": "failing" if site.why else "ok",
-            "why": site.why,
-        }
 
 
 def _learned(name: str, group: Group) -> dict[str, Any]:

@@ -34,12 +34,22 @@ RUNNER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "runner")
 class Cluster:
     """One site: its driver, and the scripts for its nodes."""
 
-    def __init__(self, name: str, config: SiteConfig, paths: Paths, door: Door, user: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        config: SiteConfig,
+        paths: Paths,
+        door: Door,
+        user: str | None = None,
+        *,
+        install: bool = True,
+    ) -> None:
         self.name = name
         self.config = config
         self.directory = config.directory or os.path.join(paths.home, "sites", name)
         self._door = door
-        self._program = os.path.join(install_runner(config.directory or paths.home), "__main__.py")
+        place = install_runner if install else runner_place
+        self._program = os.path.join(place(config.directory or paths.home), "__main__.py")
         self.node = Amounts(
             config.cores if config.cores is not None else UNKNOWN.cores,
             config.memory if config.memory is not None else UNKNOWN.memory,
@@ -253,14 +263,23 @@ def options_of(config: SiteConfig) -> Options:
     )
 
 
-def install_runner(home: str) -> str:
-    """A copy of the runner where the nodes can see it, named by its contents: it needs nothing but a Python."""
-    names = sorted(name for name in os.listdir(RUNNER) if name.endswith(".py"))
+def runner_place(home: str) -> str:
+    """Where the copy of the runner for the nodes is, or would be: named by its contents."""
     digest = hashlib.sha256()
-    for name in names:
+    for name in _runner_files():
         with open(os.path.join(RUNNER, name), "rb") as file:
             digest.update(name.encode() + b"\0" + file.read())
-    target = os.path.join(home, "lib", f"runner-{digest.hexdigest()[:16]}")
+    return os.path.join(home, "lib", f"runner-{digest.hexdigest()[:16]}", "rota", "runner")
+
+
+def _runner_files() -> list[str]:
+    return sorted(name for name in os.listdir(RUNNER) if name.endswith(".py"))
+
+
+def install_runner(home: str) -> str:
+    """Make a copy of the runner where the nodes can see it: it needs nothing but a Python."""
+    place = runner_place(home)
+    target = os.path.dirname(os.path.dirname(place))
     if not os.path.isdir(target):
         fresh = f"{target}.{os.getpid()}"
         shutil.rmtree(fresh, ignore_errors=True)
@@ -268,10 +287,10 @@ def install_runner(home: str) -> str:
         os.makedirs(package, 0o755)
         with open(os.path.join(fresh, "rota", "__init__.py"), "w"):
             pass
-        for name in names:
+        for name in _runner_files():
             shutil.copyfile(os.path.join(RUNNER, name), os.path.join(package, name))
         try:
             os.rename(fresh, target)
         except OSError:  # another was quicker
             shutil.rmtree(fresh, ignore_errors=True)
-    return os.path.join(target, "rota", "runner")
+    return place

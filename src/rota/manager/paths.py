@@ -83,6 +83,16 @@ class Paths:
         return self._in_home(wire.TOKENS)
 
     @property
+    def relay(self) -> str:
+        """There if the manager runs as a cluster job (`rota up --on`): which job, and which comes next."""
+        return self._in_home("relay.json")
+
+    @property
+    def relay_arrived(self) -> str:
+        """The tag of a successor that waits for the lock."""
+        return self._in_home("relay.arrived")
+
+    @property
     def lock(self) -> str:
         """Held by the one manager of this home."""
         return self._in_home("lock")

@@ -115,6 +115,8 @@ class Manager:
         """Why new work is refused, if it is."""
         self.stopped: asyncio.Future[int] = self.loop.create_future()
         self.stopping = False
+        self.taken_down = False
+        """Somebody wants no manager, not only another one."""
         self._inbox: list[tuple[Stimulus, Done | None]] = []
         self._after: list[Callable[[], None]] = []
         """Questions that wait for the commit under way, so that nothing is answered that is not on disk."""
@@ -194,6 +196,7 @@ class Manager:
             self.stop(kill=False)
         elif self.state.mode == "draining" and not busy:
             log.info("drained")
+            self.taken_down = True
             self.stop(kill=False)
 
     def stop(self, kill: bool) -> None:

@@ -19,7 +19,7 @@ if __name__ == "__main__" and not __package__:
 
 USAGE = """\
 usage: python3 -m rota.runner --connect unix:PATH --output DIR [options]
-       python3 -m rota.runner --connect tls:HOST:PORT --ca FILE --token-file FILE --output DIR [options]
+       python3 -m rota.runner --connect tls:HOST:PORT --ca FILE --token-file FILE [--notice FILE] --output DIR [options]
        python3 -m rota.runner --direct DIR [--id ID] [--until EPOCH] [--until-s SECONDS]
 options: --id ID  --allocation ID  --cores MILLICORES  --memory BYTES  --disk BYTES  --gpus N  --tag TAG (repeat)
          --until EPOCH  --until-s SECONDS (when the allocation ends, and in how long)  --launcher PATH|auto|none
@@ -28,6 +28,7 @@ options: --id ID  --allocation ID  --cores MILLICORES  --memory BYTES  --disk BY
 NAMES = (
     "connect",
     "ca",
+    "notice",
     "token-file",
     "id",
     "allocation",
@@ -128,7 +129,8 @@ def main(words: Optional[List[str]] = None) -> int:
     from rota.runner.protocol import Runner
 
     try:
-        target = Target(options["connect"], options.get("ca"), _token(options.get("token-file")))
+        token = _token(options.get("token-file"))
+        target = Target(options["connect"], options.get("ca"), token, options.get("notice"))
     except (OSError, ValueError) as error:
         _wrong(str(error))
         return 2

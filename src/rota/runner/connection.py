@@ -35,10 +35,13 @@ class ClosedError(Exception):
 class Target:
     """Where the manager is and how to prove who we are."""
 
-    def __init__(self, text: str, ca: Optional[str] = None, token: Optional[bytes] = None) -> None:
+    def __init__(
+        self, text: str, ca: Optional[str] = None, token: Optional[bytes] = None, notice: Optional[str] = None
+    ) -> None:
         kind, _, rest = text.partition(":")
         self.ca = ca
         self.token = token
+        self.notice = notice  # where a manager says at which address it is: the next may run on another host
         self.path = self.host = ""
         self.port = 0
         if kind == "unix" and rest:
@@ -64,7 +67,18 @@ class Target:
             return Connection(raw)
         from rota.runner.tls import TlsConnection  # loads ssl, which few runners need
 
+        self._look()
         return TlsConnection(self)
+
+    def _look(self) -> None:
+        """Take the newest address, if the notice has one."""
+        try:
+            with open(self.notice or "", "rb") as file:
+                said = json.loads(file.read(65_536))
+            host, port = said["address"] or said["host"], int(said["port"])
+        except (OSError, ValueError, TypeError, KeyError):
+            return
+        self.host, self.port = str(host), port
 
 
 def _connect(raw: Any, path: str) -> None:
