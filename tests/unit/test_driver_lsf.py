@@ -567,7 +567,7 @@ def test_finding() -> None:
     text = (
         COLUMNS + row("9", "RUN", index="2") + row("8", "RUN", name="y-ffffffffffff") + row("7", "EXIT", name="other")
     )
-    assert LSF.read_find("0123456789ab", Answer(0, text, ""))[:3] == ("9", "ok", "")
+    assert LSF.read_find("0123456789ab", Answer(0, text, "")) == ("9", "ok", "", ())
     assert LSF.read_find("0123456789ab", Answer(0, text + row("11", "PEND"), "")) == ("9", "ok", "", ("11",))
     assert LSF.read_find("000000000000", Answer(0, text, ""))[:2] == (None, "not-found")
     assert LSF.read_find("000000000000", Answer(0, text[:-2], ""))[:2] == (None, "transient")

@@ -433,9 +433,9 @@ def test_find() -> None:
     live, finished = SGE.find(TAG, "me")
     assert live.argv == ("qstat", "-xml", "-u", "me") and finished.argv == ("qacct", "-j", f"*-{TAG}")
     both = listing(job("r", 9), job("qw", 4), job("r", 2, name="other"))
-    assert SGE.read_find(TAG, Answer(0, both, ""))[:3] == ("4", "ok", "")
+    assert SGE.read_find(TAG, Answer(0, both, "")) == ("4", "ok", "", ("9",))
     assert SGE.read_find(TAG, Answer(0, listing(job("r", 2, name="other")), "")).result == "not-found"
-    assert SGE.read_find(TAG, Answer(0, account(failed=0, exit_status=0), ""))[:3] == ("3", "ok", "")
+    assert SGE.read_find(TAG, Answer(0, account(failed=0, exit_status=0), "")) == ("3", "ok", "", ())
     assert SGE.read_find(TAG, Answer(1, "", f"error: job name *-{TAG} not found\n")).result == "not-found"
     assert SGE.read_find(TAG, Answer(1, "", "error opening accounting file: No such file")).result == "not-found"
     assert SGE.read_find(TAG, Answer(0, both[:-12].replace(TAG, "f" * 12), "")).result == "transient"

@@ -183,7 +183,8 @@ class CommandDriver:
     async def find(self, tag: str, count: int) -> list[str] | None:
         """Look a tag up, until it is found or certainly nowhere."""
         await self.start()
-        base = await self._submitter.settle(tag, (), self._settings.restart_settle_s)
+        elements = [str(element) for element in range(count)]  # nobody knows better names for them here
+        base = await self._submitter.settle(tag, elements, self._settings.restart_settle_s)
         if base is None:
             return None
         natives = self.elements(base, count)

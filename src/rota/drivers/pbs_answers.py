@@ -7,7 +7,7 @@ from rota.drivers.dialect import Answer, Class, Listing, Queue, Seen, Submitted
 from rota.drivers.options import tag_in
 from rota.drivers.pbs_records import Record, job_id, seconds
 
-__all__ = ["judge_records", "judge_table", "oldest", "queues_of", "read_complaints", "read_qsub"]
+__all__ = ["judge_records", "judge_table", "queues_of", "read_complaints", "read_qsub", "submitted"]
 
 
 def read_qsub(answer: Answer, result: Class, words: str) -> Submitted:
@@ -49,11 +49,14 @@ def read_complaints(answer: Answer, gone: Sequence[str], result: Class, words: s
     return result, words
 
 
-def oldest(tag: str, records: Sequence[Record]) -> str | None:
-    """The first job with the tag: the whole array if it is one."""
+def submitted(tag: str, records: Sequence[Record]) -> Submitted | None:
+    """The first job with the tag, the whole array if it is one; and others, which must not be."""
     ids = [job_id(record["Job_Id"]) for record in records if tag_in(record.get("Job_Name", "")) == tag]
     whole = {re.sub(r"\[\d*\]", "[]", native) for native in ids if native}
-    return min(whole, key=lambda native: int(native.rstrip("[]"))) if whole else None
+    if not whole:
+        return None
+    first, *others = sorted(whole, key=lambda native: int(native.rstrip("[]")))
+    return Submitted(first, "ok", "", tuple(others))
 
 
 def queues_of(found: Mapping[str, Record]) -> tuple[Queue, ...]:

@@ -92,6 +92,8 @@ TRANSIENT = (
     "timeout",
     "timed out",
     "connection refused",
+    "connection reset",
+    "broken pipe",
     "sge_root",
     "try again",
 )
@@ -327,7 +329,8 @@ class Sge:
         ids = {int(job["JB_job_number"]) for job in jobs if tag_in(job.get("JB_name", "")) == tag}
         ids |= {int(record["jobnumber"]) for record in records if tag_in(record.get("jobname", "")) == tag}
         if ids:
-            return Submitted(str(min(ids)), "ok", "")
+            first, *others = map(str, sorted(ids))
+            return Submitted(first, "ok", "", tuple(others))
         words = answer.words
         if answer.code == 0 and (whole or complete):
             return Submitted(None, "not-found", "")
