@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import random
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -30,6 +31,8 @@ LastWords = Callable[[Sequence[Known]], Awaitable[Mapping[str, Outcome]]]
 LINGER_LOOKS = 64
 """Running allocations whose last words are looked for in one cycle."""
 UNKNOWN_LOOKS = 5
+STRANGE = re.compile(r"usage|option|argument|not found", re.IGNORECASE)
+"""In the words of a program that does not know what it is asked."""
 COUNTS_MOST = 100_000
 
 
@@ -117,6 +120,9 @@ class CommandDriver:
         if not self.read(lambda: self.dialect.is_mine(answer), True):
             said = words[0] if words else "nothing"
             self.gate.bad(command, f"this is not {self.dialect.name}: {said}")
+            if not words or (answer.code and not STRANGE.search(answer.stdout + answer.stderr)):
+                # It has failed: that tells nothing of whose programs they are.
+                raise BusyError(f"site {self.site}: {shown(command)} ended with {answer.code} and says {said!r}")
             raise UsageError(
                 f"site {self.site}: its programs are not those of {self.dialect.name}: {shown(command)} says {said!r}. "
                 "Set `driver` of this site to the batch system that it has"
