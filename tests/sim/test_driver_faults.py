@@ -46,17 +46,13 @@ class Manager:
         self.tasks[ask.tag] = asyncio.get_running_loop().create_task(self._submit(self.driver, ask, find))
 
     async def _submit(self, driver, ask, find):
-        while True:
-            try:
-                natives = (await driver.find(ask.tag, ask.count) if find else None) or await driver.submit(ask)
-                break
-            except RotaError as error:
-                if find and "left alone" not in str(error):  # it was not certain: look again
-                    await asyncio.sleep(5)
-                    continue
-                for id in ask.ids:
-                    self.verdict[id], self.state[id] = ("fail", str(error)), "OVER"
-                return
+        natives = await driver.find(ask.tag, ask.count) if find else None
+        try:
+            natives = natives or await driver.submit(ask)
+        except RotaError as error:
+            for id in ask.ids:
+                self.verdict[id], self.state[id] = ("fail", str(error)), "OVER"
+            return
         for id, native in zip(ask.ids, natives, strict=True):
             self.native[id] = native
             if self.state[id] == "SUBMITTING":

@@ -62,7 +62,10 @@ class Fake:
         """How often something happens on the cluster itself."""
         self.span = rng.choice((20.0, 300.0, 1200.0))
         settings = {"personality": personality, "nodes": 4, "cores": 16, "accounting_lag_s": rng.choice((0.0, 20.0))}
-        settings |= {"purge_s": rng.choice((300.0, 3600.0)), "latency_s": rng.choice((0.0, 5.0, 60.0))}
+        # Of a job that a cluster forgot while it could not be asked, and that left no words, nobody knows that it was.
+        remembers = self.writes or personality in ("sge", "slurm")
+        settings |= {"purge_s": rng.choice((300.0, 3600.0)) if remembers else 3600.0}
+        settings |= {"latency_s": rng.choice((0.0, 5.0, 60.0))}
         rate = rng.choice((0.05, 0.2, 0.4))
         rules = [{**fault, "p": rate / len(FAULTS), "seed": rng.random()} for fault in FAULTS]
         self.cluster = simulated.SimulatedCluster(settings, self._lasts, rules, user="tester")

@@ -187,8 +187,15 @@ class CommandDriver:
         return natives
 
     async def find(self, tag: str, count: int) -> list[str] | None:
-        """Look a tag up, until it is found or certainly nowhere."""
-        await self.start()
+        """Look a tag up, until it is found or certainly nowhere. A site that cannot be asked is asked again."""
+        failures = 0
+        while not self._ready:
+            try:
+                await self.start()
+            except RotaError as error:
+                log.info("looking for the tag %s: %s", tag, error)
+                await self._times.sleep(self._submitter.pause(failures))
+                failures += 1
         elements = [str(element) for element in range(count)]  # nobody knows better names for them here
         base = await self._submitter.settle(tag, elements, self._settings.restart_settle_s)
         if base is None:

@@ -11,13 +11,14 @@ __all__ = ["judge_records", "judge_table", "queues_of", "read_complaints", "read
 
 
 def read_qsub(answer: Answer, result: Class, words: str) -> Submitted:
-    """The id from what qsub printed, else what its error means."""
+    """The id from what qsub printed, else what its error means. Of two ids nobody knows which is ours."""
     lines = [line for line in answer.stdout.splitlines() if line.strip()]
     native = job_id(lines[-1]) if lines else None
-    if native is not None and "." in lines[-1]:
+    ids = {job_id(line) for line in lines if "." in line} - {None}
+    if native is not None and ids == {native}:
         return Submitted(native, "ok" if answer.code == 0 else "ambiguous", words if answer.code else "")
-    if answer.code == 0:
-        return Submitted(None, "ambiguous", f"qsub succeeded and printed no job id: {answer.words}")
+    if answer.code == 0 or ids:
+        return Submitted(None, "ambiguous", f"qsub succeeded and printed not one job id: {answer.words}")
     return Submitted(None, result, words)
 
 

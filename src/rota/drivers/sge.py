@@ -190,13 +190,12 @@ class Sge:
 
     def read_submit(self, ask: Ask, answer: Answer) -> Submitted:
         """`-terse` prints `123`, or `123.1-10:1`; some sites' wrappers print the long form after all."""
-        found = re.search(r"^(\d+)(?:\.\d+-\d+:\d+)?\s*$", answer.stdout, re.MULTILINE) or re.search(
-            r"Your job(?:-array)? (\d+)(?:\.\d+-\d+:\d+)? \(", answer.stdout
-        )
+        found = set(re.findall(r"^(\d+)(?:\.\d+-\d+:\d+)?\s*$", answer.stdout, re.MULTILINE))
+        found |= set(re.findall(r"Your job(?:-array)? (\d+)(?:\.\d+-\d+:\d+)? \(", answer.stdout))
         words = answer.words
-        if found:
-            return Submitted(found[1], "ok" if answer.code == 0 else "ambiguous", "" if answer.code == 0 else words)
-        if answer.code is None or answer.code < 0 or answer.code == 255:
+        if len(found) == 1:
+            return Submitted(found.pop(), "ok" if answer.code == 0 else "ambiguous", "" if answer.code == 0 else words)
+        if found or answer.code is None or answer.code < 0 or answer.code == 255:
             return Submitted(None, "ambiguous", words)
         if answer.code == 0:
             return Submitted(None, "ambiguous", f"qsub succeeded and printed no job id: {words}")

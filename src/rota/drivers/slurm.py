@@ -198,9 +198,10 @@ class Slurm:
     def read_submit(self, ask: Ask, answer: Answer) -> Submitted:
         """The id alone on a line, with `;cluster` behind it at some sites."""
         if answer.code == 0:
-            for line in reversed(answer.stdout.splitlines()):
-                if found := SUBMITTED.fullmatch(line.strip()):
-                    return Submitted(found[1], "ok", "")
+            found = [SUBMITTED.fullmatch(line.strip()) for line in answer.stdout.splitlines()]
+            ids = {match[1] for match in found if match}
+            if len(ids) == 1:  # of two nobody knows which is ours
+                return Submitted(ids.pop(), "ok", "")
             return Submitted(None, "ambiguous", words(answer))
         if answer.code is None:
             return Submitted(None, "ambiguous", words(answer))
