@@ -25,6 +25,8 @@ log = logging.getLogger("rota")
 POLL_S = 1.0
 RESTING_POLL_S = 5.0
 LAST_WORDS_S = 1.0
+STOPPED = ("time", "oom", "cancelled", "deadline")
+"""Why a batch system stopped a job that is not simply to be tried again."""
 
 
 def now() -> At:
@@ -114,9 +116,7 @@ class Performer:
         for job in jobs:
             batch = state.batches.get(job[0])
             pos = batch.position(job[1]) if batch is not None else None
-            grace = (
-                batch.template(pos).grace_s if batch is not None and pos is not None else 10
-            )
+            grace = batch.template(pos).grace_s if batch is not None and pos is not None else 10
             out.setdefault(grace, []).append(job)
         return out
 
@@ -228,7 +228,8 @@ class Performer:
                 host, reason, outcome = None, seen.reason, seen.outcome
                 if allocation is not None and seen.verb in ("complete", "fail", "abort"):
                     if allocation.direct and cluster is not None:
-                        reported = await self._read_report(state, cluster, _known(allocation))
+                        why = None if outcome is None or allocation.state == "KILLING" else outcome.why
+                        reported = await self._read_report(state, cluster, _known(allocation), why)
                         if not reported and await cluster.was_restarted(_known(allocation)):
                             outcome, reason = Outcome(why="requeue"), f"{reason}; the cluster had started it again"
                     else:
@@ -281,8 +282,11 @@ class Performer:
         finally:
             self._polling.discard(site)
 
-    async def _read_report(self, state: State, cluster: Cluster, known: Known) -> bool:
-        """A direct job that ended has left a report; False: there is none (that can be read)."""
+    async def _read_report(self, state: State, cluster: Cluster, known: Known, why: str | None) -> bool:
+        """A direct job that ended has left a report; False: there is none (that can be read).
+
+        Why it was stopped from outside, its batch system knows.
+        """
         runner = state.runners.get(f"{known.tag}.{known.element}")
         if runner is None or not runner.jobs:
             return True
@@ -300,7 +304,10 @@ class Performer:
                 seq=runner.seq + 1,
                 got=0,
                 clock=0.0,
-                ended=report_rows(report.get("ended", []), directory),
+                ended=[
+                    row._replace(reason=why) if row.reason == "runner-stopped" and why in STOPPED else row
+                    for row in report_rows(report.get("ended", []), directory)
+                ],
                 disclaimed=[(int(a), int(b), int(c), str(d)) for a, b, c, d in report.get("disclaimed", [])],
                 host=host,
             )
