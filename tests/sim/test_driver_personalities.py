@@ -1,6 +1,6 @@
 """The fault schedules again, with the real dialects, on simulated clusters that speak their words.
 
-`python tests/sim/test_driver_personalities.py 1000 [lsf …]` runs more of them than the tests do.
+`python tests/sim/test_driver_personalities.py COUNT [FIRST [lsf …]]` runs more of them than the tests do.
 """
 
 import asyncio
@@ -203,12 +203,12 @@ def test_no_schedule_makes_a_duplicate_an_orphan_or_a_false_success(personality,
     assert all(verbs[verb] > 5 for verb in OVER), verbs
 
 
-def main(count, names):
+def main(count, first, names):
     """Many by hand: what is wrong, and what was done."""
     bad = 0
     for name in names:
         begun, verbs, commands = time.process_time(), collections.Counter(), 0
-        for seed in range(count):
+        for seed in range(first, first + count):
             problems, sent, verdict = one(name, seed)
             if problems:
                 bad += 1
@@ -224,4 +224,5 @@ if __name__ == "__main__":
     import logging
 
     logging.disable(logging.CRITICAL)
-    sys.exit(1 if main(int(sys.argv[1]), sys.argv[2:] or PERSONALITIES) else 0)
+    numbers = [*map(int, sys.argv[1:3]), 0]
+    sys.exit(1 if main(numbers[0], numbers[1], sys.argv[3:] or PERSONALITIES) else 0)

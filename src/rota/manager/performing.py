@@ -16,7 +16,7 @@ from rota.drivers.api import Ask, Driver, Known
 from rota.manager.cluster import Cluster
 from rota.manager.jobbook import JobBook
 from rota.model.allocation import Allocation, Outcome
-from rota.model.errors import RefusedError, RotaError, UsageError
+from rota.model.errors import BusyError, RefusedError, RotaError, UsageError
 from rota.wire.peer import Peer
 
 __all__ = ["Performer", "now", "report_rows"]
@@ -193,7 +193,10 @@ class Performer:
         """Submit an array. After a restart look for it first: it may have been submitted."""
         allocations = [state.allocations[name] for name in effect.ids]
         cluster = self.clusters.get(effect.site)
-        found = await driver.find(effect.tag, len(allocations)) if effect.what == "find" else None
+        count = allocations[0].elements or len(allocations)
+        found = await driver.find(effect.tag, count) if effect.what == "find" else None
+        if found is None and effect.what == "find" and count != len(allocations):
+            raise BusyError(f"{effect.tag} was never submitted, and a part of it is over: the rest is asked for anew")
         if found is None:
             if cluster is None:
                 ask = Ask(effect.tag, "rota", effect.ids, allocations[0].capacity, "", "/")
@@ -201,7 +204,8 @@ class Performer:
                 ask = cluster.ask(effect.tag, allocations)
                 await cluster.prepare(ask, self._direct_leases(state, allocations))
             found = await driver.submit(ask)
-        for allocation, native in zip(allocations, found, strict=True):
+        for allocation in allocations:
+            native = found[allocation.element]
             if allocation.state == "SUBMITTING" or allocation.native_id is None:
                 self._see(allocation.id, "run" if cluster is None else "pend", native, None)
 
@@ -380,7 +384,8 @@ class Performer:
 
 
 def _known(allocation: Allocation) -> Known:
-    return Known(allocation.id, allocation.tag, allocation.native_id, allocation.element, allocation.submitted or 0.0)
+    submitted, elements = allocation.submitted or 0.0, allocation.elements
+    return Known(allocation.id, allocation.tag, allocation.native_id, allocation.element, submitted, elements)
 
 
 def report_rows(rows: list[Any], output: str) -> list[Ended]:
