@@ -40,6 +40,7 @@ FAULTS = (
     {"do": "truncate", "at": 0.9},
     {"do": "garbage"},
     {"do": "foreign"},
+    {"do": "shuffle"},
 )
 
 

@@ -66,11 +66,11 @@ def test_a_state_that_nobody_knows_tells_nothing(personality):
 
 
 ENDS = {
-    "well": {name: ("complete", None) for name in PERSONALITIES},
-    "exit 3": {name: ("fail", None) for name in PERSONALITIES},
-    "signal 9": {name: ("fail", None) for name in PERSONALITIES},
-    "memory": {name: ("fail", "oom") for name in PERSONALITIES} | {"slurm": ("abort", "oom"), "sge": ("fail", "time")},
-    "time": {name: ("fail", "time") for name in PERSONALITIES} | {"slurm": ("abort", "time")},
+    "well": dict.fromkeys(PERSONALITIES, ("complete", None)),
+    "exit 3": dict.fromkeys(PERSONALITIES, ("fail", None)),
+    "signal 9": dict.fromkeys(PERSONALITIES, ("fail", None)),
+    "memory": dict.fromkeys(PERSONALITIES, ("fail", "oom")) | {"slurm": ("abort", "oom"), "sge": ("fail", "time")},
+    "time": dict.fromkeys(PERSONALITIES, ("fail", "time")) | {"slurm": ("abort", "time")},
     "cancelled": {
         "slurm": ("abort", "cancelled"),
         "lsf": ("fail", "cancelled"),

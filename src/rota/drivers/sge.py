@@ -429,12 +429,17 @@ def _task_ids(job: str, tasks: str) -> list[str]:
 
 
 def _records(text: str) -> tuple[list[dict[str, str]], bool]:
-    """The records of the accounting, and whether all are whole; one that was cut off is left out."""
+    """The records of the accounting, and whether all are whole; one that was cut off is left out.
+
+    If a line is where it cannot be, none of them is believed.
+    """
     records = []
     parts = re.split(r"^=+[ \t]*$", text[: text.rfind("\n") + 1], flags=re.MULTILINE)[1:]
     for part in parts:
-        pairs = (line.split(None, 1) for line in part.split("\n"))
-        record = {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
+        pairs = [pair for line in part.split("\n") if len(pair := line.split(None, 1)) == 2]
+        record = {pair[0]: pair[1].strip() for pair in pairs}
+        if pairs and (len(record) != len(pairs) or pairs[0][0] != "qname"):
+            return [], False
         number = record.get("jobnumber", "")
         if number.isascii() and number.isdigit() and {"failed", "exit_status", "maxvmem"} <= record.keys():
             records.append(record)
