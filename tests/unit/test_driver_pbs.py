@@ -457,7 +457,7 @@ def test_find() -> None:
     assert PBS.read_find(TAG, Answer(0, document(other, later, mine, element), "")) == (
         "9[]",
         "ok",
-        "also 12[]",
+        "",
         ("12[]",),
     )
     assert PBS.read_find(TAG, Answer(0, document(other), "")).result == "not-found"
