@@ -10,14 +10,19 @@ import pytest
 from driver_world import FACTS, ToyDialect
 from rota.drivers import dialects
 from rota.drivers.command import CommandDriver
-from rota.drivers.dialect import Answer, Command
+from rota.drivers.dialect import Answer, Command, Options
 from rota.drivers.settings import Settings
+from rota.drivers.transport import LocalTransport
 from rota.model.errors import UsageError
 from rota.testing.check_driver import check_dialect, check_driver
+from rota.testing.fake_cluster import FakeCluster
 
 QUICK = Settings(
     poll_s=0.2, poll_min_s=0.1, settle_s=0.2, settle_every_s=0.1, restart_settle_s=0.2, kill_grace_s=1.0, gone_s=1.0
 )
+
+FAKES = {"slurm": "4711", "lsf": "4711", "pbs": "4711[]", "torque": "4711[]", "sge": "4711"}
+"""Batch system → how it writes the id of an array."""
 
 
 class ExamToy(ToyDialect):
@@ -106,6 +111,23 @@ def test_the_toy_passes_both_exams(cluster, tmp_path):
     check_dialect(ExamToy())
     check_driver(driver(cluster), str(tmp_path), wait_s=60)
     assert len(cluster.jobs) == 4
+
+
+@pytest.mark.parametrize(("personality", "array_id"), FAKES.items())
+def test_every_dialect_passes_both_exams_on_a_fake_cluster(personality, array_id, tmp_path):
+    """Real commands and real processes; only the batch system between them is not."""
+    options = Options(parallel_environment="smp")
+    check_dialect(dialects.load_dialect(personality), options, array_id)
+    with FakeCluster(tmp_path / "cluster", personality=personality, nodes=2, cores=4, kill_wait_s=0.5) as fake:
+
+        def make_driver():
+            transport = LocalTransport({**os.environ, "PATH": fake.path})
+            dialect = dialects.load_dialect(personality)
+            return CommandDriver("fake", dialect, transport, FACTS, options, QUICK)
+
+        check_driver(make_driver, str(tmp_path), wait_s=60)
+        fake.tick()
+        assert {job["state"] for job in fake.jobs()} == {"over"} and len(fake.jobs()) == 4
 
 
 def _good(seen):

@@ -46,28 +46,25 @@ class Manager:
         self.tasks[ask.tag] = asyncio.get_running_loop().create_task(self._submit(self.driver, ask, find))
 
     async def _submit(self, driver, ask, find):
-        while True:
-            try:
-                natives = (await driver.find(ask.tag, ask.count) if find else None) or await driver.submit(ask)
-                break
-            except RotaError as error:
-                if find and "left alone" not in str(error):  # it was not certain: look again
-                    await asyncio.sleep(5)
-                    continue
-                for id in ask.ids:
-                    self.verdict[id], self.state[id] = ("fail", str(error)), "OVER"
-                return
+        natives = await driver.find(ask.tag, ask.count) if find else None
+        try:
+            natives = natives or await driver.submit(ask)
+        except RotaError as error:
+            for id in ask.ids:
+                self.verdict[id], self.state[id] = ("fail", str(error)), "OVER"
+            return
         for id, native in zip(ask.ids, natives, strict=True):
             self.native[id] = native
             if self.state[id] == "SUBMITTING":
                 self.state[id] = "LIVE"
 
+    def _as_known(self, id):
+        tag, element = self.tag[id]
+        elements = self.wanted[tag].count if self.seed % 2 else 0  # some managers know it, some do not
+        return Known(id, tag, self.native.get(id), element, elements=elements)
+
     def known(self):
-        return [
-            Known(id, self.tag[id][0], self.native.get(id), self.tag[id][1])
-            for id, state in self.state.items()
-            if state in ("LIVE", "KILLING")
-        ]
+        return [self._as_known(id) for id, state in self.state.items() if state in ("LIVE", "KILLING")]
 
     async def poll(self):
         for seen in await self.driver.poll(self.known()):
@@ -89,9 +86,7 @@ class Manager:
     def kill(self, id):
         if self.state[id] in ("SUBMITTING", "LIVE"):
             self.state[id] = "KILLING"
-            tag, element = self.tag[id]
-            known = Known(id, tag, self.native.get(id), element)
-            task = asyncio.get_running_loop().create_task(self.driver.terminate(known))
+            task = asyncio.get_running_loop().create_task(self.driver.terminate(self._as_known(id)))
             self.killing.add(task)
             task.add_done_callback(self.killing.discard)
 

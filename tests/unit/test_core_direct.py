@@ -46,6 +46,7 @@ def test_one_allocation_per_job_in_arrays() -> None:
     assert names == {("align", True, 0)}
     tags = [(a.tag, a.element) for a in world.state.allocations.values()]
     assert len(set(tags)) == 25 and len({tag for tag, _ in tags}) == 3
+    assert [a.elements for a in world.state.allocations.values()] == [10] * 20 + [5] * 5
     world.checkpoint()
     world.check_restart()
 
@@ -161,7 +162,7 @@ def test_limits_hold_for_direct_jobs() -> None:
     batch = world.submit(30, cores(1, limits=("irods",)), limits={"irods": 7})
     world.schedule()
     assert world.counts(batch) == {"STARTING": 7, "PENDING": 23}
-    assert len(world.state.allocations) == 7
+    assert [a.elements for a in world.state.allocations.values()] == [7] * 7
 
 
 def test_a_restart_looks_for_whole_arrays() -> None:
@@ -171,6 +172,7 @@ def test_a_restart_looks_for_whole_arrays() -> None:
     world.checkpoint()
     effects = [effect for effect in world.restart() if isinstance(effect, Allocate)]
     assert sorted((effect.what, len(effect.ids)) for effect in effects) == [("find", 2), ("find", 10)]
+    assert {a.elements for a in world.state.allocations.values()} == {2, 10}
 
 
 def test_runners_are_asked_for_by_shape_and_taken_back() -> None:

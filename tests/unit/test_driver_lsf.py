@@ -1,5 +1,6 @@
 """LSF's dialect, and OpenLava's: against recordings of a real OpenLava, and of LSF after its manual."""
 
+import random
 import re
 import subprocess
 
@@ -355,7 +356,7 @@ def test_all_recorded_history_is_looked_at_and_several_jobs_are_told_apart() -> 
     ],
 )
 def test_events(events: list[str], want: tuple[object, ...]) -> None:
-    lines = ["Dispatched 4 Task(s) on Host(s) <4*n2>;", *events]
+    lines = ["Submitted from host <login1>, to Queue <normal>;", "Dispatched 4 Task(s) on Host(s) <4*n2>;", *events]
     text = "\nJob <7[2]>, Job Name <x-0123456789ab[2]>, User <me>, Project <p>\n"
     for line in lines:
         text += f"Sun Nov 15 21:00:00: {line}"[:40] + "\n" + " " * 21 + f"Sun Nov 15 21:00:00: {line}"[40:] + "\n"
@@ -365,6 +366,13 @@ def test_events(events: list[str], want: tuple[object, ...]) -> None:
     whole = CASES["bhist-l-done"].answer.stdout
     some = LSF.read_history(Answer(0, whole + text, ""), PLAIN)
     assert ([one.native_id for one in some.seen], some.result) == (["105"], "partial")
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_a_history_whose_lines_are_in_disorder_is_none(seed: int) -> None:
+    lines = (CASES["bhist-l-done"].answer.stdout + CASES["bhist-l-exit3"].answer.stdout).splitlines(keepends=True)
+    random.Random(seed).shuffle(lines)
+    assert LSF.read_history(Answer(0, "".join(lines), ""), PLAIN).result not in ("ok", "not-found")
 
 
 @pytest.mark.parametrize(
@@ -567,7 +575,7 @@ def test_finding() -> None:
     text = (
         COLUMNS + row("9", "RUN", index="2") + row("8", "RUN", name="y-ffffffffffff") + row("7", "EXIT", name="other")
     )
-    assert LSF.read_find("0123456789ab", Answer(0, text, ""))[:3] == ("9", "ok", "")
+    assert LSF.read_find("0123456789ab", Answer(0, text, "")) == ("9", "ok", "", ())
     assert LSF.read_find("0123456789ab", Answer(0, text + row("11", "PEND"), "")) == ("9", "ok", "", ("11",))
     assert LSF.read_find("000000000000", Answer(0, text, ""))[:2] == (None, "not-found")
     assert LSF.read_find("000000000000", Answer(0, text[:-2], ""))[:2] == (None, "transient")

@@ -1,6 +1,7 @@
 """OpenPBS: every state, exit status and error number; recorded outputs against what truly happened; hostile answers."""
 
 import json
+import random
 import subprocess
 from typing import Any
 
@@ -453,7 +454,12 @@ def test_find() -> None:
     element = {"id": "9[0].pbs1", "job_state": "R"}
     later = {"id": "12[].pbs1", "job_state": "B"}
     other = {"id": "3.pbs1", "job_state": "R", "Job_Name": "my_batch-ffffffffffff"}
-    assert PBS.read_find(TAG, Answer(0, document(other, later, mine, element), ""))[:3] == ("9[]", "ok", "")
+    assert PBS.read_find(TAG, Answer(0, document(other, later, mine, element), "")) == (
+        "9[]",
+        "ok",
+        "",
+        ("12[]",),
+    )
     assert PBS.read_find(TAG, Answer(0, document(other), "")).result == "not-found"
     assert PBS.read_find(TAG, Answer(0, "", "")).result == "transient"
     assert PBS.read_find(TAG, Answer(0, document(other)[:-20], "")).result == "transient"
@@ -629,3 +635,21 @@ def test_a_piece_of_an_answer_says_nothing_else_than_the_whole(case: str) -> Non
     all_of_it = set(PBS.read_listing(Answer(0, listed, ""), PLAIN).seen)
     for end in range(0, len(listed), max(1, len(listed) // 400)):
         assert set(PBS.read_listing(Answer(0, listed[:end], ""), PLAIN).seen) <= all_of_it
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_an_answer_whose_lines_are_in_disorder_is_none(seed: int) -> None:
+    states = [{"job_state": "F", "Exit_status": n % 3, "substate": 92, "Job_Owner": "me"} for n in range(6)]
+    text = document(*({"id": f"{n}.pbs1", **state} for n, state in enumerate(states)))
+    lines = text.splitlines(keepends=True)
+    random.Random(seed).shuffle(lines)
+    assert PBS.read_history(Answer(0, "".join(lines), ""), PLAIN).seen == ()
+    broken = text.replace('"me"', '"say "me""')  # in order, and no JSON: nothing is lost
+    assert len(PBS.read_history(Answer(0, broken, ""), PLAIN).seen) == 6
+
+
+@pytest.mark.parametrize("code", [1, 2, 199])
+def test_a_connection_that_broke_during_a_submission_leaves_it_open(code: int) -> None:
+    assert PBS.read_submit(make(), Answer(code, "", "Connection reset by peer\n")).result == "ambiguous"
+    refused = Answer(code, "", "Connection refused\nqsub: cannot connect to server pbs1 (errno=15010), timed out\n")
+    assert PBS.read_submit(make(), refused).result != "ambiguous"

@@ -1,6 +1,7 @@
 """Grid Engine: every combination of letters, every `failed` code; recorded outputs against what truly happened."""
 
 import itertools
+import random
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ def kind_of(state: str, options: Options = PLAIN) -> Seen:
 
 def account(**fields: object) -> str:
     given = {"jobnumber": 3, "taskid": "undefined", "jobname": f"my_batch-{TAG}", "hostname": "ge1"} | fields
-    given = {"cpu": "0.010s", "ru_minflt": 563, "ru_maxrss": "4.480KB", "maxvmem": "10.367MB"} | given
+    given = {"qname": "all.q", "cpu": "0.010s", "ru_minflt": 563, "ru_maxrss": "4.480KB", "maxvmem": "10.367MB"} | given
     return "=" * 62 + "\n" + "".join(f"{key:12} {value}\n" for key, value in given.items())
 
 
@@ -207,6 +208,13 @@ def test_corrupt_records_are_partial() -> None:
     found = SGE.read_history(Answer(0, good + bad, ""), PLAIN)
     assert found.result == "partial" and len(found.seen) == 1
     assert ended(account(failed="junk", exit_status=0)).kind == "unsure"
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_accounting_whose_lines_are_in_disorder_is_none(seed: int) -> None:
+    lines = recorded("gridengine", "qacct-a3").stdout.splitlines(keepends=True)
+    random.Random(seed).shuffle(lines)
+    assert SGE.read_history(Answer(0, "".join(lines), ""), PLAIN).seen == ()
 
 
 # Submission
@@ -433,9 +441,9 @@ def test_find() -> None:
     live, finished = SGE.find(TAG, "me")
     assert live.argv == ("qstat", "-xml", "-u", "me") and finished.argv == ("qacct", "-j", f"*-{TAG}")
     both = listing(job("r", 9), job("qw", 4), job("r", 2, name="other"))
-    assert SGE.read_find(TAG, Answer(0, both, ""))[:3] == ("4", "ok", "")
+    assert SGE.read_find(TAG, Answer(0, both, "")) == ("4", "ok", "", ("9",))
     assert SGE.read_find(TAG, Answer(0, listing(job("r", 2, name="other")), "")).result == "not-found"
-    assert SGE.read_find(TAG, Answer(0, account(failed=0, exit_status=0), ""))[:3] == ("3", "ok", "")
+    assert SGE.read_find(TAG, Answer(0, account(failed=0, exit_status=0), "")) == ("3", "ok", "", ())
     assert SGE.read_find(TAG, Answer(1, "", f"error: job name *-{TAG} not found\n")).result == "not-found"
     assert SGE.read_find(TAG, Answer(1, "", "error opening accounting file: No such file")).result == "not-found"
     assert SGE.read_find(TAG, Answer(0, both[:-12].replace(TAG, "f" * 12), "")).result == "transient"

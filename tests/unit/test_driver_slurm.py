@@ -670,7 +670,7 @@ def test_a_controller_that_is_down_took_nothing() -> None:
 
 def test_finding() -> None:
     answer = CASES["own-squeue-find"].answer
-    assert SLURM.read_find("000000000012", answer)[:3] == ("18", "ok", "")
+    assert SLURM.read_find("000000000012", answer) == ("18", "ok", "", ())
     assert SLURM.read_find("000000000001", answer)[:2] == ("1", "ok")
     assert SLURM.read_find("00000000ffff", answer)[:2] == (None, "not-found")
     assert SLURM.read_find("00000000ffff", answer._replace(stdout=answer.stdout[:-3]))[:2] == (None, "transient")
@@ -679,6 +679,13 @@ def test_finding() -> None:
         assert SLURM.read_find("000000000012", CASES[name].answer)[:2] == (None, "transient")
     twice = answer.stdout + f"{'9000_[0-4]':<24}{'array-000000000012':<80}\n"
     assert SLURM.read_find("000000000012", Answer(0, twice, "")) == ("18", "ok", "", ("9000",))
+    live, past = SLURM.find("000000000012", "me")
+    assert live.argv[0] == "squeue" and past.argv[0] == "sacct" and "me" in past.argv
+    heading, body = "JobID|JobName\n", "17|other-00000000ffff\n18_[0-4]|array-000000000012\n"
+    assert SLURM.read_find("000000000012", Answer(0, heading + body, ""))[:2] == ("18", "ok")
+    assert SLURM.read_find("00000000eeee", Answer(0, heading + body, "")).result == "not-found"
+    for words in ("Slurm accounting storage is disabled\n", "sacct: error: Problem talking to the database\n"):
+        assert SLURM.read_find("000000000012", Answer(1, "", words)).result == "not-found"
 
 
 @pytest.mark.parametrize(

@@ -298,10 +298,11 @@ def test_kills() -> None:
 
 
 def test_empty_answers() -> None:
-    # A table without jobs is empty; but XML of nothing may be that, or a lost answer.
+    # Without jobs qstat prints nothing; of an id that was asked for, nothing is no answer.
     assert TRQ.read_listing(Answer(0, "", ""), PLAIN) == Listing((), "ok")
     assert TRQ.read_history(Answer(0, "", ""), PLAIN).result == "transient"
-    assert TRQ.read_find(TAG, Answer(0, "", "")).result == "transient"
+    assert TRQ.read_find(TAG, Answer(0, "", "")).result == "not-found"
+    assert TRQ.read_find(TAG, Answer(0, "", "trqauthd: some trouble\n")).result == "transient"
     assert TRQ.read_find(TAG, Answer(0, "<Data></Data>\n", "")).result == "not-found"
 
 
@@ -310,10 +311,17 @@ def test_find() -> None:
         return f"<Job><Job_Id>{native}</Job_Id><Job_Name>{name}</Job_Name><job_state>R</job_state></Job>"
 
     mine = job("30[].trq1", f"my-{TAG}") + job("31[0].trq1", f"my-{TAG}-0") + job("2.trq1", "other")
-    assert TRQ.read_find(TAG, Answer(0, f"<Data>{mine}</Data>", ""))[:3] == ("30[]", "ok", "")
+    assert TRQ.read_find(TAG, Answer(0, f"<Data>{mine}</Data>", "")) == ("30[]", "ok", "", ("31[]",))
     assert TRQ.read_find(TAG, recorded("torque", "qstat-xml-all")).result == "not-found"
     assert TRQ.read_find(TAG, Answer(0, f"<Data>{job('2.trq1', 'other')}<Job><Job_Id>3", "")).result == "transient"
-    assert [command.argv for command in TRQ.find(TAG, "me")] == [("qstat", "-x")]
+    assert [command.argv for command in TRQ.find(TAG, "me")] == [("qstat", "-x"), ("qstat", "-u", "me")]
+    table = recorded("torque", "qstat-u").stdout
+    assert TRQ.read_find(TAG, Answer(0, table, "")).result == "not-found"
+    assert TRQ.read_find(TAG, Answer(0, f"7[].trq1 me batch my-{TAG} -- 1 1 -- 01:00:00 R 01:00\n", ""))[:2] == (
+        "7[]",
+        "ok",
+    )
+    assert TRQ.read_find(TAG, Answer(0, table[: len(table) // 2], "")).result == "transient"
     # The light table shows the tag too, of elements with an index behind it.
     row = f"31[10].trq1 me batch my-{TAG}- -- 1 1 -- 01:00:00 Q --\n"
     assert TRQ.read_listing(Answer(0, row, ""), PLAIN).seen[0].tag == TAG

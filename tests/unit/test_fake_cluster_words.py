@@ -1,12 +1,13 @@
 """The fake cluster's answers against recordings of real ones, word for word unless they depend on the machine."""
 
 import json
+import os
 import re
 import xml.etree.ElementTree as ET
 
 import pytest
 
-from fake_recordings import START, Recording, cases, cluster, ends
+from fake_recordings import HERE, START, Recording, cases, cluster, ends
 
 SYSTEMS = {"slurm": "slurm", "openpbs": "pbs", "torque": "torque", "openlava": "lsf", "gridengine": "sge"}
 SLURM_QUEUES = [
@@ -127,6 +128,36 @@ def test_slurm_states_are_told_as_recorded(case):
         assert len(said) == len(heard)
         assert said[4:7] == heard[4:7], name  # State, ExitCode, DerivedExitCode
         assert [re.sub(r"\d", "9", text) for text in said[7:10]] == [re.sub(r"\d", "9", text) for text in heard[7:10]]
+
+
+SLURM_ROWS = {
+    "1": "completed",
+    "2": "failed-exit3",
+    "4": "failed-signal9",
+    "6": "out-of-memory",
+    "8": "timeout",
+    "9": "cancelled-running",
+    "13": "suspended",
+    "17": "node-fail",
+}
+
+
+def test_slurm_prints_columns_of_fixed_width_as_recorded():
+    with open(os.path.join(os.path.dirname(HERE), "slurm", "recorded.jsonl")) as file:
+        heard = {case["case"]: case for case in map(json.loads, file)}
+    wanted = ["squeue", *heard["own-squeue-all"]["argv"][1:]]
+    wanted[wanted.index("root")] = "tester"
+    rows = {line[:24].strip(): line for line in heard["own-squeue-all"]["stdout"].splitlines()}
+    for native, case in SLURM_ROWS.items():
+        fake = in_slurm_state(case)
+        head, said = fake.run(wanted, None, START + 100)[1].splitlines()
+        assert head == heard["own-squeue-all"]["stdout"].splitlines()[0]
+        assert [said[a:b] for a, b in ((24, 58), (130, 194))] == [rows[native][a:b] for a, b in ((24, 58), (130, 194))]
+        assert re.sub(r"\d", "9", said[58:78]) == "9999-99-99T99:99:99 "
+        assert len(said) == len(rows[native])
+    nobody = fake.run([word if word != "tester" else "nosuch" for word in wanted], None, START + 100)
+    recorded = heard["own-squeue-nosuch-user"]
+    assert nobody == (recorded["exit"], recorded["stdout"], recorded["stderr"])
 
 
 @pytest.mark.parametrize("case", ["squeue-array-collapsed", "squeue-array-expanded"])

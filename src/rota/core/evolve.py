@@ -458,6 +458,7 @@ def _allocation_planned(state: State, event: ev.AllocationPlanned) -> None:
         name=event.name,
         direct=event.direct,
         options=event.options,
+        elements=event.elements,
     )
     state.next_allocation = max(state.next_allocation, int(event.id[1:]) + 1)
 

@@ -28,9 +28,13 @@ def provide(state: State, wants: list[Want], at: At, steady: float) -> Iterator[
             left -= count
             tag = f"{int(state.random() * 2**48):012x}"
             if site.mode == "direct":
-                yield from _direct(state, asked, count, tag, at, steady)
+                made = list(_direct(state, asked, count, tag, at, steady))
             else:
-                yield from _runners(state, asked, count, tag, at)
+                made = list(_runners(state, asked, count, tag, at))
+            planned = [event for event in made if isinstance(event, ev.AllocationPlanned)]
+            for event in planned:  # how many there are is known only now
+                event.elements = state.allocations[event.id].elements = len(planned)
+            yield from made
 
 
 def _runners(state: State, asked: Asked, count: int, tag: str, at: At) -> Iterator[ev.Event]:

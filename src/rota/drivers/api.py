@@ -105,7 +105,10 @@ class Driver(Protocol):
         ...
 
     async def find(self, tag: str, count: int) -> list[str] | None:
-        """The native ids of what was submitted with this tag; None: certainly nothing was."""
+        """The native ids of what was submitted with this tag; None: certainly nothing was.
+
+        Takes as long as that needs: it does not raise because the provider cannot be reached.
+        """
         ...
 
     async def terminate(self, known: Known) -> bool:

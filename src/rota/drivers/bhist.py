@@ -37,9 +37,12 @@ INDENT = " " * 21
 def events(stdout: str, table: Mapping[str, Kind]) -> tuple[list[Seen], bool]:
     """Every job in it, and whether none was cut short: each ends with a summary, and the last event counts most.
 
-    What has not ended by its events is unsure: the listing knows better.
+    What has not ended by its events is unsure: the listing knows better. If a line is where it cannot be, none of them
+    is believed.
     """
     records = _records(stdout)
+    if not all(_in_order(text) for text in records):
+        return [], False
     whole = [text for text in records if "\nSummary of time" in text]
     return [one for text in whole if (one := _history(text, table))], len(whole) == len(records)
 
@@ -73,6 +76,15 @@ def _records(stdout: str) -> list[str]:
         elif out:
             out[-1].append(line)
     return ["\n".join(lines) for lines in out]
+
+
+def _in_order(text: str) -> bool:
+    """Whether a job's events begin with its submission, and its summary, if it is there, comes once and last."""
+    body, *summaries = text.split("\nSummary of time")
+    found = [event[2] for line in body.split("\n")[1:] if (event := EVENT.fullmatch(line))]
+    late = any(EVENT.fullmatch(line) for summary in summaries for line in summary.split("\n"))
+    begun = all(said.startswith("Submitted") == (number == 0) for number, said in enumerate(found))
+    return begun and len(summaries) < 2 and not late
 
 
 def _history(text: str, table: Mapping[str, Kind]) -> Seen | None:

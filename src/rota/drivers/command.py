@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import random
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -30,6 +31,8 @@ LastWords = Callable[[Sequence[Known]], Awaitable[Mapping[str, Outcome]]]
 LINGER_LOOKS = 64
 """Running allocations whose last words are looked for in one cycle."""
 UNKNOWN_LOOKS = 5
+STRANGE = re.compile(r"usage|option|argument|not found", re.IGNORECASE)
+"""In the words of a program that does not know what it is asked."""
 COUNTS_MOST = 100_000
 
 
@@ -117,6 +120,9 @@ class CommandDriver:
         if not self.read(lambda: self.dialect.is_mine(answer), True):
             said = words[0] if words else "nothing"
             self.gate.bad(command, f"this is not {self.dialect.name}: {said}")
+            if not words or (answer.code and not STRANGE.search(answer.stdout + answer.stderr)):
+                # It has failed: that tells nothing of whose programs they are.
+                raise BusyError(f"site {self.site}: {shown(command)} ended with {answer.code} and says {said!r}")
             raise UsageError(
                 f"site {self.site}: its programs are not those of {self.dialect.name}: {shown(command)} says {said!r}. "
                 "Set `driver` of this site to the batch system that it has"
@@ -181,9 +187,17 @@ class CommandDriver:
         return natives
 
     async def find(self, tag: str, count: int) -> list[str] | None:
-        """Look a tag up, until it is found or certainly nowhere."""
-        await self.start()
-        base = await self._submitter.settle(tag, (), self._settings.restart_settle_s)
+        """Look a tag up, until it is found or certainly nowhere. A site that cannot be asked is asked again."""
+        failures = 0
+        while not self._ready:
+            try:
+                await self.start()
+            except RotaError as error:
+                log.info("looking for the tag %s: %s", tag, error)
+                await self._times.sleep(self._submitter.pause(failures))
+                failures += 1
+        elements = [str(element) for element in range(count)]  # nobody knows better names for them here
+        base = await self._submitter.settle(tag, elements, self._settings.restart_settle_s)
         if base is None:
             return None
         natives = self.elements(base, count)

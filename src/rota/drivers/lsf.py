@@ -188,8 +188,8 @@ class Lsf:
         if answer.code is None:
             return Submitted(None, "ambiguous", words(answer))
         if answer.code == 0:
-            found = SUBMITTED.search(answer.stdout)
-            return Submitted(found[1], "ok", "") if found else Submitted(None, "ambiguous", words(answer))
+            ids = set(SUBMITTED.findall(answer.stdout))  # of two nobody knows which is ours
+            return Submitted(ids.pop(), "ok", "") if len(ids) == 1 else Submitted(None, "ambiguous", words(answer))
         return Submitted(None, worth(answer.stdout + answer.stderr, SUBMIT) or "ambiguous", words(answer))
 
     def element_id(self, native_id: str, element: int, count: int) -> str:

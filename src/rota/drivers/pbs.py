@@ -24,7 +24,7 @@ from rota.drivers.options import (
     tag_in,
     whole_cores,
 )
-from rota.drivers.pbs_answers import judge_records, judge_table, oldest, queues_of, read_complaints, read_qsub
+from rota.drivers.pbs_answers import judge_records, judge_table, queues_of, read_complaints, read_qsub, submitted
 from rota.drivers.pbs_errors import OPENPBS, read_error
 from rota.drivers.pbs_records import (
     Record,
@@ -88,8 +88,8 @@ OWNED = {
     "-W": frozenset({"block", "interactive", "run_count", "stagein", "stageout", "depend", "sandbox"}),
 }
 NO_HISTORY = "not configured to maintain job history"
-JSON_JOB = re.compile(r'^[ \t]*"(\d+(?:\[\d*\])?\.[^"\s]+)":\s*\{', re.MULTILINE)
-JSON_FIELD = re.compile(r'^[ \t]*"([\w.]+)":\s*("(?:[^"\\\n]|\\.)*"|-?\d+)', re.MULTILINE)
+JSON_JOB = re.compile(r'^([ \t]*)"(\d+(?:\[\d*\])?\.[^"\s]+)":\s*\{', re.MULTILINE)
+JSON_FIELD = re.compile(r'^([ \t]*)"([\w.]+)":\s*("(?:[^"\\\n]|\\.)*"|-?\d+)', re.MULTILINE)
 GONE = ("unknown job id", "job has finished", "has already finished", "already exiting", "history job id")
 
 
@@ -254,8 +254,8 @@ class Pbs:
     def read_find(self, tag: str, answer: Answer) -> Submitted:
         """The job, or the array, that has the tag in its name; the oldest, if there are several."""
         records, whole = read_records(answer.stdout)
-        if (found := oldest(tag, records)) is not None:
-            return Submitted(found, "ok", "")
+        if (found := submitted(tag, records)) is not None:
+            return found
         if answer.code == 0 and NO_HISTORY in answer.stderr:
             return Submitted(None, "not-found", answer.words)
         if answer.code == 0 and whole:
@@ -292,16 +292,15 @@ def read_records(text: str) -> tuple[list[dict[str, str]], bool]:
     """Full records in any of qstat's forms, and whether nothing of them was lost.
 
     Servers print JSON that is none (values with backslashes, quotes, leading zeros): then each job is tried by itself,
-    and of one that does not parse the plain fields are taken.
+    and of one that does not parse the plain fields are taken, if they are as a server writes them.
     """
     if text.lstrip().startswith("Job Id:"):
         return read_text(text)
     try:
         document = json.loads(text, strict=False)
     except (ValueError, RecursionError):
-        records, whole = _salvage(text), _is_closed(text)
-        # What a cut-off answer ends with is not to be trusted: 271 may have become 2.
-        return (records if whole else records[:-1]), whole
+        records, whole = _salvage(text)
+        return records, whole and _is_closed(text)
     if not isinstance(document, dict) or "pbs_version" not in document:
         return [], False
     jobs = document.get("Jobs", {})
@@ -311,21 +310,44 @@ def read_records(text: str) -> tuple[list[dict[str, str]], bool]:
     return records, len(records) == len(jobs)
 
 
-def _salvage(text: str) -> list[dict[str, str]]:
-    decoder = json.JSONDecoder(strict=False)
+def _salvage(text: str) -> tuple[list[dict[str, str]], bool]:
+    """The jobs in a text that is no JSON, and whether that is all of them.
+
+    If any but the last is in disorder, so may be the others: then it is none.
+    """
+    decoder = json.JSONDecoder(strict=False, object_pairs_hook=_once)
     records = []
     heads = list(JSON_JOB.finditer(text))
     for number, head in enumerate(heads):
         end = heads[number + 1].start() if number + 1 < len(heads) else len(text)
-        record: dict[str, str] = {}
+        body = text[head.end() : end]
         try:
-            record = _flat(decoder.raw_decode(text, head.end() - 1)[0])
+            record = _flat(decoder.raw_decode("{" + body)[0])
         except (ValueError, RecursionError):
-            for key, value in JSON_FIELD.findall(text[head.end() : end]):
-                record.setdefault(key, value[1:-1] if value.startswith('"') else value)
-        if "job_state" in record:
-            records.append({**record, "Job_Id": head[1]})
-    return records
+            record = _plain_fields(body, head[1])
+        if next(iter(record), "") == "Job_Name" and "job_state" in record:
+            records.append({**record, "Job_Id": head[2]})
+        elif number + 1 < len(heads):
+            return [], False
+    return records, len(records) == len(heads)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(found := dict(pairs)) != len(pairs):
+        raise ValueError("a key comes twice")
+    return found
+
+
+def _plain_fields(body: str, indent: str) -> dict[str, str]:
+    """The fields of one job by its lines; none if they cannot be those of one job alone.
+
+    It ends with a bracket that stands as far in as its id, or was cut off (and 271 may have become 2); and none of its
+    own fields comes twice.
+    """
+    ends = [found.start() for found in re.finditer(rf"^{indent}\}},?[ \t]*$", body, re.MULTILINE)]
+    fields = JSON_FIELD.findall(body[: ends[0]]) if len(ends) == 1 else []
+    own = [(key, value.strip('"')) for space, key, value in fields if space == fields[0][0]]
+    return dict(own) if len({key for key, _ in own}) == len(own) else {}
 
 
 def _is_closed(text: str) -> bool:

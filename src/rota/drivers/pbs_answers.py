@@ -7,17 +7,18 @@ from rota.drivers.dialect import Answer, Class, Listing, Queue, Seen, Submitted
 from rota.drivers.options import tag_in
 from rota.drivers.pbs_records import Record, job_id, seconds
 
-__all__ = ["judge_records", "judge_table", "oldest", "queues_of", "read_complaints", "read_qsub"]
+__all__ = ["judge_records", "judge_table", "queues_of", "read_complaints", "read_qsub", "submitted"]
 
 
 def read_qsub(answer: Answer, result: Class, words: str) -> Submitted:
-    """The id from what qsub printed, else what its error means."""
+    """The id from what qsub printed, else what its error means. Of two ids nobody knows which is ours."""
     lines = [line for line in answer.stdout.splitlines() if line.strip()]
     native = job_id(lines[-1]) if lines else None
-    if native is not None and "." in lines[-1]:
+    ids = {job_id(line) for line in lines if "." in line} - {None}
+    if native is not None and ids == {native}:
         return Submitted(native, "ok" if answer.code == 0 else "ambiguous", words if answer.code else "")
-    if answer.code == 0:
-        return Submitted(None, "ambiguous", f"qsub succeeded and printed no job id: {answer.words}")
+    if answer.code == 0 or ids:
+        return Submitted(None, "ambiguous", f"qsub succeeded and printed not one job id: {answer.words}")
     return Submitted(None, result, words)
 
 
@@ -49,11 +50,14 @@ def read_complaints(answer: Answer, gone: Sequence[str], result: Class, words: s
     return result, words
 
 
-def oldest(tag: str, records: Sequence[Record]) -> str | None:
-    """The first job with the tag: the whole array if it is one."""
+def submitted(tag: str, records: Sequence[Record]) -> Submitted | None:
+    """The first job with the tag, the whole array if it is one; and others, which must not be."""
     ids = [job_id(record["Job_Id"]) for record in records if tag_in(record.get("Job_Name", "")) == tag]
     whole = {re.sub(r"\[\d*\]", "[]", native) for native in ids if native}
-    return min(whole, key=lambda native: int(native.rstrip("[]"))) if whole else None
+    if not whole:
+        return None
+    first, *others = sorted(whole, key=lambda native: int(native.rstrip("[]")))
+    return Submitted(first, "ok", "", tuple(others))
 
 
 def queues_of(found: Mapping[str, Record]) -> tuple[Queue, ...]:

@@ -114,6 +114,9 @@ NEVER_SENT = (
     "unable to communicate with",
 )
 
+CUT_OFF = ("connection reset", "broken pipe", "end of file", "timed out", "timeout", "communication failure")
+"""After these words of a submission, whatever its exit status: it may have been taken."""
+
 
 def read_error(
     answer: Answer, errors: Mapping[int, Error], doing: Literal["ask", "submit"] = "ask"
@@ -125,15 +128,18 @@ def read_error(
     words = answer.words
     if answer.code == 0:
         return unknown, words
+    lower = words.lower()
+    never = any(text in lower for text in NEVER_SENT)
+    if doing == "submit" and not never and any(text in lower for text in CUT_OFF):
+        return "ambiguous", f"exit status {answer.code}: {words}"
     if answer.code < 0 or answer.code in (126, 127, 255):
         # Ended by a signal; not there, or not executable just now; ssh, or no connection to the server.
-        never = answer.code in (126, 127) or any(text in words.lower() for text in NEVER_SENT)
-        return "transient" if never else unknown, f"exit status {answer.code}: {words}"
+        return "transient" if never or answer.code in (126, 127) else unknown, f"exit status {answer.code}: {words}"
     error = errors.get(answer.code)
     if error is None:
         return "fatal" if doing == "submit" else "transient", f"exit status {answer.code}: {words}"
     result = error.submit or error.result if doing == "submit" else error.result
-    if result == "ambiguous" and any(text in words.lower() for text in NEVER_SENT):
+    if result == "ambiguous" and never:
         result = "transient"
     if result == "not-found" and doing == "submit":
         result = "fatal"

@@ -92,6 +92,8 @@ TRANSIENT = (
     "timeout",
     "timed out",
     "connection refused",
+    "connection reset",
+    "broken pipe",
     "sge_root",
     "try again",
 )
@@ -188,13 +190,12 @@ class Sge:
 
     def read_submit(self, ask: Ask, answer: Answer) -> Submitted:
         """`-terse` prints `123`, or `123.1-10:1`; some sites' wrappers print the long form after all."""
-        found = re.search(r"^(\d+)(?:\.\d+-\d+:\d+)?\s*$", answer.stdout, re.MULTILINE) or re.search(
-            r"Your job(?:-array)? (\d+)(?:\.\d+-\d+:\d+)? \(", answer.stdout
-        )
+        found = set(re.findall(r"^(\d+)(?:\.\d+-\d+:\d+)?\s*$", answer.stdout, re.MULTILINE))
+        found |= set(re.findall(r"Your job(?:-array)? (\d+)(?:\.\d+-\d+:\d+)? \(", answer.stdout))
         words = answer.words
-        if found:
-            return Submitted(found[1], "ok" if answer.code == 0 else "ambiguous", "" if answer.code == 0 else words)
-        if answer.code is None or answer.code < 0 or answer.code == 255:
+        if len(found) == 1:
+            return Submitted(found.pop(), "ok" if answer.code == 0 else "ambiguous", "" if answer.code == 0 else words)
+        if found or answer.code is None or answer.code < 0 or answer.code == 255:
             return Submitted(None, "ambiguous", words)
         if answer.code == 0:
             return Submitted(None, "ambiguous", f"qsub succeeded and printed no job id: {words}")
@@ -327,7 +328,8 @@ class Sge:
         ids = {int(job["JB_job_number"]) for job in jobs if tag_in(job.get("JB_name", "")) == tag}
         ids |= {int(record["jobnumber"]) for record in records if tag_in(record.get("jobname", "")) == tag}
         if ids:
-            return Submitted(str(min(ids)), "ok", "")
+            first, *others = map(str, sorted(ids))
+            return Submitted(first, "ok", "", tuple(others))
         words = answer.words
         if answer.code == 0 and (whole or complete):
             return Submitted(None, "not-found", "")
@@ -427,12 +429,17 @@ def _task_ids(job: str, tasks: str) -> list[str]:
 
 
 def _records(text: str) -> tuple[list[dict[str, str]], bool]:
-    """The records of the accounting, and whether all are whole; one that was cut off is left out."""
+    """The records of the accounting, and whether all are whole; one that was cut off is left out.
+
+    If a line is where it cannot be, none of them is believed.
+    """
     records = []
     parts = re.split(r"^=+[ \t]*$", text[: text.rfind("\n") + 1], flags=re.MULTILINE)[1:]
     for part in parts:
-        pairs = (line.split(None, 1) for line in part.split("\n"))
-        record = {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
+        pairs = [pair for line in part.split("\n") if len(pair := line.split(None, 1)) == 2]
+        record = {pair[0]: pair[1].strip() for pair in pairs}
+        if pairs and (len(record) != len(pairs) or pairs[0][0] != "qname"):
+            return [], False
         number = record.get("jobnumber", "")
         if number.isascii() and number.isdigit() and {"failed", "exit_status", "maxvmem"} <= record.keys():
             records.append(record)

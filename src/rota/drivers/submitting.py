@@ -44,7 +44,7 @@ class Submitter:
         done, tries = Submitted(None, "transient", ""), 0
         for attempt in range(self._settings.submit_tries):
             if attempt:
-                await self._times.sleep(self._pause(attempt - 1))
+                await self._times.sleep(self.pause(attempt - 1))
             if self._driver.is_unwanted(ask.ids):
                 raise RefusedError(f"site {self._driver.site}: {ask.name}-{ask.tag} was killed before it was submitted")
             done, answer = await self._try(ask, command)
@@ -67,7 +67,8 @@ class Submitter:
                 break
         raise self._refused(command, done, None, f", tried {tries} times")
 
-    def _pause(self, failures: int) -> float:
+    def pause(self, failures: int) -> float:
+        """How long to wait after so many failures."""
         settings = self._settings
         return self._times.jittered(min(settings.retry_most_s, settings.retry_first_s * 2.0 ** min(failures, 20)))
 
@@ -159,7 +160,7 @@ class Submitter:
                 ran = await self._driver.left_words(ids, tag)
                 if ran is not None:
                     return LOST + tag if ran else None
-            await times.sleep(self._pause(failures) if failures else max(settings.settle_every_s, settings.poll_min_s))
+            await times.sleep(self.pause(failures) if failures else max(settings.settle_every_s, settings.poll_min_s))
 
     async def look_up(self, tag: str) -> Submitted | None:
         """Look once. None: that said nothing. More than one with the tag: the first stays, the others are ended."""

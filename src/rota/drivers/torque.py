@@ -21,7 +21,7 @@ from rota.drivers.options import (
     tag_in,
     whole_cores,
 )
-from rota.drivers.pbs_answers import judge_records, judge_table, oldest, queues_of, read_complaints, read_qsub
+from rota.drivers.pbs_answers import judge_records, judge_table, queues_of, read_complaints, read_qsub, submitted
 from rota.drivers.pbs_errors import TORQUE, read_error
 from rota.drivers.pbs_records import (
     Record,
@@ -212,15 +212,21 @@ class Torque:
         return "completed" if status.exit_code == 0 and status.why is None else "failed", outcome
 
     def find(self, tag: str, user: str) -> Sequence[Command]:
-        """All jobs with their whole names; an empty answer would show."""
-        return [Command(("qstat", "-x"))]
+        """All jobs with their whole names, then the user's table.
+
+        A server without jobs prints nothing at all for either, so both have to say so.
+        """
+        return [Command(("qstat", "-x")), Command(("qstat", "-u", user))]
 
     def read_find(self, tag: str, answer: Answer) -> Submitted:
         """The job, or the array, that has the tag in its name; the oldest, if there are several."""
         records, whole = read_records(answer.stdout)
-        if (found := oldest(tag, records)) is not None:
-            return Submitted(found, "ok", "")
-        if answer.code == 0 and whole:
+        rows, odd = read_table(answer.stdout)
+        if not records and rows:
+            records, whole = [{"Job_Id": row.id, "Job_Name": row.name} for row in rows], not odd
+        if (found := submitted(tag, records)) is not None:
+            return found
+        if answer.code == 0 and (whole or not (answer.stdout + answer.stderr).strip()):
             return Submitted(None, "not-found", "")
         result, words = read_error(answer, TORQUE)
         return Submitted(None, "transient" if result == "not-found" else result, words)

@@ -16,7 +16,7 @@ from rota.drivers.api import Ask, Driver, Known
 from rota.manager.cluster import Cluster
 from rota.manager.jobbook import JobBook
 from rota.model.allocation import Allocation, Outcome
-from rota.model.errors import RefusedError, RotaError, UsageError
+from rota.model.errors import BusyError, RefusedError, RotaError, UsageError
 from rota.wire.peer import Peer
 
 __all__ = ["Performer", "now", "report_rows"]
@@ -25,6 +25,8 @@ log = logging.getLogger("rota")
 POLL_S = 1.0
 RESTING_POLL_S = 5.0
 LAST_WORDS_S = 1.0
+STOPPED = ("time", "oom", "cancelled", "deadline")
+"""Why a batch system stopped a job that is not simply to be tried again."""
 
 
 def now() -> At:
@@ -114,9 +116,7 @@ class Performer:
         for job in jobs:
             batch = state.batches.get(job[0])
             pos = batch.position(job[1]) if batch is not None else None
-            grace = (
-                batch.template(pos).grace_s if batch is not None and pos is not None else 10
-            )
+            grace = batch.template(pos).grace_s if batch is not None and pos is not None else 10
             out.setdefault(grace, []).append(job)
         return out
 
@@ -193,7 +193,10 @@ class Performer:
         """Submit an array. After a restart look for it first: it may have been submitted."""
         allocations = [state.allocations[name] for name in effect.ids]
         cluster = self.clusters.get(effect.site)
-        found = await driver.find(effect.tag, len(allocations)) if effect.what == "find" else None
+        count = allocations[0].elements or len(allocations)
+        found = await driver.find(effect.tag, count) if effect.what == "find" else None
+        if found is None and effect.what == "find" and count != len(allocations):
+            raise BusyError(f"{effect.tag} was never submitted, and a part of it is over: the rest is asked for anew")
         if found is None:
             if cluster is None:
                 ask = Ask(effect.tag, "rota", effect.ids, allocations[0].capacity, "", "/")
@@ -201,7 +204,8 @@ class Performer:
                 ask = cluster.ask(effect.tag, allocations)
                 await cluster.prepare(ask, self._direct_leases(state, allocations))
             found = await driver.submit(ask)
-        for allocation, native in zip(allocations, found, strict=True):
+        for allocation in allocations:
+            native = found[allocation.element]
             if allocation.state == "SUBMITTING" or allocation.native_id is None:
                 self._see(allocation.id, "run" if cluster is None else "pend", native, None)
 
@@ -228,7 +232,8 @@ class Performer:
                 host, reason, outcome = None, seen.reason, seen.outcome
                 if allocation is not None and seen.verb in ("complete", "fail", "abort"):
                     if allocation.direct and cluster is not None:
-                        reported = await self._read_report(state, cluster, _known(allocation))
+                        why = None if outcome is None or allocation.state == "KILLING" else outcome.why
+                        reported = await self._read_report(state, cluster, _known(allocation), why)
                         if not reported and await cluster.was_restarted(_known(allocation)):
                             outcome, reason = Outcome(why="requeue"), f"{reason}; the cluster had started it again"
                     else:
@@ -281,8 +286,11 @@ class Performer:
         finally:
             self._polling.discard(site)
 
-    async def _read_report(self, state: State, cluster: Cluster, known: Known) -> bool:
-        """A direct job that ended has left a report; False: there is none (that can be read)."""
+    async def _read_report(self, state: State, cluster: Cluster, known: Known, why: str | None) -> bool:
+        """A direct job that ended has left a report; False: there is none (that can be read).
+
+        Why it was stopped from outside, its batch system knows.
+        """
         runner = state.runners.get(f"{known.tag}.{known.element}")
         if runner is None or not runner.jobs:
             return True
@@ -300,7 +308,10 @@ class Performer:
                 seq=runner.seq + 1,
                 got=0,
                 clock=0.0,
-                ended=report_rows(report.get("ended", []), directory),
+                ended=[
+                    row._replace(reason=why) if row.reason == "runner-stopped" and why in STOPPED else row
+                    for row in report_rows(report.get("ended", []), directory)
+                ],
                 disclaimed=[(int(a), int(b), int(c), str(d)) for a, b, c, d in report.get("disclaimed", [])],
                 host=host,
             )
@@ -373,7 +384,8 @@ class Performer:
 
 
 def _known(allocation: Allocation) -> Known:
-    return Known(allocation.id, allocation.tag, allocation.native_id, allocation.element, allocation.submitted or 0.0)
+    submitted, elements = allocation.submitted or 0.0, allocation.elements
+    return Known(allocation.id, allocation.tag, allocation.native_id, allocation.element, submitted, elements)
 
 
 def report_rows(rows: list[Any], output: str) -> list[Ended]:

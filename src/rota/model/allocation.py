@@ -35,6 +35,8 @@ class Allocation(Struct):
     host: str | None = None
     options: tuple[tuple[str, str], ...] = ()
     """What its job asked for of the provider: account, partition and the like."""
+    elements: int = 0
+    """How many the array has that was submitted with the tag; 0: not known."""
 
 
 class Outcome(Struct, frozen=True):

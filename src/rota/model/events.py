@@ -168,6 +168,8 @@ class AllocationPlanned(Struct, array_like=True, tag=True):
     submit: bool = False
     """It is submitted at once, with all of the same tag."""
     options: tuple[tuple[str, str], ...] = ()
+    elements: int = 0
+    """How many have its tag; 0: not known."""
 
 
 class AllocationMoved(Struct, array_like=True, tag=True):

@@ -151,8 +151,9 @@ def squeue(world: World, executor: Executor, words: list[str], caller: Caller) -
         jobs = [job for job in jobs if job in chosen]
         if not jobs and len(given["jobs"].split(",")) == 1:
             return Reply("", "slurm_load_jobs error: Invalid job id specified\n", 1)
-    if "me" in given or "user" in given:
-        users = [caller.user] if "me" in given else given["user"].split(",")
+    users = [caller.user] if "me" in given else given["user"].split(",") if "user" in given else []
+    errors = "".join(f"squeue: error: Invalid user: {user}\n\n" for user in users if not _is_user(user, caller, world))
+    if users:
         jobs = [job for job in jobs if world.of(job).user in users or str(world.of(job).uid) in users]
     if "name" in given:
         jobs = [job for job in jobs if world.of(job).name in given["name"].split(",")]
@@ -178,7 +179,13 @@ def squeue(world: World, executor: Executor, words: list[str], caller: Caller) -
         if "noheader" not in given:
             lines.append(_format(pattern, {letter: name.__str__ for letter, name in HEADS.items()}))
         lines += [_format(pattern, fields(world, row)) for row in rows(world, jobs, "array" in given)]
-    return Reply("".join(line + "\n" for line in lines))
+    return Reply("".join(line + "\n" for line in lines), errors)
+
+
+def _is_user(name: str, caller: Caller, world: World) -> bool:
+    """Whether the controller's host knows the user."""
+    known = {caller.user, "root", *(each.user for each in world.submissions.values())}
+    return name in known or name.isdigit()
 
 
 HEADS = {
