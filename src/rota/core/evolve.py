@@ -113,6 +113,7 @@ def template_number(state: State, batch: BatchState, template: Template) -> int:
 
 def _retemplated(state: State, event: ev.Retemplated) -> None:
     batch = state.batches[event.batch]
+    batch.changes += 1
     number = template_number(state, batch, event.template)
     if batch.templates is None:
         batch.templates = array("H", bytes(2 * batch.count))

@@ -89,6 +89,7 @@ class BatchState:
     __slots__ = (
         "attempts",
         "blocked",
+        "changes",
         "count",
         "counts",
         "dirty",
@@ -139,6 +140,8 @@ class BatchState:
         self.attempts = array("I", bytes(4 * spec.count))
         self.counts = [0] * len(JOB_STATES)
         self.counts[WAITING] = spec.count
+        self.changes = 0
+        """How often jobs of it were given other templates. Volatile."""
         self.kinds = list(spec.templates)
         """The templates: those submitted, then those that jobs were changed to."""
         self.templates = _column(runs) if runs is not None else None

@@ -236,9 +236,9 @@ class _Matching:
     def page(self, batch: BatchState, page: int) -> bytes:
         """A byte for each job of a page: does its command have the text?"""
         if self._place != (batch.id, page):
-            if self._makers[0] != batch.id:
-                spec = batch.spec
-                makers = [CommandMaker(template, spec.columns, batch.id) for template in spec.templates]
+            if self._makers[0] != batch.id or len(self._makers[1]) < len(batch.kinds):
+                columns = batch.spec.columns
+                makers = [CommandMaker(template, columns, batch.id) for template in list(batch.kinds)]
                 self._makers = (batch.id, makers)
             texts = _commands(self._store, batch, self._makers[1], page * PAGE)
             self._fits = bytes([self._text in text for text in texts])

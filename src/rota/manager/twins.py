@@ -59,10 +59,10 @@ class Found(Struct):
 class _Identities:
     """The identities of the jobs of one batch."""
 
-    def __init__(self, spec: BatchSpec, batch: int, with_cwd: bool) -> None:
+    def __init__(self, spec: BatchSpec, templates: Sequence[Template], batch: int, with_cwd: bool) -> None:
         self._spec = spec
         paths = ("cwd", "stdin") if with_cwd else ("stdin",)
-        self.makers = [_Maker(template, spec.columns, batch, paths) for template in spec.templates]
+        self.makers = [_Maker(template, spec.columns, batch, paths) for template in templates]
         self.by_number = spec.ranges is not None or any("index" in maker.used for maker in self.makers)
 
     def of(self, template: int, value: Value, index: int) -> str | None:
@@ -105,7 +105,7 @@ class Twins:
         self._store = store
         self.lock = asyncio.Lock()
         """Held from the comparison until what is new is added."""
-        self._known: dict[str, dict[int, tuple[BatchSpec, array[int]]]] = {"cwd": {}, "command": {}}
+        self._known: dict[str, dict[int, tuple[int, array[int]]]] = {"cwd": {}, "command": {}}
 
     def compare(
         self, batches: list[BatchState], spec: BatchSpec, stage: str | None, runs: list[int] | None, mode: str
@@ -113,7 +113,7 @@ class Twins:
         """Which jobs of a submission are there already. In a thread; one at a time."""
         found = Found(bytearray(spec.count))
         found.templates = templates_of(runs) if runs is not None and len(spec.templates) > 1 else None
-        new = _Identities(spec, 0, mode == "cwd")
+        new = _Identities(spec, spec.templates, 0, mode == "cwd")
         found.keeps_numbers = new.by_number
         texts: dict[str, int] = {}
         repeats: list[tuple[int, int]] = []
@@ -157,15 +157,16 @@ class Twins:
 
     def _hashes(self, batch: BatchState, mode: str) -> "array[int]":
         known = self._known[mode].get(batch.id)
-        if known is not None and known[0] is batch.spec:
+        if known is not None and known[0] == batch.changes:
             return known[1]
+        changes = batch.changes
         hashes = array("q", (hash(text) for text in self._texts(batch, mode, range((batch.count - 1) // PAGE + 1))))
-        self._known[mode][batch.id] = (batch.spec, hashes)
+        self._known[mode][batch.id] = (changes, hashes)
         return hashes
 
     def _texts(self, batch: BatchState, mode: str, pages: Sequence[int]) -> Iterator[str | None]:
         """Identities of all jobs of these pages."""
-        identities = _Identities(batch.spec, batch.id, mode == "cwd")
+        identities = _Identities(batch.spec, tuple(batch.kinds), batch.id, mode == "cwd")
         valued = bool(batch.spec.columns) or any(maker.made.lines for maker in identities.makers)
         for page in pages:
             low = page * PAGE

@@ -5,6 +5,7 @@ Everything that can change is copied, everything else is shared.
 
 import copy
 from array import array
+from collections import deque
 from typing import Any
 
 from rota.core.state import State
@@ -13,7 +14,7 @@ from rota.core.step import Core
 __all__ = ["copy_core"]
 
 _SHARED = frozenset(("settings", "memo", "place_kinds", "shape_numbers"))
-_FLAT = frozenset((dict, list, set, bytearray))
+_FLAT = frozenset((dict, list, set, bytearray, deque))
 
 
 def copy_core(core: Core) -> Core:

@@ -8,6 +8,7 @@ import copy
 from typing import Any
 
 from rota.core.effects import Ack, Allocate, Effect, Lease, Order, Welcome
+from rota.core.evolve import evolve
 from rota.core.invariants import check
 from rota.core.snapshot import restore
 from rota.core.state import Settings
@@ -28,7 +29,7 @@ from rota.core.stimuli import (
 )
 from rota.core.tables import SETTLED
 from rota.model.batch import BatchSpec, Template
-from rota.model.events import Entry, Event
+from rota.model.events import AllocationPlanned, Entry, Event
 from rota.model.needs import Amounts
 from rota.model.selector import parse_selector
 from rota.runner.lease import RUNNING
@@ -117,6 +118,11 @@ class ModelWorld:
         self.tell(Submit(at=self.at, spec=BatchSpec(jobs, (Template(argv=("true",), retries=1),)), key="k"))
         self.core.state.replan = True
         self.tell(Tick(at=self.at))
+        for runner in self.runners:  # one job asks for one; the model begins with all of them
+            if runner.allocation not in self.core.state.allocations:
+                planned = AllocationPlanned(runner.allocation, "s", runner.allocation, Amounts(1000), 1e9, submit=True)
+                evolve(self.core.state, planned)
+                self.log += (planned,)
         if ahead:
             self.core.state.shapes[0].mean_s = 0.01
         for runner in self.runners:

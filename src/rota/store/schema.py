@@ -50,6 +50,8 @@ def check_file(path: str) -> None:
     if not head.startswith(_MAGIC) or len(head) < 100:
         what = "not a database, or its beginning is damaged"
         raise StoreError(f"{path}: {what}; {_LEFT}: move it away, or restore a backup")
+    if os.path.getsize(path) == PAGE and head[68:72] == bytes(4):
+        return  # one empty page: its making was cut short just after SQLite had laid down the file
     _check_owner(path, int.from_bytes(head[68:72], "big"))
 
 
