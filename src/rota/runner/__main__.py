@@ -137,7 +137,7 @@ def main(words: Optional[List[str]] = None) -> int:
     granted = host.granted(os.environ)
     facts = {
         "allocation": options.get("allocation"),
-        "host": os.uname().nodename,
+        "host": host.name(),
         "pid": os.getpid(),
         "cores": min(host.cores(), granted[0]) if cores is None else cores,
         "memory": min(host.memory(), granted[1]) if memory is None else memory,

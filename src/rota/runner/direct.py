@@ -88,7 +88,7 @@ def _claim(directory: str, lease: Lease) -> Optional[str]:
 
 
 def _about(lease: Lease) -> Dict[str, Any]:
-    return {"job": list(lease.key), "host": os.uname().nodename, "runner_pid": os.getpid()}
+    return {"job": list(lease.key), "host": host.name(), "runner_pid": os.getpid()}
 
 
 def _write(directory: str, name: str, content: Dict[str, Any]) -> None:
@@ -181,7 +181,7 @@ class Direct:
             log("cannot write started.json: %s" % error)
 
     def _report(self, report: Dict[str, Any]) -> None:
-        report["host"] = os.uname().nodename
+        report["host"] = host.name()
         until = clock() + WRITE_FOR_S
         while True:
             try:
