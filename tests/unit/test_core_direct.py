@@ -217,3 +217,29 @@ def test_an_allocation_killed_for_the_memory_of_its_only_job() -> None:
     seen(world, "a1", "abort", Outcome(why="oom", signal=9), reason="OUT_OF_MEMORY")
     assert world.states(batch) == ["FAILED"]
     assert world.results[-1].reason == "oom"
+
+
+@pytest.mark.parametrize(
+    ("before", "verb", "outcome", "fails"),
+    [
+        ("pend", "complete", Outcome(exit_code=0), False),
+        ("pend", "fail", Outcome(exit_code=3), False),
+        ("pend", "abort", Outcome(why="cancelled"), False),
+        ("run", "abort", Outcome(why="launch"), True),
+        ("pend", "fail", Outcome(why="launch"), True),
+        (None, "fail", None, True),
+    ],
+)
+def test_a_short_job_that_was_never_seen_to_run_is_no_fault_of_its_site(
+    before: str | None, verb: str, outcome: Outcome | None, fails: bool
+) -> None:
+    world = cluster()
+    world.submit(1, cores(1))
+    world.schedule()
+    if before is not None:
+        seen(world, "a1", before, native_id="77")
+    if verb == "complete":
+        reported(world, "a1")
+    seen(world, "a1", verb, outcome)
+    site = world.state.sites["hpc"]
+    assert (site.closed_until > world.mono, site.why is not None) == (fails, fails)

@@ -229,6 +229,13 @@ def _ended_row(state: State, runner: RunnerState, stimulus: AllocationSeen, outc
     )
 
 
+def _served(state: State, allocation: Allocation, outcome: Outcome | None) -> bool:
+    """Whether it came to run something. A short direct job may be over before it was ever seen to run."""
+    if not allocation.direct:
+        return bool(_runners_of(state, allocation.id))
+    return allocation.state != "SUBMITTING" and (outcome is None or outcome.why != "launch")
+
+
 def _judge_site(state: State, stimulus: AllocationSeen, site_name: str) -> None:
     """A site whose allocations end without ever having served is left alone for a while, longer each time."""
     site = state.sites.get(site_name)
@@ -241,8 +248,7 @@ def _judge_site(state: State, stimulus: AllocationSeen, site_name: str) -> None:
         state.refused[site_name, shape] = (stimulus.at.mono + wait, tries, stimulus.reason or "no reason given")
         return
     allocation = state.allocations[stimulus.id]
-    served = allocation.state == "RUNNING" if allocation.direct else bool(_runners_of(state, stimulus.id))
-    if served or allocation.state == "KILLING":
+    if allocation.state == "KILLING" or _served(state, allocation, stimulus.outcome):
         site.failures = 0
         return
     if allocation.tag != site.failed_tag:
