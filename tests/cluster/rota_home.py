@@ -3,7 +3,6 @@
 import contextlib
 from pathlib import Path
 
-from cluster.private import wait_for
 from process.support_home import a_home
 from process.support_witness import check, command
 
@@ -68,18 +67,24 @@ def begun(home):
     return sum(1 for _ in Path(witness(home)).glob("*[0-9]"))
 
 
-def allocations(home, **wanted):
-    """Live allocations, as the manager has them."""
+def allocations(home, site):
+    """Live allocations of a site, as the manager has them: id → row."""
     rows = home.ask("allocations")["allocations"]
-    return [row for row in rows if row["state"].endswith("ING") and all(row[key] == wanted[key] for key in wanted)]
+    return {row["id"]: row for row in rows if row["site"] == site and row["state"].endswith("ING")}
 
 
-def running(home, *names):
-    """Wait until these jobs run; their native ids follow from `native_of`."""
-    for name in names:
-        home.until(lambda name=name: home.job(name)["state"] == "RUNNING", 60, f"{name} runs")
+def native(home, name):
+    """The native id of the allocation that a job runs in, once it does."""
+    home.until(lambda: home.job(name)["state"] == "RUNNING" and home.job(name)["native_id"], 60, f"{name} runs")
+    return home.job(name)["native_id"]
 
 
-def quiet(cluster, listed, seconds=60.0):
-    """Wait until nothing of us is in the queue."""
-    wait_for(f"an empty queue (there is: {listed()})", lambda: not listed(), seconds, 0.2)
+def becomes(home, name, *states, seconds=60):
+    """Wait for a job to be in one of these states; the job."""
+    home.until(lambda: home.job(name)["state"] in states, seconds, f"{name} to be {states}")
+    return home.job(name)
+
+
+def attempts(home, name):
+    """(state, reason) of every attempt of a job."""
+    return [(row["state"], row["reason"]) for row in home.rows("history", name)]
