@@ -18,6 +18,7 @@ most = {most}
 [site.one]
 driver = "{driver}"
 mode = "direct"
+report_within = "3s"
 poll = "1s"
 poll_least = "1s"
 most = 300
@@ -35,6 +36,7 @@ def a_rota(cluster, driver, most, more=""):
             yield home
         finally:
             home.rota("down", code=None)
+            cluster.cancel_all()  # first, since what is suspended cannot be killed
 
 
 def witness(home):
@@ -86,5 +88,6 @@ def becomes(home, name, *states, seconds=60):
 
 
 def attempts(home, name):
-    """(state, reason) of every attempt of a job."""
-    return [(row["state"], row["reason"]) for row in home.rows("history", name)]
+    """(state, reason) of every attempt of a job, the first first."""
+    rows = sorted(home.rows("history", name), key=lambda row: row["attempt"])
+    return [(row["state"], row["reason"]) for row in rows]

@@ -55,14 +55,14 @@ def test_500_jobs_through_runners(slurm, home):
     assert (found.executions, found.attempts) == (500, 500)
     rows = home.rows("jobs", odd)
     assert [(row["exit_code"], row["reason"]) for row in rows] == [(code, "exit") for code in range(1, 7)]
-    log = home.rota("log", f"{odd}.4")
+    log = home.rota("log", "--both", f"{odd}.4")
     assert (log.stdout, log.stderr) == ("4\n", "err\n")
     assert {row["host"] for row in home.rows("jobs", batch)} == set(slurm.nodes)
     node, job = home.rota("log", f"{batch}.250").stdout.split()
     assert node == home.job(f"{batch}.250")["host"] and job.isdigit()
     assert len(submitted(slurm, home)) <= 6, "runners come as arrays"
     empty(slurm)
-    assert not allocations(home, "hpc"), "all runners have left"
+    home.until(lambda: not allocations(home, "hpc"), what="all runners have left")
 
 
 def test_200_direct_jobs(slurm, home):
@@ -73,7 +73,7 @@ def test_200_direct_jobs(slurm, home):
     found = verdict(home, batch)
     assert (found.executions, found.attempts) == (200, 200)
     assert [(row["exit_code"], row["reason"]) for row in home.rows("jobs", odd)] == [(n, "exit") for n in range(1, 5)]
-    log = home.rota("log", f"{odd}.3")
+    log = home.rota("log", "--both", f"{odd}.3")
     assert (log.stdout, log.stderr) == ("3\n", "err\n")
     assert {row["host"] for row in home.rows("jobs", batch)} <= set(slurm.nodes)
     assert home.rota("log", f"{batch}.77").stdout.split() == [home.job(f"{batch}.77")["host"]]
@@ -105,9 +105,9 @@ def test_ends_of_direct_jobs(slurm, home):
     names = {
         "time": home.add(*one, "--time", "2s", "--enforce", "time", "--grace", "1s", "--", "sleep 300"),
         "cancelled": home.add(*one, "--", "sleep 300"),
-        "suspended": home.add(*one, "--", witnessed(home, "sleep 2")),
+        "suspended": home.add(*one, "--", witnessed(home, "sleep 6")),
         "killed": home.add(*one, "--", "sleep 300"),
-        "held": home.add(*one, "--", "sleep 2; echo done"),
+        "held": home.add(*one, "--", "sleep 6; echo done"),
     }
     if slurm.has_oom:
         hog = "exec python3 -c 'import time; x = bytearray(300 << 20); time.sleep(30)'"
@@ -169,8 +169,13 @@ def test_demand_shrinks(slurm, home):
     wait_for("runners to leave", lambda: [line.split()[0] for line in listed(slurm)] == [blocker], 30, 0.2)
 
 
-def test_runners_that_are_taken_away(slurm, home):
+def test_runners_that_are_taken_away(slurm):
     """Cancelled or requeued by a third party, or with their node: their jobs are lost, and run again."""
+    with a_rota(slurm, "slurm", SLOTS, "requeue = true") as home:
+        take_runners_away(slurm, home)
+
+
+def take_runners_away(slurm, home):
     batch = home.add("--on", "hpc", "--array", "1-6", "--", witnessed(home, "sleep $(( ROTA_ATTEMPT > 1 ? 1 : 300 ))"))
     home.until(lambda: begun(home) == 6, 60, "all began")
     natives = {index: native(home, f"{batch}.{index}") for index in range(1, 7)}

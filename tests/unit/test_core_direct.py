@@ -191,6 +191,36 @@ def test_runners_are_asked_for_by_shape_and_taken_back() -> None:
     assert killed == [0] * 12
 
 
+def test_what_is_not_wanted_any_more_is_taken_back_without_a_nudge() -> None:
+    world = cluster("runners")
+    batch = world.submit(4, cores(1))
+    world.schedule()
+    for name in ("a1", "a2", "a3", "a4"):
+        seen(world, name, "pend", native_id=name)
+    world.schedule()
+    world.change("kill", f"{batch}.2-4")
+    world.schedule()
+    assert not [what for what, _ in asked(world) if what == "terminate"]
+    for _ in range(12):
+        world.tick(1)
+        world.schedule()
+    assert [ids for what, ids in asked(world) if what == "terminate"] == [("a2",), ("a3",), ("a4",)]
+
+
+def test_a_killed_direct_job_was_killed_however_that_was_done() -> None:
+    world = cluster()
+    batch = world.submit(2, cores(1))
+    world.schedule()
+    seen(world, "a1", "run")
+    world.change("kill", str(batch))
+    runner = world.state.runners[f"{world.state.allocations['a1'].tag}.0"]
+    row = Ended(batch, 1, 1, None, 15, "runner-stopped", 0.0, 1.0, 0.5, 1 << 20, None, None)
+    world.step(Report(at=world.at, runner=runner.id, session=1, seq=runner.seq + 1, got=0, clock=0, ended=[row]))
+    seen(world, "a2", "abort", Outcome(why="cancelled"))
+    assert world.states(batch) == ["ABORTED", "ABORTED"]
+    assert [result.reason for result in world.results] == ["killed", "killed"]
+
+
 def test_a_runner_of_an_allocation_that_is_taken_back_gets_no_work() -> None:
     world = cluster("runners")
     small = world.submit(1, cores(1))

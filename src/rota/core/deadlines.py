@@ -74,6 +74,8 @@ def tick(state: State, stimulus: Tick, last: At | None) -> Decision:
             state.replan = True
     if state.refused and any(row[0] <= at.mono for row in state.refused.values()):
         state.replan = True
+    if any(at.mono - since >= state.settings.shrink_s for since in state.surplus_since.values()):
+        state.replan = True
     if at.mono >= state.safety_at:
         state.safety_at = at.mono + RECOUNT_S
         state.replan = True

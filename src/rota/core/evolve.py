@@ -125,6 +125,8 @@ def _moved(state: State, event: ev.Moved) -> None:
         batch.omitted_why = event.reason
     elif event.verb == "hold" and event.reason is not None:
         batch.held_why = event.reason
+    if event.verb in ("abort", "hold", "block"):
+        state.replan = True  # what is on its way for them may be too much now
     state.dirty_batches.add(batch.id)
 
 

@@ -61,6 +61,7 @@ class Cluster:
                 poll_s=float(config.seconds("poll") or 30),
                 poll_min_s=float(config.seconds("poll_least") or 2),
                 vanish_s=float(config.seconds("vanished_after") or 300),
+                own_words_s=float(config.seconds("report_within") or 0),
             ),
             array_most=self.array_most,
             user=user,

@@ -16,6 +16,11 @@ from rota.model.errors import UsageError
 
 __all__ = ["Config", "SiteConfig", "load_config"]
 
+SITE_TIMES = (
+    *("warn", "allocation_time", "job_time", "longest", "poll", "poll_least"),
+    *("vanished_after", "report_within"),
+)
+
 
 class SiteConfig(Struct, forbid_unknown_fields=True, rename={"memory_text": "memory", "cores_text": "cores"}):
     """One `[site.NAME]` table."""
@@ -66,6 +71,8 @@ class SiteConfig(Struct, forbid_unknown_fields=True, rename={"memory_text": "mem
     poll: str = "30s"
     poll_least: str = "2s"
     vanished_after: str = "5m"
+    report_within: str = "60s"
+    """How long a direct job's report may take to be seen here once the batch system says that the job ended."""
 
     @property
     def cores(self) -> int | None:
@@ -138,7 +145,7 @@ def load_config(home: str) -> Config:
             config.seconds(name)
         for site in config.site.values():
             _ = site.cores, site.memory, site.linger_s
-            for key in ("warn", "allocation_time", "job_time", "longest", "poll", "poll_least", "vanished_after"):
+            for key in SITE_TIMES:
                 site.seconds(key)
         for name, site in config.site.items():
             if site.mode == "direct" and site.driver == "local":
