@@ -204,7 +204,8 @@ def test_what_is_not_wanted_any_more_is_taken_back_without_a_nudge() -> None:
     for _ in range(12):
         world.tick(1)
         world.schedule()
-    assert [ids for what, ids in asked(world) if what == "terminate"] == [("a2",), ("a3",), ("a4",)]
+    ended = [e.id for e in world.effects if isinstance(e, Allocate) and e.what == "terminate"]
+    assert ended == ["a2", "a3", "a4"]
 
 
 def test_a_killed_direct_job_was_killed_however_that_was_done() -> None:
@@ -247,6 +248,36 @@ def test_an_allocation_killed_for_the_memory_of_its_only_job() -> None:
     seen(world, "a1", "abort", Outcome(why="oom", signal=9), reason="OUT_OF_MEMORY")
     assert world.states(batch) == ["FAILED"]
     assert world.results[-1].reason == "oom"
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_a_cancelled_allocation_is_no_fault_of_the_job_in_it(started: bool) -> None:
+    world = cluster("runners")
+    batch = world.submit(1, cores(1))
+    runner = world.start_runner(capacity=Amounts(1000, GIB))
+    (job,) = lease_all(world, runner)
+    world.report(runner, started=[job] if started else [])
+    seen(world, "a1", "abort", Outcome(why="cancelled" if started else "oom"), reason="CANCELLED by 0")
+    assert world.results[-1].state == "LOST"
+    assert world.states(batch) == ["PENDING"]
+
+
+@pytest.mark.parametrize("disclaims", [True, False])
+def test_a_runner_that_is_stopped_from_outside_gets_no_more_work(disclaims: bool) -> None:
+    world = cluster("runners")
+    batch = world.submit(1, cores(1))
+    runner = world.start_runner(capacity=Amounts(1000, GIB))
+    (job,) = lease_all(world, runner)
+    held = world.state.runners["r1"]
+    if disclaims:
+        stop = Report(at=world.at, runner="r1", session=1, seq=1, got=1, clock=0, disclaimed=[(*job, "runner-stopped")])
+    else:
+        row = Ended(*job, None, 15, "runner-stopped", 0.0, 1.0, 0.5, 1 << 20, None, None)
+        stop = Report(at=world.at, runner="r1", session=1, seq=1, got=1, clock=0, ended=[row])
+    world.step(stop)
+    world.schedule()
+    assert (held.state, world.states(batch)) == ("DRAINING", ["PENDING"])
+    assert not held.jobs
 
 
 @pytest.mark.parametrize(

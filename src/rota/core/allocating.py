@@ -199,11 +199,12 @@ def _never_wanted(state: State, runner: RunnerState, stimulus: AllocationSeen) -
 def _ended_row(state: State, runner: RunnerState, stimulus: AllocationSeen, outcome: Outcome) -> Ended | None:
     """How the one job there ended, if its provider knows; None: it is lost.
 
-    A direct job is its allocation. In one with a runner, what the whole was killed for is the fault of its only job.
+    A direct job is its allocation. In one with a runner, the limit that the whole was killed for was broken by its only
+    job.
     """
     if len(runner.jobs) != 1 or outcome.why in _LOST:
         return None
-    if outcome.why not in ("oom", "time", "cancelled") and not runner.direct:
+    if not runner.direct and (outcome.why not in ("oom", "time") or not _runs(state, runner)):
         return None
     if outcome.why is None and outcome.exit_code is None and outcome.signal is None:
         return None
@@ -227,6 +228,11 @@ def _ended_row(state: State, runner: RunnerState, stimulus: AllocationSeen, outc
         None,
         note,
     )
+
+
+def _runs(state: State, runner: RunnerState) -> bool:
+    """Whether what it holds has started."""
+    return all(state.batches[number].states[pos] != STARTING for number, pos in runner.jobs)
 
 
 def _served(state: State, allocation: Allocation, outcome: Outcome | None) -> bool:

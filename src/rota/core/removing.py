@@ -17,7 +17,7 @@ def removals(state: State, rows: Sequence[tuple[int, int, str, float | None, int
     for number, pos, verb, _, _ in rows:
         batch = state.batches[number]
         if batch.removes:
-            when = batch.spec.templates[batch.template_of(pos)].remove_on
+            when = batch.template(pos).remove_on
             if when is not None and verb in _ENDS[when]:
                 by_batch.setdefault(number, []).append(pos)
     for number, positions in by_batch.items():

@@ -19,7 +19,7 @@ from rota.model.allocation import Allocation, Outcome
 from rota.model.errors import RefusedError, RotaError, UsageError
 from rota.wire.peer import Peer
 
-__all__ = ["Performer", "now", "report_rows"]
+__all__ = ["Performer", "now", "report_rows", "stopped_for"]
 
 log = logging.getLogger("rota")
 POLL_S = 1.0
@@ -225,7 +225,7 @@ class Performer:
                 host, reason = None, seen.reason
                 if allocation is not None and seen.verb in ("complete", "fail", "abort"):
                     if allocation.direct and cluster is not None:
-                        await self._read_report(state, cluster, _known(allocation))
+                        await self._read_report(state, cluster, allocation, seen.outcome)
                     else:
                         await self._last_words(state, seen.id)
                         self._read_unsent(state, seen.id)
@@ -276,8 +276,11 @@ class Performer:
         finally:
             self._polling.discard(site)
 
-    async def _read_report(self, state: State, cluster: Cluster, known: Known) -> None:
+    async def _read_report(
+        self, state: State, cluster: Cluster, allocation: Allocation, outcome: Outcome | None
+    ) -> None:
         """A direct job that ended has left a report."""
+        known = _known(allocation)
         runner = state.runners.get(f"{known.tag}.{known.element}")
         if runner is None or not runner.jobs:
             return
@@ -287,6 +290,9 @@ class Performer:
                 return
             directory, report = found
             host = await cluster.host_of(known)
+            rows = report_rows(report.get("ended", []), directory)
+            if allocation.state != "KILLING" and outcome is not None:
+                rows = stopped_for(rows, outcome)
             stimulus = Report(
                 at=now(),
                 by=f"allocation {known.id} by file",
@@ -295,7 +301,7 @@ class Performer:
                 seq=runner.seq + 1,
                 got=0,
                 clock=0.0,
-                ended=report_rows(report.get("ended", []), directory),
+                ended=rows,
                 disclaimed=[(int(a), int(b), int(c), str(d)) for a, b, c, d in report.get("disclaimed", [])],
                 host=host,
             )
@@ -368,6 +374,20 @@ class Performer:
 
 def _known(allocation: Allocation) -> Known:
     return Known(allocation.id, allocation.tag, allocation.native_id, allocation.element, allocation.submitted or 0.0)
+
+
+def stopped_for(rows: list[Ended], outcome: Outcome) -> list[Ended]:
+    """Rows of a job that the batch system stopped: what for, it alone knows.
+
+    One that it took the node from is no report of a failure: it is left out, and counts as lost.
+    """
+    out = []
+    for row in rows:
+        if row.reason != "runner-stopped" or outcome.why is None:
+            out.append(row)
+        elif outcome.why in ("cancelled", "deadline", "oom", "time"):
+            out.append(row._replace(reason=outcome.why))
+    return out
 
 
 def report_rows(rows: list[Any], output: str) -> list[Ended]:
