@@ -29,6 +29,7 @@ SAMPLE_EVERY_S = 1.0
 SAMPLE_SHARE = 100.0  # sampling may take a hundredth of one core
 DISK_SLICE_S = 0.005  # of each sample, for each directory
 NEVER = float("inf")
+SOON_S = 180.0  # a warning so shortly before the end of the allocation is about that
 
 
 class Running:
@@ -381,9 +382,10 @@ class Jobs:
 
     def warn_all(self, note: str, now: float) -> None:
         """The allocation ends soon: those that want to be warned are, the others are ended."""
+        why = "time" if self.until - now <= SOON_S else "runner-stopped"
         for running in list(self.by_pid.values()):
             if running.plan.warn is None:
-                self.kill(running.lease, self.grace(running), "runner-stopped", now, note)
+                self.kill(running.lease, self.grace(running), why, now, note)
             elif not running.warned:
                 self._warn(running)
 
