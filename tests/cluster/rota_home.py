@@ -7,6 +7,8 @@ from process.support_home import a_home
 from process.support_witness import check, command
 
 SITES = """\
+listen = "127.0.0.1:0"
+
 [site.hpc]
 driver = "{driver}"
 poll = "1s"

@@ -79,7 +79,7 @@ async def test_transient_answers_are_tried_again_with_growing_pauses():
 async def test_ten_transient_answers_are_enough_and_the_site_is_not_called_failing():
     transport = ScriptedTransport(tsub=[Answer(1, "", "busy: come back")])
     driver = make_driver(transport)
-    with pytest.raises(RefusedError, match=r"site toy: nothing was submitted, tried 10 times.*tsub.*busy: come back"):
+    with pytest.raises(BusyError, match=r"site toy: nothing was submitted, tried 10 times.*tsub.*busy: come back"):
         await driver.submit(make_ask(1))
     assert transport.count("tsub") == 10
     assert driver.health().failures == 0 and "come back" in driver.health().last_error
@@ -87,11 +87,13 @@ async def test_ten_transient_answers_are_enough_and_the_site_is_not_called_faili
 
 @virtual
 async def test_a_refusal_names_site_command_stderr_and_what_to_do():
-    transport = ScriptedTransport(tsub=[Answer(1, "", "tsub: invalid partition: gold")])
+    transport = ScriptedTransport(tsub=[Answer(1, "", "tsub: error:\ntsub: invalid partition: gold\n")])
     with pytest.raises(RefusedError) as caught:
         await make_driver(transport).submit(make_ask(1))
     meant = rf"site toy.*tsub rota-{TAG} 1.*invalid partition: gold.*What to do: .*partition"
     assert re.search(meant, str(caught.value))
+    assert str(caught.value).count("invalid partition: gold") == 1
+    assert "\n" not in str(caught.value)
     assert transport.count("tsub") == 1
 
 
@@ -181,7 +183,7 @@ async def test_programs_that_are_not_there_are_named():
     transport = ScriptedTransport()
     transport.absent = ("tsub",)
     driver = make_driver(transport)
-    with pytest.raises(RefusedError, match=r"site toy: tsub cannot be found on a script: .*PATH"):
+    with pytest.raises(BusyError, match=r"site toy: tsub cannot be found on a script: .*PATH"):
         await driver.submit(make_ask(1))
     assert await told(driver, 100) == []
     assert driver.health().state == "failing" and "tsub" in driver.health().why

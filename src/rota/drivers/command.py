@@ -117,7 +117,7 @@ class CommandDriver:
         if not self.read(lambda: self.dialect.is_mine(answer), True):
             said = words[0] if words else "nothing"
             self.gate.bad(command, f"this is not {self.dialect.name}: {said}")
-            raise UsageError(
+            raise BusyError(
                 f"site {self.site}: its programs are not those of {self.dialect.name}: {shown(command)} says {said!r}. "
                 "Set `driver` of this site to the batch system that it has"
             )

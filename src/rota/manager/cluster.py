@@ -68,6 +68,9 @@ class Cluster:
             last_words=self.last_words if config.mode == "direct" else None,
         )
 
+        # What the site wants of every submission is wrong now, not once the first job comes.
+        dialect.submit(Ask("0" * 12, "rota", ("a0",), Amounts(1000), "#!/bin/sh\n", self.directory), options_of(config))
+
     def facts(self) -> SiteFacts:
         """What the site offers, as far as it is known."""
         config = self.config

@@ -143,10 +143,8 @@ def load_config(home: str) -> Config:
             "backoff_jitter",
         ):
             config.seconds(name)
-        for site in config.site.values():
-            _ = site.cores, site.memory, site.linger_s
-            for key in SITE_TIMES:
-                site.seconds(key)
+        for name, site in config.site.items():
+            _check_amounts(name, site)
         for name, site in config.site.items():
             if site.mode == "direct" and site.driver == "local":
                 raise UsageError(f"[site.{name}] mode 'direct' is for batch systems; the driver local has runners")
@@ -157,6 +155,18 @@ def load_config(home: str) -> Config:
     if not config.site:
         config.site["local"] = SiteConfig()
     return config
+
+
+def _check_amounts(name: str, site: SiteConfig) -> None:
+    """Sizes and durations of a site, each by its key."""
+    for key in ("cores", "memory", "linger", *SITE_TIMES):
+        try:
+            if key in SITE_TIMES:
+                site.seconds(key)
+            else:
+                getattr(site, "linger_s" if key == "linger" else key)
+        except UsageError as error:
+            raise UsageError(f"[site.{name}] {key}: {error}") from None
 
 
 def _plainer(text: str) -> str:

@@ -180,7 +180,7 @@ class Performer:
             else:
                 await self.check(state, effect.site, [_known(state.allocations[effect.id])])
         except RotaError as error:
-            log.warning("site %s: %s %s: %s", effect.site, effect.what, effect.id, error)
+            log.warning("%s %s: %s", effect.what, effect.id, error)
             if effect.what in ("submit", "find"):
                 refused = Outcome(why="refused") if isinstance(error, RefusedError | UsageError) else None
                 for name in effect.ids:
