@@ -116,14 +116,14 @@ def test_jobs_that_never_start(gridengine, home):
 
 
 def test_master_restarts_runner_is_deleted_and_host_dies(gridengine, home):
-    work = witnessed(home, "sleep $(( ROTA_ATTEMPT > 1 ? 1 : 15 ))")
+    work = witnessed(home, "sleep $(( ROTA_ATTEMPT > 1 ? 1 : 300 ))")
     batches = [home.add("--on", "hpc", "--array", "1-2", "--", work),
                home.add("--on", "one", "--array", "101-102", "--", work)]  # fmt: skip
-    home.until(lambda: begun(home) == 4, 60, "all began")
+    home.until(lambda: begun(home) == 4 and home.counts() == {"RUNNING": 4}, 60, "all run")
     gridengine.restart_master(signal.SIGKILL)
     assert home.counts() == {"RUNNING": 4}
     gridengine.cancel(native(home, f"{batches[0]}.1"))
-    becomes(home, f"{batches[0]}.1", "COMPLETED", seconds=40)
+    becomes(home, f"{batches[0]}.1", "COMPLETED", seconds=60)
     assert len(attempts(home, f"{batches[0]}.1")) == 2
     gridengine.kill_host()
     gridengine.start_host()

@@ -395,7 +395,7 @@ def take_ended(
         else:
             verb, outcome, until, counted = after_failure(state, batch, pos, row, at)
             reason = row[5] or ("signal" if row[4] is not None else "exit")
-            if verb == "abort" and reason in ("runner-stopped", "cancelled"):
+            if verb == "abort" and reason in ("runner-stopped", "cancelled", "signal"):
                 reason = "killed"  # that was the way to do it
             more = escalated(state, batch, pos, live.slot, row, wall_ms) if counted and verb != "abort" else None
             if more is not None:

@@ -233,7 +233,8 @@ class Tracker:
             return None
         polls, seconds = settings.vanish_polls, settings.vanish_s
         if killed:
-            polls, seconds = settings.gone_polls, settings.gone_s
+            waited_only = entry.said == "pend" and entry.requeued_at is None
+            polls, seconds = settings.gone_polls, settings.gone_waiting_s if waited_only else settings.gone_s
         gone = entry.silent and readable and entry.misses >= polls and now - entry.missed >= seconds
         verdict = judge(Evidence(seen, own, writes, waited, False, gone), settings.trust_scheduler)
         if verdict.verb is None:
