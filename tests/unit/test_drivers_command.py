@@ -10,8 +10,9 @@ import pytest
 
 from driver_world import ModelCluster, ScriptedTransport, make_ask, make_driver, run_virtual
 from rota.drivers.api import Known, Outcome
-from rota.drivers.dialect import Answer, Command
+from rota.drivers.dialect import Answer, Command, Listing, Seen
 from rota.drivers.settings import Settings
+from rota.drivers.tracking import Tracker
 from rota.drivers.transport import UnreachableError
 from rota.model.errors import BusyError, RefusedError, UsageError
 
@@ -518,6 +519,33 @@ async def test_a_killed_one_that_is_listed_no_more_is_over():
         await asyncio.sleep(1)
     assert (out[0].verb, out[0].outcome.why) == ("abort", "cancelled")
     assert Settings().gone_s <= now() - begun <= 150
+
+
+@virtual
+async def test_one_that_was_killed_while_it_waited_is_over_soon():
+    transport = ScriptedTransport(tstat=[says(row("Q"))], tdel=[EMPTY], thist=[EMPTY])
+    driver = make_driver(transport)
+    await told(driver, 3)
+    await driver.terminate(KNOWN)
+    transport.answers["tstat"] = [EMPTY]
+    begun = now()
+    while not (out := await driver.poll([KNOWN])):
+        await asyncio.sleep(1)
+    assert (out[0].verb, out[0].outcome.why) == ("abort", "cancelled")
+    assert Settings().gone_waiting_s <= now() - begun < Settings().gone_s
+
+
+@pytest.mark.parametrize(
+    ("host", "before", "verb"), [(None, "pending", "abort"), ("n1", "pending", None), (None, "running", None)]
+)
+def test_for_one_that_never_ran_no_last_words_are_awaited(host, before, verb):
+    tracker = Tracker(Settings(), 0.0)
+    tracker.enter([KNOWN], 0.0)
+    tracker.look(Listing((Seen(KNOWN.native_id, before, before, KNOWN.tag),), "ok"), set(), 0.0, 0.0)
+    ended = Seen(KNOWN.native_id, "CANCELLED", "aborted", KNOWN.tag, None, Outcome(why="cancelled", host=host))
+    entry = tracker.entries[KNOWN.id]
+    found = tracker.conclude(entry, ended, None, 1.0, writes=True, readable=True, killed=False)
+    assert (found and found.verb) == verb
 
 
 # ---- health ---------------------------------------------------------------------------------------------------------
