@@ -158,7 +158,7 @@ class Cluster:
             words += ["--until-s", str(first.time_s)]
         for tag_word in self.config.tags:
             words += ["--tag", tag_word]
-        words += ["--launcher", "none"]
+        words += ["--launcher", "none", "--guard", "yes"]
         per_element = [["--allocation", a.id, *self._door.open(a.id)] for a in allocations]
         title = f"rota: runners of the site {self.name}"
         return build_script(words, title=title, python=self.config.python, per_element=per_element)
