@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 
 import pytest
 
@@ -34,7 +35,7 @@ def test_what_slurm_refuses(home, site):
             home.until(lambda name=name: "It said" in explained(home, name), 30, "the refusal")
             assert home.job(name)["state"] == "PENDING"
         text = explained(home, name)
-        meant = rf"site {site}: nothing was submitted\. The command was: sbatch .*It said: .*{said}.*What to do: .*change "
+        meant = rf"site {site}: nothing was submitted\. The command was: sbatch .*It said: .*{said}.*What to do: .*change"
         assert re.search(meant, text), text
     fine = home.add("--on", site, "--", "true")
     assert becomes(home, f"{fine}.1", "COMPLETED")["exit_code"] == 0
@@ -51,8 +52,7 @@ def test_what_no_node_has(home):
 def test_programs_that_are_not_there(home, tmp_path):
     """The manager says which; the job waits until they are."""
     for program in ("python3", "bash", "sh", "id", "sleep"):
-        found = next(f"{part}/{program}" for part in os.environ["PATH"].split(":") if os.path.exists(f"{part}/{program}"))
-        os.symlink(found, tmp_path / program)
+        os.symlink(shutil.which(program), tmp_path / program)
     path = home.env["PATH"]
     home.env["PATH"] = str(tmp_path)
     name = f"{home.add('--on', 'one', '--', '/bin/true')}.1"

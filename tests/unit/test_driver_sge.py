@@ -481,5 +481,6 @@ def test_a_piece_of_an_answer_says_nothing_else_than_the_whole(case: str) -> Non
 
 
 def test_a_cluster_on_which_no_job_has_ended_yet_has_no_accounting():
-    missing = Answer(1, "no jobs running since startup\n", "/sge/default/common/accounting: No such file or directory\n")
+    said = "/sge/default/common/accounting: No such file or directory\n"
+    missing = Answer(1, "no jobs running since startup\n", said)
     assert Sge().read_history(missing, Options()).result == "not-found"

@@ -529,7 +529,9 @@ async def test_one_that_was_killed_while_it_waited_is_over_soon():
     await driver.terminate(KNOWN)
     transport.answers["tstat"] = [EMPTY]
     begun = now()
-    while not (out := await driver.poll([KNOWN])):
+    out = []
+    while not out:
+        out = await driver.poll([KNOWN])
         await asyncio.sleep(1)
     assert (out[0].verb, out[0].outcome.why) == ("abort", "cancelled")
     assert Settings().gone_waiting_s <= now() - begun < Settings().gone_s

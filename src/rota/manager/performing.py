@@ -60,6 +60,8 @@ class Performer:
         self._jobs: set[asyncio.Task[None]] = set()
         self._checking: set[str] = set()
         self._polling: set[str] = set()
+        self.woken = asyncio.Event()
+        """Something was submitted: there is something to look after."""
 
     def perform(self, state: State, effect: ef.Effect) -> None:
         """Carry out one effect."""
@@ -198,6 +200,7 @@ class Performer:
                 ask = cluster.ask(effect.tag, allocations)
                 await cluster.prepare(ask, self._direct_leases(state, allocations))
             found = await driver.submit(ask)
+        self.woken.set()
         for allocation, native in zip(allocations, found, strict=True):
             if allocation.state == "SUBMITTING" or allocation.native_id is None:
                 self._see(allocation.id, "run" if cluster is None else "pend", native, None)
