@@ -204,7 +204,7 @@ def _idle_or_dead(home: Home, child: "subprocess.Popen[bytes]") -> None:
 def test_no_space_at_the_nth_write() -> None:
     """Three writes in a row: the manager lives, refuses what it cannot write, and everything accepted ends, once."""
     survived = 0
-    for n in (34, 36, 40, 46):
+    for n in (44, 46, 50, 56):
         with a_home() as home:
             place = witness(home)
             home.config("[site.local]\ncores = 4\n")

@@ -138,19 +138,18 @@ def test_of_many_started_at_once_one_runs(node):
     assert (node.path / "ran").read_text() == "x\n" and node.row()[3] == 0
 
 
-def test_killed_outright_it_leaves_no_report(node):
-    node.lease("echo $$ > pid; exec sleep 100")
+def test_killed_outright_it_leaves_no_report_and_no_process(node):
+    """Also none that has left its session: nobody else would end it where there are no control groups."""
+    node.lease("setsid sleep 300 & echo $! > inner; echo $$ > pid; exec sleep 300")
     process = node.start()
-    pid = int(wait_for(node.path / "pid"))
+    pid, inner = int(wait_for(node.path / "pid")), int(wait_for(node.path / "inner"))
     wait_for(node.path / "started.json")
     process.kill()
     process.wait()
-    try:
-        assert not (node.path / "report.json").exists() and node.json("started.json")["pid"] == pid
-        assert node.run()[0] == 0 and (node.path / "restarted.json").exists()
-        assert not (node.path / "report.json").exists()
-    finally:
-        os.kill(pid, signal.SIGKILL)
+    assert gone(pid, inner)
+    assert not (node.path / "report.json").exists() and node.json("started.json")["pid"] == pid
+    assert node.run()[0] == 0 and (node.path / "restarted.json").exists()
+    assert not (node.path / "report.json").exists()
 
 
 def test_a_batch_systems_kill_ends_the_tree_and_is_reported(node):

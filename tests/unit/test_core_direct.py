@@ -193,6 +193,37 @@ def test_runners_are_asked_for_by_shape_and_taken_back() -> None:
     assert killed == [0] * 12
 
 
+def test_what_is_not_wanted_any_more_is_taken_back_without_a_nudge() -> None:
+    world = cluster("runners")
+    batch = world.submit(4, cores(1))
+    world.schedule()
+    for name in ("a1", "a2", "a3", "a4"):
+        seen(world, name, "pend", native_id=name)
+    world.schedule()
+    world.change("kill", f"{batch}.2-4")
+    world.schedule()
+    assert not [what for what, _ in asked(world) if what == "terminate"]
+    for _ in range(12):
+        world.tick(1)
+        world.schedule()
+    ended = [e.id for e in world.effects if isinstance(e, Allocate) and e.what == "terminate"]
+    assert ended == ["a2", "a3", "a4"]
+
+
+def test_a_killed_direct_job_was_killed_however_that_was_done() -> None:
+    world = cluster()
+    batch = world.submit(2, cores(1))
+    world.schedule()
+    seen(world, "a1", "run")
+    world.change("kill", str(batch))
+    runner = world.state.runners[f"{world.state.allocations['a1'].tag}.0"]
+    row = Ended(batch, 1, 1, None, 15, "runner-stopped", 0.0, 1.0, 0.5, 1 << 20, None, None)
+    world.step(Report(at=world.at, runner=runner.id, session=1, seq=runner.seq + 1, got=0, clock=0, ended=[row]))
+    seen(world, "a2", "abort", Outcome(why="cancelled"))
+    assert world.states(batch) == ["ABORTED", "ABORTED"]
+    assert [result.reason for result in world.results] == ["killed", "killed"]
+
+
 def test_a_runner_of_an_allocation_that_is_taken_back_gets_no_work() -> None:
     world = cluster("runners")
     small = world.submit(1, cores(1))
@@ -235,3 +266,57 @@ def test_allocations_that_are_over_are_forgotten_after_a_while(monkeypatch: pyte
     assert "a1 unknown allocation" in world.notes()[-1]
     world.checkpoint()
     world.check_restart()
+@pytest.mark.parametrize("started", [True, False])
+def test_a_cancelled_allocation_is_no_fault_of_the_job_in_it(started: bool) -> None:
+    world = cluster("runners")
+    batch = world.submit(1, cores(1))
+    runner = world.start_runner(capacity=Amounts(1000, GIB))
+    (job,) = lease_all(world, runner)
+    world.report(runner, started=[job] if started else [])
+    seen(world, "a1", "abort", Outcome(why="cancelled" if started else "oom"), reason="CANCELLED by 0")
+    assert world.results[-1].state == "LOST"
+    assert world.states(batch) == ["PENDING"]
+
+
+@pytest.mark.parametrize("disclaims", [True, False])
+def test_a_runner_that_is_stopped_from_outside_gets_no_more_work(disclaims: bool) -> None:
+    world = cluster("runners")
+    batch = world.submit(1, cores(1))
+    runner = world.start_runner(capacity=Amounts(1000, GIB))
+    (job,) = lease_all(world, runner)
+    held = world.state.runners["r1"]
+    if disclaims:
+        stop = Report(at=world.at, runner="r1", session=1, seq=1, got=1, clock=0, disclaimed=[(*job, "runner-stopped")])
+    else:
+        row = Ended(*job, None, 15, "runner-stopped", 0.0, 1.0, 0.5, 1 << 20, None, None)
+        stop = Report(at=world.at, runner="r1", session=1, seq=1, got=1, clock=0, ended=[row])
+    world.step(stop)
+    world.schedule()
+    assert (held.state, world.states(batch)) == ("DRAINING", ["PENDING"])
+    assert not held.jobs
+
+
+@pytest.mark.parametrize(
+    ("before", "verb", "outcome", "fails"),
+    [
+        ("pend", "complete", Outcome(exit_code=0), False),
+        ("pend", "fail", Outcome(exit_code=3), False),
+        ("pend", "abort", Outcome(why="cancelled"), False),
+        ("run", "abort", Outcome(why="launch"), True),
+        ("pend", "fail", Outcome(why="launch"), True),
+        (None, "fail", None, True),
+    ],
+)
+def test_a_short_job_that_was_never_seen_to_run_is_no_fault_of_its_site(
+    before: str | None, verb: str, outcome: Outcome | None, fails: bool
+) -> None:
+    world = cluster()
+    world.submit(1, cores(1))
+    world.schedule()
+    if before is not None:
+        seen(world, "a1", before, native_id="77")
+    if verb == "complete":
+        reported(world, "a1")
+    seen(world, "a1", verb, outcome)
+    site = world.state.sites["hpc"]
+    assert (site.closed_until > world.mono, site.why is not None) == (fails, fails)

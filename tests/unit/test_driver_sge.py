@@ -486,3 +486,9 @@ def test_a_piece_of_an_answer_says_nothing_else_than_the_whole(case: str) -> Non
     all_of_it = set(SGE.read_listing(Answer(0, listed, ""), PLAIN).seen)
     for end in range(0, len(listed), max(1, len(listed) // 400)):
         assert set(SGE.read_listing(Answer(0, listed[:end], ""), PLAIN).seen) <= all_of_it
+
+
+def test_a_cluster_on_which_no_job_has_ended_yet_has_no_accounting():
+    said = "/sge/default/common/accounting: No such file or directory\n"
+    missing = Answer(1, "no jobs running since startup\n", said)
+    assert Sge().read_history(missing, Options()).result == "not-found"

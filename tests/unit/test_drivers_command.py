@@ -10,8 +10,9 @@ import pytest
 
 from driver_world import ModelCluster, ScriptedTransport, make_ask, make_driver, run_virtual
 from rota.drivers.api import Known, Outcome
-from rota.drivers.dialect import Answer, Command
+from rota.drivers.dialect import Answer, Command, Listing, Seen
 from rota.drivers.settings import Settings
+from rota.drivers.tracking import Tracker
 from rota.drivers.transport import UnreachableError
 from rota.model.errors import BusyError, RefusedError, UsageError
 
@@ -79,7 +80,7 @@ async def test_transient_answers_are_tried_again_with_growing_pauses():
 async def test_ten_transient_answers_are_enough_and_the_site_is_not_called_failing():
     transport = ScriptedTransport(tsub=[Answer(1, "", "busy: come back")])
     driver = make_driver(transport)
-    with pytest.raises(RefusedError, match=r"site toy: nothing was submitted, tried 10 times.*tsub.*busy: come back"):
+    with pytest.raises(BusyError, match=r"site toy: nothing was submitted, tried 10 times.*tsub.*busy: come back"):
         await driver.submit(make_ask(1))
     assert transport.count("tsub") == 10
     assert driver.health().failures == 0 and "come back" in driver.health().last_error
@@ -87,11 +88,14 @@ async def test_ten_transient_answers_are_enough_and_the_site_is_not_called_faili
 
 @virtual
 async def test_a_refusal_names_site_command_stderr_and_what_to_do():
-    transport = ScriptedTransport(tsub=[Answer(1, "", "tsub: invalid partition: gold")], tstat=[EMPTY])
+    refusal = Answer(1, "", "tsub: error:\ntsub: invalid partition: gold\n")
+    transport = ScriptedTransport(tsub=[refusal], tstat=[EMPTY])
     with pytest.raises(RefusedError) as caught:
         await make_driver(transport).submit(make_ask(1))
     meant = rf"site toy.*tsub rota-{TAG} 1.*invalid partition: gold.*What to do: .*partition"
     assert re.search(meant, str(caught.value))
+    assert str(caught.value).count("invalid partition: gold") == 1
+    assert "\n" not in str(caught.value)
     assert transport.count("tsub") == 1
 
 
@@ -189,7 +193,7 @@ async def test_programs_that_are_not_there_are_named():
     transport = ScriptedTransport()
     transport.absent = ("tsub",)
     driver = make_driver(transport)
-    with pytest.raises(RefusedError, match=r"site toy: tsub cannot be found on a script: .*PATH"):
+    with pytest.raises(BusyError, match=r"site toy: tsub cannot be found on a script: .*PATH"):
         await driver.submit(make_ask(1))
     assert await told(driver, 100) == []
     assert driver.health().state == "failing" and "tsub" in driver.health().why
@@ -524,6 +528,35 @@ async def test_a_killed_one_that_is_listed_no_more_is_over():
         await asyncio.sleep(1)
     assert (out[0].verb, out[0].outcome.why) == ("abort", "cancelled")
     assert Settings().gone_s <= now() - begun <= 150
+
+
+@virtual
+async def test_one_that_was_killed_while_it_waited_is_over_soon():
+    transport = ScriptedTransport(tstat=[says(row("Q"))], tdel=[EMPTY], thist=[EMPTY])
+    driver = make_driver(transport)
+    await told(driver, 3)
+    await driver.terminate(KNOWN)
+    transport.answers["tstat"] = [EMPTY]
+    begun = now()
+    out = []
+    while not out:
+        out = await driver.poll([KNOWN])
+        await asyncio.sleep(1)
+    assert (out[0].verb, out[0].outcome.why) == ("abort", "cancelled")
+    assert Settings().gone_waiting_s <= now() - begun < Settings().gone_s
+
+
+@pytest.mark.parametrize(
+    ("host", "before", "verb"), [(None, "pending", "abort"), ("n1", "pending", None), (None, "running", None)]
+)
+def test_for_one_that_never_ran_no_last_words_are_awaited(host, before, verb):
+    tracker = Tracker(Settings(), 0.0)
+    tracker.enter([KNOWN], 0.0)
+    tracker.look(Listing((Seen(KNOWN.native_id, before, before, KNOWN.tag),), "ok"), set(), 0.0, 0.0)
+    ended = Seen(KNOWN.native_id, "CANCELLED", "aborted", KNOWN.tag, None, Outcome(why="cancelled", host=host))
+    entry = tracker.entries[KNOWN.id]
+    found = tracker.conclude(entry, ended, None, 1.0, writes=True, readable=True, killed=False)
+    assert (found and found.verb) == verb
 
 
 # ---- health ---------------------------------------------------------------------------------------------------------

@@ -198,11 +198,12 @@ def _never_wanted(state: State, runner: RunnerState, stimulus: AllocationSeen) -
 def _ended_row(state: State, runner: RunnerState, stimulus: AllocationSeen, outcome: Outcome) -> Ended | None:
     """How the one job there ended, if its provider knows; None: it is lost.
 
-    A direct job is its allocation. In one with a runner, what the whole was killed for is the fault of its only job.
+    A direct job is its allocation. In one with a runner, the limit that the whole was killed for was broken by its only
+    job.
     """
     if len(runner.jobs) != 1 or outcome.why in _LOST:
         return None
-    if outcome.why not in ("oom", "time", "cancelled") and not runner.direct:
+    if not runner.direct and (outcome.why not in ("oom", "time") or not _runs(state, runner)):
         return None
     if outcome.why is None and outcome.exit_code is None and outcome.signal is None:
         return None
@@ -228,6 +229,18 @@ def _ended_row(state: State, runner: RunnerState, stimulus: AllocationSeen, outc
     )
 
 
+def _runs(state: State, runner: RunnerState) -> bool:
+    """Whether what it holds has started."""
+    return all(state.batches[number].states[pos] != STARTING for number, pos in runner.jobs)
+
+
+def _served(state: State, allocation: Allocation, outcome: Outcome | None) -> bool:
+    """Whether it came to run something. A short direct job may be over before it was ever seen to run."""
+    if not allocation.direct:
+        return bool(_runners_of(state, allocation.id))
+    return allocation.state != "SUBMITTING" and (outcome is None or outcome.why != "launch")
+
+
 def _judge_site(state: State, stimulus: AllocationSeen, site_name: str) -> None:
     """A site whose allocations end without ever having served is left alone for a while, longer each time."""
     site = state.sites.get(site_name)
@@ -240,8 +253,7 @@ def _judge_site(state: State, stimulus: AllocationSeen, site_name: str) -> None:
         state.refused[site_name, shape] = (stimulus.at.mono + wait, tries, stimulus.reason or "no reason given")
         return
     allocation = state.allocations[stimulus.id]
-    served = allocation.state == "RUNNING" if allocation.direct else bool(_runners_of(state, stimulus.id))
-    if served or allocation.state == "KILLING":
+    if allocation.state == "KILLING" or _served(state, allocation, stimulus.outcome):
         site.failures = 0
         return
     if allocation.tag != site.failed_tag:

@@ -88,6 +88,8 @@ def tick(state: State, stimulus: Tick, last: At | None, set_back: bool = False) 
     moved = last is not None and at.utc_offset_s != last.utc_offset_s
     if at.wall >= state.window_at or at.mono >= state.rate_at or moved:
         state.replan = True
+    if any(at.mono - since >= state.settings.shrink_s for since in state.surplus_since.values()):
+        state.replan = True
     if at.mono >= state.safety_at:
         state.safety_at = at.mono + RECOUNT_S
         state.replan = True

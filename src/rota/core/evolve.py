@@ -165,6 +165,8 @@ def _moved(state: State, event: ev.Moved) -> None:
         freeze(state, batch)
     if batch.followed and event.verb in ("omit", "abort", "fail"):
         note_settled(state, batch, event.spans)
+    if event.verb in ("abort", "hold", "block"):
+        state.replan = True  # what is on its way for them may be too much now
     state.dirty_batches.add(batch.id)
 
 

@@ -254,9 +254,9 @@ def _waits_for_room(verdicts: list[Verdict]) -> bool:
 
 def _refusals(state: State, shape_id: int, at: At) -> Iterator[Verdict]:
     for (site, shape), (until, _, why) in state.refused.items():
-        if shape == shape_id and until > at.mono:
-            words = f"{why}; next try in {until - at.mono:.0f} s"
-            yield Verdict(site, "site", "refused", words, False, (Wake.TIME,))
+        if shape == shape_id:
+            when = f"next try in {until - at.mono:.0f} s" if until > at.mono else "it is tried again now"
+            yield Verdict(site, "site", "refused", f"{why}; {when}", False, (Wake.TIME,))
 
 
 def _site_verdicts(state: State, at: At) -> list[Verdict]:

@@ -260,8 +260,17 @@ def report(state: State, stimulus: Report) -> Decision:
     give_back(state, decision, runner, returned, stimulus.seq, stimulus.disclaimed[0][3] if returned else "")
     if not any(getattr(event, "seq", 0) for event in decision.events):
         decision.events.append(ev.Ended(runner.id, [], seq=stimulus.seq))
+    if runner.state == "SERVING" and not runner.direct and _is_stopping(stimulus):
+        decision.events.append(ev.RunnerMoved(runner.id, "drain", "it is being stopped from outside"))
     decision.effects.append(Ack(runner.id, stimulus.seq))
     return decision
+
+
+def _is_stopping(stimulus: Report) -> bool:
+    """A runner that was told to stop gives everything back, also what it would be given now."""
+    return any(row[5] == "runner-stopped" for row in stimulus.ended) or any(
+        why == "runner-stopped" for *_, why in stimulus.disclaimed
+    )
 
 
 def _late_report(state: State, stimulus: Report) -> Decision:
@@ -383,6 +392,8 @@ def take_ended(
         else:
             verb, outcome, until, counted = after_failure(state, batch, pos, row, at)
             reason = row[5] or ("signal" if row[4] is not None else "exit")
+            if verb == "abort" and reason in ("runner-stopped", "cancelled", "signal"):
+                reason = "killed"  # that was the way to do it
             more = escalated(state, batch, pos, live.slot, row, wall_ms) if counted and verb != "abort" else None
             if more is not None:
                 note = f"{note}; {more[1]}" if note else more[1]

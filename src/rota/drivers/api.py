@@ -99,8 +99,9 @@ class Driver(Protocol):
     async def submit(self, ask: Ask) -> list[str]:
         """Start them; returns the native ids, one per element.
 
-        Raises RotaError if the provider refuses. After a doubtful answer it has looked the tag up, and waited long
-        enough for that to be certain, before it raises: an error means that nothing was submitted.
+        Raises RefusedError if the provider does not accept it, another RotaError if it may at another time. After a
+        doubtful answer it has looked the tag up, and waited long enough for that to be certain, before it raises: an
+        error means that nothing was submitted.
         """
         ...
 

@@ -123,7 +123,7 @@ class CommandDriver:
             if not words or (answer.code and not STRANGE.search(answer.stdout + answer.stderr)):
                 # It has failed: that tells nothing of whose programs they are.
                 raise BusyError(f"site {self.site}: {shown(command)} ended with {answer.code} and says {said!r}")
-            raise UsageError(
+            raise BusyError(
                 f"site {self.site}: its programs are not those of {self.dialect.name}: {shown(command)} says {said!r}. "
                 "Set `driver` of this site to the batch system that it has"
             )

@@ -9,7 +9,7 @@ from msgspec import Struct
 from rota.drivers.dialect import Answer, Command
 from rota.drivers.settings import Settings
 from rota.drivers.transport import Transport, UnreachableError
-from rota.model.errors import RefusedError
+from rota.model.errors import BusyError
 
 __all__ = ["Gate", "Health", "Times", "shown", "tail"]
 
@@ -141,12 +141,12 @@ class Gate:
         """Something that somebody should know."""
         self._notes.append(words)
 
-    def missing(self) -> RefusedError | None:
+    def missing(self) -> BusyError | None:
         """An error if programs are not there."""
         lacking = sorted(name for name, path in self.programs.items() if path is None)
         if not lacking:
             return None
-        return RefusedError(
+        return BusyError(
             f"site {self.site}: {', '.join(lacking)} cannot be found on {self._transport.name}: install the batch "
             "system's client programs there, or put their directory on the PATH that rota is started with"
         )

@@ -33,7 +33,9 @@ class Settings(Struct, frozen=True):
     """An allocation that is in no listing, no history and has left no words is over after so many polls and so long."""
     gone_polls: int = 5
     gone_s: float = 60.0
-    """The same for one that was killed, counted from when the cluster took the kill."""
+    """The same for one that was killed, counted from when the cluster took the kill …"""
+    gone_waiting_s: float = 10.0
+    """… and for one that was killed while it waited: nothing of it has to end first."""
     own_words_s: float = 60.0
     """How long a job's own last words may take to become visible after its provider says that it ended."""
     linger_s: float = 300.0

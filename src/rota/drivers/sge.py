@@ -281,6 +281,8 @@ class Sge:
         words = answer.words
         if answer.code == 1 and re.search(r"job (id|name) \S+ not found", answer.stderr):
             return Listing((), "not-found", words)
+        if answer.code == 1 and "no jobs running since startup" in answer.stdout:
+            return Listing((), "not-found", words)  # the accounting begins with the first job that ends
         return Listing(tuple(seen), "partial" if seen else "transient", words)
 
     def _ended(self, native: str, record: Mapping[str, str], again: int, options: Options) -> Seen:

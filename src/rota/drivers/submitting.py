@@ -11,7 +11,7 @@ from rota.drivers.gate import Times, shown, tail
 from rota.drivers.settings import Settings
 from rota.drivers.tracking import LOST
 from rota.drivers.transport import NO_SUCH_PROGRAM, UnreachableError
-from rota.model.errors import RefusedError
+from rota.model.errors import BusyError, RefusedError, RotaError
 
 if TYPE_CHECKING:
     from rota.drivers.command import CommandDriver
@@ -116,16 +116,22 @@ class Submitter:
                 running.cancel()
                 await asyncio.wait({running})
 
-    def _refused(self, command: Command, done: Submitted, answer: Answer | None, tries: str) -> RefusedError:
-        said = tail(answer.stderr or answer.stdout if answer is not None else "") or tail(done.detail) or "nothing"
-        detail = f" ({tail(done.detail)})" if done.detail and done.detail.strip() not in said else ""
+    def _refused(self, command: Command, done: Submitted, answer: Answer | None, tries: str) -> RotaError:
+        """What to raise. Only what the cluster does not accept is refused; for the rest another time may be better."""
+        words = answer.stderr or answer.stdout if answer is not None else ""
+        said = _line(words) or _line(done.detail) or "nothing"
+        repeats = " ".join(words.split())[:100] in " ".join(done.detail.split())  # as most dialects do
+        detail = f" ({_line(done.detail)})" if words and done.detail and not repeats else ""
+        if answer is not None and answer.code and not detail:
+            detail = f" (exit {answer.code})"
         hint = (
             "the cluster does not accept it as it is: change what is asked for, or the site's account, partition and "
             "options"
             if done.result == "fatal"
             else "see whether the cluster answers: run the command by hand"
         )
-        return RefusedError(
+        kind = RefusedError if done.result == "fatal" else BusyError
+        return kind(
             f"site {self._driver.site}: nothing was submitted{tries}. The command was: {shown(command)}. "
             f"It said: {said}{detail}. What to do: {hint}"
         )
@@ -189,3 +195,8 @@ class Submitter:
             return None
         driver.gate.good()
         return Submitted(None, "not-found", "")
+
+
+def _line(words: str) -> str:
+    """What a program said, in one line."""
+    return tail("; ".join(line.strip() for line in words.splitlines() if line.strip()))

@@ -190,7 +190,7 @@ class Tracker:
             entry.said = "pend"
         if entry.said != verb:
             entry.said = verb
-            out.append(Observation(entry.id, verb, entry.native, seen.reason))
+            out.append(Observation(entry.id, verb, entry.native, seen.reason, seen.outcome))
 
     def _strays(self, rows: dict[str, Seen], submitting: set[str], sight: Sight) -> None:
         for native, seen in rows.items():
@@ -226,14 +226,15 @@ class Tracker:
         if seen is not None and entry.over_at is None:
             entry.over_at = now
         wait = settings.own_words_s * (1 if readable else 10)
-        waited = entry.over_at is not None and now - entry.over_at >= wait
+        waited = _never_ran(entry, seen) or (entry.over_at is not None and now - entry.over_at >= wait)
         over_s = 0.0 if entry.over_at is None else now - entry.over_at
         unclear = seen is not None and seen.kind == "exited" and own is None and not _status(seen)
         if unclear and over_s < max(wait, self._history_lag_s):
             return None
         polls, seconds = settings.vanish_polls, settings.vanish_s
         if killed:
-            polls, seconds = settings.gone_polls, settings.gone_s
+            waited_only = entry.said == "pend" and entry.requeued_at is None
+            polls, seconds = settings.gone_polls, settings.gone_waiting_s if waited_only else settings.gone_s
         gone = entry.silent and readable and entry.misses >= polls and now - entry.missed >= seconds
         verdict = judge(Evidence(seen, own, writes, waited, False, gone), settings.trust_scheduler)
         if verdict.verb is None:
@@ -258,6 +259,13 @@ class Tracker:
         entry.said, entry.told, entry.vanished = verdict.verb, now, vanished
         self.live -= 1
         return entry.over
+
+
+def _never_ran(entry: Entry, seen: Seen | None) -> bool:
+    """It was ended while it waited, and its provider names no host: there are no last words to wait for."""
+    if seen is None or seen.outcome is None or entry.requeued_at is not None:
+        return False
+    return entry.said == "pend" and seen.outcome.why == "cancelled" and seen.outcome.host is None
 
 
 def _status(seen: Seen) -> bool:

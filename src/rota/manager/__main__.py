@@ -121,6 +121,12 @@ def make_cluster(name: str, site: SiteConfig, paths: Paths, tls: TlsDoor) -> Clu
         return Cluster(name, site, paths, tls)
     except UsageError as error:
         raise UsageError(f"{paths.config}: [site.{name}] {error}") from None
+    except OSError as error:
+        where = site.directory or paths.home
+        raise UsageError(
+            f"{paths.config}: [site.{name}] its directory {where} cannot be used: {error}: set `directory` to one that "
+            "you can write and that the nodes see too"
+        ) from None
 
 
 async def serve(paths: Paths, lock: Lock, args: argparse.Namespace) -> int:

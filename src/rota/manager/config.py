@@ -16,6 +16,11 @@ from rota.model.errors import UsageError
 
 __all__ = ["Config", "SiteConfig", "load_config"]
 
+SITE_TIMES = (
+    *("warn", "allocation_time", "job_time", "longest", "poll", "poll_least"),
+    *("vanished_after", "report_within"),
+)
+
 
 class SiteConfig(Struct, forbid_unknown_fields=True, rename={"memory_text": "memory", "cores_text": "cores"}):
     """One `[site.NAME]` table."""
@@ -66,6 +71,8 @@ class SiteConfig(Struct, forbid_unknown_fields=True, rename={"memory_text": "mem
     poll: str = "30s"
     poll_least: str = "2s"
     vanished_after: str = "5m"
+    report_within: str = "60s"
+    """How long a direct job's report may take to be seen here once the batch system says that the job ended."""
 
     @property
     def cores(self) -> int | None:
@@ -155,10 +162,8 @@ def load_config(home: str) -> Config:
         if config.backup_keep < 1:
             raise UsageError(f"backup_keep {config.backup_keep}: give 1 or more")
         _ = config.backfill_after_s
-        for site in config.site.values():
-            _ = site.cores, site.memory, site.linger_s
-            for key in ("warn", "allocation_time", "job_time", "longest", "poll", "poll_least", "vanished_after"):
-                site.seconds(key)
+        for name, site in config.site.items():
+            _check_amounts(name, site)
         for name, site in config.site.items():
             if site.mode == "direct" and site.driver == "local":
                 raise UsageError(f"[site.{name}] mode 'direct' is for batch systems; the driver local has runners")
@@ -169,6 +174,18 @@ def load_config(home: str) -> Config:
     if not config.site:
         config.site["local"] = SiteConfig()
     return config
+
+
+def _check_amounts(name: str, site: SiteConfig) -> None:
+    """Sizes and durations of a site, each by its key."""
+    for key in ("cores", "memory", "linger", *SITE_TIMES):
+        try:
+            if key in SITE_TIMES:
+                site.seconds(key)
+            else:
+                getattr(site, "linger_s" if key == "linger" else key)
+        except UsageError as error:
+            raise UsageError(f"[site.{name}] {key}: {error}") from None
 
 
 def _plainer(text: str) -> str:

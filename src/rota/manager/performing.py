@@ -19,14 +19,12 @@ from rota.model.allocation import Allocation, Outcome
 from rota.model.errors import BusyError, RefusedError, RotaError, UsageError
 from rota.wire.peer import Peer
 
-__all__ = ["Performer", "now", "report_rows"]
+__all__ = ["Performer", "now", "report_rows", "stopped_for"]
 
 log = logging.getLogger("rota")
 POLL_S = 1.0
 RESTING_POLL_S = 5.0
 LAST_WORDS_S = 1.0
-STOPPED = ("time", "oom", "cancelled", "deadline")
-"""Why a batch system stopped a job that is not simply to be tried again."""
 
 
 def now() -> At:
@@ -63,6 +61,8 @@ class Performer:
         self._jobs: set[asyncio.Task[None]] = set()
         self._checking: set[str] = set()
         self._polling: set[str] = set()
+        self.woken = asyncio.Event()
+        """Something was submitted: there is something to look after."""
 
     def perform(self, state: State, effect: ef.Effect) -> None:
         """Carry out one effect."""
@@ -183,7 +183,7 @@ class Performer:
             else:
                 await self.check(state, effect.site, [_known(state.allocations[effect.id])])
         except RotaError as error:
-            log.warning("site %s: %s %s: %s", effect.site, effect.what, effect.id, error)
+            log.warning("%s %s: %s", effect.what, effect.id, error)
             if effect.what in ("submit", "find"):
                 refused = Outcome(why="refused") if isinstance(error, RefusedError | UsageError) else None
                 for name in effect.ids:
@@ -204,6 +204,7 @@ class Performer:
                 ask = cluster.ask(effect.tag, allocations)
                 await cluster.prepare(ask, self._direct_leases(state, allocations))
             found = await driver.submit(ask)
+        self.woken.set()
         for allocation in allocations:
             native = found[allocation.element]
             if allocation.state == "SUBMITTING" or allocation.native_id is None:
@@ -232,8 +233,7 @@ class Performer:
                 host, reason, outcome = None, seen.reason, seen.outcome
                 if allocation is not None and seen.verb in ("complete", "fail", "abort"):
                     if allocation.direct and cluster is not None:
-                        why = None if outcome is None or allocation.state == "KILLING" else outcome.why
-                        reported = await self._read_report(state, cluster, _known(allocation), why)
+                        reported = await self._read_report(state, cluster, allocation, outcome)
                         if not reported and await cluster.was_restarted(_known(allocation)):
                             outcome, reason = Outcome(why="requeue"), f"{reason}; the cluster had started it again"
                     else:
@@ -286,11 +286,11 @@ class Performer:
         finally:
             self._polling.discard(site)
 
-    async def _read_report(self, state: State, cluster: Cluster, known: Known, why: str | None) -> bool:
-        """A direct job that ended has left a report; False: there is none (that can be read).
-
-        Why it was stopped from outside, its batch system knows.
-        """
+    async def _read_report(
+        self, state: State, cluster: Cluster, allocation: Allocation, outcome: Outcome | None
+    ) -> bool:
+        """A direct job that ended has left a report; False: there is none (that can be read)."""
+        known = _known(allocation)
         runner = state.runners.get(f"{known.tag}.{known.element}")
         if runner is None or not runner.jobs:
             return True
@@ -300,6 +300,9 @@ class Performer:
                 return False
             directory, report = found
             host = await cluster.host_of(known)
+            rows = report_rows(report.get("ended", []), directory)
+            if allocation.state != "KILLING" and outcome is not None:
+                rows = stopped_for(rows, outcome)
             stimulus = Report(
                 at=now(),
                 by=f"allocation {known.id} by file",
@@ -308,10 +311,7 @@ class Performer:
                 seq=runner.seq + 1,
                 got=0,
                 clock=0.0,
-                ended=[
-                    row._replace(reason=why) if row.reason == "runner-stopped" and why in STOPPED else row
-                    for row in report_rows(report.get("ended", []), directory)
-                ],
+                ended=rows,
                 disclaimed=[(int(a), int(b), int(c), str(d)) for a, b, c, d in report.get("disclaimed", [])],
                 host=host,
             )
@@ -386,6 +386,20 @@ class Performer:
 def _known(allocation: Allocation) -> Known:
     submitted, elements = allocation.submitted or 0.0, allocation.elements
     return Known(allocation.id, allocation.tag, allocation.native_id, allocation.element, submitted, elements)
+
+
+def stopped_for(rows: list[Ended], outcome: Outcome) -> list[Ended]:
+    """Rows of a job that the batch system stopped: what for, it alone knows.
+
+    One that it took the node from is no report of a failure: it is left out, and counts as lost.
+    """
+    out = []
+    for row in rows:
+        if row.reason != "runner-stopped" or outcome.why is None:
+            out.append(row)
+        elif outcome.why in ("cancelled", "deadline", "oom", "time"):
+            out.append(row._replace(reason=outcome.why))
+    return out
 
 
 def report_rows(rows: list[Any], output: str) -> list[Ended]:

@@ -3,7 +3,7 @@
 import time
 
 from rota.core.dependencies import element_reason, waiting_for
-from rota.core.state import BatchState, State
+from rota.core.state import BatchState, RunnerState, State
 from rota.core.stimuli import At
 from rota.core.tables import (
     COMPLETED,
@@ -36,6 +36,8 @@ def reason(state: State, batch: BatchState, pos: int, last: Result | None, at: A
         return f"is held{why}: rota release {format_job(batch.id, batch.index(pos))} lets it go on"
     if byte in (STARTING, RUNNING, MISSING, KILLING):
         runner = state.runners[batch.live[pos].runner]
+        if runner.direct:
+            return _direct_reason(state, batch, pos, runner)
         where = f"on {runner.host} (attempt {batch.attempts[pos]}, runner {runner.id})"
         silent = (
             "nothing has been heard of its runner; it counts again when the runner is back, "
@@ -58,6 +60,21 @@ def reason(state: State, batch: BatchState, pos: int, last: Result | None, at: A
     return describe_end(last) + (
         "; no retries are left" if byte == FAILED and batch.template(pos).retries else ""
     )
+
+
+def _direct_reason(state: State, batch: BatchState, pos: int, runner: RunnerState) -> str:
+    """Of a job that is a cluster job of its own."""
+    allocation = state.allocations[runner.allocation or ""]
+    attempt = f"attempt {batch.attempts[pos]}, allocation {allocation.id}"
+    native = f"job {allocation.native_id} of the site {allocation.site} ({attempt})"
+    why = f": {allocation.reason}" if allocation.reason else ""
+    if batch.states[pos] == KILLING:
+        return f"is being killed: {native}"
+    if batch.states[pos] == RUNNING:
+        return f"runs on {runner.host or 'a node not yet known'} as {native}"
+    if allocation.native_id is None:
+        return f"is being submitted to the site {allocation.site} ({attempt}){why}"
+    return f"waits in the cluster's queue as {native}{why}"
 
 
 def waiting_reason(state: State, batch: BatchState, pos: int | None, wall: float) -> str:

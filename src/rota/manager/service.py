@@ -1,6 +1,7 @@
 """The manager's loop: drain what waits, step the core, commit, and only then act and answer."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
@@ -176,7 +177,12 @@ class Manager:
 
     async def _poll(self) -> None:
         while not self.stopped.done():
-            await asyncio.sleep(POLL_S if is_busy(self.state) or self.trouble else RESTING_POLL_S)
+            if is_busy(self.state) or self.trouble:
+                await asyncio.sleep(POLL_S)
+            else:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.performer.woken.wait(), RESTING_POLL_S)
+            self.performer.woken.clear()
             try:
                 await self.performer.poll(self.state)
             except Exception:

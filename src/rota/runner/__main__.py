@@ -23,6 +23,7 @@ usage: python3 -m rota.runner --connect unix:PATH --output DIR [options]
        python3 -m rota.runner --direct DIR [--id ID] [--until EPOCH] [--until-s SECONDS]
 options: --id ID  --allocation ID  --cores MILLICORES  --memory BYTES  --disk BYTES  --gpus N  --tag TAG (repeat)
          --until EPOCH  --until-s SECONDS (when the allocation ends, and in how long)  --launcher PATH|auto|none
+         --guard yes (a second process ends the jobs, should this one be killed)
 --direct runs the one job of DIR/lease.json without a manager, and leaves DIR/started.json and DIR/report.json.
 """
 NAMES = (
@@ -41,6 +42,7 @@ NAMES = (
     "until-s",
     "launcher",
     "direct",
+    "guard",
 )
 
 
@@ -139,7 +141,7 @@ def main(words: Optional[List[str]] = None) -> int:
     granted = host.granted(os.environ)
     facts = {
         "allocation": options.get("allocation"),
-        "host": os.uname().nodename,
+        "host": host.name(),
         "pid": os.getpid(),
         "cores": min(host.cores(), granted[0]) if cores is None else cores,
         "memory": min(host.memory(), granted[1]) if memory is None else memory,
@@ -149,6 +151,11 @@ def main(words: Optional[List[str]] = None) -> int:
         "output": output,
     }
     runner = Runner(options.get("id") or os.urandom(8).hex(), facts)
+    guard = None
+    if options.get("guard") == "yes":
+        from rota.runner.guard import Guard
+
+        guard = Guard(runner.runner_id)
     restored = restore(runner, output)
     try:
         agent = Agent(target, runner, output, until_s, options.get("launcher") or "none")
@@ -156,7 +163,10 @@ def main(words: Optional[List[str]] = None) -> int:
         log("cannot start: %s" % error)
         return 1
     agent.take_over(restored)
-    return agent.run()
+    code = agent.run()
+    if guard is not None:
+        guard.dismiss()
+    return code
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ __all__ = ["Agent", "log"]
 GREETING_S = 10.0
 FIRST_RETRY_S = 0.1
 LAST_RETRY_S = 5.0
+AT_THE_END_S = 15.0  # a stop so shortly before the end of the allocation is that end: batch systems count from earlier
 GIVE_UP_S = 24 * 3600.0
 LAST_WORDS_S = 5.0  # how long an ending runner waits for its reports to be acknowledged
 UNSENT = "unsent.json"
@@ -171,7 +172,11 @@ class Agent:
             log("told to stop")
         self._stopping = self._told_to_stop = True
         self.runner.stop("runner-stopped")
-        self.jobs.kill_all(grace_s, "runner-stopped", clock())
+        if self._until is not None and clock() >= self._until - AT_THE_END_S:
+            note = "the time of its allocation is over: give --time, or the site a longer allocation_time"
+            self.jobs.kill_all(grace_s, "time", clock(), note)
+        else:
+            self.jobs.kill_all(grace_s, "runner-stopped", clock())
 
     # -- the connection ------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from typing import Any, Dict, Optional
 from rota.runner import host, measure
 from rota.runner.agent import WARNINGS, log
 from rota.runner.environment import inherited
+from rota.runner.guard import Guard
 from rota.runner.jobs import Jobs
 from rota.runner.lease import Lease, ProtocolError, read_leases
 from rota.runner.plan import Plans
@@ -88,7 +89,7 @@ def _claim(directory: str, lease: Lease) -> Optional[str]:
 
 
 def _about(lease: Lease) -> Dict[str, Any]:
-    return {"job": list(lease.key), "host": os.uname().nodename, "runner_pid": os.getpid()}
+    return {"job": list(lease.key), "host": host.name(), "runner_pid": os.getpid()}
 
 
 def _write(directory: str, name: str, content: Dict[str, Any]) -> None:
@@ -120,6 +121,7 @@ class Direct:
         self.lease = lease
         self.runner = Runner(runner_id, {})
         self.runner.slots = {lease.slot: 1}
+        self._guard = Guard(runner_id)
         self._wake, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, *STOPS, *WARNINGS):
@@ -147,6 +149,7 @@ class Direct:
         self.jobs.segments.close()
         report = self.runner.unsent()
         self._report(report)
+        self._guard.dismiss()
         return _status(report["ended"][0])
 
     def _signalled(self, numbers: bytes) -> None:
@@ -181,7 +184,7 @@ class Direct:
             log("cannot write started.json: %s" % error)
 
     def _report(self, report: Dict[str, Any]) -> None:
-        report["host"] = os.uname().nodename
+        report["host"] = host.name()
         until = clock() + WRITE_FOR_S
         while True:
             try:

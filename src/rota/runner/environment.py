@@ -12,9 +12,17 @@ from typing import Any, Dict, Mapping, Optional
 
 from rota.runner.lease import Lease
 
-__all__ = ["Environment", "inherited"]
+__all__ = ["Environment", "inherited", "of_allocation"]
 
 DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
+BATCH_SYSTEMS = (b"SLURM", b"PBS_", b"LSB_", b"LS_JOB", b"LS_SUB", b"LS_EXEC", b"SGE_")
+GRID_ENGINE = frozenset(
+    b"ARC JOB_ID JOB_NAME NHOSTS NQUEUES NSLOTS PE PE_HOSTFILE QUEUE REQUEST RESTARTED".split()
+)
+ELEMENT = (b"SLURM_ARRAY_", b"PBS_ARRAY", b"LSB_JOBINDEX", b"SGE_TASK_")
+"""Which element of an array the runner is: of no meaning for a job, and easily taken for its own."""
+SUBMIT_DIR = (b"SLURM_SUBMIT_DIR", b"PBS_O_WORKDIR", b"LS_SUBCWD", b"SGE_O_WORKDIR")
+"""Scripts go there first. Where the runner was submitted from is no place of theirs."""
 
 
 def inherited(environ: Mapping[bytes, bytes]) -> Dict[bytes, bytes]:
@@ -36,6 +44,16 @@ def inherited(environ: Mapping[bytes, bytes]) -> Dict[bytes, bytes]:
     return {key: value for key, value in environ.items() if not key.startswith(outer)}
 
 
+def of_allocation(environ: Mapping[bytes, bytes]) -> Dict[bytes, bytes]:
+    """What the batch system told the runner about its allocation: jobs there may need it (srun, mpirun, NSLOTS)."""
+    found = {key: value for key, value in environ.items() if key.startswith(BATCH_SYSTEMS)}
+    if b"SGE_TASK_ID" in found:
+        found.update((key, environ[key]) for key in GRID_ENGINE & set(environ))
+    if b"TMPDIR" in environ and not found.keys().isdisjoint((b"SGE_TASK_ID", b"PBS_JOBID", b"LSB_JOBID")):
+        found[b"TMPDIR"] = environ[b"TMPDIR"]  # made for this allocation, and removed with it
+    return {key: value for key, value in found.items() if not key.startswith(ELEMENT)}
+
+
 class Environment:
     """What all jobs of one spec have in common, and how one job's environment is made from it."""
 
@@ -44,7 +62,13 @@ class Environment:
     def __init__(
         self, spec: Dict[str, Any], env: Optional[Dict[str, str]], own: Dict[bytes, bytes], runner_id: str
     ) -> None:
-        base = dict(own) if env is None else {os.fsencode(key): os.fsencode(value) for key, value in env.items()}
+        base = of_allocation(own)
+        cwd = os.fsencode(spec.get("cwd") or "/")
+        base.update((key, cwd) for key in SUBMIT_DIR if key in base)
+        if env is None:
+            base = {**{key: value for key, value in own.items() if not key.startswith(ELEMENT)}, **base}
+        else:
+            base.update((os.fsencode(key), os.fsencode(value)) for key, value in env.items())
         layers = [spec.get("set")]
         if isinstance(spec.get("env"), dict):  # a job's own values (`extra`), not the name of an environment
             layers.append(spec["env"])
@@ -53,7 +77,7 @@ class Environment:
                 base[os.fsencode(key)] = os.fsencode(value)
         base[b"ROTA_RUNNER"] = os.fsencode(runner_id)
         base[b"ROTA_CORES"] = b"%d" % max(1, int(spec.get("cores") or 1000) // 1000)
-        base[b"ROTA_SUBMIT_DIR"] = base[b"ROTA_WORKDIR"] = os.fsencode(spec.get("cwd") or "/")
+        base[b"ROTA_SUBMIT_DIR"] = base[b"ROTA_WORKDIR"] = cwd
         array = spec.get("array")
         if array:
             base[b"SLURM_ARRAY_TASK_MIN"] = b"%d" % array["first"]

@@ -8,7 +8,7 @@ TYPE_CHECKING = False  # as in `typing`, which is not worth its load time before
 if TYPE_CHECKING:
     from typing import Iterator, List, Mapping, Optional, Tuple
 
-__all__ = ["OomCounter", "cores", "granted", "memory", "read_text"]
+__all__ = ["OomCounter", "cores", "granted", "memory", "name", "read_text"]
 
 CGROUPS = "/sys/fs/cgroup"
 GRANTED_CORES = (
@@ -29,6 +29,11 @@ def read_text(path: str) -> str:
             return file.read().decode("utf-8", "replace")
     except OSError:
         return ""
+
+
+def name() -> str:
+    """What people call this node: as the batch system names it, if it says so, else its own name."""
+    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
 
 
 def _groups() -> List[Tuple[int, str, str]]:

@@ -30,6 +30,7 @@ SAMPLE_EVERY_S = 1.0
 SAMPLE_SHARE = 100.0  # sampling may take a hundredth of one core
 DISK_SLICE_S = 0.005  # of each sample, for each directory
 NEVER = float("inf")
+SOON_S = 180.0  # a warning so shortly before the end of the allocation is about that
 
 
 class Jobs:
@@ -354,9 +355,10 @@ class Jobs:
             self.launched.give_back()
         for running, outcome in self._doubts.settle(note):
             self._report(running, outcome)
+        why = "time" if self.until - now <= SOON_S else "runner-stopped"
         for running in list(self.by_pid.values()):
             if running.plan.warn is None:
-                self.kill(running.lease, self.grace(running), "runner-stopped", now, note)
+                self.kill(running.lease, self.grace(running), why, now, note)
             elif not running.warned:
                 self._warn(running)
 

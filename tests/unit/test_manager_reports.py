@@ -1,0 +1,27 @@
+"""What the manager makes of the report of a direct job."""
+
+import pytest
+
+from rota.core.stimuli import Ended
+from rota.manager.performing import stopped_for
+from rota.model.allocation import Outcome
+
+
+def row(reason: str | None) -> Ended:
+    return Ended(1, 2, 1, None, 15, reason, 0.0, 1.0, 0.5, 1 << 20, None, None)
+
+
+@pytest.mark.parametrize("why", ["cancelled", "time", "oom", "deadline"])
+def test_the_batch_system_says_what_it_stopped_a_job_for(why: str) -> None:
+    assert stopped_for([row("runner-stopped")], Outcome(why=why)) == [row(why)]
+
+
+@pytest.mark.parametrize("why", ["preempt", "node-fail"])
+def test_a_job_whose_node_was_taken_away_is_lost(why: str) -> None:
+    assert stopped_for([row("runner-stopped")], Outcome(why=why)) == []
+
+
+def test_other_ends_are_the_job_s_own() -> None:
+    rows = [row("time"), row(None)]
+    assert stopped_for(rows, Outcome(why="cancelled")) == rows
+    assert stopped_for([row("runner-stopped")], Outcome(exit_code=1)) == [row("runner-stopped")]
