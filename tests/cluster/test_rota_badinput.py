@@ -35,7 +35,7 @@ def test_what_slurm_refuses(home, site):
             home.until(lambda name=name: "It said" in explained(home, name), 30, "the refusal")
             assert home.job(name)["state"] == "PENDING"
         text = explained(home, name)
-        meant = rf"site {site}: nothing was submitted\. The command was: sbatch .*It said: .*{said}.*What to do: .*change"
+        meant = rf"site {site}: nothing was submitted\. The command was: sbatch .*It said: .*{said}.*What to do: .*chan"
         assert re.search(meant, text), text
     fine = home.add("--on", site, "--", "true")
     assert becomes(home, f"{fine}.1", "COMPLETED")["exit_code"] == 0
