@@ -205,6 +205,7 @@ class Asking:
                         "jobs": len(runner.jobs),
                         "slots": sum(runner.slots.values()),
                         "silent_s": round(at.mono - runner.contact, 3),
+                        "reason": runner.why if runner.state != "SERVING" else None,
                     }
                     for runner in state.runners.values()
                 ]
