@@ -95,7 +95,7 @@ def test_the_host_is_turned_away_until_its_time_is_over() -> None:
     world.tick(6)
     world.schedule()
     leave(world, come(world, "r8", "n2"))
-    assert site.closed_until - world.mono == 10, "longer each time"
+    assert site.closed_until - world.mono == pytest.approx(10), "longer each time"
     for _ in range(20):
         world.tick(30)
         world.touch(good)
