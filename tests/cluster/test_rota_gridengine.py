@@ -44,8 +44,7 @@ def test_100_jobs_through_runners_and_50_direct(gridengine, home):
     assert home.settled(odd) == {"FAILED": 3}
     found = verdict(home, batch, direct)
     assert (found.executions, found.attempts) == (150, 150)
-    ends = [(row["exit_code"], row["reason"]) for row in home.rows("jobs", odd)]
-    assert ends == [(99, "exit"), (100, "exit"), (101, "exit")]
+    assert [row["exit_code"] for row in home.rows("jobs", odd)] == [99, 100, 101], "it means two otherwise"
     log = home.rota("log", "--both", f"{odd}.2")
     assert (log.stdout, log.stderr) == ("2\n", "err\n")
     job, slots = home.rota("log", f"{direct}.222").stdout.split()

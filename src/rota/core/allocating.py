@@ -254,7 +254,8 @@ def _judge_site(state: State, stimulus: AllocationSeen, site_name: str) -> None:
         return
     allocation = state.allocations[stimulus.id]
     if allocation.state == "KILLING" or _served(state, allocation, stimulus.outcome):
-        site.failures = 0
+        if not any((site_name, runner.host) in state.bad_hosts for runner in _runners_of(state, stimulus.id)):
+            site.failures = 0
         return
     if allocation.tag != site.failed_tag:
         site.failures += 1

@@ -439,6 +439,7 @@ def _runner_moved(state: State, event: ev.RunnerMoved) -> None:
     if event.verb == "drain":
         runner.drain_wanted = True
     runner.state = new
+    runner.why = event.reason
     if new in ("CLOSED", "EXPIRED"):
         assert not runner.jobs, f"runner {event.runner} is {new} and holds jobs"
         runner.unacked.clear()

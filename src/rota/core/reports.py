@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from rota.core.decision import Decision
 from rota.core.effects import Ack, Lease, Order
+from rota.core.hosts import is_fast, judge_host, turn_away
 from rota.core.learning import Sampling, escalated
 from rota.core.removing import removals
 from rota.core.retrying import after_failure, brakes
@@ -49,8 +50,10 @@ def greet(state: State, stimulus: Greet) -> Decision:
     )
     if allocation is not None and allocation.state in ("SUBMITTING", "PENDING"):
         decision.events.append(ev.AllocationMoved(allocation.id, "run", reason=None))
-    if allocation is not None and allocation.state == "KILLING" and runner is None:
-        decision.events.append(ev.RunnerMoved(stimulus.runner, "drain", allocation.reason))
+    if allocation is not None and runner is None:
+        avoided = turn_away(state, site, stimulus.host, stimulus.at)
+        if allocation.state == "KILLING" or avoided is not None:
+            decision.events.append(ev.RunnerMoved(stimulus.runner, "drain", avoided or allocation.reason))
     held = set(stimulus.held)
     if runner is not None:
         missing = [
@@ -356,6 +359,8 @@ def take_ended(
     holds: list[tuple[int, int]] = []
     raised: dict[tuple[int, str], ev.Retemplated] = {}
     sampling = Sampling(runner.capacity)
+    good: set[str] = set()
+    bad: list[str] = []
     batch: BatchState | None = None
     seen: set[tuple[int, int]] = set()
     for row in ended_rows:
@@ -385,6 +390,7 @@ def take_ended(
         if row[3] == 0 and row[5] is None:
             rows.append((number, pos, "complete", None, wall_ms))
             outcome, reason = "COMPLETED", None
+            good.add(live.slot)
             if group:
                 sampling.memory(group, row[9])
                 sampling.time(group, wall_ms)
@@ -406,6 +412,8 @@ def take_ended(
                 elif group:
                     sampling.memory(group, row[9])
             (rows if counted else stopped).append((number, pos, verb, until, wall_ms))
+            if counted and verb != "abort" and is_fast(state, wall_ms):
+                bad.append(live.slot)
             if verb == "requeue" and pos in batch.hold_wanted:
                 holds.append((number, pos))
         results.append(
@@ -437,6 +445,8 @@ def take_ended(
     decision.events.extend(raised.values())
     decision.events.extend(sampling.events())
     decision.events.extend(ev.Moved(number, "hold", [pos, pos + 1]) for number, pos in holds)
+    if good or bad:
+        decision.events.extend(judge_host(state, runner, good, set(bad), len(bad), at))
 
 
 def bye(state: State, stimulus: RunnerBye) -> Decision:

@@ -68,6 +68,14 @@ class Settings(Struct, frozen=True):
     resend_s: float = 5
     sample: int = 5
     """How many job ids an answer shows as examples."""
+    bad_host_failures: int = 5
+    """So many jobs in a row that fail on a host …"""
+    bad_host_fast_s: float = 5
+    """… each within so long of its start …"""
+    bad_host_window_s: float = 300
+    """… while such jobs succeeded elsewhere, not longer ago than this: the host gets no more jobs …"""
+    bad_host_s: float = 3600
+    """… for so long."""
 
 
 class Live:
@@ -297,6 +305,7 @@ class RunnerState:
         "tags",
         "unacked",
         "until",
+        "why",
     )
 
     def __init__(self, runner: str) -> None:
@@ -323,6 +332,8 @@ class RunnerState:
         self.drain_wanted = False
         self.direct = False
         # volatile
+        self.why: str | None = None
+        """Why it made its last move."""
         self.connected = False
         self.contact = 0.0
         self.idle_since = 0.0
@@ -411,6 +422,12 @@ class State:
         self.backfill_memo: Memo = {}
         self.surplus_since: dict[tuple[str, int], float] = {}
         """(site, shape) → since when more allocations are on their way than are needed."""
+        self.host_failures: dict[tuple[str, str], tuple[int, float]] = {}
+        """(site, host) → jobs in a row that failed there at once, and since when."""
+        self.good_hosts: dict[int, tuple[tuple[str, float], ...]] = {}
+        """Shape → the last two hosts where a job of it succeeded, and when."""
+        self.bad_hosts: dict[tuple[str, str], tuple[float, str]] = {}
+        """(site, host) → until when it gets no jobs, and why."""
         self.starts: dict[str, Starts] = {}
         """What was started under a limit with a rate."""
         self.timed: set[str] = set()

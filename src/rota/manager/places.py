@@ -133,6 +133,7 @@ def runner_rows(manager: "Manager", at: At) -> list[dict[str, Any]]:
             "jobs": len(runner.jobs),
             "slots": sum(runner.slots.values()),
             "silent_s": round(at.mono - runner.contact, 3),
+            "reason": runner.why if runner.state != "SERVING" else None,
         }
         for runner in manager.state.runners.values()
     ]
