@@ -181,13 +181,14 @@ def take_runners_away(slurm, home):
     slurm.declare_node_down(hosts[3])
     for index in gone:
         becomes(home, f"{batch}.{index}", "COMPLETED", seconds=90)
-        *lost, last = (state for state, _ in attempts(home, f"{batch}.{index}"))
-        assert lost and set(lost) <= {"LOST", "RETRIED"} and last == "COMPLETED"
     for index in set(natives) - gone:
         assert home.job(f"{batch}.{index}")["state"] == "RUNNING"
-        home.rota("kill", f"{batch}.{index}")
-    home.settled()
-    verdict(home, *(f"{batch}.{index}" for index in gone))
+        slurm.cancel(natives[index])
+    assert home.settled(seconds=90) == {"COMPLETED": 6}
+    for index in natives:
+        *lost, last = (state for state, _ in attempts(home, f"{batch}.{index}"))
+        assert lost and set(lost) <= {"LOST", "RETRIED"} and last == "COMPLETED"
+    verdict(home, batch)
     assert {len(jobs) for jobs in submitted(slurm, home).values()} == {1}
     empty(slurm)
 
