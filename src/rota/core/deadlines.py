@@ -74,8 +74,11 @@ def tick(state: State, stimulus: Tick, last: At | None, set_back: bool = False) 
         _, number, pos = heapq.heappop(state.timers)
         if pos < 0:
             decision.reconsider.add(number)
-        else:
-            state.freed.append((number, pos, pos + 1))
+            continue
+        state.freed.append((number, pos, pos + 1))
+        until = state.batches[number].until.get(pos)
+        if until is not None and until > at.wall:  # due only because the clock is behind: it may be set again
+            heapq.heappush(state.timers, (until, number, pos))
     for runner in list(state.runners.values()):
         if runner.state in ("SERVING", "DRAINING", "MISSING") and not runner.direct:
             _watch(state, decision, runner, at)

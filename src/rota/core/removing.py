@@ -18,7 +18,7 @@ def removals(state: State, rows: Sequence[tuple[int, int, str, float | None, int
         batch = state.batches[number]
         if batch.removes:
             when = batch.template(pos).remove_on
-            if when is not None and verb in _ENDS[when]:
+            if when is not None and verb in _ENDS[when] and pos not in batch.rerun_wanted:
                 by_batch.setdefault(number, []).append(pos)
     for number, positions in by_batch.items():
         if not any(waiter.unsettled for waiter in dependents(state, state.batches[number])):
