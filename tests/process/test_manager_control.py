@@ -28,6 +28,7 @@ def gone(home: Home, pid: int, seconds: float = 20) -> None:
 @pytest.mark.slow
 def test_idle_manager_costs_nothing(home: Home) -> None:
     """At most 0.1 % of a core over ten seconds, with a runner lingering and without one."""
+    home.config('[site.local]\nlinger = "1m"\n')
     home.add("--array", "1-50", "--", "true")
     home.settled()
     pid = home.manager()
