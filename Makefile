@@ -46,10 +46,14 @@ lint-mypy: $(DEV)
 lint-imports: $(DEV)
 	$(BIN)/lint-imports
 
-## make pytest   all tests: first those that may share the machine, then the serial ones (5: there are none)
+## make pytest   all tests: those that may share the machine, beside them those on real clusters (which mostly wait), then the serial ones (5: there are none)
 pytest: $(DEV) cluster-packages
-	@status=0; set -x; \
-	$(BIN)/pytest -m "not serial" -n $(WORKERS) --dist worksteal || status=1; \
+	@status=0; log=$$(mktemp); set -x; \
+	$(BIN)/pytest -m cluster >$$log 2>&1 & cluster=$$!; \
+	trap "kill $$cluster; rm -f $$log; exit 130" INT TERM; \
+	$(BIN)/pytest -m "not serial and not cluster" -n $(WORKERS) --dist worksteal || status=1; \
+	wait $$cluster || [ $$? -eq 5 ] || status=1; \
+	cat $$log; rm -f $$log; \
 	$(BIN)/pytest -m serial || [ $$? -eq 5 ] || status=1; \
 	exit $$status
 
@@ -59,7 +63,7 @@ cluster-packages:
 
 ## make quick    the tests that are neither serial nor slow
 quick: $(DEV)
-	$(BIN)/pytest -m "not serial and not slow" -n $(WORKERS) --dist worksteal
+	$(BIN)/pytest -m "not serial and not slow and not cluster" -n $(WORKERS) --dist worksteal
 
 ## make format   let ruff repair what it can
 format: $(DEV)

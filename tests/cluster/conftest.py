@@ -15,10 +15,10 @@ from cluster.private import HERE
 
 
 def pytest_collection_modifyitems(items):
-    """One cluster per session: these tests run in one process, after the others."""
+    """One cluster per session: these tests run in one process, beside the others."""
     for item in items:
         if item.path.is_relative_to(HERE):
-            item.add_marker(pytest.mark.serial)
+            item.add_marker(pytest.mark.cluster)
             item.add_marker(pytest.mark.timeout(300))
 
 
