@@ -7,6 +7,7 @@ from rota.core.effects import Allocate, Order
 from rota.core.state import Settings
 from rota.core.stimuli import AllocationSeen, Ended, Report
 from rota.model.allocation import Outcome
+from rota.model.errors import UsageError
 from rota.model.needs import Amounts
 
 NODE = Amounts(8000, 16 * GIB)
@@ -320,3 +321,13 @@ def test_a_short_job_that_was_never_seen_to_run_is_no_fault_of_its_site(
     seen(world, "a1", verb, outcome)
     site = world.state.sites["hpc"]
     assert (site.closed_until > world.mono, site.why is not None) == (fails, fails)
+
+
+def test_several_nodes_only_where_a_job_is_an_allocation() -> None:
+    world = cluster()
+    world.submit(1, cores(2, nodes=4))
+    world.schedule()
+    assert world.state.allocations["a1"].options == (("nodes", "4"),)
+    assert world.state.allocations["a1"].capacity.cores == 2000, "on each of them"
+    with pytest.raises(UsageError, match="hpc gives 1 node, 4 are asked for"):
+        cluster("runners").submit(1, cores(2, nodes=4))

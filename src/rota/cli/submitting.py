@@ -76,6 +76,8 @@ def _batch_system(parser: Parser) -> None:
     add("--reservation", metavar="NAME", help="use this reservation")
     add("--constraint", metavar="TEXT", help="features that a node must have")
     add("--exclusive", action="store_true", help="share the node with nobody")
+    add("--nodes", type=int, default=1, metavar="N", help="so many nodes (mode direct only); --cores is per node")
+    add("--tasks-per-node", type=int, default=1, metavar="N", help="what the batch system is told for srun and mpirun")
     add("--native", action="append", default=[], metavar="--KEY=VALUE", help="an option of the batch system itself")
 
 
@@ -228,7 +230,8 @@ def options_of(args: argparse.Namespace, at_once: "int | None") -> "Options":
         retry_on=words(args.retry_on), never_retry_on=words(args.never_retry_on), no_retry_after=args.no_retry_after,
         max_failures=args.max_failures,
         account=args.account, partition=args.partition, qos=args.qos, reservation=args.reservation,
-        constraint=args.constraint, exclusive=args.exclusive, native=natives(args.native),
+        constraint=args.constraint, exclusive=args.exclusive, nodes=args.nodes,
+        tasks_per_node=args.tasks_per_node, native=natives(args.native),
         rerunnable=args.rerunnable, at_once=at_once, group=args.group, override=args.override,
         workdir=args.workdir, cleanup=args.cleanup,
         change_home=args.change_home, on_success=args.on_success, on_failure=args.on_failure, on_exit=args.on_exit,

@@ -83,7 +83,7 @@ def _direct(state: State, asked: Asked, count: int, tag: str, at: At, steady: fl
         if head is None or not limits.fits(shape.shape, state.limits, 1):
             return
         name = state.batches[head[0]].spec.name or "rota"
-        planned = _planned(state, asked, shape.id, element, name, tag, at, True, shape.shape.needs.options)
+        planned = _planned(state, asked, shape.id, element, name, tag, at, True, shape.shape.needs.asked_options())
         yield planned
         runner = f"{tag}.{element}"
         greeted = ev.RunnerGreeted(

@@ -137,8 +137,8 @@ class Cluster:
             script = self._direct_script(directory, first.time_s)
         else:
             script = self._runners_script(tag, directory, allocations)
-        exclusive = ("exclusive", "yes") in first.options
-        options = tuple(pair for pair in first.options if pair[0] != "exclusive")
+        given = dict(first.options)
+        options = tuple(pair for pair in first.options if pair[0] not in ("exclusive", "nodes", "tasks-per-node"))
         return Ask(
             tag,
             first.name or "rota",
@@ -146,8 +146,10 @@ class Cluster:
             first.capacity,
             script,
             directory,
+            nodes=int(given.get("nodes", 1)),
+            tasks_per_node=int(given.get("tasks-per-node", 1)),
             time_s=first.time_s,
-            exclusive=exclusive or self.config.whole_nodes,
+            exclusive="exclusive" in given or self.config.whole_nodes,
             options=options,
         )
 

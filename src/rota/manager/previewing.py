@@ -95,7 +95,7 @@ def _submission(cluster: Cluster, needs: Needs, name: str, jobs: int) -> dict[st
     count = min(jobs, facts.most, facts.array_most)
     first = Allocation(
         "a1", cluster.name, TAG, capacity=amounts, time_s=allocation_time(needs, view), direct=direct,
-        name=(name or "rota") if direct else "rota", options=needs.options,
+        name=(name or "rota") if direct else "rota", options=needs.asked_options(),
     )  # fmt: skip
     allocations = [replace(first, id=f"a{number + 1}", element=number) for number in range(count)]
     ask = cluster.ask(TAG, allocations)

@@ -123,6 +123,10 @@ class Needs(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
         """What one slot of this size takes from a node."""
         return Amounts(self.cores if cores is None else cores, self.memory or 0, self.disk or 0, self.gpus, self.named)
 
+    def asked_options(self) -> tuple[tuple[str, str], ...]:
+        """What a provider is asked for beyond the amounts of a node."""
+        return self.options if self.nodes == 1 else (*self.options, ("nodes", str(self.nodes)))
+
     def check(self) -> None:
         """Raise UsageError for needs that no place could ever mean."""
         for name, value, most in (

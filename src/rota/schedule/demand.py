@@ -133,7 +133,7 @@ def unsuited(needs: Needs, site: SiteView) -> str | None:
         return "asked to run elsewhere only"
     lacking = needs.amounts().lacking(site.node)
     missing = [tag for tag in needs.tags if tag not in site.tags]
-    if needs.nodes > 1:
+    if needs.nodes > 1 and site.mode != "direct":
         return f"{site.name} gives 1 node, {needs.nodes} are asked for"
     if lacking:
         return "; ".join(

@@ -75,6 +75,8 @@ class JobOptions(TypedDict, total=False):
     reservation: str | None
     constraint: str | None
     exclusive: bool
+    nodes: int
+    tasks_per_node: int
     native: Mapping[str, str]
     each: bool
     live: bool | Literal["rerun"]
@@ -139,6 +141,9 @@ class Options(Struct, kw_only=True):
     reservation: str | None = None
     constraint: str | None = None
     exclusive: bool = False
+    nodes: int = 1
+    """Several: only where each job is a cluster job (mode `direct`), which itself starts what runs on them."""
+    tasks_per_node: int = 1
     native: Mapping[str, str] = field(default_factory=dict)
     """Options of the batch system itself: `{"--licenses": "matlab"}`."""
     each: bool = False
@@ -174,6 +179,7 @@ def make_template(command: str | Sequence[str] | None, options: Options) -> Temp
             memory=_size(options.memory),
             disk=_size(options.disk),
             time_s=_seconds(options.time),
+            nodes=options.nodes,
             gpus=options.gpus,
             named=named_resources(options.resources),
             tags=tuple(sorted(set(options.tags))),
@@ -241,6 +247,10 @@ def batch_options(options: Options) -> tuple[tuple[str, str], ...]:
     given = {name: value for name in OPTIONS if (value := getattr(options, name)) is not None}
     if options.exclusive:
         given["exclusive"] = "yes"
+    if options.tasks_per_node != 1:
+        if not 1 <= options.tasks_per_node <= 100_000:
+            raise UsageError(f"tasks per node {options.tasks_per_node}: give 1 or more")
+        given["tasks-per-node"] = str(options.tasks_per_node)
     for key, value in options.native.items():
         if not key.startswith("-"):
             raise UsageError(f"native option '{key}': write it as the batch system does, as in --licenses=matlab")
