@@ -29,6 +29,7 @@ SAMPLE_AFTER_S = 0.5
 SAMPLE_EVERY_S = 1.0
 SAMPLE_SHARE = 100.0  # sampling may take a hundredth of one core
 DISK_SLICE_S = 0.005  # of each sample, for each directory
+EXEC_TRIES, EXEC_S = 3, 0.001
 NEVER = float("inf")
 SOON_S = 180.0  # a warning so shortly before the end of the allocation is about that
 
@@ -236,6 +237,9 @@ class Jobs:
             process = measure.read_process(stray)
             if process is not None:
                 mark = self.table.mark(stray, process.start)
+                for _ in range(EXEC_TRIES if mark is None and not process.zombie else 0):
+                    time.sleep(EXEC_S)  # between fork and exec a process has no environment for a moment
+                    mark = mark or self.table.mark(stray, process.start)
                 for running, _, _, _ in over:
                     if running.mark == mark or process.session == running.pid:
                         found[running.pid] = True

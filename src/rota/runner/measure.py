@@ -101,13 +101,13 @@ class Table:
         """The (job, attempt) that a process' environment names, if it is of this runner."""
         key = (pid, start)
         if key not in self._marks:
-            self._marks[key] = self._read_mark(pid)
+            data = _read("/proc/%d/environ" % pid)
+            if not data:  # it has none, or is just becoming another program: ask again next time
+                return None
+            self._marks[key] = self._read_mark(data)
         return self._marks[key]
 
-    def _read_mark(self, pid: int) -> Optional[Tuple[bytes, bytes]]:
-        data = _read("/proc/%d/environ" % pid)
-        if not data:
-            return None
+    def _read_mark(self, data: bytes) -> Optional[Tuple[bytes, bytes]]:
         words = data.split(b"\0")
         if self._runner not in words:
             return None
