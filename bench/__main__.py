@@ -29,7 +29,8 @@ class Row(NamedTuple):
 def throughput(loop: str, jobs: int, launcher: str, budget: float) -> list[Row]:
     """`true` jobs end to end against the C loop, before and after, in the same run."""
     width = len(os.sched_getaffinity(0))
-    with at.manager(f'[site.local]\nlauncher = "{launcher}"\n') as home:
+    # The runner lingers, so that what it costs can be read afterwards.
+    with at.manager(f'[site.local]\nlauncher = "{launcher}"\nlinger = "1m"\n') as home:
         at.rota(home, "run", "--array", "1-500", "--", "true")
         before = loop_rate(loop, jobs // 2, width)
         pids = [at.manager_pid(home), *at.runner_pids(home)]

@@ -183,10 +183,11 @@ def test_a_dry_run_or_a_bad_line_starts_no_manager(rota):
 
 
 def test_drain_lets_running_jobs_end_and_stops(rota):
-    rota("add", "--array", "1-3", "-c", "2", "--", "sleep 1; echo {index} >> done")
+    rota("add", "--array", "1-3", "-c", "2", "--", "until [ -e go ]; do sleep 0.05; done; echo {index} >> done")
     until(lambda: json.loads(rota.out("status", "--json"))["counts"].get("RUNNING"))
     assert json.loads(rota.out("drain", "--json"))["state"] == "draining"
     assert rota("add", "--", "true", code=5).stderr.startswith("rota: the manager is draining")
+    (rota.cwd / "go").touch()
     assert rota.nothing_runs(20)
     assert len((rota.cwd / "done").read_text().split()) == 1
     rota("up")

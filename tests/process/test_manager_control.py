@@ -52,6 +52,26 @@ def test_idle_manager_costs_nothing(home: Home) -> None:
             time.sleep(1.5)
 
 
+@pytest.mark.parametrize("adopted", [False, True])
+def test_a_runner_that_has_left_is_replaced_at_once(home: Home, adopted: bool) -> None:
+    """The manager hears of its end from the kernel, whether it started it or found it; it does not only look around."""
+    home.add("--", "true")
+    home.settled()
+    if adopted:
+        home.kill_manager()
+        home.rota("up")
+    (runner,) = home.runners()
+    os.kill(runner, signal.SIGKILL)
+    gone(home, runner)
+    took = []
+    for _ in range(2):
+        began = time.monotonic()
+        home.rota("run", "--", "true")
+        took.append(time.monotonic() - began)
+    # A resting manager looks around every 5 s; the second run is the same without a runner to start.
+    assert took[0] - took[1] < 1.0, took
+
+
 def test_once(home: Home) -> None:
     """Does what is due and ends; what it started goes on; the next one hears of it."""
     place = witness(home)

@@ -165,8 +165,8 @@ def test_an_end_is_sent_at_once_when_running_dry_and_batched_otherwise():
     first = runner.startable(100.0)
     end(runner, first[0])
     assert runner.outgoing(100.0) == []
-    assert runner.deadline(100.0) == pytest.approx(100.015)
-    assert len(runner.outgoing(100.016)[0]["ended"]) == 1
+    assert runner.deadline(100.0) == pytest.approx(100.04)
+    assert len(runner.outgoing(100.041)[0]["ended"]) == 1
 
     dry = welcomed()
     dry.receive(lease(1, 1), 100.0)

@@ -1,6 +1,5 @@
 """Learning from what jobs used: samples for their group, and more for a job that exceeded what it had."""
 
-from collections import Counter
 from collections.abc import Iterator
 
 from msgspec.structs import replace
@@ -22,40 +21,41 @@ _NOT_ITS_SIZE = (
 """Reasons that have nothing to do with how much memory a job used."""
 
 
+_Counts = dict[tuple[str, int], int]
+"""(group, value) → how often."""
+
+
 class Sampling:
     """Gathers samples of one report, so that they make one event per group."""
 
     def __init__(self, capacity: Amounts) -> None:
         self._most = capacity.memory or None
-        self._memory: dict[str, Counter[int]] = {}
-        self._disk: dict[str, Counter[int]] = {}
-        self._time_s: dict[str, Counter[int]] = {}
+        self._memory: _Counts = {}
+        self._disk: _Counts = {}
+        self._time_s: _Counts = {}
 
-    def memory(self, group: str, peak: int | None) -> None:
-        """A job of this group used so much memory; more than the node has cannot be."""
-        if peak:
-            value = -(-(peak if self._most is None else min(peak, self._most)) // MIB) * MIB
-            self._memory.setdefault(group, Counter())[value] += 1
-
-    def disk(self, group: str, peak: int | None) -> None:
-        """A job of this group used so much disk."""
-        if peak:
-            self._disk.setdefault(group, Counter())[-(-peak // MIB) * MIB] += 1
-
-    def time(self, group: str, wall_ms: int) -> None:
-        """A job of this group took so long."""
+    def add(self, group: str, memory: int | None = None, wall_ms: int = 0, disk: int | None = None) -> None:
+        """A job of this group used so much. More memory than the node has cannot be."""
+        if memory:
+            if self._most is not None and memory > self._most:
+                memory = self._most
+            key = (group, -(-memory // MIB) * MIB)
+            self._memory[key] = self._memory.get(key, 0) + 1
         if wall_ms:
-            self._time_s.setdefault(group, Counter())[-(-wall_ms // 1000)] += 1
+            key = (group, -(-wall_ms // 1000))
+            self._time_s[key] = self._time_s.get(key, 0) + 1
+        if disk:
+            key = (group, -(-disk // MIB) * MIB)
+            self._disk[key] = self._disk.get(key, 0) + 1
 
     def events(self) -> Iterator[ev.Learned]:
         """What was gathered."""
-        for group in dict.fromkeys((*self._memory, *self._disk, *self._time_s)):
-            memory, disk = self._memory.get(group), self._disk.get(group)
-            yield ev.Learned(group, _flat(memory), _flat(disk), _flat(self._time_s.get(group)))
-
-
-def _flat(counts: Counter[int] | None) -> list[int]:
-    return [] if counts is None else [number for pair in counts.items() for number in pair]
+        events: dict[str, ev.Learned] = {}
+        for field, counts in (("memory", self._memory), ("disk", self._disk), ("time_s", self._time_s)):
+            for (group, value), count in counts.items():
+                event = events.setdefault(group, ev.Learned(group, [], [], []))
+                getattr(event, field).extend((value, count))
+        yield from events.values()
 
 
 def refresh(state: State, shape: ShapeState) -> None:

@@ -392,9 +392,7 @@ def take_ended(
             outcome, reason = "COMPLETED", None
             good.add(live.slot)
             if group:
-                sampling.memory(group, row[9])
-                sampling.time(group, wall_ms)
-                sampling.disk(group, row[12])
+                sampling.add(group, row[9], wall_ms, row[12])
         else:
             verb, outcome, until, counted = after_failure(state, batch, pos, row, at)
             reason = row[5] or ("signal" if row[4] is not None else "exit")
@@ -406,11 +404,11 @@ def take_ended(
                 key = (number, str(more[0].needs) + str(more[0].level))
                 raised.setdefault(key, ev.Retemplated(number, [], *more)).spans.extend((pos, pos + 1))
                 if group and reason == "time":
-                    sampling.time(group, wall_ms)
+                    sampling.add(group, wall_ms=wall_ms)
                 elif group and reason == "disk-full":
-                    sampling.disk(group, row[12])
+                    sampling.add(group, disk=row[12])
                 elif group:
-                    sampling.memory(group, row[9])
+                    sampling.add(group, row[9])
             (rows if counted else stopped).append((number, pos, verb, until, wall_ms))
             if counted and verb != "abort" and is_fast(state, wall_ms):
                 bad.append(live.slot)

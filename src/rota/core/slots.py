@@ -3,6 +3,8 @@
 `SHAPE:MILLICORES:MEMORY:DISK`: what is asked for a shape changes as rota learns, what a slot has does not.
 """
 
+from functools import lru_cache
+
 from rota.model.needs import Amounts, Needs
 from rota.model.shape import Shape
 
@@ -19,6 +21,7 @@ def shape_of(slot: str) -> int:
     return int(slot.partition(":")[0])
 
 
+@lru_cache(4096)
 def slot_cores(slot: str) -> int:
     """Its width in millicores."""
     return int(slot.split(":")[1])

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from rota.drivers.api import Ask, Known, Observation, SiteFacts
@@ -59,6 +59,9 @@ class LocalDriver:
         self._linger_s = linger_s
         self._launcher = launcher
         self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._watched: set[int] = set()
+        self.on_end: Callable[[], None] = lambda: None
+        """Called when a runner has ended: its place is free at once, not only when somebody looks again."""
 
     def facts(self) -> SiteFacts:
         """One allocation: the whole machine, or what the configuration leaves of it."""
@@ -71,6 +74,7 @@ class LocalDriver:
         except OSError as error:
             raise RefusedError(f"cannot start a runner ({' '.join(RUNNER)}): {error}") from error
         self._children[child.pid] = child
+        self._watch(child.pid)
         return [f"{child.pid}:{_start_ticks(child.pid) or 0}"]
 
     def _start(self, allocation: str, tag: str) -> "subprocess.Popen[bytes]":
@@ -108,7 +112,8 @@ class LocalDriver:
         out = []
         for allocation in known:
             native = allocation.native_id or _find(allocation.tag)
-            if self._alive(native) is not None:
+            if (pid := self._alive(native)) is not None:
+                self._watch(pid)
                 out.append(Observation(allocation.id, "run", native))
                 continue
             how = self._how_it_ended(native)
@@ -120,6 +125,22 @@ class LocalDriver:
                 self._door.shut(allocation.id)
                 out.append(Observation(allocation.id, "complete", native, f"its runner {how}"))
         return out
+
+    def _watch(self, pid: int) -> None:
+        if pid in self._watched:
+            return
+        try:
+            fd = os.pidfd_open(pid)
+        except OSError:  # an old kernel, or it is gone: the next poll sees that
+            return
+        self._watched.add(pid)
+        asyncio.get_running_loop().add_reader(fd, self._ended, pid, fd)
+
+    def _ended(self, pid: int, fd: int) -> None:
+        asyncio.get_running_loop().remove_reader(fd)
+        os.close(fd)
+        self._watched.discard(pid)
+        self.on_end()
 
     def _alive(self, native: str | None) -> int | None:
         if native is None:

@@ -66,7 +66,7 @@ class JobBook:
             return path
         return os.path.join(maker.path("cwd", value, index, attempt) or "/", path)
 
-    def lease_row(self, batch: BatchState, pos: int, attempt: int, slot: str) -> list[Any]:
+    def lease_row(self, batch: BatchState, pos: int, attempt: int, slot: str, cores: int) -> list[Any]:
         """One job as a lease message carries it."""
         template = batch.template_of(pos)
         maker = self.maker(batch, template)
@@ -81,7 +81,8 @@ class JobBook:
                     extra[name] = self.path(batch, pos, attempt, name)
             if given.get("env"):
                 extra["set"] = {**maker.template.set, **given["env"]}
-        return [slot, f"{batch.id}.{template}", batch.id, index, attempt, maker.command(value, index, attempt), extra]
+        spec = f"{batch.id}.{template}.{cores}"
+        return [slot, spec, batch.id, index, attempt, maker.command(value, index, attempt), extra]
 
     def end_variables(self, state: State, batch: BatchState) -> dict[str, str]:
         """What a job that runs at the end of a batch is told about that batch."""

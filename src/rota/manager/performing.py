@@ -62,7 +62,7 @@ class Performer:
         self._checking: set[str] = set()
         self._polling: set[str] = set()
         self.woken = asyncio.Event()
-        """Something was submitted: there is something to look after."""
+        """Something was submitted, or a runner here has ended: there is something to look at."""
 
     def perform(self, state: State, effect: ef.Effect) -> None:
         """Carry out one effect."""
@@ -138,11 +138,11 @@ class Performer:
         rows = []
         for number, pos, attempt, slot in effect.jobs:
             batch = state.batches[number]
-            row = self.book.lease_row(batch, pos, attempt, slot)
+            cores = slot_cores(slot)
+            row = self.book.lease_row(batch, pos, attempt, slot, cores)
             if batch.spec.ends is not None:
                 row[6] = {**(row[6] or {}), "own": self.book.end_variables(state, batch)}
-            cores = slot_cores(slot)
-            name = row[1] = f"{row[1]}.{cores}"
+            name = row[1]
             if name not in sent:
                 template = batch.template_of(pos)
                 specs[name] = self.book.spec(batch, template, cores, site)
@@ -409,7 +409,9 @@ def report_rows(rows: list[Any], output: str) -> list[Ended]:
     for row in rows:
         place = row[10]
         if place is not None:
-            first, second = (f'"{name}"' if name is not None else "null" for name in (place[0], place[4]))
-            place = f"[{prefix},{first},{place[1]},{place[2]},{place[3]},{second},{place[5]},{place[6]},{place[7]}]"
-        out.append(Ended._make((*row[:10], place, row[11], row[12] if len(row) > 12 else None)))
+            name, at, size, cut, error, error_at, error_size, error_cut = place
+            name = "null" if name is None else f'"{name}"'
+            error = "null" if error is None else f'"{error}"'
+            place = f"[{prefix},{name},{at},{size},{cut},{error},{error_at},{error_size},{error_cut}]"
+        out.append(Ended._make((*row[:10], place, *row[11:])))
     return out

@@ -15,6 +15,7 @@ from rota.core.state import Settings, State
 from rota.core.step import Core, Step
 from rota.core.stimuli import SetMode, SiteSeen, Stimulus, Tick
 from rota.drivers.api import Driver, SiteFacts
+from rota.drivers.local import LocalDriver
 from rota.manager.asking import Asking
 from rota.manager.cluster import Cluster
 from rota.manager.hearing import Hearing
@@ -152,6 +153,8 @@ class Manager:
         """Take up the work: sites first, then what the last life left open."""
         effects = self.core.restart(now())
         for name, driver in self.performer.drivers.items():
+            if isinstance(driver, LocalDriver):
+                driver.on_end = self.performer.woken.set
             self.core.step(_site_seen(name, driver.facts()))
         for name in self.clusters:
             self._tasks.add(self.loop.create_task(self._learn(name)))
@@ -177,11 +180,9 @@ class Manager:
 
     async def _poll(self) -> None:
         while not self.stopped.done():
-            if is_busy(self.state) or self.trouble:
-                await asyncio.sleep(POLL_S)
-            else:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self.performer.woken.wait(), RESTING_POLL_S)
+            wait = POLL_S if is_busy(self.state) or self.trouble else RESTING_POLL_S
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.performer.woken.wait(), wait)
             self.performer.woken.clear()
             try:
                 await self.performer.poll(self.state)

@@ -25,7 +25,7 @@ __all__ = ["Lease", "ProtocolError", "Runner"]
 
 VERSION = 1
 NEVER = float("inf")
-BATCHING_S = 0.015  # an end waits at most this long for company, while there is more to start
+BATCHING_S = 0.04  # an end waits at most this long for company, while there is more to start
 BATCH_ROWS = 64
 REPORT_ROWS = 512  # most rows in one report, far below the frame limit
 TELL_START_S = 0.05  # shorter jobs travel as `ended` only

@@ -1,6 +1,7 @@
 """What of the submitter's environment goes with a batch."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 __all__ = ["submit_environment"]
 
@@ -34,19 +35,22 @@ def submit_environment(environ: Mapping[str, str]) -> tuple[dict[str, str], list
     for name, value in environ.items():
         if name in SHELL_NAMES:
             continue
-        upper = name.upper()
-        if (
-            upper in foreign
-            or (upper.startswith(FOREIGN_STARTS) and name not in KEPT)
-            or upper.endswith(SECRET_ENDS)
-            or any(word in upper for word in SECRET_WORDS)
-            or not _is_text(name + value)
-            or not name
-        ):
+        if _stays(name) or name.upper() in foreign or not _is_text(name + value):
             left_out.append(name)
         else:
             sent[name] = value
     return sent, sorted(left_out)
+
+
+@lru_cache(4096)  # a program that submits often has the same variables each time
+def _stays(name: str) -> bool:
+    upper = name.upper()
+    return (
+        not name
+        or (upper.startswith(FOREIGN_STARTS) and name not in KEPT)
+        or upper.endswith(SECRET_ENDS)
+        or any(word in upper for word in SECRET_WORDS)
+    )
 
 
 def _is_text(text: str) -> bool:
