@@ -13,6 +13,7 @@ from typing import NamedTuple
 from bench import dag
 from bench import home as at
 from bench.limits import ratio
+from bench.polling import SYSTEMS, polling
 from bench.spawning import build, loop_rate, python_loop_cpu
 from rota.drivers.local import RUNNER
 
@@ -200,14 +201,26 @@ def dependencies(jobs: int) -> list[Row]:
     return rows
 
 
+def polls(jobs: int) -> list[Row]:
+    """One look at many allocations, on each batch system."""
+    rows = []
+    for system in SYSTEMS:
+        figures = polling(system, jobs)
+        figure = f"{figures.cpu_ms:.0f} ms CPU, {figures.commands} command, {figures.size / 1e6:.1f} MB read"
+        met = figures.cpu_ms <= 150 and figures.commands == 1
+        rows.append(Row(f"one poll of {jobs:,} allocations, {system}", figure, "≤ 150 ms, 1 command", met))
+    return rows
+
+
 def main() -> int:
     """Run what is asked for, print the table."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    words = "throughput submissions latency starting idle limits dependencies"
+    words = "throughput submissions latency starting idle limits dependencies polls"
     parser.add_argument("only", nargs="*", help=f"{words}; default: all")
     parser.add_argument("--jobs", type=int, default=10_000, help="jobs in the throughput runs")
     parser.add_argument("--million", type=int, default=1_000_000, help="jobs in the large submissions")
     parser.add_argument("--graph", type=int, default=100_000, help="jobs in each graph of dependencies")
+    parser.add_argument("--allocations", type=int, default=10_000, help="allocations in each poll")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     loop = build()
@@ -219,6 +232,7 @@ def main() -> int:
         "idle": idle,
         "limits": limits,
         "dependencies": lambda: dependencies(args.graph),
+        "polls": lambda: polls(args.allocations),
     }
     rows: list[Row] = []
     for name, part in parts.items():
