@@ -71,7 +71,8 @@ class Ledger:
 
     def shortage(self, location_id: str, amounts: Amounts) -> Amounts | None:
         """What is free at the first location of the path that has not enough for one of `amounts`; None: it fits."""
-        for counted in self.chain(location_id):
+        chain = self._chains.get(location_id)
+        for counted in self.chain(location_id) if chain is None else chain:
             free = self._free[counted]
             if not amounts.fits(free):
                 return free

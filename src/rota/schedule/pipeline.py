@@ -41,6 +41,8 @@ class Plan(Struct):
 
 Bound = dict[str, Callable[[Place], Answer] | None]
 """By name, the filters that are not static, for one shape as things stand."""
+Checks = list[tuple[str, Callable[[Place], Answer]]]
+"""Of these, the ones that are asked about a class of places, in order."""
 
 
 class Kept(Struct):
@@ -116,7 +118,8 @@ def place(view: View, wants: Sequence[Want], policy: Policy, memo: Memo) -> Iter
                 seen.refresh()
             if left <= 0:
                 break
-            no, _ = _first_no(candidate, kept.plans[candidate.kind], seen.bound(want.shape, kept.names))
+            plan = kept.plans[candidate.kind]
+            no, _ = _first_no(candidate, plan, _checks(plan, seen.bound(want.shape, kept.names)))
             no = _with_limits(candidate.location.id, no, seen.full(want.shape, names), names)
             if no is not None:
                 verdicts.append(no)
@@ -221,12 +224,16 @@ class _Places:
     def _ask_at(self, kept: Kept, shape: Shape, todo: list[int]) -> None:
         places, answers, holds, plans = self.view.places, kept.answers, kept.holds, kept.plans
         bound = self.bound(shape, kept.names)
+        checks: dict[int, tuple[Plan, Checks]] = {}
         for at in todo:
             candidate = places[at]
-            plan = plans.get(candidate.kind)
-            if plan is None:
-                plan = plans[candidate.kind] = _plan(shape, candidate, self.view, kept.names)
-            answers[at], holds[at] = _first_no(candidate, plan, bound)
+            found = checks.get(candidate.kind)
+            if found is None:
+                plan = plans.get(candidate.kind)
+                if plan is None:
+                    plan = plans[candidate.kind] = _plan(shape, candidate, self.view, kept.names)
+                found = checks[candidate.kind] = (plan, _checks(plan, bound))
+            answers[at], holds[at] = _first_no(candidate, *found)
         kept.stamps = self.stamps.copy()
         kept.until = min(holds)
         kept.verdicts = [no for no in answers if no is not None]
@@ -286,22 +293,24 @@ def _plan(shape: Shape, candidate: Place, view: View, names: Sequence[str]) -> P
     return plan
 
 
-def _first_no(candidate: Place, plan: Plan, bound: Bound) -> tuple[Verdict | None, float]:
+def _checks(plan: Plan, bound: Bound) -> Checks:
+    return [(name, check) for name in plan.ask if (check := bound[name]) is not None]
+
+
+def _first_no(candidate: Place, plan: Plan, checks: Checks) -> tuple[Verdict | None, float]:
     """(the first no; how long that stands)."""
     stands = math.inf
-    for name in plan.ask:
-        check = bound[name]
-        if check is None:
-            continue
+    for name, check in checks:
         answer = check(candidate)
         if answer is None:
             continue
         if answer.__class__ is float:
-            stands = min(stands, answer)
+            if answer < stands:
+                stands = answer
             continue
         assert isinstance(answer, No)
         no = Verdict(candidate.location.id, name, answer.code, answer.detail, answer.lasting, answer.wake_on)
-        return no, min(stands, answer.stands)
+        return no, stands if stands < answer.stands else answer.stands
     end = plan.no
     if end is None:
         return None, stands
