@@ -12,6 +12,7 @@ from recorded import recorded
 from rota.drivers.api import Ask, Outcome
 from rota.drivers.bhist import WHY
 from rota.drivers.dialect import Answer, Dialect, Options, Seen
+from rota.drivers.dialects import dialect_names, load_dialect
 from rota.drivers.lsf import Lsf, OpenLava
 from rota.model.errors import UsageError
 from rota.model.needs import Amounts
@@ -280,6 +281,43 @@ def test_listings_without_jobs(answer: Answer, result: str) -> None:
         assert (listing.seen, listing.result) == ((), result)
 
 
+def test_the_index_may_be_part_of_the_id() -> None:
+    """As with LSB_BJOBS_DISPLAY_ENH, where an index is in all three places."""
+    rows = [row("7[2]", "RUN", index="2", name="x-0123456789ab[2]"), row("7[3]", "PEND", index="-")]
+    assert [(one.native_id, one.tag) for one in listed(*rows)] == [("7[2]", "0123456789ab"), ("7[3]", "0123456789ab")]
+    wide = WIDE + "7[2]    me      RUN   normal     a           b           x-0123456789ab[2] Nov 15 21:05\n"
+    assert [one.native_id for one in LAVA.read_listing(Answer(0, wide, ""), PLAIN).seen] == ["7[2]"]
+
+
+def test_a_reason_of_several_lines_is_one() -> None:
+    why = "Candidate host pending reasons (0 of 4 hosts).\n\n Closed by LSF administrator: 1 host;\n 3 hosts: busy;"
+    text = row("7", "PEND").replace("^-^x-", f"^{why}^x-") + row("8", "RUN")
+    listing = LSF.read_listing(Answer(0, COLUMNS + text, ""), PLAIN)
+    assert (listing.result, [(one.native_id, one.tag) for one in listing.seen]) == (
+        "ok",
+        [("7", "0123456789ab"), ("8", "0123456789ab")],
+    )
+    assert listing.seen[0].reason == " ".join(why.split())
+
+
+def test_a_name_of_several_lines_is_nobody_elses_trouble() -> None:
+    """Jobs without a name are called after their command, which can be a whole script."""
+    odd = row("6", "RUN", name="#!/bin/sh\n\n#BSUB -q x\nsleep 1^2")
+    listing = LSF.read_listing(Answer(0, COLUMNS + odd + row("7", "RUN"), ""), PLAIN)
+    assert (listing.result, [one.native_id for one in listing.seen]) == ("ok", ["6", "7"])
+    assert LSF.read_listing(Answer(0, COLUMNS + row("7", "RUN") + "sleep 1\n", ""), PLAIN).result == "partial"
+    line = "6       me      RUN   normal     a           b           {} Nov 15 21:05\n"
+    wide = WIDE + line.format("sh\nsleep") + line.format("x-0123456789ab").replace("6", "7", 1)
+    listing = LAVA.read_listing(Answer(0, wide, ""), PLAIN)
+    assert (listing.result, [one.native_id for one in listing.seen]) == ("partial", ["7"])
+
+
+def test_a_waiting_job_without_a_host() -> None:
+    wide = WIDE + "7       me      PEND  normal     login1                  x-0123456789ab[3] Nov 15 21:05\n"
+    (seen,) = LAVA.read_listing(Answer(0, wide, ""), PLAIN).seen
+    assert (seen.native_id, seen.tag, seen.kind) == ("7[3]", "0123456789ab", "pending")
+
+
 def test_what_breaks_off_is_partial() -> None:
     known = LAVA.read_listing(CASES["bjobs-unknown-among-known"].answer, PLAIN)
     assert ([seen.native_id for seen in known.seen], known.result) == (["124"], "partial")
@@ -336,6 +374,9 @@ def test_all_recorded_history_is_looked_at_and_several_jobs_are_told_apart() -> 
     assert told(LSF.read_history(CASES["bhist-l-runlimit"].answer, Options(strict=True)).seen[0])[0] == "aborted"
 
 
+FORCED = ("failed", None, None, "node-fail")
+
+
 @pytest.mark.parametrize(
     ("events", "want"),
     [
@@ -353,6 +394,20 @@ def test_all_recorded_history_is_looked_at_and_several_jobs_are_told_apart() -> 
             ("completed", 0, None, None),
         ),
         (["Unknown; unable to reach the execution host;"], ("unsure",)),
+        (["Exited; job will be requeued and rerun;"], ("unsure",)),
+        (["Unknown; unable to reach the execution host;", "sbatchd startup; kill ZOMBIE job;"], FORCED),
+        (["Exited by LSF;", "Completed <exit>; TERM_RUNLIMIT: job killed;"], ("failed", None, None, "time")),
+        (["Completed <done>;"], ("completed", 0, None, None)),
+        (
+            [
+                "Exited with exit code 143;",
+                "TERM_PREEMPT;",
+                "Pending: x;",
+                "Dispatched to <b>;",
+                "Exited with exit code 3;",
+            ],
+            ("failed", 3, None, None),
+        ),
     ],
 )
 def test_events(events: list[str], want: tuple[object, ...]) -> None:
@@ -437,6 +492,8 @@ def test_arrays_and_sizes() -> None:
     assert after(words, "-o") == "/data/run 1/0123456789ab.%I.out"
     assert (after(words, "-n"), after(words, "-gpu")) == ("8", "num=2")
     assert after(words, "-R") == "rusage[mem=1MB,tmp=5MB,lic=3] span[ptile=4]"
+    lava = argv(dialect=LAVA, amounts=Amounts(1000, 1, 5 << 20, 0, (("lic", 3),)))
+    assert after(lava, "-R") == "rusage[mem=1:tmp=5:lic=3]", "OpenLava knows commas only since 3.0.1"
     small = argv(amounts=Amounts(10))
     assert (after(small, "-n"), after(small, "-R"), after(small, "-M"), after(small, "-W")) == ("1", None, None, None)
     with pytest.raises(UsageError, match="gpus"):
@@ -496,9 +553,11 @@ def test_values_that_are_not_to_be_given(value: str) -> None:
 
 
 def test_lines_for_bsub_in_the_script_are_comments() -> None:
-    text = LSF.submit(ask(script="#BSUB -q root\necho '#BSUB'\n#BSUB -w x"), PLAIN).stdin or ""
-    assert "\n#BSUB" not in text
-    assert "\n# BSUB -q root\necho '#BSUB'\n# BSUB -w x\n" in text
+    """bsub skips blanks before and behind the `#`; one with BSUB in it and a `\\` at its end eats the next line."""
+    given = "#BSUB -q root\necho '#BSUB'\n  # \tBSUB -w x\n# see BSUB \\\necho here\n#BSUB BSUB"
+    text = LSF.submit(ask(script=given), PLAIN).stdin or ""
+    assert "\n#B.SUB -q root\necho '#BSUB'\n  # \tB.SUB -w x\n# see B.SUB \\\necho here\n#B.SUB B.SUB\n" in text
+    assert not re.search(r"^\s*#.*BSUB", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize(("index", "element"), [(None, "0"), ("0", "0"), ("1", "0"), ("12", "11")])
@@ -543,6 +602,19 @@ def test_refused(name: str) -> None:
         ("batch system daemon not responding ... still trying", "transient"),
         ("Failed in an LSF library call: Connection reset by peer", "ambiguous"),
         ("Communication time out", "ambiguous"),
+        ("Failed in an LSF library call: Connection reset by peer. Job not submitted.", "ambiguous"),
+        ("Contacting batch daemon: Communication timeout. Job not submitted.", "ambiguous"),
+        ("Master batch daemon internal error. Job not submitted.", "ambiguous"),
+        ("batch system daemon not responding ... still trying\nBroken pipe. Job not submitted.", "ambiguous"),
+        ("Request from non-LSF host rejected. Job not submitted.", "transient"),
+        ("Connection refused by server. Job not submitted.", "transient"),
+        ("Batch service not registered. Job not submitted.", "transient"),
+        ("No job Id can be used now. Job not submitted.", "transient"),
+        ("night: Queue has been closed. Job not submitted.", "transient"),
+        ("The destination queue has reached its job limit. Job not submitted.", "transient"),
+        ("Request aborted by esub. Job not submitted.", "fatal"),
+        ("Job array index too large. Job not submitted.", "fatal"),
+        ("User cannot use the queue. Job not submitted.", "fatal"),
         ("something else", "ambiguous"),
         ("", "ambiguous"),
     ],
@@ -550,7 +622,7 @@ def test_refused(name: str) -> None:
 def test_why_not_submitted(said: str, result: str) -> None:
     submitted = LSF.read_submit(ask(), Answer(255, "", said))
     assert (submitted.native_id, submitted.result) == (None, result)
-    assert said in submitted.detail
+    assert " ".join(said.split()) in submitted.detail
 
 
 @pytest.mark.parametrize(
@@ -612,6 +684,71 @@ def test_queues() -> None:
     found = LSF.read_queues(Answer(0, text + second, ""))
     assert found[1] == ("night", True, None, None, None, 0, None, False)
     assert LSF.read_queues(CASES["bqueues-mbd-down"].answer) == () == LSF.read_queues(CASES["bqueues-unknown"].answer)
+
+
+LIMITS = """
+QUEUE: long
+  -- For long jobs, on hosts that are lightly loaded, as there are many of them. Th
+is is the default queue.
+
+PARAMETERS/STATISTICS
+PRIO NICE STATUS          MAX JL/U JL/P JL/H NJOBS  PEND   RUN SSUSP USUSP  RSV PJOBS
+ 30    0  Open:Active       -    -    -    -     0     0     0     0     0    0     0
+
+DEFAULT LIMITS:
+ RUNLIMIT
+ 30.0 min of hostA
+
+MAXIMUM LIMITS:
+ CPULIMIT                  RUNLIMIT
+ 900.0 min of hostA        480.0 min of hostA
+
+ MEMLIMIT
+    8 G
+
+SCHEDULING PARAMETERS
+"""
+
+
+def test_the_longest_time_of_a_queue_is_not_its_usual_one() -> None:
+    assert LSF.read_queues(Answer(0, LIMITS, "")) == (("long", True, None, None, None, 0, 480 * 60, True),)
+    only_usual = re.sub("MAXIMUM.*SCHED", "SCHED", LIMITS, flags=re.DOTALL)
+    assert LSF.read_queues(Answer(0, only_usual, ""))[0].time_s is None
+
+
+def test_a_history_that_this_host_does_not_have_is_silent() -> None:
+    for words in ("No such file or directory", "Permission denied"):
+        answer = Answer(255, "", f"/opt/openlava/work/logdir/lsb.events: {words}\n")
+        assert LAVA.read_history(answer, PLAIN)[:2] == ((), "fatal")
+
+
+def test_cpu_time_in_hours() -> None:
+    (seen,) = listed(row("7", "DONE").replace("0.1 second(s)", "01:02:03"))
+    assert seen.outcome is not None and seen.outcome.cpu_s == 3723
+
+
+def test_openlava_is_a_driver_too() -> None:
+    assert "openlava" in dialect_names()
+    assert isinstance(load_dialect("openlava"), OpenLava)
+
+
+@pytest.mark.parametrize(
+    ("said", "whose"),
+    [
+        ("OpenLava 4.0dev4, Nov 15 2026", "openlava"),
+        ("openlava project 2.2, Jun 11 2015", "openlava"),
+        ("Platform Lava 1.0, Jul 1 2007\nCopyright 2007 Platform Computing Corporation", "openlava"),
+        ("Platform LSF 8.0.1.0, Jun 13 2011\nCopyright 1992-2011 Platform Computing Corporation", "openlava"),
+        ("Platform LSF 9.1.1.0, Mar 01 2013", "lsf"),
+        ("IBM Spectrum LSF Community Edition 10.1.0.12, Jun 10 2021\nCopyright IBM Corp. 1992, 2016.", "lsf"),
+        ("IBM Spectrum LSF 10.1.0.14, Jun 21 2023", "lsf"),
+        ("IBM Spectrum LSF Suite 15.1.0", "lsf"),
+        ("bsub: an alias of something", None),
+    ],
+)
+def test_which_of_the_two(said: str, whose: str | None) -> None:
+    answer = Answer(0, "", said)
+    assert [one.name for one in (LSF, LAVA) if one.is_mine(answer)] == ([whose] if whose else [])
 
 
 def test_who_it_is() -> None:

@@ -11,13 +11,13 @@ from rota.drivers.native import tag_of
 
 __all__ = ["CANCELLED", "ENDS", "TERM", "WHY", "events", "outcome_of", "when"]
 
-CANCELLED = ("OWNER", "ADMIN", "FORCE_OWNER", "FORCE_ADMIN", "BUCKET_KILL")
+CANCELLED = ("OWNER", "ADMIN", "FORCE_OWNER", "FORCE_ADMIN", "BUCKET_KILL", "ORPHAN_SYSTEM")
 WHY = {
     **dict.fromkeys(CANCELLED, "cancelled"),
     **dict.fromkeys(("RUNLIMIT", "CPULIMIT"), "time"),
     **dict.fromkeys(("MEMLIMIT", "SWAP"), "oom"),
     **dict.fromkeys(("DEADLINE", "WINDOW"), "deadline"),
-    **dict.fromkeys(("CWD_NOTEXIST", "PRE_EXEC_FAIL"), "launch"),
+    **dict.fromkeys(("CWD_NOTEXIST", "PRE_EXEC_FAIL", "DATA", "CSM_ALLOC", "KUBE"), "launch"),
     **dict.fromkeys(("ZOMBIE", "REMOVE_HUNG_JOB", "RC", "RC_RECLAIM", "SLURM"), "node-fail"),
     "PREEMPT": "preempt",
 }
@@ -130,6 +130,13 @@ class _Story:
         if said.startswith("Dispatched"):
             hosts = re.search(r"<([^>]*)>", said)
             self.state, self.started, self.host = "RUN", when, hosts[1].rpartition("*")[2] if hosts else None
+            self.code = self.signal = self.term = self.reason = None  # of an earlier run
+        elif said.startswith("Exited;jobwillberequeued"):
+            self.state, self.requeued, self.term = "PEND", self.requeued + 1, None
+        elif said.startswith("sbatchdstartup;killZOMBIE"):
+            self.state, self.ended, self.term, self.reason = "EXIT", when, "ZOMBIE", text.strip(" ;")
+        elif said.startswith("Completed<") and self.state not in ("DONE", "EXIT", "PEND"):
+            self.state, self.ended = "DONE" if said.startswith("Completed<done>") else "EXIT", when
         elif end:
             used = re.search(r"CPUtimeusedis(\d{1,12}(?:\.\d{1,6})?)", said)
             self.cpu_s, self.ended = float(used[1]) if used else None, when

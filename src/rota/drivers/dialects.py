@@ -12,6 +12,7 @@ GROUP = "rota.dialects"
 BUILT_IN = {
     "slurm": "rota.drivers.slurm:Slurm",
     "lsf": "rota.drivers.lsf:Lsf",
+    "openlava": "rota.drivers.lsf:OpenLava",
     "pbs": "rota.drivers.pbs:Pbs",
     "torque": "rota.drivers.torque:Torque",
     "sge": "rota.drivers.sge:Sge",

@@ -52,8 +52,24 @@ UNREACHABLE = (
     "command not found",
     "unable to resolve",
     "connection refused",
+    "timeout on connect call",
+    "batch service not registered",
+    "batch daemon cannot fork",
+    "fail to bind to an appropriate port",
+    "server is not connected",
 )
-LOST = ("connection reset", "communication time out", "broken pipe", "timed out", "failed in an lsf library call")
+LOST = (
+    "connection reset",
+    "communication time",  # `Communication time out`, and `Communication timeout`
+    "broken pipe",
+    "timed out",
+    "failed in an lsf library call",
+    "system call failed",
+    "internal error",
+    "protocol error",
+    "xdr encode/decode error",
+    "child process died",
+)
 LATER = (
     "pending job threshold",
     "job limit",
@@ -63,6 +79,9 @@ LATER = (
     "queue is closed",
     "closed by",
     "resource temporarily unavailable",
+    "no job id can be used now",
+    "currently eligible",
+    "cannot allocate memory",
 )
 FATAL = (
     "error in rusage section",
@@ -71,33 +90,39 @@ FATAL = (
     "too many processors requested",
     "cannot be used in the resource requirement section",
     "duplicate section",
-    "job not submitted",
     "unable to open file lsf.conf",
     "user permission denied",
     "illegal option",
     "invalid option",
 )
 SUBMIT: tuple[tuple[Class, tuple[str, ...]], ...] = (
-    ("fatal", FATAL[:6]),
-    ("transient", LATER),
-    ("fatal", FATAL[6:]),
-    ("ambiguous", LOST),
-    ("transient", UNREACHABLE),
+    ("fatal", FATAL),
+    ("ambiguous", LOST),  # before those that bsub also says while it tries again by itself
+    ("transient", (*LATER, *UNREACHABLE)),
+    ("fatal", ("job not submitted",)),  # at the end of all of these, whatever was the matter
 )
 LOOK: tuple[tuple[Class, tuple[str, ...]], ...] = (
     ("not-found", ("is not found",)),
     ("fatal", ("unable to open file lsf.conf", "illegal option", "invalid option", "illegal job id", "unknown user")),
+    ("fatal", ("lsb.events: no such file", "lsb.events: permission denied")),  # no history for this host or user
 )
-DELIVERED = ("being terminated", "being signaled", "already finished", "no matching job", "operation is in progress")
+DELIVERED = (
+    *("being terminated", "being signaled", "already finished", "no matching job", "operation is in progress"),
+    "job array does not exist",
+)
 
 FIELDS = (
     "jobid jobindex stat exit_code exit_reason start_time finish_time first_host cpu_used max_mem pend_reason job_name"
     " delimiter='^'"
 )
 SUBMITTED = re.compile(r"Job <([1-9]\d{0,18})> is submitted to .*queue")
+DIRECTIVE = re.compile(r"^\s*#.*BSUB.*$", re.MULTILINE)
+RELEASE = re.compile(r"\bLSF\b\D*(\d+)\.")
+JOB = re.compile(r"(\d{1,18})(?:\[(\d{1,9})\])?", re.ASCII)
 INDEX = re.compile(r"\[(\d+)\]\Z")
 SINCE = re.compile(r"\s+[A-Z][a-z]{2}\s+\d{1,2} \d\d:\d\d(?::\d\d)?(?: \d{4})?\s*\Z")
 NUMBER = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*(\w*)")
+CLOCK = re.compile(r"(\d{1,9}):(\d\d):(\d\d)")
 UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": MIB, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
 SECTION = re.compile(r"([a-z]+)\[([^\]\[]*)\]")
 ALLOWED = """
@@ -122,9 +147,8 @@ class Lsf:
         return Command(("bsub", "-V"))
 
     def is_mine(self, answer: Answer) -> bool:
-        """Whether it calls itself LSF, under any of its owners."""
-        said = answer.stdout + answer.stderr
-        return answer.code is not None and "LSF" in said and "OpenLava" not in said
+        """Whether it calls itself LSF, under any of its owners, and knows `bjobs -o`."""
+        return answer.code is not None and _release(answer.stdout + answer.stderr) >= 9
 
     def submit(self, ask: Ask, options: Options) -> Command:
         """All on the command line; the script on stdin, where a `#BSUB` would be read as an option, so none is left."""
@@ -146,7 +170,7 @@ class Lsf:
         if asked.constraint:
             sections.append(("select", asked.constraint))
         if sections:
-            argv += ["-R", _resources(sections)]
+            argv += ["-R", _resources(sections, self.between)]
         if ask.time_s is not None:
             argv += ["-W", str(share(ask.time_s, 60))]
         for option, value in (("-q", asked.partition), ("-P", asked.account), ("-U", asked.reservation)):
@@ -155,7 +179,8 @@ class Lsf:
         for key, value in raw.items():
             argv += [key, value] if value else [key]
         lines = script(ask, "${LSB_JOBINDEX:-0} > 0 ? ${LSB_JOBINDEX:-0} - 1 : 0")
-        return Command(tuple(argv), re.sub(r"^#BSUB", "# BSUB", lines, flags=re.MULTILINE))
+        # Blanks around the `#` change nothing for bsub, and a `\\` at the end of such a line eats the next one.
+        return Command(tuple(argv), DIRECTIVE.sub(lambda line: line[0].replace("BSUB", "B.SUB"), lines))
 
     def _own(self, ask: Ask, options: Options) -> list[str]:
         """What OpenLava does not have: the directory, the warning before the end, gpus, and a `never again`."""
@@ -171,6 +196,8 @@ class Lsf:
 
     unit = "MB"
     """Behind sizes in resource requirements: a bare number means what the site's configuration says."""
+    between = ","
+    """Between two resources that are to be reserved."""
 
     def _sizes(self, ask: Ask, options: Options) -> list[tuple[str, str]]:
         """What each host is to reserve."""
@@ -207,14 +234,16 @@ class Lsf:
         columns = heading.split(mark) if mark else []
         table = kinds(self.states, self.strict, options)
         seen: list[Seen] = []
-        for line in lines:
+        foreign = False  # the line before has the name of a job that is not ours, which may go on in this one
+        for line in _whole(lines, mark, len(columns)) if mark else lines:
             cells = line.split(mark, len(columns) - 1) if mark else []
             row = dict(zip(columns, cells, strict=False)) if len(cells) == len(columns) else {}
             one = _row(row if mark else _wide(line), table)
-            if one is None:
-                result, detail = "partial", detail or f"a line that is none: {line[:80]!r}"
-            else:
+            if one is not None:
                 seen.append(one)
+                foreign = one.tag is None
+            elif not (foreign and not JOB.match(line)):
+                result, detail = "partial", detail or f"a line that is none: {line[:80]!r}"
         return Listing(tuple(seen), result, detail)
 
     def history(self, native_ids: Sequence[str]) -> Sequence[Command]:
@@ -274,24 +303,24 @@ class Lsf:
         for block in re.split(r"^QUEUE: ", answer.stdout, flags=re.MULTILINE)[1:] if answer.code == 0 else ():
             name = block.split("\n", 1)[0].strip()
             status = re.search(r"\b(Open|Closed):(\w+)", block)
-            limit = re.search(r"RUNLIMIT\s*\n\s*(\d{1,9}(?:\.\d{1,3})?) min", block)
-            time_s = int(float(limit[1]) * 60) if limit else None
-            is_default = "this is the default queue" in " ".join(block.split()).lower()
+            is_default = "thisisthedefaultqueue" in "".join(block.split()).lower()  # broken anywhere
             if name:
                 up = status is not None and status[1] == "Open"
-                out.append(Queue(name, is_default, None, None, None, 0, time_s, up))
+                out.append(Queue(name, is_default, None, None, None, 0, _run_limit(block), up))
         return tuple(out)
 
 
 class OpenLava(Lsf):
-    """The dialect of OpenLava 4: no `bjobs -o`, no units, no warnings, no gpus."""
+    """The dialect of OpenLava, and of LSF before 9: no `bjobs -o`, no units, no warnings, no gpus."""
 
     name = "openlava"
     unit = ""
+    between = ":"
 
     def is_mine(self, answer: Answer) -> bool:
-        """It has the programs of LSF and says so."""
-        return answer.code is not None and "OpenLava" in answer.stdout + answer.stderr
+        """It has the programs of LSF, and calls itself `OpenLava 4.0`, `openlava project 2.2` or `Platform Lava`."""
+        said = answer.stdout + answer.stderr
+        return answer.code is not None and ("lava" in said.lower() or 0 < _release(said) < 9)
 
     def listing(self, user: str) -> Command:
         """The wide table, where names are whole."""
@@ -306,6 +335,23 @@ class OpenLava(Lsf):
         return out
 
 
+def _release(said: str) -> int:
+    """The 10 of `IBM Spectrum LSF Standard 10.1.0.0, Jul 08 2016`; 0: it is not LSF."""
+    found = RELEASE.search(said)
+    return int(found[1][:4]) if found and "lava" not in said.lower() else 0
+
+
+def _run_limit(block: str) -> int | None:
+    """Seconds that a job in this queue may run at most. What it gets if it asks for nothing is in the block too."""
+    block = re.sub(r"DEFAULT LIMITS:.*?(?=MAXIMUM LIMITS:|SCHEDULING PARAMETERS|\Z)", "", block, flags=re.DOTALL)
+    heading = re.search(r"^(.*\bRUNLIMIT\b.*)\n(.*)$", block, re.MULTILINE)
+    if heading is None:
+        return None
+    names, amounts = heading[1].split(), re.findall(r"(\d{1,9}(?:\.\d{1,3})?) min", heading[2])
+    number = names.index("RUNLIMIT")
+    return int(float(amounts[number]) * 60) if number < len(amounts) else None
+
+
 def _sections(text: str) -> list[tuple[str, str]]:
     """The sections of a resource requirement; one without any is a selection."""
     if not text.strip():
@@ -315,14 +361,14 @@ def _sections(text: str) -> list[tuple[str, str]]:
     return SECTION.findall(text) or [("select", text.strip())]
 
 
-def _resources(sections: Sequence[tuple[str, str]]) -> str:
+def _resources(sections: Sequence[tuple[str, str]], between: str) -> str:
     """One string with each section once: LSF refuses a second one of a kind."""
     merged: dict[str, str] = {}
     for name, inside in sections:
         if name not in merged:
             merged[name] = inside
         elif name == "rusage":
-            merged[name] += f",{inside}"
+            merged[name] += between + inside
         elif name == "select":
             merged[name] = f"({merged[name]}) && ({inside})"
     return " ".join(f"{name}[{inside}]" for name, inside in merged.items())
@@ -345,21 +391,36 @@ def _body(answer: Answer) -> tuple[str, list[str], Class, str]:
     return lines[top], body, "ok", ""
 
 
+def _whole(lines: Sequence[str], mark: str, cells: int) -> list[str]:
+    """Rows again of the lines that they were broken into: reasons for waiting can be several lines long."""
+    out: list[str] = []
+    for line in lines:
+        begins = JOB.match(line)
+        if out and not (begins and line.startswith(mark, begins.end())) and out[-1].count(mark) < cells - 1:
+            out[-1] += f" {line.strip()}"
+        else:
+            out.append(line)
+    return out
+
+
 def _wide(line: str) -> dict[str, str]:
     """A line of the wide table. Only the name can have blanks in it, and the time of submission ends it."""
     cells = line.split(None, 6)
     if len(cells) < 7 or not SINCE.search(" " + cells[6]):
         return {}
     name = SINCE.sub("", " " + cells[6]).strip()
+    if not name:  # a job that waits has no host, and some show that by nothing at all
+        return {"JOBID": cells[0], "STAT": cells[2], "JOB_NAME": cells[5]}
     return {"JOBID": cells[0], "STAT": cells[2], "EXEC_HOST": cells[5], "JOB_NAME": name}
 
 
 def _row(row: Mapping[str, str], table: Mapping[str, Kind]) -> Seen | None:
     """One job of the listing; None if it is none."""
-    job, state, name = row.get("JOBID", "").strip(), row.get("STAT", "").strip(), row.get("JOB_NAME", "").rstrip()
-    if not job.isascii() or not job.isdigit() or not state:
+    state, name = row.get("STAT", "").strip(), row.get("JOB_NAME", "").rstrip()
+    number = JOB.fullmatch(row.get("JOBID", "").strip())
+    if number is None or not state:
         return None
-    index = row.get("JOBINDEX", "")
+    job, index = number[1], number[2] or row.get("JOBINDEX", "").strip()  # `7[2]` with LSB_BJOBS_DISPLAY_ENH
     if not index and (found := INDEX.search(name)):
         index = found[1]
     if index not in ("", "0", "-"):
@@ -375,9 +436,9 @@ def _row(row: Mapping[str, str], table: Mapping[str, Kind]) -> Seen | None:
         outcome = _running(hosts, row.get("START_TIME", ""))
     elif kind in ENDS:
         code = row.get("EXIT_CODE", "").strip()
-        number = int(code) if code.isascii() and code.isdigit() and len(code) < 6 else None if state == "EXIT" else 0
+        status = int(code) if code.isascii() and code.isdigit() and len(code) < 6 else 0
         outcome = outcome_of(
-            number,
+            None if state == "EXIT" and not status else status,
             term[1] if term else None,
             host=_host(hosts),
             started=when(row.get("START_TIME", "")),
@@ -406,6 +467,9 @@ def _host(hosts: str) -> str | None:
 
 @lru_cache(maxsize=4096)
 def _number(text: str, in_bytes: bool = False) -> float | None:
-    """The number in `0.1 second(s)` or, with its unit, in `5 Mbytes`."""
+    """The number in `0.1 second(s)` or `00:02:03` or, with its unit, in `5 Mbytes`."""
+    clock = CLOCK.match(text)
+    if clock and not in_bytes:
+        return float((int(clock[1]) * 60 + int(clock[2])) * 60 + int(clock[3]))
     found = NUMBER.match(text)
     return float(found[1]) * (UNITS.get(found[2][:1].lower(), 1) if in_bytes else 1) if found else None

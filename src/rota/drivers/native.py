@@ -14,7 +14,7 @@ __all__ = ["Wishes", "kinds", "native_name", "ranges", "script", "share", "tag_o
 KINDS: tuple[Kind, ...] = get_args(Kind)
 NAMED = ("account", "partition", "qos", "reservation", "constraint")
 ODD = re.compile(r"[^A-Za-z0-9_.+-]+")
-TAG = re.compile(r"-([0-9a-f]{12})(?:\[\d+\])?\Z")
+TAG = re.compile(r"-([0-9a-f]{12})(?:\[[\d,:-]+\](?:%\d+)?)?\Z")
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?")
 NAME_MOST = 60
@@ -27,7 +27,7 @@ def native_name(ask: Ask) -> str:
 
 
 def tag_of(name: str) -> str | None:
-    """The tag in a native name, with or without an index behind it."""
+    """The tag in a native name, with or without an index or the indices of the whole array behind it."""
     found = TAG.search(name)
     return found.group(1) if found else None
 
