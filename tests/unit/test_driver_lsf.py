@@ -398,6 +398,8 @@ FORCED = ("failed", None, None, "node-fail")
         (["Unknown; unable to reach the execution host;", "sbatchd startup; kill ZOMBIE job;"], FORCED),
         (["Exited by LSF;", "Completed <exit>; TERM_RUNLIMIT: job killed;"], ("failed", None, None, "time")),
         (["Completed <done>;"], ("completed", 0, None, None)),
+        (["Exited with exit code 140. The CPU time used is 0.0 seconds;"], ("failed", None, 12, "time")),
+        (["Exited with exit code 138. The CPU time used is 0.0 seconds;"], ("failed", 138, None, None)),
         (
             [
                 "Exited with exit code 143;",

@@ -30,6 +30,8 @@ MONTHS = {
 TERM = re.compile(r"TERM_([A-Z_]+)")
 JOB = re.compile(r"Job(?: Id)? <(\d+(?:\[\d+\])?)>")
 EVENT = re.compile(r"([A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?: \d{4})?): ?(.*)", re.DOTALL)
+OUT_OF_TIME = 140
+"""By USR2, which is how a run limit is enforced; the limit of a queue is in no history of a job."""
 INDENT = " " * 21
 """bhist breaks lines at column 80, anywhere, and goes on at column 21."""
 
@@ -100,6 +102,8 @@ def _history(text: str, table: Mapping[str, Kind]) -> Seen | None:
     limit = re.search(r"RUNLIMIT\s*\n\s*(\d{1,9}(?:\.\d{1,3})?) min", text)
     if limit and story.ended_by_itself() and story.ran_s() >= float(limit[1]) * 60:
         story.term, story.reason = "RUNLIMIT", f"run limit of {limit[1]} min"
+    elif story.ended_by_itself() and story.code == OUT_OF_TIME:
+        story.term, story.reason = "RUNLIMIT", "ended as by the signal for a run limit"
     name = re.search(r"JobName<(.*?)>,User<", re.sub(r"\s", "", lines[0]))
     return story.seen(job[1], tag_of(name[1]) if name else None, table)
 

@@ -1,9 +1,11 @@
 """LSF's words: bsub, bjobs, bhist, bkill, bqueues, bhosts, lsid, badmin, bstop, bresume, brequeue, as 10.1 has them.
 
-With the setting `cluster` = "openlava" it has what OpenLava has: no `-o`, no `-json`, and its own version line.
+With the setting `cluster` = "openlava" it has what OpenLava has: no `-o`, no `-json`, fewer options of bsub, its own
+version line.
 """
 
 import json
+import shlex
 import time
 from collections.abc import Callable
 
@@ -70,6 +72,8 @@ VALUED = ("J", "Jd", "q", "P", "G", "o", "e", "oo", "eo", "n", "R", "W", "M", "c
           "gpu", "g", "sla", "u", "wa", "wt", "We", "i", "sp", "c", "v", "D", "E", "Ep", "ti", "outdir", "data",
           "nnodes", "hl", "C", "F", "S", "T", "t")  # fmt: skip
 PLAIN = ("r", "rn", "x", "H", "K", "I", "B", "N", "V", "L", "ptl", "hl")
+LAVA_VALUED = (*"EaTwfkRmJLuioenqbtscvpWFDSCMOGPX", "is", "sp")
+LAVA_PLAIN = (*"IrHxNBhVK", "Ip", "Is", "Zs")
 
 
 def _refused(text: str) -> Reply:
@@ -86,8 +90,12 @@ def bsub(world: World, executor: Executor, words: list[str], caller: Caller) -> 
             command = words[place:]
             break
         place += 2 if words[place][1:] in VALUED else 1
+    valued, plain = (LAVA_VALUED, LAVA_PLAIN) if is_openlava(world) else (VALUED, PLAIN)
+    known = [f"{name}=" for name in valued] + list(plain)
     try:
-        given, _ = options(words[: len(words) - len(command)], "", (), [f"{name}=" for name in VALUED] + list(PLAIN))
+        given, _ = options(words[: len(words) - len(command)], "", (), known)
+        if not command:  # options on the command line are stronger
+            given = {**options(_embedded(caller.stdin or ""), "", (), known)[0], **given}
     except BadOptionError as error:
         return _refused(f"/opt/lsf/bin/bsub: illegal option -- {str(error)[1:]}\n")
     submission = Submission()
@@ -105,6 +113,16 @@ def bsub(world: World, executor: Executor, words: list[str], caller: Caller) -> 
     world.submit(submission, world.now)
     kind = "queue" if "q" in given or queue is None else "default queue"
     return Reply(f"Job <{submission.number}> is submitted to {kind} <{submission.queue}>.\n")
+
+
+def _embedded(script: str) -> list[str]:
+    """The options in a script: bsub skips blanks before and behind the `#`."""
+    out = []
+    for line in script.split("\n"):
+        text = line.strip().removeprefix("#").strip() if line.lstrip().startswith("#") else ""
+        if text.startswith("BSUB") and text[4:].strip().startswith("-"):
+            out += shlex.split(text[4:], comments=True)
+    return out
 
 
 def _fill(world: World, submission: Submission, given: dict[str, str], caller: Caller) -> Reply | None:
