@@ -282,6 +282,15 @@ def test_a_cancelled_array_that_waited() -> None:
     assert kinds == {"31_1": "running", "31_2": "running"} | dict.fromkeys(("31_3", "31_4", "31_6", "31_9"), "aborted")
 
 
+def test_jobs_of_other_kinds_do_not_spoil_a_listing() -> None:
+    """Parts of a heterogeneous job, and a name of several lines, as somebody may have them beside ours."""
+    odd = row("5", "RUNNING", name="two\nlines")
+    seen = listed(row("3+0", "RUNNING", name="het"), row("3+1", "PENDING", name="het"), odd, row("7", "RUNNING"))
+    assert [one.native_id for one in seen] == ["3+0", "3+1", "5", "7"]
+    assert SLURM.read_listing(Answer(0, HEADING + row("7", "RUNNING") + "lines\n", ""), PLAIN).result == "partial"
+    assert SLURM.read_listing(Answer(0, HEADING + odd + "9_\n", ""), PLAIN).result == "partial"
+
+
 def test_a_name_that_is_cut_has_no_tag() -> None:
     (seen,) = listed(row("7", "RUNNING", name="x" * 70 + "-0123456789ab"))
     assert seen.tag is None
@@ -438,6 +447,14 @@ def test_history_of_elements_that_waited() -> None:
     cancelled = SLURM.read_history(with_heading("sacct-array-cancelled"), PLAIN)
     assert {one.native_id for one in cancelled.seen} == {f"31_{number}" for number in range(1, 10)}
     assert [one.kind for one in SLURM.read_history(with_heading("sacct-array-pending"), PLAIN).seen] == ["unsure"] * 9
+
+
+def test_a_list_of_elements_that_is_cut() -> None:
+    heading = "JobID|State|ExitCode|Start|End|NodeList|TotalCPU|MaxRSS|JobName\n"
+    for cut in ("1,3,5-6,...", "1,3,5-6,7..."):
+        line = f"31_[{cut}]|CANCELLED by 0|0:0|None|2026-11-15T20:51:42|None assigned|00:00:00||x-0123456789ab\n"
+        listing = SLURM.read_history(Answer(0, heading + line, ""), PLAIN)
+        assert (listing.result, [one.native_id for one in listing.seen]) == ("ok", ["31_1", "31_3", "31_5", "31_6"])
 
 
 def test_history_is_asked_by_whole_array_and_in_one_command() -> None:
@@ -611,6 +628,31 @@ def test_refused(name: str) -> None:
     assert "sbatch: " in submitted.detail
 
 
+POLICY = (
+    "Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "result"),
+    [
+        (["QOSMaxWallDurationPerJobLimit", POLICY], "fatal"),
+        (["AssocMaxCpuPerJobLimit", POLICY], "fatal"),
+        (["QOSMinCpuNotSatisfied", POLICY], "fatal"),
+        (["QOSMaxGRESPerNode", POLICY], "fatal"),
+        (["QOSMaxSubmitJobPerUserLimit", POLICY], "transient"),
+        (["AssocGrpSubmitJobsLimit", POLICY], "transient"),
+        (["QOSGrpGRES", POLICY], "transient"),
+        (["fetch_config: DNS SRV lookup failed", "Could not establish a configuration source"], "transient"),
+        (["Munge encode failed: Unable to access the socket", "Batch job submission failed: Nothing"], "transient"),
+        (["AssocMaxCpuPerJobLimit", "Batch job submission failed: Socket timed out on send/recv"], "ambiguous"),
+    ],
+)
+def test_what_is_said_before_the_failure_counts(lines: list[str], result: str) -> None:
+    answer = Answer(1, "", "".join(f"sbatch: error: {line}\n" for line in lines))
+    assert SLURM.read_submit(ask(), answer).result == result
+
+
 @pytest.mark.parametrize(
     ("said", "result"),
     [
@@ -639,6 +681,9 @@ def test_refused(name: str) -> None:
         ("Pathname of a file, directory or other parameter too long", "fatal"),
         ("Node count specification invalid", "fatal"),
         ("Requested time limit is invalid (missing or exceeds some limit)", "fatal"),
+        ("Required partition not available (inactive or drain)", "transient"),
+        ("Unspecified error", "ambiguous"),
+        ("Incompatible versions of client and server code", "transient"),
     ],
 )
 def test_why_not_submitted(said: str, result: str) -> None:
@@ -725,6 +770,7 @@ def test_queues() -> None:
 
 def test_who_it_is() -> None:
     assert SLURM.is_mine(CASES["own-version"].answer)
+    assert SLURM.is_mine(Answer(0, "Welcome to this host\nslurm 24.11.3\n", ""))
     assert not SLURM.is_mine(Answer(0, "pbs_version = 23", ""))
     assert not SLURM.is_mine(Answer(127, "", "sbatch: command not found"))
 

@@ -74,6 +74,8 @@ AMBIGUOUS = (
     "receive failure",
     "insane message length",
     "i/o error",
+    "unspecified error",
+    "header lengths are longer",
 )
 TRANSIENT = (
     "(connect failure)",
@@ -91,9 +93,18 @@ TRANSIENT = (
     "name or service not known",
     "no route to host",
     "command not found",
+    "could not establish a configuration source",  # the controller is down, where it also gives the configuration
+    "temporary failure in name resolution",
+    "munge encode failed",
+    "required partition not available",
+    "presently disabled",
+    "incompatible versions of client and server",
 )
+NEVER = ("perjob", "pernode", "notsatisfied", "qosmin")
+"""In the names of limits that a submission itself exceeds (`QOSMaxWallDurationPerJobLimit`): waiting does not help."""
 SUBMIT: tuple[tuple[Class, tuple[str, ...]], ...] = (
     ("ambiguous", (*AMBIGUOUS, "unable to contact slurm controller (re", "unable to contact slurm controller (se")),
+    ("fatal", NEVER),
     ("transient", TRANSIENT),
     ("ambiguous", ("unable to contact slurm controller",)),
     ("fatal", ("sbatch:", "batch job submission failed")),
@@ -131,7 +142,7 @@ EDGES = tuple(accumulate((width for _, width in COLUMNS), initial=0))
 CELLS = tuple(starmap(slice, pairwise(EDGES)))
 JOB, STATE, STATUS, RESTARTS, START, END, HOST, REASON, NAME = CELLS
 FIELDS = "JobID,State,ExitCode,Start,End,NodeList,TotalCPU,MaxRSS,JobName"
-ID = re.compile(r"(\d+)(?:_(?:(\d+)|\[([\d,:-]+)(?:%\d+)?\]))?")
+ID = re.compile(r"(\d+)(?:_(?:(\d+)|\[([\d,:-]+(?:\.\.\.)?)(?:%\d+)?\])|\+\d+)?")
 SUBMITTED = re.compile(r"(?:Submitted batch job )?([1-9]\d{0,18})(?:;\S*)?(?: on cluster \S+)?")
 TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)")
 SPAN = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)")
@@ -165,8 +176,8 @@ class Slurm:
         return Command(("sbatch", "--version"))
 
     def is_mine(self, answer: Answer) -> bool:
-        """Only Slurm has an sbatch that says so."""
-        return answer.code == 0 and answer.stdout.startswith("slurm")
+        """Only Slurm has an sbatch that says so, perhaps below a notice."""
+        return answer.code == 0 and any(line.startswith("slurm") for line in answer.stdout.splitlines())
 
     def submit(self, ask: Ask, options: Options) -> Command:
         """All on the command line, which is stronger than SBATCH_* variables and lines in the script.
@@ -221,12 +232,14 @@ class Slurm:
         lines, result, detail = _body(answer, "JOBID ")
         table = kinds(self.states, self.strict, options, OTHER)
         seen: list[Seen] = []
+        foreign = False  # the line before has the name of a job that is not ours, which may go on in this one
         for line in lines:
             found = _row(line, table, options)
-            if not found:
-                result, detail = "partial", detail or f"a line that is none: {line[:80]!r}"
-            else:
+            if found:
                 seen.extend(found)
+                foreign = found[0].tag is None
+            elif not (foreign and not line[:1].isdigit()):
+                result, detail = "partial", detail or f"a line that is none: {line[:80]!r}"
         return Listing(tuple(seen), result, detail)
 
     def history(self, native_ids: Sequence[str]) -> Sequence[Command]:
@@ -246,7 +259,7 @@ class Slurm:
         peaks: dict[str, int] = {}
         for line in lines:
             row = dict(zip(columns, line.split("|", len(columns) - 1), strict=False))
-            job, _, step = row.get("JobID", "").partition(".")
+            job, step = _split(row.get("JobID", ""))
             if len(row) < len(columns) or not ID.fullmatch(job):
                 result, detail = "partial", detail or f"a line that is none: {line[:80]!r}"
             elif step:
@@ -472,14 +485,28 @@ def _long(state: str) -> str:
     return LONG.get(word, word)
 
 
+def _split(job: str) -> tuple[str, str]:
+    """The job and the step of `7_3.batch`; elements that wait have no steps."""
+    if job.endswith("]"):
+        return job, ""
+    job, _, step = job.partition(".")
+    return job, step
+
+
 def _elements(job: str) -> list[str]:
-    """`7`, `7_3`, and `7_[3-4,6%2]` as one id for each; none for what is no id."""
+    """`7`, `7_3`, and `7_[3-4,6%2]` as one id for each; none for what is no id.
+
+    Parts of a heterogeneous job are `7+0` and `7+1`. Long lists end in `...`: what is behind it is known to nobody.
+    """
     found = ID.fullmatch(job)
     if found is None:
         return []
     if found[3] is None:
         return [job]
-    return [f"{found[1]}_{number}" for number in ranges(found[3]) or ()]
+    numbers = found[3]
+    if numbers.endswith("..."):
+        numbers = numbers[:-3].rpartition(",")[0]
+    return [f"{found[1]}_{number}" for number in ranges(numbers) or ()]
 
 
 @lru_cache(maxsize=4096)
