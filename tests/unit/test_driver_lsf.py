@@ -375,6 +375,7 @@ def test_all_recorded_history_is_looked_at_and_several_jobs_are_told_apart() -> 
 
 
 FORCED = ("failed", None, None, "node-fail")
+PLAIN_THREE = ("failed", 3, None, None)
 
 
 @pytest.mark.parametrize(
@@ -398,6 +399,22 @@ FORCED = ("failed", None, None, "node-fail")
         (["Unknown; unable to reach the execution host;", "sbatchd startup; kill ZOMBIE job;"], FORCED),
         (["Exited by LSF;", "Completed <exit>; TERM_RUNLIMIT: job killed;"], ("failed", None, None, "time")),
         (["Completed <done>;"], ("completed", 0, None, None)),
+        (
+            ["MEMLIMIT termination action initiated (actpid 7);", "Exited with exit code 137;"],
+            ("failed", None, 9, "oom"),
+        ),
+        (["Terminated:  CPULIMIT was reached;", "Exited with exit code 152;"], ("failed", None, 24, "time")),
+        (["Delete requested by user or administrator <a>;", "Exited;"], ("failed", None, None, "cancelled")),
+        ([" [2] starting (Pid 7);", " [2] exited with exit code 3. The CPU time used is 1.0 seconds;"], PLAIN_THREE),
+        (
+            [
+                "TERM_PREEMPT;",
+                " [2] pending: Job has been requeued;",
+                " [2] dispatched to <n3>;",
+                " [2] Exited by signal 9;",
+            ],
+            ("failed", None, 9, None),
+        ),
         (["Exited with exit code 140. The CPU time used is 0.0 seconds;"], ("failed", None, 12, "time")),
         (["Exited with exit code 138. The CPU time used is 0.0 seconds;"], ("failed", 138, None, None)),
         (

@@ -30,8 +30,12 @@ MONTHS = {
 TERM = re.compile(r"TERM_([A-Z_]+)")
 JOB = re.compile(r"Job(?: Id)? <(\d+(?:\[\d+\])?)>")
 EVENT = re.compile(r"([A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?: \d{4})?): ?(.*)", re.DOTALL)
+INDEX = re.compile(r"^\[\d+\]")
+"""As in `[3] dispatched to <n1>`."""
+STARTS = ("Dispatched", "Startedon", "Thebatchjobcommandisstarted")
+LIMIT = re.compile(r"(?:Terminated:)?(RUNLIMIT|CPULIMIT|MEMLIMIT|DEADLINE)(?:terminationaction|wasreached)")
 OUT_OF_TIME = 140
-"""By USR2, which is how a run limit is enforced; the limit of a queue is in no history of a job."""
+"""By USR2, which is how a run limit is enforced; that of a queue is in no history of a job."""
 INDENT = " " * 21
 """bhist breaks lines at column 80, anywhere, and goes on at column 21."""
 
@@ -126,18 +130,22 @@ class _Story:
 
     def add(self, when: str, text: str) -> None:
         """The next event."""
-        said = re.sub(r"\s", "", text)
+        said = INDEX.sub("", re.sub(r"\s", "", text))
+        said = said[:1].upper() + said[1:]
+        limit = LIMIT.match(said)
         end = re.match(r"Donesuccessfully|Exited(?:withexitcode(\d{1,5})|bysignal(\d{1,3}))?[.;]", said)
         term = TERM.search(said)
         if term:
             self.term, self.reason = term[1], term[0]
-        if said.startswith("Dispatched"):
+        elif limit:
+            self.term, self.reason = limit[1], text.strip(" ;")
+        if said.startswith(STARTS):
             hosts = re.search(r"<([^>]*)>", said)
             self.state, self.started, self.host = "RUN", when, hosts[1].rpartition("*")[2] if hosts else None
             self.code = self.signal = self.term = self.reason = None  # of an earlier run
         elif said.startswith("Exited;jobwillberequeued"):
             self.state, self.requeued, self.term = "PEND", self.requeued + 1, None
-        elif said.startswith("sbatchdstartup;killZOMBIE"):
+        elif said.startswith("Sbatchdstartup;killZOMBIE"):
             self.state, self.ended, self.term, self.reason = "EXIT", when, "ZOMBIE", text.strip(" ;")
         elif said.startswith("Completed<") and self.state not in ("DONE", "EXIT", "PEND"):
             self.state, self.ended = "DONE" if said.startswith("Completed<done>") else "EXIT", when
@@ -147,7 +155,7 @@ class _Story:
             self.code, self.signal = (int(part) if part else None for part in end.groups())
             self.state = "PEND" if self._requeue else "DONE" if said.startswith("Done") else "EXIT"
             self._requeue = False
-        elif said.startswith("Signal<KILL>"):
+        elif said.startswith(("Signal<KILL>", "Deleterequested")):
             self.term, self.reason = "OWNER", text.strip(" ;")
         elif said.startswith("Signal<REQUEUE") or (term and term[1].startswith("REQUEUE")):
             self._requeue, self.state = self.state != "EXIT", "PEND"
