@@ -21,7 +21,7 @@ QUICK = Settings(
     poll_s=0.2, poll_min_s=0.1, settle_s=0.2, settle_every_s=0.1, restart_settle_s=0.2, kill_grace_s=1.0, gone_s=1.0
 )
 
-FAKES = {"slurm": "4711", "lsf": "4711", "pbs": "4711[]", "torque": "4711[]", "sge": "4711"}
+FAKES = {"slurm": "4711", "lsf": "4711", "openlava": "4711", "pbs": "4711[]", "torque": "4711[]", "sge": "4711"}
 """Batch system → how it writes the id of an array."""
 
 
@@ -118,7 +118,10 @@ def test_every_dialect_passes_both_exams_on_a_fake_cluster(personality, array_id
     """Real commands and real processes; only the batch system between them is not."""
     options = Options(parallel_environment="smp")
     check_dialect(dialects.load_dialect(personality), options, array_id)
-    with FakeCluster(tmp_path / "cluster", personality=personality, nodes=2, cores=4, kill_wait_s=0.5) as fake:
+    kind = {"personality": personality}
+    if personality == "openlava":
+        kind = {"personality": "lsf", "cluster": "openlava"}
+    with FakeCluster(tmp_path / "cluster", **kind, nodes=2, cores=4, kill_wait_s=0.5) as fake:
 
         def make_driver():
             transport = LocalTransport({**os.environ, "PATH": fake.path})

@@ -24,7 +24,7 @@ from rota.drivers.dialects import BUILT_IN, load_dialect
 from rota.drivers.settings import Settings
 from sim.test_driver_faults import FAULTS_UNTIL, OVER, schedule
 
-PERSONALITIES = ("lsf", "pbs", "sge", "slurm", "torque")
+PERSONALITIES = ("lsf", "openlava", "pbs", "sge", "slurm", "torque")
 SCHEDULES = 420
 PARTS = 2
 FAULTS = (
@@ -62,7 +62,10 @@ class Fake:
         self.events = rng.choice((0.0, 0.05, 0.2))
         """How often something happens on the cluster itself."""
         self.span = rng.choice((20.0, 300.0, 1200.0))
-        settings = {"personality": personality, "nodes": 4, "cores": 16, "accounting_lag_s": rng.choice((0.0, 20.0))}
+        kind = {"personality": personality}
+        if personality == "openlava":
+            kind = {"personality": "lsf", "cluster": "openlava"}
+        settings = {**kind, "nodes": 4, "cores": 16, "accounting_lag_s": rng.choice((0.0, 20.0))}
         # Of a job that a cluster forgot while it could not be asked, and that left no words, nobody knows that it was.
         remembers = self.writes or personality in ("sge", "slurm")
         settings |= {"purge_s": rng.choice((300.0, 3600.0)) if remembers else 3600.0}
@@ -190,7 +193,7 @@ def one(personality, seed):
 
 
 def test_there_are_schedules_for_all():
-    assert set(PERSONALITIES) == set(BUILT_IN) - {"openlava"}
+    assert set(PERSONALITIES) == set(BUILT_IN)
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -400,6 +400,15 @@ PLAIN_THREE = ("failed", 3, None, None)
         (["Exited by LSF;", "Completed <exit>; TERM_RUNLIMIT: job killed;"], ("failed", None, None, "time")),
         (["Completed <done>;"], ("completed", 0, None, None)),
         (
+            [
+                "Signal <REQUEUE_PEND> requested;",
+                "Pending: Requeued job is waiting for rescheduling;",
+                "Dispatched to <b>;",
+                "Exited with exit code 3;",
+            ],
+            ("failed", 3, None, None),
+        ),
+        (
             ["MEMLIMIT termination action initiated (actpid 7);", "Exited with exit code 137;"],
             ("failed", None, 9, "oom"),
         ),

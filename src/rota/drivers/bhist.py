@@ -143,6 +143,7 @@ class _Story:
             hosts = re.search(r"<([^>]*)>", said)
             self.state, self.started, self.host = "RUN", when, hosts[1].rpartition("*")[2] if hosts else None
             self.code = self.signal = self.term = self.reason = None  # of an earlier run
+            self._requeue = False  # not every requeue says that the job ended before
         elif said.startswith("Exited;jobwillberequeued"):
             self.state, self.requeued, self.term = "PEND", self.requeued + 1, None
         elif said.startswith("Sbatchdstartup;killZOMBIE"):
