@@ -5,6 +5,9 @@ import subprocess
 
 import pytest
 
+from rota.drivers.dialect import Answer, Options
+from rota.drivers.slurm import Slurm
+
 HOG = "exec /usr/bin/python3 -c 'import time; x = bytearray(300 << 20); time.sleep(30)'"
 
 
@@ -133,3 +136,30 @@ def test_rejections_and_another_user(slurm):
     words = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "sbatch", "--parsable", "-D/")
     job = slurm.run(*words, "-o/dev/null", "--mem=50", "--wrap", "id -un | grep -qx nobody").stdout.strip()
     assert slurm.wait_over(job) == {"COMPLETED"}
+
+
+def test_jobs_beside_ours_do_not_spoil_what_is_read(slurm):
+    """Parts of a heterogeneous job, a name of two lines, one cut in a letter, a list of elements that is cut."""
+
+    def asked(command):
+        done = slurm.run(*command.argv, check=False, errors="replace")
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+    plain = ("--parsable", "--hold", "-D", "/tmp", "-n1", "--mem=10")
+    wrap = ("--wrap", "true")
+    parts = slurm.run("sbatch", *plain, ":", "-n1", "--mem=10", *wrap).stdout.strip()
+    others = [slurm.run("sbatch", *plain, "-J", name, *wrap).stdout.strip() for name in ("two\nlines", "x" + 60 * "é")]
+    places = [number * number for number in range(25)]
+    numbers = ",".join(map(str, places))
+    ours = slurm.run("sbatch", *plain, f"--array={numbers}", "-J", "x-0123456789ab", *wrap).stdout.strip()
+    user = slurm.run("id", "-un").stdout.strip()
+    dialect = Slurm()
+    listing = dialect.read_listing(asked(dialect.listing(user)), Options())
+    wanted = {f"{parts}+0", f"{parts}+1", *others, *(f"{ours}_{place}" for place in places)}
+    assert (listing.result, wanted - {seen.native_id for seen in listing.seen}) == ("ok", set())
+    slurm.sacct(ours, until=lambda rows: rows and "[" in rows[0][0])  # at first it is no array there
+    slurm.cancel(parts, *others, ours)
+    slurm.sacct(ours, until=lambda rows: rows and all(row[1].startswith("CANCELLED") for row in rows))
+    history = dialect.read_history(asked(dialect.history([f"{ours}_0"])[0]), Options())
+    assert (history.result, {seen.kind for seen in history.seen}) == ("ok", {"aborted"})
+    assert f"{ours}_{places[15]}" in {seen.native_id for seen in history.seen}
