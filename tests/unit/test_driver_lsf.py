@@ -70,6 +70,7 @@ STATES = [
     ("EXIT", "failed", "failed"),
     ("PERR", "exited", "failed"),
     ("POST_ERR", "exited", "failed"),
+    ("ERROR", "exited", "exited"),
     ("UNKWN", "unsure", "unsure"),
     ("WAIT", "unsure", "pending"),
     ("ZOMBI", "unsure", "unsure"),
@@ -133,6 +134,8 @@ def test_why_it_was_ended(term: str, why: str | None) -> None:
         ("DONE", "-", ("completed", 0, None, None)),
         ("PERR", "-", ("exited", 0, None, None)),
         ("PERR", "4", ("exited", 4, None, None)),
+        ("EXIT", "0", ("failed", None, None, None)),
+        ("ERROR", "-", ("exited", None, None, None)),
     ],
 )
 def test_exit_status(state: str, code: str, want: tuple[object, ...]) -> None:

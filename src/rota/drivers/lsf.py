@@ -31,6 +31,7 @@ STATES: Mapping[str, Kind] = {
     "EXIT": "failed",
     "PERR": "exited",
     "POST_ERR": "exited",
+    "ERROR": "exited",  # what OpenLava calls a failed job whose post-execution command has run
     "UNKWN": "unsure",
     "WAIT": "unsure",
     "ZOMBI": "unsure",
@@ -438,7 +439,7 @@ def _row(row: Mapping[str, str], table: Mapping[str, Kind]) -> Seen | None:
         code = row.get("EXIT_CODE", "").strip()
         status = int(code) if code.isascii() and code.isdigit() and len(code) < 6 else 0
         outcome = outcome_of(
-            None if state == "EXIT" and not status else status,
+            None if state in ("EXIT", "ERROR") and not status else status,
             term[1] if term else None,
             host=_host(hosts),
             started=when(row.get("START_TIME", "")),
