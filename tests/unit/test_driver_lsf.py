@@ -824,3 +824,12 @@ def test_no_reader_raises(answer: Answer) -> None:
         dialect.read_kill(answer)
         dialect.read_queues(answer)
         dialect.is_mine(answer)
+
+
+def test_rarer_words_for_an_end() -> None:
+    assert (WHY["SWAPLIMIT"], WHY["USER"], WHY["ORPHAN_SYSTEM"], WHY["DATA"]) == (
+        "oom",
+        "cancelled",
+        "cancelled",
+        "launch",
+    )

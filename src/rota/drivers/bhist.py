@@ -11,11 +11,11 @@ from rota.drivers.native import tag_of
 
 __all__ = ["CANCELLED", "ENDS", "TERM", "WHY", "events", "outcome_of", "when"]
 
-CANCELLED = ("OWNER", "ADMIN", "FORCE_OWNER", "FORCE_ADMIN", "BUCKET_KILL", "ORPHAN_SYSTEM")
+CANCELLED = ("OWNER", "ADMIN", "USER", "FORCE_OWNER", "FORCE_ADMIN", "BUCKET_KILL", "ORPHAN_SYSTEM")
 WHY = {
     **dict.fromkeys(CANCELLED, "cancelled"),
     **dict.fromkeys(("RUNLIMIT", "CPULIMIT"), "time"),
-    **dict.fromkeys(("MEMLIMIT", "SWAP"), "oom"),
+    **dict.fromkeys(("MEMLIMIT", "SWAP", "SWAPLIMIT"), "oom"),
     **dict.fromkeys(("DEADLINE", "WINDOW"), "deadline"),
     **dict.fromkeys(("CWD_NOTEXIST", "PRE_EXEC_FAIL", "DATA", "CSM_ALLOC", "KUBE"), "launch"),
     **dict.fromkeys(("ZOMBIE", "REMOVE_HUNG_JOB", "RC", "RC_RECLAIM", "SLURM"), "node-fail"),
