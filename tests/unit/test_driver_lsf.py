@@ -826,6 +826,17 @@ def test_no_reader_raises(answer: Answer) -> None:
         dialect.is_mine(answer)
 
 
+def test_a_job_that_heeds_the_signal_of_its_run_limit_ran_out_of_time() -> None:
+    """Whatever it makes of TERM: nothing lives longer than its limit."""
+    text = CASES["bhist-l-runlimit"].answer.stdout
+    (seen,) = LAVA.read_history(Answer(0, text.replace("exit code 140", "exit code 1"), ""), PLAIN).seen
+    assert told(seen) == ("failed", 1, None, "time")
+    (seen,) = LAVA.read_history(
+        Answer(0, text.replace("exit code 140", "exit code 1").replace("06:38", "06:20"), ""), PLAIN
+    ).seen
+    assert told(seen) == ("failed", 1, None, None)
+
+
 def test_rarer_words_for_an_end() -> None:
     assert (WHY["SWAPLIMIT"], WHY["USER"], WHY["ORPHAN_SYSTEM"], WHY["DATA"]) == (
         "oom",

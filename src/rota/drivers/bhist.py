@@ -104,7 +104,7 @@ def _history(text: str, table: Mapping[str, Kind]) -> Seen | None:
         if event := EVENT.fullmatch(line):
             story.add(event[1], event[2])
     limit = re.search(r"RUNLIMIT\s*\n\s*(\d{1,9}(?:\.\d{1,3})?) min", text)
-    if limit and story.ended_by_itself() and story.ran_s() >= float(limit[1]) * 60:
+    if limit and story.state == "EXIT" and not story.term and story.ran_s() >= float(limit[1]) * 60:
         story.term, story.reason = "RUNLIMIT", f"run limit of {limit[1]} min"
     elif story.ended_by_itself() and story.code == OUT_OF_TIME:
         story.term, story.reason = "RUNLIMIT", "ended as by the signal for a run limit"
