@@ -87,8 +87,11 @@ class Batch:
         return await self._client.retry([self.id, ":unsuccessful"], **changes)
 
     async def modify(self, **changes: Unpack[Changes]) -> int:
-        """Change those of its jobs that do not run."""
-        return await self._client.modify(self.id, **changes)
+        """Change those of its jobs that do not run, and what belongs to all of it (`name`, `after`, `at_once` …)."""
+        count = await self._client.modify(self.id, **changes)
+        if "name" in changes:
+            self.name = changes["name"] or ""
+        return count
 
     async def hold(self, stop: bool = False) -> int:
         """Keep what waits from starting; with `stop`, end and hold what runs too."""

@@ -164,8 +164,11 @@ class Batch:
         return self._client.retry([self.id, ":unsuccessful"], **changes)
 
     def modify(self, **changes: Unpack[Changes]) -> int:
-        """Change those of its jobs that do not run."""
-        return self._client.modify(self.id, **changes)
+        """Change those of its jobs that do not run, and what belongs to all of it (`name`, `after`, `at_once` …)."""
+        count = self._client.modify(self.id, **changes)
+        if "name" in changes:
+            self.name = changes["name"] or ""
+        return count
 
     def hold(self, stop: bool = False) -> int:
         """Keep what waits from starting; with `stop`, end and hold what runs too."""
@@ -340,7 +343,7 @@ class Client:
         return self._change("retry", selection, changes=make_patch(changes))
 
     def modify(self, selection: Selection, **changes: Unpack[Changes]) -> int:
-        """Change jobs that do not run; what is not named stays as it is. How many were changed."""
+        """Change jobs that do not run, or whole batches; what is not named stays as it is. How many were changed."""
         return self._change("modify", selection, changes=make_patch(changes))
 
     def hold(self, selection: Selection, *, stop: bool = False) -> int:

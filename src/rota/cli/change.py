@@ -33,6 +33,8 @@ _EXAMPLES = {
         "rota modify @align --time x1.5 --env THREADS=4 --unset-env DEBUG",
         "rota modify 7 --limit irods --drop-limit nfs",
         "rota modify 7.12 --command 'align --slow x12'",
+        "rota modify 7 --name align2 --after 5 --after-any @prepare --not-before +2h",
+        "rota modify 7 --after none --at-once 20 --max-failures 10%",
     ),
     "kill": ("rota kill 7", "rota kill 7.1-99", "rota kill :pending --dry-run", "rota kill 7.12 --confirm-dead"),
     "hold": ("rota hold 7", "rota hold 7 --stop"),
@@ -60,6 +62,8 @@ def configure(parser: "Parser", command: str) -> None:
         )
     if command in ("retry", "modify"):
         configure_changes(parser)
+    if command == "modify":
+        configure_batches(parser)
     if command == "hold":
         parser.add_argument("--stop", action="store_true", help="also what runs: it is ended, and held")
     parser.json('{"jobs": …, "skipped": […], "sample": […]}')
@@ -102,6 +106,26 @@ def configure_changes(parser: "Parser") -> None:
     add("--override", choices=("never", "higher", "always"), help="when your figures are used, not the learned ones")
 
 
+def configure_batches(parser: "Parser") -> None:
+    """The options that say what is to be different about whole batches."""
+    from rota.cli.submitting import RERUN, After, HowAfter
+
+    add = parser.add_argument_group("what changes about whole batches (SELECTOR: 7 or @name)").add_argument
+    add("--name", metavar="TEXT", help="another name ('' takes it away)")
+    add("--after", action=After, metavar="SEL", help="wait for these too: 7, 7.12, @name; none: for nothing it had")
+    add("--after-any", action=After, metavar="SEL", help="until these are settled in any way")
+    add("--after-failure", action=After, metavar="SEL", help="until these have failed")
+    add("--each", action=HowAfter, nargs=0, help="of the --after before it: job by job")
+    add("--live", action=HowAfter, nargs=0, help="of the --after @NAME before it: also for new batches of that name")
+    add(RERUN, action=HowAfter, nargs=0, help="… and what has completed runs again after them")
+    add("--require-known", action="store_true", help="refuse an --after @NAME that nothing has yet")
+    add("--drop-after", action="append", metavar="SEL", help="and not for this any more")
+    add("--not-before", metavar="WHEN", help="22:30, 2030-01-31T22:30 or +2h; now: at once")
+    add("--at-once", metavar="N|off", help="at most so many of the batch at a time")
+    add("--max-failures", metavar="N|P%|off|default", help="hold the rest after so many failures")
+    add("--on-batch-end", metavar="COMMAND", help="run this once, when all of it is settled ('' takes it away)")
+
+
 _SAME = ("memory", "time", "disk", "cores", "gpus", "on", "command", "priority", "retries", "no_retry_after", "cwd",
          "setup", "stdin", "stdout", "stderr", "enforce", "grace", "output_cap", "group", "override")  # fmt: skip
 
@@ -130,6 +154,29 @@ def changes_of(args: "argparse.Namespace") -> "Any":
     return out
 
 
+def batch_changes_of(args: "argparse.Namespace") -> "Any":
+    """The same for whole batches."""
+    from rota.cli.submitting import after_of, number
+
+    out: dict[str, Any] = {}
+    if args.after:
+        without = args.after[0] == ["none", "success"]
+        if any(row[0] == "none" for row in args.after[without:]):
+            raise UsageError("--after none: give it once, by itself and first, as in --after none --after 5")
+        args.after = args.after[without:]
+        out["after"] = [*(["none"] if without else []), *after_of(args)]
+    for name in ("name", "drop_after", "not_before", "on_batch_end"):
+        if getattr(args, name) is not None:
+            out[name] = getattr(args, name)
+    if args.require_known:
+        out["require_known"] = True
+    if args.at_once is not None:
+        out["at_once"] = None if args.at_once == "off" else number("--at-once", args.at_once)
+    if args.max_failures is not None:
+        out["max_failures"] = None if args.max_failures == "default" else args.max_failures
+    return out
+
+
 def execute(args: "argparse.Namespace") -> int:
     """Ask for the change and say what it met."""
     op = args.command_name
@@ -139,7 +186,10 @@ def execute(args: "argparse.Namespace") -> int:
     if op in ("retry", "modify"):
         from rota.submission.patching import make_patch
 
-        extra["changes"] = make_patch(changes_of(args))
+        changes = changes_of(args)
+        if op == "modify":
+            changes |= batch_changes_of(args)
+        extra["changes"] = make_patch(changes)
     with connect(args) as connection:
         answer = connection.ask(op, sel=args.selector, all=args.all, dry_run=args.dry_run, **extra)
     if args.json:
@@ -151,7 +201,11 @@ def execute(args: "argparse.Namespace") -> int:
         more = f" ({', '.join(sample)}{', …' if count > len(sample) else ''})" if sample else ""
         print(f"{jobs_word(count)} would be concerned{more}; nothing was changed")
     else:
-        print(f"{jobs_word(count)} {_DONE[op]}")
+        batches = answer.get("batches")
+        where = f" in {batches} batch{'' if batches == 1 else 'es'}" if batches is not None else ""
+        print(f"{jobs_word(count)} {_DONE[op]}{where}")
+    for warning in answer.get("warnings") or ():
+        print(f"rota: warning: {warning}", file=sys.stderr)
     for row in answer.get("skipped") or ():
         print(f"rota: {jobs_word(row['jobs'])} left alone: {row['reason']}", file=sys.stderr)
     return 0

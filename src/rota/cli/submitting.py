@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["configure_submission", "print_dry_run", "say_about", "submission_of"]
 
 
-_RERUN = "--live=rerun"
+RERUN = "--live=rerun"
 
 
 def configure_submission(parser: Parser) -> None:
@@ -117,7 +117,7 @@ def _when(parser: Parser) -> None:
     add("--after-failure", action=After, metavar="SEL", help="once these have failed")
     add("--each", action=HowAfter, nargs=0, help="of the --after before it: job by job, each for its own number")
     add("--live", action=HowAfter, nargs=0, help="of the --after @NAME before it: also for new batches of that name")
-    add(_RERUN, action=HowAfter, nargs=0, help="… and what has completed runs again after them")
+    add(RERUN, action=HowAfter, nargs=0, help="… and what has completed runs again after them")
     add("--require-known", action="store_true", help="refuse an --after @NAME that nothing has yet (default: wait)")
     add("--not-before", metavar="WHEN", help="22:30, 2030-01-31T22:30 or +2h")
     add("--retries", type=int, default=0, metavar="N", help="try again so often (default 0)")
@@ -170,7 +170,7 @@ def after_of(args: argparse.Namespace) -> "list[Any]":
     given = args.after or []
     check_after_count(len(given))
     return [
-        Dependency(target, condition, "--each" in how, any(word.startswith("--live") for word in how), _RERUN in how)
+        Dependency(target, condition, "--each" in how, any(word.startswith("--live") for word in how), RERUN in how)
         for target, condition, *how in given
     ]
 

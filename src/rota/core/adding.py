@@ -1,4 +1,4 @@
-"""What is checked of the dependencies of a new batch: that they exist, fit, and make no circle."""
+"""What is checked of the dependencies of a batch: that they exist, fit, and (for a new one) make no circle."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -7,19 +7,31 @@ import msgspec
 
 from rota.core.dependencies import dependents, named, open_to, positions_of, touched
 from rota.core.state import BatchState, State
+from rota.core.stimuli import At
 from rota.model.batch import BatchSpec, Dependency
 from rota.model.errors import UsageError
 from rota.model.job import format_job
+from rota.model.limits import Window, parse_window
 from rota.model.selector import parse_selector
 
-__all__ = ["check_circle", "check_dependencies"]
+__all__ = ["check_circle", "check_dependencies", "check_window", "plain_dependencies"]
 
 SHOWN = 10
 """Batches of a circle, and warnings, that are shown."""
 
 
 def check_dependencies(state: State, spec: BatchSpec) -> tuple[BatchSpec, list[str]]:
-    """The spec with every target made plain, and warnings for names that nothing has yet. Refuses what cannot be."""
+    """The spec of a new batch with every target made plain, and warnings. Refuses what cannot be, and circles."""
+    after, warnings = plain_dependencies(state, spec)
+    check_circle(state, spec.name, after)
+    return msgspec.structs.replace(spec, after=after) if after else spec, warnings
+
+
+def plain_dependencies(state: State, spec: BatchSpec) -> tuple[tuple[Dependency, ...], list[str]]:
+    """The dependencies with every target made plain, and warnings for names that nothing has yet.
+
+    Refuses what cannot be.
+    """
     after: list[Dependency] = []
     warnings: list[str] = []
     for dependency in spec.after:
@@ -33,10 +45,9 @@ def check_dependencies(state: State, spec: BatchSpec) -> tuple[BatchSpec, list[s
         if dependency.each:
             _check_each(state, spec, dependency)
         after.append(dependency)
-    check_circle(state, spec.name, after)
     if len(warnings) > SHOWN:
         warnings[SHOWN:] = [f"and {len(warnings) - SHOWN:,} more names that nothing has yet"]
-    return msgspec.structs.replace(spec, after=tuple(after)) if after else spec, warnings
+    return tuple(after), warnings
 
 
 def _check_name(state: State, spec: BatchSpec, dependency: Dependency, name: str, warnings: list[str]) -> Dependency:
@@ -65,6 +76,14 @@ def _check_numbers(state: State, dependency: Dependency, span: tuple[int, int | 
     for index in (first, last):
         if index is not None and batch.position(index) is None:
             raise UsageError(f"--after {dependency.target}: there is no job {format_job(number, index)}")
+
+
+def check_window(text: str, at: At, window: Window | None = None) -> None:
+    """Refuse a limit with a window (None: that which its name stands for, if any) that can never open."""
+    if window is None and "<" in text:
+        window = parse_window(text)
+    if window is not None and window.never(at.wall + at.utc_offset_s):
+        raise UsageError(f"limit '{text}': this window can never open: it is over (times are the manager's local time)")
 
 
 # ---- job by job -----------------------------------------------------------------------------------------------------

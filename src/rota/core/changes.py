@@ -3,11 +3,15 @@
 Each says what it did, and what it left alone and why.
 """
 
+import msgspec
+
+from rota.core.adding import check_window
 from rota.core.decision import Decision
-from rota.core.dependencies import touched
+from rota.core.dependencies import spans_of, touched
 from rota.core.learning import refresh
 from rota.core.losses import lost
 from rota.core.reopening import Again
+from rota.core.respecifying import respecify
 from rota.core.selection import by_state, states_pattern
 from rota.core.state import BatchState, State
 from rota.core.stimuli import ChangeJobs
@@ -44,7 +48,7 @@ def change(state: State, stimulus: ChangeJobs) -> Decision:
     if stimulus.what not in _CHANGES:
         raise UsageError(f"no such change: {stimulus.what}")
     plan = _CHANGES[stimulus.what](state, stimulus)
-    decision = Decision(reply={"jobs": plan.jobs, "skipped": plan.skipped, "sample": plan.sample})
+    decision = Decision(reply={"jobs": plan.jobs, "skipped": plan.skipped, "sample": plan.sample, **plan.more})
     if not stimulus.dry_run:
         decision.events, decision.results, decision.reconsider = plan.events, plan.results, plan.reconsider
     return decision
@@ -63,6 +67,8 @@ class _Plan:
         self.jobs = 0
         self.sample: list[str] = []
         self.skipped: list[dict[str, object]] = []
+        self.more: dict[str, object] = {}
+        """More of the answer."""
 
     def count(self, batch: BatchState, spans: list[int]) -> None:
         """These will be changed."""
@@ -93,6 +99,8 @@ class _Plan:
         shape = self.state.shapes[batch.shapes[number]]
         refresh(self.state, shape)
         template = patched(batch.kinds[number], patch, shape.asked.needs)
+        for name in patch.limits_add:
+            check_window(name, self.stimulus.at)
         why = impossible(template.needs, self.state.site_views())
         if why is not None:
             raise UsageError(f"batch {batch.id} could then never run: {why}")
@@ -198,6 +206,16 @@ def _modify(state: State, stimulus: ChangeJobs) -> _Plan:
     plan = _Plan(state, stimulus)
     if stimulus.patch is None or stimulus.patch == Patch():
         raise UsageError("modify what? Say what is to change, as in --memory x2 or --priority 10")
+    if stimulus.patch.batch is not None:
+        whole = respecify(state, stimulus, stimulus.patch.batch)
+        plan.events, plan.reconsider = whole.events, whole.reconsider
+        plan.more = {"batches": len(whole.batches), "warnings": whole.warnings}
+        if msgspec.structs.replace(stimulus.patch, batch=None) == Patch():
+            for batch in whole.batches:
+                plan.count(batch, spans_of(batch, whole.concerns))
+            for reason, states in whole.left_alone:
+                plan.skip(reason, *states)
+            return plan
     for batch, spans in by_state(state, stimulus.selector, (*_QUEUED, FAILED, ABORTED, OMITTED)):
         plan.count(batch, spans)
         plan.retemplate(batch, spans, stimulus.patch)
@@ -210,6 +228,8 @@ def _retry(state: State, stimulus: ChangeJobs) -> _Plan:
     plan = _Plan(state, stimulus)
     again = (FAILED, ABORTED, OMITTED, COMPLETED) if stimulus.selector.states else (FAILED, ABORTED, OMITTED)
     if stimulus.patch is not None:
+        if stimulus.patch.batch is not None:
+            raise UsageError("retry changes jobs, not whole batches: first rota modify, then rota retry")
         for batch, spans in by_state(state, stimulus.selector, again):
             plan.retemplate(batch, spans, stimulus.patch)
     spread = Again(state)

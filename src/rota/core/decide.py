@@ -3,7 +3,7 @@
 import msgspec
 
 from rota.core import allocating, changes, pausing, pruning, reports
-from rota.core.adding import check_circle, check_dependencies
+from rota.core.adding import check_circle, check_dependencies, check_window
 from rota.core.decision import Decision
 from rota.core.reopening import Again
 from rota.core.state import State
@@ -26,7 +26,7 @@ from rota.core.stimuli import (
 from rota.model import events as ev
 from rota.model.batch import MAX_NAME, BatchSpec, Dependency
 from rota.model.errors import RefusedError, UsageError
-from rota.model.limits import NAME, Rule, Window, parse_rule, parse_window
+from rota.model.limits import NAME, Rule, parse_rule
 from rota.schedule.demand import impossible
 
 __all__ = ["decide"]
@@ -59,8 +59,8 @@ def _submit(state: State, stimulus: Submit) -> Decision:
     decision = Decision()
     for name, setting in (stimulus.limits or {}).items():
         decision.events.append(_limit(name, setting, stimulus.at))
-    for name in {name for template in spec.templates for name in template.limits if "<" in name}:
-        _check_window(name, parse_window(name), stimulus.at)
+    for name in {name for template in spec.templates for name in template.limits}:
+        check_window(name, stimulus.at)
     number = state.next_batch
     decision.events.append(
         ev.Submitted(
@@ -111,15 +111,10 @@ def _limit(name: str, setting: int | str | None, at: At) -> ev.LimitSet:
         raise UsageError(f"limit '{name}': a name of letters, digits, '_', '.', '-', as in irods:10")
     rule = Rule() if setting is None else parse_rule(name, str(setting))
     if rule.window is not None:
-        _check_window(f"{name}:{setting}", rule.window, at)
+        check_window(f"{name}:{setting}", at, rule.window)
     return ev.LimitSet(
         name, rule.count, rule.rate, rule.per_s, rule.window.name if rule.window is not None else None
     )
-
-
-def _check_window(text: str, window: Window, at: At) -> None:
-    if window.never(at.wall + at.utc_offset_s):
-        raise UsageError(f"limit '{text}': this window can never open: it is over (times are the manager's local time)")
 
 
 def _set_limits(state: State, stimulus: SetLimits) -> Decision:

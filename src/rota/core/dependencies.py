@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from rota.core.state import BatchState, State
 from rota.core.tables import COMPLETED, HOLDING, JOB_STATES, REMOVED, SETTLED, WAITING
 from rota.model import events as ev
-from rota.model.batch import Dependency
+from rota.model.batch import BatchSpec, Dependency
 from rota.model.job import format_job
 from rota.model.selector import parse_selector
 
@@ -29,6 +29,8 @@ __all__ = [
     "note_settled",
     "open_to",
     "positions_of",
+    "reconnect",
+    "renamed",
     "reopened",
     "standing",
     "touched",
@@ -87,7 +89,7 @@ def connect(state: State, batch: BatchState) -> None:
         if target.startswith("@"):
             edges.append((0, 0, 0))
             state.waiters.setdefault(target, set()).add(batch.id)
-            if dependency.live or (not batch.known_until and not _earlier(state, batch, target[1:])):
+            if _is_open(state, batch, dependency):
                 state.open_names.setdefault(target[1:], set()).add(batch.id)
             continue
         edge = positions_of(state, target)
@@ -104,6 +106,14 @@ def connect(state: State, batch: BatchState) -> None:
 
 def disconnect(state: State, batch: BatchState) -> None:
     """Take a settled batch, which is forgotten, out of the indices."""
+    _sever(state, batch)
+    state.waiters.pop(str(batch.id), None)
+    if state.tallies.pop(batch.spec.name, None) is not None:
+        state.epoch += 1
+
+
+def _sever(state: State, batch: BatchState) -> None:
+    """Take what it depends on out of the indices."""
     for dependency, edge in zip(batch.spec.after, batch.edges, strict=True):
         key = dependency.target if edge[0] == 0 else str(edge[0])
         waiting = state.waiters.get(key, set())
@@ -117,9 +127,56 @@ def disconnect(state: State, batch: BatchState) -> None:
             state.open_names.get(key[1:], set()).discard(batch.id)
             if batch.id in state.unnamed.get(key[1:], ()):
                 state.unnamed[key[1:]].remove(batch.id)
-    state.waiters.pop(str(batch.id), None)
-    if state.tallies.pop(batch.spec.name, None) is not None:
-        state.epoch += 1
+
+
+def reconnect(state: State, batch: BatchState, spec: BatchSpec) -> None:
+    """Its dependencies are other ones."""
+    _look_anew(state, batch)
+    _sever(state, batch)
+    batch.spec, batch.known_until = spec, 0
+    connect(state, batch)
+
+
+def renamed(state: State, batch: BatchState, old: str) -> None:
+    """It has another name, as if it had had it from the beginning: who waits for either looks again."""
+    for name in (old, batch.spec.name):
+        state.tallies.pop(name, None)
+        waiters = [state.batches[n] for n in sorted(state.waiters.get(f"@{name}", ())) if n in state.batches]
+        for waiter in waiters:
+            _look_anew(state, waiter)
+            if waiter.known_until and not freezable(state, waiter):
+                waiter.known_until = 0
+                state.dirty_batches.add(waiter.id)
+            for dependency in waiter.spec.after:
+                if dependency.target.startswith("@"):
+                    state.open_names.setdefault(dependency.target[1:], set()).discard(waiter.id)
+            for dependency in waiter.spec.after:
+                if dependency.target.startswith("@") and _is_open(state, waiter, dependency):
+                    state.open_names[dependency.target[1:]].add(waiter.id)
+            if waiter.counts[WAITING] or waiter.counts[HOLDING]:
+                state.freed.append((waiter.id, 0, waiter.count))
+    state.epoch += 1
+
+
+def _look_anew(state: State, batch: BatchState) -> None:
+    """Forget what it knows, and have nobody tell it."""
+    if isinstance(batch.waits, str):
+        told = state.unnamed.get(batch.waits, [])
+    elif batch.waits is not None:
+        number, pos = batch.waits
+        other = state.batches[number]
+        other.watchers.discard(batch.id)
+        told = other.marks.get(pos, [])
+    else:
+        told = []
+    if batch.id in told:
+        told.remove(batch.id)
+    batch.waits, batch.met, batch.seen = None, 0, -1
+
+
+def _is_open(state: State, batch: BatchState, dependency: Dependency) -> bool:
+    """Whether every new batch of a name counts for it."""
+    return dependency.live or (not batch.known_until and not _earlier(state, batch, dependency.target[1:]))
 
 
 def _earlier(state: State, batch: BatchState, name: str) -> int:
@@ -144,16 +201,23 @@ def named(state: State, batch: BatchState, dependency: Dependency) -> tuple[list
 
 def freeze(state: State, batch: BatchState) -> None:
     """It has been decided: names that nothing had when it was added mean no more than they do now."""
-    loose = [d for d in batch.spec.after if d.target.startswith("@") and not d.live]
-    for dependency in loose:
-        _, low, high = named(state, batch, dependency)
-        if low >= high:
-            return
+    if not freezable(state, batch):
+        return
     batch.known_until = state.next_batch - 1
     live = {d.target for d in batch.spec.after if d.live}
-    for dependency in loose:
-        if dependency.target not in live:
+    for dependency in batch.spec.after:
+        if dependency.target.startswith("@") and not dependency.live and dependency.target not in live:
             state.open_names.get(dependency.target[1:], set()).discard(batch.id)
+
+
+def freezable(state: State, batch: BatchState) -> bool:
+    """Whether each of its names that are not live means something."""
+    for dependency in batch.spec.after:
+        if dependency.target.startswith("@") and not dependency.live:
+            _, low, high = named(state, batch, dependency)
+            if low >= high:
+                return False
+    return True
 
 
 def dependents(state: State, batch: BatchState, by_name: bool = True) -> Iterator[BatchState]:

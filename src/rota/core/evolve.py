@@ -6,11 +6,12 @@ Total: every guard has been passed in `decide`, so a breach here is a bug and ra
 import heapq
 import re
 from array import array
+from bisect import insort
 from typing import Any
 
 import msgspec
 
-from rota.core.dependencies import connect, disconnect, freeze, grown, note_settled, reopened
+from rota.core.dependencies import connect, disconnect, freeze, grown, note_settled, reconnect, renamed, reopened
 from rota.core.ready import ReadyQueue
 from rota.core.slots import shape_of, slot_amounts
 from rota.core.state import COLUMN_CHUNK, BatchState, Live, RunnerState, State
@@ -126,6 +127,72 @@ def _retemplated(state: State, event: ev.Retemplated) -> None:
             push_ready(state, batch, start, end)
     state.dirty_batches.add(batch.id)
     state.replan = True
+
+
+def _respecified(state: State, event: ev.Respecified) -> None:
+    batch = state.batches[event.batch]
+    old = batch.spec
+    spec = msgspec.structs.replace(
+        old,
+        name=event.name,
+        after=event.after,
+        not_before=event.not_before,
+        at_once=event.at_once,
+        max_failures=event.max_failures,
+    )
+    if spec.after != old.after:
+        reconnect(state, batch, spec)
+    batch.spec = spec
+    if spec.not_before != old.not_before:
+        state.timers = [timer for timer in state.timers if timer[1:] != (batch.id, -1)]
+        heapq.heapify(state.timers)
+        if spec.not_before is not None:
+            heapq.heappush(state.timers, (spec.not_before, batch.id, -1))
+    if spec.at_once != old.at_once:
+        _rebind(state, batch)
+    if spec.name != old.name:
+        if old.name:
+            forget_name(state, batch.id, old.name)
+        if spec.name:
+            insort(state.names.setdefault(spec.name, []), batch.id)
+        renamed(state, batch, old.name)
+    state.freed.append((batch.id, 0, batch.count))
+    state.dirty_batches.add(batch.id)
+    state.replan = True
+
+
+def _rebind(state: State, batch: BatchState) -> None:
+    """Its own limit is another one, or came or went, and so its jobs have other shapes from now on."""
+    own_limit = f"#{batch.id}"
+    used = state.limits.pop(own_limit, Limit(None, 0)).used - batch.loose
+    batch.loose = 0
+    if batch.spec.at_once is not None:
+        batch.loose = uncounted(state, batch)
+    if batch.spec.at_once is not None or used:
+        state.limits[own_limit] = Limit(batch.spec.at_once, used + batch.loose)
+    for template, queue in enumerate(batch.queues):
+        shape = _shape(batch.kinds[template], own_limit if batch.spec.at_once is not None else None)
+        old, new = state.shapes[batch.shapes[template]], state.shapes[state.shape_number(shape)]
+        batch.shapes[template] = new.id
+        old.ready -= queue.count
+        new.ready += queue.count
+        if queue.listed:
+            old.heads = [head for head in old.heads if head[1:] != (batch.id, template)]
+            heapq.heapify(old.heads)
+            heapq.heappush(new.heads, (-batch.kinds[template].priority, batch.id, template))
+
+
+def uncounted(state: State, batch: BatchState) -> int:
+    """How many of its live jobs have slots that do not count against its own limit."""
+    own_limit = f"#{batch.id}"
+    return sum(own_limit not in state.shapes[shape_of(live.slot)].shape.limits for live in batch.live.values())
+
+
+def forget_name(state: State, number: int, name: str) -> None:
+    """A batch does not have this name any more."""
+    state.names[name].remove(number)
+    if not state.names[name]:
+        del state.names[name]
 
 
 def _learned(state: State, event: ev.Learned) -> None:
@@ -319,6 +386,8 @@ def _ended(state: State, event: ev.Ended) -> None:
         batch.counts[new] += 1
         batch.dirty.add(pos // COLUMN_CHUNK)
         slot = batch.live.pop(pos).slot
+        if batch.loose and f"#{number}" not in state.shapes[shape_of(slot)].shape.limits:
+            _tighten(state, batch)
         del runner.jobs[number, pos]
         held = runner.held[slot] = runner.held[slot] - 1
         if held < runner.slots[slot]:
@@ -350,6 +419,13 @@ def _ended(state: State, event: ev.Ended) -> None:
             batch.rerun_wanted.pop(pos, None)
     state.replan = True
     _seen(state, event.runner, event.seq)
+
+
+def _tighten(state: State, batch: BatchState) -> None:
+    """One that its own limit did not know of, and that counted, has ended."""
+    batch.loose -= 1
+    limit = state.limits[f"#{batch.id}"]
+    state.limits[f"#{batch.id}"] = msgspec.structs.replace(limit, used=limit.used - 1)
 
 
 def _count_requeue(batch: BatchState, pos: int, counts_as: str) -> None:
@@ -540,11 +616,8 @@ def _pruned(state: State, event: ev.Pruned) -> None:
         unbind(state, batch)
         if state.keys.get(batch.key) == number:
             del state.keys[batch.key]
-        name = batch.spec.name
-        if name:
-            state.names[name].remove(number)
-            if not state.names[name]:
-                del state.names[name]
+        if batch.spec.name:
+            forget_name(state, number, batch.spec.name)
         state.dirty_batches.discard(number)
     state.pruned = _merged([*state.pruned, *((number, number, event.at) for number in event.batches)])
 
@@ -592,4 +665,5 @@ _APPLY = {
     ev.RerunWanted: _rerun_wanted,
     ev.Pruned: _pruned,
     ev.Restored: _restored,
+    ev.Respecified: _respecified,
 }

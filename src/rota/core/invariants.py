@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from rota.core.dependencies import consequences
+from rota.core.evolve import uncounted
 from rota.core.slots import shape_of, slot_amounts
 from rota.core.state import BatchState, State
 from rota.core.tables import HOLDING, JOB_STATES, KILLING, MISSING, PENDING, RUNNING, SETTLED, STARTING, WAITING
@@ -110,6 +111,11 @@ def _ledger(state: State) -> Iterator[str]:
                 used[location.id] = used.get(location.id, Amounts()).plus(slot_amounts(slot, shape), count)
             for name in shape.limits:
                 limits[name] = limits.get(name, 0) + count
+    for batch in state.batches.values():
+        if batch.loose:
+            limits[f"#{batch.id}"] = limits.get(f"#{batch.id}", 0) + batch.loose
+        if batch.loose != (uncounted(state, batch) if batch.spec.at_once is not None else 0):
+            yield f"batch {batch.id}: {batch.loose} live jobs are said not to count against its own limit"
     for shape_state in state.shapes:
         held = sum(
             count

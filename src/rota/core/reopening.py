@@ -48,6 +48,14 @@ class Again:
                 self._disturb(waiter, [0, waiter.count], failure, rerun, why, why)
                 self._done.add(waiter.id)
 
+    def look_again(self, batch: BatchState, why: str, omitted: bool = True, name: str | None = None) -> None:
+        """What it waits for is other than it was; with a name: there is another batch of it."""
+        rerun = name is not None and any(d.rerun and d.target[1:] == name for d in batch.spec.after)
+        self._disturb(batch, [0, batch.count], omitted, rerun, why, why)
+        self.reconsider.add(batch.id)
+        if omitted:
+            self._done.add(batch.id)
+
     def spread(self) -> None:
         """Go on to those that depend on what runs again, and so on."""
         while self._queue:

@@ -123,7 +123,7 @@ def give_back(
                 )
             )
             continue
-        if batch.states[pos] in (STARTING, MISSING) and not batch.spec.after:
+        if batch.states[pos] in (STARTING, MISSING) and not batch.spec.after and batch.spec.not_before is None:
             rows.append((number, pos, "return", None, 0))
         else:  # what it depends on may have come back to life meanwhile
             rows.append((number, pos, "requeue", None, 0))

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct, field
 
 from rota.core.dependencies import watch_all
-from rota.core.evolve import bind, evolve, place_runner, push_ready, restore_slots, set_limit
+from rota.core.evolve import bind, evolve, place_runner, push_ready, restore_slots, set_limit, uncounted
 from rota.core.ready import ReadyQueue
 from rota.core.selection import states_pattern
 from rota.core.state import COLUMN_CHUNK, BatchState, Live, RunnerState, Settings, State
@@ -258,6 +258,7 @@ def _restore_batches(state: State, columns: Iterable[ColumnRow], live: list[tupl
         state.keys[batch.key] = batch.id
         if batch.spec.name:
             state.names.setdefault(batch.spec.name, []).append(batch.id)
+    for batch in records.values():  # a batch may have been made to wait for a newer one
         bind(state, batch)
         batch.counts = [batch.states.count(number) for number in range(len(JOB_STATES))]
         for pos, until in batch.until.items():
@@ -298,6 +299,11 @@ def _restore_live(state: State, kept: _Snapshot, live: list[tuple[BatchState, in
     for record in kept.runners:
         for slot, count in record.slots.items():
             restore_slots(state, state.runners[record.id], slot, count)
+    for batch in {batch.id: batch for batch, _, _, _ in live}.values():
+        if batch.spec.at_once is not None and (loose := uncounted(state, batch)):
+            batch.loose = loose
+            limit = state.limits[f"#{batch.id}"]
+            state.limits[f"#{batch.id}"] = msgspec.structs.replace(limit, used=limit.used + loose)
 
 
 def durable_view(state: State) -> dict[str, Any]:
@@ -325,6 +331,8 @@ def durable_view(state: State) -> dict[str, Any]:
                 None if batch.templates is None else batch.templates.tobytes(),
                 batch.rerun_wanted,
                 batch.known_until,
+                batch.spec,
+                batch.loose,
             )
             for batch in state.batches.values()
         },

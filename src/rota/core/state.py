@@ -114,6 +114,7 @@ class BatchState:
         "kinds",
         "known_until",
         "live",
+        "loose",
         "losses",
         "marks",
         "met",
@@ -177,6 +178,8 @@ class BatchState:
         """Live jobs that run once more when they have completed, and why."""
         self.known_until = 0
         """A name that nothing had means the batches up to this number; 0: its meaning is still open."""
+        self.loose = 0
+        """Live jobs that count against its own limit though it had none when they were leased."""
         # indices, see `rota.core.dependencies`
         self.edges: tuple[tuple[int, int, int], ...] = ()
         """For each dependency (batch, low, high) positions that are waited for; (0, 0, 0): a name."""

@@ -11,7 +11,7 @@ from rota.model.errors import UsageError
 from rota.model.limits import limit_name
 from rota.model.needs import NAME, Needs
 
-__all__ = ["BatchSpec", "Dependency", "Template", "Value", "count_of", "index_at", "position_of"]
+__all__ = ["BatchSpec", "Dependency", "Template", "Value", "count_of", "index_at", "most_failures", "position_of"]
 
 Value = str | list[str] | dict[str, Any] | None
 """What makes a job different from its neighbours: one string, one per column, an object (JSON lines), or nothing."""
@@ -253,6 +253,19 @@ def check_after_count(count: int) -> None:
             f"{count:,} dependencies: a batch takes at most {MAX_AFTER:,}; wait for whole batches (7), "
             "ranges (7.1-99999) or a name that they share (@align) instead of job by job"
         )
+
+
+def most_failures(given: str | int | None, count: int) -> int | None:
+    """How many failed jobs of `count` hold the rest; 0: never, None: as usual."""
+    if given is None:
+        return None
+    text = str(given)
+    if text == "off":
+        return 0
+    share = text.removesuffix("%")
+    if not share.isascii() or not share.isdigit() or len(share) > 9 or int(share) == 0:
+        raise UsageError(f"max failures '{given}': give a number of jobs from 1, a share as in 10%, or off")
+    return int(share) if share == text else max(1, -(-count * int(share) // 100))
 
 
 def count_of(ranges: Sequence[tuple[int, int, int]]) -> int:

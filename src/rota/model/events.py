@@ -9,7 +9,7 @@ VERSION grows when a field's meaning changes; new fields get defaults, so that o
 
 from msgspec import Struct
 
-from rota.model.batch import BatchSpec, Template
+from rota.model.batch import BatchSpec, Dependency, Template
 from rota.model.needs import Amounts
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "Pruned",
     "Removed",
     "RerunWanted",
+    "Respecified",
     "Restored",
     "Retemplated",
     "RunnerGreeted",
@@ -252,6 +253,19 @@ class Restored(Struct, array_like=True, tag=True):
     """No attempt from now on of a batch that was there has a smaller number."""
 
 
+
+class Respecified(Struct, array_like=True, tag=True):
+    """A batch has this name, these dependencies and these bounds from now on."""
+
+    batch: int
+    name: str
+    after: tuple[Dependency, ...]
+    not_before: float | None
+    at_once: int | None
+    max_failures: int | None
+    reason: str | None = None
+
+
 Event = (
     Submitted
     | Moved
@@ -272,6 +286,7 @@ Event = (
     | RerunWanted
     | Pruned
     | Restored
+    | Respecified
 )
 
 

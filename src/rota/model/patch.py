@@ -1,7 +1,8 @@
 """Changing templates: what a `modify`, or a `retry` with changes, says of the jobs it means.
 
 A patch merges: what it does not name stays as it is, environment variables are set or unset one by one, limits are
-added or dropped one by one. Amounts may be given relative to what a job asks for now (`x2`, `+1G`).
+added or dropped one by one, and so are dependencies. Amounts may be given relative to what a job asks for now (`x2`,
+`+1G`).
 """
 
 from typing import Any, Literal
@@ -11,11 +12,11 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from rota.model.amounts import MAX_BYTES, MAX_SECONDS
-from rota.model.batch import Template
+from rota.model.batch import BatchSpec, Dependency, Template, most_failures
 from rota.model.errors import UsageError
 from rota.model.needs import Needs
 
-__all__ = ["Change", "Patch", "decode_patch", "patched"]
+__all__ = ["BatchPatch", "Change", "Patch", "decode_patch", "patched", "respecified"]
 
 
 class Change(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -27,6 +28,26 @@ class Change(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
 
 Amount = int | Change | UnsetType
 Text = str | UnsetType | None
+
+
+class BatchPatch(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What changes about whole batches. Fields are those of a BatchSpec."""
+
+    name: str | UnsetType = UNSET
+    """Empty: it has none any more."""
+    after: tuple[Dependency, ...] = ()
+    """These too; one with the same target takes the place of the old one."""
+    after_drop: tuple[str, ...] = ()
+    """And not these targets any more."""
+    after_none: bool = False
+    """None of those that there are now."""
+    require_known: bool = False
+    not_before: float | UnsetType | None = UNSET
+    at_once: int | UnsetType | None = UNSET
+    max_failures: int | str | UnsetType | None = UNSET
+    """A number, a share `10%`, or `off`; None: as usual."""
+    on_batch_end: str | UnsetType = UNSET
+    """A command line; empty: nothing."""
 
 
 class Patch(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -77,11 +98,14 @@ class Patch(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     warn: tuple[str, int] | UnsetType | None = UNSET
     options_add: tuple[tuple[str, str], ...] = ()
     options_drop: tuple[str, ...] = ()
+    batch: BatchPatch | None = None
+    """What changes about the batches that they are, all of each."""
 
 
 _NEEDS = ("cores_most", "nodes", "gpus", "named", "tags", "site")
 _AMOUNTS = {"memory": MAX_BYTES, "disk": MAX_BYTES, "time_s": MAX_SECONDS, "cores": 10**12}
-_SPECIAL = {"limits_add", "limits_drop", "options_add", "options_drop", "set", "argv", "shell", *_NEEDS, *_AMOUNTS}
+_LISTS = {"limits_add", "limits_drop", "options_add", "options_drop", "set"}
+_SPECIAL = {"batch", "argv", "shell", *_LISTS, *_NEEDS, *_AMOUNTS}
 _PLAIN = tuple(name for name in Patch.__struct_fields__ if name not in _SPECIAL)
 
 
@@ -124,6 +148,30 @@ def patched(template: Template, patch: Patch, asked: Needs) -> Template:
     elif patch.shell is not UNSET:
         changes["argv"], changes["shell"] = None, patch.shell
     out = replace(template, **changes) if changes else template
+    out.check()
+    return out
+
+
+def respecified(batch: int, spec: BatchSpec, patch: BatchPatch) -> BatchSpec:
+    """The specification of a batch with the changes, but for what runs at its end.
+
+    Raises UsageError for a change that gives something impossible.
+    """
+    changes: dict[str, Any] = {
+        name: value for name in ("name", "not_before", "at_once") if (value := getattr(patch, name)) is not UNSET
+    }
+    if patch.max_failures is not UNSET:
+        changes["max_failures"] = most_failures(patch.max_failures, spec.count)
+    have = {} if patch.after_none else {dependency.target: None for dependency in spec.after}
+    for target in patch.after_drop:
+        if target not in have:
+            words = f"it waits for {', '.join(list(have)[:10])}" if have else "it waits for nothing"
+            raise UsageError(f"--drop-after {target}: batch {batch} does not wait for that: {words}")
+    if patch.after or patch.after_drop or patch.after_none:
+        gone = {*patch.after_drop, *(dependency.target for dependency in patch.after)}
+        kept = [dependency for dependency in spec.after if dependency.target in have and dependency.target not in gone]
+        changes["after"] = (*kept, *patch.after)
+    out = replace(spec, **changes) if changes else spec
     out.check()
     return out
 

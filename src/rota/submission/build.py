@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from rota.model.batch import MAX_COMMAND, BatchSpec, Template, Value, index_at
+from rota.model.batch import MAX_COMMAND, BatchSpec, Template, Value, index_at, most_failures
 from rota.model.command import CommandMaker, compile_text, show_command
 from rota.model.errors import UsageError
 from rota.model.limits import limit_settings
@@ -20,7 +20,6 @@ from rota.submission.options import (
     end_spec,
     make_template,
     moment,
-    most_failures,
 )
 from rota.submission.sources import ArrayNumbers, Chunk, GivenLines, LineFile, One, Rows, Source
 

@@ -258,19 +258,6 @@ def batch_options(options: Options) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(given.items()))
 
 
-def most_failures(given: str | int | None, count: int) -> int | None:
-    """How many failed jobs of `count` hold the rest; 0: never, None: as usual."""
-    if given is None:
-        return None
-    text = str(given)
-    if text == "off":
-        return 0
-    share = text.removesuffix("%")
-    if not share.isascii() or not share.isdigit() or int(share) == 0:
-        raise UsageError(f"max failures '{given}': give a number of jobs from 1, a share as in 10%, or off")
-    return int(share) if share == text else max(1, -(-count * int(share) // 100))
-
-
 def working_directory(given: str | None) -> str:
     """An absolute path; without placeholders it must be a directory."""
     path = os.path.expanduser(given) if given is not None else ""

@@ -8,10 +8,21 @@ from typing import Any, Literal, TypedDict
 import msgspec
 
 from rota.model.amounts import parse_cores, parse_duration, parse_size
+from rota.model.batch import Dependency
 from rota.model.errors import UsageError
 from rota.model.needs import named_resources
-from rota.model.patch import Change, Patch
-from rota.submission.options import ENFORCE, OPTIONS, lines, warning, working_directory
+from rota.model.patch import BatchPatch, Change, Patch
+from rota.submission.options import (
+    ENFORCE,
+    OPTIONS,
+    Options,
+    dependencies,
+    dependency_word,
+    lines,
+    moment,
+    warning,
+    working_directory,
+)
 
 __all__ = ["Changes", "make_patch"]
 
@@ -20,7 +31,11 @@ Relative = str | int | float | None
 
 
 class Changes(TypedDict, total=False):
-    """What can be changed. Sizes and times may be relative: `"x2"`, `"+1G"`, `"-30m"`."""
+    """What can be changed. Sizes and times may be relative: `"x2"`, `"+1G"`, `"-30m"`.
+
+    From `name` on it is about whole batches. What is given in `after` is waited for too; `"none"`, or as the first of
+    several, takes away what there is. None takes the others away.
+    """
 
     memory: Relative
     disk: Relative
@@ -67,19 +82,69 @@ class Changes(TypedDict, total=False):
     reservation: str | None
     constraint: str | None
     native: Mapping[str, str]
+    name: str | None
+    after: Sequence[str | int | Dependency] | Literal["none"] | None
+    after_any: Sequence[str | int]
+    after_failure: Sequence[str | int]
+    each: bool
+    live: bool | Literal["rerun"]
+    require_known: bool
+    drop_after: Sequence[str | int]
+    not_before: str | float | None
+    at_once: int | None
+    max_failures: str | int | None
+    on_batch_end: str | None
 
 
 def make_patch(changes: Changes) -> dict[str, Any]:
     """The Patch for these changes, as it is sent."""
     given: dict[str, Any] = {}
     for name, value in changes.items():
+        if name in _BATCH:
+            continue
         maker = _MAKERS.get(name)
         if maker is None:
-            raise UsageError(f"'{name}' cannot be changed; what can is: {', '.join(sorted(_MAKERS))}")
+            raise UsageError(f"'{name}' cannot be changed; what can is: {', '.join(sorted((*_MAKERS, *_BATCH)))}")
         for field, made in maker(value).items():
             given[field] = (*given.get(field, ()), *made) if field.startswith("options_") else made
+    batch = _batch_patch(changes)
+    if batch != BatchPatch():
+        given["batch"] = batch
     sent: dict[str, Any] = msgspec.to_builtins(Patch(**given))
     return sent
+
+
+_BATCH = ("name", "after", "after_any", "after_failure", "each", "live", "require_known", "drop_after", "not_before",
+          "at_once", "max_failures", "on_batch_end")  # fmt: skip
+
+
+def _batch_patch(changes: Changes) -> BatchPatch:
+    given: dict[str, Any] = {}
+    for name in ("name", "on_batch_end"):
+        if name in changes:
+            given[name] = changes[name] or ""
+    for name in ("at_once", "max_failures"):
+        if name in changes:
+            given[name] = changes[name]  # type: ignore[literal-required]
+    if "not_before" in changes:
+        when = changes["not_before"]
+        given["not_before"] = None if when == "now" else moment(when)
+    after = changes.get("after", ())
+    after = ("none",) if after is None or after == "none" else tuple(after)
+    options = Options(
+        after=after[1:] if after[:1] == ("none",) else after,
+        after_any=changes.get("after_any", ()),
+        after_failure=changes.get("after_failure", ()),
+        each=changes.get("each", False),
+        live=changes.get("live", False),
+    )
+    return BatchPatch(
+        after=tuple(dependencies(options)),
+        after_drop=tuple(dependency_word(target) for target in changes.get("drop_after", ())),
+        after_none=after[:1] == ("none",),
+        require_known=changes.get("require_known", False),
+        **given,
+    )
 
 
 def _amount(name: str, parse: Callable[[str], int]) -> Callable[[Any], dict[str, Any]]:
