@@ -109,9 +109,7 @@ def _changed(state: State, batch: BatchState, patch: BatchPatch, warnings: list[
         )
     if patch.after:
         name = batch.spec.name if patch.name is UNSET else patch.name
-        asked = msgspec.structs.replace(
-            batch.spec, name=name, after=patch.after, require_known=patch.require_known
-        )
+        asked = msgspec.structs.replace(batch.spec, name=name, after=patch.after, require_known=patch.require_known)
         asked.check()
         after, more = plain_dependencies(state, asked)
         patch = msgspec.structs.replace(patch, after=after)
@@ -122,9 +120,7 @@ def _changed(state: State, batch: BatchState, patch: BatchPatch, warnings: list[
 # ---- who is concerned -----------------------------------------------------------------------------------------------
 
 
-def _look_again(
-    state: State, plan: _Plan, again: Again, specs: dict[int, BatchSpec], by: str, wall: float
-) -> None:
+def _look_again(state: State, plan: _Plan, again: Again, specs: dict[int, BatchSpec], by: str, wall: float) -> None:
     """Have all that may now be ready, wait, or never run be looked at; refuse circles."""
     then = _Then(state, specs)
     renames = {number: spec for number, spec in specs.items() if spec.name != state.batches[number].spec.name}

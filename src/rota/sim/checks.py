@@ -51,6 +51,10 @@ class _Books:
     """Name → the place among the facts of the newest batch of it."""
     leased_at: dict[Job, int] = field(default_factory=dict)
     """Job → the place among the facts of its last lease."""
+    names: dict[int, str] = field(default_factory=dict)
+    after: dict[int, tuple[Dependency, ...]] = field(default_factory=dict)
+    at_once: dict[int, list[tuple[float, int | None]]] = field(default_factory=dict)
+    """Batch → (time, how many at a time from then on)."""
 
     def template(self, job: Job) -> int:
         """The job's template."""
@@ -90,6 +94,8 @@ def _read(witness: Witness, workload: Workload) -> _Books:
     for place, (time, event) in enumerate(witness.facts):
         if isinstance(event, ev.Submitted):
             books.newest[event.spec.name] = place
+            books.names[event.batch], books.after[event.batch] = event.spec.name, event.spec.after
+            books.at_once[event.batch] = [(time, event.spec.at_once)]
             indices = books.indices[event.batch] = workload.by_batch[event.batch].indices()
             for index in indices:
                 books.status[event.batch, index] = "live"
@@ -116,11 +122,31 @@ def _read(witness: Witness, workload: Workload) -> _Books:
             books.stopped -= attempts
             if event.stop and event.wanted:
                 books.stopped |= attempts
+        elif isinstance(event, ev.Respecified):
+            _respecified(books, place, time, event)
         elif isinstance(event, ev.Removed):
             for job in _jobs(books, event.batch, event.spans):
                 books.status[job] = "REMOVED"
                 _unhold(books, time, job)
     return books
+
+
+def _respecified(books: _Books, place: int, time: float, event: ev.Respecified) -> None:
+    """A batch has another name, as if it had always had it, or waits for something else."""
+    if event.name != books.names[event.batch]:
+        books.newest[event.name] = place
+    if event.after != books.after[event.batch]:
+        books.decided.pop(event.batch, None)
+    books.names[event.batch], books.after[event.batch] = event.name, event.after
+    books.at_once[event.batch].append((time, event.at_once))
+    for batch in list(books.decided):
+        if not _names_mean_something(books, batch):
+            del books.decided[batch]
+
+
+def _names_mean_something(books: _Books, batch: int) -> bool:
+    after = [d for d in books.after[batch] if d.target.startswith("@") and not d.live]
+    return all(_parents(books, dependency, (batch, 0)) for dependency in after)
 
 
 def _jobs(books: _Books, batch: int, spans: list[int]) -> Iterator[Job]:
@@ -177,7 +203,7 @@ def _may_lease(books: _Books, job: Job, time: float) -> Iterator[str]:
         yield f"job {job} was leased at {time:.3f} while attempt {newest[2]} was open"
     if books.status[job] != "live":
         yield f"job {job} was leased at {time:.3f} while {books.status[job]}"
-    for dependency in books.plans[job[0]].spec.after:
+    for dependency in books.after[job[0]]:
         stands = _stands(books, dependency, job)
         if stands != "met":
             yield f"job {job} was leased at {time:.3f} though {dependency} was {stands}"
@@ -186,16 +212,14 @@ def _may_lease(books: _Books, job: Job, time: float) -> Iterator[str]:
 def _may_omit(books: _Books, batch: int, spans: list[int], time: float) -> Iterator[str]:
     """A job is omitted only when one of its dependencies can never be met."""
     for job in _jobs(books, batch, spans):
-        if not any(_stands(books, dependency, job) == "never" for dependency in books.plans[batch].spec.after):
+        if not any(_stands(books, dependency, job) == "never" for dependency in books.after[batch]):
             yield f"job {job} was omitted at {time:.3f} though nothing forbids it"
 
 
 def _decided(books: _Books, batch: int) -> None:
     """What a name meant that nothing had when the batch was added is known from now on."""
-    if batch not in books.decided:
-        after = [d for d in books.plans[batch].spec.after if d.target.startswith("@") and not d.live]
-        if all(_parents(books, dependency, (batch, 0)) for dependency in after):
-            books.decided[batch] = max(books.indices)
+    if batch not in books.decided and _names_mean_something(books, batch):
+        books.decided[batch] = max(books.indices)
 
 
 def _stands(books: _Books, dependency: Dependency, job: Job) -> str:
@@ -213,7 +237,7 @@ def _parents(books: _Books, dependency: Dependency, job: Job) -> list[Job]:
     target, dependent = dependency.target, job[0]
     if target.startswith("@"):
         has = [number for number in books.indices if number != dependent]
-        has = [number for number in has if books.plans[number].spec.name == target[1:]]
+        has = [number for number in has if books.names[number] == target[1:]]
         if not dependency.live:
             last = books.decided.get(dependent, max(books.indices))
             has = [n for n in has if n < dependent] or [n for n in has if n <= last]
@@ -331,15 +355,14 @@ def _limits(books: _Books, witness: Witness, workload: Workload) -> Iterator[str
         plan = books.plans[execution.batch]
         for name in plan.spec.templates[books.template(execution.job)].limits:
             groups.setdefault(name, []).append(execution)
-        if plan.spec.at_once is not None:
+        if any(most is not None for _, most in books.at_once[execution.batch]):
             groups.setdefault(f"#{execution.batch}", []).append(execution)
     for name, executions in groups.items():
         most, time, who = _most(books, executions, 1)
-        if name.startswith("#"):
-            allowed: float = books.plans[executions[0].batch].spec.at_once or 0
-        else:
-            since = min((books.leased[(*each.job, each.attempt)][0] for each in who), default=0.0)
-            allowed = _allowed(workload.limit_history.get(name, []), since, time)
+        since = min((books.leased[(*each.job, each.attempt)][0] for each in who), default=0.0)
+        own = name.startswith("#")
+        history = books.at_once[executions[0].batch] if own else workload.limit_history.get(name, [])
+        allowed = _allowed(history, since, time)
         if most > allowed:
             jobs = [(*each.job, each.attempt) for each in who]
             yield f"P5: limit {name} is {allowed}, {most} ran at {time:.3f}: {jobs}"
@@ -453,7 +476,7 @@ def _outcomes(books: _Books, witness: Witness, final: Mapping[Job, str], settled
 def _dependents(books: _Books, final: Mapping[Job, str]) -> Iterator[str]:
     """In the end what was omitted still could not run, and what is to run again for a new batch of a name has."""
     for job, state in final.items():
-        after = books.plans[job[0]].spec.after
+        after = books.after[job[0]]
         if state == "OMITTED" and not any(
             _stands(books, dependency, job) == "never"
             or any(final[parent] == "REMOVED" for parent in _parents(books, dependency, job))

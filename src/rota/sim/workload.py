@@ -10,8 +10,9 @@ import msgspec
 from rota.core.stimuli import At, ChangeJobs, SetLimits, SetMode, Stimulus, Submit
 from rota.model.batch import BatchSpec, Dependency, Template, count_of
 from rota.model.errors import RotaError
+from rota.model.events import Respecified
 from rota.model.needs import Needs
-from rota.model.patch import Patch
+from rota.model.patch import BatchPatch, Patch
 from rota.model.selector import parse_selector
 from rota.sim.clock import EPOCH
 from rota.sim.witness import Execution
@@ -67,6 +68,7 @@ class Workload:
         self.by_batch: dict[int, Plan] = {}
         self._indices: dict[tuple[int, int], int] = {}
         self.chance = Random(f"limits {world.seed}")
+        self.batches = Random(f"batches {world.seed}")
         first = self.chance.choice((0, 0, 3600, -18_000, 20_700))
         self.offsets = [(0.0, first)]
         """(true time, seconds) of the manager's local time, which may change."""
@@ -261,6 +263,11 @@ class Workload:
                 for pos, index in enumerate(plan.indices()):
                     self._indices[number, index] = pos
 
+    def respecified(self, event: Respecified) -> None:
+        """A batch has another name, or waits for something else."""
+        plan = self.by_batch[event.batch]
+        plan.spec = msgspec.structs.replace(plan.spec, name=event.name, after=event.after)
+
     def limit_set(self, name: str, count: int | None) -> None:
         """A limit is durable."""
         self.limit_history.setdefault(name, []).append((self.world.now, count))
@@ -317,6 +324,8 @@ class Workload:
         patch = rng.choice(
             (Patch(memory=1 << 27), Patch(memory=1 << 30, priority=3), Patch(set={"A": "b"}), Patch(group="call"))
         )
+        if what == "modify" and self.batches.random() < 0.7:
+            words, patch = [str(plan.number)], Patch(batch=self._batch_patch(known))
 
         def make() -> Stimulus:
             return ChangeJobs(
@@ -330,6 +339,30 @@ class Workload:
             )
 
         self._tell(make)
+
+    def _batch_patch(self, known: list[Plan]) -> BatchPatch:
+        """Something else about a whole batch: some of it will be refused."""
+        rng = self.batches
+        patch: dict[str, Any] = {}
+        fields = ("name", "after", "after_none", "not_before", "at_once", "max_failures")
+        for what in rng.sample(fields, rng.choice((1, 1, 2))):
+            if what == "name":
+                patch[what] = rng.choice(("", *_NAMES))
+            elif what == "after":
+                target = rng.choice([str(plan.number) for plan in known] + [f"@{name}" for name in _NAMES])
+                live = target.startswith("@") and rng.random() < 0.4
+                condition: Any = rng.choice(("success", "any", "failure"))
+                dependency = Dependency(target, condition, live=live, rerun=live and rng.random() < 0.4)
+                patch[what] = (dependency,)
+            else:
+                values = {
+                    "after_none": True,
+                    "not_before": rng.choice((None, EPOCH + self.world.now + rng.uniform(-5.0, 30.0))),
+                    "at_once": rng.choice((None, 1, 3)),
+                    "max_failures": rng.choice((None, "off", "50%")),
+                }
+                patch[what] = values[what]
+        return BatchPatch(**patch)
 
     def _tell(self, make: Callable[[], Stimulus]) -> None:
         self._ask(make, lambda answer, refusal: None, False)

@@ -142,6 +142,8 @@ class World:
                 self.say("EVENT", event)
             if isinstance(event, ev.Submitted):
                 self.workload.committed(event.key, event.batch)
+            elif isinstance(event, ev.Respecified):
+                self.workload.respecified(event)
             elif isinstance(event, ev.LimitSet):
                 self.workload.limit_set(event.name, event.count)
 
