@@ -100,7 +100,7 @@ def connect(state: State, batch: BatchState) -> None:
             other.twins.append((batch.id, edge[1]))
             other.followed = True
     batch.edges = tuple(edges)
-    batch.epoch = 0 if (0, 0, 0) in edges else -1
+    batch.epoch = 0 if not edges or (0, 0, 0) in edges else -1  # without any, as if this had not been called
     batch.elements = tuple(at for at, dependency in enumerate(batch.spec.after) if dependency.each)
 
 

@@ -316,6 +316,7 @@ def durable_view(state: State) -> dict[str, Any]:
         "next": (state.next_batch, state.next_allocation),
         "names": state.names,
         "waiters": {key: waiting for key, waiting in state.waiters.items() if waiting},
+        "open": {name: waiting for name, waiting in state.open_names.items() if waiting},
         "batches": {
             batch.id: (
                 bytes(batch.states),

@@ -54,6 +54,10 @@ PLACES = 10_000
 """Runners that are gone and whose places are remembered."""
 
 
+AFTER_SHOWN = 100
+"""Dependencies of a batch that its row shows."""
+
+
 class Queries:
     """Everything that can be asked without changing anything."""
 
@@ -84,6 +88,10 @@ class Queries:
                     "submitted": batch.submitted,
                     "priority": max(template.priority for template in batch.kinds),
                     "ends": batch.spec.ends,
+                    "after": [msgspec.to_builtins(dependency) for dependency in batch.spec.after[:AFTER_SHOWN]],
+                    "not_before": batch.spec.not_before,
+                    "at_once": batch.spec.at_once,
+                    "max_failures": batch.spec.max_failures,
                 }
             row["jobs"] += sum(counts.values())
             for name, count in counts.items():

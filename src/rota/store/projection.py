@@ -7,6 +7,9 @@ those of `rota.core.tables`, which a store may not import; a test compares the t
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
+
+from rota.model.batch import BatchSpec
 from rota.model.errors import StoreError
 from rota.model.events import (
     AllocationMoved,
@@ -15,6 +18,7 @@ from rota.model.events import (
     LimitSet,
     ManagerMoved,
     Pruned,
+    Respecified,
     RunnerGreeted,
     RunnerMoved,
     Submitted,
@@ -140,6 +144,26 @@ def _pruned(con: Connection, entry: Entry, event: Pruned) -> None:
         con.execute("DELETE FROM batches WHERE id = ?", (number,))
 
 
+def _respecified(con: Connection, entry: Entry, event: Respecified) -> None:
+    """The specification as it is from now on; if the old one is damaged, it stays, for whoever reads it to see."""
+    for count, source, crc, body in con.execute(
+        "SELECT count, source, crc, spec FROM batches WHERE id = ?", (event.batch,)
+    ):
+        if Checked.make(body, event.batch, count, source) != crc:
+            continue
+        spec = msgspec.structs.replace(
+            msgspec.json.decode(body, type=BatchSpec),
+            name=event.name,
+            after=event.after,
+            not_before=event.not_before,
+            at_once=event.at_once,
+            max_failures=event.max_failures,
+        )
+        body = to_json(spec)
+        crc = Checked.make(body, event.batch, count, source)
+        con.execute("UPDATE batches SET name = ?, crc = ?, spec = ? WHERE id = ?", (event.name, crc, body, event.batch))
+
+
 PROJECTED: Final[dict[type, Callable[[Connection, Entry, Any], None]]] = {
     Submitted: _submitted,
     RunnerGreeted: _greeted,
@@ -149,6 +173,7 @@ PROJECTED: Final[dict[type, Callable[[Connection, Entry, Any], None]]] = {
     LimitSet: _limit_set,
     ManagerMoved: _manager_moved,
     Pruned: _pruned,
+    Respecified: _respecified,
 }
 """Events that change current-state rows. The frequent ones (leases, starts, ends) are not among them."""
 
