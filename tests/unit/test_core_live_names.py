@@ -294,3 +294,15 @@ def test_a_circle_through_the_end_of_a_batch() -> None:
     with pytest.raises(UsageError, match="one job, without values"):
         world.submitted(name="x", then=BatchSpec(2, (Template(argv=("true",)),)))
     assert world.submit() == 2
+
+
+def test_a_circle_through_what_was_omitted() -> None:
+    """It is opened again as soon as what it depends on is, and would then wait for itself."""
+    world = World()
+    gone = world.submit()
+    second = world.submit(after=[live("merge")])
+    third = world.submit(after=[str(second), str(gone)])
+    world.change("kill", str(gone))
+    assert world.states(third) == ["OMITTED"]
+    with pytest.raises(UsageError, match=f"merge → batch {third} → batch {second} → merge"):
+        world.submit(name="merge", after=[str(third)])

@@ -8,6 +8,7 @@ import msgspec
 from rota.core.dependencies import dependents, named, open_to, positions_of, touched
 from rota.core.state import BatchState, State
 from rota.core.stimuli import At
+from rota.core.tables import OMITTED
 from rota.model.batch import BatchSpec, Dependency
 from rota.model.errors import UsageError
 from rota.model.job import format_job
@@ -177,7 +178,7 @@ def check_circle(state: State, name: str, after: Sequence[Dependency]) -> None:
 
 def _waits_for(state: State, batch: BatchState) -> Iterator[int]:
     """Batches that this one waits for, or will when it runs again."""
-    if batch.unsettled or any(dependency.live for dependency in batch.spec.after):
+    if _may_wait(batch):
         for dependency, edge in zip(batch.spec.after, batch.edges, strict=True):
             if edge[0]:
                 yield edge[0]
@@ -186,11 +187,15 @@ def _waits_for(state: State, batch: BatchState) -> Iterator[int]:
                 yield from itertools.islice(numbers, low, high)
 
 
+def _may_wait(batch: BatchState) -> bool:
+    """Whether it waits, or may again unasked: what was omitted is opened again together with what it waited for."""
+    return bool(batch.unsettled or batch.counts[OMITTED]) or any(dependency.live for dependency in batch.spec.after)
+
+
 def _awaited_by(state: State, batch: BatchState) -> Iterator[BatchState]:
     """Batches that wait for this one."""
     for waiter in dependents(state, batch):
-        waits = waiter.unsettled or any(dependency.live for dependency in waiter.spec.after)
-        if waits and next(touched(state, waiter, batch, [0, batch.count]), None) is not None:
+        if _may_wait(waiter) and next(touched(state, waiter, batch, [0, batch.count]), None) is not None:
             yield waiter
 
 

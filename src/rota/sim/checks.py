@@ -55,6 +55,8 @@ class _Books:
     after: dict[int, tuple[Dependency, ...]] = field(default_factory=dict)
     at_once: dict[int, list[tuple[float, int | None]]] = field(default_factory=dict)
     """Batch → (time, how many at a time from then on)."""
+    waits_since: dict[int, int] = field(default_factory=dict)
+    """Batch → the place among the facts where its dependencies were last changed."""
 
     def template(self, job: Job) -> int:
         """The job's template."""
@@ -137,6 +139,7 @@ def _respecified(books: _Books, place: int, time: float, event: ev.Respecified) 
         books.newest[event.name] = place
     if event.after != books.after[event.batch]:
         books.decided.pop(event.batch, None)
+        books.waits_since[event.batch] = place
     books.names[event.batch], books.after[event.batch] = event.name, event.after
     books.at_once[event.batch].append((time, event.at_once))
     for batch in list(books.decided):
@@ -484,8 +487,9 @@ def _dependents(books: _Books, final: Mapping[Job, str]) -> Iterator[str]:
         ):
             yield f"job {job} is OMITTED though its dependencies are met"
         if state == "COMPLETED" and job not in books.kills:
+            since = max(books.leased_at[job], books.waits_since.get(job[0], 0))
             for dependency in after:
-                if dependency.rerun and books.newest.get(dependency.target[1:], -1) > books.leased_at[job]:
+                if dependency.rerun and books.newest.get(dependency.target[1:], -1) > since:
                     yield f"job {job} did not run again after the newest batch of {dependency.target}"
 
 

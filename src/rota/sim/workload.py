@@ -93,6 +93,8 @@ class Workload:
             self.world.when(rng.uniform(0.0, until * 0.6), self._submit_new, f"k{number}", count)
         for _ in range(rng.choice((0, 3, 8, 20))):
             self.world.when(rng.uniform(0.0, until), self._meddle)
+        for _ in range(self.batches.choice((0, 0, 0, 12))):
+            self.world.when(self.batches.uniform(0.0, until), self._change_batch)
 
     # -- submissions
 
@@ -324,8 +326,6 @@ class Workload:
         patch = rng.choice(
             (Patch(memory=1 << 27), Patch(memory=1 << 30, priority=3), Patch(set={"A": "b"}), Patch(group="call"))
         )
-        if what == "modify" and self.batches.random() < 0.7:
-            words, patch = [str(plan.number)], Patch(batch=self._batch_patch(known))
 
         def make() -> Stimulus:
             return ChangeJobs(
@@ -340,8 +340,15 @@ class Workload:
 
         self._tell(make)
 
+    def _change_batch(self) -> None:
+        """Change something about a whole batch; some of it is refused."""
+        known = [plan for plan in self.plans if plan.number is not None]
+        if known:
+            selector = parse_selector([str(self.batches.choice(known).number)])
+            patch = Patch(batch=self._batch_patch(known))
+            self._tell(lambda: ChangeJobs(at=_NOW, by="user", what="modify", selector=selector, patch=patch))
+
     def _batch_patch(self, known: list[Plan]) -> BatchPatch:
-        """Something else about a whole batch: some of it will be refused."""
         rng = self.batches
         patch: dict[str, Any] = {}
         fields = ("name", "after", "after_none", "not_before", "at_once", "max_failures")
