@@ -301,7 +301,7 @@ def test_a_circle_through_what_was_omitted() -> None:
     world = World()
     gone = world.submit()
     second = world.submit(after=[live("merge")])
-    third = world.submit(after=[str(second), str(gone)])
+    third = world.submit(after=[str(gone), str(second)])
     world.change("kill", str(gone))
     assert world.states(third) == ["OMITTED"]
     with pytest.raises(UsageError, match=f"merge → batch {third} → batch {second} → merge"):
