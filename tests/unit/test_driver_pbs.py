@@ -184,9 +184,17 @@ def test_submissions_that_may_have_worked() -> None:
     assert PBS.read_submit(make(), Answer(1, "17.pbs1\n", "late trouble"))[:2] == ("17", "ambiguous")
     assert PBS.read_submit(make(), recorded("openpbs", "qsub-server-hung")).result == "ambiguous"
     assert PBS.read_submit(make(), recorded("openpbs", "qsub-server-down")).result == "transient"
-    for code in (171, 172, 186, 196, 198, 38, 39, 212, 13, 57, 127):
+    for code in (171, 172, 186, 196, 198, 38, 39, 212, 13, 57, 104, 127):
         assert PBS.read_submit(make(), Answer(code, "", "")).result == "transient"
     assert PBS.read_submit(make(), Answer(199, "", "")).result == "fatal"
+    for code in (1, 2, 199):
+        assert PBS.read_submit(make(), Answer(code, "", "qsub: cannot connect to server pbs1")).result == "transient"
+
+
+def test_a_server_that_leaves_its_name_off() -> None:
+    assert PBS.read_submit(make(), Answer(0, "17\n", ""))[:2] == ("17", "ok")
+    assert PBS.read_submit(make(3), Answer(0, "17[]\n", ""))[:2] == ("17[]", "ok")
+    assert PBS.read_submit(make(), Answer(0, "3 jobs\n17\n", "")).result == "ambiguous"
 
 
 # Submission
@@ -251,6 +259,8 @@ def test_the_user_is_stronger_than_the_site() -> None:
         ((("colour", "red"),), ["colour", "account"]),
         ((("qos", "high"),), ["qos", "OpenPBS"]),
         ((("constraint", "1+1:ncpus"),), ["constraint"]),
+        ((("partition", "workq@far"),), ["workq@far", "PBS_DEFAULT"]),
+        ((("reservation", "R12@far"),), ["R12@far"]),
     ],
 )
 def test_what_is_not_allowed_is_refused(options: tuple[tuple[str, str], ...], words: list[str]) -> None:
@@ -368,6 +378,39 @@ def test_recorded_arrays() -> None:
         seen.native_id: seen for seen in PBS.read_history(recorded("openpbs", "qstat-array-t-after-qdel"), PLAIN).seen
     }
     assert (after["6[]"].kind, after["6[1]"].kind, after["6[2]"].kind) == ("running", "running", "aborted")
+    assert after["6[4]"] == Seen("6[4]", "Q", "pending")  # though the record shows the array's exit status
+
+
+def test_an_element_without_a_record_of_its_own() -> None:
+    """The server shows the array's record with the element's state: its exit status is not the element's."""
+    text = recorded("openpbs", "qstat-array-t-after-qdel").stdout
+    borrowed = {**json.loads(text)["Jobs"]["6[4].pbs1"], "id": "6[4].pbs1"}
+    assert "Exit_status" in borrowed and "stime" in borrowed and "array_index" not in borrowed
+    for state in ("X", "F"):
+        for status in (0, 1):
+            seen = history({**borrowed, "job_state": state, "Exit_status": status})
+            assert (seen.kind, seen.outcome) == ("aborted", Outcome(why="cancelled"))
+    # Before release 20 elements that ended are shown so too, and only their own words say how.
+    old = document({**borrowed, "job_state": "X", "comment": "Subjob finished"}).replace("23.06.06", "18.1.4")
+    (seen,) = PBS.read_history(Answer(0, old, ""), PLAIN).seen
+    assert (seen.kind, seen.outcome, seen.reason) == ("exited", Outcome(), "Subjob finished")
+    (seen,) = PBS.read_history(Answer(0, old.replace("Subjob finished", "Subjob terminated"), ""), PLAIN).seen
+    assert seen.kind == "aborted"
+
+
+def test_several_records_are_one_question() -> None:
+    """Asked one by one, some releases print only the first as JSON."""
+    (command,) = PBS.history(["4", "6[2]"])
+    assert command.argv == ("qstat", "-E", "-x", "-f", "-F", "json", "4", "6[2]")
+
+
+def test_lists_of_jobs_that_begin_anew() -> None:
+    """As releases before 18.2 print several ids: with a list for each, and too few brackets."""
+    one, two = (document({"id": f"{n}.pbs1", "job_state": "F", "Exit_status": 0, "substate": 92}) for n in (1, 2))
+    body = two[two.index('\t"Jobs"') :]
+    for text in (one[:-4] + ",\n" + body, one.rstrip()[:-1].rstrip() + ",\n" + body):
+        listing = PBS.read_history(Answer(0, text, ""), PLAIN)
+        assert [seen.native_id for seen in listing.seen] == ["1", "2"]
 
 
 def test_other_forms_of_full_records() -> None:
@@ -426,8 +469,19 @@ def test_kills() -> None:
         assert PBS.read_kill(Answer(code, "", ""))[0] == "ok"
     for code in (168, 237, None):
         assert PBS.read_kill(Answer(code, "", ""))[0] == "transient"
-    worse = Answer(153, "", "qdel: Server could not connect to MOM 1.pbs1\nqdel: Unknown Job Id 2.pbs1\n")
+    worse = Answer(153, "", "qdel: End of File 1.pbs1\nqdel: Unknown Job Id 2.pbs1\n")
     assert PBS.read_kill(worse)[0] == "transient"
+
+
+def test_a_kill_that_can_do_nothing_makes_way_for_a_stronger_one() -> None:
+    held = Answer(168, "", "qsig: Request invalid for state of job 18.pbs1\n")
+    assert PBS.read_kill(held)[0] == "ok"  # the next is a qdel, which can
+    assert PBS.read_kill(held._replace(stderr=held.stderr.replace("qsig", "qdel")))[0] == "transient"
+    assert PBS.read_kill(Answer(222, "", "qdel: Server could not connect to MOM 1.pbs1\n"))[0] == "ok"
+    ended = Answer(55, "", "qdel: Request invalid for finished array subjob 6[2].pbs1\n")
+    assert PBS.read_kill(ended)[0] == PBS.read_kill(Answer(55, "", ""))[0] == "ok"
+    mixed = Answer(222, "", "qdel: Server could not connect to MOM 1.pbs1\nqdel: Invalid credential 2.pbs1\n")
+    assert PBS.read_kill(mixed)[0] == "transient"
 
 
 def test_who_is_who() -> None:
@@ -523,6 +577,9 @@ def test_empty_answers() -> None:
     # A table without jobs is empty; full records never are.
     assert PBS.read_listing(Answer(0, "", ""), PLAIN) == Listing((), "ok")
     assert PBS.read_listing(Answer(0, "", "pbs_iff: cannot connect to host"), PLAIN).result == "transient"
+    noise = "sh: warning: setlocale: LC_ALL: cannot change locale\n"  # of every command, on some hosts
+    assert PBS.read_listing(Answer(0, "", noise), PLAIN) == Listing((), "ok")
+    assert PBS.read_listing(recorded("openpbs", "qstat-u")._replace(stderr=noise), PLAIN).result == "ok"
     assert PBS.read_history(Answer(0, "", ""), PLAIN).result == "transient"
     assert PBS.read_listing(Answer(None, "", ""), PLAIN).result == "transient"
     assert PBS.history([]) == []

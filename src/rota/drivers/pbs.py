@@ -24,7 +24,15 @@ from rota.drivers.options import (
     tag_in,
     whole_cores,
 )
-from rota.drivers.pbs_answers import judge_records, judge_table, queues_of, read_complaints, read_qsub, submitted
+from rota.drivers.pbs_answers import (
+    check_server,
+    judge_records,
+    judge_table,
+    queues_of,
+    read_complaints,
+    read_qsub,
+    submitted,
+)
 from rota.drivers.pbs_errors import OPENPBS, read_error
 from rota.drivers.pbs_records import (
     Record,
@@ -90,7 +98,11 @@ OWNED = {
 NO_HISTORY = "not configured to maintain job history"
 JSON_JOB = re.compile(r'^([ \t]*)"(\d+(?:\[\d*\])?\.[^"\s]+)":\s*\{', re.MULTILINE)
 JSON_FIELD = re.compile(r'^([ \t]*)"([\w.]+)":\s*("(?:[^"\\\n]|\\.)*"|-?\d+)', re.MULTILINE)
-GONE = ("unknown job id", "job has finished", "has already finished", "already exiting", "history job id")
+GONE = (
+    *("unknown job id", "job has finished", "has already finished", "already exiting", "history job id"),
+    "finished array subjob",
+)
+FORGETFUL = re.compile(r"\D*1\d\.")
 
 
 class Pbs:
@@ -136,6 +148,7 @@ class Pbs:
         check_owned(wants, OWNED)
         if wants.qos:
             raise UsageError(f"qos '{wants.qos}': OpenPBS has none; a queue (partition) stands for it")
+        check_server(wants, "OpenPBS")
         path = check_path(ask.directory, ":,^", "OpenPBS").rstrip("/") + "/"
         argv = ["qsub", "-N", name_of(ask, NAME_MOST), "-C", "", "-S", "/bin/sh", "-o", path, "-e", path]
         if ask.count > 1:
@@ -198,9 +211,13 @@ class Pbs:
         return native_kind(state, self.states, self.strict, options) or "unsure"
 
     def history(self, native_ids: Sequence[str]) -> Sequence[Command]:
-        """Full records, of live jobs too."""
+        """Full records, of live jobs too.
+
+        `-E` asks for all of them at once. Without it each is a question of its own, and as JSON some releases print
+        only the first answer, others each as a whole document.
+        """
         ids = tuple(native_ids)
-        return [Command(("qstat", "-x", "-f", "-F", "json", *ids))] if ids else []
+        return [Command(("qstat", "-E", "-x", "-f", "-F", "json", *ids))] if ids else []
 
     def read_history(self, answer: Answer, options: Options) -> Listing:
         """Full records, as JSON, or as whatever else of qstat's forms came instead."""
@@ -214,6 +231,8 @@ class Pbs:
         state = record.get("job_state", "?")
         kind = self._kind(state, options)
         native = job_id(record["Job_Id"]) or record["Job_Id"]
+        if native.endswith("]") and "[]" not in native and "array_index" not in record:
+            return self._never_ran(record, native, kind)
         status = read_status(record.get("Exit_status"), NEGATIVE)
         runs = seconds(record.get("run_count")) or 0
         reason = record.get("comment")
@@ -233,6 +252,22 @@ class Pbs:
                 kind, outcome = self._ended(record, status.outcome, used, options)
                 reason = "; ".join(part for part in (status.words, reason) if part)
         return Seen(native, state, kind, tag_in(record.get("Job_Name", "")), reason, outcome, max(0, runs - 1))
+
+    def _never_ran(self, record: Record, native: str, kind: Kind) -> Seen:
+        """An element that has no record of its own: what is shown is the array's, with the element's state.
+
+        So it was not started. Only releases before 20 also forget those that ended.
+        """
+        state, comment, tag = (
+            record.get("job_state", "?"),
+            record.get("comment", ""),
+            tag_in(record.get("Job_Name", "")),
+        )
+        if kind != "exited":
+            return Seen(native, state, kind, tag)
+        if FORGETFUL.match(record.get("pbs_version", "")) and comment != "Subjob terminated":
+            return Seen(native, state, kind, tag, comment if comment.startswith("Subjob") else None, Outcome())
+        return Seen(native, state, "aborted", tag, "deleted before it ran", Outcome(why="cancelled"))
 
     def _ended(self, record: Record, status: Outcome, used: Outcome, options: Options) -> tuple[Kind, Outcome]:
         deleted = record.get("substate") == "91" or " terminated by " in record.get("comment", "")
@@ -291,14 +326,17 @@ class Pbs:
 def read_records(text: str) -> tuple[list[dict[str, str]], bool]:
     """Full records in any of qstat's forms, and whether nothing of them was lost.
 
-    Servers print JSON that is none (values with backslashes, quotes, leading zeros): then each job is tried by itself,
-    and of one that does not parse the plain fields are taken, if they are as a server writes them.
+    Servers print JSON that is none (values with backslashes, quotes, leading zeros; the list of jobs begun anew for
+    each): then each job is tried by itself, and of one that does not parse the plain fields are taken, if they are as a
+    server writes them.
     """
     if text.lstrip().startswith("Job Id:"):
         return read_text(text)
     try:
-        document = json.loads(text, strict=False)
+        document = json.loads(text, strict=False) if text.count('"Jobs":') < 2 else None
     except (ValueError, RecursionError):
+        document = None
+    if document is None:
         records, whole = _salvage(text)
         return records, whole and _is_closed(text)
     if not isinstance(document, dict) or "pbs_version" not in document:
@@ -306,7 +344,8 @@ def read_records(text: str) -> tuple[list[dict[str, str]], bool]:
     jobs = document.get("Jobs", {})
     if not isinstance(jobs, dict):
         return [], False
-    records = [{**_flat(job), "Job_Id": native} for native, job in jobs.items() if isinstance(job, dict)]
+    said = {"pbs_version": str(document["pbs_version"])}
+    records = [{**_flat(job), **said, "Job_Id": native} for native, job in jobs.items() if isinstance(job, dict)]
     return records, len(records) == len(jobs)
 
 

@@ -4,17 +4,36 @@ import re
 from collections.abc import Mapping, Sequence
 
 from rota.drivers.dialect import Answer, Class, Listing, Queue, Seen, Submitted
-from rota.drivers.options import tag_in
+from rota.drivers.options import Wants, tag_in
 from rota.drivers.pbs_records import Record, job_id, seconds
+from rota.model.errors import UsageError
 
-__all__ = ["judge_records", "judge_table", "queues_of", "read_complaints", "read_qsub", "submitted"]
+__all__ = ["check_server", "judge_records", "judge_table", "queues_of", "read_complaints", "read_qsub", "submitted"]
+
+NO_NODE = ("could not connect to mom", "cannot contact mom")
+NO_SIGNAL = re.compile(r"qsig: .*(request invalid for|invalid state for)")
+COMPLAINT = re.compile(
+    r"\s*(qstat|pbs_\w+|trqauthd|munge)\b|error|connect|credential|unauthori[sz]ed|denied|time[d ]? ?out"
+)
+
+
+def check_server(wants: Wants, system: str) -> None:
+    """Refuse a queue of another server: what is sent there would not be found again at our own."""
+    if queue := next((name for name in (wants.partition, wants.reservation) if name and "@" in name), None):
+        raise UsageError(
+            f"queue '{queue}': a site asks one {system} server only; leave off '@…' and start rota with PBS_DEFAULT "
+            "(or PBS_SERVER) set to that server"
+        )
 
 
 def read_qsub(answer: Answer, result: Class, words: str) -> Submitted:
-    """The id from what qsub printed, else what its error means. Of two ids nobody knows which is ours."""
+    """The id from what qsub printed, else what its error means. Of two ids nobody knows which is ours.
+
+    A server may be told to leave its name off its ids: then the number is all that qsub prints.
+    """
     lines = [line for line in answer.stdout.splitlines() if line.strip()]
     native = job_id(lines[-1]) if lines else None
-    ids = {job_id(line) for line in lines if "." in line} - {None}
+    ids = {job_id(line) for line in lines if "." in line or len(lines) == 1} - {None}
     if native is not None and ids == {native}:
         return Submitted(native, "ok" if answer.code == 0 else "ambiguous", words if answer.code else "")
     if answer.code == 0 or ids:
@@ -23,24 +42,32 @@ def read_qsub(answer: Answer, result: Class, words: str) -> Submitted:
 
 
 def judge_table(answer: Answer, seen: tuple[Seen, ...], odd: Sequence[str], result: Class, words: str) -> Listing:
-    """What a table is worth. Nothing at all, and no complaint, is what qstat prints when there are no jobs."""
+    """What a table is worth. Nothing at all, and no complaint, is what qstat prints when there are no jobs.
+
+    What a profile or a loader writes to stderr, every time and about nothing, does not count.
+    """
     if answer.code != 0:
         return Listing(seen, "partial" if seen else "transient" if result in ("not-found", "fatal") else result, words)
     if odd:
         return Listing(
             seen, "partial" if seen else "transient", f"qstat printed a line that is none of its table: {odd[0][:200]}"
         )
-    if not seen and answer.stderr.strip():
-        return Listing((), "transient", answer.words)
-    return Listing(seen, "partial" if answer.stderr.strip() else "ok", answer.words if answer.stderr.strip() else "")
+    if any(COMPLAINT.search(line.lower()) for line in answer.stderr.splitlines()):
+        return Listing(seen, "partial" if seen else "transient", answer.words)
+    return Listing(seen, "ok")
 
 
 def read_complaints(answer: Answer, gone: Sequence[str], result: Class, words: str) -> tuple[Class, str]:
-    """The class of a kill: ok if every complaint is about a job that is no more."""
+    """The class of a kill: ok if every complaint is about a job that is no more, or that needs a stronger one.
+
+    A job that does not run (held, waiting) takes no signal, and a node that is lost none of the server's messages: it
+    is only what comes next (qdel, then deleting without the node) that can end these.
+    """
     if answer.code == 0:
         return "ok", answer.words
     lines = [line.lower() for line in answer.stderr.splitlines() if line.strip()]
-    rest = [line for line in lines if not any(text in line for text in gone)]
+    done = (*gone, *NO_NODE)
+    rest = [line for line in lines if not any(text in line for text in done) and not NO_SIGNAL.match(line)]
     if answer.code is not None and lines and not rest:
         return "ok", words
     if any("unauthorized" in line or "no permission" in line for line in rest):

@@ -21,7 +21,15 @@ from rota.drivers.options import (
     tag_in,
     whole_cores,
 )
-from rota.drivers.pbs_answers import judge_records, judge_table, queues_of, read_complaints, read_qsub, submitted
+from rota.drivers.pbs_answers import (
+    check_server,
+    judge_records,
+    judge_table,
+    queues_of,
+    read_complaints,
+    read_qsub,
+    submitted,
+)
 from rota.drivers.pbs_errors import TORQUE, read_error
 from rota.drivers.pbs_records import (
     Record,
@@ -102,7 +110,8 @@ class Torque:
         """Nodes and processors per node; memory is that of all nodes together."""
         wants = merge(ask, options, "TORQUE", self.allowed, frozenset({"-l", "-W"}))
         check_owned(wants, OWNED)
-        path = check_path(ask.directory, ":,", "TORQUE").rstrip("/") + "/"
+        check_server(wants, "TORQUE")
+        path = check_path(ask.directory, ":, ", "TORQUE").rstrip("/") + "/"
         argv = ["qsub", "-N", name_of(ask, NAME_MOST), "-C", "", "-S", "/bin/sh", "-o", path, "-e", path]
         argv += ["-r", "y" if options.requeue else "n"]
         if ask.count > 1:
