@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from fake_recordings import HERE, START, Recording, cases, cluster, ends
+from recordings import recorded
 
 SYSTEMS = {"slurm": "slurm", "openpbs": "pbs", "torque": "torque", "openlava": "lsf", "gridengine": "sge"}
 SLURM_QUEUES = [
@@ -306,6 +307,26 @@ def test_openpbs_arrays_have_parents_and_elements():
         return [(line.split()[0], line.split()[-2]) for line in text.splitlines()[2:]]
 
     assert comparable(said) == comparable(recording.out)
+
+
+def test_openpbs_shows_the_record_of_the_array_for_an_element_that_never_ran():
+    """As recorded of 23.06: with an exit status, though it waits."""
+    heard = json.loads(recorded("openpbs", "qstat-array-t-after-qdel").stdout)["Jobs"]["6[4].pbs1"]
+    fake = cluster("pbs", nodes=1, first_id=6)
+    fake.run(["qsub", "-N", "arr", "-J", "1-4", "-l", "select=1:ncpus=4"], "#!/bin/sh\ntrue\n", START)
+    fake.run(["qdel", "6[1]"], None, START + 1)
+    fake.advance(START + 60)
+
+    def said(element, now):
+        out = fake.run(["qstat", "-x", "-f", "-F", "json", f"6[{element}]"], None, now)[1]
+        return json.loads(out)["Jobs"][f"6[{element}].pbs1"]
+
+    waiting = said(4, START + 60)
+    assert waiting["job_state"] == "Q" and waiting["Exit_status"] == heard["Exit_status"] == 1
+    assert "array_index" not in waiting and set(heard) - set(waiting) <= {"etime", "comment"}
+    fake.run(["qdel", "6[4]"], None, START + 61)
+    assert said(4, START + 61)["job_state"] == "X" and "Exit_status" in said(4, START + 61)
+    assert said(1, START + 61)["array_index"] == 1
 
 
 # ---- TORQUE ----------------------------------------------------------------------------------------------------------

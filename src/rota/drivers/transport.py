@@ -232,7 +232,8 @@ TIMED_OUT = 124
 WRAP = (
     # One line, since csh, the login shell of some, wants it so.
     r'limit=$1; shift; SETUP; unset $(env | sed -n "s/^\(\(SQUEUE\|SACCT\|SBATCH\|SCANCEL\|SINFO\|LSB\|BSUB\|BJOBS\)'
-    '_[A-Za-z0-9_]*\\)=.*/\\1/p") SLURM_TIME_FORMAT SLURM_CLUSTERS PBS_QSTAT_EXECONLY PBS_QSTAT_NO_COMPLETE SGE_LONG_QNAMES 2>/dev/null; '
+    '_[A-Za-z0-9_]*\\)=.*/\\1/p") SLURM_TIME_FORMAT SLURM_CLUSTERS PBS_QSTAT_EXECONLY PBS_QSTAT_NO_COMPLETE '
+    "SGE_LONG_QNAMES 2>/dev/null; "
     "LC_ALL=C; TZ=UTC; export LC_ALL TZ; "
     'if command -v timeout >/dev/null 2>&1; then timeout -k 5 "$limit" "$@"; else "$@"; fi; '
     'status=$?; printf "\\nrota-exit-status %d\\n" $status >&2; exit $status'

@@ -181,7 +181,7 @@ def qsub(world: World, executor: Executor, words: list[str], caller: Caller) -> 
         if found is None or len(found[0]) < 2:
             return Reply("", f"qsub: illegal -J value\n{USAGE}", 2)
         if len(found[0]) > int(world.settings["max_array"]):
-            return Reply("", "qsub: Array job exceeds server or queue size limit\n", 55)
+            return Reply("", "qsub: Array job exceeds server or queue size limit\n", 3)
         submission.array, (submission.indices, submission.throttle) = True, found
         submission.shown_array = given["J"][-1].partition("%")[0]
     if "--" in words:

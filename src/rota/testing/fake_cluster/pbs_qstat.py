@@ -117,6 +117,8 @@ def qstat(world: World, executor: Executor, words: list[str], caller: Caller) ->
             if "t" in given:
                 serials = {row[0].serial for row in found if row[1] is None}
                 rows += [row for row in _rows(world, True) if row[0].serial in serials and row[1] is not None]
+    if "E" in given and rows:
+        errors, code = "", 0  # One question: if it has any answer, what is not in it is passed over.
     if not ids:
         rows = [row for row in _rows(world, "t" in given) if not _forgotten(world, row)]
         rows = [row for row in rows if history or not _is_over(row)]
@@ -186,8 +188,15 @@ def _substate(row: Row) -> int:
 
 
 def _attributes(world: World, row: Row) -> dict[str, Any]:
-    """The full record, in the order that the server has."""
+    """The full record, in the order that the server has.
+
+    An element that was never started has none: the server shows that of the array, with the element's state.
+    """
     submission, job, jobs = row
+    if submission.array and job is not None and job.started is None and not job.restarts:
+        whole = _attributes(world, (submission, None, jobs))
+        end = list(whole).index("array")
+        return {**dict(list(whole.items())[:end]), "job_state": _row_state(row)}
     started = job.started if job is not None else min((each.started for each in jobs if each.started), default=None)
     status = exit_status(job) if job is not None else None
     over = _row_state(row) in ("F", "X")
@@ -241,8 +250,8 @@ def _attributes(world: World, row: Row) -> dict[str, Any]:
         out["run_count"] = job.restarts + 1
     if status is not None:
         out |= {"Stageout_status": 1, "Exit_status": status}
-    elif job is None and over:
-        out |= {"Stageout_status": 1, "Exit_status": int(any(exit_status(each) != 0 for each in jobs))}
+    elif job is None and (ended := [exit_status(each) for each in jobs if each.state == "over"]):
+        out |= {"Stageout_status": 1, "Exit_status": int(any(status != 0 for status in ended))}
     if submission.array and job is None:
         live = [each for each in jobs if each.state == "pending"]
         running = sum(each.live for each in jobs)
