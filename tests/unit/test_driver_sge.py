@@ -264,10 +264,10 @@ def test_directories_that_it_would_misread() -> None:
 
 
 @pytest.mark.parametrize(("code", "wanted"), [(0, 0), (3, 3), (99, 98), (100, 98), (255, 255)])
-def test_a_script_cannot_have_itself_run_again(code: int, wanted: int) -> None:
+def test_a_script_cannot_have_itself_run_again(code: int, wanted: int, tmp_path: Path) -> None:
     for script in (f"exit {code}", f"#!/bin/sh\nexec sh -c 'exit {code}'\n"):
-        done = subprocess.run(["/bin/sh"], input=SGE.submit(make(script=script), PLAIN).stdin, text=True, check=False)
-        assert done.returncode == wanted
+        text = SGE.submit(make(script=script), PLAIN).stdin
+        assert subprocess.run(["/bin/sh"], input=text, text=True, cwd=tmp_path, check=False).returncode == wanted
 
 
 def test_the_warning_does_not_end_the_script(tmp_path: Path) -> None:
@@ -275,8 +275,8 @@ def test_the_warning_does_not_end_the_script(tmp_path: Path) -> None:
     text = SGE.submit(make(script=script), PLAIN).stdin
     path = tmp_path / "script"
     path.write_text(text or "")
-    done = subprocess.run(["/bin/sh", str(path)], start_new_session=True, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["warned", "on"]
+    subprocess.run(["/bin/sh", str(path)], start_new_session=True, cwd=tmp_path, check=True)
+    assert (tmp_path / f"{TAG}.0.out").read_text().split() == ["warned", "on"]
 
 
 def test_recorded_submissions() -> None:

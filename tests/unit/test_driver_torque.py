@@ -372,6 +372,14 @@ def test_xml_that_was_cut_off_is_partial() -> None:
     assert listing.result == "partial" and 0 < len(listing.seen) < 18
 
 
+def test_xml_that_is_broken_into_lines() -> None:
+    answer = recorded("torque", "qstat-xml-all")
+    whole = TRQ.read_history(answer, PLAIN)
+    for width in (7, 80, 1023):
+        pieces = [answer.stdout[at : at + width] for at in range(0, len(answer.stdout), width)]
+        assert TRQ.read_history(Answer(0, "\n".join(pieces), ""), PLAIN) == whole
+
+
 def test_entities_in_xml() -> None:
     seen = record(job_state="C", exit_status=1, comment="a &lt;b&gt; &amp; c")
     assert "a <b> & c" in (seen.reason or "")

@@ -14,6 +14,7 @@ __all__ = [
     "check_owned",
     "check_path",
     "enter",
+    "keep_output",
     "merge",
     "name_of",
     "native_kind",
@@ -137,6 +138,14 @@ def enter(directory: str) -> list[str]:
         "    sleep 1",
         "done",
     ]
+
+
+def keep_output(tag: str) -> list[str]:
+    """A shell line after which all output goes to `TAG.ELEMENT.out` here, where it is looked for.
+
+    Not left to the batch system: it copies such files only at the end, and not at all where the copying fails.
+    """
+    return [f'exec >>"{tag}.$ROTA_ELEMENT.out" 2>&1']
 
 
 def check_owned(wants: Wants, owned: Mapping[str, frozenset[str]]) -> None:

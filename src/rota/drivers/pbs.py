@@ -17,6 +17,7 @@ from rota.drivers.options import (
     check_owned,
     check_path,
     enter,
+    keep_output,
     merge,
     name_of,
     native_kind,
@@ -170,7 +171,7 @@ class Pbs:
         if not wants.has("-m"):
             argv += ["-m", "n"]
         element = 'ROTA_ELEMENT="${PBS_ARRAY_INDEX:-0}"; export ROTA_ELEMENT'
-        script = prefix_script(ask.script, [element, *enter(ask.directory)])
+        script = prefix_script(ask.script, [element, *enter(ask.directory), *keep_output(ask.tag)])
         return Command((*argv, *wants.argv()), script)
 
     def _select(self, ask: Ask, options: Options, wants: Wants) -> str:

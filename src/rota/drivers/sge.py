@@ -14,6 +14,7 @@ from rota.drivers.options import (
     Wants,
     check_owned,
     check_path,
+    keep_output,
     merge,
     name_of,
     native_kind,
@@ -169,7 +170,7 @@ class Sge:
             argv += ["-ar", wants.reservation]
         if not wants.has("-m"):
             argv += ["-m", "n"]
-        return Command((*argv, *wants.argv()), _wrap(ask.script))
+        return Command((*argv, *wants.argv()), _wrap(ask))
 
     def _resources(self, ask: Ask, options: Options, wants: Wants) -> list[str]:
         found = []
@@ -391,9 +392,9 @@ class Sge:
         )
 
 
-def _wrap(script: str) -> str:
+def _wrap(ask: Ask) -> str:
     """The script in a subshell, so that it cannot make Grid Engine run it again, nor be ended by the warning."""
-    inner = prefix_script(script, ["trap : USR1 USR2", *ELEMENT, "("])
+    inner = prefix_script(ask.script, ["trap : USR1 USR2", *ELEMENT, *keep_output(ask.tag), "("])
     tail = f"rota_code=$?\ncase $rota_code in 99|100) rota_code={REMAPPED};; esac\nexit $rota_code\n"
     return f"{inner}\n)\n{tail}"
 

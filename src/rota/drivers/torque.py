@@ -14,6 +14,7 @@ from rota.drivers.options import (
     check_owned,
     check_path,
     enter,
+    keep_output,
     merge,
     name_of,
     native_kind,
@@ -131,7 +132,7 @@ class Torque:
         if not wants.has("-m"):
             argv += ["-m", "n"]
         element = 'ROTA_ELEMENT="${PBS_ARRAYID:-0}"; export ROTA_ELEMENT'
-        script = prefix_script(ask.script, [element, *enter(ask.directory)])
+        script = prefix_script(ask.script, [element, *enter(ask.directory), *keep_output(ask.tag)])
         return Command((*argv, *wants.argv()), script)
 
     def _resources(self, ask: Ask, options: Options, constraint: str | None) -> list[str]:
@@ -262,9 +263,13 @@ class Torque:
 
 
 def read_records(text: str) -> tuple[list[dict[str, str]], bool]:
-    """Full records from XML or text, and whether nothing was lost. Each job is read by itself."""
+    """Full records from XML or text, and whether nothing was lost. Each job is read by itself.
+
+    XML is one line; some releases break it anywhere, inside of names too.
+    """
     if text.lstrip().startswith("Job Id:"):
         return read_text(text)
+    text = text.replace("\n", "")
     records = []
     for found in JOB.finditer(text):
         body = found[1]
