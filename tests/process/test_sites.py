@@ -219,8 +219,9 @@ def test_a_manager_job_without_its_home(tmp_path):
         assert "run it here" in rota("up", "--on", "hpc", "--once", code=2).stderr
 
 
-def test_a_manager_as_a_job_of_a_fake_cluster(tmp_path):
-    with site("torque", tmp_path, '[site.hpc]\ndriver = "torque"\nmode = "direct"\npoll_least = "1s"\n') as rota:
+@pytest.mark.parametrize("driver", ["pbs", "torque", "sge"])
+def test_a_manager_as_a_job_of_a_fake_cluster(driver, tmp_path):
+    with site(driver, tmp_path, f'[site.hpc]\ndriver = "{driver}"\nmode = "direct"\npoll_least = "1s"\n') as rota:
         row = json_of(rota, "up", "--on", "hpc")
         assert row["started"] and row["serving"]
         assert rota.cluster.jobs()[0]["state"] == "running"
@@ -242,10 +243,10 @@ def relay_of(rota):
         return None
 
 
-@pytest.mark.parametrize("in_time", [True, False])
-def test_a_successor_that_waits_in_the_queue(in_time, tmp_path):
+@pytest.mark.parametrize(("driver", "in_time"), [("torque", True), ("torque", False), ("pbs", True)])
+def test_a_successor_that_waits_in_the_queue(driver, in_time, tmp_path):
     """Taken down before its time is up, or stopped by it: in both cases `rota down` calls the successor back."""
-    with site("torque", tmp_path, '[site.hpc]\ndriver = "torque"\nmode = "direct"\npoll_least = "1s"\n') as rota:
+    with site(driver, tmp_path, f'[site.hpc]\ndriver = "{driver}"\nmode = "direct"\npoll_least = "1s"\n') as rota:
         times = ("--time", "60s", "--hand-over", "58s") if in_time else ("--time", "9s", "--hand-over", "7s")
         first = json_of(rota, "up", "--on", "hpc", *times)["native_id"]
         rota.cluster.set(latency_s=3600)

@@ -195,6 +195,9 @@ def test_a_server_that_leaves_its_name_off() -> None:
     assert PBS.read_submit(make(), Answer(0, "17\n", ""))[:2] == ("17", "ok")
     assert PBS.read_submit(make(3), Answer(0, "17[]\n", ""))[:2] == ("17[]", "ok")
     assert PBS.read_submit(make(), Answer(0, "3 jobs\n17\n", "")).result == "ambiguous"
+    assert PBS.read_submit(make(), Answer(0, "1", "")).result == "ambiguous"  # of 17.pbs1, perhaps
+    chatty = Answer(0, "project x is charged\n17.pbs1\n2 hours are left.\n", "")  # a hook, or a wrapper of the site
+    assert PBS.read_submit(make(), chatty)[:2] == ("17", "ok")
 
 
 # Submission

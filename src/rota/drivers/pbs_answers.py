@@ -29,12 +29,13 @@ def check_server(wants: Wants, system: str) -> None:
 def read_qsub(answer: Answer, result: Class, words: str) -> Submitted:
     """The id from what qsub printed, else what its error means. Of two ids nobody knows which is ours.
 
-    A server may be told to leave its name off its ids: then the number is all that qsub prints.
+    A server may be told to leave its name off its ids: then the number is all that qsub prints, and a whole line.
     """
     lines = [line for line in answer.stdout.splitlines() if line.strip()]
-    native = job_id(lines[-1]) if lines else None
-    ids = {job_id(line) for line in lines if "." in line or len(lines) == 1} - {None}
-    if native is not None and ids == {native}:
+    bare = len(lines) == 1 and answer.stdout.endswith("\n")
+    ids = {job_id(line) for line in lines if "." in line or bare} - {None}
+    if len(ids) == 1:
+        native = ids.pop()
         return Submitted(native, "ok" if answer.code == 0 else "ambiguous", words if answer.code else "")
     if answer.code == 0 or ids:
         return Submitted(None, "ambiguous", f"qsub succeeded and printed not one job id: {answer.words}")

@@ -106,14 +106,19 @@ async def _submit(driver: CommandDriver, site: SiteConfig, paths: Paths, said: d
     return native
 
 
-async def _live(driver: CommandDriver, site: SiteConfig, tags: set[str]) -> list[str] | None:
-    """The native ids of those of these that are not over; None: the batch system does not say."""
+async def _live(driver: CommandDriver, site: SiteConfig, said: dict[str, Any]) -> list[str] | None:
+    """The native ids of our manager jobs that are not over; None: the batch system does not say.
+
+    Where a listing cuts names (OpenPBS), they are known by their ids.
+    """
+    tags, natives = _tags(said), {each.get("native_id") for each in (said["current"], said["next"]) if each}
     await driver.start()
     answer = await driver.ask(driver.dialect.listing(driver.user))
     if answer.code is None:
         return None
     listing = driver.dialect.read_listing(answer, options_of(site))
-    found = [seen.native_id for seen in listing.seen if seen.tag in tags and seen.kind in LIVE]
+    mine = [seen for seen in listing.seen if seen.tag in tags or (seen.tag is None and seen.native_id in natives)]
+    found = [seen.native_id for seen in mine if seen.kind in LIVE]
     return found if found or listing.result == "ok" else None
 
 
@@ -147,7 +152,7 @@ async def _launch(
     submitted = False
     if said and said["site"] != name:
         raise RefusedError(f"the manager of {paths.home} is a job of the site {said['site']}; first: rota down")
-    if not said or await _live(driver, site, _tags(said)) == []:
+    if not said or await _live(driver, site, said) == []:
         time_s = await _time(driver, site, time_s)
         hand_over_s = min(HAND_OVER_MOST_S, time_s // 4) if hand_over_s is None else hand_over_s
         if not 0 < hand_over_s < time_s:
@@ -185,7 +190,7 @@ async def _until_it_serves(
             )
         if time.monotonic() - looked > 3 * LOOK_S:
             looked = time.monotonic()
-            absent = absent + 1 if await _live(driver, site, _tags(read(paths) or said)) == [] else 0
+            absent = absent + 1 if await _live(driver, site, read(paths) or said) == [] else 0
         await asyncio.sleep(LOOK_S / 2)
     return False
 
@@ -227,13 +232,13 @@ async def _kill(paths: Paths, said: dict[str, Any]) -> bool:
     site = _site(paths, said["site"])
     driver = make_driver(said["site"], site, paths)
     for force in (0, 1, 1, 2):
-        live = await _live(driver, site, _tags(said))
+        live = await _live(driver, site, said)
         if live == []:
             return True
         if live:
             await driver.ask(driver.dialect.kill(live, force))
         await asyncio.sleep(2 * LOOK_S)
-    return await _live(driver, site, _tags(said)) == []
+    return await _live(driver, site, said) == []
 
 
 # ---- in the manager --------------------------------------------------------------------------------------------------

@@ -195,8 +195,8 @@ def _attributes(world: World, row: Row) -> dict[str, Any]:
     submission, job, jobs = row
     if submission.array and job is not None and job.started is None and not job.restarts:
         whole = _attributes(world, (submission, None, jobs))
-        end = list(whole).index("array")
-        return {**dict(list(whole.items())[:end]), "job_state": _row_state(row)}
+        names = list(whole)[: list(whole).index("array")]
+        return {**{name: whole[name] for name in names}, "job_state": _row_state(row)}
     started = job.started if job is not None else min((each.started for each in jobs if each.started), default=None)
     status = exit_status(job) if job is not None else None
     over = _row_state(row) in ("F", "X")
@@ -251,7 +251,7 @@ def _attributes(world: World, row: Row) -> dict[str, Any]:
     if status is not None:
         out |= {"Stageout_status": 1, "Exit_status": status}
     elif job is None and (ended := [exit_status(each) for each in jobs if each.state == "over"]):
-        out |= {"Stageout_status": 1, "Exit_status": int(any(status != 0 for status in ended))}
+        out |= {"Stageout_status": 1, "Exit_status": int(any(each != 0 for each in ended))}
     if submission.array and job is None:
         live = [each for each in jobs if each.state == "pending"]
         running = sum(each.live for each in jobs)
