@@ -205,13 +205,23 @@ def test_a_server_that_leaves_its_name_off() -> None:
 
 def test_a_plain_job() -> None:
     command = PBS.submit(make(), PLAIN)
-    assert command.argv[:10] == (
-        *("qsub", "-N", f"my_batch-{TAG}", "-C", "", "-S", "/bin/sh"),
-        *("-o", "/shared/rota/", "-e"),
+    assert command.argv[:9] == (
+        *("qsub", "-N", f"my_batch-{TAG}", "-S", "/bin/sh"),
+        *("-o", "/shared/rota/", "-e", "/shared/rota/"),
     )
     text = " ".join(command.argv)
     assert "-r n" in text and "-J" not in command.argv and "-V" not in command.argv and "-m n" in text
     assert "select=1:ncpus=1" in command.argv
+
+
+@pytest.mark.parametrize("dialect", [Pbs(), Torque()])
+@pytest.mark.parametrize("script", ["#PBS -q other\ntrue\n", "#!/bin/sh\n#PBS -q other\ntrue\n"])
+def test_no_directive_is_before_the_first_command(dialect: Dialect, script: str) -> None:
+    """Then qsub does not look for any. An empty word to say so would get lost in filters of sites."""
+    command = dialect.submit(make(script=script), PLAIN)
+    first, second = (command.stdin or "").splitlines()[:2]
+    assert first == "#!/bin/sh" and not second.startswith("#")
+    assert "" not in command.argv
 
 
 def test_an_array_is_rerunnable_because_it_must_be() -> None:

@@ -132,7 +132,7 @@ def test_the_numbers_are_not_those_of_openpbs() -> None:
 
 def test_submission() -> None:
     text = argv(make())
-    assert text.startswith(f"qsub -N my-{TAG} -C  -S /bin/sh -o /shared/rota/ -e /shared/rota/ -r n -l nodes=1:ppn=1")
+    assert text.startswith(f"qsub -N my-{TAG} -S /bin/sh -o /shared/rota/ -e /shared/rota/ -r n -l nodes=1:ppn=1")
     assert len(TRQ.submit(make(name="x" * 99), PLAIN).argv[2]) == 15
     assert "-t 0-2" in argv(make(3)) and "-r n" in argv(make(3))
     ask = make(

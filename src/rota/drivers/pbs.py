@@ -151,7 +151,9 @@ class Pbs:
             raise UsageError(f"qos '{wants.qos}': OpenPBS has none; a queue (partition) stands for it")
         check_server(wants, "OpenPBS")
         path = check_path(ask.directory, ":,^", "OpenPBS").rstrip("/") + "/"
-        argv = ["qsub", "-N", name_of(ask, NAME_MOST), "-C", "", "-S", "/bin/sh", "-o", path, "-e", path]
+        # No `-C ""` against directives: they end with the first line that is a command, and the empty word gets lost in
+        # filters and wrappers of sites.
+        argv = ["qsub", "-N", name_of(ask, NAME_MOST), "-S", "/bin/sh", "-o", path, "-e", path]
         if ask.count > 1:
             argv += ["-J", f"0-{ask.count - 1}"]
         else:

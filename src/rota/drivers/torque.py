@@ -113,7 +113,9 @@ class Torque:
         check_owned(wants, OWNED)
         check_server(wants, "TORQUE")
         path = check_path(ask.directory, ":, ", "TORQUE").rstrip("/") + "/"
-        argv = ["qsub", "-N", name_of(ask, NAME_MOST), "-C", "", "-S", "/bin/sh", "-o", path, "-e", path]
+        # No `-C ""` against directives: they end with the first line that is a command, and the empty word gets lost in
+        # filters and wrappers of sites.
+        argv = ["qsub", "-N", name_of(ask, NAME_MOST), "-S", "/bin/sh", "-o", path, "-e", path]
         argv += ["-r", "y" if options.requeue else "n"]
         if ask.count > 1:
             argv += ["-t", f"0-{ask.count - 1}"]
