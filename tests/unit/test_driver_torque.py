@@ -342,6 +342,10 @@ def test_empty_answers() -> None:
     assert TRQ.read_history(Answer(0, "", ""), PLAIN).result == "transient"
     assert TRQ.read_find(TAG, Answer(0, "", "")).result == "not-found"
     assert TRQ.read_find(TAG, Answer(0, "", "trqauthd: some trouble\n")).result == "transient"
+    noise = "sh: warning: setlocale: LC_ALL: cannot change locale\n"  # of every command, on some hosts
+    assert TRQ.read_find(TAG, Answer(0, "", noise)).result == "not-found"
+    assert TRQ.read_kill(Answer(153, "", f"{noise}qdel: nonexistent job id: 7\n"))[0] == "ok"
+    assert TRQ.read_kill(Answer(111, "", noise))[0] == "transient"
     assert TRQ.read_find(TAG, Answer(0, "<Data></Data>\n", "")).result == "not-found"
 
 

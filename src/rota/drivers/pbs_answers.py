@@ -8,13 +8,23 @@ from rota.drivers.options import Wants, tag_in
 from rota.drivers.pbs_records import Record, job_id, seconds
 from rota.model.errors import UsageError
 
-__all__ = ["check_server", "judge_records", "judge_table", "queues_of", "read_complaints", "read_qsub", "submitted"]
+__all__ = [
+    "check_server",
+    "complaints",
+    "judge_records",
+    "judge_table",
+    "queues_of",
+    "read_complaints",
+    "read_qsub",
+    "submitted",
+]
 
 NO_NODE = ("could not connect to mom", "cannot contact mom")
 NO_SIGNAL = re.compile(r"qsig: .*(request invalid for|invalid state for)")
 COMPLAINT = re.compile(
-    r"\s*(qstat|pbs_\w+|trqauthd|munge)\b|error|connect|credential|unauthori[sz]ed|denied|time[d ]? ?out"
+    r"\s*(q(stat|del|sig)|pbs_\w+|trqauthd|munge)\b|error|connect|credential|unauthori[sz]ed|denied|time[d ]? ?out"
 )
+"""What a line of stderr has that is worth a thought; profiles and loaders write others, with every command."""
 
 
 def check_server(wants: Wants, system: str) -> None:
@@ -42,18 +52,20 @@ def read_qsub(answer: Answer, result: Class, words: str) -> Submitted:
     return Submitted(None, result, words)
 
 
-def judge_table(answer: Answer, seen: tuple[Seen, ...], odd: Sequence[str], result: Class, words: str) -> Listing:
-    """What a table is worth. Nothing at all, and no complaint, is what qstat prints when there are no jobs.
+def complaints(answer: Answer) -> list[str]:
+    """The lines of stderr that are about something, in small letters."""
+    return [line for line in answer.stderr.lower().splitlines() if COMPLAINT.search(line)]
 
-    What a profile or a loader writes to stderr, every time and about nothing, does not count.
-    """
+
+def judge_table(answer: Answer, seen: tuple[Seen, ...], odd: Sequence[str], result: Class, words: str) -> Listing:
+    """What a table is worth. Nothing at all, and no complaint, is what qstat prints when there are no jobs."""
     if answer.code != 0:
         return Listing(seen, "partial" if seen else "transient" if result in ("not-found", "fatal") else result, words)
     if odd:
         return Listing(
             seen, "partial" if seen else "transient", f"qstat printed a line that is none of its table: {odd[0][:200]}"
         )
-    if any(COMPLAINT.search(line.lower()) for line in answer.stderr.splitlines()):
+    if complaints(answer):
         return Listing(seen, "partial" if seen else "transient", answer.words)
     return Listing(seen, "ok")
 
@@ -66,7 +78,7 @@ def read_complaints(answer: Answer, gone: Sequence[str], result: Class, words: s
     """
     if answer.code == 0:
         return "ok", answer.words
-    lines = [line.lower() for line in answer.stderr.splitlines() if line.strip()]
+    lines = complaints(answer)
     done = (*gone, *NO_NODE)
     rest = [line for line in lines if not any(text in line for text in done) and not NO_SIGNAL.match(line)]
     if answer.code is not None and lines and not rest:

@@ -24,6 +24,7 @@ from rota.drivers.options import (
 )
 from rota.drivers.pbs_answers import (
     check_server,
+    complaints,
     judge_records,
     judge_table,
     queues_of,
@@ -238,7 +239,7 @@ class Torque:
             records, whole = [{"Job_Id": row.id, "Job_Name": row.name} for row in rows], not odd
         if (found := submitted(tag, records)) is not None:
             return found
-        if answer.code == 0 and (whole or not (answer.stdout + answer.stderr).strip()):
+        if answer.code == 0 and (whole or not (answer.stdout.strip() or complaints(answer))):
             return Submitted(None, "not-found", "")
         result, words = read_error(answer, TORQUE)
         return Submitted(None, "transient" if result == "not-found" else result, words)
