@@ -54,13 +54,13 @@ def _table(met: Iterable[int], never: Iterable[int]) -> bytes:
     for number in never:
         table[number] = _NEVER
     return bytes(table)
-_BAD = tuple(range(COMPLETED + 1, REMOVED + 1))
+_BAD = tuple(range(COMPLETED + 1, REMOVED))
 _CODES = {
-    "success": _table((COMPLETED,), _BAD),
-    "any": _table((COMPLETED, *_BAD), ()),
-    "failure": _table(_BAD, (COMPLETED,)),
+    "success": _table((COMPLETED, REMOVED), _BAD),
+    "any": _table((COMPLETED, *_BAD, REMOVED), ()),
+    "failure": _table(_BAD, (COMPLETED, REMOVED)),
 }
-"""How the state of one job stands to a condition."""
+"""How the state of one job stands to a condition. What was removed is not there: nobody waits for it."""
 _OWN = bytearray([_NO]) * 256
 _OWN[WAITING], _OWN[HOLDING] = 0, _HELD
 
@@ -300,7 +300,7 @@ def _look_at(state: State, batch: BatchState, edge: tuple[int, int, int]) -> tup
             batch.waits = (number, -1)
             return None
         good = other.counts[COMPLETED]
-        return good, other.count - good
+        return good, other.count - good - other.counts[REMOVED]
     found = _UNSETTLED.search(other.states, max(low, batch.seen), high)
     if found is not None:
         batch.seen = pos = found.start()
@@ -309,7 +309,7 @@ def _look_at(state: State, batch: BatchState, edge: tuple[int, int, int]) -> tup
         batch.waits = (number, pos)
         return None
     good = other.states.count(COMPLETED, low, high)
-    return good, high - low - good
+    return good, high - low - good - other.states.count(REMOVED, low, high)
 
 
 def _look_by_name(state: State, batch: BatchState, dependency: Dependency) -> tuple[int, int] | None:
@@ -334,7 +334,7 @@ def _look_by_name(state: State, batch: BatchState, dependency: Dependency) -> tu
         other = state.batches.get(number)
         done = other.counts[COMPLETED] if other is not None else 0
         good.append(good[-1] + done)
-        bad.append(bad[-1] + (other.count - done if other is not None else 0))
+        bad.append(bad[-1] + (other.count - done - other.counts[REMOVED] if other is not None else 0))
     return good[high] - good[low], bad[high] - bad[low]
 
 
@@ -342,7 +342,8 @@ def _verdict(dependency: Dependency, good: int, bad: int) -> tuple[int, str]:
     """How settled jobs stand to the condition."""
     what = dependency.target
     if dependency.condition == "failure" and not bad:
-        return _NEVER, f"was to run if {what} failed, but all {good} jobs succeeded"
+        rest = f"all {good} jobs succeeded" if good else "none of its jobs is left"
+        return _NEVER, f"was to run if {what} failed, but {rest}"
     if dependency.condition == "success" and bad:
         return _NEVER, f"depends on {what}, of which {bad} of {good + bad} jobs did not succeed"
     return _MET, ""
@@ -431,7 +432,7 @@ def standing(state: State, dependency: Dependency, batch: BatchState | None = No
             counts = [other.states.count(number, low, high) for number in range(len(JOB_STATES))]
         left += sum(counts[:SETTLED])
         good += counts[COMPLETED]
-        bad += sum(counts[SETTLED:]) - counts[COMPLETED]
+        bad += sum(counts[SETTLED:REMOVED]) - counts[COMPLETED]
     if left:
         extra = f", {bad} did not succeed" if bad else ""
         each = ", each job for the one of its number" if dependency.each else ""
@@ -454,7 +455,8 @@ def element_reason(state: State, batch: BatchState, pos: int) -> tuple[int, str]
         job = format_job(number, other.index(start + pos))
         if code == _NEVER:
             if dependency.condition == "failure":
-                return code, f"was to run if {job} failed, but it succeeded"
+                how = "was removed" if byte == REMOVED else "succeeded"
+                return code, f"was to run if {job} failed, but it {how}"
             return code, f"depends on {job}, which is {JOB_STATES[byte]}"
         if code == _OPEN and open_ is None:
             open_ = code, f"waits for {job}, which is {JOB_STATES[byte]}"
