@@ -33,7 +33,7 @@ COMMANDS = {
     "kill": ("rota.cli.change", "end jobs"),
     "hold": ("rota.cli.change", "keep jobs from starting"),
     "release": ("rota.cli.change", "let held jobs go"),
-    "remove": ("rota.cli.change", "forget settled jobs"),
+    "remove": ("rota.cli.change", "forget jobs that do not run"),
     "report": ("rota.cli.report", "what was learned"),
     "limit": ("rota.cli.limit", "list, set or remove named limits"),
     "backup": ("rota.cli.backup", "copy the queue while it is in use"),

@@ -33,7 +33,8 @@ def check_dependencies(state: State, spec: BatchSpec) -> tuple[BatchSpec, list[s
             _check_numbers(state, dependency, selector.spans[0])
             _, low, high = positions_of(state, dependency.target)
             if state.batches[selector.spans[0][0]].states.count(REMOVED, low, high) == high - low:
-                warnings.append(f"--after {dependency.target}: all of it has been removed, so there is nothing to wait for")
+                gone = "all of it has been removed, so there is nothing to wait for"
+                warnings.append(f"--after {dependency.target}: {gone}")
         if dependency.each:
             _check_each(state, spec, dependency)
         after.append(dependency)

@@ -19,6 +19,7 @@ from rota.core.state import BatchState, State
 from rota.core.stimuli import At
 from rota.core.tables import (
     COMPLETED,
+    HOLDING,
     JOB_STATES,
     PENDING,
     REMOVED,
@@ -27,7 +28,7 @@ from rota.core.tables import (
 from rota.manager.jobbook import JobBook
 from rota.manager.limits import limit_reason
 from rota.manager.performing import now
-from rota.manager.reasons import omitted_reason, pending_reason, reason, waiting_reason
+from rota.manager.reasons import held_reason, omitted_reason, pending_reason, reason, waiting_reason
 from rota.manager.running import Running
 from rota.model.errors import NotFoundError, UsageError
 from rota.model.job import Result, format_job, parse_job
@@ -114,9 +115,11 @@ class Queries:
             batch = state.batches[row["id"]]
             why = None
             if batch.counts[PENDING]:
-                why = pending_reason(state, batch, 0, now())
+                why = pending_reason(state, batch, batch.states.find(PENDING), now())
             elif batch.counts[WAITING]:
                 why = waiting_reason(state, batch, None, time.time())
+            elif batch.counts[HOLDING]:
+                why = held_reason(batch, str(batch.id))
             if why:
                 out.append({"batch": batch.id, "reason": why})
         return out

@@ -20,6 +20,8 @@ MAX_JOBS = 50_000_000
 MAX_COMMAND = 131_071
 """Bytes in one argument of a command: Linux takes no more (MAX_ARG_STRLEN), and a shell line is one argument."""
 MAX_NAME = 128
+MAX_GROUP = 255
+"""As many as the name of a program can have."""
 MAX_TEMPLATES = 65_535
 MAX_AFTER = 10_000
 """Dependencies of one batch."""
@@ -148,6 +150,10 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
             *(("a module's name", name) for name in self.modules),
         ):
             check_text(what, text or "")
+        if len(self.group) > MAX_GROUP or _CONTROL.search(self.group):
+            raise UsageError(
+                f"group '{self.group[:40]}': at most {MAX_GROUP} characters, none of them control characters"
+            )
         check_environment(self.set)
         for word in self.enforce:
             if word not in ("time", "memory"):

@@ -60,7 +60,7 @@ def group_of(command: str | Sequence[str] | None) -> str:
     for word in words[:8]:
         if _ASSIGNMENT.match(word) is None:
             name = word.rpartition("/")[2].strip("'\"();&|<>")
-            return name if "{" not in name and "$" not in name else ""
+            return name if "{" not in name and "$" not in name and len(name) < 256 and name.isprintable() else ""
     return ""
 
 

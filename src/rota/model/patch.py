@@ -109,6 +109,8 @@ def patched(template: Template, patch: Patch, asked: Needs) -> Template:
     if "cores" in needs and "cores_most" not in needs:
         needs["cores_most"] = 0
     changes: dict[str, Any] = {name: value for name in _PLAIN if (value := getattr(patch, name)) is not UNSET}
+    if patch.workdir == "shared":  # what was said of a directory of its own goes with it, unless it is said anew
+        changes = {"cleanup": None, "change_home": False} | changes
     if needs:
         changes["needs"] = replace(template.needs, **needs)
         if not {"memory", "disk", "time_s"}.isdisjoint(needs) and template.override == "never":

@@ -266,8 +266,8 @@ def most_failures(given: str | int | None, count: int) -> int | None:
     if text == "off":
         return 0
     share = text.removesuffix("%")
-    if not share.isascii() or not share.isdigit() or int(share) == 0:
-        raise UsageError(f"max failures '{given}': give a number of jobs from 1, a share as in 10%, or off")
+    if not share.isascii() or not share.isdigit() or int(share) == 0 or (share != text and int(share) > 100):
+        raise UsageError(f"max failures '{given}': give a number of jobs from 1, a share from 1% to 100%, or off")
     return int(share) if share == text else max(1, -(-count * int(share) // 100))
 
 

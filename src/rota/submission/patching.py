@@ -66,7 +66,10 @@ class Changes(TypedDict, total=False):
     qos: str | None
     reservation: str | None
     constraint: str | None
-    native: Mapping[str, str]
+    native: Mapping[str, str | None]
+    exclusive: bool
+    nodes: int
+    tasks_per_node: int
 
 
 def make_patch(changes: Changes) -> dict[str, Any]:
@@ -137,6 +140,22 @@ def _command(value: Any) -> dict[str, Any]:
     return {"shell": value} if isinstance(value, str) else {"argv": tuple(value)}
 
 
+def _native(value: Mapping[str, str | None]) -> dict[str, Any]:
+    for key in value:
+        if not key.startswith("-"):
+            raise UsageError(f"native option '{key}': write it as the batch system does, as in --licenses=matlab")
+    return {
+        "options_add": tuple(sorted((key, text) for key, text in value.items() if text is not None)),
+        "options_drop": tuple(sorted(key for key, text in value.items() if text is None)),
+    }
+
+
+def _tasks(value: int) -> str:
+    if not 1 <= value <= 100_000:
+        raise UsageError(f"tasks per node {value}: give 1 or more")
+    return str(value)
+
+
 _MAKERS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "memory": _amount("memory", parse_size),
     "disk": _amount("disk", parse_size),
@@ -178,5 +197,8 @@ _MAKERS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "remove_on": _plain("remove_on"),
     "signal": lambda value: {"warn": warning(value)},
     **{name: _option(name) for name in OPTIONS},
-    "native": lambda value: {"options_add": tuple(sorted(value.items()))},
+    "native": _native,
+    "exclusive": lambda value: _option("exclusive")("yes" if value else None),
+    "nodes": _plain("nodes"),
+    "tasks_per_node": lambda value: _option("tasks-per-node")(None if value == 1 else _tasks(value)),
 }

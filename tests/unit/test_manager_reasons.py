@@ -1,0 +1,90 @@
+"""What `rota explain` and `rota status` say of jobs: true, and with the right numbers."""
+
+from typing import Any
+
+import pytest
+
+from core_world import World, cores, lease_all
+from rota.core.tables import PENDING
+from rota.manager.queries import Queries
+from rota.manager.reasons import reason
+from rota.model.patch import Patch
+
+
+def said(world: World, batch: int, index: int = 1) -> str:
+    book = world.state.batches[batch]
+    pos = book.position(index) or 0
+    ended = [result for result in world.results if (result.batch, result.pos) == (batch, pos)]
+    return reason(world.state, book, pos, ended[-1] if ended else None, world.at)
+
+
+def why(world: World, *words: str) -> dict[int, str]:
+    rows = Queries(None, None, None).status(world.state, list(words))["why"]  # type: ignore[arg-type]
+    return {row["batch"]: row["reason"] for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "words"),
+    [
+        ({}, 127, "exit code 127; it is not tried again (that could not help; --retry-on says otherwise)"),
+        ({"never_retry_on": ("5", "time")}, 5, "exit code 5; it is not tried again (--never-retry-on 5,time)"),
+        ({"retry_on": ("75",)}, 5, "exit code 5; it is not tried again (--retry-on 75)"),
+        ({"no_retry_after_s": 5}, 5, "exit code 5; it is not tried again (--no-retry-after 5s)"),
+        ({"retries": 0}, 5, "exit code 5"),
+    ],
+)
+def test_why_a_failure_is_not_tried_again(more: dict[str, Any], code: int, words: str) -> None:
+    world = World()
+    batch = world.submit(1, cores(1, **{"retries": 3, **more}))
+    runner = world.start_runner()
+    (job,) = lease_all(world, runner)
+    world.end(runner, job, code)
+    assert world.states(batch) == ["FAILED"]
+    assert said(world, batch) == f"ended with {words}"
+
+
+def test_no_retries_are_left_only_when_they_were_used() -> None:
+    world = World()
+    batch = world.submit(1, cores(1, retries=1))
+    runner = world.start_runner()
+    for _ in range(2):
+        (job,) = lease_all(world, runner)
+        world.end(runner, job, 5)
+        for _ in range(100):
+            world.tick(1)
+            world.touch(runner)
+    assert said(world, batch) == "ended with exit code 5; no retries are left"
+
+
+def test_how_many_are_ahead_in_a_batch_of_several_templates() -> None:
+    world = World()
+    templates = (cores(4, priority=3), cores(4))
+    batch = world.submit(6, templates=templates, runs=[0, 1, 1, 5])
+    lease_all(world, world.start_runner())
+    assert said(world, batch, 2).endswith("asks for 4 cores, 0 cores free now")
+    assert said(world, batch, 6).endswith("; 4 jobs of its shape ahead of it")
+    world.change("modify", f"{batch}.3", patch=Patch(retries=2))
+    assert said(world, batch, 6).endswith("; 3 jobs of its shape ahead of it")
+    assert said(world, batch, 3).endswith("; 4 jobs of its shape ahead of it"), "what was changed comes after the rest"
+
+
+def test_status_speaks_of_jobs_that_wait_not_of_the_first() -> None:
+    world = World()
+    batch = world.submit(2, cores(1))
+    runner = world.start_runner()
+    world.limit("lic", 0)
+    world.end(runner, lease_all(world, runner)[0])
+    (job,) = [job for job in world.runners[runner.name].held]
+    world.end(runner, job, 1)
+    world.change("retry", str(batch), patch=Patch(limits_add=("lic",)))
+    assert world.states(batch) == ["COMPLETED", "PENDING"]
+    assert world.state.batches[batch].states.find(PENDING) == 1
+    world.schedule()
+    assert why(world) == {batch: "limit lic is full: 0 of 0 in use"}
+
+
+def test_status_says_why_all_is_held() -> None:
+    world = World()
+    batch = world.submit(2, cores(1))
+    world.change("hold", str(batch))
+    assert why(world) == {batch: f"is held (held by ann): rota release {batch} lets it go on"}
