@@ -290,3 +290,24 @@ def test_live_on_a_terminal_ends_with_ctrl_c(home: Home) -> None:
     assert text.rfind(b"\x1b[?25h") > text.rfind(b"\x1b[?25l"), "the cursor is shown again"
     assert home.counts() == {"RUNNING": 1}, "looking ends nothing"
     assert Path(home.path).exists()
+
+
+def test_what_a_change_says_is_what_runs(home: Home) -> None:
+    """Also of jobs from a file whose lines say something themselves; and of a command that needs nothing of them."""
+    home.rota("up")
+    home.rota("pause")
+    own = home.work / "own"
+    own.mkdir()
+    lines = [{"command": "printenv A; pwd", "env": {"A": "line"}, "cwd": str(own)}, {"command": "printenv A; pwd"}]
+    batch = home.rota("add", "-f", "-", stdin="".join(json.dumps(line) + "\n" for line in lines).encode()).stdout.strip()
+    home.rota("modify", f"{batch}.1", "--command", "printenv A")
+    home.rota("modify", f"{batch}.2", "--env", "A=changed", "--cwd", "/", "--on-exit", "echo over")
+    home.rota("resume")
+    home.rota("wait", batch)
+    assert home.rota("log", f"{batch}.1").stdout == "line\n", "its own variables stay"
+    assert [row["cwd"] for row in home.rows("jobs", batch)] == [str(own), "/"]
+    assert home.rota("log", f"{batch}.2").stdout == "changed\n/\n"
+    home.rota("retry", batch, ":completed", "--env", "A=again", "--cwd", str(home.work))
+    home.rota("wait", batch)
+    assert home.rota("log", f"{batch}.1").stdout == "again\n"
+    assert home.rota("log", f"{batch}.2").stdout == f"again\n{home.work}\n"

@@ -3,10 +3,12 @@
 import importlib
 
 import pytest
+from msgspec.structs import replace
 
 from rota.cli import main, parser
 from rota.cli.change import changes_of
 from rota.model.batch import Template
+from rota.model.command import CommandMaker
 from rota.model.errors import UsageError
 from rota.model.needs import Needs
 from rota.model.patch import Patch, decode_patch, patched
@@ -33,7 +35,8 @@ def patch_of(*words: str) -> Patch:
 
 
 def changed(template: Template, *words: str) -> Template:
-    return patched(template, patch_of(*words), template.needs)
+    """The template as it is afterwards, but for the list of what was said."""
+    return replace(patched(template, patch_of(*words), template.needs), over=())
 
 
 @pytest.mark.parametrize("command", ["modify", "retry"])
@@ -111,3 +114,15 @@ def test_less_of_an_amount() -> None:
 def test_amounts_that_cannot_be_meant(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["add", "--dry-run", *words, "--", "true"]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_change_holds_against_what_a_job_s_own_line_says() -> None:
+    lines = Template(cwd="/home", set={"A": "0", "B": "0"}, stdout="/home/out")
+    own = {"command": "x", "cwd": "/usr", "env": {"A": "1", "C": "1"}, "stderr": "err"}
+    before = CommandMaker(lines, (), 7)
+    assert (before.path("cwd", own, 1, 1), before.path("stderr", own, 1, 1)) == ("/usr", "err")
+    assert before.variables(own) == {"A": "1", "B": "0", "C": "1"}
+    once = patched(lines, patch_of("--env", "A=9", "--cwd", "/var"), lines.needs)
+    after = CommandMaker(patched(once, patch_of("--unset-env", "C"), once.needs), (), 7)
+    assert after.path("cwd", own, 1, 1) == "/var" and after.path("stderr", own, 1, 1) == "err"
+    assert after.variables(own) == {"A": "9", "B": "0"}

@@ -74,7 +74,7 @@ def test_status_speaks_of_jobs_that_wait_not_of_the_first() -> None:
     runner = world.start_runner()
     world.limit("lic", 0)
     world.end(runner, lease_all(world, runner)[0])
-    (job,) = [job for job in world.runners[runner.name].held]
+    (job,) = list(world.runners[runner.name].held)
     world.end(runner, job, 1)
     world.change("retry", str(batch), patch=Patch(limits_add=("lic",)))
     assert world.states(batch) == ["COMPLETED", "PENDING"]

@@ -117,6 +117,8 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     """Forget it once it has settled so."""
     warn: tuple[str, int] | None = None
     """A signal (`USR1`), and how many seconds before the end of its time it is sent."""
+    over: tuple[str, ...] = ()
+    """What was said in a change, and so holds whatever a job's own line says: `cwd`, `stdout`, `env.SEED` …"""
 
     def check(self) -> None:
         """Raise UsageError for a field that cannot be meant."""

@@ -115,6 +115,10 @@ def patched(template: Template, patch: Patch, asked: Needs) -> Template:
         changes["needs"] = replace(template.needs, **needs)
         if not {"memory", "disk", "time_s"}.isdisjoint(needs) and template.override == "never":
             changes.setdefault("override", "higher")
+    said = [name for name in ("cwd", "stdin", "stdout", "stderr") if name in changes]
+    over = {*said, *(f"env.{key}" for key in patch.set)}
+    if not over <= {*template.over}:
+        changes["over"] = tuple(sorted(over | {*template.over}))
     if patch.set:
         merged = {**template.set, **patch.set}
         changes["set"] = {name: value for name, value in merged.items() if value is not None}
