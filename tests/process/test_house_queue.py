@@ -299,7 +299,8 @@ def test_what_a_change_says_is_what_runs(home: Home) -> None:
     own = home.work / "own"
     own.mkdir()
     lines = [{"command": "printenv A; pwd", "env": {"A": "line"}, "cwd": str(own)}, {"command": "printenv A; pwd"}]
-    batch = home.rota("add", "-f", "-", stdin="".join(json.dumps(line) + "\n" for line in lines).encode()).stdout.strip()
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    batch = home.add("-f", "-", stdin=text.encode())
     home.rota("modify", f"{batch}.1", "--command", "printenv A")
     home.rota("modify", f"{batch}.2", "--env", "A=changed", "--cwd", "/", "--on-exit", "echo over")
     home.rota("resume")

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from rota.cli import completion, main, parser, show, submitting, wait
+from rota.cli import completion, live, main, parser, show, submitting, wait, watch
 from rota.cli.following import _Order
 from rota.cli.jobs import JOB_FIELDS, ending, field_text
 from rota.cli.run import most_at_once
@@ -224,6 +224,26 @@ def test_tables_line_up_and_cannot_hurt_a_terminal(capsys):
     assert capsys.readouterr().out.splitlines() == [
         "A         B  C", "x         1  \\x1b[31mred\\n", "longer  100", "y         2  z",
     ]  # fmt: skip
+
+
+def test_a_narrow_terminal_cuts_the_longest_column_not_the_numbers():
+    from rich.console import Console
+
+    class Manager:
+        def ask(self, op, **_):
+            row = {"id": "7.12", "state": "RUNNING", "host": "n1", "elapsed_s": 9, "command": "x" * 99}
+            return {"jobs": [row | {"last_line": "y" * 99}], "more": 0}
+
+    status = {
+        "batches": [{"id": 7, "name": "align", "jobs": 600, "counts": {"PENDING": 590, "RUNNING": 10}}],
+        "why": [{"batch": 7, "reason": "z" * 99}],
+    }
+    now = live.picture(Manager(), [], 9)
+    for picture, words in ((now, ["7.12", "RUNNING", "9.00s"]), (watch.picture(status), ["align", "590", "0%"])):
+        console = Console(width=50)
+        with console.capture() as got:
+            console.print(picture)
+        assert all(word in got.get() for word in words), got.get()
 
 
 def test_counts_in_words():
