@@ -162,6 +162,8 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
                 raise UsageError(f"enforce '{word}': give time, memory, both or none")
         if self.grace_s < 0 or self.cap < 0:
             raise UsageError("grace and output cap must not be negative")
+        if self.no_retry_after_s is not None and self.no_retry_after_s < 0:
+            raise UsageError(f"no retry after {self.no_retry_after_s} s: give 0 or more")
         self._check_closing()
 
     def _check_closing(self) -> None:

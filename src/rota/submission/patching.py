@@ -121,7 +121,18 @@ def _seconds(name: str) -> Callable[[Any], dict[str, Any]]:
 
 
 def _words(name: str) -> Callable[[Any], dict[str, Any]]:
-    return lambda value: {name: tuple(str(word) for word in value)}
+    return lambda value: {name: tuple(str(word) for word in _several(value))}
+
+
+def _several(value: Any) -> Sequence[Any]:
+    """One word may stand where several can: a string must not be taken for its letters."""
+    return (value,) if isinstance(value, str | int) else value
+
+
+def _enforce(value: str) -> dict[str, Any]:
+    if value not in ENFORCE:
+        raise UsageError(f"enforce '{value}': give time, memory, both or none")
+    return {"enforce": ENFORCE[value]}
 
 
 def _plain(name: str) -> Callable[[Any], dict[str, Any]]:
@@ -163,7 +174,7 @@ _MAKERS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "cores": _cores,
     "gpus": _plain("gpus"),
     "resources": lambda value: {"named": named_resources(value)},
-    "tags": lambda value: {"tags": tuple(sorted(set(value)))},
+    "tags": lambda value: {"tags": tuple(sorted(set(_several(value))))},
     "on": _plain("site"),
     "command": _command,
     "priority": _plain("priority"),
@@ -181,7 +192,7 @@ _MAKERS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "stderr": _path("stderr"),
     "modules": _words("modules"),
     "setup": _path("setup"),
-    "enforce": lambda value: {"enforce": ENFORCE[value]},
+    "enforce": _enforce,
     "grace": _seconds("grace_s"),
     "output_cap": lambda value: {"cap": parse_size(value) if isinstance(value, str) else value},
     "rerunnable": _plain("rerunnable"),
