@@ -257,7 +257,7 @@ def test_how_a_job_ended_in_one_word():
     assert ending({"state": "FAILED", "exit_code": 3, "reason": "exit"}) == "3"
     assert ending({"state": "FAILED", "signal": 9, "reason": "signal"}) == "SIGKILL"
     assert ending({"state": "FAILED", "signal": 9, "reason": "memory"}) == "memory"
-    assert ending({"state": "PENDING"}) == ""
+    assert ending({"state": "PENDING"}) == ending({"state": "OMITTED", "reason": "depends on 1.2, which …"}) == ""
     assert field_text("a\tb\nc\\") == "a\\tb\\nc\\\\" and field_text(["a"]) == '["a"]' and field_text(None) == ""
     assert JOB_FIELDS[:2] == ("id", "state")
 

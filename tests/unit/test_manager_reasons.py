@@ -8,6 +8,7 @@ from core_world import World, cores, lease_all
 from rota.core.tables import PENDING
 from rota.manager.queries import Queries
 from rota.manager.reasons import reason
+from rota.model.batch import Dependency
 from rota.model.patch import Patch
 
 
@@ -81,6 +82,26 @@ def test_status_speaks_of_jobs_that_wait_not_of_the_first() -> None:
     assert world.state.batches[batch].states.find(PENDING) == 1
     world.schedule()
     assert why(world) == {batch: "limit lic is full: 0 of 0 in use"}
+
+
+def test_what_runs_and_is_to_run_again_says_so() -> None:
+    world = World()
+    world.submit(1, cores(1), name="in")
+    runner = world.start_runner()
+    world.end(runner, lease_all(world, runner)[0])
+    batch = world.submit(1, cores(1), after=[Dependency("@in", live=True, rerun=True)])
+    (job,) = lease_all(world, runner)
+    world.report(runner, started=[job])
+    world.submit(1, cores(1), name="in")
+    assert said(world, batch).endswith("; it runs again when it has finished: @in has a new batch")
+    world.change("hold", str(batch), stop=True)
+    assert said(world, batch).endswith("; it is to be held")
+
+
+def test_a_time_to_come_is_told_in_words() -> None:
+    world = World()
+    batch = world.submit(1, cores(1), not_before=world.wall + 5400)
+    assert said(world, batch) == "waits for its time (1h30m from now)"
 
 
 def test_status_says_why_all_is_held() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from rota.core.state import BatchState, State
 from rota.core.tables import COMPLETED, HOLDING, JOB_STATES, REMOVED, SETTLED, WAITING
 from rota.model import events as ev
+from rota.model.amounts import format_duration
 from rota.model.batch import Dependency
 from rota.model.job import format_job
 from rota.model.selector import parse_selector
@@ -474,7 +475,7 @@ def waiting_for(state: State, batch: BatchState, wall: float, pos: int | None = 
     if pos is not None and (found := element_reason(state, batch, pos)) is not None:
         return found[1]
     if batch.spec.not_before is not None and batch.spec.not_before > wall:
-        return f"waits for its time ({batch.spec.not_before - wall:.0f} s from now)"
+        return f"waits for its time ({format_duration(round(batch.spec.not_before - wall))} from now)"
     return None
 
 

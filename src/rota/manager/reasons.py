@@ -39,14 +39,16 @@ def reason(state: State, batch: BatchState, pos: int, last: Result | None, at: A
         runner = state.runners[batch.live[pos].runner]
         if runner.direct:
             return _direct_reason(state, batch, pos, runner)
+        then = f"; it runs again when it has finished: {batch.rerun_wanted[pos]}" if pos in batch.rerun_wanted else ""
+        then += "; it is to be held" if pos in batch.hold_wanted else ""
         where = f"on {runner.host} (attempt {batch.attempts[pos]}, runner {runner.id})"
         silent = (
             "nothing has been heard of its runner; it counts again when the runner is back, "
             "or is given up when the driver or you (rota kill --confirm-dead) say so"
         )
         return {
-            STARTING: f"was given to a runner {where}, and starts or waits its turn there",
-            RUNNING: f"runs {where}",
+            STARTING: f"was given to a runner {where}, and starts or waits its turn there{then}",
+            RUNNING: f"runs {where}{then}",
             MISSING: f"is missing: it was {where}; {silent}",
             KILLING: f"is being killed {where}",
         }[byte]
