@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from core_world import World, cores, lease_all
+from core_world import GIB, World, cores, lease_all
 from rota.core.tables import PENDING
 from rota.manager.queries import Queries
 from rota.manager.reasons import reason
@@ -109,3 +109,33 @@ def test_status_says_why_all_is_held() -> None:
     batch = world.submit(2, cores(1))
     world.change("hold", str(batch))
     assert why(world) == {batch: f"is held (held by ann): rota release {batch} lets it go on"}
+
+
+def test_explain_says_what_is_asked_for_with_what_was_learned() -> None:
+    world = World()
+    batch = world.submit(1, cores(1, group="align"))
+    runner = world.start_runner()
+    world.end(runner, lease_all(world, runner)[0])
+    world.mode("paused")
+    asks = {}
+    for override in ("never", "higher", "always"):
+        batch = world.submit(1, cores(1, memory=GIB, group="align", override=override))
+        answer = Queries(Results(), Commands(), None).explain(world.state, f"{batch}.1", world.at)  # type: ignore[arg-type]
+        assert answer["given"] == "1 core, 1G memory"
+        asks[override] = answer["needs"]
+    assert asks["never"] == "1 core, 100M memory, 10s"
+    assert asks["higher"] == asks["always"] == "1 core, 1G memory, 10s"
+
+
+class Results:
+    """A store without results."""
+
+    def results(self, *_: object) -> list[object]:
+        return []
+
+
+class Commands:
+    """A book of one command."""
+
+    def command(self, *_: object) -> str:
+        return "true"

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from rota.core.dependencies import spans_of
+from rota.core.learning import refresh
 from rota.core.pausing import pause_rows
 from rota.core.selection import select, states_pattern, wanted_states
 from rota.core.state import BatchState, State
@@ -255,6 +256,7 @@ class Queries:
         attempts = self._store.results(batch.id, pos, pos, False)
         verdicts: list[Any] = []
         shape = state.shapes[batch.shapes[batch.template_of(pos)]]
+        refresh(state, shape)
         if byte == PENDING:
             limit = limit_reason(state, shape.shape, at)
             verdicts = [
@@ -272,7 +274,9 @@ class Queries:
             "state": JOB_STATES[byte],
             "reason": reason(state, batch, pos, attempts[-1] if attempts else None, at),
             "verdicts": verdicts,
-            "needs": shape.shape.needs.words(),
+            "needs": shape.asked.needs.words(),
+            "given": shape.shape.needs.words(),
+            "group": shape.shape.group,
             "command": self._book.command(batch, pos, max(batch.attempts[pos], 1)),
             "attempts": [self.attempt_row(batch, result) for result in attempts],
         }
