@@ -126,3 +126,10 @@ def test_a_change_holds_against_what_a_job_s_own_line_says() -> None:
     after = CommandMaker(patched(once, patch_of("--unset-env", "C"), once.needs), (), 7)
     assert after.path("cwd", own, 1, 1) == "/var" and after.path("stderr", own, 1, 1) == "err"
     assert after.variables(own) == {"A": "9", "B": "0"}
+
+
+@pytest.mark.parametrize("words", [["--as", ""], ["--as", "x\ny"], ["--as", "x" * 65], ["--reason", "\x1b[2J"]])
+def test_a_pause_has_a_name_in_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["pause", *words]) == 2
+    said = capsys.readouterr().err
+    assert f"{words[0]} '" in said and said.count("\n") == 1 and "\x1b" not in said

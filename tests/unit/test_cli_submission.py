@@ -440,3 +440,31 @@ def test_words_that_nobody_knows(options, words):
     if "enforce" in options:
         with pytest.raises(UsageError, match=words):
             make_patch(options)
+
+
+def test_json_lines_say_what_is_tried_again_and_what_is_learned(tmp_path):
+    more = {"retry_on": [75, "time"], "never_retry_on": [2], "no_retry_after": "2h", "rerunnable": True,
+            "enforce": "both", "group": "mine", "override": "always"}  # fmt: skip
+    data = "\n".join(json.dumps({"command": "true"} | extra) for extra in ({}, more, {"group": ""}))
+    templates = lines_of(tmp_path, data, retries=1).spec.templates
+    assert [template.group for template in templates] == ["true", "mine", ""]
+    given = templates[1]
+    assert (given.retry_on, given.never_retry_on, given.no_retry_after_s) == (("75", "time"), ("2",), 7200)
+    assert (given.rerunnable, given.enforce, given.override) == (True, ("time", "memory"), "always")
+    same = lines_of(tmp_path, data, group="all").spec.templates
+    assert [template.group for template in same] == ["all", "mine", ""]
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        ('"limits": ["x:abc"]', "line 1: field 'limits': limit 'x:abc'"),
+        ('"limits": ["time<00:00:00"]', "line 1: field 'limits': .*can never open"),
+        ('"group": "a\\nb"', "line 1: group 'a"),
+        ('"no_retry_after": "soon"', "line 1: field 'no_retry_after': 'soon'"),
+        ('"retry_on": ["zz"]', "line 1: 'zz' is neither an exit code"),
+    ],
+)
+def test_the_field_that_is_wrong_is_named(tmp_path, field, words):
+    with pytest.raises(UsageError, match=words):
+        lines_of(tmp_path, '{"command": "true", ' + field + "}")
