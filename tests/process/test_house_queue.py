@@ -222,7 +222,7 @@ def test_a_tool_does_not_end_a_persons_pause(home: Home) -> None:
     answer = home.json("resume", "--all")
     assert answer == {"state": "serving", "pauses": []}
     assert home.settled() == {"COMPLETED": 1}
-    home.rota("pause", "--as", "", code=5)
+    home.rota("pause", "--as", "", code=2)
     home.rota("pause", "--as", "tool")
     home.rota("drain")
     home.until(lambda: not home.manager(), what="drained")
@@ -303,6 +303,7 @@ def test_what_a_change_says_is_what_runs(home: Home) -> None:
     batch = home.add("-f", "-", stdin=text.encode())
     home.rota("modify", f"{batch}.1", "--command", "printenv A")
     home.rota("modify", f"{batch}.2", "--env", "A=changed", "--cwd", "/", "--on-exit", "echo over")
+    assert home.ask("ping")["state"] == "paused", "a change does not let jobs start"
     home.rota("resume")
     home.rota("wait", batch)
     assert home.rota("log", f"{batch}.1").stdout == "line\n", "its own variables stay"

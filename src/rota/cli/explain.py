@@ -2,7 +2,7 @@
 
 from rota.cli.jobs import attempt_line, attempt_table
 from rota.cli.link import connect
-from rota.cli.show import STATES, Table, clean, print_json
+from rota.cli.show import Table, clean, print_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def execute(args: "argparse.Namespace") -> int:
     reason = answer.get("reason")
     print(f"{answer['job']} is {answer['state']}" + (f": {clean(reason)}" if reason else ""))
     needs, given = answer.get("needs"), answer.get("given")
-    if needs != given and answer["state"] in STATES[:3]:
+    if needs != given and answer["state"] == "PENDING":
         print(f"it asks for {needs}, learned from the group {clean(answer.get('group'))} (given: {given})")
     verdicts = answer.get("verdicts") or []
     if verdicts:
