@@ -133,3 +133,10 @@ def test_a_pause_has_a_name_in_one_line(words: list[str], capsys: pytest.Capture
     assert main.main(["pause", *words]) == 2
     said = capsys.readouterr().err
     assert f"{words[0]} '" in said and said.count("\n") == 1 and "\x1b" not in said
+
+
+@pytest.mark.parametrize("option", ["--name", "--limit", "--group", "--array", "--after", "--not-before"])
+def test_an_error_is_one_line_that_cannot_hurt_a_terminal(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["add", "--dry-run", option, "a\nb\x1b[2J", "--", "true"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "\x1b" not in said and "a\\nb" in said

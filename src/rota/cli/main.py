@@ -144,7 +144,9 @@ def complain(error: Exception) -> int:
     """Say in one or two lines what went wrong; the exit status for it."""
     code = getattr(error, "code", "")
     if isinstance(error, RotaError):
-        print(f"rota: {error}", file=sys.stderr)
+        from rota.cli.show import clean
+
+        print(f"rota: {clean(error)}", file=sys.stderr)  # it may quote what was given, whatever that can do
         if code in ("no-manager", "lost"):
             return NO_MANAGER
         return USAGE if isinstance(error, UsageError | NotFoundError) else UNABLE
