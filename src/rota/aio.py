@@ -11,7 +11,8 @@ from binascii import a2b_base64
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Literal, Unpack
 
-from rota.api import AWAY_S, NOT_REPEATED, PAGE, PIECE, SETTLED, JobFields, Selection, words_of
+from rota.api import AWAY_S, NOT_REPEATED, PAGE, PIECE, SETTLED, JobFields, Search, Selection, absolute, words_of
+from rota.model.amounts import parse_duration
 from rota.model.errors import BusyError, RotaError
 from rota.model.limits import limit_settings
 from rota.submission import Changes, JobOptions, Options, Submission, build, make_patch
@@ -69,6 +70,10 @@ class Batch:
     def jobs(self, *states: str) -> AsyncIterator[Job]:
         """Its jobs, in order; those in certain states: `batch.jobs("failed")`."""
         return self._client.jobs([str(self.id), *(f":{state.lower()}" for state in states)])
+
+    async def job(self, index: int) -> Job:
+        """The job with this number."""
+        return await anext(self._client.jobs(f"{self.id}.{index}"))
 
     def as_completed(self) -> AsyncIterator[Job]:
         """Every job once, as it becomes settled."""
@@ -201,11 +206,13 @@ class Client:
             raise TimeoutError(f"not all are settled after {timeout:g} s: {answer['counts']}")
         return not any(count for state, count in answer["counts"].items() if state != "COMPLETED")
 
-    async def jobs(self, selection: Selection = (), *, newest: bool = False) -> AsyncIterator[Job]:
+    async def jobs(
+        self, selection: Selection = (), *, newest: bool = False, **search: Unpack[Search]
+    ) -> AsyncIterator[Job]:
         """The jobs that are selected, asked for page by page."""
         after = None
         while True:
-            answer = await self.ask("jobs", sel=words_of(selection), after=after, limit=PAGE, newest=newest)
+            answer = await self.ask("jobs", sel=words_of(selection), after=after, limit=PAGE, newest=newest, **search)
             for row in answer["jobs"]:
                 yield Job(self, row)
             after = answer.get("next")
@@ -248,6 +255,21 @@ class Client:
         """Why a job does not run, or how it ended: state, reason, verdicts, attempts."""
         return await self.ask("explain", job=str(job))
 
+    async def history(self, selection: Selection = (), **search: Unpack[Search]) -> AsyncIterator[dict[str, Any]]:
+        """Every attempt, the newest first, as `rota history --json` prints them."""
+        after = None
+        while True:
+            answer = await self.ask("history", sel=words_of(selection), after=after, limit=PAGE, **search)
+            for row in answer["attempts"]:
+                yield row
+            after = answer.get("next")
+            if after is None:
+                return
+
+    async def learned(self) -> list[dict[str, Any]]:
+        """What was learned of each group, as `rota report learning --json` prints it."""
+        return list((await self.ask("learning"))["groups"])
+
     # Changing
 
     async def kill(self, selection: Selection, *, confirm_dead: bool = False) -> int:
@@ -285,6 +307,31 @@ class Client:
     async def remove_limits(self, *names: str) -> list[dict[str, Any]]:
         """Take limits away; returns those that are left."""
         return list((await self.ask("limit", set=dict.fromkeys(names)))["limits"])
+
+    # The manager
+
+    async def pause(self, holder: str = "user", reason: str = "") -> dict[str, Any]:
+        """Start no more jobs until this holder resumes; `rota pause --json`."""
+        return await self.ask("pause", **{"as": holder, "reason": reason})
+
+    async def resume(self, holder: str = "user", *, everybody: bool = False) -> dict[str, Any]:
+        """End this holder's pause (or everybody's); `rota resume --json`."""
+        return await self.ask("resume", **{"as": holder, "all": everybody})
+
+    async def backup(self, path: str | None = None) -> str:
+        """Copy the queue to a file on the manager's host; its path."""
+        return str((await self.ask("backup", path=absolute(path)))["path"])
+
+    async def prune(self, selection: Selection = (), *, older_than: str | int = 0, keep: int = 0) -> int:
+        """Forget settled batches, whole ones; without a selection all that fit. How many were forgotten."""
+        words = words_of(selection)
+        age_s = parse_duration(older_than) if isinstance(older_than, str) else older_than
+        total = 0
+        while True:
+            answer = await self.ask("prune", sel=words, all=not words, older_than_s=age_s, keep=keep, dry_run=False)
+            total += int(answer["batches"])
+            if not answer.get("more"):
+                return total
 
     async def _change(self, op: str, selection: Selection, **extra: Any) -> int:
         answer = await self.ask(op, sel=words_of(selection), all=False, dry_run=False, **extra)

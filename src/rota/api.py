@@ -16,8 +16,9 @@ import time
 import weakref
 from binascii import a2b_base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
+from rota.model.amounts import parse_duration
 from rota.model.errors import BusyError, RotaError
 from rota.model.limits import limit_settings
 from rota.submission import Changes, JobOptions, Options, Submission, build, make_patch, send
@@ -28,7 +29,7 @@ __all__ = ["Batch", "Client", "Job", "JobFields", "local"]
 SETTLED = frozenset(("COMPLETED", "FAILED", "ABORTED", "OMITTED"))
 AWAY_S = 30.0
 """How long a manager that went away may take to come back."""
-NOT_REPEATED = frozenset(("modify", "retry", "stage", "submit", "down"))
+NOT_REPEATED = frozenset(("modify", "retry", "stage", "submit", "down", "backup"))
 """Ops that are not simply asked again when the connection was lost before the answer."""
 PAGE = 1_000
 PIECE = 1 << 20
@@ -37,11 +38,28 @@ Selection = str | int | Sequence[str | int]
 """`7`, `"7.12"`, `"@align"`, or several: `["7", ":failed"]`."""
 
 
+class Search(TypedDict, total=False):
+    """What jobs and attempts can be searched by; times are seconds since 1970."""
+
+    command: str
+    """A part of it."""
+    host: str
+    exit_code: int
+    reason: str
+    since: float
+    until: float
+
+
 def words_of(selection: Selection) -> list[str]:
     """Selector words from whatever was given."""
     if isinstance(selection, str):
         return selection.split()
     return [str(selection)] if isinstance(selection, int) else [str(word) for word in selection]
+
+
+def absolute(path: str | None) -> str | None:
+    """A path that means the same to the manager, which has another working directory."""
+    return None if path is None else os.path.abspath(os.path.expanduser(path))
 
 
 class JobFields:
@@ -286,11 +304,11 @@ class Client:
             raise TimeoutError(f"not all are settled after {timeout:g} s: {answer['counts']}")
         return not any(count for state, count in answer["counts"].items() if state != "COMPLETED")
 
-    def jobs(self, selection: Selection = (), *, newest: bool = False) -> Iterator[Job]:
-        """The jobs that are selected, asked for page by page."""
+    def jobs(self, selection: Selection = (), *, newest: bool = False, **search: Unpack[Search]) -> Iterator[Job]:
+        """The jobs that are selected and fit the search, asked for page by page."""
         after = None
         while True:
-            answer = self.ask("jobs", sel=words_of(selection), after=after, limit=PAGE, newest=newest)
+            answer = self.ask("jobs", sel=words_of(selection), after=after, limit=PAGE, newest=newest, **search)
             for row in answer["jobs"]:
                 yield Job(self, row)
             after = answer.get("next")
@@ -332,6 +350,20 @@ class Client:
         """Why a job does not run, or how it ended: state, reason, verdicts, attempts."""
         return self.ask("explain", job=str(job))
 
+    def history(self, selection: Selection = (), **search: Unpack[Search]) -> Iterator[dict[str, Any]]:
+        """Every attempt, the newest first, as `rota history --json` prints them."""
+        after = None
+        while True:
+            answer = self.ask("history", sel=words_of(selection), after=after, limit=PAGE, **search)
+            yield from answer["attempts"]
+            after = answer.get("next")
+            if after is None:
+                return
+
+    def learned(self) -> list[dict[str, Any]]:
+        """What was learned of each group, as `rota report learning --json` prints it."""
+        return list(self.ask("learning")["groups"])
+
     # Changing
 
     def kill(self, selection: Selection, *, confirm_dead: bool = False) -> int:
@@ -369,6 +401,31 @@ class Client:
     def remove_limits(self, *names: str) -> list[dict[str, Any]]:
         """Take limits away; returns those that are left."""
         return list(self.ask("limit", set=dict.fromkeys(names))["limits"])
+
+    # The manager
+
+    def pause(self, holder: str = "user", reason: str = "") -> dict[str, Any]:
+        """Start no more jobs until this holder resumes; `rota pause --json`."""
+        return self.ask("pause", **{"as": holder, "reason": reason})
+
+    def resume(self, holder: str = "user", *, everybody: bool = False) -> dict[str, Any]:
+        """End this holder's pause (or everybody's); `rota resume --json`."""
+        return self.ask("resume", **{"as": holder, "all": everybody})
+
+    def backup(self, path: str | None = None) -> str:
+        """Copy the queue to a file on the manager's host; its path."""
+        return str(self.ask("backup", path=absolute(path))["path"])
+
+    def prune(self, selection: Selection = (), *, older_than: str | int = 0, keep: int = 0) -> int:
+        """Forget settled batches, whole ones; without a selection all that fit. How many were forgotten."""
+        words = words_of(selection)
+        age_s = parse_duration(older_than) if isinstance(older_than, str) else older_than
+        total = 0
+        while True:
+            answer = self.ask("prune", sel=words, all=not words, older_than_s=age_s, keep=keep, dry_run=False)
+            total += int(answer["batches"])
+            if not answer.get("more"):
+                return total
 
     def _change(self, op: str, selection: Selection, **extra: Any) -> int:
         return int(self.ask(op, sel=words_of(selection), all=False, dry_run=False, **extra)["jobs"])

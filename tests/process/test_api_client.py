@@ -93,6 +93,29 @@ def test_errors_are_of_their_class(client, tmp_path):
         package.Client(str(tmp_path / "none"), start=False)
 
 
+def test_what_the_command_line_can_do(client, tmp_path):
+    """History, search, what was learned, pauses, backups and pruning; and the same names with asyncio."""
+    batch = client.submit("exit 9", name="doomed", group="doom")
+    assert batch.wait(30) is False
+    (attempt,) = client.history("@doomed", exit_code=9)
+    assert (attempt["id"], attempt["state"]) == (f"{batch.id}.1", "FAILED")
+    assert [job.id for job in client.jobs(command="exit 9", since=1.0)] == [f"{batch.id}.1"]
+    assert not list(client.jobs(command="no such thing")) and not list(client.history(batch.id, exit_code=3))
+    assert batch.retry(command="true") == 1 and batch.wait(30)
+    assert "doom" in [row["group"] for row in client.learned()]
+    assert client.pause("test", "why not")["pauses"][0]["as"] == "test"
+    assert batch.modify(priority=7) == 0 and client.resume("nobody")["state"] == "paused"
+    assert client.resume("test")["state"] == "serving"
+    path = client.backup(str(tmp_path / "copy.db"))
+    assert Path(path).stat().st_size > 0
+    assert client.prune(batch.id, older_than="1h") == 0
+    assert client.prune("@doomed") == 1
+    with pytest.raises(NotFoundError, match="was pruned"):
+        batch.counts()
+    for sync, other in ((package.Client, package.aio.Client), (package.Batch, package.aio.Batch)):
+        assert {n for n in vars(sync) if n[0] != "_"} - {"manager"} == {n for n in vars(other) if n[0] != "_"}
+
+
 def test_many_values_are_staged(client):
     batch = client.submit("echo {}", values=[str(number) for number in range(50_000)], not_before="+1h")
     assert batch.size == 50_000 and batch.job(50_000).command == "echo 49999"

@@ -222,7 +222,7 @@ def test_a_tool_does_not_end_a_persons_pause(home: Home) -> None:
     answer = home.json("resume", "--all")
     assert answer == {"state": "serving", "pauses": []}
     assert home.settled() == {"COMPLETED": 1}
-    home.rota("pause", "--as", "", code=5)
+    home.rota("pause", "--as", "", code=2)
     home.rota("pause", "--as", "tool")
     home.rota("drain")
     home.until(lambda: not home.manager(), what="drained")
@@ -290,3 +290,26 @@ def test_live_on_a_terminal_ends_with_ctrl_c(home: Home) -> None:
     assert text.rfind(b"\x1b[?25h") > text.rfind(b"\x1b[?25l"), "the cursor is shown again"
     assert home.counts() == {"RUNNING": 1}, "looking ends nothing"
     assert Path(home.path).exists()
+
+
+def test_what_a_change_says_is_what_runs(home: Home) -> None:
+    """Also of jobs from a file whose lines say something themselves; and of a command that needs nothing of them."""
+    home.rota("up")
+    home.rota("pause")
+    own = home.work / "own"
+    own.mkdir()
+    lines = [{"command": "printenv A; pwd", "env": {"A": "line"}, "cwd": str(own)}, {"command": "printenv A; pwd"}]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    batch = home.add("-f", "-", stdin=text.encode())
+    home.rota("modify", f"{batch}.1", "--command", "printenv A")
+    home.rota("modify", f"{batch}.2", "--env", "A=changed", "--cwd", "/", "--on-exit", "echo over")
+    assert home.ask("ping")["state"] == "paused", "a change does not let jobs start"
+    home.rota("resume")
+    home.rota("wait", batch)
+    assert home.rota("log", f"{batch}.1").stdout == "line\n", "its own variables stay"
+    assert [row["cwd"] for row in home.rows("jobs", batch)] == [str(own), "/"]
+    assert home.rota("log", f"{batch}.2").stdout == "changed\n/\n"
+    home.rota("retry", batch, ":completed", "--env", "A=again", "--cwd", str(home.work))
+    home.rota("wait", batch)
+    assert home.rota("log", f"{batch}.1").stdout == "again\n"
+    assert home.rota("log", f"{batch}.2").stdout == f"again\n{home.work}\n"

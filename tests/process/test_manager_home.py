@@ -324,3 +324,12 @@ def test_secrets_are_nowhere(home: Home) -> None:
     for word in (token, secret, "SSH_AUTH_SOCK"):
         assert word not in environ(job)
     home.rota("kill", "--all")
+
+
+def test_files_are_private_whatever_the_umask(home: Home) -> None:
+    home.rota("up", preexec_fn=lambda: os.umask(0))
+    home.rota("add", "--", "echo secret", preexec_fn=lambda: os.umask(0))
+    home.settled()
+    path = home.rota("backup").stdout.strip()
+    found = [Path(home.path), Path(path), *Path(home.path).rglob("*")]
+    assert [each for each in found if each.lstat().st_mode & 0o077 and not each.is_symlink()] == []

@@ -1,5 +1,7 @@
 """What a user asks of jobs, end to end: arrays, values, dependencies, retries, hold, kill, limits."""
 
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -207,6 +209,23 @@ def test_what_runs_can_be_watched(home: Home) -> None:
     assert row["wall_s"] > 0
     assert home.rota("log", "--follow", "1.1").stdout == "one\ntwo\n"
     assert home.counts() == {"COMPLETED": 1}
+
+
+def test_when_a_job_started_is_known_after_a_restart_and_when_it_is_lost(home: Home) -> None:
+    home.config("touch = '10s'\nmissing_after = '40s'\n")
+    home.add("--retries", "1", "--", "sleep 300")
+    before = home.until(lambda: (row := home.job("1.1"))["started"] and row)
+    (pid,) = home.runners()
+    time.sleep(1.5)  # so that it was measured
+    home.kill_manager()
+    home.rota("up")
+    after = home.until(lambda: (row := home.job("1.1"))["started"] and row, 6, "told without waiting for a touch")
+    assert after["started"] == before["started"] and after["wall_s"] > 1 and after["peak_memory_bytes"]
+    os.kill(pid, signal.SIGKILL)
+    (attempt,) = home.until(lambda: home.rows("history", "1"))
+    assert (attempt["state"], attempt["started"]) == ("LOST", before["started"])
+    assert attempt["wall_s"] > 1 and attempt["peak_memory_bytes"] == after["peak_memory_bytes"]
+    home.rota("kill", "1")
 
 
 def test_a_neighbours_output_is_never_shown(home: Home) -> None:

@@ -349,6 +349,13 @@ def test_the_time_limit(manager):
     assert time.monotonic() - begin < 5
 
 
+def test_what_a_job_takes_after_we_last_looked_counts(manager):
+    """A late spike is in the peak; and a small job that was sampled does not get the runner's own size."""
+    spike = "import time; time.sleep(1.5); bytearray(200 << 20)"
+    late, small = manager.run([sys.executable, "-c", spike], ["sleep", "1.5"])
+    assert late[9] > 200 << 20 and small[9] < 8 << 20
+
+
 def test_the_memory_limit_and_the_measured_peak(manager):
     eat = "x = bytearray({}); import time; time.sleep({})"
     hungry, modest = manager.run(

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from rota.cli import completion, main, parser, show, submitting, wait
+from rota.cli import completion, live, main, parser, show, submitting, wait, watch
 from rota.cli.following import _Order
 from rota.cli.jobs import JOB_FIELDS, ending, field_text
 from rota.cli.run import most_at_once
@@ -226,6 +226,26 @@ def test_tables_line_up_and_cannot_hurt_a_terminal(capsys):
     ]  # fmt: skip
 
 
+def test_a_narrow_terminal_cuts_the_longest_column_not_the_numbers():
+    from rich.console import Console
+
+    class Manager:
+        def ask(self, op, **_):
+            row = {"id": "7.12", "state": "RUNNING", "host": "n1", "elapsed_s": 9, "command": "x" * 99}
+            return {"jobs": [row | {"last_line": "y" * 99}], "more": 0}
+
+    status = {
+        "batches": [{"id": 7, "name": "align", "jobs": 600, "counts": {"PENDING": 590, "RUNNING": 10}}],
+        "why": [{"batch": 7, "reason": "z" * 99}],
+    }
+    now = live.picture(Manager(), [], 9)
+    for picture, words in ((now, ["7.12", "RUNNING", "9.00s"]), (watch.picture(status), ["align", "590", "0%"])):
+        console = Console(width=50)
+        with console.capture() as got:
+            console.print(picture)
+        assert all(word in got.get() for word in words), got.get()
+
+
 def test_counts_in_words():
     assert show.count_words({"FAILED": 1, "COMPLETED": 2000, "RUNNING": 0}) == "2,000 COMPLETED, 1 FAILED"
     assert show.count_words({}) == "no jobs"
@@ -237,7 +257,7 @@ def test_how_a_job_ended_in_one_word():
     assert ending({"state": "FAILED", "exit_code": 3, "reason": "exit"}) == "3"
     assert ending({"state": "FAILED", "signal": 9, "reason": "signal"}) == "SIGKILL"
     assert ending({"state": "FAILED", "signal": 9, "reason": "memory"}) == "memory"
-    assert ending({"state": "PENDING"}) == ""
+    assert ending({"state": "PENDING"}) == ending({"state": "OMITTED", "reason": "depends on 1.2, which …"}) == ""
     assert field_text("a\tb\nc\\") == "a\\tb\\nc\\\\" and field_text(["a"]) == '["a"]' and field_text(None) == ""
     assert JOB_FIELDS[:2] == ("id", "state")
 

@@ -13,6 +13,7 @@ from rota.model.batch import MAX_COMMAND, count_of
 from rota.model.errors import UsageError
 from rota.submission import LineFile, Options, build, submit_environment
 from rota.submission.options import array_numbers, moment
+from rota.submission.patching import make_patch
 from rota.wire.client import frame
 from rota.wire.frames import MAX_FRAME
 
@@ -410,3 +411,60 @@ def test_numbers_become_ranges_that_hold_them(numbers):
     ranges, _ = array_numbers(numbers)
     held = [number for first, last, step in ranges for number in range(first, last + 1, step)]
     assert held == sorted(numbers) and count_of(ranges) == len(numbers)
+
+
+def test_one_word_may_stand_where_several_can():
+    """A string is one limit, tag or code, not its letters."""
+    options = Options(limits="irods", tags="fast", retry_on=75, never_retry_on="time", modules="gcc", after="@align")
+    spec = build("true", options).spec
+    (template,) = spec.templates
+    assert template.limits == ("irods",) and template.needs.tags == ("fast",) and template.modules == ("gcc",)
+    assert template.retry_on == ("75",) and template.never_retry_on == ("time",)
+    assert [dependency.target for dependency in spec.after] == ["@align"]
+    assert [dependency.target for dependency in build("true", Options(after=7)).spec.after] == ["7"]
+    sent = make_patch({"limits": "irods", "tags": "fast", "retry_on": 75})
+    assert sent == {"limits_add": ("irods",), "tags": ("fast",), "retry_on": ("75",)}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"enforce": "all"}, "enforce 'all': give time, memory, both or none"),
+        ({"after": "@x", "live": "again"}, "live 'again': give True, False or 'rerun'"),
+        ({"no_retry_after": -3}, "no retry after -3 s: give 0 or more"),
+    ],
+)
+def test_words_that_nobody_knows(options, words):
+    with pytest.raises(UsageError, match=words):
+        build("true", Options(**options))
+    if "enforce" in options:
+        with pytest.raises(UsageError, match=words):
+            make_patch(options)
+
+
+def test_json_lines_say_what_is_tried_again_and_what_is_learned(tmp_path):
+    more = {"retry_on": [75, "time"], "never_retry_on": [2], "no_retry_after": "2h", "rerunnable": True,
+            "enforce": "both", "group": "mine", "override": "always"}  # fmt: skip
+    data = "\n".join(json.dumps({"command": "true"} | extra) for extra in ({}, more, {"group": ""}))
+    templates = lines_of(tmp_path, data, retries=1).spec.templates
+    assert [template.group for template in templates] == ["true", "mine", ""]
+    given = templates[1]
+    assert (given.retry_on, given.never_retry_on, given.no_retry_after_s) == (("75", "time"), ("2",), 7200)
+    assert (given.rerunnable, given.enforce, given.override) == (True, ("time", "memory"), "always")
+    same = lines_of(tmp_path, data, group="all").spec.templates
+    assert [template.group for template in same] == ["all", "mine", ""]
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        ('"limits": ["x:abc"]', "line 1: field 'limits': limit 'x:abc'"),
+        ('"limits": ["time<00:00:00"]', "line 1: field 'limits': .*can never open"),
+        ('"group": "a\\nb"', "line 1: group 'a"),
+        ('"no_retry_after": "soon"', "line 1: field 'no_retry_after': 'soon'"),
+        ('"retry_on": ["zz"]', "line 1: 'zz' is neither an exit code"),
+    ],
+)
+def test_the_field_that_is_wrong_is_named(tmp_path, field, words):
+    with pytest.raises(UsageError, match=words):
+        lines_of(tmp_path, '{"command": "true", ' + field + "}")

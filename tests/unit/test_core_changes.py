@@ -4,6 +4,7 @@ import pytest
 
 from core_world import World, cores, lease_all
 from rota.core.tables import JOB_STATES
+from rota.model.batch import Dependency
 from rota.model.errors import NotFoundError, RefusedError, UsageError
 
 STATES = [state for state in JOB_STATES if state != "REMOVED"]
@@ -296,3 +297,17 @@ def test_ids_of_removed_jobs_are_not_used_again() -> None:
     first = world.submit()
     world.change("remove", str(first))
     assert world.submit() == first + 1
+
+
+def test_a_part_of_what_waits_is_not_enough_to_remove_what_it_waits_for() -> None:
+    world = World()
+    first = world.submit(3)
+    second = world.submit(3, after=[Dependency(str(first), each=True)])
+    with pytest.raises(RefusedError, match=f"batch {second} depends on batch {first} and has not run"):
+        world.change("remove", str(first), f"{second}.1")
+    assert world.change("remove", f"{first}.1", f"{second}.1")["jobs"] == 2
+    assert world.states(first) == world.states(second)[:1] + world.states(first)[1:]
+    assert "OMITTED" not in world.states(second)
+    with pytest.raises(RefusedError, match=f"batch {second} depends on batch {first} and has not run"):
+        world.change("remove", str(first), f"{second}.2-2")
+    world.check_restart()

@@ -6,6 +6,7 @@ import pytest
 
 from core_world import World, cores, lease_all
 from rota.core.dependencies import standing, waiting_for
+from rota.core.tables import JOB_STATES
 from rota.model.batch import Dependency
 from rota.model.errors import UsageError
 
@@ -261,4 +262,18 @@ def test_what_is_ready_waits_again_when_its_dependency_is_retried() -> None:
     assert world.states(second) == ["WAITING"] * 2
     settle(world, first, 0)
     assert world.states(second) == ["PENDING"] * 2
+    world.check_restart()
+
+
+def test_all_of_one_batch_for_all_of_another_costs_one_edge() -> None:
+    """10,000 jobs that each wait for 10,000: nothing of it is written out, in memory or in the log."""
+    world = World()
+    first = world.submit(10_000, cores(1))
+    before = sum(map(len, world.log))
+    second = world.submit(10_000, cores(1), after=[str(first)])
+    assert world.state.batches[second].edges == ((first, 0, 10_000),)
+    assert sum(map(len, world.log)) - before < 1000
+    world.change("kill", str(first))
+    assert world.state.batches[second].counts[JOB_STATES.index("OMITTED")] == 10_000
+    assert len(world.log) < 10
     world.check_restart()

@@ -190,7 +190,7 @@ def test_self_dependencies() -> None:
     with pytest.raises(UsageError, match="there is no batch 1: that will be this one"):
         world.submit(after=["1"])
     world.submit(name="x")
-    with pytest.raises(UsageError, match=r"wait for itself \(x → x\): is itself a new batch of it"):
+    with pytest.raises(UsageError, match=r"wait for itself \(x → x\): it is itself a new batch of that name"):
         world.submit(name="x", after=[live("x")])
     assert world.submit(name="x", after=["@x"]) == 2, "those before it can be meant by its own name"
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from core_world import World, lease_all
-from rota.model.batch import Template
+from rota.model.batch import Dependency, Template
 from rota.model.errors import UsageError
 from rota.model.needs import Needs
 
@@ -79,3 +79,38 @@ def test_an_unknown_word_is_refused_with_cleanup_without_a_directory() -> None:
     ):  # fmt: skip
         with pytest.raises(UsageError):
             Template(argv=("true",), **wrong).check()  # type: ignore[arg-type]
+
+
+def test_a_removed_job_does_not_count_for_what_depends_on_it() -> None:
+    """Not as a failure: neither what is added after it was removed, nor what is retried."""
+    world = World()
+    first = world.submit(2, cores(1), name="first")
+    runner = world.start_runner()
+    good, bad = lease_all(world, runner)
+    world.end(runner, good)
+    world.end(runner, bad, 1)
+    again = world.submit(1, cores(1), after=[str(first)])
+    assert world.states(again) == ["OMITTED"]
+    world.change("remove", str(first), ":failed")
+    for after in (str(first), f"{first}.1-2", "@first"):
+        assert world.states(world.submit(1, cores(1), after=[after])) != ["OMITTED"], after
+    world.change("retry", str(again))
+    assert world.states(again) != ["OMITTED"]
+    never = world.submit(1, cores(1), after=[Dependency(str(first), "failure")])
+    assert world.states(never) == ["OMITTED"]
+    world.check_restart()
+
+
+def test_what_is_removed_by_itself_is_as_good_as_done() -> None:
+    world = World()
+    first = world.submit(1, cores(1, remove_on="success"), name="first")
+    runner = world.start_runner()
+    world.end(runner, lease_all(world, runner)[0])
+    assert world.states(first) == ["REMOVED"]
+    step = world.submitted(1, cores(1), after=[str(first)])
+    assert step.reply["warnings"] == [f"--after {first}: all of it has been removed, so there is nothing to wait for"]
+    assert world.states(step.reply["batch"]) != ["OMITTED"]
+    assert world.states(world.submit(1, cores(1), after=["@first"])) != ["OMITTED"]
+    each = world.submit(1, cores(1), after=[Dependency(str(first), each=True)])
+    assert world.states(each) != ["OMITTED"]
+    world.check_restart()

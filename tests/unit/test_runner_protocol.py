@@ -279,8 +279,24 @@ def test_a_touch_goes_out_after_touch_s_of_silence_with_what_is_held_and_measure
         "got": 1,
         "clock": 115.06,
         "held": [[7, 1, 1]],
-        "live": [[7, 1, 1, 0.5, 1900, 11, None]],
+        "live": [[7, 1, 1, 0.5, 1900, 11, None, None, 1.0]],
     }
+
+
+def test_a_manager_that_is_back_is_told_within_a_second_what_runs_and_since_when():
+    runner = welcomed()
+    runner.receive(lease(1, 1), 100.0)
+    (one,) = runner.startable(100.0)
+    runner.started(one, 1.0, 11)
+    seq = runner.outgoing(100.05)[0]["seq"]
+    runner.receive({"t": "ack", "seq": seq}, 100.1)
+    one.live = (0.5, 1900)
+    runner.lost_connection()
+    greeting = runner.greet(200.0)
+    runner.receive(welcome(greeting["connect"], 6), 200.0)
+    assert runner.outgoing(200.5) == []
+    assert runner.outgoing(201.0)[0]["live"] == [[7, 1, 1, 0.5, 1900, 11, None, None, 1.0]]
+    assert runner.outgoing(203.0) == []
 
 
 def test_got_is_told_within_a_second_so_that_the_manager_need_not_repeat():

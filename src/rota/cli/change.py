@@ -35,6 +35,7 @@ _EXAMPLES = {
         "rota modify 7.12 --command 'align --slow x12'",
         "rota modify 7 --name align2 --after 5 --after-any @prepare --not-before +2h",
         "rota modify 7 --after none --at-once 20 --max-failures 10%",
+        "rota modify 7 --on-exit 'rm -f scratch' --partition long --stdout ''",
     ),
     "kill": ("rota kill 7", "rota kill 7.1-99", "rota kill :pending --dry-run", "rota kill 7.12 --confirm-dead"),
     "hold": ("rota hold 7", "rota hold 7 --stop"),
@@ -47,7 +48,7 @@ _STATES = {
     "kill": "what is not settled",
     "hold": "what waits",
     "release": "what is held",
-    "remove": "what is settled",
+    "remove": "what does not run",
 }
 
 
@@ -104,6 +105,33 @@ def configure_changes(parser: "Parser") -> None:
     add("--rerunnable", choices=("yes", "no"), help="may be started again when its runner is silent for long")
     add("--group", metavar="NAME", help="learning group")
     add("--override", choices=("never", "higher", "always"), help="when your figures are used, not the learned ones")
+    configure_more_changes(parser)
+
+
+def configure_more_changes(parser: "Parser") -> None:
+    """The same for what surrounds a job, and for what a batch system is asked for."""
+    add = parser.add_argument_group("what changes around the job ('' takes away what was said)").add_argument
+    add("--env-from", choices=("submit", "site", "none"), help="the environment to begin with")
+    add("--workdir", choices=("shared", "unique"), help="unique: a fresh directory for each attempt")
+    add("--cleanup", choices=("success", "failure", "always", "never"), help="when that is removed")
+    add("--change-home", choices=("yes", "no"), help="HOME is that directory")
+    add("--on-success", action="append", metavar="COMMAND", help="run this if it succeeded (all of them)")
+    add("--on-failure", action="append", metavar="COMMAND", help="run this if it failed (all of them)")
+    add("--on-exit", action="append", metavar="COMMAND", help="run this in any case (all of them)")
+    add("--behaviour-time", metavar="TIME", help="the longest each of these may take")
+    add("--remove-on", choices=("success", "failure", "exit", ""), help="forget the job once it has settled so")
+    add("--signal", metavar="NAME@TIME", help="warn it so long before its time is over: USR1@120")
+    add = parser.add_argument_group("what changes where there is a batch system ('' as above)").add_argument
+    add("-A", "--account", metavar="NAME", help="account or project to charge")
+    add("--partition", "--queue", metavar="NAME", help="partition or queue")
+    add("--qos", metavar="NAME", help="quality of service")
+    add("--reservation", metavar="NAME", help="use this reservation")
+    add("--constraint", metavar="TEXT", help="features that a node must have")
+    add("--exclusive", choices=("yes", "no"), help="share the node with nobody")
+    add("--nodes", type=int, metavar="N", help="so many nodes (mode direct only)")
+    add("--tasks-per-node", type=int, metavar="N", help="what the batch system is told for srun and mpirun")
+    add("--native", action="append", metavar="--KEY=VALUE", help="set an option of the batch system itself")
+    add("--drop-native", action="append", metavar="--KEY", help="take one away")
 
 
 def configure_batches(parser: "Parser") -> None:
@@ -127,24 +155,39 @@ def configure_batches(parser: "Parser") -> None:
 
 
 _SAME = ("memory", "time", "disk", "cores", "gpus", "on", "command", "priority", "retries", "no_retry_after", "cwd",
-         "setup", "stdin", "stdout", "stderr", "enforce", "grace", "output_cap", "group", "override")  # fmt: skip
+         "setup", "stdin", "stdout", "stderr", "enforce", "grace", "output_cap", "group", "override", "env_from",
+         "workdir", "cleanup", "behaviour_time", "remove_on", "signal", "account", "partition", "qos", "reservation",
+         "constraint", "nodes", "tasks_per_node")  # fmt: skip
+_NONE_IF_EMPTY = ("on", "no_retry_after", "setup", "stdin", "stdout", "stderr", "remove_on", "signal", "account",
+                  "partition", "qos", "reservation", "constraint")  # fmt: skip
 
 
 def changes_of(args: "argparse.Namespace") -> "Any":
     """What was said, in the words of `rota.submission.Changes`."""
     out: dict[str, Any] = {name: getattr(args, name) for name in _SAME if getattr(args, name) is not None}
-    for name, key in (("tag", "tags"), ("limit", "limits"), ("drop_limit", "drop_limits"), ("module", "modules")):
+    out |= {name: None for name in _NONE_IF_EMPTY if out.get(name) == ""}
+    for name, key in (("limit", "limits"), ("drop_limit", "drop_limits")):
         if getattr(args, name) is not None:
             out[key] = getattr(args, name)
+    lists = {"tag": "tags", "module": "modules", "on_success": "on_success", "on_failure": "on_failure",
+             "on_exit": "on_exit"}  # fmt: skip
+    for name, key in lists.items():
+        if getattr(args, name) is not None:
+            out[key] = [] if getattr(args, name) == [""] else getattr(args, name)
     for name in ("retry_on", "never_retry_on"):
         if getattr(args, name) is not None:
             out[name] = [word for word in getattr(args, name).split(",") if word]
-    if args.rerunnable is not None:
-        out["rerunnable"] = args.rerunnable == "yes"
+    for name in ("rerunnable", "change_home", "exclusive"):
+        if getattr(args, name) is not None:
+            out[name] = getattr(args, name) == "yes"
     if args.resource is not None:
         from rota.cli.submitting import number, pairs
 
-        out["resources"] = pairs("--resource", args.resource, number)
+        out["resources"] = {} if args.resource == [""] else pairs("--resource", args.resource, number)
+    if args.native is not None or args.drop_native is not None:
+        from rota.cli.submitting import natives
+
+        out["native"] = {**natives(args.native or ()), **dict.fromkeys(natives(args.drop_native or ()))}
     if args.env is not None or args.unset_env is not None:
         given = [text.partition("=") for text in args.env or ()]
         for name, equals, _ in given:
@@ -203,7 +246,7 @@ def execute(args: "argparse.Namespace") -> int:
     else:
         batches = answer.get("batches")
         where = f" in {batches} batch{'' if batches == 1 else 'es'}" if batches is not None else ""
-        print(f"{jobs_word(count)} {_DONE[op]}{where}")
+        print(f"{jobs_word(count)} {'given up' if extra.get('confirm_dead') else _DONE[op]}{where}")
     for warning in answer.get("warnings") or ():
         print(f"rota: warning: {warning}", file=sys.stderr)
     for row in answer.get("skipped") or ():

@@ -6,6 +6,7 @@ import time
 
 from rota.cli.link import STOP_S, connect, take_down
 from rota.cli.show import clean, jobs_word, print_json, seconds, when
+from rota.model.errors import UsageError
 from rota.wire.client import Connection, NoManagerError
 
 TYPE_CHECKING = False
@@ -64,6 +65,12 @@ def configure(parser: "Parser", command: str) -> None:
 
 def execute(args: "argparse.Namespace") -> int:
     """Run one of them."""
+    for option, most in (("holder", 64), ("reason", 255)):
+        text = getattr(args, option, None)
+        if text is not None and (not text.isprintable() or len(text) > most or (option == "holder" and not text)):
+            word = "--as" if option == "holder" else "--reason"
+            said = f"{word} '{clean(text[:40])}'"
+            raise UsageError(f"{said}: give 1 to {most} characters, none of them control characters")
     handler = {"up": up, "down": down, "ping": ping}.get(args.command_name, change_state)
     return handler(args)
 

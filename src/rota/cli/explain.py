@@ -27,6 +27,9 @@ def execute(args: "argparse.Namespace") -> int:
         return 0
     reason = answer.get("reason")
     print(f"{answer['job']} is {answer['state']}" + (f": {clean(reason)}" if reason else ""))
+    needs, given = answer.get("needs"), answer.get("given")
+    if needs != given and answer["state"] == "PENDING":
+        print(f"it asks for {needs}, learned from the group {clean(answer.get('group'))} (given: {given})")
     verdicts = answer.get("verdicts") or []
     if verdicts:
         print()

@@ -177,6 +177,8 @@ def field_text(value: "Any") -> str:
 def ending(row: "dict[str, Any]") -> str:
     """How it ended, in one word: an exit code, a signal, or a reason."""
     reason = row.get("reason")
+    if row.get("state") == "OMITTED":
+        return ""  # it never began; `explain` and the field `reason` have the sentence
     if reason in (None, "", "exit", "signal") or (row.get("exit_code") == 0 and row.get("state") == "COMPLETED"):
         return exit_word(row)
     return str(reason)

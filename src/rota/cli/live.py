@@ -75,10 +75,11 @@ def picture(connection: "Connection", words: "list[str]", most: int) -> "Any":
 
     answer = connection.ask("live", sel=words, limit=most)
     table = RichTable(box=None, pad_edge=False, expand=True)
-    for title in TITLES:
-        table.add_column(title, justify="right" if title in RIGHT else "left", overflow="ellipsis", no_wrap=True)
+    for title in TITLES:  # where there is little room the command and its output give way: rich cuts what may wrap
+        justify: Any = "right" if title in RIGHT else "left"
+        table.add_column(title, justify=justify, overflow="ellipsis", no_wrap=title not in TITLES[-2:])
     for row in answer["jobs"]:
-        table.add_row(*(Text(cell) for cell in cells(row)))
+        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in cells(row)))
     more = f", {answer['more']:,} more" if answer["more"] else ""
     table.caption = f"{time.strftime('%H:%M:%S')}: {len(answer['jobs'])} shown{more}; Ctrl-C to leave"
     return table

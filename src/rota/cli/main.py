@@ -33,7 +33,7 @@ COMMANDS = {
     "kill": ("rota.cli.change", "end jobs"),
     "hold": ("rota.cli.change", "keep jobs from starting"),
     "release": ("rota.cli.change", "let held jobs go"),
-    "remove": ("rota.cli.change", "forget settled jobs"),
+    "remove": ("rota.cli.change", "forget jobs that do not run"),
     "report": ("rota.cli.report", "what was learned"),
     "limit": ("rota.cli.limit", "list, set or remove named limits"),
     "backup": ("rota.cli.backup", "copy the queue while it is in use"),
@@ -144,7 +144,9 @@ def complain(error: Exception) -> int:
     """Say in one or two lines what went wrong; the exit status for it."""
     code = getattr(error, "code", "")
     if isinstance(error, RotaError):
-        print(f"rota: {error}", file=sys.stderr)
+        from rota.cli.show import clean
+
+        print(f"rota: {clean(error)}", file=sys.stderr)  # it may quote what was given, whatever that can do
         if code in ("no-manager", "lost"):
             return NO_MANAGER
         return USAGE if isinstance(error, UsageError | NotFoundError) else UNABLE

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import sys
 
 TYPE_CHECKING = False
@@ -40,6 +41,8 @@ class Parser(argparse.ArgumentParser):
         )
         self.command = command
         self._takes_command = False
+        # A value may begin with a minus and a digit (`--memory -500M`): no option does.
+        self._negative_number_matcher = re.compile(r"-\.?\d")
         self.add_argument("--home", metavar="DIR", help="the manager's directory (default: $ROTA_HOME or ~/.rota)")
 
     def examples(self, *lines: str) -> None:

@@ -84,19 +84,18 @@ def picture(answer: "dict[str, Any]") -> "Any":
     states = [state for state in STATES if any(batch["counts"].get(state) for batch in batches)]
     why = {row["batch"]: row["reason"] for row in answer.get("why") or ()}
     table = Table(box=None, pad_edge=False)
-    table.add_column("BATCH", justify="right")
-    table.add_column("NAME")
-    table.add_column("JOBS", justify="right")
-    for state in states:
-        table.add_column(state, justify="right", style=_STYLES.get(state, ""))
-    table.add_column("DONE", justify="right")
-    table.add_column("WHY WAITING", overflow="ellipsis", no_wrap=True)
+    for title in ("BATCH", "NAME", "JOBS", *states, "DONE"):
+        justify: Any = "left" if title == "NAME" else "right"
+        table.add_column(title, justify=justify, style=_STYLES.get(title, ""), no_wrap=True)
+    # Where there is little room the reason gives way, not the numbers: rich cuts what may wrap.
+    table.add_column("WHY WAITING", overflow="ellipsis")
     for batch in batches:
         jobs = batch["jobs"] or 1
         done = sum(batch["counts"].get(state, 0) for state in STATES[7:])
         cells = [str(batch["id"]), batch.get("name") or "", f"{batch['jobs']:,}"]
         cells += [f"{batch['counts'].get(state, 0):,}" for state in states]
-        table.add_row(*(Text(cell) for cell in [*cells, f"{100 * done / jobs:.0f}%", why.get(batch["id"], "")]))
+        cells += [f"{100 * done / jobs:.0f}%", why.get(batch["id"], "")]
+        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in cells))
     if len(answer["batches"]) > len(batches):
         table.caption = f"and {len(answer['batches']) - len(batches)} more"
     return table

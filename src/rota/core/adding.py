@@ -8,7 +8,7 @@ import msgspec
 from rota.core.dependencies import dependents, named, open_to, positions_of, touched
 from rota.core.state import BatchState, State
 from rota.core.stimuli import At
-from rota.core.tables import OMITTED
+from rota.core.tables import OMITTED, REMOVED
 from rota.model.batch import BatchSpec, Dependency
 from rota.model.errors import UsageError
 from rota.model.job import format_job
@@ -43,6 +43,10 @@ def plain_dependencies(state: State, spec: BatchSpec) -> tuple[tuple[Dependency,
             dependency = _check_name(state, spec, dependency, selector.names[0], warnings)
         else:
             _check_numbers(state, dependency, selector.spans[0])
+            _, low, high = positions_of(state, dependency.target)
+            if state.batches[selector.spans[0][0]].states.count(REMOVED, low, high) == high - low:
+                gone = "all of it has been removed, so there is nothing to wait for"
+                warnings.append(f"--after {dependency.target}: {gone}")
         if dependency.each:
             _check_each(state, spec, dependency)
         after.append(dependency)
@@ -54,7 +58,7 @@ def plain_dependencies(state: State, spec: BatchSpec) -> tuple[tuple[Dependency,
 def _check_name(state: State, spec: BatchSpec, dependency: Dependency, name: str, warnings: list[str]) -> Dependency:
     known = state.names.get(name, [])
     if name == spec.name and (dependency.live or not known):
-        why = "is itself a new batch of it" if dependency.live else "nothing else has this name"
+        why = "it is itself a new batch of that name" if dependency.live else "nothing else has this name"
         raise UsageError(f"--after @{name}: the batch would wait for itself ({name} → {name}): {why}")
     if dependency.each:
         if len(known) != 1:

@@ -25,6 +25,7 @@ from rota.core.tables import (
     MISSING,
     OMITTED,
     PENDING,
+    REMOVED,
     RUNNING,
     STARTING,
     WAITING,
@@ -248,9 +249,12 @@ def _retry(state: State, stimulus: ChangeJobs) -> _Plan:
 
 def _remove(state: State, stimulus: ChangeJobs) -> _Plan:
     plan = _Plan(state, stimulus)
-    chosen = {batch.id for batch, _ in by_state(state, stimulus.selector, range(len(JOB_STATES)))}
-    waiting: dict[str, list[BatchState]] = {}
-    for batch, spans in by_state(state, stimulus.selector, (*_QUEUED, COMPLETED, FAILED, ABORTED, OMITTED)):
+    removed = (*_QUEUED, COMPLETED, FAILED, ABORTED, OMITTED)
+    chosen: dict[int, list[int]] = {}
+    for batch, spans in by_state(state, stimulus.selector, removed):
+        chosen.setdefault(batch.id, []).extend(spans)
+    waiting: dict[str, list[tuple[BatchState, bytearray]]] = {}
+    for batch, spans in by_state(state, stimulus.selector, removed):
         blocked = _dependent(state, batch, spans, chosen, waiting)
         if blocked is not None:
             raise RefusedError(
@@ -264,18 +268,32 @@ def _remove(state: State, stimulus: ChangeJobs) -> _Plan:
 
 
 def _dependent(
-    state: State, batch: BatchState, spans: list[int], chosen: set[int], waiting: dict[str, list[BatchState]]
+    state: State,
+    batch: BatchState,
+    spans: list[int],
+    chosen: dict[int, list[int]],
+    waiting: dict[str, list[tuple[BatchState, bytearray]]],
 ) -> int | None:
-    """A batch, not among the chosen, of which jobs that are not settled depend on these."""
+    """A batch with jobs that are not settled, not among the chosen, and depend on these."""
     for key in (str(batch.id), f"@{batch.spec.name}"):
         if key not in waiting:
             others = [state.batches[n] for n in sorted(state.waiters.get(key, ())) if n in state.batches]
-            waiting[key] = [waiter for waiter in others if waiter.id not in chosen and waiter.unsettled]
-        for waiter in waiting[key]:
+            waiting[key] = [(waiter, _left(waiter, chosen.get(waiter.id, []))) for waiter in others if waiter.unsettled]
+        for waiter, left in waiting[key]:
             for _, mine in touched(state, waiter, batch, spans):
-                if any(_UNSETTLED.search(waiter.states, a, b) for a, b in zip(mine[::2], mine[1::2], strict=True)):
+                if any(_UNSETTLED.search(left, a, b) for a, b in zip(mine[::2], mine[1::2], strict=True)):
                     return waiter.id
     return None
+
+
+def _left(batch: BatchState, spans: list[int]) -> bytearray:
+    """The states of a batch once these jobs of it are removed."""
+    if not spans:
+        return batch.states
+    left = bytearray(batch.states)
+    for low, high in zip(spans[::2], spans[1::2], strict=True):
+        left[low:high] = bytes((REMOVED,)) * (high - low)
+    return left
 
 
 _CHANGES = {"modify": _modify, "kill": _kill, "hold": _hold, "release": _release, "retry": _retry, "remove": _remove}

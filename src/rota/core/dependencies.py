@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from rota.core.state import BatchState, State
 from rota.core.tables import COMPLETED, HOLDING, JOB_STATES, REMOVED, SETTLED, WAITING
 from rota.model import events as ev
+from rota.model.amounts import format_duration
 from rota.model.batch import BatchSpec, Dependency
 from rota.model.job import format_job
 from rota.model.selector import parse_selector
@@ -56,13 +57,13 @@ def _table(met: Iterable[int], never: Iterable[int]) -> bytes:
     for number in never:
         table[number] = _NEVER
     return bytes(table)
-_BAD = tuple(range(COMPLETED + 1, REMOVED + 1))
+_BAD = tuple(range(COMPLETED + 1, REMOVED))
 _CODES = {
-    "success": _table((COMPLETED,), _BAD),
-    "any": _table((COMPLETED, *_BAD), ()),
-    "failure": _table(_BAD, (COMPLETED,)),
+    "success": _table((COMPLETED, REMOVED), _BAD),
+    "any": _table((COMPLETED, *_BAD, REMOVED), ()),
+    "failure": _table(_BAD, (COMPLETED, REMOVED)),
 }
-"""How the state of one job stands to a condition."""
+"""How the state of one job stands to a condition. What was removed is not there: nobody waits for it."""
 _OWN = bytearray([_NO]) * 256
 _OWN[WAITING], _OWN[HOLDING] = 0, _HELD
 
@@ -364,7 +365,7 @@ def _look_at(state: State, batch: BatchState, edge: tuple[int, int, int]) -> tup
             batch.waits = (number, -1)
             return None
         good = other.counts[COMPLETED]
-        return good, other.count - good
+        return good, other.count - good - other.counts[REMOVED]
     found = _UNSETTLED.search(other.states, max(low, batch.seen), high)
     if found is not None:
         batch.seen = pos = found.start()
@@ -373,7 +374,7 @@ def _look_at(state: State, batch: BatchState, edge: tuple[int, int, int]) -> tup
         batch.waits = (number, pos)
         return None
     good = other.states.count(COMPLETED, low, high)
-    return good, high - low - good
+    return good, high - low - good - other.states.count(REMOVED, low, high)
 
 
 def _look_by_name(state: State, batch: BatchState, dependency: Dependency) -> tuple[int, int] | None:
@@ -398,7 +399,7 @@ def _look_by_name(state: State, batch: BatchState, dependency: Dependency) -> tu
         other = state.batches.get(number)
         done = other.counts[COMPLETED] if other is not None else 0
         good.append(good[-1] + done)
-        bad.append(bad[-1] + (other.count - done if other is not None else 0))
+        bad.append(bad[-1] + (other.count - done - other.counts[REMOVED] if other is not None else 0))
     return good[high] - good[low], bad[high] - bad[low]
 
 
@@ -406,7 +407,8 @@ def _verdict(dependency: Dependency, good: int, bad: int) -> tuple[int, str]:
     """How settled jobs stand to the condition."""
     what = dependency.target
     if dependency.condition == "failure" and not bad:
-        return _NEVER, f"was to run if {what} failed, but all {good} jobs succeeded"
+        rest = f"all {good} jobs succeeded" if good else "none of its jobs is left"
+        return _NEVER, f"was to run if {what} failed, but {rest}"
     if dependency.condition == "success" and bad:
         return _NEVER, f"depends on {what}, of which {bad} of {good + bad} jobs did not succeed"
     return _MET, ""
@@ -495,7 +497,7 @@ def standing(state: State, dependency: Dependency, batch: BatchState | None = No
             counts = [other.states.count(number, low, high) for number in range(len(JOB_STATES))]
         left += sum(counts[:SETTLED])
         good += counts[COMPLETED]
-        bad += sum(counts[SETTLED:]) - counts[COMPLETED]
+        bad += sum(counts[SETTLED:REMOVED]) - counts[COMPLETED]
     if left:
         extra = f", {bad} did not succeed" if bad else ""
         each = ", each job for the one of its number" if dependency.each else ""
@@ -518,7 +520,8 @@ def element_reason(state: State, batch: BatchState, pos: int) -> tuple[int, str]
         job = format_job(number, other.index(start + pos))
         if code == _NEVER:
             if dependency.condition == "failure":
-                return code, f"was to run if {job} failed, but it succeeded"
+                how = "was removed" if byte == REMOVED else "succeeded"
+                return code, f"was to run if {job} failed, but it {how}"
             return code, f"depends on {job}, which is {JOB_STATES[byte]}"
         if code == _OPEN and open_ is None:
             open_ = code, f"waits for {job}, which is {JOB_STATES[byte]}"
@@ -536,7 +539,7 @@ def waiting_for(state: State, batch: BatchState, wall: float, pos: int | None = 
     if pos is not None and (found := element_reason(state, batch, pos)) is not None:
         return found[1]
     if batch.spec.not_before is not None and batch.spec.not_before > wall:
-        return f"waits for its time ({batch.spec.not_before - wall:.0f} s from now)"
+        return f"waits for its time ({format_duration(round(batch.spec.not_before - wall))} from now)"
     return None
 
 

@@ -9,9 +9,11 @@ from rota.core.state import BatchState, State
 from rota.core.stimuli import At, Ended
 from rota.core.tables import COMPLETED, FAILED, KILLING, PENDING, STARTING, WAITING
 from rota.model import events as ev
+from rota.model.amounts import format_duration
 from rota.model.batch import Template
+from rota.model.job import Result
 
-__all__ = ["after_failure", "backoff", "brakes"]
+__all__ = ["after_failure", "backoff", "brakes", "no_use"]
 
 FINAL_CODES = (126, 127, 128)
 FINAL_REASONS = frozenset(("not-found", "not-executable", "cwd", "output", "cancelled", "no-report", "refused"))
@@ -30,22 +32,23 @@ def after_failure(state: State, batch: BatchState, pos: int, row: Ended, at: At)
         return "requeue", "RETRIED", None, False
     template = batch.template(pos)
     failures = batch.failures.get(pos, 0)
-    if failures < template.retries and _may_help(template, row):
+    if failures < template.retries and no_use(template, row) is None:
         return "requeue", "RETRIED", at.wall + backoff(state, failures), True
     return "fail", "FAILED", None, True
 
 
-def _may_help(template: Template, row: Ended) -> bool:
-    """Whether the user's rules, or else good sense, let this failure be tried again."""
+def no_use(template: Template, row: Ended | Result) -> str | None:
+    """Why the user's rules, or else good sense, do not let this failure be tried again; None: they do."""
     reason = row.reason or ("signal" if row.signal is not None else "exit")
     words = {reason, str(row.exit_code)} if row.exit_code is not None else {reason}
     if not words.isdisjoint(template.never_retry_on):
-        return False
+        return f"--never-retry-on {','.join(template.never_retry_on)}"
     if template.no_retry_after_s is not None and (row.ended or 0) - (row.started or 0) > template.no_retry_after_s:
-        return False
+        return f"--no-retry-after {format_duration(template.no_retry_after_s)}"
     if template.retry_on:
-        return not words.isdisjoint(template.retry_on)
-    return row.exit_code not in FINAL_CODES and row.reason not in FINAL_REASONS
+        return f"--retry-on {','.join(template.retry_on)}" if words.isdisjoint(template.retry_on) else None
+    final = row.exit_code in FINAL_CODES or row.reason in FINAL_REASONS
+    return "that could not help; --retry-on says otherwise" if final else None
 
 
 def backoff(state: State, failures: int) -> float:

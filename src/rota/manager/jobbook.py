@@ -70,7 +70,9 @@ class JobBook:
         """One job as a lease message carries it."""
         template = batch.template_of(pos)
         maker = self.maker(batch, template)
-        value = None if maker.fixed and not maker.behaviours else self.value(batch, pos)
+        first = batch.spec.templates[0]
+        lines = first.argv is None and first.shell is None  # then a job's own line may say more than its command
+        value = None if maker.fixed and not maker.behaviours and not lines else self.value(batch, pos)
         index = batch.index(pos)
         extra: dict[str, Any] | None = None
         if maker.paths or maker.behaviours or isinstance(value, dict):
@@ -79,8 +81,9 @@ class JobBook:
             for name in ("cwd", "stdin", "stdout", "stderr"):
                 if name in maker.paths or name in given:
                     extra[name] = self.path(batch, pos, attempt, name)
-            if given.get("env"):
-                extra["set"] = {**maker.template.set, **given["env"]}
+            variables = maker.variables(value)
+            if variables is not None:
+                extra["set"] = variables
         spec = f"{batch.id}.{template}.{cores}"
         return [slot, spec, batch.id, index, attempt, maker.command(value, index, attempt), extra]
 

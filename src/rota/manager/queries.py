@@ -13,12 +13,14 @@ from typing import Any
 import msgspec
 
 from rota.core.dependencies import spans_of
+from rota.core.learning import refresh
 from rota.core.pausing import pause_rows
 from rota.core.selection import select, states_pattern, wanted_states
 from rota.core.state import BatchState, State
 from rota.core.stimuli import At
 from rota.core.tables import (
     COMPLETED,
+    HOLDING,
     JOB_STATES,
     PENDING,
     REMOVED,
@@ -27,7 +29,7 @@ from rota.core.tables import (
 from rota.manager.jobbook import JobBook
 from rota.manager.limits import limit_reason
 from rota.manager.performing import now
-from rota.manager.reasons import omitted_reason, pending_reason, reason, waiting_reason
+from rota.manager.reasons import held_reason, omitted_reason, pending_reason, reason, waiting_reason
 from rota.manager.running import Running
 from rota.model.errors import NotFoundError, UsageError
 from rota.model.job import Result, format_job, parse_job
@@ -122,9 +124,11 @@ class Queries:
             batch = state.batches[row["id"]]
             why = None
             if batch.counts[PENDING]:
-                why = pending_reason(state, batch, 0, now())
+                why = pending_reason(state, batch, batch.states.find(PENDING), now())
             elif batch.counts[WAITING]:
                 why = waiting_reason(state, batch, None, time.time())
+            elif batch.counts[HOLDING]:
+                why = held_reason(batch, str(batch.id))
             if why:
                 out.append({"batch": batch.id, "reason": why})
         return out
@@ -260,6 +264,7 @@ class Queries:
         attempts = self._store.results(batch.id, pos, pos, False)
         verdicts: list[Any] = []
         shape = state.shapes[batch.shapes[batch.template_of(pos)]]
+        refresh(state, shape)
         if byte == PENDING:
             limit = limit_reason(state, shape.shape, at)
             verdicts = [
@@ -277,7 +282,9 @@ class Queries:
             "state": JOB_STATES[byte],
             "reason": reason(state, batch, pos, attempts[-1] if attempts else None, at),
             "verdicts": verdicts,
-            "needs": shape.shape.needs.words(),
+            "needs": shape.asked.needs.words(),
+            "given": shape.shape.needs.words(),
+            "group": shape.shape.group,
             "command": self._book.command(batch, pos, max(batch.attempts[pos], 1)),
             "attempts": [self.attempt_row(batch, result) for result in attempts],
         }

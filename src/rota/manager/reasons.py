@@ -3,6 +3,7 @@
 import time
 
 from rota.core.dependencies import element_reason, waiting_for
+from rota.core.retrying import no_use
 from rota.core.state import BatchState, RunnerState, State
 from rota.core.stimuli import At
 from rota.core.tables import (
@@ -19,9 +20,10 @@ from rota.core.tables import (
     WAITING,
 )
 from rota.manager.limits import limit_reason
+from rota.model.batch import Template
 from rota.model.job import Result, format_job
 
-__all__ = ["describe_end", "omitted_reason", "pending_reason", "reason", "waiting_reason"]
+__all__ = ["describe_end", "held_reason", "omitted_reason", "pending_reason", "reason", "waiting_reason"]
 
 
 def reason(state: State, batch: BatchState, pos: int, last: Result | None, at: At) -> str:
@@ -32,20 +34,21 @@ def reason(state: State, batch: BatchState, pos: int, last: Result | None, at: A
     if byte == PENDING:
         return pending_reason(state, batch, pos, at)
     if byte == HOLDING:
-        why = f" ({batch.held_why})" if batch.held_why else ""
-        return f"is held{why}: rota release {format_job(batch.id, batch.index(pos))} lets it go on"
+        return held_reason(batch, format_job(batch.id, batch.index(pos)))
     if byte in (STARTING, RUNNING, MISSING, KILLING):
         runner = state.runners[batch.live[pos].runner]
         if runner.direct:
             return _direct_reason(state, batch, pos, runner)
+        then = f"; it runs again when it has finished: {batch.rerun_wanted[pos]}" if pos in batch.rerun_wanted else ""
+        then += "; it is to be held" if pos in batch.hold_wanted else ""
         where = f"on {runner.host} (attempt {batch.attempts[pos]}, runner {runner.id})"
         silent = (
             "nothing has been heard of its runner; it counts again when the runner is back, "
             "or is given up when the driver or you (rota kill --confirm-dead) say so"
         )
         return {
-            STARTING: f"was given to a runner {where}, and starts or waits its turn there",
-            RUNNING: f"runs {where}",
+            STARTING: f"was given to a runner {where}, and starts or waits its turn there{then}",
+            RUNNING: f"runs {where}{then}",
             MISSING: f"is missing: it was {where}; {silent}",
             KILLING: f"is being killed {where}",
         }[byte]
@@ -57,9 +60,21 @@ def reason(state: State, batch: BatchState, pos: int, last: Result | None, at: A
         return "was removed"
     if last is None:
         return "was killed before it ran" if byte != FAILED else "failed"
-    return describe_end(last) + (
-        "; no retries are left" if byte == FAILED and batch.template(pos).retries else ""
-    )
+    return describe_end(last) + (_no_more(batch.template(pos), last) if byte == FAILED else "")
+
+
+def _no_more(template: Template, last: Result) -> str:
+    """Why a job that failed, and has retries, is not tried again."""
+    if not template.retries or last.reason in ("lost", "lost-too-often"):
+        return ""
+    why = no_use(template, last)
+    return "; no retries are left" if why is None else f"; it is not tried again ({why})"
+
+
+def held_reason(batch: BatchState, what: str) -> str:
+    """Why a HOLDING job, or all that is HOLDING of its batch, does not go on."""
+    why = f" ({batch.held_why})" if batch.held_why else ""
+    return f"is held{why}: rota release {what} lets it go on"
 
 
 def _direct_reason(state: State, batch: BatchState, pos: int, runner: RunnerState) -> str:
@@ -131,7 +146,10 @@ def _ahead(state: State, batch: BatchState, pos: int) -> int:
     template = batch.template_of(pos)
     shape = state.shapes[batch.shapes[template]]
     own = (-batch.kinds[template].priority, batch.id, template)
-    ahead = batch.states.count(PENDING, 0, pos) if batch.templates is None else 0
+    ahead = 0
+    for number, low, high in batch.runs(0, pos) if pos else ():
+        if number == template:
+            ahead += batch.states.count(PENDING, low, high)
     for head in set(shape.heads):
         if head < own:
             ahead += state.batches[head[1]].queues[head[2]].count

@@ -6,7 +6,10 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from rota.core.state import State
+from rota.model.job import Result
 from rota.runner import measure
 
 __all__ = ["Now", "Running", "measure_sessions"]
@@ -25,7 +28,7 @@ class Now(NamedTuple):
     scratch: str | None
     """Its scratch files, without `.out` and `.err`."""
     started: float | None = None
-    """Wall clock; None if it started before this manager did."""
+    """Wall clock; None if it started before this manager did, and its runner has not told since."""
     cpu_s: float | None = None
     memory: int | None = None
     disk: int | None = None
@@ -49,9 +52,9 @@ class Running:
 
     def touched(self, rows: Sequence[Any], output: str) -> None:
         """Rows of a touch."""
-        for batch, index, attempt, cpu_s, memory, pid, scratch, disk in rows:
+        for batch, index, attempt, cpu_s, memory, pid, scratch, disk, told in rows:
             before = self._known.get((batch, index, attempt))
-            started = before.started if before is not None else None
+            started = told or (before.started if before is not None else None)
             self._known[batch, index, attempt] = _with_usage(
                 Now(pid, _below(output, scratch), started, disk=disk), before, cpu_s, memory
             )
@@ -80,6 +83,14 @@ class Running:
         if self._known:
             for row in rows:
                 self._known.pop((row[0], row[1], row[2]), None)
+
+    def completed(self, state: State, result: Result) -> Result:
+        """The result of an attempt that nobody reports the end of, with what its runner had told of it."""
+        batch = state.batches.get(result.batch)
+        known = self._known.get((result.batch, batch.index(result.pos), result.attempt)) if batch is not None else None
+        if known is None or result.started is not None:
+            return result
+        return replace(result, started=known.started, cpu_s=known.cpu_s, peak_memory=known.memory)
 
     def now(self, job: Ref) -> Now | None:
         """What is known of a running attempt."""

@@ -307,7 +307,10 @@ class Manager:
     def _add(self, turn: _Turn, step: Step, wall: float, by: str) -> None:
         seq = self.core.state.seq - len(step.events)
         turn.entries += [Entry(seq + number, wall, by, event) for number, event in enumerate(step.events, 1)]
-        turn.results += step.results
+        results = step.results
+        if results and results[0].started is None:  # lost, so that nobody tells of its end
+            results = [self.running.completed(self.state, result) for result in results]
+        turn.results += results
         turn.effects += step.effects
 
     def _commit(self, turn: _Turn) -> None:

@@ -20,6 +20,8 @@ MAX_JOBS = 50_000_000
 MAX_COMMAND = 131_071
 """Bytes in one argument of a command: Linux takes no more (MAX_ARG_STRLEN), and a shell line is one argument."""
 MAX_NAME = 128
+MAX_GROUP = 255
+"""As many as the name of a program can have."""
 MAX_TEMPLATES = 65_535
 MAX_AFTER = 10_000
 """Dependencies of one batch."""
@@ -115,6 +117,8 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     """Forget it once it has settled so."""
     warn: tuple[str, int] | None = None
     """A signal (`USR1`), and how many seconds before the end of its time it is sent."""
+    over: tuple[str, ...] = ()
+    """What was said in a change, and so holds whatever a job's own line says: `cwd`, `stdout`, `env.SEED` …"""
 
     def check(self) -> None:
         """Raise UsageError for a field that cannot be meant."""
@@ -148,12 +152,18 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
             *(("a module's name", name) for name in self.modules),
         ):
             check_text(what, text or "")
+        if len(self.group) > MAX_GROUP or _CONTROL.search(self.group):
+            raise UsageError(
+                f"group '{self.group[:40]}': at most {MAX_GROUP} characters, none of them control characters"
+            )
         check_environment(self.set)
         for word in self.enforce:
             if word not in ("time", "memory"):
                 raise UsageError(f"enforce '{word}': give time, memory, both or none")
         if self.grace_s < 0 or self.cap < 0:
             raise UsageError("grace and output cap must not be negative")
+        if self.no_retry_after_s is not None and self.no_retry_after_s < 0:
+            raise UsageError(f"no retry after {self.no_retry_after_s} s: give 0 or more")
         self._check_closing()
 
     def _check_closing(self) -> None:
@@ -263,8 +273,9 @@ def most_failures(given: str | int | None, count: int) -> int | None:
     if text == "off":
         return 0
     share = text.removesuffix("%")
-    if not share.isascii() or not share.isdigit() or len(share) > 9 or int(share) == 0:
-        raise UsageError(f"max failures '{given}': give a number of jobs from 1, a share as in 10%, or off")
+    most = 100 if share != text else 999_999_999
+    if not share.isascii() or not share.isdigit() or not 1 <= int(share[:10]) <= most:
+        raise UsageError(f"max failures '{given}': give a number of jobs from 1, a share from 1% to 100%, or off")
     return int(share) if share == text else max(1, -(-count * int(share) // 100))
 
 

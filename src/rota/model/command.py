@@ -60,7 +60,7 @@ def group_of(command: str | Sequence[str] | None) -> str:
     for word in words[:8]:
         if _ASSIGNMENT.match(word) is None:
             name = word.rpartition("/")[2].strip("'\"();&|<>")
-            return name if "{" not in name and "$" not in name else ""
+            return name if "{" not in name and "$" not in name and len(name) < 256 and name.isprintable() else ""
     return ""
 
 
@@ -243,9 +243,16 @@ class CommandMaker:
             fill(parts, values, self.batch, index, attempt, quoting(parts)) for parts in self.behaviours[name]
         ]
 
+    def variables(self, value: Value) -> dict[str, str] | None:
+        """The variables that are set for one job, if those are not just its template's."""
+        own = value.get("env") if isinstance(value, dict) else None
+        if not own:
+            return None
+        return {**self.template.set, **{k: v for k, v in own.items() if f"env.{k}" not in self.template.over}}
+
     def path(self, name: str, value: Value, index: int, attempt: int) -> str | None:
         """`cwd`, `stdin`, `stdout` or `stderr` of one job, or None if it is not set."""
-        if isinstance(value, dict) and name in value:
+        if isinstance(value, dict) and name in value and name not in self.template.over:
             return str(value[name]) if value[name] is not None else None
         if name in self.paths:
             return fill(self.paths[name], _as_list(value), self.batch, index, attempt)

@@ -133,10 +133,16 @@ def patched(template: Template, patch: Patch, asked: Needs) -> Template:
     if "cores" in needs and "cores_most" not in needs:
         needs["cores_most"] = 0
     changes: dict[str, Any] = {name: value for name in _PLAIN if (value := getattr(patch, name)) is not UNSET}
+    if patch.workdir == "shared":  # what was said of a directory of its own goes with it, unless it is said anew
+        changes = {"cleanup": None, "change_home": False} | changes
     if needs:
         changes["needs"] = replace(template.needs, **needs)
         if not {"memory", "disk", "time_s"}.isdisjoint(needs) and template.override == "never":
             changes.setdefault("override", "higher")
+    said = [name for name in ("cwd", "stdin", "stdout", "stderr") if name in changes]
+    over = {*said, *(f"env.{key}" for key in patch.set)}
+    if not over <= {*template.over}:
+        changes["over"] = tuple(sorted(over | {*template.over}))
     if patch.set:
         merged = {**template.set, **patch.set}
         changes["set"] = {name: value for name, value in merged.items() if value is not None}

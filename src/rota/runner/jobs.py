@@ -307,6 +307,8 @@ class Jobs:
         _, cpu_s, maxrss, wall = running.result
         code, number, reason, note = outcome
         peak = running.peak or maxrss
+        if maxrss > max(peak, running.rss) and maxrss > measure.own_peak():
+            peak = maxrss  # it grew after we last looked
         cpu_s = max(cpu_s, running.cpu_s)
         disk = None if running.place is None else running.place.peak
         output = running.output
@@ -451,6 +453,7 @@ class Jobs:
     def _measure(self, running: Running, processes: List[measure.Process], now: float) -> None:
         memory = sum(measure.memory_of(process) for process in processes)
         running.peak = max(running.peak, memory)
+        running.rss = max([running.rss, *(process.rss for process in processes)])
         running.cpu_s = max(running.cpu_s, sum(process.cpu_s for process in processes))
         running.lease.live = (round(running.cpu_s, 3), memory)
         if running.place is not None:

@@ -1,8 +1,8 @@
 """What jobs use: memory, CPU and processes, from /proc.
 
 `ru_maxrss` of a child has the runner's own size as its floor, because posix_spawn's child borrows the runner's
-memory until exec. It is therefore only an upper bound, used for jobs too short to be sampled; for
-others the sampled sum of PSS counts.
+memory until exec. It is therefore only an upper bound, used for jobs too short to be sampled, and where it tells of a
+process that was larger than any that was seen; else the sampled sum of PSS counts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import Dict, Iterable, List, Optional, Tuple
 
-__all__ = ["Children", "Process", "Table", "become_subreaper", "memory_of", "scan", "start_of"]
+__all__ = ["Children", "Process", "Table", "become_subreaper", "memory_of", "own_peak", "scan", "start_of"]
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -31,6 +31,13 @@ class Process:
         self.cpu_s = (int(fields[11]) + int(fields[12]) + int(fields[13]) + int(fields[14])) / TICKS
         self.start = int(fields[19])
         self.rss = int(fields[21]) * PAGE
+
+
+def own_peak() -> int:
+    """The most memory that this process ever had: the floor of `ru_maxrss` of its children."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _read(path: str) -> Optional[bytes]:

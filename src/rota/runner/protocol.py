@@ -133,6 +133,8 @@ class Runner(Holdings):
         self._specs = {}
         self._envs = {}
         self._sent_at = clock
+        # A manager that was away knows nothing of what runs: tell it soon.
+        self._owes_got = any(lease.live and lease.state == RUNNING for lease in self._held.values())
 
     def _lease(self, message: Message, clock: float) -> None:
         if self.session is None or message.get("session") != self.session or self.expired or self._said_bye:
@@ -255,7 +257,7 @@ class Runner(Holdings):
             messages.append({"t": "report", "session": self.session, "got": self.got, "clock": clock, **self._flight})
         if not messages and not self.expired and clock >= self._touch_at():
             live = [
-                [*lease.key, *lease.live[:2], lease.pid, lease.scratch, *lease.live[2:]]
+                [*lease.key, *lease.live[:2], lease.pid, lease.scratch, (*lease.live, None)[2], lease.wall]
                 for lease in self._held.values()
                 if lease.live and lease.state == RUNNING
             ]

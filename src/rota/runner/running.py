@@ -33,6 +33,7 @@ class Running:
         "place",
         "plan",
         "result",
+        "rss",
         "since",
         "wall",
         "warned",
@@ -52,6 +53,7 @@ class Running:
         self.why: Optional[str] = None  # why we end it
         self.note: Optional[str] = None
         self.peak = 0
+        self.rss = 0  # of its largest process, as far as we have looked
         self.cpu_s = 0.0
         self.output: Optional[List[Any]] = None
         self.result: Optional[Tuple[int, float, int, float]] = None  # status, cpu, maxrss, wall of an end not yet told

@@ -231,7 +231,7 @@ def _stands(books: _Books, dependency: Dependency, job: Job) -> str:
     parents = [books.status[parent] for parent in found]
     if not parents or "live" in parents:
         return "open"
-    good = all(status == "COMPLETED" for status in parents)
+    good = all(status in ("COMPLETED", "REMOVED") for status in parents)
     wanted = {"success": good, "any": True, "failure": not good}[dependency.condition]
     return "met" if wanted else "never"
 

@@ -14,7 +14,7 @@ from rota.model.command import BEHAVIOURS, group_of
 from rota.model.errors import UsageError
 from rota.model.limits import parse_limit
 from rota.model.needs import named_resources
-from rota.submission.options import lines, warning
+from rota.submission.options import ENFORCE, lines, warning
 
 __all__ = ["LineReader"]
 
@@ -46,6 +46,13 @@ class JsonLine(Struct, forbid_unknown_fields=True):
     on_exit: str | list[str] | None = None
     remove_on: Literal["success", "failure", "exit"] | None = None
     signal: str | None = None
+    group: str | None = None
+    override: Literal["never", "higher", "always"] | None = None
+    retry_on: list[str | int] | None = None
+    never_retry_on: list[str | int] | None = None
+    no_retry_after: int | str | None = None
+    rerunnable: bool | None = None
+    enforce: Literal["none", "time", "memory", "both"] | None = None
 
 
 SURE = MAX_COMMAND // 4
@@ -132,7 +139,8 @@ class LineReader:
             value["stdout"] = None if line.stdout is None else self._path(cwd, line.stdout)
         if line.stderr is not UNSET:
             value["stderr"] = None if line.stderr is None else self._path(cwd, line.stderr)
-        which = self._template(line, group_of(command) if self._by_program else "")
+        group = line.group if line.group is not None else group_of(command) if self._by_program else self._base.group
+        which = self._template(line, group)
         return (command if len(value) == 1 and isinstance(command, str) else value), which
 
     def _path(self, cwd: str, given: str) -> str:
@@ -148,7 +156,7 @@ class LineReader:
         return path
 
     def _template(self, line: JsonLine, group: str) -> int:
-        if not self._groups and group:
+        if not self._groups and group and self._by_program:
             self._base = self._templates[0] = msgspec.structs.replace(self._base, group=group)
         if len(self._groups) < GROUPS:
             self._groups.add(group)
@@ -161,6 +169,9 @@ class LineReader:
             None if line.limits is None else tuple(line.limits),
             group,
             line.workdir, line.cleanup, line.change_home, line.remove_on, line.signal,
+            line.override, line.no_retry_after, line.rerunnable, line.enforce,
+            None if line.retry_on is None else tuple(line.retry_on),
+            None if line.never_retry_on is None else tuple(line.never_retry_on),
             *(None if (given := getattr(line, name)) is None else lines(given) for name in BEHAVIOURS),
         )
         number = self._numbers.get(key)
@@ -170,8 +181,9 @@ class LineReader:
 
     def _add(self, line: JsonLine, group: str) -> int:
         template = self._changed(line)
-        if self._by_program:
+        if self._by_program or line.group is not None:
             template = msgspec.structs.replace(template, group=group)
+            template.check()
         if template == self._base:
             return 0
         if len(self._templates) >= MAX_TEMPLATES:
@@ -203,8 +215,9 @@ class LineReader:
                 if getattr(line, name) is not None:
                     other[name] = getattr(line, name)
             if line.limits is not None:
+                name = "limits"
                 other["limits"] = tuple(sorted({_limit(limit) for limit in line.limits}))
-            for name in ("workdir", "cleanup", "change_home", "remove_on"):
+            for name in ("workdir", "cleanup", "change_home", "remove_on", "override", "rerunnable"):
                 if getattr(line, name) is not None:
                     other[name] = getattr(line, name)
             for name in BEHAVIOURS:
@@ -213,6 +226,14 @@ class LineReader:
             if line.signal is not None:
                 name = "signal"
                 other["warn"] = warning(line.signal)
+            for name in ("retry_on", "never_retry_on"):
+                if getattr(line, name) is not None:
+                    other[name] = tuple(str(word) for word in getattr(line, name))
+            if line.no_retry_after is not None:
+                name = "no_retry_after"
+                other["no_retry_after_s"] = parse_duration(str(line.no_retry_after))
+            if line.enforce is not None:
+                other["enforce"] = ENFORCE[line.enforce]
             replace = msgspec.structs.replace
             template = replace(self._base, needs=replace(self._base.needs, **needs), **other)
             name = ""

@@ -156,6 +156,18 @@ class Options(Struct, kw_only=True):
     """A command line to run once, when all of the batch is settled."""
 
 
+    def __post_init__(self) -> None:
+        """One word may stand where several can: a string must not be taken for its letters."""
+        for name in ("tags", "modules", "retry_on", "never_retry_on", "limits", "after", "after_any", "after_failure"):
+            given = getattr(self, name)
+            if isinstance(given, str | int | Dependency):
+                setattr(self, name, (given,))
+        if self.enforce not in ENFORCE:
+            raise UsageError(f"enforce '{self.enforce}': give time, memory, both or none")
+        if self.live not in (False, True, "rerun"):
+            raise UsageError(f"live '{self.live}': give True, False or 'rerun'")
+
+
 OPTIONS = ("account", "partition", "qos", "reservation", "constraint")
 """What batch systems can be asked for beyond amounts."""
 ENFORCE: dict[str, tuple[str, ...]] = {

@@ -81,7 +81,10 @@ class Changes(TypedDict, total=False):
     qos: str | None
     reservation: str | None
     constraint: str | None
-    native: Mapping[str, str]
+    native: Mapping[str, str | None]
+    exclusive: bool
+    nodes: int
+    tasks_per_node: int
     name: str | None
     after: Sequence[str | int | Dependency] | Literal["none"] | None
     after_any: Sequence[str | int]
@@ -183,7 +186,18 @@ def _seconds(name: str) -> Callable[[Any], dict[str, Any]]:
 
 
 def _words(name: str) -> Callable[[Any], dict[str, Any]]:
-    return lambda value: {name: tuple(str(word) for word in value)}
+    return lambda value: {name: tuple(str(word) for word in _several(value))}
+
+
+def _several(value: Any) -> Sequence[Any]:
+    """One word may stand where several can: a string must not be taken for its letters."""
+    return (value,) if isinstance(value, str | int) else value
+
+
+def _enforce(value: str) -> dict[str, Any]:
+    if value not in ENFORCE:
+        raise UsageError(f"enforce '{value}': give time, memory, both or none")
+    return {"enforce": ENFORCE[value]}
 
 
 def _plain(name: str) -> Callable[[Any], dict[str, Any]]:
@@ -202,6 +216,22 @@ def _command(value: Any) -> dict[str, Any]:
     return {"shell": value} if isinstance(value, str) else {"argv": tuple(value)}
 
 
+def _native(value: Mapping[str, str | None]) -> dict[str, Any]:
+    for key in value:
+        if not key.startswith("-"):
+            raise UsageError(f"native option '{key}': write it as the batch system does, as in --licenses=matlab")
+    return {
+        "options_add": tuple(sorted((key, text) for key, text in value.items() if text is not None)),
+        "options_drop": tuple(sorted(key for key, text in value.items() if text is None)),
+    }
+
+
+def _tasks(value: int) -> str:
+    if not 1 <= value <= 100_000:
+        raise UsageError(f"tasks per node {value}: give 1 or more")
+    return str(value)
+
+
 _MAKERS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "memory": _amount("memory", parse_size),
     "disk": _amount("disk", parse_size),
@@ -209,7 +239,7 @@ _MAKERS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "cores": _cores,
     "gpus": _plain("gpus"),
     "resources": lambda value: {"named": named_resources(value)},
-    "tags": lambda value: {"tags": tuple(sorted(set(value)))},
+    "tags": lambda value: {"tags": tuple(sorted(set(_several(value))))},
     "on": _plain("site"),
     "command": _command,
     "priority": _plain("priority"),
@@ -227,7 +257,7 @@ _MAKERS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "stderr": _path("stderr"),
     "modules": _words("modules"),
     "setup": _path("setup"),
-    "enforce": lambda value: {"enforce": ENFORCE[value]},
+    "enforce": _enforce,
     "grace": _seconds("grace_s"),
     "output_cap": lambda value: {"cap": parse_size(value) if isinstance(value, str) else value},
     "rerunnable": _plain("rerunnable"),
@@ -243,5 +273,8 @@ _MAKERS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "remove_on": _plain("remove_on"),
     "signal": lambda value: {"warn": warning(value)},
     **{name: _option(name) for name in OPTIONS},
-    "native": lambda value: {"options_add": tuple(sorted(value.items()))},
+    "native": _native,
+    "exclusive": lambda value: _option("exclusive")("yes" if value else None),
+    "nodes": _plain("nodes"),
+    "tasks_per_node": lambda value: _option("tasks-per-node")(None if value == 1 else _tasks(value)),
 }

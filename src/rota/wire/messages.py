@@ -98,6 +98,7 @@ class LiveRow(NamedTuple):
     pid: Count
     scratch: File | None
     disk: Disk | None = None
+    started: Wall | None = None
 
 
 # Greetings
