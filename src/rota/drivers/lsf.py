@@ -12,12 +12,15 @@ from functools import lru_cache
 from rota.drivers.api import Ask, Outcome
 from rota.drivers.bhist import CANCELLED, ENDS, TERM, events, outcome_of, when
 from rota.drivers.dialect import Answer, Class, Command, Kind, Listing, Options, Queue, Seen, Submitted
-from rota.drivers.native import kinds, native_name, script, share, tag_of, wishes, words, worth
+from rota.drivers.native import WARNED, element, enter, kinds, native_name, script, share, tag_of, words, worth
+from rota.drivers.options import check_directory, merge
 from rota.model.errors import UsageError
 
 __all__ = ["Lsf", "OpenLava"]
 
 MIB = 1 << 20
+NAME_MOST = 73
+"""It takes thousands; longer ones are of no use to people."""
 STATES: Mapping[str, Kind] = {
     "PEND": "pending",
     "PROV": "pending",
@@ -153,35 +156,37 @@ class Lsf:
 
     def submit(self, ask: Ask, options: Options) -> Command:
         """All on the command line; the script on stdin, where a `#BSUB` would be read as an option, so none is left."""
-        asked = wishes("LSF", ask, options, self.allowed)
-        raw = dict(asked.raw)
-        if asked.qos:
-            raise UsageError(f"LSF has no qos ('{asked.qos}'): give a service class as option -sla, or a queue")
-        name = native_name(ask)
+        wants = merge("LSF", ask, options, self.allowed, repeat=frozenset({"-R"}), phrases=frozenset({"constraint"}))
+        check_directory("LSF", ask.directory)
+        if wants.qos:
+            raise UsageError(f"LSF has no qos ('{wants.qos}'): give a service class as option -sla, or a queue")
+        name = native_name(ask, NAME_MOST)
         argv = ["bsub", "-J", f"{name}[1-{ask.count}]" if ask.count > 1 else name]
         argv += ["-o", f"{ask.directory}/{ask.tag}.{'%I' if ask.count > 1 else 0}.out"]  # the element's number + 1
         argv += self._own(ask, options)
-        sections = [*self._sizes(ask, options), *_sections(raw.pop("-R", ""))]
+        sections = self._sizes(ask, options)
+        for given in reversed(wants.values("-R")):  # of most sections the first counts, and the user is stronger
+            sections += _sections(given)
         slots = max(share(ask.amounts.cores, 1000), ask.tasks_per_node)
         argv += ["-n", str(slots * ask.nodes)]
         if ask.nodes > 1:
             sections.append(("span", f"ptile={slots}"))
         elif slots > 1:
             sections.append(("span", "hosts=1"))
-        if asked.constraint:
-            sections.append(("select", asked.constraint))
+        if wants.constraint:
+            sections.append(("select", wants.constraint))
         if sections:
             argv += ["-R", _resources(sections, self.between)]
         if ask.time_s is not None:
             argv += ["-W", str(share(ask.time_s, 60))]
-        for option, value in (("-q", asked.partition), ("-P", asked.account), ("-U", asked.reservation)):
+        for option, value in (("-q", wants.partition), ("-P", wants.account), ("-U", wants.reservation)):
             argv += [option, value] if value else []
         argv += ["-x"] if ask.exclusive else []
-        for key, value in raw.items():
-            argv += [key, value] if value else [key]
-        lines = script(ask, "${LSB_JOBINDEX:-0} > 0 ? ${LSB_JOBINDEX:-0} - 1 : 0")
+        number = "${LSB_JOBINDEX:-0} > 0 ? ${LSB_JOBINDEX:-0} - 1 : 0"
+        text = script(ask.script, [*WARNED, *element(number), *enter(ask.directory)])
         # Blanks around the `#` change nothing for bsub, and a `\\` at the end of such a line eats the next one.
-        return Command(tuple(argv), DIRECTIVE.sub(lambda line: line[0].replace("BSUB", "B.SUB"), lines))
+        text = DIRECTIVE.sub(lambda line: line[0].replace("BSUB", "B.SUB"), text)
+        return Command((*argv, *wants.argv(but="-R")), text)
 
     def _own(self, ask: Ask, options: Options) -> list[str]:
         """What OpenLava does not have: the directory, the warning before the end, gpus, and a `never again`."""

@@ -12,19 +12,8 @@ from typing import Any
 
 from rota.drivers.api import Ask, Outcome
 from rota.drivers.dialect import Answer, Class, Command, Kind, Listing, Options, Queue, Seen, Submitted
-from rota.drivers.options import (
-    Wants,
-    check_owned,
-    check_path,
-    enter,
-    keep_output,
-    merge,
-    name_of,
-    native_kind,
-    prefix_script,
-    tag_in,
-    whole_cores,
-)
+from rota.drivers.native import element, enter, keep_output, kinds, native_name, script, share, tag_of
+from rota.drivers.options import Wants, check_directory, merge
 from rota.drivers.pbs_answers import (
     check_server,
     judge_records,
@@ -92,6 +81,7 @@ ENDED: Mapping[str, tuple[Kind, str | None]] = {
     "94": ("unsure", None),
 }
 """By substate: how a job ended that has no exit status. 91 deleted, 92 finished, 93 failed, 94 moved."""
+REPEAT = frozenset({"-l", "-W"})
 OWNED = {
     "-l": frozenset({"select", "place", "walltime", "ncpus", "nodes", "mem", "ngpus", "mpiprocs", "nodect"}),
     "-W": frozenset({"block", "interactive", "run_count", "stagein", "stageout", "depend", "sandbox"}),
@@ -145,15 +135,14 @@ class Pbs:
 
         An array must be rerunnable here, so only a plain job can be kept from being started again by the cluster.
         """
-        wants = merge(ask, options, "OpenPBS", self.allowed, frozenset({"-l", "-W"}))
-        check_owned(wants, OWNED)
+        wants = merge("OpenPBS", ask, options, self.allowed, repeat=REPEAT, owned=OWNED)
         if wants.qos:
             raise UsageError(f"qos '{wants.qos}': OpenPBS has none; a queue (partition) stands for it")
         check_server(wants, "OpenPBS")
-        path = check_path(ask.directory, ":,^", "OpenPBS").rstrip("/") + "/"
+        path = check_directory("OpenPBS", ask.directory, ":,^").rstrip("/") + "/"
         # No `-C ""` against directives: they end with the first line that is a command, and the empty word gets lost in
         # filters and wrappers of sites.
-        argv = ["qsub", "-N", name_of(ask, NAME_MOST), "-S", "/bin/sh", "-o", path, "-e", path]
+        argv = ["qsub", "-N", native_name(ask, NAME_MOST, letter_first=True), "-S", "/bin/sh", "-o", path, "-e", path]
         if ask.count > 1:
             argv += ["-J", f"0-{ask.count - 1}"]
         else:
@@ -162,7 +151,7 @@ class Pbs:
         if ask.nodes > 1 or ask.exclusive:
             argv += ["-l", "place=scatter" + (":exclhost" if ask.exclusive else "")]
         if ask.amounts.memory and options.memory_as == "per-cpu":
-            argv += ["-l", f"pmem={megabytes(-(-ask.amounts.memory // whole_cores(ask.amounts.cores)))}mb"]
+            argv += ["-l", f"pmem={megabytes(share(ask.amounts.memory, share(ask.amounts.cores, 1000)))}mb"]
         if ask.time_s is not None:
             argv += ["-l", f"walltime={clock(ask.time_s)}"]
         # A reservation is a queue here.
@@ -170,14 +159,13 @@ class Pbs:
             argv += ["-q", queue]
         if wants.account:
             argv += ["-A", wants.account]
-        if not wants.has("-m"):
+        if not wants.values("-m"):
             argv += ["-m", "n"]
-        element = 'ROTA_ELEMENT="${PBS_ARRAY_INDEX:-0}"; export ROTA_ELEMENT'
-        script = prefix_script(ask.script, [element, *enter(ask.directory), *keep_output(ask.tag)])
-        return Command((*argv, *wants.argv()), script)
+        lines = [*element("${PBS_ARRAY_INDEX:-0}"), *enter(ask.directory), *keep_output(ask.tag)]
+        return Command((*argv, *wants.argv()), script(ask.script, lines))
 
     def _select(self, ask: Ask, options: Options, wants: Wants) -> str:
-        cores = whole_cores(ask.amounts.cores)
+        cores = share(ask.amounts.cores, 1000)
         chunk = [str(ask.nodes), f"ncpus={cores}"]
         if ask.nodes > 1 or ask.tasks_per_node > 1:
             chunk.append(f"mpiprocs={ask.tasks_per_node}")
@@ -207,11 +195,9 @@ class Pbs:
     def read_listing(self, answer: Answer, options: Options) -> Listing:
         """The table. It has no exit status: what is over there is `exited` without an outcome."""
         rows, odd = read_table(answer.stdout)
-        seen = tuple(Seen(row.id, row.state, self._kind(row.state, options), tag_in(row.name), None) for row in rows)
+        table = kinds(self.states, self.strict, options)
+        seen = tuple(Seen(row.id, row.state, table.get(row.state, "unsure"), tag_of(row.name)) for row in rows)
         return judge_table(answer, seen, odd, *read_error(answer, OPENPBS))
-
-    def _kind(self, state: str, options: Options) -> Kind:
-        return native_kind(state, self.states, self.strict, options) or "unsure"
 
     def history(self, native_ids: Sequence[str]) -> Sequence[Command]:
         """Full records, of live jobs too.
@@ -225,14 +211,15 @@ class Pbs:
     def read_history(self, answer: Answer, options: Options) -> Listing:
         """Full records, as JSON, or as whatever else of qstat's forms came instead."""
         records, whole = read_records(answer.stdout)
-        seen = tuple(self._seen(record, options) for record in records)
+        table = kinds(self.states, self.strict, options)
+        seen = tuple(self._seen(record, table, options) for record in records)
         if NO_HISTORY in answer.stderr and not seen:
             return Listing((), "not-found", answer.words)
         return judge_records(answer, seen, whole, *read_error(answer, OPENPBS))
 
-    def _seen(self, record: Record, options: Options) -> Seen:
+    def _seen(self, record: Record, table: Mapping[str, Kind], options: Options) -> Seen:
         state = record.get("job_state", "?")
-        kind = self._kind(state, options)
+        kind = table.get(state, "unsure")
         native = job_id(record["Job_Id"]) or record["Job_Id"]
         if native.endswith("]") and "[]" not in native and "array_index" not in record:
             return self._never_ran(record, native, kind)
@@ -254,7 +241,7 @@ class Pbs:
             else:
                 kind, outcome = self._ended(record, status.outcome, used, options)
                 reason = "; ".join(part for part in (status.words, reason) if part)
-        return Seen(native, state, kind, tag_in(record.get("Job_Name", "")), reason, outcome, max(0, runs - 1))
+        return Seen(native, state, kind, tag_of(record.get("Job_Name", "")), reason, outcome, max(0, runs - 1))
 
     def _never_ran(self, record: Record, native: str, kind: Kind) -> Seen:
         """An element that has no record of its own: what is shown is the array's, with the element's state.
@@ -264,7 +251,7 @@ class Pbs:
         state, comment, tag = (
             record.get("job_state", "?"),
             record.get("comment", ""),
-            tag_in(record.get("Job_Name", "")),
+            tag_of(record.get("Job_Name", "")),
         )
         if kind != "exited":
             return Seen(native, state, kind, tag)
@@ -292,7 +279,8 @@ class Pbs:
     def read_find(self, tag: str, answer: Answer) -> Submitted:
         """The job, or the array, that has the tag in its name; the oldest, if there are several."""
         records, whole = read_records(answer.stdout)
-        if (found := submitted(tag, records)) is not None:
+        tags = [(record["Job_Id"], tag_of(record.get("Job_Name", ""))) for record in records]
+        if (found := submitted(tag, tags)) is not None:
             return found
         if answer.code == 0 and NO_HISTORY in answer.stderr:
             return Submitted(None, "not-found", answer.words)

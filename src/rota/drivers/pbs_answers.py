@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from rota.drivers.dialect import Answer, Class, Listing, Queue, Seen, Submitted
-from rota.drivers.options import Wants, tag_in
+from rota.drivers.options import Wants
 from rota.drivers.pbs_records import Record, job_id, seconds
 from rota.model.errors import UsageError
 
@@ -90,9 +90,9 @@ def read_complaints(answer: Answer, gone: Sequence[str], result: Class, words: s
     return result, words
 
 
-def submitted(tag: str, records: Sequence[Record]) -> Submitted | None:
-    """The first job with the tag, the whole array if it is one; and others, which must not be."""
-    ids = [job_id(record["Job_Id"]) for record in records if tag_in(record.get("Job_Name", "")) == tag]
+def submitted(tag: str, found: Sequence[tuple[str, str | None]]) -> Submitted | None:
+    """Of jobs and their tags the first with this one, the whole array if it is one; and others, which must not be."""
+    ids = [job_id(native) for native, its in found if its == tag]
     whole = {re.sub(r"\[\d*\]", "[]", native) for native in ids if native}
     if not whole:
         return None

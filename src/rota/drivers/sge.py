@@ -10,18 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from rota.drivers.api import Ask, Outcome
 from rota.drivers.dialect import Answer, Class, Command, Kind, Listing, Options, Queue, Seen, Submitted
-from rota.drivers.options import (
-    Wants,
-    check_owned,
-    check_path,
-    keep_output,
-    merge,
-    name_of,
-    native_kind,
-    prefix_script,
-    tag_in,
-    whole_cores,
-)
+from rota.drivers.native import element, keep_output, kinds, native_name, ranges, script, share, tag_of
+from rota.drivers.options import Wants, check_directory, merge
 from rota.drivers.pbs_records import date
 from rota.model.errors import UsageError
 
@@ -30,17 +20,16 @@ __all__ = ["Sge"]
 NAME_MOST = 64
 REMAPPED = 98
 """What a script's own 99 (Grid Engine: run it again) and 100 (put it into the error state) become."""
-TASKS_MOST = 100_000
+REPEAT = frozenset({"-l", "-ac", "-dc", "-hard", "-soft"})
+"""What adds up; `-soft` and `-hard` are about the `-l` behind them, so each stays where it is."""
 OWNED = {"-l": frozenset({"h_rt", "s_rt", "h_vmem", "gpu", "exclusive"})}
 FIELD = re.compile(r"<(JB_job_number|JB_name|state|tasks)>([^<]*)</")
 HOST = re.compile(r"<host name='([^']*)'>(.*?)</host>", re.DOTALL)
 HOST_VALUE = re.compile(r"<hostvalue name='(\w+)'>([^<]*)</hostvalue>")
 QUEUE = re.compile(r"<queue name='([^']*)'>(.*?)</queue>", re.DOTALL)
 QUEUE_STATE = re.compile(r"name='state_string'>([^<]*)<")
-ELEMENT = (
-    'case "${SGE_TASK_ID:-undefined}" in undefined) ROTA_ELEMENT=0;; *) ROTA_ELEMENT=$((SGE_TASK_ID - 1));; esac',
-    "export ROTA_ELEMENT",
-)
+ELEMENT = "${SGE_TASK_ID:-0} > 0 ? ${SGE_TASK_ID:-0} - 1 : 0"
+"""It is `undefined` without an array, which as the name of a variable that is not set counts as 0."""
 LAUNCH = frozenset({1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 26, 27, 28, 29, 31, 32, 33, 34, 35, 36, 38})
 NODE_FAIL = frozenset({18, 19, 20, 21})
 AGAIN = frozenset({24, 25})
@@ -141,16 +130,16 @@ class Sge:
         With several nodes it is the environment's allocation rule that spreads the slots. A soft time limit makes the
         warning: USR1 to all processes of the job.
         """
-        wants = merge(ask, options, "Grid Engine", self.allowed, frozenset({"-l", "-ac", "-dc"}))
-        check_owned(wants, OWNED)
+        wants = merge("Grid Engine", ask, options, self.allowed, repeat=REPEAT, owned=OWNED)
         if wants.qos:
             raise UsageError(f"qos '{wants.qos}': Grid Engine has none; a queue (partition) stands for it")
-        path = check_path(ask.directory, ":,$", "Grid Engine")
-        argv = ["qsub", "-terse", "-N", name_of(ask, NAME_MOST), "-C", "", "-S", "/bin/sh", "-b", "n", "-j", "n"]
+        path = check_directory("Grid Engine", ask.directory, ":,$")
+        argv = ["qsub", "-terse", "-N", native_name(ask, NAME_MOST, letter_first=True)]
+        argv += ["-C", "", "-S", "/bin/sh", "-b", "n", "-j", "n"]
         argv += ["-wd", path, "-o", path, "-e", path, "-r", "y" if options.requeue else "n"]
         if ask.count > 1:
             argv += ["-t", f"1-{ask.count}"]
-        slots = whole_cores(ask.amounts.cores) * ask.nodes
+        slots = share(ask.amounts.cores, 1000) * ask.nodes
         if slots > 1:
             if options.parallel_environment is None:
                 raise UsageError(
@@ -168,7 +157,7 @@ class Sge:
             argv += ["-P", wants.account]
         if wants.reservation:
             argv += ["-ar", wants.reservation]
-        if not wants.has("-m"):
+        if not wants.values("-m"):
             argv += ["-m", "n"]
         return Command((*argv, *wants.argv()), _wrap(ask))
 
@@ -179,7 +168,7 @@ class Sge:
             if options.signal_s and ask.time_s > options.signal_s:
                 found.append(f"s_rt={ask.time_s - options.signal_s}")
         if ask.amounts.memory and options.memory_as != "none":
-            found.append(f"h_vmem={-(-ask.amounts.memory // (whole_cores(ask.amounts.cores) << 20))}M")
+            found.append(f"h_vmem={share(ask.amounts.memory, share(ask.amounts.cores, 1000) << 20)}M")
         if ask.amounts.gpus:
             found.append(f"gpu={ask.amounts.gpus}")
         found += [f"{name}={count}" for name, count in ask.amounts.named]
@@ -219,8 +208,9 @@ class Sge:
     def read_listing(self, answer: Answer, options: Options) -> Listing:
         """Jobs and tasks; waiting tasks may also come as ranges."""
         jobs, whole = _jobs(answer.stdout)
+        table = kinds(self.states, self.strict, options)
         seen = tuple(
-            self._live(native, job, options)
+            self._live(native, job, table)
             for job in jobs
             for native in _task_ids(job["JB_job_number"], job.get("tasks", ""))
         )
@@ -228,9 +218,9 @@ class Sge:
             return Listing(seen, "ok")
         return Listing(seen, "partial" if seen else "transient", answer.words)
 
-    def _live(self, native: str, job: Mapping[str, str], options: Options) -> Seen:
+    def _live(self, native: str, job: Mapping[str, str], table: Mapping[str, Kind]) -> Seen:
         state = job.get("state", "")
-        kind = self._kind(state, options)
+        kind = table.get(state) or _kind(state)
         outcome, reason = None, None
         if kind == "failed":
             outcome = Outcome(why="launch")
@@ -242,20 +232,7 @@ class Sge:
         elif "h" in state:
             reason = "held"
         again = 1 if "R" in state else 0
-        return Seen(native, state, kind, tag_in(job.get("JB_name", "")), reason, outcome, again, kind == "failed")
-
-    def _kind(self, state: str, options: Options) -> Kind:
-        """By the table; of a combination that it does not have, by the letters."""
-        kind = native_kind(state, self.states, self.strict, options)
-        if kind is not None:
-            return kind
-        letters = set(state)
-        if not letters or letters - set("EdrtsSTNPqwhRz"):
-            return "unsure"
-        for group, meaning in (("E", "failed"), ("d", "unsure"), ("rtsSTNP", "running"), ("qwh", "pending")):
-            if letters & set(group):
-                return meaning  # type: ignore[return-value]
-        return "exited" if "z" in letters else "unsure"
+        return Seen(native, state, kind, tag_of(job.get("JB_name", "")), reason, outcome, again, kind == "failed")
 
     def history(self, native_ids: Sequence[str]) -> Sequence[Command]:
         """The accounting of each job, with all its tasks; it takes one job at a time."""
@@ -318,7 +295,7 @@ class Sge:
         if kind in ("exited", "unsure"):
             outcome = Outcome(host=outcome.host, started=started, ended=ended)
         state = f"failed={record.get('failed', '?').split()[0] if record.get('failed') else '?'}"
-        return Seen(native, state, kind, tag_in(record.get("jobname", "")), words, outcome, again)
+        return Seen(native, state, kind, tag_of(record.get("jobname", "")), words, outcome, again)
 
     def find(self, tag: str, user: str) -> Sequence[Command]:
         """By name: the live ones of the user, then the accounting."""
@@ -328,8 +305,8 @@ class Sge:
         """The job with the tag in its name; the oldest, if there are several."""
         jobs, whole = _jobs(answer.stdout)
         records, complete = _records(answer.stdout)
-        ids = {int(job["JB_job_number"]) for job in jobs if tag_in(job.get("JB_name", "")) == tag}
-        ids |= {int(record["jobnumber"]) for record in records if tag_in(record.get("jobname", "")) == tag}
+        ids = {int(job["JB_job_number"]) for job in jobs if tag_of(job.get("JB_name", "")) == tag}
+        ids |= {int(record["jobnumber"]) for record in records if tag_of(record.get("jobname", "")) == tag}
         if ids:
             first, *others = map(str, sorted(ids))
             return Submitted(first, "ok", "", tuple(others))
@@ -392,9 +369,20 @@ class Sge:
         )
 
 
+def _kind(state: str) -> Kind:
+    """By its letters: a combination that the table does not have."""
+    letters = set(state)
+    if not letters or letters - set("EdrtsSTNPqwhRz"):
+        return "unsure"
+    for group, meaning in (("E", "failed"), ("d", "unsure"), ("rtsSTNP", "running"), ("qwh", "pending")):
+        if letters & set(group):
+            return meaning  # type: ignore[return-value]
+    return "exited" if "z" in letters else "unsure"
+
+
 def _wrap(ask: Ask) -> str:
     """The script in a subshell, so that it cannot make Grid Engine run it again, nor be ended by the warning."""
-    inner = prefix_script(ask.script, ["trap : USR1 USR2", *ELEMENT, *keep_output(ask.tag), "("])
+    inner = script(ask.script, ["trap : USR1 USR2", *element(ELEMENT), *keep_output(ask.tag), "("])
     tail = f"rota_code=$?\ncase $rota_code in 99|100) rota_code={REMAPPED};; esac\nexit $rota_code\n"
     return f"{inner}\n)\n{tail}"
 
@@ -420,15 +408,7 @@ def _jobs(text: str) -> tuple[list[dict[str, str]], bool]:
 
 def _task_ids(job: str, tasks: str) -> list[str]:
     """Native ids: of `5-9:2,12` the tasks; of nothing the job."""
-    if not tasks or (tasks.isascii() and tasks.isdigit()):
-        return [f"{job}.{tasks}" if tasks else job]
-    found: list[str] = []
-    for part in tasks.split(","):
-        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", part.strip())
-        if match:
-            low, high, step = int(match[1]), int(match[2] or match[1]), max(1, int(match[3] or 1))
-            found += [f"{job}.{task}" for task in range(low, min(high, low + TASKS_MOST) + 1, step)]
-    return found or [job]
+    return [f"{job}.{task}" for task in ranges(tasks) or ()] or [job]
 
 
 def _records(text: str) -> tuple[list[dict[str, str]], bool]:

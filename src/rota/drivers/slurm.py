@@ -15,11 +15,26 @@ from msgspec.structs import replace
 
 from rota.drivers.api import Ask, Outcome
 from rota.drivers.dialect import Answer, Class, Command, Kind, Listing, Options, Queue, Seen, Submitted
-from rota.drivers.native import kinds, native_name, ranges, script, share, tag_of, wishes, words, worth
+from rota.drivers.native import (
+    WARNED,
+    element,
+    enter,
+    kinds,
+    native_name,
+    ranges,
+    script,
+    share,
+    tag_of,
+    words,
+    worth,
+)
+from rota.drivers.options import NAMED, Wants, check_directory, merge
 
 __all__ = ["Slurm"]
 
 MIB = 1 << 20
+NAME_MOST = 73
+"""Less than the listing's column: a name that is cut there has no tag."""
 TABLE: tuple[tuple[str, str, Kind, Kind | None, str | None], ...] = (
     # long form, compact form, what it means, what `strict` would rather have, why it ended
     ("BOOT_FAIL", "BF", "aborted", None, "launch"),
@@ -185,26 +200,23 @@ class Slurm:
         The environment goes along whole (`ALL`): NIL, NONE and lists make the node run a login shell for the job, and
         hold the job if that fails or is slow. What goes along is what the submit command was given, which is little.
         """
-        asked = wishes("Slurm", ask, options, self.allowed)
-        raw = dict(asked.raw)
-        files = ask.directory.replace("\\", "\\\\").replace("%", "%%")
+        wants = merge("Slurm", ask, options, self.allowed)
+        files = check_directory("Slurm", ask.directory).replace("\\", "\\\\").replace("%", "%%")
         argv = [
             "sbatch",
             "--parsable",
-            f"--job-name={native_name(ask)}",
+            f"--job-name={native_name(ask, NAME_MOST)}",
             f"--chdir={ask.directory}",
             f"--output={files}/{ask.tag}.{'%a' if ask.count > 1 else 0}.out",  # the element's number
             "--open-mode=append",
             "--export=ALL",
             "--requeue" if options.requeue else "--no-requeue",
             *([f"--array=0-{ask.count - 1}"] if ask.count > 1 else []),
-            *_sizes(ask, options, raw),
+            *_sizes(ask, options, wants),
         ]
-        for name in ("account", "partition", "qos", "reservation", "constraint"):
-            if value := getattr(asked, name):
-                argv.append(f"--{name}={value}")
-        argv.extend(f"{key}={value}" if value else key for key, value in raw.items())
-        return Command(tuple(argv), script(ask, "${SLURM_ARRAY_TASK_ID:-0}"))
+        argv += [f"--{name}={value}" for name in NAMED if (value := getattr(wants, name))]
+        lines = [*WARNED, *element("${SLURM_ARRAY_TASK_ID:-0}"), *enter(ask.directory)]
+        return Command((*argv, *wants.argv(but="--gres")), script(ask.script, lines))
 
     def read_submit(self, ask: Ask, answer: Answer) -> Submitted:
         """The id alone on a line, with `;cluster` behind it at some sites."""
@@ -336,8 +348,8 @@ class Slurm:
         return tuple(out.values())
 
 
-def _sizes(ask: Ask, options: Options, raw: dict[str, str]) -> list[str]:
-    """What each node is to have; takes `--gres` out of the raw options to add to it."""
+def _sizes(ask: Ask, options: Options, wants: Wants) -> list[str]:
+    """What each node is to have; `--gres` of the raw options is added to it."""
     amounts = ask.amounts
     cores = share(amounts.cores, 1000)
     out = [f"--nodes={ask.nodes}", f"--ntasks-per-node={ask.tasks_per_node}"]
@@ -349,9 +361,9 @@ def _sizes(ask: Ask, options: Options, raw: dict[str, str]) -> list[str]:
         out.append(f"--mem-per-cpu={share(amounts.memory, MIB * cpus)}M")
     if amounts.disk:
         out.append(f"--tmp={share(amounts.disk, MIB)}M")
-    own = raw.pop("--gres", "")
+    own = ",".join(wants.values("--gres"))
     gres = [f"{name}:{count}" for name, count in amounts.named if count]
-    if amounts.gpus and "gpu" not in own and not any(key.startswith("--gpus") for key in raw):
+    if amounts.gpus and "gpu" not in own and not any(key.startswith("--gpus") for key, _ in wants.raw):
         gres.append(f"gpu:{amounts.gpus}")
     if gres or own:
         out.append(f"--gres={','.join([*gres, *([own] if own else [])])}")

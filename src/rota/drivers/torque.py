@@ -10,18 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from rota.drivers.api import Ask, Outcome
 from rota.drivers.dialect import Answer, Class, Command, Kind, Listing, Options, Queue, Seen, Submitted
-from rota.drivers.options import (
-    check_owned,
-    check_path,
-    enter,
-    keep_output,
-    merge,
-    name_of,
-    native_kind,
-    prefix_script,
-    tag_in,
-    whole_cores,
-)
+from rota.drivers.native import element, enter, keep_output, kinds, native_name, script, share, tag_of
+from rota.drivers.options import check_directory, merge
 from rota.drivers.pbs_answers import (
     check_server,
     complaints,
@@ -67,6 +57,7 @@ NEGATIVE: Mapping[int, tuple[str | None, str]] = {
     -12: ("time", "used more processor time than it asked for"),
     -13: ("launch", "its cgroup could not be made"),
 }
+REPEAT = frozenset({"-l", "-W"})
 OWNED = {
     "-l": frozenset({"nodes", "walltime", "mem", "pmem", "vmem", "procs", "ncpus", "gpus", "file", "nodect"}),
     "-W": frozenset({"block", "interactive", "stagein", "stageout", "depend"}),
@@ -110,13 +101,12 @@ class Torque:
 
     def submit(self, ask: Ask, options: Options) -> Command:
         """Nodes and processors per node; memory is that of all nodes together."""
-        wants = merge(ask, options, "TORQUE", self.allowed, frozenset({"-l", "-W"}))
-        check_owned(wants, OWNED)
+        wants = merge("TORQUE", ask, options, self.allowed, repeat=REPEAT, owned=OWNED)
         check_server(wants, "TORQUE")
-        path = check_path(ask.directory, ":, ", "TORQUE").rstrip("/") + "/"
+        path = check_directory("TORQUE", ask.directory, ":, ").rstrip("/") + "/"
         # No `-C ""` against directives: they end with the first line that is a command, and the empty word gets lost in
         # filters and wrappers of sites.
-        argv = ["qsub", "-N", name_of(ask, NAME_MOST), "-S", "/bin/sh", "-o", path, "-e", path]
+        argv = ["qsub", "-N", native_name(ask, NAME_MOST, letter_first=True), "-S", "/bin/sh", "-o", path, "-e", path]
         argv += ["-r", "y" if options.requeue else "n"]
         if ask.count > 1:
             argv += ["-t", f"0-{ask.count - 1}"]
@@ -132,14 +122,13 @@ class Torque:
             argv += ["-l", f"qos={wants.qos}"]
         if wants.reservation:
             argv += ["-W", f"x=FLAGS:ADVRES:{wants.reservation}"]
-        if not wants.has("-m"):
+        if not wants.values("-m"):
             argv += ["-m", "n"]
-        element = 'ROTA_ELEMENT="${PBS_ARRAYID:-0}"; export ROTA_ELEMENT'
-        script = prefix_script(ask.script, [element, *enter(ask.directory), *keep_output(ask.tag)])
-        return Command((*argv, *wants.argv()), script)
+        lines = [*element("${PBS_ARRAYID:-0}"), *enter(ask.directory), *keep_output(ask.tag)]
+        return Command((*argv, *wants.argv()), script(ask.script, lines))
 
     def _resources(self, ask: Ask, options: Options, constraint: str | None) -> list[str]:
-        cores = whole_cores(ask.amounts.cores)
+        cores = share(ask.amounts.cores, 1000)
         nodes = [f"nodes={ask.nodes}", f"ppn={cores}"]
         if ask.amounts.gpus:
             nodes.append(f"gpus={ask.amounts.gpus}")
@@ -151,7 +140,7 @@ class Torque:
         if ask.amounts.memory and options.memory_as == "node":
             found.append(f"mem={megabytes(ask.amounts.memory * ask.nodes)}mb")
         if ask.amounts.memory and options.memory_as == "per-cpu":
-            found.append(f"pmem={megabytes(-(-ask.amounts.memory // cores))}mb")
+            found.append(f"pmem={megabytes(share(ask.amounts.memory, cores))}mb")
         if ask.amounts.disk:
             found.append(f"file={megabytes(ask.amounts.disk)}mb")
         found += [f"{name}={count}" for name, count in ask.amounts.named]
@@ -174,11 +163,9 @@ class Torque:
     def read_listing(self, answer: Answer, options: Options) -> Listing:
         """The table. It has no exit status: what is over there is `exited` without an outcome."""
         rows, odd = read_table(answer.stdout)
-        seen = tuple(Seen(row.id, row.state, self._kind(row.state, options), tag_in(row.name)) for row in rows)
+        table = kinds(self.states, self.strict, options)
+        seen = tuple(Seen(row.id, row.state, table.get(row.state, "unsure"), _tag(row.id, row.name)) for row in rows)
         return judge_table(answer, seen, odd, *read_error(answer, TORQUE))
-
-    def _kind(self, state: str, options: Options) -> Kind:
-        return native_kind(state, self.states, self.strict, options) or "unsure"
 
     def history(self, native_ids: Sequence[str]) -> Sequence[Command]:
         """Full records. (`-x` is XML here. Without an id it would show all jobs of all users.)"""
@@ -188,12 +175,13 @@ class Torque:
     def read_history(self, answer: Answer, options: Options) -> Listing:
         """Full records, as XML or as text."""
         records, whole = read_records(answer.stdout)
-        seen = tuple(self._seen(record, options) for record in records)
+        table = kinds(self.states, self.strict, options)
+        seen = tuple(self._seen(record, table, options) for record in records)
         return judge_records(answer, seen, whole, *read_error(answer, TORQUE))
 
-    def _seen(self, record: Record, options: Options) -> Seen:
+    def _seen(self, record: Record, table: Mapping[str, Kind], options: Options) -> Seen:
         state = record.get("job_state", "?")
-        kind = self._kind(state, options)
+        kind = table.get(state, "unsure")
         native = job_id(record["Job_Id"]) or record["Job_Id"]
         status = read_status(record.get("exit_status"), NEGATIVE)
         starts = seconds(record.get("start_count")) or 0
@@ -210,7 +198,7 @@ class Torque:
             else:
                 kind, outcome = self._ended(record, status.outcome, used, options)
                 reason = "; ".join(part for part in (status.words, reason) if part)
-        return Seen(native, state, kind, tag_in(record.get("Job_Name", "")), reason, outcome, max(0, starts - 1))
+        return Seen(native, state, kind, _tag(native, record.get("Job_Name", "")), reason, outcome, max(0, starts - 1))
 
     def _ended(self, record: Record, status: Outcome, used: Outcome, options: Options) -> tuple[Kind, Outcome]:
         """By its exit status alone; that somebody deleted it shows only as the signal that qdel sends."""
@@ -237,7 +225,8 @@ class Torque:
         rows, odd = read_table(answer.stdout)
         if not records and rows:
             records, whole = [{"Job_Id": row.id, "Job_Name": row.name} for row in rows], not odd
-        if (found := submitted(tag, records)) is not None:
+        tags = [(record["Job_Id"], _tag(record["Job_Id"], record.get("Job_Name", ""))) for record in records]
+        if (found := submitted(tag, tags)) is not None:
             return found
         if answer.code == 0 and (whole or not (answer.stdout.strip() or complaints(answer))):
             return Submitted(None, "not-found", "")
@@ -263,6 +252,11 @@ class Torque:
             return ()
         records, _ = read_text(re.sub(r"^Queue:", "Job Id:", answer.stdout, flags=re.MULTILINE))
         return queues_of({record["Job_Id"]: record for record in records})
+
+
+def _tag(native: str, name: str) -> str | None:
+    """The tag in a job's name; elements have their number behind it, which a table may cut off after the dash."""
+    return tag_of(name) or (tag_of(re.sub(r"-\d*\Z", "", name)) if "[" in native else None)
 
 
 def read_records(text: str) -> tuple[list[dict[str, str]], bool]:
