@@ -15,19 +15,7 @@ from msgspec.structs import replace
 
 from rota.drivers.api import Ask, Outcome
 from rota.drivers.dialect import Answer, Class, Command, Kind, Listing, Options, Queue, Seen, Submitted
-from rota.drivers.native import (
-    WARNED,
-    element,
-    enter,
-    kinds,
-    native_name,
-    ranges,
-    script,
-    share,
-    tag_of,
-    words,
-    worth,
-)
+from rota.drivers.native import WARNED, element, enter, kinds, native_name, ranges, script, share, tag_of, words, worth
 from rota.drivers.options import NAMED, Wants, check_directory, merge
 
 __all__ = ["Slurm"]
