@@ -686,8 +686,8 @@ def test_finding() -> None:
     assert LAVA.read_find("000000000000", Answer(255, "", "No job found\n")).result == "not-found"
     for name in ("bjobs-mbd-down", "bjobs-mbd-hung", "bjobs-unknown"):
         assert LAVA.read_find("000000000000", CASES[name].answer).result == "transient"
-    assert LSF.find("000000000000", "me").argv[:4] == ("bjobs", "-a", "-u", "me")
-    assert LAVA.find("000000000000", "me").argv == ("bjobs", "-a", "-w", "-u", "me")
+    assert LSF.find("000000000000", "me")[0].argv[:4] == ("bjobs", "-a", "-u", "me")
+    assert LAVA.find("000000000000", "me")[0].argv == ("bjobs", "-a", "-w", "-u", "me")
 
 
 BAD_KILLS = {

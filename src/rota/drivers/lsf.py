@@ -266,9 +266,9 @@ class Lsf:
         well = answer.code == 0 and whole
         return Listing(tuple(seen), "ok" if well else "partial", "" if well else words(answer))
 
-    def find(self, tag: str, user: str) -> Command:
+    def find(self, tag: str, user: str) -> Sequence[Command]:
         """All jobs of the user: by name bjobs would say `not found` both of none and of too early."""
-        return self.listing(user)
+        return [self.listing(user)]
 
     def read_find(self, tag: str, answer: Answer) -> Submitted:
         """The oldest, should there be several."""

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rota.drivers.api import Ask
 from rota.drivers.dialect import Answer, Command, Submitted
@@ -171,9 +171,7 @@ class Submitter:
     async def look_up(self, tag: str) -> Submitted | None:
         """Look once. None: that said nothing. More than one with the tag: the first stays, the others are ended."""
         driver = self._driver
-        commands: Any = driver.dialect.find(tag, driver.user)
-        if isinstance(commands, Command):  # a single one may stand for itself
-            commands = (commands,)
+        commands = driver.dialect.find(tag, driver.user)
         certain = bool(commands)
         for command in commands:
             answer = await driver.ask(command)
