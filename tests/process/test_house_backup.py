@@ -66,7 +66,8 @@ def test_restored_jobs_run_once_and_nothing_is_lost(home: Home) -> None:
     out.mkdir()
     home.add("--values", "a,b", "--", f"echo {{}} $ROTA_ATTEMPT >> {out}/{{}}")
     home.settled()
-    slow = home.add("-c", "0.5", "--values", "c,d", "--", f"echo {{}} $ROTA_ATTEMPT >> {out}/{{}}; sleep 15")
+    gate = home.gate()
+    slow = home.add("-c", "0.5", "--values", "c,d", "--", f"echo {{}} $ROTA_ATTEMPT >> {out}/{{}}; {gate.wait}")
     home.until(lambda: home.counts(slow).get("RUNNING") == 2)
     home.rota("pause")
     waiting = home.add("-c", "0.1", "--array", "1-5", "--", f"echo {{index}} $ROTA_ATTEMPT >> {out}/w{{index}}")
@@ -87,7 +88,8 @@ def test_restored_jobs_run_once_and_nothing_is_lost(home: Home) -> None:
     assert home.counts(waiting) == {"PENDING": 5}
     assert "there is no batch" in home.rota("status", after, code=2).stderr
     home.rota("resume", "--all")
-    assert home.settled(seconds=60) == {"COMPLETED": 9}
+    gate.open()
+    assert home.settled() == {"COMPLETED": 9}
     for name in "cd":  # they ran at the backup, and were never lost sight of
         assert (out / name).read_text() == f"{name} 1\n"
     for number in range(1, 6):  # they ran after it, which the backup cannot know: again, and it shows
@@ -106,16 +108,17 @@ def test_restored_jobs_run_once_and_nothing_is_lost(home: Home) -> None:
 def test_runners_that_are_gone_are_lost_by_the_drivers_word(home: Home) -> None:
     """The runner of the backup's running jobs has died since: they are given up once, and run again."""
     home.config('missing_after = "4s"\ntouch = "1s"\n')
-    mark = home.work / "ran"
-    batch = home.add("--", f"echo x >> {mark}; sleep 3")
+    mark, gate = home.work / "ran", home.gate()
+    batch = home.add("--", f"echo x >> {mark}; {gate.wait}")
     home.until(lambda: home.counts(batch).get("RUNNING") == 1)
     path = home.rota("backup").stdout.strip()
+    gate.open()
     home.settled(batch)
     home.rota("down", "--kill")
     home.until(lambda: not home.runners())
     home.rota("restore", path, "--no-pause")
     home.rota("up")
-    assert home.settled(batch, seconds=40) == {"COMPLETED": 1}
+    assert home.settled(batch) == {"COMPLETED": 1}
     assert mark.read_text() == "x\nx\n"
     states = [row["state"] for row in home.rows("history", f"{batch}.1")]
     assert states == ["COMPLETED", "LOST"], "and it shows that the first was lost sight of"
