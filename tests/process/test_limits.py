@@ -45,7 +45,7 @@ def test_a_window_opens_at_its_moment_in_the_managers_local_time(rota: Rota) -> 
     row = limits(rota)["later"]
     assert row["open"] is False and 0 < row["opens_in_s"] <= 900 and row["count"] is None
     why = json.loads(rota.out("explain", f"{waits}.1", "--json"))["reason"]
-    assert why.startswith(f"limit later is closed until {shown(later)} (in ") and why.endswith("s)"), why
+    assert why.startswith(f"limit later is closed until {shown(later)} (in ") and why.endswith("m)"), why
     assert "opens in" in rota.out("limit")
     opens = int(time.time()) + 4
     batch = rota.out("add", "--limit", f"soon:{clock(opens)}-{clock(opens + 7200)}", "--", "true").strip()

@@ -413,5 +413,5 @@ def report_rows(rows: list[Any], output: str) -> list[Ended]:
             name = "null" if name is None else f'"{name}"'
             error = "null" if error is None else f'"{error}"'
             place = f"[{prefix},{name},{at},{size},{cut},{error},{error_at},{error_size},{error_cut}]"
-        out.append(Ended._make((*row[:10], place, *row[11:])))
+        out.append(Ended._make((*row[:10], place, row[11], row[12] if len(row) > 12 else None)))
     return out
