@@ -266,7 +266,7 @@ def test_live_on_a_terminal_ends_with_ctrl_c(home: Home) -> None:
     process = subprocess.Popen(
         [ROTA, "jobs", "--live", "--interval", "0.2"], env={**home.env, "TERM": "xterm", "COLUMNS": "160"},
         stdin=child, stdout=child, stderr=child, start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # who starts us may ignore it
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
     )  # fmt: skip
     os.close(child)
     text = b""
