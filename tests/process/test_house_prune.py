@@ -129,7 +129,7 @@ def test_killed_while_pruning(home: Home, round_: int) -> None:
 
 
 def test_others_are_served_while_much_is_deleted(home: Home) -> None:
-    fill(home.path, 2, 300_000)
+    fill(home.path, 2, 150_000)
     home.rota("up")
     home.rota("prune", "1")
     slowest, began = 0.0, time.monotonic()
