@@ -26,7 +26,7 @@ def gone(home: Home, pid: int, seconds: float = 60) -> None:
 
 @pytest.mark.slow
 def test_idle_manager_costs_nothing(home: Home) -> None:
-    """At most 0.1 % of a core over ten seconds, with a runner lingering and without one; in CPU time, whoever else is busy."""
+    """At most 0.1 % of a core over ten seconds, with a runner and without. It is CPU time: others may be busy."""
     home.config('[site.local]\nlinger = "1m"\n')
     home.add("--array", "1-50", "--", "true")
     home.settled()
