@@ -100,7 +100,8 @@ def check(directory: str, jobs: Iterable[dict[str, Any]], history: Iterable[dict
             wrong.append(f"{name} is {row['state']} ({row['reason']})")
         for attempt in range(1, row["attempt"]):
             state = attempts.get((name, attempt), {}).get("state")
-            if (name, attempt) in runs and state not in ("LOST", "RETRIED"):
+            # SUPERSEDED: it was given up, and its runner told of its end after that.
+            if (name, attempt) in runs and state not in ("LOST", "RETRIED", "SUPERSEDED"):
                 wrong.append(f"{name} attempt {attempt} was followed by another and stands in the history as {state}")
     lost = sum(row["state"] == "LOST" for row in attempts.values())
     executions = sum(len(pids) for pids in runs.values())
