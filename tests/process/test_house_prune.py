@@ -75,8 +75,11 @@ def test_what_goes_and_what_stays(home: Home) -> None:
 def test_output_that_nothing_refers_to(home: Home) -> None:
     """Segments hold the output of several batches: a file stays while any of these is kept."""
     home.config('[site.local]\nlinger = "1s"\n')
+    home.rota("up")
+    home.rota("pause")
     first = home.add("--", "echo one")
     second = home.add("--", "echo two")
+    home.rota("resume")  # both at once: one runner
     home.settled()
     (segment,) = segments(home)
     home.until(lambda: not home.runners())
