@@ -5,7 +5,8 @@
 SHELL   := /bin/bash
 PYTHON  ?= python3
 VENV    ?= .venv
-WORKERS ?= 2
+# On two cores: the tests of processes mostly wait for each other.
+WORKERS ?= 3
 BIN     := $(VENV)/bin
 PIP     := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore $(BIN)/python -m pip
 
@@ -27,11 +28,12 @@ run: $(RUN)
 ## make dev      set up .venv with everything that tests and checks need
 dev: $(DEV)
 
-## make test     all checks and all tests; goes on after a failure, and fails at the end
+## make test     all checks (beside the tests) and all tests; goes on after a failure, and fails at the end
 test: $(DEV)
-	@status=0; \
-	$(MAKE) --no-print-directory --keep-going lint || status=1; \
+	@status=0; log=$$(mktemp); \
+	$(MAKE) --no-print-directory --keep-going lint >$$log 2>&1 & lint=$$!; \
 	$(MAKE) --no-print-directory pytest || status=1; \
+	wait $$lint || status=1; cat $$log; rm -f $$log; \
 	if [ $$status -ne 0 ]; then echo "make test: something failed, see above" >&2; fi; \
 	exit $$status
 

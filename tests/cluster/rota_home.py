@@ -49,6 +49,21 @@ def witness(home):
     return str(place)
 
 
+def gated(home):
+    """A command that waits until `open_gate` is called; nodes see the same files."""
+    return f"until [ -e {home.work}/go ]; do sleep 0.3; done"
+
+
+def open_gate(home):
+    (home.work / "go").touch()
+
+
+def all_submitted(home):
+    """Whether the batch system has taken all that was asked of it so far."""
+    rows = [*allocations(home, "hpc").values(), *allocations(home, "one").values()]
+    return len({row["site"] for row in rows}) == 2 and all(row["native_id"] for row in rows)
+
+
 def witnessed(home, work):
     """A command that witnesses `work`; for one batch of a home."""
     return command(witness(home), work)

@@ -145,7 +145,8 @@ def test_the_manager_as_a_job_hands_over_and_ends(slurm):
         site.config('[site.slurm]\ndriver = "slurm"\nmode = "direct"\npoll_least = "1s"\n')
         row = site.json("up", "--on", "slurm", "--time", "60s", "--hand-over", "52s")
         assert row["started"] and row["serving"] and slurm.state(row["native_id"]) == "RUNNING"
-        batch = site("add", "--on", "slurm", "--mem", "50M", "-t", "5m", "--", f"sleep 12; echo done > {site.base}/out")
+        work = f"until [ -e {site.base}/go ]; do sleep 0.2; done; echo done > {site.base}/out"
+        batch = site("add", "--on", "slurm", "--mem", "50M", "-t", "5m", "--", work)
         with Connection._connect_tls(str(site.home), read_notice(str(site.home)), 10.0) as connection:
             assert connection.ask("ping")["pid"] == row["pid"]
 
@@ -155,12 +156,13 @@ def test_the_manager_as_a_job_hands_over_and_ends(slurm):
             except (NoManagerError, LostError):
                 return False
 
-        wait_for("the successor to serve", handed_over, 40, 0.2)
+        wait_for("the successor to serve", handed_over, 60, 0.2)
         second = json.loads((site.home / "relay.json").read_text())["current"]
-        assert slurm.wait_state(row["native_id"], "COMPLETED", seconds=10)
+        assert slurm.wait_state(row["native_id"], "COMPLETED", seconds=30)
         lives = re.findall(r" INFO (serving|handing over|ended with)", site.log())
         assert lives == ["serving", "handing over", "ended with", "serving"], "one at a time"
-        site("wait", batch.strip(), "--timeout", "40s")
+        (site.base / "go").touch()
+        site("wait", batch.strip(), "--timeout", "60s")
         assert (site.base / "out").read_text() == "done\n"
         (job,) = [json.loads(line) for line in site("jobs", "--json").splitlines()]
         assert (job["state"], job["attempt"]) == ("COMPLETED", 1)

@@ -63,7 +63,7 @@ class Rota:
                     found[int(entry)] = line
         return found
 
-    def nothing_runs(self, within_s: float = 10) -> bool:
+    def nothing_runs(self, within_s: float = 30) -> bool:
         """Whether all managers and runners of this home are gone, now or soon."""
         deadline = time.monotonic() + within_s
         while self.processes():
@@ -95,7 +95,7 @@ def rota_home():
         assert "Traceback" not in text, text
 
 
-def until(condition, within_s: float = 20):
+def until(condition, within_s: float = 60):
     """Wait for something to become true; what it was."""
     deadline = time.monotonic() + within_s
     while not (value := condition()):

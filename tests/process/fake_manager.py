@@ -19,6 +19,11 @@ PATH = "/usr/local/bin:/usr/bin:/bin"
 SPEC: dict[str, Any] = {"cwd": "/tmp", "env": "e", "set": {}, "cores": 1000}
 
 
+def children(pid: int) -> list[int]:
+    """A process's children."""
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 class FakeManager:
     """Listens on a Unix socket, starts one runner and talks to it."""
 
@@ -101,7 +106,7 @@ class FakeManager:
 
     # -- sessions ------------------------------------------------------------------------------------------------
 
-    def accept(self, timeout_s: float = 10, welcome: bool = True) -> dict[str, Any]:
+    def accept(self, timeout_s: float = 60, welcome: bool = True) -> dict[str, Any]:
         assert self.listener is not None
         self.listener.settimeout(timeout_s)
         self.connection, _ = self.listener.accept()
@@ -172,7 +177,7 @@ class FakeManager:
             if self.acking:
                 self.send({"t": "ack", "seq": message["seq"]})
 
-    def pump(self, until: Any, timeout_s: float = 15) -> None:
+    def pump(self, until: Any, timeout_s: float = 60) -> None:
         deadline = time.monotonic() + timeout_s
         while not until():
             left = deadline - time.monotonic()
@@ -184,7 +189,7 @@ class FakeManager:
     # -- for tests -----------------------------------------------------------------------------------------------
 
     def run(
-        self, *commands: Any, slots: int = 2, timeout_s: float = 15, batch: int = 7, **spec: Any
+        self, *commands: Any, slots: int = 2, timeout_s: float = 60, batch: int = 7, **spec: Any
     ) -> list[list[Any]]:
         """Lease these commands, wait for all of them and return their `ended` rows."""
         name = f"{batch}.{self.n}"
@@ -194,6 +199,19 @@ class FakeManager:
         self.lease(jobs, {name: {**SPEC, **spec}}, [["s", slots]])
         self.pump(lambda: all(key in self.ended for key in keys), timeout_s)
         return [self.ended[key] for key in keys]
+
+    def launcher(self) -> int:
+        """The launcher's pid, once it can be given jobs; the runner is asked for it by a first job."""
+        self.run(["true"])
+        deadline = time.monotonic() + 60
+        while True:
+            for pid in children(self.process.pid):
+                stat = Path(f"/proc/{pid}/stat").read_text()
+                if "(launcher) S" in stat:  # it has said that it is there, and waits
+                    time.sleep(0.05)
+                    return pid
+            assert time.monotonic() < deadline, "there is no launcher"
+            time.sleep(0.01)
 
     def stream(self, row: list[Any], error: bool = False) -> bytes:
         """What a job wrote, read from its range of the segment."""
@@ -208,7 +226,7 @@ class FakeManager:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(8)
+                self.process.wait(20)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()

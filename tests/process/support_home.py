@@ -20,6 +20,27 @@ from rota.wire.client import Connection, NoManagerError
 ROTA = str(Path(sys.executable).with_name("rota"))
 
 
+class Gate:
+    """What jobs wait at, however long, without using the CPU: a named pipe that nobody has open for writing."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path)
+        self.path = path
+        self._fd = -1
+        self.wait = f": <{path}"
+        """The shell command that passes when the gate is open."""
+
+    def open(self) -> None:
+        """Let everybody pass who waits or will come."""
+        self._fd = os.open(self.path, os.O_RDWR)
+
+    def close(self) -> None:
+        """Let nobody pass any more."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+
+
 class Home:
     """One home: its manager, its runners, and `rota` commands in it."""
 
@@ -29,6 +50,13 @@ class Home:
         """For the jobs' own files."""
         self.env = {name: value for name, value in os.environ.items() if not name.startswith("ROTA_")}
         self.env |= {"ROTA_HOME": path, "ROTA_DEBUG": "", "PYTHONFAULTHANDLER": "1"}
+        self._gates: list[Gate] = []
+
+    def gate(self) -> Gate:
+        """A gate for jobs; it is shut."""
+        gate = Gate(self.work / f"gate{len(self._gates)}")
+        self._gates.append(gate)
+        return gate
 
     def config(self, text: str) -> None:
         """Write config.toml."""
@@ -79,7 +107,7 @@ class Home:
             answer: dict[str, Any] = connection.ask(op, **arguments)
             return answer
 
-    def until(self, condition: Callable[[], Any], seconds: float = 20, what: str = "") -> Any:
+    def until(self, condition: Callable[[], Any], seconds: float = 60, what: str = "") -> Any:
         """Wait for something; the manager may be away meanwhile."""
         end = time.monotonic() + seconds
         while True:
@@ -91,7 +119,7 @@ class Home:
             assert time.monotonic() < end, f"not within {seconds} s: {what or condition}\n{self.tail()}"
             time.sleep(0.02)
 
-    def settled(self, *words: str, seconds: float = 60) -> dict[str, int]:
+    def settled(self, *words: str, seconds: float = 90) -> dict[str, int]:
         """Wait until nothing is open; the counts."""
         live = ("WAITING", "PENDING", "STARTING", "RUNNING", "MISSING", "KILLING", "HOLDING")
         self.until(lambda: not any(name in live for name in self.counts(*words)), seconds, "all settled")
@@ -159,6 +187,8 @@ class Home:
                 break
             time.sleep(0.02)
         left = self.processes()
+        for gate in self._gates:
+            gate.close()
         shutil.rmtree(self.work, ignore_errors=True)
         return left
 

@@ -10,10 +10,11 @@ Also a script: `python support_witness.py DIRECTORY JOBS HISTORY`.
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["Verdict", "check", "command"]
+__all__ = ["Supply", "Verdict", "check", "command"]
 
 
 def command(directory: str, work: str) -> str:
@@ -24,6 +25,26 @@ def command(directory: str, work: str) -> str:
         f'exec 9>>"{where}.lock"; flock -n 9 || echo "overlap {said} >>"{where}"; echo "start {said} >>"{where}"; '
         f'{work}; echo "end {said} >>"{where}"'
     )
+
+
+class Supply:
+    """Witnessed jobs that do not run out while a test goes on, however slow the machine is."""
+
+    def __init__(self, add: Callable[..., str], directory: str, work: str, *options: str) -> None:
+        self._add, self._words = add, (*options, "--", command(directory, work))
+        self._directory = directory
+        self.jobs = 0
+
+    def done(self) -> int:
+        """How many have come to their end, by their own word."""
+        names = (name for name in os.listdir(self._directory) if not name.endswith(".lock"))
+        return sum("end" in Path(self._directory, name).read_text() for name in names)
+
+    def ensure(self, left: int) -> None:
+        """Add some if fewer than so many are left."""
+        if self.jobs - self.done() < left:
+            self._add("--array", f"{self.jobs + 1}-{self.jobs + 2 * left}", *self._words)
+            self.jobs += 2 * left
 
 
 class Verdict(NamedTuple):
@@ -79,7 +100,8 @@ def check(directory: str, jobs: Iterable[dict[str, Any]], history: Iterable[dict
             wrong.append(f"{name} is {row['state']} ({row['reason']})")
         for attempt in range(1, row["attempt"]):
             state = attempts.get((name, attempt), {}).get("state")
-            if (name, attempt) in runs and state not in ("LOST", "RETRIED"):
+            # SUPERSEDED: it was given up, and its runner told of its end after that.
+            if (name, attempt) in runs and state not in ("LOST", "RETRIED", "SUPERSEDED"):
                 wrong.append(f"{name} attempt {attempt} was followed by another and stands in the history as {state}")
     lost = sum(row["state"] == "LOST" for row in attempts.values())
     executions = sum(len(pids) for pids in runs.values())

@@ -198,7 +198,7 @@ def test_bad_surroundings(home: Home) -> None:
     shell127 = home.add("--retries", "3", "--", "true; no-such-program-anywhere")
     place.rmdir()
     home.rota("resume")
-    home.settled(seconds=15)
+    home.settled()
     for reason, batch in batches.items():
         row = home.job(f"{batch}.1")
         assert (row["state"], row["reason"], row["attempt"]) == ("FAILED", reason, 1), row
@@ -242,7 +242,7 @@ def test_a_job_that_ignores_term(home: Home) -> None:
     began = time.monotonic()
     home.rota("kill", batch)
     assert home.settled() == {"ABORTED": 1}
-    assert 0.8 < time.monotonic() - began < 5
+    assert 0.8 < time.monotonic() - began < 9
     assert home.of_runner(runner) == []
     row = home.job(f"{batch}.1")
     assert (row["reason"], row["signal"]) == ("killed", 9)
@@ -252,7 +252,7 @@ def test_hundreds_at_once(home: Home) -> None:
     """Jobs that need next to nothing all start at once; a start that is told twice in one report harms nobody."""
     home.config("[site.local]\ncores = 2\n")
     batch = home.add("--cores", "0.01", "--array", "1-200", "--", "sleep 1")
-    assert home.settled(seconds=30) == {"COMPLETED": 200}
+    assert home.settled() == {"COMPLETED": 200}
     assert {row["attempt"] for row in home.rows("jobs", batch)} == {1}
 
 
@@ -262,7 +262,7 @@ def test_time_limit(home: Home) -> None:
     assert home.settled() == {"FAILED": 1}
     row = home.job(f"{batch}.1")
     assert row["reason"] == "time"
-    assert 0.9 < row["wall_s"] < 4
+    assert 0.9 < row["wall_s"] < 9
     (runner,) = home.runners().values()
     assert home.of_runner(runner) == []
     free = home.add("--time", "1s", "--enforce", "none", "--", "sleep 1.5")
@@ -271,7 +271,7 @@ def test_time_limit(home: Home) -> None:
 
 def test_memory_limit(home: Home) -> None:
     """Enforced when asked for."""
-    eat = "import time; x = bytearray(300_000_000); time.sleep(4)"
+    eat = "import time; x = bytearray(300_000_000); time.sleep(600)"
     asked = home.add("--memory", "60M", "--enforce", "memory", "--grace", "1s", "--", "python3", "-c", eat)
     free = home.add("--memory", "60M", "--", "python3", "-c", "x = bytearray(100_000_000)")
     home.settled()

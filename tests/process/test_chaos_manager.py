@@ -3,17 +3,15 @@
 import os
 import random
 import time
-from pathlib import Path
 
 import pytest
 
 from process.support_home import Home, alive, home
-from process.support_witness import check, command
+from process.support_witness import Supply, check, command
 
 __all__ = ["home"]
 
 KILLS = int(os.environ.get("TEST_KILLS", "25"))
-JOBS = 12 * KILLS
 
 
 def witness(home: Home) -> str:
@@ -28,24 +26,20 @@ def verdict(home: Home):
     return check(witness(home), home.rows("jobs"), home.rows("history"))
 
 
-def done(place: str) -> int:
-    """How many jobs have come to their end, by their own word."""
-    return sum("end" in path.read_text() for path in Path(place).glob("*[0-9]"))
-
-
 @pytest.mark.slow
 def test_manager_killed_during_work(home: Home) -> None:
     """25 SIGKILLs at random instants: every job runs exactly once, since no runner died."""
     rng = random.Random(20260)
     place = witness(home)
-    work = command(place, "sleep $(( ROTA_INDEX % 10 == 0 ? 3 : ROTA_INDEX % 3 )).$(( ROTA_INDEX % 7 ))e-1")
+    work = "sleep $(( ROTA_INDEX % 10 == 0 ? 3 : ROTA_INDEX % 3 )).$(( ROTA_INDEX % 7 ))e-1"
     home.config("[site.local]\ncores = 6\n")
-    home.add("--array", f"1-{JOBS}", "--", work)
+    supply = Supply(home.add, place, work)
     met = 0
     for _ in range(KILLS):
+        supply.ensure(40)
         time.sleep(rng.choice((0.0, 0.002, 0.01, 0.05, 0.1, 0.2, 0.4)) * rng.random())
         home.kill_manager()
-        met += done(place) < JOBS
+        met += supply.done() < supply.jobs
         if rng.random() < 0.3:
             time.sleep(rng.random() * 0.3)
         home.rota("up")
@@ -53,23 +47,26 @@ def test_manager_killed_during_work(home: Home) -> None:
     counts = home.settled()
     found = verdict(home)
     assert not found.wrong, found
-    assert counts == {"COMPLETED": JOBS}
-    assert found.executions == JOBS
+    assert counts == {"COMPLETED": supply.jobs}
+    assert found.executions == supply.jobs
     # A lease that was durable and not yet sent when the manager died has used up an attempt number, and nothing else.
-    assert found.attempts <= JOBS + 6 * KILLS, found
+    assert found.attempts <= supply.jobs + 6 * KILLS, found
 
 
 def test_jobs_go_on_while_the_manager_is_dead(home: Home) -> None:
     """50 run at once; the manager is killed; they finish without it and are COMPLETED once it is back."""
     place = witness(home)
     home.config("[site.local]\ncores = 50\n")
-    batch = home.add("--array", "1-50", "--", command(place, "sleep 3"))
+    ended = Supply(home.add, place, "").done
+    gate = home.gate()
+    batch = home.add("--array", "1-50", "--", command(place, gate.wait))
     home.until(lambda: home.counts(batch).get("RUNNING") == 50, what="50 run")
     home.kill_manager()
-    home.until(lambda: done(place) == 50, what="all ended without a manager")
+    gate.open()
+    home.until(lambda: ended() == 50, what="all ended without a manager")
     assert not home.manager()
     home.rota("up")
-    assert home.settled(seconds=20) == {"COMPLETED": 50}
+    assert home.settled() == {"COMPLETED": 50}
     found = verdict(home)
     assert not found.wrong, found
     assert (found.executions, found.attempts) == (50, 50)

@@ -35,7 +35,8 @@ def test_runner_stopped(home: Home) -> None:
     """Its jobs are MISSING while it is silent and come back with it; those that end meanwhile are COMPLETED."""
     place = witness(home)
     home.config(CONFIG)
-    long = home.add("--array", "1-2", "--", command(place, "sleep 7"))
+    gate = home.gate()
+    long = home.add("--array", "1-2", "--", command(place, gate.wait))
     short = home.add("--array", "11-60", "--", command(place, "sleep 0.1"))
     (pid,) = home.until(home.runners)
     home.until(lambda: home.counts(long).get("RUNNING") == 2)
@@ -43,14 +44,15 @@ def test_runner_stopped(home: Home) -> None:
     for _ in range(2):
         os.kill(pid, signal.SIGSTOP)
         try:
-            home.until(lambda: home.counts(long).get("MISSING") == 2, 6, "missing")
+            home.until(lambda: home.counts(long).get("MISSING") == 2, what="missing")
             seen |= set(home.counts())
             assert "missing" in home.json("explain", f"{long}.1")["reason"]
             assert home.ask("runners")["runners"][0]["state"] == "MISSING"
         finally:
             os.kill(pid, signal.SIGCONT)
-        home.until(lambda: home.counts(long).get("MISSING") is None, 6, "back")
-    assert home.settled(seconds=20) == {"COMPLETED": 52}
+        home.until(lambda: home.counts(long).get("MISSING") is None, what="back")
+    gate.open()
+    assert home.settled() == {"COMPLETED": 52}
     found = check(place, home.rows("jobs"), home.rows("history"))
     assert not found.wrong, found
     assert (found.executions, found.lost_attempts) == (52, 0)
@@ -62,7 +64,7 @@ def test_runner_stopped(home: Home) -> None:
 def test_manager_stopped(home: Home) -> None:
     """While it sleeps, runners go on; when it wakes, its own sleep counts as nobody's silence."""
     place = witness(home)
-    home.config(CONFIG)
+    home.config(CONFIG.replace("missing_after = '2s'", "missing_after = '3s'"))  # shorter than it sleeps
     home.add("--array", "1-80", "--", command(place, "sleep 0.$(( ROTA_INDEX % 5 ))"))
     home.until(lambda: home.counts().get("COMPLETED", 0) > 2)
     for seconds in (0.3, 4.0, 1.0):
@@ -79,11 +81,11 @@ def test_a_stopped_runner_that_dies(home: Home) -> None:
     """Missing first, then the driver sees the death: a second attempt, and only then."""
     place = witness(home)
     home.config(CONFIG)
-    home.add("--array", "1-2", "--", command(place, "sleep 1"))
+    home.add("--array", "1-2", "--", command(place, "test $ROTA_ATTEMPT -gt 1 || sleep 600"))
     (pid,) = home.until(home.runners)
     home.until(lambda: home.counts().get("RUNNING") == 2)
     os.kill(pid, signal.SIGSTOP)
-    home.until(lambda: home.counts().get("MISSING") == 2, 6)
+    home.until(lambda: home.counts().get("MISSING") == 2)
     os.kill(pid, signal.SIGKILL)
     assert home.settled() == {"COMPLETED": 2}
     found = check(place, home.rows("jobs"), home.rows("history"))
@@ -103,11 +105,11 @@ def test_confirmed_dead(home: Home) -> None:
     assert "not MISSING" in refused["skipped"][0]["reason"]
     os.kill(pid, signal.SIGSTOP)
     try:
-        home.until(lambda: home.counts().get("MISSING") == 1, 6)
+        home.until(lambda: home.counts().get("MISSING") == 1)
         assert home.json("kill", "1", "--confirm-dead")["jobs"] == 1
         assert [row["state"] for row in home.rows("history", "1")] == ["LOST"]
     finally:
         os.kill(pid, signal.SIGCONT)
-    home.until(lambda: "1" not in {row["attempt"] for row in home.rows("jobs")} and home.job("1.1")["attempt"] == 2, 20)
+    home.until(lambda: "1" not in {row["attempt"] for row in home.rows("jobs")} and home.job("1.1")["attempt"] == 2)
     home.rota("kill", "1")
     home.settled()

@@ -295,7 +295,8 @@ def test_interrupted_wait_ends_with_130(rota):
 
     batch = add(rota, "--", "sleep", "60")
     waiting = rota.start("wait", batch)
-    until(lambda: "rota" in Path(f"/proc/{waiting.pid}/cmdline").read_text())
+    entries = lambda: os.scandir(f"/proc/{waiting.pid}/fd")  # noqa: E731
+    until(lambda: any("socket:" in os.readlink(entry) for entry in entries() if entry.is_symlink()))
     until(lambda: json.loads(rota.out("status", batch, "--json"))["counts"].get("RUNNING"))
     os.kill(waiting.pid, signal.SIGINT)
     out, err = waiting.communicate(timeout=20)

@@ -14,7 +14,7 @@ from rota.model.batch import Dependency
 from rota.model.errors import UsageError
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cli_support import rota_home
+from cli_support import rota_home, until
 
 
 @pytest.fixture
@@ -42,14 +42,14 @@ def test_each(rota):
     first = add(rota, "--array", "1-3", "--", f"[ {{index}} = 2 ] && exit 3; {wait}")
     second = add(rota, "--array", "1-3", "--after", first, "--each", "--", "echo", "{index}")
     failed = add(rota, "--array", "1-3", "--after-failure", first, "--each", "--", "true")
-    rota("wait", f"{second}.1", f"{second}.2", "--timeout", "30s", code=1)
+    rota("wait", f"{second}.1", f"{second}.2", "--timeout", "60s", code=1)
     assert states(rota, second) == ["COMPLETED", "OMITTED", "WAITING"]
     assert explain(rota, f"{second}.2") == f"depends on {first}.2, which is FAILED"
     assert explain(rota, f"{second}.3").startswith(f"waits for {first}.3, which is ")
     rows = [json.loads(line) for line in rota.out("jobs", f"{second}.2", "--json").splitlines()]
     assert rows[0]["reason"] == f"depends on {first}.2, which is FAILED"
     gate.touch()
-    rota("wait", second, failed, "--timeout", "30s", code=1)
+    rota("wait", second, failed, "--timeout", "60s", code=1)
     assert states(rota, second) == ["COMPLETED", "OMITTED", "COMPLETED"]
     assert states(rota, failed) == ["OMITTED", "COMPLETED", "OMITTED"]
 
@@ -58,7 +58,7 @@ def test_live_and_rerun_survive_a_restart(rota):
     log = rota.cwd / "log"
     add(rota, "--name", "align", "--", "true")
     merge = add(rota, "--name", "merge", "--after", "@align", "--live=rerun", "--", f"echo merged >> {log}")
-    rota("wait", merge, "--timeout", "30s")
+    rota("wait", merge, "--timeout", "60s")
     gate = rota.cwd / "gate"
     add(rota, "--name", "align", "--", f"while [ ! -e {gate} ]; do sleep 0.05; done; echo aligned >> {log}")
     assert states(rota, merge) == ["WAITING"]
@@ -67,10 +67,10 @@ def test_live_and_rerun_survive_a_restart(rota):
     for pid, line in rota.processes().items():
         if "rota.manager" in line:
             os.kill(pid, signal.SIGKILL)
-    time.sleep(0.2)
+            until(lambda pid=pid: pid not in rota.processes())
     rota("up")
     gate.touch()
-    rota("wait", merge, "--timeout", "30s")
+    rota("wait", merge, "--timeout", "60s")
     assert log.read_text().split() == ["merged", "aligned", "merged"]
 
 
@@ -80,12 +80,12 @@ def test_on_batch_end(rota, how):
     end = f"echo $ROTA_BATCH $ROTA_BATCH_NAME $ROTA_JOBS $ROTA_COMPLETED $ROTA_FAILED $PWD >> {log}"
     words = ["--name", "align", "--values", "0,1,0", "--on-batch-end", end, "--", "sh", "-c", "exit {}"]
     rota(how, *words, code=0 if how == "add" else 1)
-    rota("wait", "2", "--timeout", "30s")
+    rota("wait", "2", "--timeout", "60s")
     assert log.read_text().split() == ["1", "align", "3", "2", "1", str(rota.cwd)]
     rows = json.loads(rota.out("status", "--json"))["batches"]
     assert [(row["id"], row["name"], row["ends"]) for row in rows] == [(1, "align", None), (2, "align-end", 1)]
     rota("retry", "1")
-    rota("wait", "--timeout", "30s", code=1)
+    rota("wait", "--timeout", "60s", code=1)
     assert log.read_text().count("align") == 1, "once"
 
 
@@ -124,7 +124,7 @@ def test_refusals(rota):
         done = rota("add", *words, "--", "true", code=2)
         assert said in done.stderr, (words[:4], done.stderr)
         assert len(done.stderr) < 600
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 20
     rows = json.loads(rota.out("status", "--json"))["batches"]
     assert len(rows) == len(json.loads(before)["batches"]), "nothing was added"
 
@@ -141,7 +141,7 @@ def test_from_python(rota):
         began = time.monotonic()
         with pytest.raises(UsageError, match="1,000,000 dependencies: a batch takes at most 10,000"):
             client.submit("true", after=[first.id] * 1_000_000)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
         with pytest.raises(UsageError, match="live: only a name"):
             client.submit("true", after=[first.id], live=True)
         client.submit("true", name="g")

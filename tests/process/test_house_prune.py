@@ -25,6 +25,11 @@ def ask(home: Home, sql: str) -> list[tuple[Any, ...]]:
         con.close()
 
 
+def links(pid: int) -> list[str]:
+    """What a process has open."""
+    return [os.readlink(entry) for entry in os.scandir(f"/proc/{pid}/fd") if os.path.islink(entry)]
+
+
 def segments(home: Home) -> list[str]:
     return sorted(str(path) for path in Path(home.path, "output").glob("*/*.seg"))
 
@@ -70,8 +75,11 @@ def test_what_goes_and_what_stays(home: Home) -> None:
 def test_output_that_nothing_refers_to(home: Home) -> None:
     """Segments hold the output of several batches: a file stays while any of these is kept."""
     home.config('[site.local]\nlinger = "1s"\n')
+    home.rota("up")
+    home.rota("pause")
     first = home.add("--", "echo one")
     second = home.add("--", "echo two")
+    home.rota("resume")  # both at once: one runner
     home.settled()
     (segment,) = segments(home)
     home.until(lambda: not home.runners())
@@ -115,24 +123,25 @@ def test_killed_while_pruning(home: Home, round_: int) -> None:
     assert ask(home, "SELECT count(*) FROM results") == [(40_000,)]
     home.rota("down")  # makes a checkpoint, so that the columns can go as well
     home.rota("up")
-    home.until(lambda: not ask(home, "SELECT 1 FROM pruned"), 20, "nothing is left to do")
+    home.until(lambda: not ask(home, "SELECT 1 FROM pruned"), 60, "nothing is left to do")
     assert ask(home, "SELECT DISTINCT batch FROM columns ORDER BY 1") == [(5,), (6,)]
     assert ask(home, "SELECT count(*) FROM sources") == [(2 if round_ % 2 == 0 else 0,)]
     assert ask(home, "PRAGMA integrity_check") == [("ok",)]
     free, pages = ask(home, "PRAGMA freelist_count")[0][0], ask(home, "PRAGMA page_count")[0][0]
-    home.until(lambda: ask(home, "PRAGMA freelist_count")[0][0] <= 1024, 20, f"space comes back ({free} of {pages})")
+    home.until(lambda: ask(home, "PRAGMA freelist_count")[0][0] <= 1024, 60, f"space comes back ({free} of {pages})")
 
 
 def test_others_are_served_while_much_is_deleted(home: Home) -> None:
-    fill(home.path, 2, 300_000)
+    fill(home.path, 2, 150_000)
     home.rota("up")
     home.rota("prune", "1")
-    slowest = 0.0
+    slowest, began = 0.0, time.monotonic()
     while ask(home, "SELECT 1 FROM results WHERE batch = 1 LIMIT 1"):
         begin = time.monotonic()
         home.add("--", "true")
         slowest = max(slowest, time.monotonic() - begin)
-    assert slowest < 3.0, "a submission is a commit: it waits for one short transaction at most"
+    took = time.monotonic() - began
+    assert slowest < max(3.0, took / 3), f"it waits for one short transaction at most: {slowest} s of {took} s"
     home.settled(":live")
 
 
@@ -140,7 +149,7 @@ def test_retention(home: Home) -> None:
     fill(home.path, 3, 10, ended=time.time() - 90 * 86_400)
     home.config('keep_settled = "30d"\n')
     fresh = home.add("--", "true")
-    home.until(lambda: {row["id"] for row in home.ask("status")["batches"]} == {int(fresh)}, 40, "old ones go")
+    home.until(lambda: {row["id"] for row in home.ask("status")["batches"]} == {int(fresh)}, 60, "old ones go")
     assert home.settled() == {"COMPLETED": 1}
     assert "was pruned" in home.rota("status", "2", code=2).stderr
 
@@ -149,12 +158,15 @@ def test_a_watcher_of_what_is_pruned(home: Home) -> None:
     """Somebody waits for two batches, and one of them is pruned meanwhile."""
     first = home.add("--", "true")
     home.settled(first)
-    second = home.add("--", "sleep 3")
+    gate = home.gate()
+    second = home.add("--", gate.wait)
     process = subprocess.Popen([ROTA, "wait", first, second], env=home.env, stdout=subprocess.PIPE)
     try:
-        time.sleep(0.5)
+        home.until(lambda: any("socket:" in link for link in links(process.pid)), what="it is connected")
+        time.sleep(0.5)  # and has asked
         home.rota("prune", first)
-        out, _ = process.communicate(timeout=20)
+        gate.open()
+        out, _ = process.communicate(timeout=60)
         assert (process.returncode, out) == (0, b"1 COMPLETED\n")
     finally:
         process.kill()

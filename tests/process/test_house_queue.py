@@ -192,13 +192,14 @@ def test_search_among_many_keeps_nobody_waiting(home: Home) -> None:
     assert len(home.rows("jobs", "--command", "--item 77777")) == 3
     words = [ROTA, "history", "--command", "no such thing anywhere"]
     with subprocess.Popen(words, env=home.env, stdout=subprocess.DEVNULL) as search:
-        slowest = 0.0
+        slowest, began = 0.0, time.monotonic()
         while search.poll() is None:
             begin = time.monotonic()
             home.ask("ping")
             slowest = max(slowest, time.monotonic() - begin)
         assert search.returncode == 0
-    assert slowest < 1.0, "the loop is not blocked"
+        took = time.monotonic() - began
+    assert slowest < max(1.0, took / 4), f"the loop is not blocked: {slowest} s of {took} s"
 
 
 # ---- pauses ---------------------------------------------------------------------------------------------------------
@@ -237,19 +238,18 @@ def test_live(home: Home) -> None:
     script = "echo first; echo second; while :; do :; done"
     batch = home.add("--", "bash", "-c", script)
     home.until(lambda: home.counts(batch).get("RUNNING") == 1)
-    time.sleep(0.5)
-    home.rows("jobs", "--live")
-    time.sleep(0.7)
-    (row,) = home.rows("jobs", "--live")
+    rows = home.until(
+        lambda: [row for row in home.rows("jobs", "--live") if (row["cpu_percent"] or 0) > 5], what="it is busy"
+    )
+    (row,) = rows
     assert (row["id"], row["state"], row["last_line"]) == (f"{batch}.1", "RUNNING", "second")
     assert row["memory_bytes"] > 100_000
-    assert row["cpu_percent"] > 5
-    assert 0.5 < row["elapsed_s"] < 60
+    assert 0 < row["elapsed_s"] < 100
     table = home.rota("jobs", "--live", batch).stdout
     assert "LAST LINE" in table
     assert "second" in table
     out = home.work / "out.txt"
-    other = home.add("-o", str(out), "--", "echo to a file; sleep 30")
+    other = home.add("-o", str(out), "--", "echo to a file; sleep 600")
     home.until(lambda: home.counts(other).get("RUNNING") == 1 and out.exists() and out.read_text())
     (row,) = home.rows("jobs", "--live", other)
     assert row["last_line"] == "to a file"
@@ -260,12 +260,13 @@ def test_live(home: Home) -> None:
 
 
 def test_live_on_a_terminal_ends_with_ctrl_c(home: Home) -> None:
-    home.add("--", "echo hello there; sleep 60")
+    home.add("--", "echo hello there; sleep 600")
     home.until(lambda: home.counts().get("RUNNING") == 1)
     parent, child = pty.openpty()
     process = subprocess.Popen(
         [ROTA, "jobs", "--live", "--interval", "0.2"], env={**home.env, "TERM": "xterm", "COLUMNS": "160"},
         stdin=child, stdout=child, stderr=child, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
     )  # fmt: skip
     os.close(child)
     text = b""
@@ -276,12 +277,13 @@ def test_live_on_a_terminal_ends_with_ctrl_c(home: Home) -> None:
                 text += os.read(parent, 65536)
         assert text.count(b"hello there") >= 3, text
         process.send_signal(signal.SIGINT)
-        while select.select([parent], [], [], 5)[0]:
+        end = time.monotonic() + 60
+        while time.monotonic() < end and select.select([parent], [], [], 5)[0]:
             try:
                 text += os.read(parent, 65536)
             except OSError:
                 break
-        assert process.wait(10) == 130
+        assert process.wait(60) == 130
     finally:
         process.kill()
         process.wait()

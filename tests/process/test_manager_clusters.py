@@ -105,7 +105,7 @@ def test_nothing_is_lost_or_doubled_and_every_end_has_its_reason(beside):
     vanish(fake, natives["vanish"])
     fake.out_of_memory(native(home, lost[0]))
     vanish(fake, native(home, lost[1]))
-    assert home.settled(runners, direct, odd, seconds=60) == {"COMPLETED": 30, "FAILED": 3}, home.tail()
+    assert home.settled(runners, direct, odd) == {"COMPLETED": 30, "FAILED": 3}, home.tail()
     assert [(row["exit_code"], row["reason"]) for row in home.rows("jobs", odd)] == [(n, "exit") for n in (1, 2, 3)]
     assert home.rota("log", f"{direct}.105").stdout == "105\n"
     becomes(home, ends["kill"], "ABORTED")
@@ -125,7 +125,7 @@ def test_nothing_is_lost_or_doubled_and_every_end_has_its_reason(beside):
         row["name"].rpartition("-")[2] for row in {row["id"]: row for row in fake.jobs()}.values()
     )
     assert set(tags.values()) == {1}, "a tag was submitted twice"
-    home.until(lambda: all(job["state"] == "over" for job in fake.jobs()), 20, "all runners have left")
+    home.until(lambda: all(job["state"] == "over" for job in fake.jobs()), 60, "all runners have left")
 
 
 def test_a_manager_that_dies_finds_everything_again(beside):
@@ -135,12 +135,14 @@ def test_a_manager_that_dies_finds_everything_again(beside):
                home.add("--on", "one", "--array", "101-108", "--", work)]  # fmt: skip
     fake.faults([{"command": "*", "p": 0.15, "seed": 1, "do": "drop-reply", "code": 255, "stderr": "Connection reset"}])
     for _ in range(2):
-        home.until(fake.jobs, 30, "something is submitted")
+        # The cluster has the submissions of both sites; the manager may not know it. (For one that never got there the
+        # next manager looks for a minute: that is tried in virtual time, tests/sim.)
+        home.until(lambda: len({job["name"] for job in fake.jobs()}) >= 2, what="both are submitted")
         home.kill_manager()
         home.rota("up")
         time.sleep(1)
     fake.faults([])
-    assert home.settled(seconds=90) == {"COMPLETED": 20}, home.tail()
+    assert home.settled(seconds=100) == {"COMPLETED": 20}, home.tail()
     assert verdict(home, *batches).executions == 20
     serials = {(job["id"], job["name"]) for job in fake.jobs()}
     assert len({name for _, name in serials}) == len(serials), "a tag was submitted twice"

@@ -103,7 +103,7 @@ def test_retries(home: Home) -> None:
     batch = home.add("--retries", "2", "--", "echo attempt $ROTA_ATTEMPT; test $ROTA_ATTEMPT = 2")
     hopeless = home.add("--retries", "1", "--", "exit 7")
     home.until(lambda: home.counts(batch).get("WAITING"))
-    assert "tried again in" in home.json("explain", f"{batch}.1")["reason"]
+    assert "tried again in" in home.ask("explain", job=f"{batch}.1")["reason"]
     assert home.rota("wait", batch).returncode == 0
     home.rota("wait", hopeless, code=1)
     assert (home.job(f"{batch}.1")["attempt"], home.job(f"{hopeless}.1")["attempt"]) == (2, 2)
@@ -133,9 +133,9 @@ def test_hold_release_kill(home: Home) -> None:
     assert home.json("kill", batch)["jobs"] == 2
     assert home.settled() == {"COMPLETED": 2, "ABORTED": 2}
     assert "before it ran" in home.json("explain", f"{batch}.3")["reason"]
-    truth = home.add("--grace", "5s", "--", "trap 'exit 0' TERM; for i in $(seq 600); do sleep 0.1; done")
+    truth = home.add("--grace", "5s", "--", "trap 'exit 0' TERM; touch up; while :; do sleep 0.1; done")
+    home.until((home.work / "up").exists)
     home.until(lambda: home.counts(truth).get("RUNNING"))
-    time.sleep(0.3)
     home.rota("kill", truth)
     assert home.settled(truth) == {"COMPLETED": 1}, "a killed attempt that ended with 0 has ended with 0"
 
@@ -200,13 +200,15 @@ def test_remove_and_wait(home: Home) -> None:
 def test_what_runs_can_be_watched(home: Home) -> None:
     """The output so far, and after a touch the memory and CPU time, of a job that still runs; the rest follows."""
     home.config("touch = '1s'\nmissing_after = '10s'\n")
-    script = "echo one; python3 -c 'import time; x = bytearray(60 << 20); time.sleep(4)'; echo two"
+    gate = home.gate()
+    script = f"echo one; python3 -c 'x = bytearray(60 << 20); open(\"{gate.path}\")'; echo two"
     home.add("--", script)
     home.until(lambda: home.rota("log", "1.1").stdout == "one\n")
     row = home.until(lambda: (row := home.job("1.1"))["peak_memory_bytes"] and row)
     assert row["state"] == "RUNNING"
     assert row["peak_memory_bytes"] > 60 << 20
     assert row["wall_s"] > 0
+    gate.open()
     assert home.rota("log", "--follow", "1.1").stdout == "one\ntwo\n"
     assert home.counts() == {"COMPLETED": 1}
 
@@ -239,7 +241,7 @@ def test_a_neighbours_output_is_never_shown(home: Home) -> None:
 
 
 def test_limits_are_listed_set_and_removed_at_once(home: Home) -> None:
-    home.add("--limit", "db:1", "--array", "1-200", "--cores", "0.1", "--", "sleep 0.2")
+    home.add("--limit", "db:1", "--array", "1-2000", "--cores", "0.1", "--", "sleep 0.2")
     home.until(lambda: home.counts().get("COMPLETED", 0) >= 1)
     (row,) = home.json("limit")["limits"]
     assert {name: value for name, value in row.items() if value is not None} == {"name": "db", "count": 1, "used": 1}

@@ -16,7 +16,8 @@ def test_jobs_run_through_tls_and_the_token_stays_secret(home: Home) -> None:
     home.config(CONFIG)
     home.rota("up")
     home.add("--array", "1-40", "--", command(str(place), "sleep 0.05; env"))
-    home.add("--", "sleep 2")
+    gate = home.gate()
+    home.add("--", gate.wait)
     home.until(lambda: home.counts("1").get("COMPLETED") == 40)
     (allocation,) = home.json("allocations")["allocations"]
     path = os.path.join(home.path, "tokens", allocation["id"])
@@ -33,6 +34,7 @@ def test_jobs_run_through_tls_and_the_token_stays_secret(home: Home) -> None:
                 with open(os.path.join(directory, name), "rb") as log:
                     text = log.read()
                 assert not any(secret.encode() in text for secret in tokens), name
+    gate.open()
     home.settled()
     assert not check(str(place), home.rows("jobs", "1"), home.rows("history", "1")).wrong
     home.rota("down", "--kill")
@@ -44,10 +46,12 @@ def test_a_runner_finds_the_manager_again_after_a_restart(home: Home) -> None:
     place.mkdir()
     home.config(CONFIG)
     home.rota("up")
-    home.add("--array", "1-8", "--", command(str(place), "sleep 1"))
+    gate = home.gate()
+    home.add("--array", "1-8", "--", command(str(place), gate.wait))
     home.until(lambda: home.counts("1").get("RUNNING", 0) == 4)
     home.kill_manager()
     home.rota("up")
+    gate.open()
     home.settled()
     assert not check(str(place), home.rows("jobs", "1"), home.rows("history", "1")).wrong
     assert {row["attempt"] for row in home.rows("jobs", "1")} == {1}

@@ -15,6 +15,7 @@ import pytest
 sys.path.insert(0, os.path.dirname(__file__))
 
 from fake_manager import SPEC, FakeManager
+from support_home import Gate
 from test_runner_jobs import alive, gone, outcome, wait_for
 
 WAYS = ["none", "auto"] if shutil.which("cc") else ["none"]
@@ -32,11 +33,7 @@ def manager(request, tmp_path, launcher):
     try:
         found.accept()
         if way != "none":
-            found.run(["true"])
-            deadline = time.monotonic() + 20
-            while not Path(way).exists() and time.monotonic() < deadline:
-                time.sleep(0.05)
-            time.sleep(0.3)
+            found.launcher()
         yield found
     finally:
         found.close()
@@ -190,15 +187,18 @@ def test_many_at_once_make_and_prune_the_same_parents(manager, cwd):
 
 
 def test_disk_is_measured_while_it_runs(manager, cwd):
+    gate = Gate(cwd / "gate")
     manager.settings["touch_s"] = 0.3
     manager.hang_up()
     manager.accept()
     spec = {**SPEC, "cwd": str(cwd), "workdir": "unique"}
     key = (8, 1, 1)
-    text = "head -c 3000000 /dev/zero > f; sync f; sleep 2.5; rm f; exit 0"
+    text = f"head -c 3000000 /dev/zero > f; sync f; {gate.wait}; rm f; exit 0"
     manager.lease([["s", "d", *key, text, None]], {"d": spec}, [["s", 1]])
     manager.pump(lambda: any((row[7] or 0) >= 3000000 for touch in manager.touches for row in touch.get("live", ())))
+    gate.open()
     manager.pump(lambda: key in manager.ended)
+    gate.close()
     assert manager.ended[key][12] >= 3000000
 
 
@@ -274,7 +274,7 @@ def test_a_behaviour_has_a_time_limit_and_ends_with_its_tree(manager, cwd, tmp_p
     begin = time.monotonic()
     (row,) = manager.run("true", cwd=str(cwd), behaviour_s=0.5, grace_s=0.2,
                          on_exit=[f"setsid sleep 100 & echo $! > {pidfile}; trap '' TERM; sleep 100", "echo next"])
-    assert time.monotonic() - begin < 10 and outcome(row) == (0, None, None)
+    assert time.monotonic() - begin < 30 and outcome(row) == (0, None, None)
     assert row[11] == "on-exit was ended: over its time limit" and gone(int(pidfile.read_text()))
     assert b"\nnext\n" in manager.stream(row, error=True)
 
@@ -347,14 +347,15 @@ def test_the_runner_started_for_a_dead_one_runs_no_behaviours(tmp_path, cwd):
 
 # ---- warnings -------------------------------------------------------------------------------------------------------
 
-WARNED = "trap 'echo warned; exit 5' USR1; echo > up; while :; do sleep 0.05; done"
+WARNED = "trap 'echo warned; exit 5' USR1; echo up > up; while :; do sleep 0.05; done"
 
 
 def test_a_signal_before_the_time_limit(manager, cwd):
-    rows = manager.run(WARNED, WARNED.replace("exit 5", ":"), cwd=str(cwd), time_s=1.5, warn=[10, 1], grace_s=0.2)
-    assert outcome(rows[0]) == (5, None, "exit") and manager.stream(rows[0]) == b"warned\n"
-    assert 0.3 < rows[0][7] - rows[0][6] < 1.4
-    assert outcome(rows[1])[2] == "time" and manager.stream(rows[1]) == b"warned\n", "once, and the limit stands"
+    (row,) = manager.run(WARNED, cwd=str(cwd), time_s=20, warn=[10, 19], grace_s=0.2)
+    assert outcome(row) == (5, None, "exit") and manager.stream(row) == b"warned\n"
+    assert 0.5 < row[7] - row[6] < 19
+    (row,) = manager.run(WARNED.replace("exit 5", ":"), cwd=str(cwd), time_s=2, warn=[10, 1], grace_s=0.2)
+    assert outcome(row)[2] == "time" and manager.stream(row) == b"warned\n", "once, and the limit stands"
 
 
 @pytest.mark.parametrize("option", ["--until-s", "--until"])
@@ -367,7 +368,7 @@ def test_a_signal_before_the_end_of_the_allocation(tmp_path, cwd, option):
         (row,) = found.run(WARNED, cwd=str(cwd), time_s=100, warn=[10, 2])
     finally:
         found.close()
-    assert outcome(row) == (5, None, "exit") and 0.5 < time.monotonic() - begin < 4.5
+    assert outcome(row) == (5, None, "exit") and time.monotonic() - begin > 0.5
 
 
 @pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2", "SIGXCPU"])
@@ -379,16 +380,14 @@ def test_a_batch_systems_warning_ends_what_does_not_want_to_be_warned_itself(tmp
         jobs = [["s", "plain", 8, 1, 1, ["sleep", "100"], None], ["s", "own", 8, 2, 1, WARNED, None],
                 ["s", "plain", 8, 3, 1, ["true"], None]]
         found.lease(jobs, specs, [["s", 2]])
-        wait_for_up = time.monotonic() + 10
-        while not (cwd / "up").exists() and time.monotonic() < wait_for_up:
-            time.sleep(0.02)
+        wait_for(cwd / "up")
         found.process.send_signal(getattr(signal, name))
         found.pump(lambda: found.said_bye)
         assert outcome(found.ended[8, 1, 1]) == (None, 15, "runner-stopped")
         assert found.ended[8, 1, 1][11] == f"its allocation ends ({name})"
         assert outcome(found.ended[8, 2, 1]) == (5, None, "exit")
         assert found.disclaimed[8, 3, 1] == "runner-stopped"
-        assert found.process.wait(5) == 0
+        assert found.process.wait(30) == 0
     finally:
         found.close()
 
@@ -396,8 +395,10 @@ def test_a_batch_systems_warning_ends_what_does_not_want_to_be_warned_itself(tmp
 def test_a_job_that_the_batch_system_killed_a_moment_before_the_runner_did_not_fail(manager, cwd):
     jobs = [["s", "d", 8, 1, 1, "echo $$ > pid; exec sleep 100", None]]
     manager.lease(jobs, {"d": {**SPEC, "cwd": str(cwd)}}, [["s", 2]])
-    os.kill(int(wait_for(cwd / "pid")), signal.SIGTERM)
-    time.sleep(0.1)
+    pid = int(wait_for(cwd / "pid"))
+    os.kill(pid, signal.SIGTERM)
+    while os.path.exists(f"/proc/{pid}"):
+        time.sleep(0.002)
     manager.process.send_signal(signal.SIGTERM)
     manager.pump(lambda: manager.said_bye)
     assert outcome(manager.ended[8, 1, 1]) == (None, 15, "runner-stopped")

@@ -31,11 +31,7 @@ def manager(request, tmp_path, launcher):
     try:
         found.accept()
         if way != "none":
-            found.run(["true"])
-            deadline = time.monotonic() + 20
-            while not Path(way).exists() and time.monotonic() < deadline:
-                time.sleep(0.05)
-            time.sleep(0.3)
+            found.launcher()
         yield found
     finally:
         found.close()
@@ -53,7 +49,7 @@ def alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
-def gone(*pids: int, timeout_s: float = 5) -> bool:
+def gone(*pids: int, timeout_s: float = 30) -> bool:
     deadline = time.monotonic() + timeout_s
     while any(alive(pid) for pid in pids):
         if time.monotonic() > deadline:
@@ -62,7 +58,7 @@ def gone(*pids: int, timeout_s: float = 5) -> bool:
     return True
 
 
-def wait_for(path: Path, timeout_s: float = 10) -> str:
+def wait_for(path: Path, timeout_s: float = 60) -> str:
     deadline = time.monotonic() + timeout_s
     while not path.exists() or not path.read_text().strip():
         assert time.monotonic() < deadline, f"{path} did not appear"
@@ -325,7 +321,7 @@ def test_kill_ends_the_whole_tree_also_what_ignores_term_and_left_the_session(ma
     manager.send(order)
     manager.send(order)
     manager.pump(lambda: key in manager.ended)
-    assert 0.6 < time.monotonic() - begin < 5
+    assert 0.6 < time.monotonic() - begin < 15
     assert outcome(manager.ended[key]) == (None, 9, "killed")
     assert gone(*pids, timeout_s=0), "reported before everything was dead"
 
@@ -343,10 +339,10 @@ def test_kill_gives_a_job_time_to_end_well_and_tells_the_truth(manager, tmp_path
 
 def test_the_time_limit(manager):
     begin = time.monotonic()
-    one, two = manager.run("trap '' TERM; while :; do sleep 0.1; done", ["sleep", "0.1"], time_s=0.5, grace_s=0.3)
-    assert outcome(one) == (None, 9, "time") and "0.5" in one[11]
+    one, two = manager.run("trap '' TERM; while :; do sleep 0.1; done", ["true"], time_s=0.8, grace_s=0.3)
+    assert outcome(one) == (None, 9, "time") and "0.8" in one[11]
     assert outcome(two) == (0, None, None)
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 15
 
 
 def test_what_a_job_takes_after_we_last_looked_counts(manager):
@@ -359,7 +355,7 @@ def test_what_a_job_takes_after_we_last_looked_counts(manager):
 def test_the_memory_limit_and_the_measured_peak(manager):
     eat = "x = bytearray({}); import time; time.sleep({})"
     hungry, modest = manager.run(
-        [sys.executable, "-c", eat.format(200_000_000, 30)],
+        [sys.executable, "-c", eat.format(200_000_000, 600)],
         [sys.executable, "-c", eat.format(50_000_000, 1.2)],
         memory=150_000_000,
     )
@@ -380,7 +376,7 @@ def test_cpu_and_times_of_a_busy_job(manager):
     (row,) = manager.run(
         [sys.executable, "-c", "import time\nend = time.process_time() + 0.4\nwhile time.process_time() < end: pass"]
     )
-    assert 0.35 < row[8] < 1.5 and 0.3 < row[7] - row[6] < 5
+    assert 0.35 < row[8] < 1.5 and 0.3 < row[7] - row[6] < 30
 
 
 def test_what_a_failed_job_left_running_is_ended_before_it_is_reported(manager, tmp_path):

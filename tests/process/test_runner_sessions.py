@@ -17,7 +17,8 @@ import pytest
 
 sys.path.insert(0, os.path.dirname(__file__))
 
-from fake_manager import SPEC, FakeManager
+from fake_manager import SPEC, FakeManager, children
+from support_home import Gate
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def lease(manager, key, command, slots=2, **spec):
     manager.lease([["s", f"l{manager.n}", *key, command, None]], {f"l{manager.n}": {**SPEC, **spec}}, [["s", slots]])
 
 
-def wait_for(path: Path, timeout_s: float = 10) -> str:
+def wait_for(path: Path, timeout_s: float = 60) -> str:
     deadline = time.monotonic() + timeout_s
     while not path.exists() or not path.read_text().strip():
         assert time.monotonic() < deadline, f"{path} did not appear"
@@ -82,7 +83,7 @@ def test_reports_are_repeated_after_5_s(manager):
     begin = time.monotonic()
     manager.acking = True
     manager.pump(lambda: manager.repeats == 1)
-    assert 4 < time.monotonic() - begin < 7
+    assert 4 < time.monotonic() - begin < 20
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_reports_are_repeated_after_5_s(manager):
     ids=["empty", "too long", "no JSON", "no object", "no UTF-8", "deep", "bad lease", "bad kill"],
 )
 def test_garbage_ends_the_connection_and_nothing_else(manager, garbage):
-    lease(manager, (7, 1, 1), ["sleep", "0.8"])
+    lease(manager, (7, 1, 1), ["sleep", "0.2"])
     if garbage.endswith(b'{"t":"lease"}'):
         garbage = json.dumps({"t": "lease", "session": manager.session, "n": 2}).encode()
         garbage = struct.pack(">I", len(garbage)) + garbage
@@ -119,7 +120,7 @@ def test_drain_and_bye(manager):
     manager.send({"t": "drain"})
     manager.pump(lambda: manager.said_bye)
     assert manager.ended[(7, 1, 1)][3] == 0
-    assert manager.process.wait(5) == 0
+    assert manager.process.wait(30) == 0
     assert not list(manager.output.glob("lane-*")), "scratch files were left behind"
 
 
@@ -131,7 +132,7 @@ def test_expired_ends_what_runs_and_exits(manager, tmp_path):
     manager.send({"t": "expired", "connect": greet["connect"], "reason": "given up"})
     manager.pump(lambda: manager.ended)
     assert manager.ended[(7, 1, 1)][5] == "killed"
-    assert manager.process.wait(5) == 0
+    assert manager.process.wait(30) == 0
     assert not os.path.exists(f"/proc/{pid}")
 
 
@@ -140,7 +141,7 @@ def test_a_refused_runner_lets_its_jobs_end_and_spools_their_results(manager):
     manager.hang_up()
     manager.accept(welcome=False)
     manager.send({"t": "error", "code": "version", "message": "too old"})
-    assert manager.process.wait(5) == 1
+    assert manager.process.wait(30) == 1
     spooled = json.loads((manager.output / "unsent.json").read_text())
     assert [row[:6] for row in spooled["ended"]] == [[7, 1, 1, 0, None, None]]
 
@@ -153,7 +154,7 @@ def test_sigterm_ends_jobs_reports_and_exits(manager, tmp_path):
     manager.pump(lambda: manager.said_bye)
     assert manager.ended[(7, 1, 1)][4:6] == [15, "runner-stopped"]
     assert manager.disclaimed == {(7, 2, 1): "runner-stopped"}
-    assert manager.process.wait(5) == 0 and not os.path.exists(f"/proc/{pid}")
+    assert manager.process.wait(30) == 0 and not os.path.exists(f"/proc/{pid}")
     assert not (manager.output / "unsent.json").exists()
 
 
@@ -162,14 +163,14 @@ def test_sigterm_without_a_manager_spools_and_the_next_runner_delivers(manager, 
     wait_for(tmp_path / "pid")
     manager.hang_up(stop_listening=True)
     manager.process.send_signal(signal.SIGTERM)
-    assert manager.process.wait(8) == 0
+    assert manager.process.wait(30) == 0
     spooled = json.loads((manager.output / "unsent.json").read_text())
     assert spooled["ended"][0][5] == "runner-stopped"
     manager.listen()
     manager.spawn()
     assert manager.accept()["held"] == [[7, 1, 1]]
     manager.pump(lambda: manager.ended)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while (manager.output / "unsent.json").exists():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -179,7 +180,7 @@ def test_sigterm_with_a_silent_manager_spools_after_some_seconds(manager):
     manager.acking = False
     manager.run(["true"])
     manager.process.send_signal(signal.SIGTERM)
-    assert manager.process.wait(10) == 0
+    assert manager.process.wait(30) == 0
     assert (manager.output / "unsent.json").stat().st_mode & 0o077 == 0
 
 
@@ -196,7 +197,7 @@ def test_a_runner_without_manager_and_work_leaves_after_its_linger(tmp_path):
         manager.settings["linger_s"] = 1
         manager.accept()
         manager.hang_up(stop_listening=True)
-        assert manager.process.wait(5) == 0
+        assert manager.process.wait(30) == 0
     finally:
         manager.close()
 
@@ -222,7 +223,7 @@ def test_a_slow_manager_does_not_keep_jobs_from_being_reaped(manager, tmp_path):
     manager.acking = False
     manager.lease(jobs, {"q": SPEC}, [["s", 2]])
     pid = int(wait_for(tmp_path / "pid"))
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while os.path.exists(f"/proc/{pid}"):
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -336,42 +337,29 @@ def with_launcher(tmp_path):
     found = FakeManager(tmp_path, arguments=("--launcher", str(tmp_path / "launcher")))
     try:
         found.accept()
-        found.run(["true"])
-        deadline = time.monotonic() + 20
-        while launcher_pid(found) is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        time.sleep(0.2)
+        found.launcher()
         yield found
     finally:
         found.close()
 
 
-def children(pid: int) -> list[int]:
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def launcher_pid(manager) -> int | None:
-    for pid in children(manager.process.pid):
-        if Path(f"/proc/{pid}/comm").read_text().strip() == "launcher":
-            return pid
-    return None
-
-
 def test_the_launcher_runs_the_jobs(with_launcher, tmp_path):
     manager = with_launcher
-    lease(manager, (9, 1, 1), f"echo $$ > {tmp_path}/pid; sleep 0.5")
+    launcher, gate = manager.launcher(), Gate(tmp_path / "gate")
+    lease(manager, (9, 1, 1), f"echo $$ > {tmp_path}/pid; {gate.wait}")
     pid = int(wait_for(tmp_path / "pid"))
-    assert pid in children(launcher_pid(manager))
+    assert pid in children(launcher)
+    gate.open()
     manager.pump(lambda: (9, 1, 1) in manager.ended)
     rows = manager.run(*[["true"]] * 300)
     assert {tuple(row[3:6]) for row in rows} == {(0, None, None)}
+    gate.close()
     assert max(row[9] for row in rows) < 8_000_000, "the runner's own size is the floor of its children's"
 
 
 def test_the_slot_count_holds_with_a_launcher_that_has_jobs_ahead(with_launcher, tmp_path):
     manager = with_launcher
-    script = f"echo + >> {tmp_path}/log; sleep 0.01; echo - >> {tmp_path}/log"
+    script = f"echo + >> {tmp_path}/log; sleep 0.03; echo - >> {tmp_path}/log"
     manager.run(*[["true"]] * 50, slots=3)
     manager.run(*[script] * 60, slots=3)
     now = peak = 0
@@ -383,9 +371,10 @@ def test_the_slot_count_holds_with_a_launcher_that_has_jobs_ahead(with_launcher,
 
 def test_a_lease_stuck_in_the_launcher_can_be_recalled_and_killed(with_launcher, tmp_path):
     manager = with_launcher
+    gate = Gate(tmp_path / "gate")
     manager.run(*[["true"]] * 50, slots=1)  # jobs are short: it is given some ahead
     jobs = [
-        ["s", "z", 9, 1, 1, ["sleep", "3"], None],
+        ["s", "z", 9, 1, 1, gate.wait, None],
         *[["s", "z", 9, index, 1, ["true"], None] for index in range(2, 8)],
     ]
     manager.lease(jobs, {"z": SPEC}, [["s", 1]])
@@ -394,29 +383,35 @@ def test_a_lease_stuck_in_the_launcher_can_be_recalled_and_killed(with_launcher,
     manager.send({"t": "recall", "session": manager.session, "jobs": [[9, 3, 1], [9, 4, 1]]})
     manager.pump(lambda: len(manager.disclaimed) == 3)
     assert manager.disclaimed == {(9, 2, 1): "killed", (9, 3, 1): "recalled", (9, 4, 1): "recalled"}
+    gate.open()
     manager.pump(lambda: all((9, index, 1) in manager.ended for index in (1, 5, 6, 7)))
+    gate.close()
 
 
 def test_the_launcher_dies_and_its_jobs_are_looked_after(with_launcher, tmp_path):
     manager = with_launcher
-    lease(manager, (9, 1, 1), f"echo $$ > {tmp_path}/pid; sleep 0.8; echo fine; exit 3")
+    launcher, gate = manager.launcher(), Gate(tmp_path / "gate")
+    lease(manager, (9, 1, 1), f"echo $$ > {tmp_path}/pid; {gate.wait}; echo fine; exit 3")
     wait_for(tmp_path / "pid")
     manager.pump(lambda: (9, 1, 1) in manager.started)
-    os.kill(launcher_pid(manager), signal.SIGKILL)
+    os.kill(launcher, signal.SIGKILL)
+    gate.open()
     manager.pump(lambda: (9, 1, 1) in manager.ended)
     row = manager.ended[(9, 1, 1)]
     assert row[3:6] == [3, None, "exit"] and manager.stream(row) == b"fine\n"
+    gate.close()
     (row,) = manager.run("echo more")
     assert manager.stream(row) == b"more\n"
 
 
 def test_the_launcher_dies_in_the_middle_of_many_short_jobs(with_launcher, tmp_path):
     manager = with_launcher
+    launcher = manager.launcher()
     manager.run(*[["true"]] * 50)
     jobs = [["s", "m", 9, index, 1, f"echo {index} >> {tmp_path}/runs", None] for index in range(400)]
     manager.lease(jobs, {"m": SPEC}, [["s", 2]])
     manager.pump(lambda: len(manager.ended) > 120)
-    os.kill(launcher_pid(manager), signal.SIGKILL)
+    os.kill(launcher, signal.SIGKILL)
     manager.pump(lambda: all((9, index, 1) in manager.ended for index in range(400)))
     runs = (tmp_path / "runs").read_text().split()
     assert len(runs) == len(set(runs)), "an attempt was started twice"

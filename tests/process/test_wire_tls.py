@@ -163,9 +163,9 @@ def test_slow_loris(home, handshake):
         began = time.monotonic()
         with raw_tls(running.port, ca) if handshake else plain(running.port) as raw:
             messages = raw.all()
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 15
             assert [message["t"] for message in messages] == (["challenge", "error"] if handshake else [])
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 30
         while running.server.peers and time.monotonic() < deadline:
             time.sleep(0.01)
         assert not running.server.peers

@@ -25,7 +25,7 @@ def home(tmp_path):
     return str(path)
 
 
-def eventually(condition, timeout_s=5.0):
+def eventually(condition, timeout_s=30.0):
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
@@ -207,7 +207,7 @@ def test_slow_greeter_is_closed(home):
             raw.sock.sendall(bytes([byte]))
             time.sleep(0.02)
         assert raw.all()[-1]["code"] == "protocol"
-        assert 0.1 < time.monotonic() - began < 3
+        assert 0.1 < time.monotonic() - began < 15
         eventually(lambda: not running.server.peers)
         assert not running.handler.gone
 

@@ -76,6 +76,12 @@ def test_one_limit_is_used_up_and_shared_evenly(
             assert used + sum(want.ready for want in wants) > count
 
 
+def test_who_holds_much_already_gets_what_the_others_leave() -> None:
+    wants = [Want(0, Shape(Needs(), ("a",)), 6, 1, 0, 0), Want(1, Shape(Needs(), ("a",)), 20, 1, 1, 9),
+             Want(2, Shape(Needs(), ("a",)), 5, 0, 2, 13)]  # fmt: skip
+    assert share(wants, {"a": Limit(47, 22)}, {})[0] == [6, 19, 0]
+
+
 @given(
     st.integers(1, 30),
     st.sampled_from((1, 60, 3600)),

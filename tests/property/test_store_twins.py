@@ -157,4 +157,4 @@ def test_twins(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
     monkeypatch.setattr(database, "CHECKPOINT_PAGES", 30)
     from hypothesis.stateful import run_state_machine_as_test
 
-    run_state_machine_as_test(Twins, settings=settings(max_examples=60, stateful_step_count=30, deadline=None))
+    run_state_machine_as_test(Twins, settings=settings(max_examples=40, stateful_step_count=30, deadline=None))

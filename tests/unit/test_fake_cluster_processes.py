@@ -50,7 +50,7 @@ def state(cluster, job):
     return run(cluster, "squeue", "-h", "-r", "-t", "all", "-j", job, "-o", "%T", check=False).stdout.strip()
 
 
-def until(probe, seconds=10.0):
+def until(probe, seconds=60.0):
     deadline = time.monotonic() + seconds
     while not (answer := probe()):
         assert time.monotonic() < deadline, "it did not happen"
@@ -82,10 +82,12 @@ def test_an_array_runs_in_slots_and_every_element_knows_itself(make, tmp_path):
     cluster = make(nodes=2, cores=1)
     job = sbatch(
         cluster,
-        f"echo $SLURM_ARRAY_TASK_ID $SLURMD_NODENAME > {tmp_path}/o.$SLURM_ARRAY_TASK_ID; sleep 0.2",
+        f"echo $SLURM_ARRAY_TASK_ID $SLURMD_NODENAME > {tmp_path}/o.$SLURM_ARRAY_TASK_ID; "
+        f"until [ -e {tmp_path}/go ]; do sleep 0.05; done",
         "--array=0-3",
     )
     assert sorted(state(cluster, job).split()) == ["PENDING", "PENDING", "RUNNING", "RUNNING"]
+    (tmp_path / "go").touch()
     until(lambda: state(cluster, job).split() == ["COMPLETED"] * 4)
     assert [(tmp_path / f"o.{number}").read_text().split()[0] for number in range(4)] == list("0123")
 

@@ -3,7 +3,7 @@
 import pytest
 
 from rota.core.stimuli import Ended
-from rota.manager.performing import stopped_for
+from rota.manager.performing import report_rows, stopped_for
 from rota.model.allocation import Outcome
 
 
@@ -25,3 +25,8 @@ def test_other_ends_are_the_job_s_own() -> None:
     rows = [row("time"), row(None)]
     assert stopped_for(rows, Outcome(why="cancelled")) == rows
     assert stopped_for([row("runner-stopped")], Outcome(exit_code=1)) == [row("runner-stopped")]
+
+
+def test_a_row_may_leave_out_what_the_runner_did_not_measure() -> None:
+    told = [*row(None)[:12]]
+    assert report_rows([told, [*told, 4096]], "/d") == [row(None), row(None)._replace(peak_disk=4096)]

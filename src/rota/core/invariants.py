@@ -38,13 +38,21 @@ def _batch(state: State, batch: BatchState) -> Iterator[str]:
     counts = [batch.states.count(number) for number in range(len(JOB_STATES))]
     if counts != batch.counts:
         yield f"batch {batch.id}: counts {batch.counts} are not {counts}"
+    states = batch.states
+    # As many as there are live attempts, and these are of them: so they are the same. Most batches are just counted.
+    lives = sum(counts[number] for number in _LIVE)
+    if lives != len(batch.live) or any(states[pos] not in _LIVE for pos in batch.live):
+        for pos, byte in enumerate(states):
+            if (byte in _LIVE) != (pos in batch.live):
+                article = "a" if pos in batch.live else "no"
+                yield f"job {batch.id}.{batch.index(pos)}: {JOB_STATES[byte]} and {article} live attempt"
     pending = [0] * len(batch.queues)
-    for pos, byte in enumerate(batch.states):
-        if (byte in _LIVE) != (pos in batch.live):
-            article = "a" if pos in batch.live else "no"
-            yield f"job {batch.id}.{batch.index(pos)}: {JOB_STATES[byte]} and {article} live attempt"
-        if byte == PENDING:
-            pending[batch.template_of(pos)] += 1
+    if len(pending) == 1:
+        pending[0] = counts[PENDING]
+    elif counts[PENDING]:
+        for pos, byte in enumerate(states):
+            if byte == PENDING:
+                pending[batch.template_of(pos)] += 1
     if pending != [queue.count for queue in batch.queues]:
         yield f"batch {batch.id}: queues count {[queue.count for queue in batch.queues]}, {pending} are PENDING"
     yield from _dependencies(state, batch)
@@ -104,9 +112,12 @@ def _runners(state: State) -> Iterator[str]:
 def _ledger(state: State) -> Iterator[str]:
     used: dict[str, Amounts] = {}
     limits: dict[str, int] = {}
+    held: dict[int, int] = {}
     for runner in state.runners.values():
         for slot, count in runner.slots.items():
-            shape = state.shapes[shape_of(slot)].shape
+            number = shape_of(slot)
+            held[number] = held.get(number, 0) + count
+            shape = state.shapes[number].shape
             for location in state.ledger.path(runner.location):
                 used[location.id] = used.get(location.id, Amounts()).plus(slot_amounts(slot, shape), count)
             for name in shape.limits:
@@ -117,14 +128,9 @@ def _ledger(state: State) -> Iterator[str]:
         if batch.loose != (uncounted(state, batch) if batch.spec.at_once is not None else 0):
             yield f"batch {batch.id}: {batch.loose} live jobs are said not to count against its own limit"
     for shape_state in state.shapes:
-        held = sum(
-            count
-            for runner in state.runners.values()
-            for slot, count in runner.slots.items()
-            if slot.startswith(f"{shape_state.id}:")
-        )
-        if shape_state.slots != held:
-            yield f"shape {shape_state.id}: {shape_state.slots} slots in the books, {held} on runners"
+        if shape_state.slots != held.get(shape_state.id, 0):
+            slots = held.get(shape_state.id, 0)
+            yield f"shape {shape_state.id}: {shape_state.slots} slots in the books, {slots} on runners"
     for location_id, amount in state.ledger.used.items():
         if amount != used.get(location_id, Amounts()):
             yield f"{location_id}: {amount} in the ledger, {used.get(location_id)} in slots"

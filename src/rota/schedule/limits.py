@@ -174,7 +174,7 @@ def _fill(who: list[int], wants: Sequence[Want], most: list[int], left: int, ser
 def _level(have: list[int], want: list[int], left: int) -> int:
     """The highest water level at which all of them, filled up to it, take no more than is left."""
     low = min(have)
-    high = min(max(low + left, *have), max([had + more for had, more in zip(have, want, strict=True)]))
+    high = min(max(have) + left, max([had + more for had, more in zip(have, want, strict=True)]))
     while low < high:
         level = (low + high + 1) // 2
         if sum([min(more, max(0, level - had)) for had, more in zip(have, want, strict=True)]) <= left:

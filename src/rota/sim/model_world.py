@@ -112,6 +112,8 @@ class ModelWorld:
         self.budgets = tuple(budgets.get(name, 0) for name in BUDGETS)
         self.log: tuple[Event, ...] = ()
         self.core = Core(MODEL_SETTINGS)
+        self._shared = False
+        """The core is another branch's, too: it is copied before it takes a step (most moves are not its)."""
         self.executed: frozenset[Key] = frozenset()
         self.runners = [ModelRunner(name, f"a{number}") for number, name in enumerate(NAMES, 1)]
         self.tell(self._site())
@@ -131,8 +133,8 @@ class ModelWorld:
     def copied(self) -> "ModelWorld":
         """For another branch."""
         new = ModelWorld.__new__(ModelWorld)
+        self._shared = True
         new.__dict__.update(self.__dict__)
-        new.core = copy_core(self.core)
         new.runners = [runner.copied() for runner in self.runners]
         return new
 
@@ -153,6 +155,8 @@ class ModelWorld:
 
     def tell(self, stimulus: Stimulus, effects_lost: bool = False) -> None:
         """One turn of the manager's loop."""
+        if self._shared:
+            self.core, self._shared = copy_core(self.core), False
         step = self.core.step(stimulus)
         plan = self.core.schedule(self.at)
         self.log += tuple(step.events) + tuple(plan.events)
@@ -245,7 +249,7 @@ class ModelWorld:
     def crash_manager(self) -> None:
         """Die and start again: what was committed is there, connections are not. What was sent may still arrive."""
         entries = (Entry(number, 0.0, "", event) for number, event in enumerate(self.log, 1))
-        self.core = Core(MODEL_SETTINGS, state=restore(MODEL_SETTINGS, 1, None, 0, (), entries))
+        self.core, self._shared = Core(MODEL_SETTINGS, state=restore(MODEL_SETTINGS, 1, None, 0, (), entries)), False
         for runner in self.runners:
             runner.closed = True
             runner.up = tuple(message for message in runner.up if message["t"] == "gone")

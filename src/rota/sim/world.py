@@ -1,5 +1,6 @@
 """A world: one virtual time, one seed, one manager, some nodes, some users and a great deal of bad luck."""
 
+import gc
 import hashlib
 import heapq
 from collections.abc import Callable
@@ -282,5 +283,10 @@ class World:
 
 def run_seed(seed: int, tracing: bool = False) -> tuple[Outcome, World]:
     """Run one world."""
-    world = World(seed, tracing)
-    return world.run(), world
+    before = gc.get_threshold()
+    gc.set_threshold(50_000, 20, 20)  # a world makes much and drops little: looking for cycles costs a tenth
+    try:
+        world = World(seed, tracing)
+        return world.run(), world
+    finally:
+        gc.set_threshold(*before)
