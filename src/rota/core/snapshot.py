@@ -12,7 +12,8 @@ import msgspec
 from msgspec import Struct, field
 
 from rota.core.dependencies import watch_all
-from rota.core.evolve import bind, evolve, place_runner, push_ready, restore_slots, set_limit, uncounted
+from rota.core.evolve import bind, evolve, push_ready, set_limit, uncounted
+from rota.core.evolve_runners import place_runner, restore_slots
 from rota.core.ready import ReadyQueue
 from rota.core.selection import states_pattern
 from rota.core.state import COLUMN_CHUNK, BatchState, Live, RunnerState, Settings, State
