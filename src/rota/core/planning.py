@@ -33,7 +33,7 @@ def plan(state: State, at: At) -> list[ev.Event]:
     if not wants:
         return list(take_back(state, wants, at)) if state.allocations else events
     over = _share(state, wants)
-    view = View(at.wall, at.mono, state.mode, _places(state), state.ledger, state.limits, _job_times(state))
+    view = View(at.wall, at.mono, state.mode, _places(state), state.ledger, state.limits, *_times(state))
     parked: dict[int, Parked] = {}
     blocked = False
     for item in _placements(state, view, wants, at):
@@ -188,8 +188,13 @@ def _wants(state: State) -> list[Want]:
     return wants
 
 
-def _job_times(state: State) -> dict[str, int]:
-    return {site.name: site.job_s for site in state.sites.values() if site.job_s is not None}
+def _times(state: State) -> tuple[dict[str, int], dict[str, int]]:
+    """By site: what a job needs of which nothing is known, and the longest time there is."""
+    sites = state.sites.values()
+    return (
+        {site.name: site.job_s for site in sites if site.job_s is not None},
+        {site.name: site.time_most_s for site in sites if site.time_most_s is not None},
+    )
 
 
 def _places(state: State) -> list[Place]:

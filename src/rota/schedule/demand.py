@@ -19,6 +19,8 @@ MIB = 1 << 20
 PAD = 100 * MIB
 PAD_BELOW = 924 * MIB
 TIME_STEP_S = 1800
+START_S = 300
+"""How long it may take from the beginning of an allocation until its runner has its first job."""
 ANY = -1
 """Instead of a shape: whole nodes are for all."""
 
@@ -78,10 +80,16 @@ def reservation_group(needs: Needs, limits: Sequence[str] = ()) -> str:
 
 
 def allocation_time(needs: Needs, site: SiteView) -> int | None:
-    """How long an allocation for such jobs is asked for; None: it does not end."""
+    """How long an allocation for such jobs is asked for; None: it does not end.
+
+    A runner is there some time after its allocation has begun, and what is left then must do.
+    """
     asked = grouped(needs).time_s or site.job_s
     if site.mode == "direct":
         return asked
+    needed = needs.time_s or site.job_s
+    if asked is not None and needed is not None:
+        asked = max(asked, needed + START_S)
     if site.allocation_s is None:
         return asked if site.time_most_s is not None else None
     time_s = max(site.allocation_s, asked or 0)

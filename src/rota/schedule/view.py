@@ -51,6 +51,8 @@ class View(Struct):
     limits: Mapping[str, Limit]
     job_times: Mapping[str, int] = {}
     """By site, the seconds that a job is taken to need of which nothing is known."""
+    longest: Mapping[str, int] = {}
+    """By site, the longest time that an allocation can have there."""
 
 
 class Want(Struct):
