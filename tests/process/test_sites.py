@@ -153,8 +153,8 @@ def test_doctor_ends_its_job_on_ctrl_c(tmp_path):
         ('[site.hpc]\ndriver = "sge"\n', 5, "cannot be found"),
         ('[site.here]\ndriver = "local"\n', 2, "there is no site 'hpc'"),
         ('[site.hpc]\ndriver = "local"\n', 2, "is this machine"),
-        ('[site.hpc]\ndriver = "slurn"\n', 2, "there is no batch system 'slurn'"),
-        ('[site.hpc]\ndriver = "slurm"\npartion = "x"\n', 2, "partion"),
+        ('[site.hpc]\ndriver = "slurn"\n', 2, "config.toml: [site.hpc] there is no batch system 'slurn'"),
+        ('[site.hpc]\ndriver = "slurm"\npartion = "x"\n', 2, "[site.hpc] there is no key 'partion'"),
     ],
 )
 def test_doctor_says_what_is_wrong(config, code, words, tmp_path):

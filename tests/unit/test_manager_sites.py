@@ -12,6 +12,8 @@ from rota.core.stimuli import At
 from rota.drivers.dialects import BUILT_IN, load_dialect
 from rota.drivers.gate import Health
 from rota.manager import places
+from rota.manager.config import load_config
+from rota.manager.performing import report_rows
 from rota.manager.previewing import preview
 from rota.model.batch import BatchSpec, Template
 from rota.model.errors import UsageError
@@ -117,6 +119,14 @@ def test_a_runner_looks_where_the_newest_manager_is(tmp_path):
         assert (target.host, target.port) == ("new", 7)
 
 
+def test_a_report_that_leaves_out_what_was_not_measured():
+    """As one from a file, where no reader of messages has filled it in."""
+    row = [1, 1, 1, 0, None, None, 10.0, 11.0, 0.1, 4096, ["0.seg", 0, 9, 0, None, 0, 0, 0], None]
+    (short,), (long,) = report_rows([row], "/x"), report_rows([[*row, 7]], "/x")
+    assert (short.note, short.peak_disk, long.peak_disk) == (None, None, 7)
+    assert short.output == long.output == '["/x","0.seg",0,9,0,null,0,0,0]'
+
+
 @pytest.mark.parametrize("page", ["slurm", "lsf", "pbs", "torque", "gridengine"])
 def test_the_configuration_on_each_page_can_be_used(page, home):
     """Also what stands in its comments, and that what is not allowed is not recommended."""
@@ -128,3 +138,21 @@ def test_the_configuration_on_each_page_can_be_used(page, home):
     assert row["argv"][0] == SYSTEMS[driver] and driver in BUILT_IN
     assert f"rota doctor {driver}" in path.read_text()
     assert all(f"`{program}`" in path.read_text() for program in load_dialect(driver).programs)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('partiton = "a"', r"\[site\.x\] there is no key 'partiton': did you mean 'partition'\? The keys are: account, "),
+        ('mode = "driect"', r"\[site\.x\] mode: invalid enum value 'driect'; give one of 'runners', 'direct'$"),
+        ('most = "many"', r"\[site\.x\] most: expected `int \| null`, got `str`$"),
+        ('directory = "here"', r"\[site\.x\] directory 'here': give an absolute path"),
+    ],
+)
+def test_a_wrong_site_in_the_configuration_is_named(text, said, tmp_path):
+    (tmp_path / "config.toml").write_text(f'[site.fine]\ndriver = "slurm"\n[site.x]\ndriver = "slurm"\n{text}\n')
+    with pytest.raises(UsageError, match=rf"config\.toml: {said}"):
+        load_config(str(tmp_path))
+    (tmp_path / "config.toml").write_text("lossess = 3\n")
+    with pytest.raises(UsageError, match=r"toml: there is no key 'lossess': did you mean 'losses'\? The keys are: back"):
+        load_config(str(tmp_path))
