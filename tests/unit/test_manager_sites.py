@@ -143,7 +143,7 @@ def test_the_configuration_on_each_page_can_be_used(page, home):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('partiton = "a"', r"\[site\.x\] there is no key 'partiton': did you mean 'partition'\? The keys are: account, "),
+        ('partiton = "a"', r"\[site\.x\] there is no key 'partiton': did you mean 'partition'\? The keys are: acc"),
         ('mode = "driect"', r"\[site\.x\] mode: invalid enum value 'driect'; give one of 'runners', 'direct'$"),
         ('most = "many"', r"\[site\.x\] most: expected `int \| null`, got `str`$"),
         ('directory = "here"', r"\[site\.x\] directory 'here': give an absolute path"),
@@ -154,5 +154,5 @@ def test_a_wrong_site_in_the_configuration_is_named(text, said, tmp_path):
     with pytest.raises(UsageError, match=rf"config\.toml: {said}"):
         load_config(str(tmp_path))
     (tmp_path / "config.toml").write_text("lossess = 3\n")
-    with pytest.raises(UsageError, match=r"toml: there is no key 'lossess': did you mean 'losses'\? The keys are: back"):
+    with pytest.raises(UsageError, match=r"toml: there is no key 'lossess': did you mean 'losses'\? The keys"):
         load_config(str(tmp_path))

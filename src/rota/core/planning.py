@@ -60,7 +60,7 @@ def plan(state: State, at: At) -> list[ev.Event]:
     for want in wants:
         shape = state.shapes[want.shape_id]
         if shape.ready:
-            shape.verdicts = [*_refusals(state, shape.id, at), *(shape.verdicts or _site_verdicts(state, at))]
+            shape.verdicts = [*_refusals(state, shape.id, at), *(shape.verdicts or _site_verdicts(state, shape, at))]
     return events
 
 
@@ -264,13 +264,17 @@ def _refusals(state: State, shape_id: int, at: At) -> Iterator[Verdict]:
             yield Verdict(site, "site", "refused", f"{why}; {when}", False, (Wake.TIME,))
 
 
-def _site_verdicts(state: State, at: At) -> list[Verdict]:
-    """There is no node yet: say what each site is doing about it."""
+def _site_verdicts(state: State, shape: ShapeState, at: At) -> list[Verdict]:
+    """There is no node yet: say what each site that may be asked is doing about it."""
     out = []
     live = {
-        allocation.site: allocation for allocation in state.allocations.values() if allocation.state.endswith("ING")
+        allocation.site: allocation
+        for allocation in state.allocations.values()
+        if allocation.state.endswith("ING") and allocation.shape in (shape.id, None)
     }
     for site in state.sites.values():
+        if shape.shape.needs.site not in (None, site.name):
+            continue
         if site.why is not None and site.closed_until > at.mono:
             out.append(
                 Verdict(

@@ -265,6 +265,13 @@ class CommandDriver:
         finally:
             self._busy = False
 
+    def waits(self, native: str) -> str | None:
+        """Why it does not run, as the last whole listing has it: the cluster's own words; None: it runs, or no word."""
+        seen = self._tracker.listed.get(native)
+        if seen is None or seen.kind not in ("pending", "unsure"):
+            return None
+        return seen.reason or (seen.native_state if seen.kind == "unsure" else None)
+
     def hurry(self) -> None:
         """Something was done whose effect is to be seen soon: look in 2, 4, 8 … seconds."""
         self._quick_s = self._settings.poll_min_s

@@ -175,6 +175,11 @@ class Cluster:
         title = f"rota: runners of the site {self.name}"
         return build_script(words, title=title, python=self.config.python, per_element=per_element)
 
+    def waits(self, allocation: Allocation) -> str | None:
+        """Why one that was submitted does not run yet, in the cluster's words."""
+        native = allocation.native_id
+        return self.driver.waits(native) if native is not None and allocation.state in ("PENDING", "RUNNING") else None
+
     def shut(self, allocation: str) -> None:
         """It is over: nobody may call back in its name."""
         self._door.shut(allocation)

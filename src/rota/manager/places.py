@@ -173,7 +173,7 @@ def _allocation(manager: "Manager", a: Allocation, at: At, host: str | None, job
         "age_s": None if a.submitted is None else _rounded(max(0.0, (a.ended or at.wall) - a.submitted)),
         "unsure": a.unsure,
         "options": dict(a.options),
-        "reason": a.reason,
+        "reason": a.reason or manager.queries.waits(a),
     }
 
 

@@ -30,6 +30,7 @@ from rota.manager.twins import Twins
 from rota.manager.upkeep import Upkeep, UpkeepSettings
 from rota.manager.watching import Watchers
 from rota.manager.writer import Writer
+from rota.model.allocation import Allocation
 from rota.model.errors import NoSpaceError, RotaError, StoreError, UsageError
 from rota.model.events import Ended, Entry, Leased, Moved, Pruned, Removed, Started, Submitted
 from rota.model.job import Result
@@ -105,6 +106,7 @@ class Manager:
             "grace_s": 10,
         }
         self.clusters = clusters or {}
+        self.queries.waits = self._waits
         self.performer = Performer(self.book, drivers, self.tell, welcome, self.clusters)
         self.hearing = Hearing(self, tokens)
         self.twins = Twins(store)
@@ -259,6 +261,11 @@ class Manager:
     def lost_home(self) -> None:
         """Another manager has our home."""
         self.fail(RotaError("another manager has taken over this home"))
+
+    def _waits(self, allocation: Allocation) -> str | None:
+        """Why an allocation does not run yet, in the words of its batch system."""
+        cluster = self.clusters.get(allocation.site)
+        return None if cluster is None else cluster.waits(allocation)
 
     # ---- the loop ---------------------------------------------------------------------------------------------------
 
