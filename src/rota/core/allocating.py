@@ -41,6 +41,8 @@ def site_seen(state: State, stimulus: SiteSeen) -> Decision:
         stimulus.job_s,
         stimulus.time_most_s,
         stimulus.directory,
+        spare_s=stimulus.spare_s,
+        queue_times=stimulus.queue_times,
     )
     if old is not None:
         site.closed_until, site.failures, site.why = old.closed_until, old.failures, old.why

@@ -188,13 +188,16 @@ def _wants(state: State) -> list[Want]:
     return wants
 
 
-def _times(state: State) -> tuple[dict[str, int], dict[str, int]]:
-    """By site: what a job needs of which nothing is known, and the longest time there is."""
-    sites = state.sites.values()
-    return (
-        {site.name: site.job_s for site in sites if site.job_s is not None},
-        {site.name: site.time_most_s for site in sites if site.time_most_s is not None},
-    )
+def _times(state: State) -> tuple[dict[str, int], dict[tuple[str, str | None], int]]:
+    """By site: what a job needs of which nothing is known, and what is left of the longest time, by queue."""
+    jobs, longest = {}, {}
+    for site in state.sites.values():
+        if site.job_s is not None:
+            jobs[site.name] = site.job_s
+        for queue, most_s in ((None, site.time_most_s), *site.queue_times):
+            if most_s is not None:
+                longest[site.name, queue] = most_s - min(site.spare_s, most_s // 2)
+    return jobs, longest
 
 
 def _places(state: State) -> list[Place]:

@@ -26,6 +26,8 @@ __all__ = ["Cluster"]
 
 MOST = 100
 ALLOCATION_S = 3600
+START_S = 180
+"""How much later than its allocation a job may start, and how much too early the warning may come (Slurm: 60 s)."""
 UNKNOWN = Amounts(10**9, 1 << 60, 1 << 60, 10**6)
 """What a node may have while nobody has said what nodes there are."""
 RUNNER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "runner")
@@ -97,6 +99,8 @@ class Cluster:
             config.seconds("job_time"),
             self.longest_s,
             self.directory,
+            START_S + (config.seconds("warn") or 0),
+            tuple((queue.name, queue.time_s) for queue in self.queues if queue.time_s is not None),
         )
 
     async def learn(self) -> SiteFacts | None:
@@ -166,8 +170,9 @@ class Cluster:
             for name in ("cores", "memory", "disk", "gpus"):
                 if amount := getattr(first.capacity, name):
                     words += [f"--{name}", str(amount)]
-        if first.time_s is not None:
-            words += ["--until-s", str(first.time_s)]
+        if first.time_s is not None:  # the warning ends jobs, as far as they do not want to be warned
+            warned = first.time_s - min(self.config.seconds("warn") or 0, first.time_s // 2)
+            words += ["--until-s", str(warned)]
         for tag_word in self.config.tags:
             words += ["--tag", tag_word]
         words += ["--launcher", "none", "--guard", "yes"]

@@ -73,7 +73,7 @@ class LiveView:
             data, _ = read_stretch(path, max(0, size - LINE), LINE)
         except (NotFoundError, OSError):
             return None
-        if own and not self._running.lives(state, job, runner):  # it has just ended, and its file may be another's already
+        if own and not self._running.lives(state, job, runner):  # it has just ended: its file may be another's
             return None
         lines = data.rstrip(b"\r\n").splitlines()
         return lines[-1].decode("utf-8", "replace") if lines else ""

@@ -114,7 +114,7 @@ def until(shape: Shape, place: Place, view: View) -> Answer:
 def bind_until(shape: Shape, view: View) -> Callable[[Place], Answer]:
     """With everything ready that does not differ from place to place."""
     wall, asked_s, job_times, longest = view.wall, shape.needs.time_s, view.job_times, view.longest
-    wake_on = (Wake.CAPACITY,)
+    wake_on, queue = (Wake.CAPACITY,), shape.needs.queue
 
     def check(place: Place) -> Answer:
         end = place.location.until
@@ -124,10 +124,9 @@ def bind_until(shape: Shape, view: View) -> Callable[[Place], Answer]:
         time_s = asked_s if asked_s is not None else job_times.get(place.location.site)
         if left <= 0:
             return No("ended", "its allocation has ended", True, wake_on)
-        must_s, most_s = time_s or 1, longest.get(place.location.site)
-        if most_s is not None:
-            # Nowhere is there more than the longest: its runner has needed some of that, and the rest must do.
-            must_s = min(must_s, most_s - min(LATE_S, most_s // 10))
+        # Nowhere is there more than the longest: its runner has needed some of that, and the rest must do.
+        must_s = time_s or 1
+        must_s = min(must_s, longest.get((place.location.site, queue), must_s))
         if must_s <= left:
             return end - must_s - _LEEWAY_S
         assert time_s is not None  # a second is left
@@ -195,8 +194,6 @@ def bind_room(shape: Shape, view: View) -> Callable[[Place], Answer]:
 
 
 _LEEWAY_S = 0.001
-LATE_S = 60
-"""What a job that asks for the longest time of its site may get less."""
 """An answer is given up this much before the clock would change it, whatever is rounded."""
 
 
