@@ -89,7 +89,7 @@ def allocation_seen(state: State, stimulus: AllocationSeen) -> Decision:
         _judge_site(state, stimulus, allocation.site)
     elif stimulus.verb == "run":
         site = state.sites.get(allocation.site)
-        if site is not None:
+        if site is not None and allocation.direct:  # of others nothing is known until their runner calls
             site.why = None
         if allocation.shape is not None:
             state.refused.pop((allocation.site, allocation.shape), None)

@@ -60,7 +60,9 @@ def plan(state: State, at: At) -> list[ev.Event]:
     for want in wants:
         shape = state.shapes[want.shape_id]
         if shape.ready:
-            shape.verdicts = [*_refusals(state, shape.id, at), *(shape.verdicts or _site_verdicts(state, shape, at))]
+            hopeless = all(verdict.lasting for verdict in shape.verdicts)  # here; what is to come may do
+            more = _site_verdicts(state, shape, at) if hopeless else ()
+            shape.verdicts = [*_refusals(state, shape.id, at), *more, *shape.verdicts]
     return events
 
 
@@ -296,7 +298,7 @@ def _site_verdicts(state: State, shape: ShapeState, at: At) -> list[Verdict]:
                     site.name,
                     "site",
                     "starting",
-                    f"allocation {allocation.id} is {allocation.state}",
+                    f"allocation {allocation.id} is {allocation.state}" + (f"; before, {site.why}" if site.why else ""),
                     False,
                     (Wake.CAPACITY,),
                 )

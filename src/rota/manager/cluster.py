@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -216,6 +217,10 @@ class Cluster:
     async def last_output(self, known: Known) -> str | None:
         """The last line that the batch system's own output file has: why a runner did not come up."""
         names = [f"{known.tag}.{number}.out" for number in (known.element, known.element + 1)] + [f"{known.tag}.out"]
+        number = re.match(r"(\d+)(?:[.\[](\d+))?", known.native_id or "")
+        if number:  # where the batch system names them: by job, and by element of an array
+            task = f".{number[2]}" if number[2] else ""
+            names += [f"rota-{known.tag}.{kind}{number[1]}{task}" for kind in "eo"]
         paths = [os.path.join(self.directory, known.tag, name) for name in names]
         try:
             found = await self.transport.read(paths)
