@@ -735,6 +735,13 @@ def test_finding() -> None:
         assert SLURM.read_find("000000000012", Answer(1, "", words)).result == "not-found"
 
 
+def test_how_large_an_array_may_be() -> None:
+    said = "MailProg = /bin/true\nMaxArraySize            = 11\nMaxDBDMsgs = 20012\n"
+    assert SLURM.read_array_limit(Answer(0, said, "")) == 11
+    assert SLURM.read_array_limit(Answer(0, said.replace("= 11", "= 0"), "")) == 1
+    assert SLURM.read_array_limit(Answer(1, "", "slurm_load_ctl_conf error: no controller")) is None
+
+
 def test_what_was_refused_is_not_found_though_a_record_of_it_is_kept() -> None:
     """Both as Slurm 22.05 prints them after `Requested node configuration is not available`."""
     row = f"{'2':<24}{'rota-000000000012':<80}{'BadConstraints':<64}\n"

@@ -250,7 +250,10 @@ def _judge_site(state: State, stimulus: AllocationSeen, site_name: str) -> None:
         return
     shape = state.allocations[stimulus.id].shape
     if shape is not None and stimulus.outcome is not None and stimulus.outcome.why == "refused":
-        tries = state.refused[site_name, shape][1] + 1 if (site_name, shape) in state.refused else 1
+        tries = state.refused[site_name, shape][1] if (site_name, shape) in state.refused else 0
+        tag = state.allocations[stimulus.id].tag
+        tries = max(1, tries if tag == site.failed_tag else tries + 1)  # an array that is refused is one refusal
+        site.failed_tag = tag
         wait = min(state.settings.site_retry_most_s, state.settings.site_retry_s * 2.0 ** (tries - 1))
         state.refused[site_name, shape] = (stimulus.at.mono + wait, tries, stimulus.reason or "no reason given")
         return

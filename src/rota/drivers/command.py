@@ -139,7 +139,7 @@ class CommandDriver:
             self.gate.bad(command, str(error), error)
             return Answer(None, "", str(error))
         if answer.code is None and not answer.cut:
-            self.gate.bad(command, f"no answer within {timeout_s:.0f} s; {answer.stderr}")
+            self.gate.bad(command, f"no answer within {timeout_s:.0f} s; {answer.stderr}".rstrip("; "))
         return answer
 
     def read(self, reader: Callable[[], T], instead: T) -> T:

@@ -320,6 +320,15 @@ class Slurm:
         hopeless = all("access/permission denied" in line or "invalid job id " in line for line in left)
         return ("fatal" if hopeless else "transient"), words(answer)
 
+    def array_limit(self) -> Command:
+        """The configuration: sites have other sizes than the usual."""
+        return Command(("scontrol", "show", "config"))
+
+    def read_array_limit(self, answer: Answer) -> int | None:
+        """Indices are smaller than this, and begin with 0; where it is 0 there are no arrays."""
+        found = re.search(r"^MaxArraySize\s*=\s*(\d{1,9})\s*$", answer.stdout, re.MULTILINE)
+        return max(1, int(found[1])) if found else None
+
     def queues(self) -> Command | None:
         """One line per partition and kind of node."""
         return Command(("sinfo", "-a", "-e", "-h", "-o", "%P|%a|%l|%D|%c|%m|%G"))

@@ -82,7 +82,7 @@ class Submitter:
             driver.gate.bad(command, str(error), error)
             return Submitted(None, "ambiguous" if error.ran else "transient", str(error)), None
         if answer.code is None:
-            words = f"no answer within {self._settings.submit_timeout_s:.0f} s; {answer.stderr}"
+            words = f"no answer within {self._settings.submit_timeout_s:.0f} s; {answer.stderr}".rstrip("; ")
             driver.gate.bad(command, words)
             return Submitted(None, "ambiguous", words), answer
         if answer.code == NO_SUCH_PROGRAM and not answer.stdout:

@@ -12,6 +12,7 @@ from rota.drivers.api import Ask, Known, Outcome, SiteFacts
 from rota.drivers.command import CommandDriver
 from rota.drivers.dialect import Options, Queue
 from rota.drivers.dialects import load_dialect
+from rota.drivers.gate import shown
 from rota.drivers.local import Door
 from rota.drivers.script import ELEMENT, build_script
 from rota.drivers.settings import Settings
@@ -20,7 +21,7 @@ from rota.drivers.transport import LocalTransport, PrefixTransport, Transport
 from rota.manager.config import SiteConfig
 from rota.manager.paths import Paths
 from rota.model.allocation import Allocation
-from rota.model.errors import RotaError
+from rota.model.errors import BusyError, RotaError
 from rota.model.needs import Amounts
 
 __all__ = ["Cluster"]
@@ -104,20 +105,23 @@ class Cluster:
             tuple((queue.name, queue.time_s) for queue in self.queues if queue.time_s is not None),
         )
 
-    async def learn(self) -> SiteFacts | None:
-        """Ask the batch system what nodes it has; None: it does not say."""
+    async def learn(self) -> SiteFacts:
+        """Ask the batch system what nodes it has, and how large arrays may be; raises RotaError: not now."""
         await self.driver.start()
+        await self._learn_arrays()
         command = self.driver.dialect.queues()
         if command is None:
-            return None
+            return self.facts()
         answer = await self.driver.ask(command)
         self.queues = self.driver.read(lambda: self.driver.dialect.read_queues(answer), ())
+        if answer.code != 0 and not self.queues:  # it is asked again
+            raise BusyError(f"site {self.name}: {shown(command)}: {answer.words}")
         wanted = self.config.partition
         mine = [queue for queue in self.queues if queue.up and (wanted is None or queue.name == wanted)]
         if wanted is None:
             mine = [queue for queue in mine if queue.is_default] or mine
         if not mine:
-            return None
+            return self.facts()
         cores = [queue.cores for queue in mine if queue.cores]
         memory = [queue.memory for queue in mine if queue.memory]
         times = [queue.time_s for queue in mine]
@@ -130,6 +134,14 @@ class Cluster:
         if self.config.longest is None and all(time_s is not None for time_s in times):
             self.longest_s = max(time_s for time_s in times if time_s is not None)
         return self.facts()
+
+    async def _learn_arrays(self) -> None:
+        dialect: Any = self.driver.dialect
+        if hasattr(dialect, "array_limit"):
+            answer = await self.driver.ask(dialect.array_limit())
+            most: int | None = self.driver.read(lambda: dialect.read_array_limit(answer), None)
+            if most is not None:
+                self.array_most = min(self.array_most, most)
 
     # ---- what a node is told ----------------------------------------------------------------------------------------
 

@@ -157,7 +157,9 @@ class Manager:
         for name, driver in self.performer.drivers.items():
             if isinstance(driver, LocalDriver):
                 driver.on_end = self.performer.woken.set
-            self.core.step(_site_seen(name, driver.facts()))
+            # A batch system is asked for nothing before it has said how much it takes at a time.
+            facts = driver.facts()._replace(most=0) if name in self.clusters else driver.facts()
+            self.core.step(_site_seen(name, facts))
         for name in self.clusters:
             self._tasks.add(self.loop.create_task(self._learn(name)))
         for effect in effects:
@@ -171,12 +173,12 @@ class Manager:
         wait = LEARN_S
         while not self.stopped.done():
             try:
-                facts = await self.clusters[name].learn()
-                if facts is not None:
-                    self.tell(_site_seen(name, facts))
+                self.tell(_site_seen(name, await self.clusters[name].learn()))
                 return
             except RotaError as error:
                 log.warning("%s", error)
+                if wait == LEARN_S:  # it will say the same of submissions, and that is shown
+                    self.tell(_site_seen(name, self.clusters[name].facts()))
             await asyncio.sleep(wait)
             wait = min(wait * 2, LEARN_MOST_S)
 
