@@ -211,6 +211,15 @@ def test_arrays_are_as_large_as_the_site_allows(tmp_path):
         assert len({row["tag"] for row in json_of(rota, "allocations")["allocations"]}) == 3
 
 
+def test_no_more_at_once_than_the_site_takes_of_a_user(tmp_path):
+    config = '[site.one]\ndriver = "slurm"\nmode = "direct"\npoll_least = "1s"\npoll = "1s"\nreport_within = "5s"\n'
+    with site("slurm", tmp_path, config, max_jobs=5, nodes=4, cores=4) as rota:
+        batch = rota.out("add", "--on", "one", "--array", "1-12", "--", "true").strip()
+        until(lambda: json_of(rota, "status", batch)["counts"] == {"COMPLETED": 12}, 60)
+        (found,) = json_of(rota, "sites", "one")["sites"]
+        assert 1 <= found["most"] <= 6 and "takes no 12 more jobs of yours" in found["notes"][0]
+
+
 def test_the_output_of_a_cluster_job_while_it_runs(tmp_path):
     config = '[site.one]\ndriver = "slurm"\nmode = "direct"\npoll_least = "1s"\npoll = "1s"\nreport_within = "5s"\n'
     with site("slurm", tmp_path, config) as rota:

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ __all__ = ["Cluster"]
 
 MOST = 100
 ALLOCATION_S = 3600
+FULL_S = 600
 START_S = 180
 """How much later than its allocation a job may start, and how much too early the warning may come (Slurm: 60 s)."""
 UNKNOWN = Amounts(10**9, 1 << 60, 1 << 60, 10**6)
@@ -62,6 +64,8 @@ class Cluster:
         )
         self.longest_s = config.seconds("longest")
         self.queues: tuple[Queue, ...] = ()
+        self.takes: int | None = None
+        """So many allocations at once, because it has just refused more; None: as configured."""
         self.transport = make_transport(config, paths)
         dialect = load_dialect(config.driver)
         self.array_most = min(dialect.array_most, config.array_most or dialect.array_most)
@@ -92,7 +96,7 @@ class Cluster:
         return SiteFacts(
             self.node,
             tuple(config.tags),
-            config.most or MOST,
+            min(config.most or MOST, self.takes or sys.maxsize),
             config.linger_s,
             config.mode,
             config.whole_nodes,
@@ -142,6 +146,14 @@ class Cluster:
             most: int | None = self.driver.read(lambda: dialect.read_array_limit(answer), None)
             if most is not None:
                 self.array_most = min(self.array_most, most)
+
+    def full(self, live: int, count: int) -> None:
+        """It took no `count` more beside `live`: let there be no more than those, or fewer to begin with."""
+        self.takes = live or max(1, count // 2)
+        self.driver.gate.note(
+            f"{self.name} takes no {count} more jobs of yours beside {live}: for {FULL_S // 60} minutes {self.takes} are "
+            "asked for at once"
+        )
 
     # ---- what a node is told ----------------------------------------------------------------------------------------
 
