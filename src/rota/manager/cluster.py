@@ -151,8 +151,8 @@ class Cluster:
         """It took no `count` more beside `live`: let there be no more than those, or fewer to begin with."""
         self.takes = live or max(1, count // 2)
         self.driver.gate.note(
-            f"{self.name} takes no {count} more jobs of yours beside {live}: for {FULL_S // 60} minutes {self.takes} are "
-            "asked for at once"
+            f"{self.name} takes no {count} more jobs of yours beside {live}: {self.takes} at once are asked for in the "
+            f"next {FULL_S // 60} minutes"
         )
 
     # ---- what a node is told ----------------------------------------------------------------------------------------
