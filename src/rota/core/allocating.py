@@ -268,4 +268,5 @@ def _judge_site(state: State, stimulus: AllocationSeen, site_name: str) -> None:
     settings = state.settings
     wait = min(settings.site_retry_most_s, settings.site_retry_s * 2.0 ** (site.failures - 1))
     site.closed_until = stimulus.at.mono + wait
-    site.why = f"allocation {stimulus.id} gave no runner: {stimulus.reason or 'no reason known'}"
+    what = "came to nothing" if allocation.direct else "gave no runner"
+    site.why = f"allocation {stimulus.id} {what}: {stimulus.reason or 'no reason known'}"
