@@ -75,7 +75,7 @@ def greeted(state: State, stimulus: Greet) -> None:
     runner = state.runners.get(stimulus.runner)
     if runner is not None and runner.connect == stimulus.connect:
         runner.clock = max(runner.clock, stimulus.clock)
-        if runner.site in state.sites:
+        if runner.state == "SERVING" and runner.site in state.sites:
             state.sites[runner.site].why = None
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rota.drivers.api import Ask, Known, Outcome, SiteFacts
-from rota.drivers.command import CommandDriver
+from rota.drivers.command import CommandDriver, UnreadableError
 from rota.drivers.dialect import Options, Queue
 from rota.drivers.dialects import load_dialect
 from rota.drivers.gate import shown
@@ -18,7 +18,7 @@ from rota.drivers.local import Door
 from rota.drivers.script import ELEMENT, build_script
 from rota.drivers.settings import Settings
 from rota.drivers.ssh import SshTransport
-from rota.drivers.transport import LocalTransport, PrefixTransport, Transport
+from rota.drivers.transport import LocalTransport, PrefixTransport, Transport, UnreachableError
 from rota.manager.config import SiteConfig
 from rota.manager.paths import Paths
 from rota.model.allocation import Allocation
@@ -270,13 +270,27 @@ class Cluster:
         paths = {
             os.path.join(self.directory, each.tag, str(each.element), "report.json"): each.id for each in known
         }
-        out = {}
-        for path, raw in (await self.transport.read(list(paths))).items():
+        out: dict[str, Outcome] = {}
+        unreadable: set[str] = set()
+        try:
+            files = await self.transport.read(list(paths))
+        except UnreachableError as error:
+            if not isinstance(self.transport, LocalTransport):
+                raise
+            files, why = {}, str(error)
+            for path, id in paths.items():  # one that cannot be read must not hide the others
+                try:
+                    files.update(await self.transport.read([path]))
+                except UnreachableError:
+                    unreadable.add(id)
+        for path, raw in files.items():
             try:
                 row = json.loads(raw)["ended"][0]
                 out[paths[path]] = Outcome(row[3], row[4], None, None, row[6], row[7], row[8], row[9])
             except (ValueError, KeyError, IndexError, TypeError):
                 continue  # half of a report is none
+        if unreadable:
+            raise UnreadableError(why, out, unreadable)
         return out
 
 
