@@ -2,6 +2,7 @@
 
 import asyncio
 import getpass
+import glob
 import os
 import shutil
 import socket
@@ -11,6 +12,7 @@ import time
 
 import pytest
 
+from rota.drivers.dialect import Answer
 from rota.drivers.ssh import SshTransport
 from rota.drivers.transport import LocalTransport, PrefixTransport, UnreachableError
 
@@ -280,6 +282,14 @@ def test_a_key_that_is_not_known_there_needs_a_login(server):
         assert caught.value.login and not caught.value.ran and "BatchMode" not in str(caught.value)
 
     run(test())
+
+
+def test_what_was_opened_by_hand_serves_the_next_manager_too():
+    """All look in one place, and leave nothing else behind."""
+    before = set(glob.glob("/tmp/rota-ssh-*"))
+    one, other = (SshTransport("host").unreachable(Answer(255, "", "Permission denied"), ()) for _ in range(2))
+    assert str(one) == str(other) and f"/tmp/rota-ssh-{os.getuid()}/%C" in str(one)
+    assert set(glob.glob("/tmp/rota-ssh-*")) <= before | {f"/tmp/rota-ssh-{os.getuid()}"}
 
 
 def test_a_connection_that_was_opened_by_hand_is_used(server):

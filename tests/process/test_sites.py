@@ -153,8 +153,8 @@ def test_doctor_ends_its_job_on_ctrl_c(tmp_path):
         ('[site.hpc]\ndriver = "sge"\n', 5, "cannot be found"),
         ('[site.here]\ndriver = "local"\n', 2, "there is no site 'hpc'"),
         ('[site.hpc]\ndriver = "local"\n', 2, "is this machine"),
-        ('[site.hpc]\ndriver = "slurn"\n', 2, "there is no batch system 'slurn'"),
-        ('[site.hpc]\ndriver = "slurm"\npartion = "x"\n', 2, "partion"),
+        ('[site.hpc]\ndriver = "slurn"\n', 2, "config.toml: [site.hpc] there is no batch system 'slurn'"),
+        ('[site.hpc]\ndriver = "slurm"\npartion = "x"\n', 2, "[site.hpc] there is no key 'partion'"),
     ],
 )
 def test_doctor_says_what_is_wrong(config, code, words, tmp_path):
@@ -174,16 +174,23 @@ def test_sites_and_allocations_of_a_cluster(tmp_path):
         assert row["programs"]["sbatch"] == f"{rota.cluster.bin}/sbatch" and row["where"] == "this host"
         batch = rota.out("add", "--on", "hpc", "--array", "1-3", "-c", "1", "--mem", "50M", "--", "sleep", "60").strip()
         until(lambda: json_of(rota, "status")["counts"].get("RUNNING") == 2)
-        rows = json_of(rota, "allocations")["allocations"]
-        assert sorted(row["state"] for row in rows) == ["PENDING", "RUNNING", "RUNNING"]
-        for row in rows:
+
+        def rows():
+            return json_of(rota, "allocations")["allocations"]
+
+        assert sorted(row["state"] for row in rows()) == ["PENDING", "RUNNING", "RUNNING"]
+        for row in rows():
             assert row["shape"] == "150:0:1:0" and row["native_id"] and row["site"] == "hpc" and row["time_s"] == 3600
-        assert {row["element"] for row in rows} == {0, 1, 2} and len({row["tag"] for row in rows}) == 1
-        assert all(row["host"] for row in rows if row["state"] == "RUNNING")
+        assert {row["element"] for row in rows()} == {0, 1, 2} and len({row["tag"] for row in rows()}) == 1
+        assert all(row["host"] for row in rows() if row["state"] == "RUNNING")
         found = until(lambda: (s := json_of(rota, "sites", "hpc")["sites"][0])["last_poll"] and s)
         assert (found["pending"], found["running"], found["jobs"], found["state"]) == (1, 2, 2, "ok")
         assert 0 < found["commands_last_minute"] <= found["commands_per_minute"] and found["last_poll_s"] < 20
         assert found["queues"][0]["name"] == "main" and found["options"]["account"] == "proj"
+        waiting = until(lambda: next((r for r in rows() if r["state"] == "PENDING" and r["reason"]), None))
+        assert waiting["reason"] == "Resources", "in the cluster's words"
+        said = f"the cluster says of job {waiting['native_id']}: Resources"
+        assert said in json_of(rota, "explain", f"{batch}.3")["reason"]
         shown = rota.out("sites", "hpc")
         for words in ("slurm-wlm", "sbatch = /", "account = proj", "main (default)", "1 pending, 2 running", "ago"):
             assert words in shown
@@ -193,6 +200,38 @@ def test_sites_and_allocations_of_a_cluster(tmp_path):
         until(lambda: not json_of(rota, "allocations", "--live")["allocations"])
         assert "there is no site 'x'" in rota("sites", "x", code=2).stderr
         assert {row["state"] for row in json_of(rota, "allocations")["allocations"]} <= {"ABORTED", "COMPLETED"}
+
+
+def test_arrays_are_as_large_as_the_site_allows(tmp_path):
+    config = '[site.one]\ndriver = "slurm"\nmode = "direct"\npoll_least = "1s"\npoll = "1s"\nreport_within = "5s"\n'
+    with site("slurm", tmp_path, config, max_array=5, nodes=4, cores=4) as rota:
+        batch = rota.out("add", "--on", "one", "--array", "1-12", "--", "true").strip()
+        until(lambda: json_of(rota, "status", batch)["counts"] == {"COMPLETED": 12})
+        assert json_of(rota, "sites", "one")["sites"][0]["array_most"] == 5
+        assert len({row["tag"] for row in json_of(rota, "allocations")["allocations"]}) == 3
+
+
+def test_no_more_at_once_than_the_site_takes_of_a_user(tmp_path):
+    config = '[site.one]\ndriver = "slurm"\nmode = "direct"\npoll_least = "1s"\npoll = "1s"\nreport_within = "5s"\n'
+    with site("slurm", tmp_path, config, max_jobs=5, nodes=4, cores=4) as rota:
+        batch = rota.out("add", "--on", "one", "--array", "1-12", "--", "true").strip()
+        until(lambda: json_of(rota, "status", batch)["counts"] == {"COMPLETED": 12}, 60)
+        (found,) = json_of(rota, "sites", "one")["sites"]
+        assert 1 <= found["most"] <= 6 and "takes no 12 more jobs of yours" in found["notes"][0]
+
+
+def test_the_output_of_a_cluster_job_while_it_runs(tmp_path):
+    config = '[site.one]\ndriver = "slurm"\nmode = "direct"\npoll_least = "1s"\npoll = "1s"\nreport_within = "5s"\n'
+    with site("slurm", tmp_path, config) as rota:
+        job = rota.out("add", "--on", "one", "--", "echo here; echo there >&2; sleep 60").strip() + ".1"
+        until(lambda: rota.out("log", job) == "here\n")
+        assert rota.out("log", job, "--stderr") == "there\n"
+        row = json_of(rota, "jobs", "--live")
+        assert row["last_line"] == "here" and row["pid"] and 0 <= row["elapsed_s"] < 60
+        until(lambda: json_of(rota, "jobs", job)["state"] == "RUNNING")
+        rota("kill", job)
+        until(lambda: json_of(rota, "jobs", job)["state"] == "ABORTED")
+        assert rota.out("log", job) == "here\n"
 
 
 def test_a_refusal_is_shown_with_its_words_and_when_it_is_tried_again(tmp_path):

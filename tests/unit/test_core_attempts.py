@@ -6,7 +6,8 @@ from core_world import NODE, World, cores, lease_all
 from rota.core.effects import Ack, Allocate, Lease, Order
 from rota.core.retrying import backoff
 from rota.core.state import Settings, State
-from rota.core.stimuli import Disconnected
+from rota.core.stimuli import AllocationSeen, Disconnected
+from rota.model.allocation import Outcome
 from rota.model.batch import Template
 from rota.model.errors import RefusedError, UsageError
 from rota.model.needs import Amounts, Needs
@@ -551,6 +552,54 @@ def test_why_nothing_runs_yet() -> None:
     lease_all(world, runner)
     ((where, code, text),) = details(world)
     assert code == "busy" and text == "asks for 1 core, 0 cores free now" and "host" in where
+
+
+def test_a_site_whose_runners_never_call_is_failing_until_one_does() -> None:
+    """An allocation that runs proves nothing: its node may have no way to the manager."""
+    world = World()
+    world.submit(1, cores(1))
+    world.schedule()
+    world.allocation("a1", "run")
+    world.allocation("a1", "complete", "its output ends with: never got an answer")
+    assert "a1 gave no runner: its output" in (world.state.sites["local"].why or "")
+    world.tick(6)
+    world.schedule()
+    world.allocation("a2", "run")
+    world.schedule()
+    assert details(world)[0][2].startswith("allocation a2 is RUNNING; before, allocation a1 gave no runner: its out")
+    world.start_runner()
+    assert world.state.sites["local"].why is None
+
+
+def test_why_nothing_runs_at_the_site_that_was_asked_for() -> None:
+    """Runners elsewhere are no explanation, nor are the allocations of other shapes."""
+    world = World()
+    world.site("far")
+    world.submit(1, cores(1))
+    world.schedule()
+    world.start_runner()
+    world.submit(1, Template(shell="true", needs=Needs(site="far")))
+    world.schedule()
+    ours = [each.id for each in world.state.allocations.values() if each.site == "far"]
+    world.allocation(ours[0], "fail", "needs a login")
+    world.schedule()
+    where, code, text = details(world, 1)[0]
+    assert (where, code) == ("far", "failing") and "needs a login" in text
+    assert all(place != "local" for place, code, _ in details(world, 1) if code in ("failing", "starting"))
+
+
+def test_an_array_that_is_refused_is_one_refusal() -> None:
+    world = World()
+    world.site("hpc", most=50, whole=False, array_most=50)
+    world.submit(50, Template(shell="true", needs=Needs(site="hpc")))
+    world.schedule()
+    waits = set()
+    for name in [each.id for each in world.state.allocations.values() if each.site == "hpc"]:
+        refused = Outcome(why="refused")
+        world.step(AllocationSeen(at=world.at, id=name, verb="fail", reason="no such account", outcome=refused))
+        ((until, tries, _),) = world.state.refused.values()
+        waits.add((until - world.mono, tries))
+    assert waits == {(5, 1)}
 
 
 def test_a_failing_site_is_left_alone_longer_each_time() -> None:

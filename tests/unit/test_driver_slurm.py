@@ -729,8 +729,30 @@ def test_finding() -> None:
     heading, body = "JobID|JobName\n", "17|other-00000000ffff\n18_[0-4]|array-000000000012\n"
     assert SLURM.read_find("000000000012", Answer(0, heading + body, ""))[:2] == ("18", "ok")
     assert SLURM.read_find("00000000eeee", Answer(0, heading + body, "")).result == "not-found"
+    heading, body = "JobID|State|NodeList|JobName\n", "18_[0-4]|PENDING|None assigned|array-000000000012\n"
+    assert SLURM.read_find("000000000012", Answer(0, heading + body, ""))[:2] == ("18", "ok")
     for words in ("Slurm accounting storage is disabled\n", "sacct: error: Problem talking to the database\n"):
         assert SLURM.read_find("000000000012", Answer(1, "", words)).result == "not-found"
+
+
+def test_how_large_an_array_may_be() -> None:
+    said = "MailProg = /bin/true\nMaxArraySize            = 11\nMaxDBDMsgs = 20012\n"
+    assert SLURM.read_array_limit(Answer(0, said, "")) == 11
+    assert SLURM.read_array_limit(Answer(0, said.replace("= 11", "= 0"), "")) == 1
+    assert SLURM.read_array_limit(Answer(1, "", "slurm_load_ctl_conf error: no controller")) is None
+
+
+def test_what_was_refused_is_not_found_though_a_record_of_it_is_kept() -> None:
+    """Both as Slurm 22.05 prints them after `Requested node configuration is not available`."""
+    row = f"{'2':<24}{'rota-000000000012':<80}{'BadConstraints':<64}\n"
+    answer = Answer(0, f"{'JOBID':<24}{'NAME':<80}{'REASON':<64}\n{row}", "")
+    assert SLURM.read_find("000000000012", answer).result == "not-found"
+    live = answer._replace(stdout=answer.stdout.replace("BadConstraints", "Resources     "))
+    assert SLURM.read_find("000000000012", live)[:2] == ("2", "ok")
+    past = "JobID|State|NodeList|JobName\n2|FAILED|None assigned|rota-000000000012\n"
+    assert SLURM.read_find("000000000012", Answer(0, past, "")).result == "not-found"
+    ran = past.replace("None assigned", "n1")
+    assert SLURM.read_find("000000000012", Answer(0, ran, ""))[:2] == ("2", "ok")
 
 
 @pytest.mark.parametrize(

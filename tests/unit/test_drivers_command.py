@@ -12,6 +12,7 @@ from driver_world import ModelCluster, ScriptedTransport, make_ask, make_driver,
 from rota.drivers.api import Known, Outcome
 from rota.drivers.dialect import Answer, Command, Listing, Seen
 from rota.drivers.settings import Settings
+from rota.drivers.submitting import FullError
 from rota.drivers.tracking import Tracker
 from rota.drivers.transport import UnreachableError
 from rota.model.errors import BusyError, RefusedError, UsageError
@@ -84,6 +85,21 @@ async def test_ten_transient_answers_are_enough_and_the_site_is_not_called_faili
         await driver.submit(make_ask(1))
     assert transport.count("tsub") == 10
     assert driver.health().failures == 0 and "come back" in driver.health().last_error
+
+
+@virtual
+async def test_a_site_that_takes_no_more_is_not_asked_ten_times():
+    for words in (
+        "sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: Job violates acc",
+        "qsub: would exceed complex's per-user limit of jobs in 'Q' state",
+        "qsub: submit error (Maximum number of jobs already in queue MSG=total number",
+        "Unable to run job: job rejected: Only 4 jobs are allowed per user (current job count: 4).",
+        "User's pending job threshold reached. Please wait",
+    ):
+        transport = ScriptedTransport(tsub=[Answer(1, "", f"busy: {words}")])
+        with pytest.raises(FullError, match="nothing was submitted"):
+            await make_driver(transport).submit(make_ask(1))
+        assert transport.count("tsub") == 1
 
 
 @virtual

@@ -1,5 +1,6 @@
 """What is shown of sites: dry runs of every batch system, the state of a site, where a runner looks for its manager."""
 
+import asyncio
 import json
 import re
 from pathlib import Path
@@ -9,9 +10,15 @@ import pytest
 
 from rota.core.state import SiteState
 from rota.core.stimuli import At
+from rota.drivers.api import Known
+from rota.drivers.command import UnreadableError
 from rota.drivers.dialects import BUILT_IN, load_dialect
 from rota.drivers.gate import Health
 from rota.manager import places
+from rota.manager.cluster import Cluster
+from rota.manager.config import SiteConfig, load_config
+from rota.manager.paths import Paths
+from rota.manager.performing import report_rows
 from rota.manager.previewing import preview
 from rota.model.batch import BatchSpec, Template
 from rota.model.errors import UsageError
@@ -117,6 +124,33 @@ def test_a_runner_looks_where_the_newest_manager_is(tmp_path):
         assert (target.host, target.port) == ("new", 7)
 
 
+def test_a_report_that_leaves_out_what_was_not_measured():
+    """As one from a file, where no reader of messages has filled it in."""
+    row = [1, 1, 1, 0, None, None, 10.0, 11.0, 0.1, 4096, ["0.seg", 0, 9, 0, None, 0, 0, 0], None]
+    (short,), (long,) = report_rows([row], "/x"), report_rows([[*row, 7]], "/x")
+    assert (short.note, short.peak_disk, long.peak_disk) == (None, None, 7)
+    assert short.output == long.output == '["/x","0.seg",0,9,0,null,0,0,0]'
+
+
+def test_one_report_that_cannot_be_read_does_not_hide_the_others(tmp_path):
+    config = SiteConfig(driver="slurm", mode="direct", directory=str(tmp_path))
+    cluster = Cluster("hpc", config, Paths(str(tmp_path)), None, user="me", install=False)
+    known = [Known(f"a{element}", "0" * 12, "7", element) for element in range(3)]
+    row = [1, 1, 1, 0, None, None, 10.0, 11.0, 0.1, 4096, None, None]
+    for element in (0, 1):
+        (tmp_path / ("0" * 12) / str(element)).mkdir(parents=True)
+    report = tmp_path / ("0" * 12) / "1" / "report.json"
+    report.write_text(json.dumps({"ended": [row]}))
+    (tmp_path / ("0" * 12) / "0" / "report.json").mkdir()  # unreadable for root, too
+    with pytest.raises(UnreadableError) as caught:
+        asyncio.run(cluster.last_words(known))
+    assert caught.value.ids == {"a0"} and caught.value.found["a1"].exit_code == 0 and "a2" not in caught.value.found
+    words, unreadable = asyncio.run(cluster.driver._read_words(known))
+    assert (set(words), unreadable) == ({"a1"}, {"a0"})
+    asyncio.run(cluster.driver._read_words(known))
+    assert len(cluster.driver.health().notes) == 1
+
+
 @pytest.mark.parametrize("page", ["slurm", "lsf", "pbs", "torque", "gridengine"])
 def test_the_configuration_on_each_page_can_be_used(page, home):
     """Also what stands in its comments, and that what is not allowed is not recommended."""
@@ -128,3 +162,21 @@ def test_the_configuration_on_each_page_can_be_used(page, home):
     assert row["argv"][0] == SYSTEMS[driver] and driver in BUILT_IN
     assert f"rota doctor {driver}" in path.read_text()
     assert all(f"`{program}`" in path.read_text() for program in load_dialect(driver).programs)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('partiton = "a"', r"\[site\.x\] there is no key 'partiton': did you mean 'partition'\? The keys are: acc"),
+        ('mode = "driect"', r"\[site\.x\] mode: invalid enum value 'driect'; give one of 'runners', 'direct'$"),
+        ('most = "many"', r"\[site\.x\] most: expected `int \| null`, got `str`$"),
+        ('directory = "here"', r"\[site\.x\] directory 'here': give an absolute path"),
+    ],
+)
+def test_a_wrong_site_in_the_configuration_is_named(text, said, tmp_path):
+    (tmp_path / "config.toml").write_text(f'[site.fine]\ndriver = "slurm"\n[site.x]\ndriver = "slurm"\n{text}\n')
+    with pytest.raises(UsageError, match=rf"config\.toml: {said}"):
+        load_config(str(tmp_path))
+    (tmp_path / "config.toml").write_text("lossess = 3\n")
+    with pytest.raises(UsageError, match=r"toml: there is no key 'lossess': did you mean 'losses'\? The keys"):
+        load_config(str(tmp_path))

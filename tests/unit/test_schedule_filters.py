@@ -120,6 +120,19 @@ def test_until(until: float | None, time_s: int | None, detail: str | None) -> N
         assert no.lasting and no.wake_on == (Wake.CAPACITY,)
 
 
+@pytest.mark.parametrize(("left", "fits"), [(3595, True), (3301, True), (3299, False), (1800, False)])
+def test_who_asks_for_the_longest_time_gets_a_runner_of_just_that(left: float, fits: bool) -> None:
+    """It can have no more than that, and the runner has used some of it when it says that it is there."""
+    place, view = world(until=1000.0 + left)
+    view.longest = {("hpc", None): 3300, ("hpc", "long"): 7200}
+    no = ask("until", Shape(Needs(time_s=3600)), place, view)
+    assert (no is None) == fits
+    if no is not None:
+        assert no.detail.startswith("asks for 1h, its allocation ends in ")
+    needs = Needs(time_s=3600, options=(("partition", "long"),))
+    assert ask("until", Shape(needs), place, view) is not None, "a longer one can be had"
+
+
 @pytest.mark.parametrize("time_s", [None, 30, 60, 3000])
 @pytest.mark.parametrize("until", [1001.0, 1060.0, 1200.0, 4000.25])
 def test_until_stands_exactly_as_long_as_it_says(until: float, time_s: int | None) -> None:
@@ -308,15 +321,27 @@ def test_reservation_groups() -> None:
         (None, {}, None),
         (100, {}, None),
         (None, {"allocation_s": 7200}, 7200),
-        (9000, {"allocation_s": 7200}, 9000),
+        (7200, {"allocation_s": 7200}, 7500),  # what is left once the runner is there must do
+        (None, {"allocation_s": 3600, "job_s": 3600}, 3900),
+        (9000, {"allocation_s": 7200}, 9300),
+        (8000, {"allocation_s": 7200}, 9000),
         (9000, {"allocation_s": 7200, "time_most_s": 8000}, 8000),
         (100, {"mode": "direct"}, 1800),
-        (None, {"mode": "direct", "job_s": 600}, 600),
+        (1800, {"mode": "direct"}, 2100),  # it starts after its allocation, and is warned before its end
+        (1500, {"mode": "direct", "time_most_s": 1600}, 1600),  # though 30 minutes are asked for otherwise
+        (None, {"mode": "direct", "job_s": 600}, 900),
         (None, {"mode": "direct"}, None),
     ],
 )
 def test_how_long_an_allocation_is_asked_for(time_s: int | None, site: dict[str, object], expected: int | None) -> None:
+    site = {"spare_s": 300, **site}
     assert allocation_time(Needs(time_s=time_s), per_job(**site)) == expected
+    named = Needs(time_s=time_s, options=(("partition", "short"),))
+    most = allocation_time(named, per_job(**{**site, "time_most_s": 10**6, "queue_times": (("short", 1234),)}))
+    assert (most or 0) <= 1234, "what a job names is stronger"
+    if (time_s or 0) > 1234:
+        why = impossible(named, [per_job(queue_times=(("short", 1234),))])
+        assert why and why.startswith("the queue short of s gives 20m34s at most")
 
 
 @pytest.mark.parametrize(

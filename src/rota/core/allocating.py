@@ -41,6 +41,8 @@ def site_seen(state: State, stimulus: SiteSeen) -> Decision:
         stimulus.job_s,
         stimulus.time_most_s,
         stimulus.directory,
+        spare_s=stimulus.spare_s,
+        queue_times=stimulus.queue_times,
     )
     if old is not None:
         site.closed_until, site.failures, site.why = old.closed_until, old.failures, old.why
@@ -87,7 +89,7 @@ def allocation_seen(state: State, stimulus: AllocationSeen) -> Decision:
         _judge_site(state, stimulus, allocation.site)
     elif stimulus.verb == "run":
         site = state.sites.get(allocation.site)
-        if site is not None:
+        if site is not None and allocation.direct:  # of others nothing is known until their runner calls
             site.why = None
         if allocation.shape is not None:
             state.refused.pop((allocation.site, allocation.shape), None)
@@ -248,7 +250,10 @@ def _judge_site(state: State, stimulus: AllocationSeen, site_name: str) -> None:
         return
     shape = state.allocations[stimulus.id].shape
     if shape is not None and stimulus.outcome is not None and stimulus.outcome.why == "refused":
-        tries = state.refused[site_name, shape][1] + 1 if (site_name, shape) in state.refused else 1
+        tries = state.refused[site_name, shape][1] if (site_name, shape) in state.refused else 0
+        tag = state.allocations[stimulus.id].tag
+        tries = max(1, tries if tag == site.failed_tag else tries + 1)  # an array that is refused is one refusal
+        site.failed_tag = tag
         wait = min(state.settings.site_retry_most_s, state.settings.site_retry_s * 2.0 ** (tries - 1))
         state.refused[site_name, shape] = (stimulus.at.mono + wait, tries, stimulus.reason or "no reason given")
         return
@@ -263,4 +268,5 @@ def _judge_site(state: State, stimulus: AllocationSeen, site_name: str) -> None:
     settings = state.settings
     wait = min(settings.site_retry_most_s, settings.site_retry_s * 2.0 ** (site.failures - 1))
     site.closed_until = stimulus.at.mono + wait
-    site.why = f"allocation {stimulus.id} gave no runner: {stimulus.reason or 'no reason known'}"
+    what = "came to nothing" if allocation.direct else "gave no runner"
+    site.why = f"allocation {stimulus.id} {what}: {stimulus.reason or 'no reason known'}"

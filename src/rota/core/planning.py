@@ -33,7 +33,7 @@ def plan(state: State, at: At) -> list[ev.Event]:
     if not wants:
         return list(take_back(state, wants, at)) if state.allocations else events
     over = _share(state, wants)
-    view = View(at.wall, at.mono, state.mode, _places(state), state.ledger, state.limits, _job_times(state))
+    view = View(at.wall, at.mono, state.mode, _places(state), state.ledger, state.limits, *_times(state))
     parked: dict[int, Parked] = {}
     blocked = False
     for item in _placements(state, view, wants, at):
@@ -60,7 +60,9 @@ def plan(state: State, at: At) -> list[ev.Event]:
     for want in wants:
         shape = state.shapes[want.shape_id]
         if shape.ready:
-            shape.verdicts = [*_refusals(state, shape.id, at), *(shape.verdicts or _site_verdicts(state, at))]
+            hopeless = all(verdict.lasting for verdict in shape.verdicts)  # here; what is to come may do
+            more = _site_verdicts(state, shape, at) if hopeless else ()
+            shape.verdicts = [*_refusals(state, shape.id, at), *more, *shape.verdicts]
     return events
 
 
@@ -188,8 +190,16 @@ def _wants(state: State) -> list[Want]:
     return wants
 
 
-def _job_times(state: State) -> dict[str, int]:
-    return {site.name: site.job_s for site in state.sites.values() if site.job_s is not None}
+def _times(state: State) -> tuple[dict[str, int], dict[tuple[str, str | None], int]]:
+    """By site: what a job needs of which nothing is known, and what is left of the longest time, by queue."""
+    jobs, longest = {}, {}
+    for site in state.sites.values():
+        if site.job_s is not None:
+            jobs[site.name] = site.job_s
+        for queue, most_s in ((None, site.time_most_s), *site.queue_times):
+            if most_s is not None:
+                longest[site.name, queue] = most_s - min(site.spare_s, most_s // 2)
+    return jobs, longest
 
 
 def _places(state: State) -> list[Place]:
@@ -259,13 +269,17 @@ def _refusals(state: State, shape_id: int, at: At) -> Iterator[Verdict]:
             yield Verdict(site, "site", "refused", f"{why}; {when}", False, (Wake.TIME,))
 
 
-def _site_verdicts(state: State, at: At) -> list[Verdict]:
-    """There is no node yet: say what each site is doing about it."""
+def _site_verdicts(state: State, shape: ShapeState, at: At) -> list[Verdict]:
+    """There is no node yet: say what each site that may be asked is doing about it."""
     out = []
     live = {
-        allocation.site: allocation for allocation in state.allocations.values() if allocation.state.endswith("ING")
+        allocation.site: allocation
+        for allocation in state.allocations.values()
+        if allocation.state.endswith("ING") and allocation.shape in (shape.id, None)
     }
     for site in state.sites.values():
+        if shape.shape.needs.site not in (None, site.name):
+            continue
         if site.why is not None and site.closed_until > at.mono:
             out.append(
                 Verdict(
@@ -284,7 +298,7 @@ def _site_verdicts(state: State, at: At) -> list[Verdict]:
                     site.name,
                     "site",
                     "starting",
-                    f"allocation {allocation.id} is {allocation.state}",
+                    f"allocation {allocation.id} is {allocation.state}" + (f"; before, {site.why}" if site.why else ""),
                     False,
                     (Wake.CAPACITY,),
                 )

@@ -75,6 +75,8 @@ def greeted(state: State, stimulus: Greet) -> None:
     runner = state.runners.get(stimulus.runner)
     if runner is not None and runner.connect == stimulus.connect:
         runner.clock = max(runner.clock, stimulus.clock)
+        if runner.state == "SERVING" and runner.site in state.sites:
+            state.sites[runner.site].why = None
 
 
 def _is_live(state: State, runner_id: str, job: tuple[int, int, int]) -> bool:

@@ -372,6 +372,8 @@ class SiteState(Struct):
     why: str | None = None
     failed_tag: str = ""
     """Of the submission that failed last: an array that fails is one failure."""
+    spare_s: int = 0
+    queue_times: tuple[tuple[str, int], ...] = ()
 
 
 class State:
@@ -510,6 +512,8 @@ class State:
                 site.allocation_s,
                 site.job_s,
                 site.time_most_s,
+                spare_s=site.spare_s,
+                queue_times=site.queue_times,
             )
             for site in self.sites.values()
         }

@@ -192,6 +192,8 @@ class SiteSeen(Stimulus, kw_only=True):
     job_s: int | None = None
     time_most_s: int | None = None
     directory: str = ""
+    spare_s: int = 0
+    queue_times: tuple[tuple[str, int], ...] = ()
 
 
 class AllocationSeen(Stimulus, kw_only=True):

@@ -33,6 +33,10 @@ class SiteFacts(NamedTuple):
     """The longest that can be asked for."""
     directory: str = ""
     """Shared with its nodes: where direct jobs leave their reports."""
+    spare_s: int = 0
+    """What an allocation must have beyond the time of its job: it starts late, and its end is announced early."""
+    queue_times: tuple[tuple[str, int], ...] = ()
+    """The longest that can be asked for in queues that jobs may name."""
 
 
 class Ask(Struct, frozen=True):

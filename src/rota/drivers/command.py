@@ -21,10 +21,20 @@ from rota.drivers.tracking import LOST, Entry, Sight, Tracker
 from rota.drivers.transport import Transport, UnreachableError
 from rota.model.errors import BusyError, RotaError, UsageError
 
-__all__ = ["CommandDriver", "LastWords"]
+__all__ = ["CommandDriver", "LastWords", "UnreadableError"]
 
 log = logging.getLogger("rota")
 T = TypeVar("T")
+
+
+class UnreadableError(UnreachableError):
+    """The last words of some cannot be read; of the others they were."""
+
+    def __init__(self, words: str, found: Mapping[str, Outcome], ids: set[str]) -> None:
+        super().__init__(words, ran=True)
+        self.found = found
+        self.ids = ids
+
 
 LastWords = Callable[[Sequence[Known]], Awaitable[Mapping[str, Outcome]]]
 """Reads what jobs wrote when they ended: allocation → outcome; those that wrote nothing are left out."""
@@ -139,7 +149,7 @@ class CommandDriver:
             self.gate.bad(command, str(error), error)
             return Answer(None, "", str(error))
         if answer.code is None and not answer.cut:
-            self.gate.bad(command, f"no answer within {timeout_s:.0f} s; {answer.stderr}")
+            self.gate.bad(command, f"no answer within {timeout_s:.0f} s; {answer.stderr}".rstrip("; "))
         return answer
 
     def read(self, reader: Callable[[], T], instead: T) -> T:
@@ -222,8 +232,8 @@ class CommandDriver:
         None: that cannot be seen.
         """
         known = [Known(id, tag, None, element) for element, id in enumerate(ids)]
-        words, readable = await self._read_words(known)
-        return bool(words) if readable else None
+        words, unreadable = await self._read_words(known)
+        return None if unreadable and not words else bool(words)
 
     # ---- killing -----------------------------------------------------------------------------------------------------
 
@@ -264,6 +274,13 @@ class CommandDriver:
             return out
         finally:
             self._busy = False
+
+    def waits(self, native: str) -> str | None:
+        """Why it does not run, as the last whole listing has it: the cluster's own words; None: it runs, or no word."""
+        seen = self._tracker.listed.get(native)
+        if seen is None or seen.kind not in ("pending", "unsure"):
+            return None
+        return seen.reason or (seen.native_state if seen.kind == "unsure" else None)
 
     def hurry(self) -> None:
         """Something was done whose effect is to be seen soon: look in 2, 4, 8 … seconds."""
@@ -338,10 +355,11 @@ class CommandDriver:
             else:
                 open_cases.append((entry, past))
         writes = self._last_words is not None
-        own, readable = await self._read_words([entry.known for entry, _ in open_cases])
+        own, unreadable = await self._read_words([entry.known for entry, _ in open_cases])
         for entry, last_seen in open_cases:
             killed = (wish := self._kills.wishes.get(entry.id)) is not None and wish.delivered
             words = own.get(entry.id)
+            readable = entry.id not in unreadable
             over = self._tracker.conclude(entry, last_seen, words, now, writes=writes, readable=readable, killed=killed)
             if over is not None:
                 self._kills.done(entry.id)
@@ -395,16 +413,19 @@ class CommandDriver:
                 self.gate.doubt(command, piece.detail or answer.stderr)
         return silent, rows
 
-    async def _read_words(self, known: Sequence[Known]) -> tuple[Mapping[str, Outcome], bool]:
+    async def _read_words(self, known: Sequence[Known]) -> tuple[Mapping[str, Outcome], set[str]]:
+        """What they wrote, and of which ones that cannot be seen."""
         if self._last_words is None or not known:
-            return {}, True
+            return {}, set()
         try:
-            return await self._last_words(known), True
+            return await self._last_words(known), set()
         except (OSError, UnreachableError, ValueError) as error:
             words = f"the last words of jobs cannot be read: {error}"
             log.warning("site %s: %s", self.site, words)
             self.gate.note(words)
-            return {}, False
+            if isinstance(error, UnreadableError):
+                return error.found, error.ids
+            return {}, {each.id for each in known}
 
     async def _look_for_lingering(self, sight: Sight, now: float) -> None:
         """A few running ones per cycle, in turn: some have written their last words and are still listed."""

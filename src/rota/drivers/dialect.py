@@ -200,6 +200,9 @@ class Dialect(Protocol):
         """What it says; empty if it says nothing."""
         ...
 
+    # A dialect may also have `array_limit()`, a command that asks how many elements an array may have at this site, and
+    # `read_array_limit(answer)`, which returns that number or None.
+
 
 class Queue(NamedTuple):
     """A queue or partition, as far as the system tells."""

@@ -139,6 +139,8 @@ class Gate:
 
     def note(self, words: str) -> None:
         """Something that somebody should know."""
+        if words in self._notes:  # said again, it is new again
+            self._notes.remove(words)
         self._notes.append(words)
 
     def missing(self) -> BusyError | None:

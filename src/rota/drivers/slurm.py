@@ -271,19 +271,27 @@ class Slurm:
 
     def find(self, tag: str, user: str) -> Sequence[Command]:
         """All jobs of the user with their names; then the accounting, for what the controller has forgotten."""
-        live = Command(("squeue", "-a", "-t", "all", "-u", user, "-O", "JobArrayID:24,Name:80"))
-        return [live, Command(("sacct", "-X", "-P", "-u", user, "-S", "now-2days", "-o", "JobID,JobName"))]
+        live = Command(("squeue", "-a", "-t", "all", "-u", user, "-O", "JobArrayID:24,Name:80,Reason:64"))
+        past = ("sacct", "-X", "-P", "-u", user, "-S", "now-2days", "-o", "JobID,State,NodeList,JobName")
+        return [live, Command(past)]
 
     def read_find(self, tag: str, answer: Answer) -> Submitted:
-        """The oldest, should there be several. Where the accounting cannot be asked, the controller's word is all."""
+        """The oldest, should there be several. Where the accounting cannot be asked, the controller's word is all.
+
+        Of what no node can satisfy sbatch says that it is refused, and the controller keeps it as a job that failed.
+        """
         past = answer.stdout.startswith("JobID|") or "sacct" in answer.stderr or "ccounting" in answer.stderr
         lines, result, detail = _body(answer, "JobID|" if past else "JOBID ")
-        names = (line.split("|", 1)[-1] if past else line[24:] for line in lines)
-        found = {
-            int(match[1])
-            for name, line in zip(names, lines, strict=True)
-            if tag_of(name.rstrip()) == tag and (match := ID.match(line))
-        }
+        columns = _columns(answer.stdout)
+        found = set()
+        for line in lines:
+            row = dict(zip(columns, line.split("|", len(columns) - 1), strict=False))
+            name = row.get("JobName", "") if past else line[24:104]
+            refused = line[104:].rstrip() == "BadConstraints"
+            if past:
+                refused = row.get("State") == "FAILED" and row.get("NodeList") == "None assigned"
+            if tag_of(name.rstrip()) == tag and not refused and (match := ID.match(line)):
+                found.add(int(match[1]))
         if found:
             first, *others = map(str, sorted(found))
             return Submitted(first, "ok", "", tuple(others))
@@ -311,6 +319,15 @@ class Slurm:
             return "ok", ""
         hopeless = all("access/permission denied" in line or "invalid job id " in line for line in left)
         return ("fatal" if hopeless else "transient"), words(answer)
+
+    def array_limit(self) -> Command:
+        """The configuration: sites have other sizes than the usual."""
+        return Command(("scontrol", "show", "config"))
+
+    def read_array_limit(self, answer: Answer) -> int | None:
+        """Indices are smaller than this, and begin with 0; where it is 0 there are no arrays."""
+        found = re.search(r"^MaxArraySize\s*=\s*(\d{1,9})\s*$", answer.stdout, re.MULTILINE)
+        return max(1, int(found[1])) if found else None
 
     def queues(self) -> Command | None:
         """One line per partition and kind of node."""

@@ -1,8 +1,10 @@
 """Commands on another host, through the system's own ssh."""
 
+import contextlib
 import os
 import shlex
 import shutil
+import stat
 import tempfile
 from collections.abc import Sequence
 
@@ -49,6 +51,7 @@ class SshTransport(PrefixTransport):
             raise ValueError(f"not the name of a host: {host!r}")
         self._own_directory: str | None = None
         if control_path is None and over is None:
+            directory = directory or shared_directory()
             if directory is None:
                 directory = self._own_directory = tempfile.mkdtemp(prefix="rota-ssh-", dir="/tmp")
             control_path = f"{_private(directory)}/%C"
@@ -82,6 +85,16 @@ class SshTransport(PrefixTransport):
         await self._over.run((*self._connect, "-O", "exit", self.host), timeout_s=10)
         if self._own_directory is not None:
             shutil.rmtree(self._own_directory, ignore_errors=True)
+
+
+def shared_directory() -> str | None:
+    """One for all managers of a user, so that a connection opened by hand serves the next one too; None: not safe."""
+    directory = f"/tmp/rota-ssh-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(directory, 0o700)
+    found = os.lstat(directory)
+    mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    return directory if mine and not found.st_mode & 0o077 else None
 
 
 def _private(directory: str) -> str:

@@ -1,6 +1,7 @@
 """Submitting once: doubtful answers are looked into before anything is sent again."""
 
 import asyncio
+import re
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,9 +17,18 @@ from rota.model.errors import BusyError, RefusedError, RotaError
 if TYPE_CHECKING:
     from rota.drivers.command import CommandDriver
 
-__all__ = ["Submitter"]
+__all__ = ["FullError", "Submitter"]
 
 LOOK_AFTER_S = 30.0
+FULL = re.compile(
+    r"SubmitJob|maximum number of jobs already in queue|would exceed .*limit|jobs are allowed|pending job threshold",
+    re.IGNORECASE,
+)
+"""In the words of a site that takes only so many jobs of one user."""
+
+
+class FullError(BusyError):
+    """The site has as many jobs of this user as it takes, or would have with these."""
 
 
 class Submitter:
@@ -62,6 +72,8 @@ class Submitter:
                 base = await self.settle(ask.tag, ask.ids, self._settings.settle_s)
                 if base is not None:
                     return base
+            elif FULL.search(done.detail):  # nothing but the end of others helps, or a smaller array
+                raise FullError(str(self._refused(command, done, answer, "")))
             tries = attempt + 1
             if self._driver.gate.is_shut:
                 break
@@ -82,7 +94,7 @@ class Submitter:
             driver.gate.bad(command, str(error), error)
             return Submitted(None, "ambiguous" if error.ran else "transient", str(error)), None
         if answer.code is None:
-            words = f"no answer within {self._settings.submit_timeout_s:.0f} s; {answer.stderr}"
+            words = f"no answer within {self._settings.submit_timeout_s:.0f} s; {answer.stderr}".rstrip("; ")
             driver.gate.bad(command, words)
             return Submitted(None, "ambiguous", words), answer
         if answer.code == NO_SUCH_PROGRAM and not answer.stdout:

@@ -3,29 +3,35 @@
 import hashlib
 import json
 import os
+import re
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rota.drivers.api import Ask, Known, Outcome, SiteFacts
-from rota.drivers.command import CommandDriver
+from rota.drivers.command import CommandDriver, UnreadableError
 from rota.drivers.dialect import Options, Queue
 from rota.drivers.dialects import load_dialect
+from rota.drivers.gate import shown
 from rota.drivers.local import Door
 from rota.drivers.script import ELEMENT, build_script
 from rota.drivers.settings import Settings
 from rota.drivers.ssh import SshTransport
-from rota.drivers.transport import LocalTransport, PrefixTransport, Transport
+from rota.drivers.transport import LocalTransport, PrefixTransport, Transport, UnreachableError
 from rota.manager.config import SiteConfig
 from rota.manager.paths import Paths
 from rota.model.allocation import Allocation
-from rota.model.errors import RotaError
+from rota.model.errors import BusyError, RotaError
 from rota.model.needs import Amounts
 
 __all__ = ["Cluster"]
 
 MOST = 100
 ALLOCATION_S = 3600
+FULL_S = 600
+START_S = 180
+"""How much later than its allocation a job may start, and how much too early the warning may come (Slurm: 60 s)."""
 UNKNOWN = Amounts(10**9, 1 << 60, 1 << 60, 10**6)
 """What a node may have while nobody has said what nodes there are."""
 RUNNER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "runner")
@@ -58,6 +64,8 @@ class Cluster:
         )
         self.longest_s = config.seconds("longest")
         self.queues: tuple[Queue, ...] = ()
+        self.takes: int | None = None
+        """So many allocations at once, because it has just refused more; None: as configured."""
         self.transport = make_transport(config, paths)
         dialect = load_dialect(config.driver)
         self.array_most = min(dialect.array_most, config.array_most or dialect.array_most)
@@ -88,7 +96,7 @@ class Cluster:
         return SiteFacts(
             self.node,
             tuple(config.tags),
-            config.most or MOST,
+            min(config.most or MOST, self.takes or sys.maxsize),
             config.linger_s,
             config.mode,
             config.whole_nodes,
@@ -97,22 +105,27 @@ class Cluster:
             config.seconds("job_time"),
             self.longest_s,
             self.directory,
+            START_S + (config.seconds("warn") or 0),
+            tuple((queue.name, queue.time_s) for queue in self.queues if queue.time_s is not None),
         )
 
-    async def learn(self) -> SiteFacts | None:
-        """Ask the batch system what nodes it has; None: it does not say."""
+    async def learn(self) -> SiteFacts:
+        """Ask the batch system what nodes it has, and how large arrays may be; raises RotaError: not now."""
         await self.driver.start()
+        await self._learn_arrays()
         command = self.driver.dialect.queues()
         if command is None:
-            return None
+            return self.facts()
         answer = await self.driver.ask(command)
         self.queues = self.driver.read(lambda: self.driver.dialect.read_queues(answer), ())
+        if answer.code != 0 and not self.queues:  # it is asked again
+            raise BusyError(f"site {self.name}: {shown(command)}: {answer.words}")
         wanted = self.config.partition
         mine = [queue for queue in self.queues if queue.up and (wanted is None or queue.name == wanted)]
         if wanted is None:
             mine = [queue for queue in mine if queue.is_default] or mine
         if not mine:
-            return None
+            return self.facts()
         cores = [queue.cores for queue in mine if queue.cores]
         memory = [queue.memory for queue in mine if queue.memory]
         times = [queue.time_s for queue in mine]
@@ -125,6 +138,22 @@ class Cluster:
         if self.config.longest is None and all(time_s is not None for time_s in times):
             self.longest_s = max(time_s for time_s in times if time_s is not None)
         return self.facts()
+
+    async def _learn_arrays(self) -> None:
+        dialect: Any = self.driver.dialect
+        if hasattr(dialect, "array_limit"):
+            answer = await self.driver.ask(dialect.array_limit())
+            most: int | None = self.driver.read(lambda: dialect.read_array_limit(answer), None)
+            if most is not None:
+                self.array_most = min(self.array_most, most)
+
+    def full(self, live: int, count: int) -> None:
+        """It took no `count` more beside `live`: let there be no more than those, or fewer to begin with."""
+        self.takes = live or max(1, count // 2)
+        self.driver.gate.note(
+            f"{self.name} takes no {count} more jobs of yours beside {live}: {self.takes} at once are asked for in the "
+            f"next {FULL_S // 60} minutes"
+        )
 
     # ---- what a node is told ----------------------------------------------------------------------------------------
 
@@ -166,14 +195,20 @@ class Cluster:
             for name in ("cores", "memory", "disk", "gpus"):
                 if amount := getattr(first.capacity, name):
                     words += [f"--{name}", str(amount)]
-        if first.time_s is not None:
-            words += ["--until-s", str(first.time_s)]
+        if first.time_s is not None:  # the warning ends jobs, as far as they do not want to be warned
+            warned = first.time_s - min(self.config.seconds("warn") or 0, first.time_s // 2)
+            words += ["--until-s", str(warned)]
         for tag_word in self.config.tags:
             words += ["--tag", tag_word]
         words += ["--launcher", "none", "--guard", "yes"]
         per_element = [["--allocation", a.id, *self._door.open(a.id)] for a in allocations]
         title = f"rota: runners of the site {self.name}"
         return build_script(words, title=title, python=self.config.python, per_element=per_element)
+
+    def waits(self, allocation: Allocation) -> str | None:
+        """Why one that was submitted does not run yet, in the cluster's words."""
+        native = allocation.native_id
+        return self.driver.waits(native) if native is not None and allocation.state in ("PENDING", "RUNNING") else None
 
     def shut(self, allocation: str) -> None:
         """It is over: nobody may call back in its name."""
@@ -206,6 +241,10 @@ class Cluster:
     async def last_output(self, known: Known) -> str | None:
         """The last line that the batch system's own output file has: why a runner did not come up."""
         names = [f"{known.tag}.{number}.out" for number in (known.element, known.element + 1)] + [f"{known.tag}.out"]
+        number = re.match(r"(\d+)(?:[.\[](\d+))?", known.native_id or "")
+        if number:  # where the batch system names them: by job, and by element of an array
+            task = f".{number[2]}" if number[2] else ""
+            names += [f"rota-{known.tag}.{kind}{number[1]}{task}" for kind in "eo"]
         paths = [os.path.join(self.directory, known.tag, name) for name in names]
         try:
             found = await self.transport.read(paths)
@@ -231,13 +270,27 @@ class Cluster:
         paths = {
             os.path.join(self.directory, each.tag, str(each.element), "report.json"): each.id for each in known
         }
-        out = {}
-        for path, raw in (await self.transport.read(list(paths))).items():
+        out: dict[str, Outcome] = {}
+        unreadable: set[str] = set()
+        try:
+            files = await self.transport.read(list(paths))
+        except UnreachableError as error:
+            if not isinstance(self.transport, LocalTransport):
+                raise
+            files, why = {}, str(error)
+            for path, id in paths.items():  # one that cannot be read must not hide the others
+                try:
+                    files.update(await self.transport.read([path]))
+                except UnreachableError:
+                    unreadable.add(id)
+        for path, raw in files.items():
             try:
                 row = json.loads(raw)["ended"][0]
                 out[paths[path]] = Outcome(row[3], row[4], None, None, row[6], row[7], row[8], row[9])
             except (ValueError, KeyError, IndexError, TypeError):
                 continue  # half of a report is none
+        if unreadable:
+            raise UnreadableError(why, out, unreadable)
         return out
 
 

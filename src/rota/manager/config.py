@@ -4,9 +4,10 @@ Every setting has a default, so that no file is needed on one machine. An unknow
 typo must not silently mean the default.
 """
 
+import difflib
 import os
 import tomllib
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 from msgspec import Struct, field
@@ -169,8 +170,10 @@ def load_config(home: str) -> Config:
                 raise UsageError(f"[site.{name}] mode 'direct' is for batch systems; the driver local has runners")
             if site.ssh is not None and site.mode == "runners" and config.listen is None:
                 raise UsageError(f"[site.{name}] its runners call back: set listen = \"HOST:PORT\" before all tables")
-    except (msgspec.ValidationError, UsageError) as error:
-        raise UsageError(f"{path}: {_plainer(str(error))}") from None
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{path}: {_wrong(raw, str(error))}") from None
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
     if not config.site:
         config.site["local"] = SiteConfig()
     return config
@@ -186,11 +189,31 @@ def _check_amounts(name: str, site: SiteConfig) -> None:
                 getattr(site, "linger_s" if key == "linger" else key)
         except UsageError as error:
             raise UsageError(f"[site.{name}] {key}: {error}") from None
+    if site.directory is not None and not os.path.isabs(site.directory):
+        raise UsageError(f"[site.{name}] directory '{site.directory}': give an absolute path, the same on all nodes")
 
 
-def _plainer(text: str) -> str:
-    """msgspec names an unknown key; say also which there are."""
-    if "unknown field" not in text:
-        return text
-    kind = SiteConfig if "$.site" in text else Config
-    return f"{text}; the keys are: {', '.join(sorted(kind.__struct_encode_fields__))}"
+def _wrong(raw: dict[str, Any], text: str) -> str:
+    """What a reader of msgspec's words must also know: the site, and what could be there instead."""
+    kind: type[Config] | type[SiteConfig] = Config
+    tables = raw.get("site")
+    for name, table in tables.items() if isinstance(tables, dict) else ():
+        try:
+            msgspec.convert(table, SiteConfig)
+        except msgspec.ValidationError as error:
+            kind, text = SiteConfig, str(error)
+            where = f"[site.{name}] "
+            break
+    else:
+        where = ""
+    what, _, path = text.partition(" - at `$")
+    key = path.rstrip("`").lstrip(".")
+    names = sorted(kind.__struct_encode_fields__)
+    if "unknown field" in what:
+        wrong = what.rpartition("unknown field `")[2].rstrip("`")
+        near = difflib.get_close_matches(wrong, names, 1)
+        hint = f": did you mean '{near[0]}'?" if near else ""
+        return f"{where}there is no key '{wrong}'{hint} The keys are: {', '.join(names)}"
+    text = f"{where}{key}: {what[:1].lower()}{what[1:]}" if key else f"{where}{what}"
+    given = kind.__annotations__.get(key)
+    return f"{text}; give one of {', '.join(map(repr, get_args(given)))}" if get_origin(given) is Literal else text

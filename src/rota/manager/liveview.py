@@ -8,7 +8,7 @@ from rota.core.state import BatchState, State
 from rota.core.tables import JOB_STATES
 from rota.manager.jobbook import JobBook
 from rota.manager.queries import read_stretch
-from rota.manager.running import Running
+from rota.manager.running import Running, told_by_file
 from rota.model.errors import NotFoundError
 from rota.model.job import format_job
 from rota.model.selector import parse_selector
@@ -41,8 +41,8 @@ class LiveView:
 
     def _live_row(self, state: State, batch: BatchState, pos: int, wall: float) -> dict[str, Any]:
         job = (batch.id, batch.index(pos), batch.attempts[pos])
-        known = self._running.now(job)
         runner = state.runners[batch.live[pos].runner]
+        known = told_by_file(runner.output, job) if runner.direct else self._running.now(job)
         elapsed = max(0.0, wall - known.started) if known is not None and known.started is not None else None
         return {
             "id": format_job(batch.id, job[1]),
@@ -73,7 +73,7 @@ class LiveView:
             data, _ = read_stretch(path, max(0, size - LINE), LINE)
         except (NotFoundError, OSError):
             return None
-        if own and not self._running.lives(job):  # it has just ended, and its file may be another's already
+        if own and not self._running.lives(state, job, runner):  # it has just ended: its file may be another's
             return None
         lines = data.rstrip(b"\r\n").splitlines()
         return lines[-1].decode("utf-8", "replace") if lines else ""

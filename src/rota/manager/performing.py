@@ -11,9 +11,10 @@ from typing import Any
 from rota.core import effects as ef
 from rota.core.slots import slot_cores
 from rota.core.state import State
-from rota.core.stimuli import AllocationSeen, At, Ended, Report, Stimulus
+from rota.core.stimuli import AllocationSeen, At, Ended, Report, SiteSeen, Stimulus
 from rota.drivers.api import Ask, Driver, Known
-from rota.manager.cluster import Cluster
+from rota.drivers.submitting import FullError
+from rota.manager.cluster import FULL_S, Cluster
 from rota.manager.jobbook import JobBook
 from rota.model.allocation import Allocation, Outcome
 from rota.model.errors import BusyError, RefusedError, RotaError, UsageError
@@ -184,10 +185,25 @@ class Performer:
                 await self.check(state, effect.site, [_known(state.allocations[effect.id])])
         except RotaError as error:
             log.warning("%s %s: %s", effect.what, effect.id, error)
+            if isinstance(error, FullError) and effect.site in self.clusters:
+                self._full(state, effect)
             if effect.what in ("submit", "find"):
                 refused = Outcome(why="refused") if isinstance(error, RefusedError | UsageError) else None
                 for name in effect.ids:
                     self._see(name, "fail", None, str(error), refused)
+
+    def _full(self, state: State, effect: ef.Allocate) -> None:
+        """A site takes no more for now: ask for less, and some time later for more again."""
+        cluster = self.clusters[effect.site]
+        there = [a for a in state.allocations.values() if a.site == effect.site and a.native_id is not None]
+        cluster.full(sum(a.state.endswith("ING") for a in there), len(effect.ids))
+        self._tell(SiteSeen(at=now(), site=effect.site, **cluster.facts()._asdict()))
+
+        def forget() -> None:
+            cluster.takes = None
+            self._tell(SiteSeen(at=now(), site=effect.site, **cluster.facts()._asdict()))
+
+        asyncio.get_running_loop().call_later(FULL_S, forget)
 
     async def _submit(self, state: State, driver: Driver, effect: ef.Allocate) -> None:
         """Submit an array. After a restart look for it first: it may have been submitted."""

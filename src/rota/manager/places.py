@@ -70,12 +70,12 @@ def _condition(manager: "Manager", name: str, at: At) -> dict[str, Any]:
 
 
 def _refused(manager: "Manager", name: str, at: At) -> list[dict[str, Any]]:
-    """Shapes that the provider does not want at the moment."""
+    """Shapes that the provider does not want at the moment, and that somebody still wants."""
     state = manager.state
     return [
         {"shape": _group(manager, shape), "why": why, "retry_s": _rounded(max(0.0, until - at.mono))}
         for (site, shape), (until, _, why) in state.refused.items()
-        if site == name
+        if site == name and (until > at.mono or state.shapes[shape].ready)
     ]
 
 
@@ -173,7 +173,7 @@ def _allocation(manager: "Manager", a: Allocation, at: At, host: str | None, job
         "age_s": None if a.submitted is None else _rounded(max(0.0, (a.ended or at.wall) - a.submitted)),
         "unsure": a.unsure,
         "options": dict(a.options),
-        "reason": a.reason,
+        "reason": a.reason or manager.queries.waits(a),
     }
 
 

@@ -76,7 +76,7 @@ def _submission(cluster: Cluster, needs: Needs, name: str, jobs: int) -> dict[st
     facts, direct = cluster.facts(), cluster.config.mode == "direct"
     view = SiteView(
         cluster.name, facts.node, facts.tags, 0, facts.most, 0.0, facts.whole, facts.mode,
-        facts.allocation_s, facts.job_s, facts.time_most_s,
+        facts.allocation_s, facts.job_s, facts.time_most_s, spare_s=facts.spare_s,
     )  # fmt: skip
     why = impossible(replace(needs, site=cluster.name), [view])
     if why is not None:

@@ -118,7 +118,10 @@ async def _guarded(home: str | None, name: str, timeout_s: float, say: Say) -> V
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    prober = Prober(paths, config, name, site, timeout_s, say)
+    try:
+        prober = Prober(paths, config, name, site, timeout_s, say)
+    except UsageError as error:
+        raise UsageError(f"{paths.config}: [site.{name}] {error}") from None
     try:
         await prober.run()
     finally:
@@ -206,6 +209,10 @@ class Prober:
         """Our files, where the node is to find them, and a socket that it may call."""
         try:
             prepare(self._paths.home)
+        except RotaError as error:
+            self._say("home", "fail", str(error), "")
+            return False
+        try:
             write_private(self._home_file, self._nonce.encode())
             plan = {"nonce": self._nonce, "home_file": self._home_file, "targets": await self._targets()}
             await self._transport.write(os.path.join(self._place, "plan.json"), json.dumps(plan).encode())
@@ -350,7 +357,9 @@ class Prober:
         verdict.wait_s = round(max(0.0, wait), 1)
         self._say("wait", "ok", f"ran on {verdict.host} {verdict.wait_s:g} s after it was submitted", "")
         self._say("directory", "ok", f"{self._top} is shared with the node, and writable there", "")
-        self._say("python", "ok", f"Python {verdict.python} ({found['executable']})", "")
+        wanted, has = self._site.python, str(found["executable"])
+        advice = "" if wanted in (None, has) else f"`python` of the site is {wanted}: it is not on the node, or too old"
+        self._say("python", "warn" if advice else "ok", f"Python {verdict.python} ({has})", advice)
         self._clock()
         home = bool(found.get("home"))
         self._call_back(found["tried"])

@@ -7,7 +7,7 @@ import json
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -29,8 +29,16 @@ from rota.core.tables import (
 from rota.manager.jobbook import JobBook
 from rota.manager.limits import limit_reason
 from rota.manager.performing import now
-from rota.manager.reasons import held_reason, omitted_reason, pending_reason, reason, waiting_reason
+from rota.manager.reasons import (
+    cluster_words,
+    held_reason,
+    omitted_reason,
+    pending_reason,
+    reason,
+    waiting_reason,
+)
 from rota.manager.running import Running
+from rota.model.allocation import Allocation
 from rota.model.errors import NotFoundError, UsageError
 from rota.model.job import Result, format_job, parse_job
 from rota.model.selector import Selector, parse_selector
@@ -67,6 +75,8 @@ class Queries:
         self._store = store
         self._book = book
         self._running = running
+        self.waits: Callable[[Allocation], str | None] = lambda _: None
+        """Why an allocation does not run yet, in the words of its batch system."""
         self._places: dict[str, tuple[str | None, str | None]] = {}
 
     def spans(self, state: State, words: list[str]) -> list[tuple[BatchState, int, int]]:
@@ -280,7 +290,8 @@ class Queries:
         return {
             "job": job,
             "state": JOB_STATES[byte],
-            "reason": reason(state, batch, pos, attempts[-1] if attempts else None, at),
+            "reason": reason(state, batch, pos, attempts[-1] if attempts else None, at)
+            + cluster_words(state, batch, pos, self.waits),
             "verdicts": verdicts,
             "needs": shape.asked.needs.words(),
             "given": shape.shape.needs.words(),
@@ -385,8 +396,8 @@ class Queries:
         if path is not None:
             with contextlib.suppress(NotFoundError):
                 data, _ = read_stretch(path, offset, limit)
-            if not self._running.lives(job):  # it has just ended, and its file may be another's already
-                data = b""
+            if not self._running.lives(state, job, batch.live[pos].runner):
+                data = b""  # it has just ended, and its file may be another's already
         return _answer(data, offset, False, 0, None)
 
     def summary(self, state: State, number: int, failures: int, slowest: int, wall: float) -> dict[str, Any]:

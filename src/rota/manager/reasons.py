@@ -1,6 +1,7 @@
 """Why jobs are where they are, in words."""
 
 import time
+from collections.abc import Callable
 
 from rota.core.dependencies import element_reason, waiting_for
 from rota.core.retrying import no_use
@@ -20,10 +21,19 @@ from rota.core.tables import (
     WAITING,
 )
 from rota.manager.limits import limit_reason
+from rota.model.allocation import Allocation
 from rota.model.batch import Template
 from rota.model.job import Result, format_job
 
-__all__ = ["describe_end", "held_reason", "omitted_reason", "pending_reason", "reason", "waiting_reason"]
+__all__ = [
+    "cluster_words",
+    "describe_end",
+    "held_reason",
+    "omitted_reason",
+    "pending_reason",
+    "reason",
+    "waiting_reason",
+]
 
 
 def reason(state: State, batch: BatchState, pos: int, last: Result | None, at: At) -> str:
@@ -90,6 +100,21 @@ def _direct_reason(state: State, batch: BatchState, pos: int, runner: RunnerStat
     if allocation.native_id is None:
         return f"is being submitted to the site {allocation.site} ({attempt}){why}"
     return f"waits in the cluster's queue as {native}{why}"
+
+
+def cluster_words(state: State, batch: BatchState, pos: int, waits: Callable[[Allocation], str | None]) -> str:
+    """What a batch system says of the job, or of those that are to serve it; nothing if it says nothing."""
+    asked: list[Allocation] = []
+    if batch.states[pos] in (STARTING, RUNNING):
+        runner = state.runners[batch.live[pos].runner]
+        asked = [state.allocations[runner.allocation or ""]] if runner.direct else []
+    elif batch.states[pos] == PENDING:
+        shape = batch.shapes[batch.template_of(pos)]
+        asked = [a for a in state.allocations.values() if a.state == "PENDING" and a.shape in (shape, None)]
+    for allocation in asked:
+        if words := waits(allocation):
+            return f"; the cluster says of job {allocation.native_id}: {words}"
+    return ""
 
 
 def waiting_reason(state: State, batch: BatchState, pos: int | None, wall: float) -> str:

@@ -1,5 +1,6 @@
 """What runs right now: its memory, its CPU time, what it wrote so far. Not durable: its runner tells it anew."""
 
+import json
 import os
 import socket
 import time
@@ -12,7 +13,7 @@ from rota.core.state import State
 from rota.model.job import Result
 from rota.runner import measure
 
-__all__ = ["Now", "Running", "measure_sessions"]
+__all__ = ["Now", "Running", "measure_sessions", "told_by_file"]
 
 SHORT_S = 0.2
 """A shorter time says nothing about the use of CPU."""
@@ -97,20 +98,38 @@ class Running:
         return self._known.get(job)
 
     def scratch(self, state: State, job: Ref, runner: str, stream: str) -> str | None:
-        """The file that a running job of this host writes a stream to."""
-        known = self._known.get(job)
-        if known is None or known.scratch is None or state.runners[runner].host != self._host:
+        """The file that a running job writes a stream to: one of this host, or a cluster job in a shared directory."""
+        place = state.runners[runner]
+        known = told_by_file(place.output, job) if place.direct else self._known.get(job)
+        if known is None or known.scratch is None or not (place.direct or place.host == self._host):
             return None
         return f"{known.scratch}.{'out' if stream == 'stdout' else 'err'}"
 
-    def lives(self, job: Ref) -> bool:
-        """True if its first process is still there: only then is what was just read from its scratch file its own."""
+    def lives(self, state: State, job: Ref, runner: str) -> bool:
+        """True if its first process is still there: only then is what was just read from its scratch file its own.
+
+        A cluster job has files of its own.
+        """
+        if state.runners[runner].direct:
+            return True
         known = self._known.get(job)
         return known is not None and os.path.exists(f"/proc/{known.pid}")
 
     def forget(self) -> None:
         """The state was reloaded."""
         self._known.clear()
+
+
+def told_by_file(output: str, job: Ref) -> Now | None:
+    """What a direct job has left in its directory when it started."""
+    try:
+        with open(os.path.join(output, "started.json")) as file:
+            told = json.load(file)
+        if tuple(told["job"]) != job:
+            return None
+        return Now(int(told["pid"]), _below(output, told["scratch"]), float(told["started"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _below(output: str, scratch: str | None) -> str | None:

@@ -30,6 +30,7 @@ from rota.manager.twins import Twins
 from rota.manager.upkeep import Upkeep, UpkeepSettings
 from rota.manager.watching import Watchers
 from rota.manager.writer import Writer
+from rota.model.allocation import Allocation
 from rota.model.errors import NoSpaceError, RotaError, StoreError, UsageError
 from rota.model.events import Ended, Entry, Leased, Moved, Pruned, Removed, Started, Submitted
 from rota.model.job import Result
@@ -105,6 +106,7 @@ class Manager:
             "grace_s": 10,
         }
         self.clusters = clusters or {}
+        self.queries.waits = self._waits
         self.performer = Performer(self.book, drivers, self.tell, welcome, self.clusters)
         self.hearing = Hearing(self, tokens)
         self.twins = Twins(store)
@@ -155,7 +157,9 @@ class Manager:
         for name, driver in self.performer.drivers.items():
             if isinstance(driver, LocalDriver):
                 driver.on_end = self.performer.woken.set
-            self.core.step(_site_seen(name, driver.facts()))
+            # A batch system is asked for nothing before it has said how much it takes at a time.
+            facts = driver.facts()._replace(most=0) if name in self.clusters else driver.facts()
+            self.core.step(_site_seen(name, facts))
         for name in self.clusters:
             self._tasks.add(self.loop.create_task(self._learn(name)))
         for effect in effects:
@@ -169,12 +173,12 @@ class Manager:
         wait = LEARN_S
         while not self.stopped.done():
             try:
-                facts = await self.clusters[name].learn()
-                if facts is not None:
-                    self.tell(_site_seen(name, facts))
+                self.tell(_site_seen(name, await self.clusters[name].learn()))
                 return
             except RotaError as error:
                 log.warning("%s", error)
+                if wait == LEARN_S:  # it will say the same of submissions, and that is shown
+                    self.tell(_site_seen(name, self.clusters[name].facts()))
             await asyncio.sleep(wait)
             wait = min(wait * 2, LEARN_MOST_S)
 
@@ -259,6 +263,11 @@ class Manager:
     def lost_home(self) -> None:
         """Another manager has our home."""
         self.fail(RotaError("another manager has taken over this home"))
+
+    def _waits(self, allocation: Allocation) -> str | None:
+        """Why an allocation does not run yet, in the words of its batch system."""
+        cluster = self.clusters.get(allocation.site)
+        return None if cluster is None else cluster.waits(allocation)
 
     # ---- the loop ---------------------------------------------------------------------------------------------------
 

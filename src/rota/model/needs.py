@@ -123,6 +123,11 @@ class Needs(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
         """What one slot of this size takes from a node."""
         return Amounts(self.cores if cores is None else cores, self.memory or 0, self.disk or 0, self.gpus, self.named)
 
+    @property
+    def queue(self) -> str | None:
+        """The partition or queue that it wants; None: the site's."""
+        return next((value for key, value in self.options if key == "partition"), None)
+
     def asked_options(self) -> tuple[tuple[str, str], ...]:
         """What a provider is asked for beyond the amounts of a node."""
         return self.options if self.nodes == 1 else (*self.options, ("nodes", str(self.nodes)))

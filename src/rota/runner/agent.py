@@ -54,6 +54,7 @@ class Agent:
         self.runner = runner
         self.output = output
         self._until = None if until_s is None else began + until_s
+        self._trouble = ""  # why there is no connection
         self._epoll = select.epoll()
         self._wake, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._signals(write)
@@ -188,8 +189,9 @@ class Agent:
         try:
             self._connection = self.target.open()
         except (OSError, ValueError) as error:
+            self._trouble = str(error)
             if self._retry_s == FIRST_RETRY_S:
-                log("cannot connect: %s" % error)
+                log("cannot connect to %s: %s" % (self.target.shown(), error))
             self._lost(now)
             return
         self._greeted = False
@@ -276,6 +278,7 @@ class Agent:
         connection = self._connection
         assert connection is not None
         log("connection lost: %s" % why)
+        self._trouble = why
         self._epoll.unregister(connection.fd)
         connection.close()
         self._connection = None
@@ -318,6 +321,9 @@ class Agent:
             self._spool(unsent)
             log("wrote what was not acknowledged to %s" % os.path.join(self.output, UNSENT))
         self.jobs.segments.close()
+        if not runner.welcomed and runner.refused is None and not self._stopping:
+            log("never got an answer from the manager at %s: %s" % (self.target.shown(), self._trouble))
+            return 1
         return 0 if runner.refused is None else 1
 
     def _last_words(self) -> None:

@@ -54,6 +54,10 @@ class Target:
         else:
             raise ValueError("--connect takes unix:PATH or tls:HOST:PORT")
 
+    def shown(self) -> str:
+        """For people."""
+        return self.path or "%s:%d" % (self.host, self.port)
+
     def open(self) -> Connection:
         """Begin to connect; raises OSError if that fails at once."""
         if self.path:

@@ -78,6 +78,11 @@ class Runner(Holdings):
         message.update(connect=self.connect, clock=clock, until_s=until_s, held=self.held())
         return message
 
+    @property
+    def welcomed(self) -> bool:
+        """Whether a manager has ever answered."""
+        return self._last_session > 0
+
     def lost_connection(self) -> None:
         """Forget the session: nothing more can be sent in it, and what still arrives from it is void."""
         self.session = None

@@ -45,6 +45,15 @@ class SiteView(Struct):
     """Allocations that were asked for and do not serve yet, by shape."""
     refused: frozenset[int] = frozenset()
     """Shapes that the provider has just refused an allocation for."""
+    spare_s: int = 0
+    """What an allocation must have beyond the time of its job."""
+    queue_times: tuple[tuple[str, int], ...] = ()
+    """The longest time of queues that jobs may name."""
+
+    def longest(self, needs: Needs) -> int | None:
+        """The longest time that such a job can have; None: nobody knows of an end."""
+        queue = needs.queue
+        return self.time_most_s if queue is None else dict(self.queue_times).get(queue)
 
 
 class Asked(Struct):
@@ -78,14 +87,20 @@ def reservation_group(needs: Needs, limits: Sequence[str] = ()) -> str:
 
 
 def allocation_time(needs: Needs, site: SiteView) -> int | None:
-    """How long an allocation for such jobs is asked for; None: it does not end."""
-    asked = grouped(needs).time_s or site.job_s
+    """How long an allocation for such jobs is asked for; None: it does not end.
+
+    A job starts some time after its allocation, and is told of the end before it comes: what is between must do.
+    """
+    asked, needed, most = grouped(needs).time_s or site.job_s, needs.time_s or site.job_s, site.longest(needs)
+    if asked is not None and needed is not None:
+        asked = max(asked, needed + site.spare_s)
     if site.mode == "direct":
-        return asked
-    if site.allocation_s is None:
-        return asked if site.time_most_s is not None else None
-    time_s = max(site.allocation_s, asked or 0)
-    return time_s if site.time_most_s is None else min(time_s, site.time_most_s)
+        time_s = asked
+    elif site.allocation_s is None:
+        time_s = asked if most is not None else None
+    else:
+        time_s = max(site.allocation_s, asked or 0)
+    return time_s if most is None or time_s is None else min(time_s, most)
 
 
 def wanted(sites: Sequence[SiteView], wants: Sequence[Want], mono: float) -> list[Asked]:
@@ -142,11 +157,10 @@ def unsuited(needs: Needs, site: SiteView) -> str | None:
         )
     if missing:
         return f"{site.name} has no tag {', '.join(missing)}"
-    if site.time_most_s is not None and (needs.time_s or 0) > site.time_most_s:
-        return (
-            f"{site.name} gives {format_duration(site.time_most_s)} at most, "
-            f"{format_duration(needs.time_s or 0)} are asked for"
-        )
+    most = site.longest(needs)
+    if most is not None and (needs.time_s or 0) > most:
+        where = f"{site.name} gives" if needs.queue is None else f"the queue {needs.queue} of {site.name} gives"
+        return f"{where} {format_duration(most)} at most, {format_duration(needs.time_s or 0)} are asked for"
     return None
 
 

@@ -113,8 +113,8 @@ def until(shape: Shape, place: Place, view: View) -> Answer:
 
 def bind_until(shape: Shape, view: View) -> Callable[[Place], Answer]:
     """With everything ready that does not differ from place to place."""
-    wall, asked_s, job_times = view.wall, shape.needs.time_s, view.job_times
-    wake_on = (Wake.CAPACITY,)
+    wall, asked_s, job_times, longest = view.wall, shape.needs.time_s, view.job_times, view.longest
+    wake_on, queue = (Wake.CAPACITY,), shape.needs.queue
 
     def check(place: Place) -> Answer:
         end = place.location.until
@@ -124,8 +124,12 @@ def bind_until(shape: Shape, view: View) -> Callable[[Place], Answer]:
         time_s = asked_s if asked_s is not None else job_times.get(place.location.site)
         if left <= 0:
             return No("ended", "its allocation has ended", True, wake_on)
-        if time_s is None or time_s <= left:
-            return end - (time_s or 1) - _LEEWAY_S
+        # Nowhere is there more than the longest: its runner has needed some of that, and the rest must do.
+        must_s = time_s or 1
+        must_s = min(must_s, longest.get((place.location.site, queue), must_s))
+        if must_s <= left:
+            return end - must_s - _LEEWAY_S
+        assert time_s is not None  # a second is left
         # Nobody needs the seconds of an hour; and so the words stand for a minute.
         shown = left if left < 120 else left // 60 * 60
         what = "asks for" if asked_s is not None else "says no time, so it is taken to need"

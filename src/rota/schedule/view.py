@@ -51,6 +51,8 @@ class View(Struct):
     limits: Mapping[str, Limit]
     job_times: Mapping[str, int] = {}
     """By site, the seconds that a job is taken to need of which nothing is known."""
+    longest: Mapping[tuple[str, str | None], int] = {}
+    """By site and queue (None: the site's own), the longest time that a job there can count on."""
 
 
 class Want(Struct):

@@ -307,6 +307,7 @@ def _check(world: World, submission: Submission, given: dict[str, str]) -> Reply
         text = "Requested time limit is invalid (missing or exceeds some limit)"
     elif sum(job.state != "over" for job in world.jobs) + max(1, len(submission.indices)) > int(settings["max_jobs"]):
         text = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+        return Reply("", f"sbatch: error: AssocMaxSubmitJobLimit\n{FAILED}{text}\n", 1)
     return None if text is None else Reply("", f"{FAILED}{text}\n", 1)
 
 
