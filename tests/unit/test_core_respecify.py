@@ -256,6 +256,30 @@ def test_a_long_circle_is_found_without_recursion_and_in_time() -> None:
     assert time.process_time() - begin < 2, "all of 3,000 is looked at once"
 
 
+def test_a_retry_that_would_close_a_circle_is_refused() -> None:
+    """It could be added because a part of it was over."""
+    world = World()
+    merge = world.submit(name="merge", after=["@align"])
+    call = world.submit(name="call", after=[str(merge)])
+    world.change("kill", str(call))
+    align = world.submit(name="align", after=["@call"])
+    assert world.counts(align) == world.counts(merge) == {"OMITTED": 1}
+    before = len(world.log)
+    words = rf"batch {merge} \(merge\) → batch {align} \(align\) → batch {call} \(call\) → .*: nothing was changed"
+    with pytest.raises(UsageError, match=words):
+        world.change("retry", str(call))
+    assert len(world.log) == before
+    world.change("retry", str(align))  # what it waits for stays over
+    assert world.counts(align) == {"OMITTED": 1}
+    modify(world, align, after_drop=("@call",))
+    world.change("retry", str(call))
+    assert world.counts(call) == world.counts(merge) == {"WAITING": 1}
+    run(world, align, 0)
+    run(world, merge, 0)
+    run(world, call, 0)
+    assert world.counts(call) == {"COMPLETED": 1}
+
+
 # ---- names ----------------------------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from rota.core.dependencies import spans_of, touched
 from rota.core.learning import refresh
 from rota.core.losses import lost
 from rota.core.reopening import Again
-from rota.core.respecifying import respecify
+from rota.core.respecifying import check_reopened, respecify
 from rota.core.selection import by_state, states_pattern
 from rota.core.state import BatchState, State
 from rota.core.stimuli import ChangeJobs
@@ -240,6 +240,7 @@ def _retry(state: State, stimulus: ChangeJobs) -> _Plan:
         spread.runs_again(batch, spans)
     spread.spread()
     plan.events.extend(spread.events)
+    check_reopened(state, plan.events)
     plan.reconsider = spread.reconsider
     plan.skip("is not settled", *range(COMPLETED))
     if not stimulus.selector.states:

@@ -37,7 +37,7 @@ from rota.model.errors import RefusedError, UsageError
 from rota.model.needs import Needs
 from rota.model.patch import BatchPatch, respecified
 
-__all__ = ["respecify"]
+__all__ = ["check_reopened", "respecify"]
 
 _LEASED = (STARTING, RUNNING, MISSING, KILLING)
 _QUEUED = (WAITING, PENDING, HOLDING)
@@ -85,6 +85,12 @@ def respecify(state: State, stimulus: ChangeJobs, patch: BatchPatch) -> _Plan:
             ("is settled: it waits for nothing", (COMPLETED, FAILED, ABORTED)),
         ]
     return plan
+
+
+def check_reopened(state: State, events: Iterable[ev.Event]) -> None:
+    """Refuse to have batches run again that would then wait for each other; they could be added while one was over."""
+    reopened = frozenset(event.batch for event in events if isinstance(event, ev.Moved) and event.verb == "reopen")
+    _Then(state, {}, reopened).check_circles(reopened)
 
 
 def _whole(state: State, stimulus: ChangeJobs) -> list[BatchState]:
@@ -149,9 +155,11 @@ def _look_again(state: State, plan: _Plan, again: Again, specs: dict[int, BatchS
 class _Then:
     """Names and dependencies as they will be, and so who will wait for whom."""
 
-    def __init__(self, state: State, specs: dict[int, BatchSpec]) -> None:
+    def __init__(self, state: State, specs: dict[int, BatchSpec], reopened: frozenset[int] | None = None) -> None:
         self._state = state
         self._specs = specs
+        self._reopened = reopened
+        """If given, other batches that are settled wait for nothing."""
         self._names: dict[str, list[int]] = {}
         self._done: dict[str, int] = {}
         """Name → so many of its batches, from the first, lead to no circle."""
@@ -200,6 +208,8 @@ class _Then:
         return 0
 
     def _waits_for(self, batch: BatchState) -> Iterator[int]:
+        if self._reopened is not None and batch.id not in self._reopened and not batch.unsettled:
+            return
         for dependency in self._spec(batch).after:
             if dependency.target.startswith("@"):
                 name, end = dependency.target[1:], self._end(batch, dependency)
