@@ -130,13 +130,15 @@ def test_hold_release_kill(home: Home) -> None:
     assert home.json("release", f"{batch}.1-2")["jobs"] == 2
     home.until(lambda: home.counts(batch) == {"HOLDING": 2, "COMPLETED": 2})
     assert {row["state"] for row in home.rows("history", batch) if row["attempt"] == 1} == {"RETRIED"}
-    assert home.json("kill", batch)["jobs"] == 2
+    answer = home.json("kill", batch)
+    assert (answer["jobs"], answer["ending"]) == (2, 0)
     assert home.settled() == {"COMPLETED": 2, "ABORTED": 2}
     assert "before it ran" in home.json("explain", f"{batch}.3")["reason"]
     truth = home.add("--grace", "5s", "--", "trap 'exit 0' TERM; touch up; while :; do sleep 0.1; done")
     home.until((home.work / "up").exists)
     home.until(lambda: home.counts(truth).get("RUNNING"))
-    home.rota("kill", truth)
+    waiting = home.add("--after", truth, "--", "true")
+    assert home.rota("kill", truth, waiting).stdout == "1 job killed, 1 job is being ended\n"
     assert home.settled(truth) == {"COMPLETED": 1}, "a killed attempt that ended with 0 has ended with 0"
 
 

@@ -56,14 +56,14 @@ def forgets_what_is_held(patch: Patch) -> None:
 
 def does_not_count_limits(patch: Patch) -> None:
     """Limits are set, and never charged."""
-    original = evolve._set_slots
+    original = evolve.set_slots
 
     def set_slots(state: Any, runner: Any, slot: str, count: int, restoring: bool = False) -> None:
         before = dict(state.limits)
         original(state, runner, slot, count, restoring)
         state.limits.update({name: replace(state.limits[name], used=limit.used) for name, limit in before.items()})
 
-    patch.setattr(evolve, "_set_slots", set_slots)
+    patch.setattr(evolve, "set_slots", set_slots)
     patch.setattr("rota.sim.shell.check", lambda state: None)
 
 

@@ -130,6 +130,7 @@ def test_change(verb: str, state: str) -> None:
     assert world.states(batch) == [state], "a dry run changes nothing"
     reply = world.change(what, str(batch), **more)
     assert reply == dry
+    assert reply.pop("ending", 0) == (verb == "kill" and expected == "KILLING")
     if expected.isupper():
         assert world.states(batch) == [expected]
         assert reply == {"jobs": 1, "skipped": [], "sample": [f"{batch}.1"]}
@@ -142,7 +143,8 @@ def test_change(verb: str, state: str) -> None:
 @pytest.mark.parametrize("verb", ["kill", "hold", "release", "retry", "remove"])
 def test_what_is_removed_is_not_there_any_more(verb: str) -> None:
     world, batch = world_with("REMOVED")
-    assert world.change(verb, str(batch)) == {"jobs": 0, "skipped": [], "sample": []}
+    reply = world.change(verb, str(batch))
+    assert (reply["jobs"], reply["skipped"], reply["sample"]) == (0, [], [])
     assert world.states(batch) == ["REMOVED"]
 
 
@@ -163,11 +165,12 @@ def test_counts_add_up_over_many_jobs() -> None:
     world.change("hold", f"{batch}.9-10")
     assert world.counts(batch) == {"COMPLETED": 1, "RUNNING": 1, "STARTING": 2, "PENDING": 4, "HOLDING": 2}
     reply = world.change("kill", str(batch))
-    assert reply["jobs"] == 9 and reply["skipped"] == [{"reason": SETTLED, "jobs": 1}]
+    assert reply["jobs"] == 9 and reply["ending"] == 3 and reply["skipped"] == [{"reason": SETTLED, "jobs": 1}]
     assert len(reply["sample"]) == world.settings.sample
     assert world.counts(batch) == {"COMPLETED": 1, "KILLING": 3, "ABORTED": 6}
     assert world.change("kill", str(batch), ":killing") == {
         "jobs": 0,
+        "ending": 0,
         "skipped": [{"reason": "is being killed already", "jobs": 3}],
         "sample": [],
     }

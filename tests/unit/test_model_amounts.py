@@ -85,17 +85,24 @@ def test_size_suggestions_are_themselves_read() -> None:
             parse_size(word)
 
 
-def test_show_size_rounds() -> None:
-    assert [show_size(n) for n in (0, 1023, 1024, 1536, 20 * MIB, int(1.4 * GIB), 1 << 60, 1 << 70)] == [
-        "0B",
-        "1023B",
-        "1.0K",
-        "1.5K",
-        "20M",
-        "1.4G",
-        "1.0E",
-        "1024E",
-    ]
+def test_show_size_rounds_down() -> None:
+    shown = {
+        0: "0",
+        1023: "1023B",
+        1024: "1K",
+        1536: "1.5K",
+        20 * MIB: "20M",
+        2000 * MIB: "2000M",
+        2 * GIB: "2G",
+        2 * GIB - MIB: "2047M",
+        2 * GIB - 5000: "1.99G",
+        int(1.4 * GIB): "1.4G",
+        16 * GIB - 300_000_000: "15.7G",
+        128 * GIB - 5000: "127G",
+        1 << 60: "1E",
+        1 << 70: "1024E",
+    }
+    assert {count: show_size(count) for count in shown} == shown
 
 
 @pytest.mark.parametrize(

@@ -220,6 +220,14 @@ def batch_changes_of(args: "argparse.Namespace") -> "Any":
     return out
 
 
+def _did(op: str, count: int, ending: int, given_up: bool) -> str:
+    """What was done, in words; of jobs that run no more than that they were told."""
+    if not ending:
+        return f"{jobs_word(count)} {'given up' if given_up else _DONE[op]}"
+    told = f"{jobs_word(ending)} {'is' if ending == 1 else 'are'} being ended"
+    return told if ending == count else f"{jobs_word(count - ending)} killed, {told}"
+
+
 def execute(args: "argparse.Namespace") -> int:
     """Ask for the change and say what it met."""
     op = args.command_name
@@ -246,7 +254,7 @@ def execute(args: "argparse.Namespace") -> int:
     else:
         batches = answer.get("batches")
         where = f" in {batches} batch{'' if batches == 1 else 'es'}" if batches is not None else ""
-        print(f"{jobs_word(count)} {'given up' if extra.get('confirm_dead') else _DONE[op]}{where}")
+        print(f"{_did(op, count, answer.get('ending', 0), bool(extra.get('confirm_dead')))}{where}")
     for warning in answer.get("warnings") or ():
         print(f"rota: warning: {warning}", file=sys.stderr)
     for row in answer.get("skipped") or ():

@@ -128,7 +128,9 @@ def _kill(state: State, stimulus: ChangeJobs) -> _Plan:
         _confirm_dead(plan)
         return plan
     plan.move("abort", *_QUEUED, reason=by)
+    queued = plan.jobs
     plan.move("kill", *_ACTIVE, reason=by)
+    plan.more["ending"] = plan.jobs - queued
     plan.skip("is being killed already", KILLING)
     plan.skip("is settled already", COMPLETED, FAILED, ABORTED, OMITTED)
     return plan

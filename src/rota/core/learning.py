@@ -8,7 +8,7 @@ from rota.core.slots import slot_memory
 from rota.core.state import BatchState, ShapeState, State
 from rota.core.stimuli import Ended
 from rota.model import events as ev
-from rota.model.amounts import format_duration, format_size
+from rota.model.amounts import format_duration, show_size
 from rota.model.batch import MAX_TEMPLATES, Template
 from rota.model.needs import Amounts
 from rota.schedule.estimate import MIB, asked_for, escalate_disk, escalate_memory, escalate_time
@@ -96,7 +96,7 @@ def escalated(
         return _raised(template, "time_s", time_s), why
     if row.reason == "disk-full" and row.peak_disk:
         disk = escalate_disk(row.peak_disk, needs.disk or 0)
-        why = f"ran out of disk after {format_size(row.peak_disk)}: the next try asks for {format_size(disk)}"
+        why = f"ran out of disk after {show_size(row.peak_disk)}: the next try asks for {show_size(disk)}"
         return (_raised(template, "disk", disk), why) if disk > (needs.disk or 0) else None
     had, peak = slot_memory(slot), row.peak_memory or 0
     ran_out = row.reason in ("oom", "memory")
@@ -108,8 +108,8 @@ def escalated(
         memory = min(memory, most.memory)
     if memory <= had:
         return None
-    used = f"used {format_size(max(peak, had))}" + (f", had {format_size(had)}" if had else "")
-    return _raised(template, "memory", memory), f"{used}: the next try asks for {format_size(memory)}"
+    used = f"used {show_size(max(peak, had))}" + (f", had {show_size(had)}" if had else "")
+    return _raised(template, "memory", memory), f"{used}: the next try asks for {show_size(memory)}"
 
 
 def _raised(template: Template, what: str, value: int) -> Template:

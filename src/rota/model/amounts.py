@@ -59,13 +59,17 @@ def format_size(count: int) -> str:
 
 
 def show_size(count: int) -> str:
-    """Text for people, rounded: `1.4G`."""
-    value = float(count)
-    for unit in ("B", "K", "M", "G", "T", "P", "E"):
-        if value < 1024 or unit == "E":
-            return f"{value:.0f}{unit}" if value >= 10 or unit == "B" else f"{value:.1f}{unit}"
-        value /= 1024
-    raise AssertionError("unreachable")
+    """Text for people: `1.95G`, `15.6G`. Rounded down, so that what is less does not look the same; but for a byte."""
+    for unit in "EPTGM":
+        scale = _SIZE_UNITS[unit]
+        if count % scale == 0 and scale <= count < 10_000 * scale:
+            return f"{count // scale}{unit}"
+    for unit in "EPTGMK":
+        scale = _SIZE_UNITS[unit]
+        if count >= scale:
+            places = 100 if count < 10 * scale else 10 if count < 100 * scale else 1
+            return f"{(count + 1) * places // scale / places:g}{unit}"
+    return f"{count}B" if count else "0"
 
 
 _PARTS = re.compile(r"(?:([0-9]+)w)?(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+)s)?", re.IGNORECASE | re.ASCII)

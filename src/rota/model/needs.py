@@ -11,7 +11,7 @@ from rota.model.amounts import (
     MAX_SECONDS,
     format_cores,
     format_duration,
-    format_size,
+    show_size,
 )
 from rota.model.errors import UsageError
 
@@ -96,7 +96,7 @@ def show_amount(what: str, count: int) -> str:
     if what == "cores":
         return f"{format_cores(count)} core{'' if count == 1000 else 's'}"
     if what in ("memory", "disk"):
-        return f"{format_size(count)} {what}"
+        return f"{show_size(count)} {what}"
     return f"{count} gpu" if what == "gpus" and count == 1 else f"{count} {what}"
 
 
@@ -174,9 +174,9 @@ class Needs(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
         if self.nodes > 1:
             out.append(f"{self.nodes} nodes")
         if self.memory is not None:
-            out.append(f"{format_size(self.memory)} memory")
+            out.append(f"{show_size(self.memory)} memory")
         if self.disk is not None:
-            out.append(f"{format_size(self.disk)} disk")
+            out.append(f"{show_size(self.disk)} disk")
         if self.gpus:
             out.append(show_amount("gpus", self.gpus))
         out.extend(f"{count} {name}" for name, count in self.named)
