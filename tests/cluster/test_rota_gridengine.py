@@ -107,17 +107,20 @@ def test_ends_of_direct_jobs(gridengine, home):
 
 
 def test_jobs_that_never_start(gridengine, home):
-    """Killed and held while pending."""
+    """Killed, held, and deleted by somebody else while pending: of that the accounting says nothing."""
     blockers = [gridengine.qsub("sleep 300") for _ in range(4)]
     for job in blockers:
         gridengine.wait_state(job, "r")
-    killed, held = (f"{home.add('--on', 'one', '--', 'true')}.1" for _ in range(2))
-    for name in (killed, held):
+    killed, held, deleted = (f"{home.add('--on', 'one', '--', 'true')}.1" for _ in range(3))
+    for name in (killed, held, deleted):
         home.until(lambda name=name: home.job(name)["native_id"], 60, "submitted")
     time.sleep(4)  # and seen to wait: those that were never seen are waited for much longer
     home.rota("kill", killed)
     home.rota("hold", held)
+    gridengine.cancel(home.job(deleted)["native_id"])
     assert becomes(home, killed, "ABORTED")["reason"] == "killed"
+    row = becomes(home, deleted, "FAILED")
+    assert (row["attempt"], row["reason"]) == (1, "cancelled"), row
     becomes(home, held, "HOLDING")
     assert len(listed(gridengine)) == 4
     gridengine.cancel(*blockers)

@@ -13,7 +13,7 @@ from rota.drivers.api import Known, Outcome
 from rota.drivers.dialect import Answer, Command, Listing, Seen
 from rota.drivers.settings import Settings
 from rota.drivers.submitting import FullError
-from rota.drivers.tracking import Tracker
+from rota.drivers.tracking import DELETED, Tracker
 from rota.drivers.transport import UnreachableError
 from rota.model.errors import BusyError, RefusedError, UsageError
 
@@ -308,6 +308,32 @@ async def test_a_vanished_one_is_given_up_only_after_enough_good_polls_and_time(
     empties = [at for at, argv in transport.ran if argv[0] == "tstat"][1:]
     assert len(empties) >= settings.vanish_polls and empties[-1] - empties[0] >= settings.vanish_s
     assert transport.count("thist") >= 1
+
+
+@pytest.mark.parametrize(
+    ("before", "why"),
+    [
+        ([says(row("Q"))], "cancelled"),
+        ([says(row("R")), says(row("Q", requeues=1))], "vanished"),
+        ([says(row("Q")), *[Answer(1, "", "down")] * 8], "vanished"),
+    ],
+    ids=["deleted-while-it-waited", "it-had-run-before", "seen-long-ago"],
+)
+def test_one_that_vanishes_from_the_queue_was_deleted(before, why):
+    """Where no history tells of jobs that never ran; but not if it may have run since it was seen."""
+
+    async def run():
+        transport = ScriptedTransport(tstat=[*before, EMPTY], thist=[EMPTY], tdel=[EMPTY])
+        driver = make_driver(transport)
+        for _ in range(5000):
+            seen = [one for one in await driver.poll([KNOWN]) if one.verb == "abort"]
+            if seen:
+                break
+            await asyncio.sleep(1)
+        assert [one.outcome.why for one in seen] == [why]
+        assert (seen[0].reason == DELETED) == (why == "cancelled")
+
+    run_virtual(run())
 
 
 @virtual

@@ -12,6 +12,10 @@ __all__ = ["Entry", "Tracker"]
 
 LOST = "lost:"
 """Before the native id of one that ran, by its own words, though no native id of it was ever learned."""
+DELETED = (
+    "it waited when it was last seen, its provider knows nothing of it any more, and it left no words: "
+    "it seems that it was deleted from the queue"
+)
 REPEAT_S = 5.0
 LATELY_S = 120.0
 NUMBER = re.compile(r"\D*(\d+)")
@@ -23,7 +27,7 @@ class Entry:
 
     __slots__ = (
         *("asked", "asks", "id", "known", "looks", "mentioned", "missed", "misses", "native", "over", "over_at"),
-        *("own_at", "requeued", "requeued_at", "said", "silent", "tag", "told", "unsure_at", "vanished"),
+        *("own_at", "requeued", "requeued_at", "said", "silent", "tag", "told", "unsure_at", "vanished", "waited_at"),
     )
 
     def __init__(self, known: Known) -> None:
@@ -55,6 +59,8 @@ class Entry:
         self.told = 0.0
         self.vanished = False
         """Called over without the provider's word for it: it is watched for."""
+        self.waited_at: float | None = None
+        """When it was last listed as waiting."""
 
 
 class Sight:
@@ -161,6 +167,8 @@ class Tracker:
             entry.misses = 0
             if seen.kind == "running" and entry.said == "run" and seen.requeued == entry.requeued:
                 continue
+            if seen.kind == "pending":
+                entry.waited_at = now
             if seen.kind in OVER:
                 sight.ended.append((entry, seen))
             else:
@@ -241,6 +249,8 @@ class Tracker:
             return None
         if killed and seen is None and own is None:
             verdict = Verdict("abort", "it was killed, and the cluster lists it no more", Outcome(why="cancelled"))
+        elif gone and seen is None and own is None and _waited_just_before(entry):
+            verdict = Verdict("abort", DELETED, Outcome(why="cancelled"))
         return self.finish(entry, verdict, now, vanished=seen is None)
 
     def lingers(self, entry: Entry, own: Outcome, now: float) -> Observation | None:
@@ -266,6 +276,13 @@ def _never_ran(entry: Entry, seen: Seen | None) -> bool:
     if seen is None or seen.outcome is None or entry.requeued_at is not None:
         return False
     return entry.said == "pend" and seen.outcome.why == "cancelled" and seen.outcome.host is None
+
+
+def _waited_just_before(entry: Entry) -> bool:
+    """Whether it waited, for the first time, shortly before it was listed no more."""
+    if entry.said != "pend" or entry.requeued_at is not None or entry.waited_at is None:
+        return False
+    return entry.missed - entry.waited_at <= LATELY_S
 
 
 def _status(seen: Seen) -> bool:
