@@ -100,6 +100,24 @@ def test_by_default_the_first_fifty_failures_hold_a_batch_of_which_nothing_succe
     assert fail_one_by_one(world, off, 60) == 60
 
 
+@pytest.mark.parametrize(("most", "good", "leased"), [(7, 2, 7), (None, 0, 50), (0, 0, 999), (None, 2, 999)])
+def test_no_more_short_jobs_are_leased_ahead_than_may_fail(most: int | None, good: int, leased: int) -> None:
+    """Else all of them could have failed before the rest is held."""
+    world = World()
+    batch = world.submit(1000, cores(1), max_failures=most)
+    runner = world.start_runner()
+    for job in lease_all(world, runner)[:2]:
+        world.end(runner, job, 0 if good else 1)
+        world.state.shapes[0].mean_s = 0.001
+    world.schedule()
+    failed = world.counts(batch).get("FAILED", 0)
+    slots = sum(world.state.runners["r1"].slots.values())
+    if leased == 999:
+        assert len(runner.held) > 60
+    else:
+        assert slots < len(runner.held) <= leased - failed
+
+
 def test_the_brake_leaves_settled_and_running_jobs_alone() -> None:
     world = World()
     batch = world.submit(6, cores(2), max_failures=1)

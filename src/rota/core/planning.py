@@ -8,9 +8,11 @@ from msgspec.structs import replace
 from rota.core.backfill import behind, fill, reserve
 from rota.core.learning import refresh
 from rota.core.provisioning import lease_jobs, provide, take_back
+from rota.core.retrying import until_brake
 from rota.core.slots import shape_of, slot_cores, slot_name
 from rota.core.state import RunnerState, ShapeState, State
 from rota.core.stimuli import At
+from rota.core.tables import STARTING
 from rota.model import events as ev
 from rota.model.verdict import Verdict, Wake
 from rota.schedule import limits
@@ -226,6 +228,12 @@ def _ahead_most(state: State, shape: ShapeState, wants: Sequence[Want]) -> int:
     None while a limit is overdrawn (it was lowered) or closed; and what a rate leaves only if nobody else wants it.
     """
     most = shape.ready
+    head = shape.head(state.batches)
+    if head is not None:
+        batch = state.batches[head[0]]
+        spare = until_brake(batch)
+        if spare is not None:  # all that is leased may fail before the rest is held
+            most = min(most, max(0, spare - batch.counts[STARTING]))
     for name in shape.shape.limits:
         limit = state.limits.get(name)
         if limit is None:

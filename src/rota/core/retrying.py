@@ -13,7 +13,7 @@ from rota.model.amounts import format_duration
 from rota.model.batch import Template
 from rota.model.job import Result
 
-__all__ = ["after_failure", "backoff", "brakes", "no_use"]
+__all__ = ["after_failure", "backoff", "brakes", "no_use", "until_brake"]
 
 FINAL_CODES = (126, 127, 128)
 FINAL_REASONS = frozenset(("not-found", "not-executable", "cwd", "output", "cancelled", "no-report", "refused"))
@@ -56,6 +56,14 @@ def backoff(state: State, failures: int) -> float:
     settings = state.settings
     delay = min(settings.backoff_most_s, settings.backoff_first_s * 2.0 ** min(max(failures, 0), 60))
     return delay + state.random() * settings.backoff_jitter_s
+
+
+def until_brake(batch: BatchState) -> int | None:
+    """How many more may fail before the rest is held; None: nothing would hold it, or nothing does any more."""
+    limit = batch.spec.max_failures
+    if limit is None:
+        limit = 0 if batch.counts[COMPLETED] else FIRST
+    return limit - batch.counts[FAILED] if limit > batch.counts[FAILED] else None
 
 
 def brakes(state: State, rows: Sequence[tuple[int, int, str, float | None, int]]) -> Iterator[ev.Event]:
