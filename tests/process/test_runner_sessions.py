@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
@@ -97,8 +98,9 @@ def test_reports_are_repeated_after_5_s(manager):
         struct.pack(">I", 200_000) + b"[" * 200_000,
         struct.pack(">I", 13) + b'{"t":"lease"}',
         struct.pack(">I", 27) + b'{"t":"kill","jobs":[["a"]]}',
+        struct.pack(">I", 27) + b'{"t":"tail","session":1   }',
     ],
-    ids=["empty", "too long", "no JSON", "no object", "no UTF-8", "deep", "bad lease", "bad kill"],
+    ids=["empty", "too long", "no JSON", "no object", "no UTF-8", "deep", "bad lease", "bad kill", "bad tail"],
 )
 def test_garbage_ends_the_connection_and_nothing_else(manager, garbage):
     lease(manager, (7, 1, 1), ["sleep", "0.2"])
@@ -113,6 +115,47 @@ def test_garbage_ends_the_connection_and_nothing_else(manager, garbage):
     assert manager.accept()["held"] == [[7, 1, 1]]
     manager.pump(lambda: manager.ended)
     assert manager.ended[(7, 1, 1)][3] == 0
+
+
+@pytest.mark.parametrize("arguments", [("--launcher", "none"), ()], ids=["plain", "launcher"])
+def test_what_a_running_job_has_written_is_told_when_asked(tmp_path, arguments):
+    manager = FakeManager(tmp_path, arguments=arguments)
+    try:
+        manager.accept()
+        if not arguments:  # the launcher is there only after a moment
+            manager.run(["true"], batch=6)
+        gate = Gate(tmp_path / "gate")
+        script = f"echo first; echo second; echo bad >&2; touch {tmp_path}/up; {gate.wait}"
+        lease(manager, (7, 1, 1), ["sh", "-c", script])
+        lease(manager, (7, 2, 1), ["sh", "-c", f"echo other; {gate.wait}"])
+        manager.pump(lambda: (tmp_path / "up").exists() and len(manager.started) == 2)
+
+        def tail(*job, stream="stdout", offset=0, limit=1000):
+            what = {"job": job, "stream": stream, "offset": offset, "limit": limit}
+            manager.send({"t": "tail", "session": manager.session, "ask": 5, **what})
+            told = []
+            deadline = time.monotonic() + 20
+            while not told:
+                assert time.monotonic() < deadline
+                for message in manager.read(1):
+                    told.append(message) if message["t"] == "tail" else manager.take(message)
+            assert (told[0]["session"], told[0]["ask"]) == (manager.session, 5)
+            return None if told[0]["data"] is None else base64.b64decode(told[0]["data"])
+
+        assert tail(7, 1, 1) == b"first\nsecond\n"
+        assert tail(7, 1, 1, offset=6) == b"second\n"
+        assert tail(7, 1, 1, offset=-7) == b"second\n" and tail(7, 1, 1, offset=-99, limit=3) == b"fir"
+        assert tail(7, 1, 1, stream="stderr") == b"bad\n"
+        assert tail(7, 1, 1, offset=500) == b""
+        assert tail(7, 2, 1) == b"other\n"
+        assert tail(7, 1, 2) is None and tail(7, 3, 1) is None, "it does not run here"
+        manager.send({"t": "tail", "session": manager.session - 1, "ask": 6, "job": [7, 1, 1]})
+        gate.open()
+        manager.pump(lambda: len(manager.ended) >= 2 and (7, 1, 1) in manager.ended)
+        assert tail(7, 1, 1) is None, "over: its files may be another's"
+        gate.close()
+    finally:
+        manager.close()
 
 
 def test_drain_and_bye(manager):

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 import tomllib
@@ -220,14 +221,17 @@ def test_no_more_at_once_than_the_site_takes_of_a_user(tmp_path):
         assert 1 <= found["most"] <= 6 and "takes no 12 more jobs of yours" in found["notes"][0]
 
 
-def test_the_output_of_a_cluster_job_while_it_runs(tmp_path):
-    config = '[site.one]\ndriver = "slurm"\nmode = "direct"\npoll_least = "1s"\npoll = "1s"\nreport_within = "5s"\n'
+@pytest.mark.parametrize("mode", ["direct", "runners"])
+def test_the_output_of_a_cluster_job_while_it_runs(tmp_path, mode):
+    """Of a direct job from its files, of others from their runners."""
+    config = f'[site.one]\ndriver = "slurm"\nmode = "{mode}"\npoll_least = "1s"\npoll = "1s"\nreport_within = "5s"\n'
     with site("slurm", tmp_path, config) as rota:
         job = rota.out("add", "--on", "one", "--", "echo here; echo there >&2; sleep 60").strip() + ".1"
         until(lambda: rota.out("log", job) == "here\n")
         assert rota.out("log", job, "--stderr") == "there\n"
         row = json_of(rota, "jobs", "--live")
         assert row["last_line"] == "here" and row["pid"] and 0 <= row["elapsed_s"] < 60
+        assert row["host"] != socket.gethostname()
         until(lambda: json_of(rota, "jobs", job)["state"] == "RUNNING")
         rota("kill", job)
         until(lambda: json_of(rota, "jobs", job)["state"] == "ABORTED")

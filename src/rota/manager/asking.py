@@ -15,8 +15,10 @@ from rota.core.stimuli import ChangeJobs, SetLimits, SetMode, Submit
 from rota.core.tables import RUNNING, STARTING
 from rota.manager.intake import decode_spec
 from rota.manager.limits import limit_rows
+from rota.manager.liveview import LINE, last_line
 from rota.manager.performing import now
 from rota.manager.places import allocation_rows, runner_rows, site_row
+from rota.manager.queries import log_answer
 from rota.manager.running import measure_sessions
 from rota.model.batch import BatchSpec
 from rota.model.errors import NoSpaceError, NotFoundError, RotaError, StoreError, UsageError
@@ -32,6 +34,8 @@ __all__ = ["Asking"]
 
 log = logging.getLogger("rota")
 
+TAILS_AT_ONCE = 100
+"""Jobs on other hosts whose last lines are asked for in a live view."""
 MODES = {"pause": "paused", "resume": "serving", "drain": "draining"}
 
 
@@ -67,6 +71,8 @@ class Asking:
             self._later(peer, ask_id, manager.upkeep.prune(args, peer.principal))
         elif op == "live":
             self._later(peer, ask_id, self._live(args))
+        elif op == "log":
+            self._later(peer, ask_id, self._log(args))
         elif op in ("jobs", "history") and (args.searches or (op == "history" and (args.sel or args.states))):
             self._later(peer, ask_id, self._search(op, args))
         elif op == "limit":
@@ -116,7 +122,27 @@ class Asking:
         here = manager.running.here(manager.state)
         used = await asyncio.to_thread(measure_sessions, list(here.values()))
         manager.running.measured(here, used)
-        return manager.live.rows(manager.state, args.sel, args.limit, now().wall)
+        found = manager.live.rows(manager.state, args.sel, args.limit, now().wall)
+        asked: list[tuple[dict[str, Any], Coroutine[Any, Any, bytes]]] = []
+        for row in found["jobs"]:
+            there = manager.queries.elsewhere(manager.state, row["id"], row["attempt"], "stdout")
+            if there is not None and len(asked) < TAILS_AT_ONCE:
+                asked.append((row, manager.tails.ask(*there, "stdout", -LINE, LINE)))
+        ends = await asyncio.gather(*(question for _, question in asked))
+        for (row, _), data in zip(asked, ends, strict=True):
+            row["last_line"] = last_line(data)
+        return found
+
+    async def _log(self, args: Any) -> dict[str, Any]:
+        """From a file; or, of a job that runs on another host, from its runner."""
+        manager = self._manager
+        await manager.upkeep.durable()
+        queries = manager.queries
+        there = queries.elsewhere(manager.state, args.job, args.attempt, args.stream)
+        if there is None:
+            return queries.log(manager.state, args.job, args.attempt, args.stream, args.offset, args.limit)
+        data = await manager.tails.ask(*there, args.stream, args.offset, args.limit)
+        return log_answer(data, args.offset, False, 0, None)
 
     def _guard(self, peer: Peer, ask_id: int, question: Callable[[], None]) -> Callable[[], None]:
         """A question that is answered whatever happens, and never harms the loop that it runs in."""
@@ -259,8 +285,6 @@ class Asking:
             return queries.explain(state, args.job, at)
         if op == "history":
             return queries.history(state, args.sel, args.after, args.limit)
-        if op == "log":
-            return queries.log(state, args.job, args.attempt, args.stream, args.offset, args.limit)
         if op == "summary":
             return queries.summary(state, args.batch, args.failures, args.slowest, at.wall)
         return self._about(op)

@@ -44,7 +44,9 @@ class Hearing:
         """A client asks."""
         self._manager.asking.ask(peer, ask_id, op, messages.decode_ask(op, body))
 
-    def on_runner(self, peer: Peer, message: messages.Greet | messages.Report | messages.Touch | messages.Bye) -> None:
+    def on_runner(
+        self, peer: Peer, message: messages.Greet | messages.Report | messages.Touch | messages.Tail | messages.Bye
+    ) -> None:
         """A runner speaks. What comes over a connection that is not its present one is dropped."""
         manager, at = self._manager, now()
         runner, by = peer.runner_id, peer.principal
@@ -72,6 +74,8 @@ class Hearing:
                 disclaimed=message.disclaimed,
             )
             manager.tell(report)
+        elif isinstance(message, messages.Tail):
+            manager.tails.told(runner, message)
         elif isinstance(message, messages.Touch):
             session, got, clock = message.session, message.got, message.clock
             if message.live and runner in manager.state.runners:

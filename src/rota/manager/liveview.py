@@ -13,7 +13,7 @@ from rota.model.errors import NotFoundError
 from rota.model.job import format_job
 from rota.model.selector import parse_selector
 
-__all__ = ["LiveView"]
+__all__ = ["LINE", "LiveView", "last_line"]
 
 LINE = 2000
 """Bytes of a running job's output of which the last line is shown."""
@@ -75,5 +75,10 @@ class LiveView:
             return None
         if own and not self._running.lives(state, job, runner):  # it has just ended: its file may be another's
             return None
-        lines = data.rstrip(b"\r\n").splitlines()
-        return lines[-1].decode("utf-8", "replace") if lines else ""
+        return last_line(data)
+
+
+def last_line(data: bytes) -> str:
+    """The last line of the end of an output."""
+    lines = data.rstrip(b"\r\n").splitlines()
+    return lines[-1].decode("utf-8", "replace") if lines else ""

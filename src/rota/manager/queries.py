@@ -44,7 +44,7 @@ from rota.model.job import Result, format_job, parse_job
 from rota.model.selector import Selector, parse_selector
 from rota.store.api import Store
 
-__all__ = ["Queries", "attempt_cursor", "job_cursor", "read_stretch"]
+__all__ = ["Queries", "attempt_cursor", "job_cursor", "log_answer", "read_stretch"]
 
 TAIL = 2000
 """Bytes of stderr that a summary shows."""
@@ -371,20 +371,32 @@ class Queries:
         path = self._book.path(batch, pos, max(wanted, 1), stream)
         if path is not None:
             data, size = read_stretch(path, offset, limit)
-            return _answer(data, offset, not running and offset + len(data) >= size, 0, path)
+            return log_answer(data, offset, not running and offset + len(data) >= size, 0, path)
         found = [result for result in self._store.results(batch.id, pos, pos, False) if result.attempt == wanted]
         if running:
             return self._tail_of(state, batch, pos, stream, offset, limit)
         if not found or found[0].output is None:
-            return _answer(b"", offset, True, 0, None)
+            return log_answer(b"", offset, True, 0, None)
         place = json.loads(found[0].output)
         at = 1 if stream == "stdout" else 5
         name, start, length, dropped = place[at : at + 4]
         if name is None:
-            return _answer(b"", offset, True, dropped, None)
+            return log_answer(b"", offset, True, dropped, None)
         path = os.path.join(place[0], name)
         data, _ = read_stretch(path, start + offset, max(0, min(limit, length - offset)))
-        return _answer(data, offset, offset + len(data) >= length or not data, dropped, path)
+        return log_answer(data, offset, offset + len(data) >= length or not data, dropped, path)
+
+    def elsewhere(
+        self, state: State, job: str, attempt: int | None, stream: str
+    ) -> tuple[tuple[int, int, int], str] | None:
+        """(the attempt, its runner) if it runs, and only its runner can read what it has written so far."""
+        batch, pos = self.find(state, job)
+        live = batch.live.get(pos)
+        if live is None or attempt not in (None, live.attempt) or not self._running.is_elsewhere(state, live.runner):
+            return None
+        if self._book.path(batch, pos, live.attempt, stream) is not None:
+            return None
+        return (batch.id, batch.index(pos), live.attempt), live.runner
 
     def _tail_of(
         self, state: State, batch: BatchState, pos: int, stream: str, offset: int, limit: int
@@ -398,7 +410,7 @@ class Queries:
                 data, _ = read_stretch(path, offset, limit)
             if not self._running.lives(state, job, batch.live[pos].runner):
                 data = b""  # it has just ended, and its file may be another's already
-        return _answer(data, offset, False, 0, None)
+        return log_answer(data, offset, False, 0, None)
 
     def summary(self, state: State, number: int, failures: int, slowest: int, wall: float) -> dict[str, Any]:
         """What `rota run` says at the end."""
@@ -449,7 +461,8 @@ def _wall(started: float | None, ended: float | None, running: bool) -> float | 
     return round(max(0.0, ended - started), 6) if started is not None and ended is not None else None
 
 
-def _answer(data: bytes, offset: int, end: bool, dropped: int, path: str | None) -> dict[str, Any]:
+def log_answer(data: bytes, offset: int, end: bool, dropped: int, path: str | None) -> dict[str, Any]:
+    """A stretch of a job's output as clients get it."""
     return {
         "data": base64.b64encode(data).decode(),
         "next": offset + len(data),

@@ -105,6 +105,11 @@ class Running:
             return None
         return f"{known.scratch}.{'out' if stream == 'stdout' else 'err'}"
 
+    def is_elsewhere(self, state: State, runner: str) -> bool:
+        """Whether only its runner can read what its jobs have written so far."""
+        place = state.runners[runner]
+        return not place.direct and place.host != self._host
+
     def lives(self, state: State, job: Ref, runner: str) -> bool:
         """True if its first process is still there: only then is what was just read from its scratch file its own.
 

@@ -26,6 +26,7 @@ from rota.manager.performing import POLL_S, RESTING_POLL_S, Performer, now
 from rota.manager.queries import Queries
 from rota.manager.running import Running
 from rota.manager.searching import Searching
+from rota.manager.tails import Tails
 from rota.manager.twins import Twins
 from rota.manager.upkeep import Upkeep, UpkeepSettings
 from rota.manager.watching import Watchers
@@ -112,6 +113,7 @@ class Manager:
         self.twins = Twins(store)
         self.searching = Searching(store)
         self.live = LiveView(self.book, self.running)
+        self.tails = Tails(self.performer, lambda: self.state)
         self.upkeep = Upkeep(self, upkeep or UpkeepSettings())
         self.asking = Asking(self)
         self.clients: set[Peer] = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 import json
 import os
 import select
@@ -27,6 +28,7 @@ FIRST_RETRY_S = 0.1
 LAST_RETRY_S = 5.0
 AT_THE_END_S = 15.0  # a stop so shortly before the end of the allocation is that end: batch systems count from earlier
 GIVE_UP_S = 24 * 3600.0
+TAIL_MOST = 65536  # bytes of a running job's output in one answer
 LAST_WORDS_S = 5.0  # how long an ending runner waits for its reports to be acknowledged
 UNSENT = "unsent.json"
 NEVER = float("inf")
@@ -252,10 +254,27 @@ class Agent:
             self.jobs.kill(
                 order[1], order[2], "killed", now, "its runner was given up" if self.runner.expired else None
             )
+        elif order[0] == "tail":
+            self._tell_tail(order[1])
         else:
             log("leaving: %s" % order[1])
             if self.runner.refused:
                 self._drop("refused")
+
+    def _tell_tail(self, asked: Dict[str, Any]) -> None:
+        """Answer what a job has written so far; null if it does not run: then its files may be another's."""
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            offset, limit = int(asked["offset"]), min(int(asked["limit"]), TAIL_MOST)
+            data = self.jobs.written(tuple(asked["job"]), asked["stream"] == "stderr", offset, limit)
+            told = None if data is None else binascii.b2a_base64(data, newline=False).decode()
+            connection.send({"t": "tail", "session": asked["session"], "ask": asked["ask"], "data": told})
+        except (KeyError, TypeError, ValueError) as problem:
+            self._drop("the manager broke the protocol: tail: %r" % problem)
+        except ClosedError as problem:
+            self._drop(str(problem))
 
     def _speak(self, now: float) -> None:
         connection = self._connection

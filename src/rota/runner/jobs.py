@@ -20,6 +20,7 @@ from rota.runner.spawn import Spawner, enter
 if TYPE_CHECKING:
     from rota.runner.closing import Closings
     from rota.runner.launched import Launched
+    from rota.runner.lease import Key
     from rota.runner.running import Outcome
     from rota.runner.workdir import Workdir
 
@@ -130,6 +131,18 @@ class Jobs:
             return enter(plan)
         os.fchdir(place.fd)
         return place.path
+
+    def written(self, key: Key, errors: bool, offset: int, limit: int) -> Optional[bytes]:
+        """A stretch of what a running job has written (negative: from the end); None if it does not run here."""
+        for running in self.by_pid.values():
+            if running.lease.key == key:
+                try:
+                    with open(running.lane.base + (".err" if errors else ".out"), "rb") as file:
+                        file.seek(max(0, os.fstat(file.fileno()).st_size + offset) if offset < 0 else offset)
+                        return file.read(max(0, limit))
+                except OSError:
+                    return b""
+        return None
 
     def begun(self, lease: Lease, plan: Plan, lane: Lane, pid: int, wall: float, now: float) -> Running:
         """Look after a job that has started."""

@@ -100,7 +100,7 @@ class Runner(Holdings):
     # -- what the manager says -----------------------------------------------------------------------------------
 
     def receive(self, message: Message, clock: float) -> List[Order]:
-        """Take one message; return the orders for the agent: ("kill", lease, grace_s) or ("exit", reason)."""
+        """Take one message; return orders for the agent: ("kill", lease, grace_s), ("tail", message), ("exit", why)."""
         if not isinstance(message, dict):
             raise ProtocolError("not an object")
         kind = message.get("t")
@@ -114,6 +114,8 @@ class Runner(Holdings):
             return self._kill(message)
         elif kind == "recall":
             self._recall(message)
+        elif kind == "tail":
+            return [("tail", message)] if self.session is not None and message.get("session") == self.session else []
         elif kind in ("drain", "close"):
             if self.session is not None and self.leaving is None:
                 self.leaving = "drained" if kind == "drain" else "closed"

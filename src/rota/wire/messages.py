@@ -20,6 +20,7 @@ __all__ = [
     "Greet",
     "Hello",
     "Report",
+    "Tail",
     "Touch",
     "decode_ask",
     "decode_client",
@@ -155,6 +156,14 @@ class Touch(Struct, tag_field="t", tag="touch"):
     clock: Clock
     held: Annotated[list[Ref], Meta(max_length=100_000)]
     live: Annotated[list[LiveRow], Meta(max_length=100_000)] = []
+
+
+class Tail(Struct, tag_field="t", tag="tail"):
+    """What a running job has written; None: it does not run there."""
+
+    session: Count
+    ask: Count
+    data: Annotated[bytes, Meta(max_length=1 << 17)] | None = None
 
 
 class Bye(Struct, tag_field="t", tag="bye"):
@@ -403,7 +412,7 @@ OPS: dict[str, type[Struct]] = {
 
 
 _GREETING: msgspec.json.Decoder[Hello | Greet] = msgspec.json.Decoder(Hello | Greet)
-_RUNNER: msgspec.json.Decoder[Report | Touch | Bye] = msgspec.json.Decoder(Report | Touch | Bye)
+_RUNNER: msgspec.json.Decoder[Report | Touch | Tail | Bye] = msgspec.json.Decoder(Report | Touch | Tail | Bye)
 _ASK: msgspec.json.Decoder[Ask] = msgspec.json.Decoder(Ask)
 _ARGUMENTS: dict[str, msgspec.json.Decoder[Any]] = {op: msgspec.json.Decoder(kind) for op, kind in OPS.items()}
 
@@ -443,7 +452,7 @@ def decode_ask(op: str, payload: bytes) -> Any:
         raise _refusal(f"arguments of {op!r}", error) from error
 
 
-def decode_runner(payload: bytes) -> Report | Touch | Bye:
+def decode_runner(payload: bytes) -> Report | Touch | Tail | Bye:
     """What a runner says after its greeting."""
     try:
         return _RUNNER.decode(payload)
