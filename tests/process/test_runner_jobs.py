@@ -345,6 +345,13 @@ def test_the_time_limit(manager):
     assert time.monotonic() - begin < 15
 
 
+@pytest.fixture
+def large():
+    """Who starts the runner has been larger than its jobs."""
+    assert len(b"x" * (300 << 20)) == 300 << 20
+
+
+@pytest.mark.usefixtures("large")
 def test_what_a_job_takes_after_we_last_looked_counts(manager):
     """A late spike is in the peak; and a small job that was sampled does not get the runner's own size."""
     spike = "import time; time.sleep(1.5); bytearray(200 << 20)"
