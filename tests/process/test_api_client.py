@@ -150,11 +150,16 @@ def test_a_client_finds_a_manager_that_was_restarted(rota):
 def test_asyncio(rota):
     async def work():
         async with package.aio.Client(str(rota.home)) as client:
+            go = rota.cwd / "go-on"
+            command = f"test {{}} = quick || until [ -e {go} ]; do sleep 0.05; done; echo {{}}"
             first, second = await asyncio.gather(
-                client.submit("sleep 0.{}; echo {}", values=["2", "1"]), client.submit("exit 3", name="bad")
+                client.submit(command, values=["slow", "quick"]), client.submit("exit 3", name="bad")
             )
-            order = [(job.id, await job.log()) async for job in first.as_completed()]
-            assert order == [(f"{first.id}.2", "1\n"), (f"{first.id}.1", "2\n")]
+            order = []
+            async for job in first.as_completed():
+                order.append((job.id, await job.log()))
+                go.touch()
+            assert order == [(f"{first.id}.2", "quick\n"), (f"{first.id}.1", "slow\n")]
             assert await first.wait(30) and not await second.wait(30)
             (job,) = [job async for job in second.jobs("failed")]
             assert job.exit_code == 3 and (await second.summary())["name"] == "bad"
