@@ -206,7 +206,10 @@ class FakeManager:
         deadline = time.monotonic() + 60
         while True:
             for pid in children(self.process.pid):
-                stat = Path(f"/proc/{pid}/stat").read_text()
+                try:
+                    stat = Path(f"/proc/{pid}/stat").read_text()
+                except (FileNotFoundError, ProcessLookupError):  # the compiler, which is done
+                    continue
                 if "(launcher) S" in stat:  # it has said that it is there, and waits
                     time.sleep(0.05)
                     return pid
