@@ -300,13 +300,17 @@ class Jobs:
                 code = os.WEXITSTATUS(status)
             if running.why is not None:
                 reason = running.why
-            elif (number == signal.SIGKILL or code == 128 + signal.SIGKILL) and self._oom.rose():
+            elif (number == signal.SIGKILL or code == 128 + signal.SIGKILL) and self._was_out_of_memory(running):
                 reason, note = "oom", "killed by the kernel: out of memory"
             else:
                 reason = "exit" if number is None else "signal"
         else:
             code = 0
         return code, number, reason, note
+
+    def _was_out_of_memory(self, running: Running) -> bool:
+        """Whether the kernel's count of such kills rose for it: not for one that was never larger than we are."""
+        return running.result is not None and running.result[2] > measure.own_peak() and self._oom.rose()
 
     def tell(self, running: Running, outcome: Outcome) -> None:
         """Report how a job ended; see doubts.py for what waits a moment first."""
