@@ -324,6 +324,18 @@ def lease_all(world: World, runner: FakeRunner) -> list[Job]:
     return [job for job, what in runner.held.items() if what == "leased"]
 
 
+def run_jobs(world: World, batch: int, *codes: int) -> None:
+    """Run the next jobs of a batch to these exit codes; what else was leased is given back."""
+    runner = world.runners.get("r1") or world.start_runner()
+    left = list(codes)
+    while left:
+        leased = lease_all(world, runner)
+        jobs = [job for job in leased if job[0] == batch][: len(left)]
+        assert jobs, world.counts(batch)
+        rest = [job for job in leased if job not in jobs]
+        world.report(runner, ended=[world.row(job, left.pop(0)) for job in jobs], disclaimed=rest)
+
+
 def cores(count: float, **more: Any) -> Template:
     """A template that asks for so many cores."""
     retries = more.pop("retries", 0)

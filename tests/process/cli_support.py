@@ -1,5 +1,6 @@
 """A home of its own for a test, the command line in it, and nothing left running. Not a test itself."""
 
+import json
 import os
 import shutil
 import signal
@@ -102,3 +103,13 @@ def until(condition, within_s: float = 60):
         assert time.monotonic() < deadline, "it did not become true in time"
         time.sleep(0.02)
     return value
+
+
+def add(rota: Rota, *words: object) -> str:
+    """Add a batch; its number."""
+    return rota.out("add", *words).strip()
+
+
+def states(rota: Rota, batch: str) -> list[str]:
+    """The states of its jobs."""
+    return [json.loads(line)["state"] for line in rota.out("jobs", batch, "--json").splitlines()]

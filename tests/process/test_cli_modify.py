@@ -15,7 +15,7 @@ from rota.model.batch import Dependency
 from rota.model.errors import UsageError
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cli_support import rota_home
+from cli_support import add, rota_home, states
 
 
 @pytest.fixture
@@ -23,14 +23,6 @@ def rota():
     with rota_home() as rota:
         rota("up")
         yield rota
-
-
-def add(rota, *words) -> str:
-    return rota.out("add", *words).strip()
-
-
-def states(rota, batch) -> list[str]:
-    return [json.loads(line)["state"] for line in rota.out("jobs", batch, "--json").splitlines()]
 
 
 def row(rota, batch) -> dict:

@@ -4,21 +4,11 @@ import time
 
 import pytest
 
-from core_world import World, cores, lease_all
+from core_world import World, cores, lease_all, run_jobs
 from rota.core.dependencies import standing, waiting_for
 from rota.core.tables import JOB_STATES
 from rota.model.batch import Dependency
 from rota.model.errors import UsageError
-
-
-def settle(world: World, batch: int, *codes: int) -> None:
-    """Run the jobs of a batch to these exit codes."""
-    runner = world.runners.get("r1") or world.start_runner()
-    left = list(codes)
-    while left:
-        jobs = [job for job in lease_all(world, runner) if job[0] == batch][: len(left)]
-        assert jobs, world.counts(batch)
-        world.report(runner, ended=[world.row(job, left.pop(0)) for job in jobs])
 
 
 @pytest.mark.parametrize(
@@ -40,7 +30,7 @@ def test_conditions(how: str, condition: str, codes: tuple[int, int], state: str
     target = {"batch": str(first), "range": f"{first}.1-2", "name": "@first"}[how]
     second = world.submit(3, after=[(target, condition)])
     assert world.states(second) == ["WAITING"] * 3
-    settle(world, first, *codes)
+    run_jobs(world, first, *codes)
     assert world.states(second) == [state] * 3
     world.check_restart()
 
@@ -50,7 +40,7 @@ def test_one_job_is_enough_for_who_waits_for_it() -> None:
     first = world.submit(2)
     one = world.submit(after=[f"{first}.1"])
     two = world.submit(after=[f"{first}.2"])
-    settle(world, first, 0)
+    run_jobs(world, first, 0)
     assert (world.states(one), world.states(two)) == (["PENDING"], ["WAITING"])
 
 
@@ -82,9 +72,9 @@ def test_several_dependencies_must_all_hold() -> None:
     world = World()
     one, two = world.submit(), world.submit()
     third = world.submit(after=[str(one), (str(two), "any")])
-    settle(world, one, 0)
+    run_jobs(world, one, 0)
     assert world.states(third) == ["WAITING"]
-    settle(world, two, 1)
+    run_jobs(world, two, 1)
     assert world.states(third) == ["PENDING"]
 
 
@@ -99,7 +89,7 @@ def test_an_unknown_name_is_waited_for() -> None:
     )
     later = world.submit(name="later")
     assert "1 of 1 jobs not settled" in str(waiting_for(world.state, world.state.batches[batch], world.wall))
-    settle(world, later, 0)
+    run_jobs(world, later, 0)
     assert world.states(batch) == ["PENDING"]
 
 
@@ -107,9 +97,9 @@ def test_a_name_means_all_that_have_it() -> None:
     world = World()
     one, two = world.submit(name="x"), world.submit(name="x")
     batch = world.submit(after=["@x"])
-    settle(world, one, 0)
+    run_jobs(world, one, 0)
     assert world.states(batch) == ["WAITING"]
-    settle(world, two, 0)
+    run_jobs(world, two, 0)
     assert world.states(batch) == ["PENDING"]
 
 
@@ -117,7 +107,7 @@ def test_a_batch_that_waits_for_its_own_name_waits_for_the_others_of_it() -> Non
     world = World()
     first = world.submit(name="x")
     second = world.submit(name="x", after=["@x"])
-    settle(world, first, 0)
+    run_jobs(world, first, 0)
     assert world.states(second) == ["PENDING"], "a batch cannot wait for itself"
 
 
@@ -144,7 +134,7 @@ def test_a_number_with_leading_zeros_is_the_same_batch() -> None:
     world = World()
     first = world.submit()
     second = world.submit(after=[f"00{first}"])
-    settle(world, first, 0)
+    run_jobs(world, first, 0)
     assert world.states(second) == ["PENDING"]
 
 
@@ -153,13 +143,13 @@ def test_words_for_those_who_ask() -> None:
     first = world.submit(3)
     says = lambda condition: standing(world.state, Dependency(str(first), condition))  # noqa: E731
     assert says("success") == ("open", f"waits for {first}: 3 of 3 jobs not settled")
-    settle(world, first, 0, 1)
+    run_jobs(world, first, 0, 1)
     assert says("success") == ("open", f"waits for {first}: 1 of 3 jobs not settled, 1 did not succeed")
-    settle(world, first, 0)
+    run_jobs(world, first, 0)
     assert says("success") == ("never", f"depends on {first}, of which 1 of 3 jobs did not succeed")
     assert says("any") == says("failure") == ("met", "")
     good = world.submit()
-    settle(world, good, 0)
+    run_jobs(world, good, 0)
     assert standing(world.state, Dependency(str(good), "failure")) == (
         "never",
         f"was to run if {good} failed, but all 1 jobs succeeded",
@@ -229,15 +219,15 @@ def test_a_retry_opens_what_was_omitted_for_it() -> None:
     first = world.submit(2)
     second = world.submit(after=[str(first)])
     third = world.submit(2, after=[str(second)])
-    settle(world, first, 0, 1)
+    run_jobs(world, first, 0, 1)
     assert world.states(third) == ["OMITTED"] * 2
     reply = world.change("retry", str(first))
     assert reply["jobs"] == 1
     assert world.states(first) == ["COMPLETED", "PENDING"]
     assert world.states(second) + world.states(third) == ["WAITING"] * 3
-    settle(world, first, 0)
+    run_jobs(world, first, 0)
     assert world.states(second) == ["PENDING"]
-    settle(world, second, 0)
+    run_jobs(world, second, 0)
     assert world.states(third) == ["PENDING"] * 2
     world.check_restart()
 
@@ -246,9 +236,9 @@ def test_a_retry_that_fails_again_omits_again() -> None:
     world = World()
     first = world.submit()
     second = world.submit(after=[str(first)])
-    settle(world, first, 1)
+    run_jobs(world, first, 1)
     world.change("retry", str(first))
-    settle(world, first, 1)
+    run_jobs(world, first, 1)
     assert world.states(second) == ["OMITTED"]
 
 
@@ -256,11 +246,11 @@ def test_what_is_ready_waits_again_when_its_dependency_is_retried() -> None:
     world = World()
     first = world.submit()
     second = world.submit(2, after=[str(first)])
-    settle(world, first, 0)
+    run_jobs(world, first, 0)
     assert world.states(second) == ["PENDING"] * 2
     world.change("retry", str(first), ":completed")
     assert world.states(second) == ["WAITING"] * 2
-    settle(world, first, 0)
+    run_jobs(world, first, 0)
     assert world.states(second) == ["PENDING"] * 2
     world.check_restart()
 

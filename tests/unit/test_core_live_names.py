@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from core_world import World, lease_all
+from core_world import World, lease_all, run_jobs
 from rota.core.dependencies import standing
 from rota.model.batch import MAX_AFTER, BatchSpec, Dependency, Template
 from rota.model.errors import RefusedError, UsageError
@@ -14,22 +14,12 @@ def live(name: str, condition: str = "success", rerun: bool = False) -> Dependen
     return Dependency(f"@{name}", condition, live=True, rerun=rerun)  # type: ignore[arg-type]
 
 
-def run(world: World, batch: int, *codes: int) -> None:
-    """Run the next jobs of a batch to these exit codes."""
-    runner = world.runners.get("r1") or world.start_runner()
-    left = list(codes)
-    while left:
-        jobs = [job for job in lease_all(world, runner) if job[0] == batch][: len(left)]
-        assert jobs, world.counts(batch)
-        world.report(runner, ended=[world.row(job, left.pop(0)) for job in jobs])
-
-
 def test_a_new_batch_makes_what_waits_or_is_ready_wait_for_it() -> None:
     world = World()
     one = world.submit(name="align")
     merge = world.submit(2, after=[live("align")])
     usual = world.submit(after=["@align"])
-    run(world, one, 0)
+    run_jobs(world, one, 0)
     assert world.states(merge) == ["PENDING"] * 2
     two = world.submit(name="align")
     assert world.states(merge) == ["WAITING"] * 2
@@ -38,9 +28,9 @@ def test_a_new_batch_makes_what_waits_or_is_ready_wait_for_it() -> None:
     assert says == ("open", "waits for @align (and for any other that is given this name): 1 of 2 jobs not settled")
     world.check_restart()
     three = world.submit(name="align")
-    run(world, two, 0)
+    run_jobs(world, two, 0)
     assert world.states(merge) == ["WAITING"] * 2
-    run(world, three, 0)
+    run_jobs(world, three, 0)
     assert world.states(merge) == ["PENDING"] * 2
 
 
@@ -48,8 +38,8 @@ def test_what_runs_is_left_to_finish_and_what_completed_stays() -> None:
     world = World()
     one = world.submit(name="x")
     merge = world.submit(2, after=[live("x")])
-    run(world, one, 0)
-    run(world, merge, 0)
+    run_jobs(world, one, 0)
+    run_jobs(world, merge, 0)
     runner = world.runners["r1"]
     (job,) = lease_all(world, runner)
     world.report(runner, started=[job])
@@ -66,15 +56,15 @@ def test_a_completed_one_runs_again_and_so_do_its_own_dependents() -> None:
     c = world.submit(name="c", after=[live("b", rerun=True)])
     d = world.submit(after=[live("c")])
     for batch in (a, b, c, d):
-        run(world, batch, 0)
+        run_jobs(world, batch, 0)
     new = world.submit(name="g")
     assert world.states(b) + world.states(c) == ["WAITING", "WAITING"]
     assert world.states(d) == ["COMPLETED"], "it did not ask for it"
     world.check_restart()
-    run(world, new, 0)
+    run_jobs(world, new, 0)
     assert world.states(b) + world.states(c) == ["PENDING", "WAITING"]
-    run(world, b, 0)
-    run(world, c, 0)
+    run_jobs(world, b, 0)
+    run_jobs(world, c, 0)
     assert world.states(c) == ["COMPLETED"]
     assert list(world.state.batches[c].attempts) == [2]
 
@@ -85,7 +75,7 @@ def test_a_running_one_finishes_and_runs_again(again: bool) -> None:
     one = world.submit(name="x")
     merge = world.submit(2, name="m", after=[live("x", rerun=True)])
     last = world.submit(after=[live("m", rerun=True)])
-    run(world, one, 0)
+    run_jobs(world, one, 0)
     runner = world.runners["r1"]
     jobs = lease_all(world, runner)
     world.report(runner, started=jobs)
@@ -98,8 +88,8 @@ def test_a_running_one_finishes_and_runs_again(again: bool) -> None:
     world.report(runner, ended=[world.row(jobs[0]), world.row(jobs[1], 1)])
     assert world.states(merge) == ["WAITING", "FAILED"], "a failure is not tried again for it"
     assert world.states(last) == ["WAITING"]
-    run(world, two, 0)
-    run(world, merge, 0)
+    run_jobs(world, two, 0)
+    run_jobs(world, merge, 0)
     assert world.states(merge) == ["COMPLETED", "FAILED"]
     assert world.states(last) == ["OMITTED"]
     assert not world.state.batches[merge].rerun_wanted
@@ -111,11 +101,11 @@ def test_what_was_omitted_gets_another_chance_where_a_new_batch_can_help() -> No
     one = world.submit(name="x")
     alarm = world.submit(after=[live("x", "failure")])
     merge = world.submit(after=[live("x")])
-    run(world, one, 0)
+    run_jobs(world, one, 0)
     assert world.states(alarm) == ["OMITTED"]
     two = world.submit(name="x")
     assert world.states(alarm) == ["WAITING"]
-    run(world, two, 1)
+    run_jobs(world, two, 1)
     assert (world.states(alarm), world.states(merge)) == (["PENDING"], ["OMITTED"])
 
 
@@ -123,13 +113,13 @@ def test_a_held_one_stays_held_and_waits_when_it_is_released() -> None:
     world = World()
     one = world.submit(name="x")
     merge = world.submit(after=[live("x")])
-    run(world, one, 0)
+    run_jobs(world, one, 0)
     world.change("hold", str(merge))
     two = world.submit(name="x")
     world.change("release", str(merge))
     assert world.states(merge) == ["WAITING"]
     world.change("hold", str(merge))
-    run(world, two, 1)
+    run_jobs(world, two, 1)
     assert world.states(merge) == ["OMITTED"]
 
 
@@ -137,9 +127,9 @@ def test_a_name_that_nothing_had_means_what_came_until_it_was_ready() -> None:
     world = World()
     batch = world.submit(2, after=["@later"])
     one, two = world.submit(name="later"), world.submit(name="later")
-    run(world, one, 0)
+    run_jobs(world, one, 0)
     assert world.states(batch) == ["WAITING"] * 2, "both were there before it could run"
-    run(world, two, 0)
+    run_jobs(world, two, 0)
     assert world.states(batch) == ["PENDING"] * 2
     world.check_restart()
     world.submit(name="later", after=[str(batch)])
@@ -256,7 +246,7 @@ def test_batches_of_one_name_that_wait_for_each_other_in_turn_are_cheap() -> Non
     for _ in range(count):
         world.submit(name="x", after=["@x"])
     for number in range(1, count + 1):
-        run(world, number, 0)
+        run_jobs(world, number, 0)
     assert time.process_time() - began < 10
     world.change("retry", "1", ":completed")
     assert world.states(count + 1) == ["WAITING"]
@@ -275,13 +265,13 @@ def test_what_runs_at_the_end_of_a_batch(codes: tuple[int, int]) -> None:
     assert (end.spec.name, end.spec.ends, end.spec.after) == ("align-end", 1, (Dependency("1", "any"),))
     again = world.submitted(2, name="align", then=END, key="k1")
     assert again.reply == {"batch": 1, "jobs": 2, "duplicates": 0, "warnings": [], "end": 2}
-    run(world, 1, codes[0])
+    run_jobs(world, 1, codes[0])
     assert world.states(2) == ["WAITING"]
     world.check_restart()
     world.restart()
     world.greet(world.runners["r1"])
-    run(world, 1, codes[1])
-    run(world, 2, 0)
+    run_jobs(world, 1, codes[1])
+    run_jobs(world, 2, 0)
     world.change("retry", "1", ":settled")
     assert world.states(2) == ["COMPLETED"], "once"
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from core_world import World, cores, lease_all
+from core_world import World, cores, lease_all, run_jobs
 from rota.core.dependencies import waiting_for
 from rota.model import events as ev
 from rota.model.batch import BatchSpec, Dependency, Template
@@ -25,18 +25,6 @@ def modify(world: World, *words: object, **batch: Any) -> dict[str, Any]:
 
 def live(name: str, rerun: bool = False) -> Dependency:
     return Dependency(f"@{name}", live=True, rerun=rerun)
-
-
-def run(world: World, batch: int, *codes: int) -> None:
-    """Run the next jobs of a batch to these exit codes; what else was leased is given back."""
-    runner = world.runners.get("r1") or world.start_runner()
-    left = list(codes)
-    while left:
-        leased = lease_all(world, runner)
-        jobs = [job for job in leased if job[0] == batch][: len(left)]
-        assert jobs, world.counts(batch)
-        rest = [job for job in leased if job not in jobs]
-        world.report(runner, ended=[world.row(job, left.pop(0)) for job in jobs], disclaimed=rest)
 
 
 def refused(world: World, says: str, *words: object, error: type[Exception] = UsageError, **batch: Any) -> None:
@@ -123,20 +111,20 @@ def test_a_new_dependency_blocks_what_is_ready_and_leaves_what_is_leased() -> No
     assert world.counts(batch) == {"WAITING": 4, "RUNNING": 2}
     world.change("release", str(gate))
     world.report(runner, ended=[world.row(job) for job in jobs[:2]])
-    run(world, gate, 0)
+    run_jobs(world, gate, 0)
     assert world.counts(batch) == {"PENDING": 4, "COMPLETED": 2}
 
 
 def test_a_dependency_that_is_met_or_gone_makes_jobs_ready_at_once() -> None:
     world = World()
     done, open_ = world.submit(), world.submit()
-    run(world, done, 0)
+    run_jobs(world, done, 0)
     batch = world.submit(2, after=[str(open_), "@nothing"])
     modify(world, batch, after_drop=("@nothing",))
     assert world.counts(batch) == {"WAITING": 2}
     modify(world, batch, after_none=True, after=[str(done)])
     assert world.counts(batch) == {"PENDING": 2}
-    run(world, open_, 1)
+    run_jobs(world, open_, 1)
     assert world.counts(batch) == {"PENDING": 2}
 
 
@@ -145,22 +133,22 @@ def test_what_was_omitted_gets_another_chance_and_so_do_its_dependents() -> None
     bad, good = world.submit(), world.submit()
     batch = world.submit(2, after=[str(bad)])
     last = world.submit(after=[str(batch)])
-    run(world, bad, 1)
+    run_jobs(world, bad, 1)
     assert world.counts(batch) == {"OMITTED": 2}
     assert world.counts(last) == {"OMITTED": 1}
     reply = modify(world, batch, after_drop=(str(bad),), after=[str(good)])
     assert reply["jobs"] == 2
     assert world.counts(batch) == {"WAITING": 2}
     assert world.counts(last) == {"WAITING": 1}
-    run(world, good, 0)
-    run(world, batch, 0, 0)
+    run_jobs(world, good, 0)
+    run_jobs(world, batch, 0, 0)
     assert world.counts(last) == {"PENDING": 1}
 
 
 def test_a_dependency_that_can_never_be_met_omits() -> None:
     world = World()
     bad = world.submit()
-    run(world, bad, 1)
+    run_jobs(world, bad, 1)
     batch = world.submit(2)
     world.change("hold", f"{batch}.1")
     modify(world, batch, after=[str(bad)])
@@ -176,7 +164,7 @@ def test_job_by_job_and_on_a_newer_batch() -> None:
     modify(world, batch, after=[Dependency(str(newer), each=True)])
     assert world.counts(batch) == {"WAITING": 3}
     world.restart()
-    run(world, newer, 0, 1, 0)
+    run_jobs(world, newer, 0, 1, 0)
     assert world.states(batch) == ["PENDING", "OMITTED", "PENDING"]
     modify(world, batch, after_none=True)
     assert world.counts(batch) == {"PENDING": 3}
@@ -194,13 +182,13 @@ def test_names_live_and_unknown() -> None:
     ]
     refused(world, "nothing is named 'never'", batch, after=["@never"], require_known=True)
     modify(world, batch, after_none=True, after=[live("align")])
-    run(world, later, 0)
+    run_jobs(world, later, 0)
     assert world.counts(batch) == {"PENDING": 2}
     another = world.submit(name="align")
     assert world.counts(batch) == {"WAITING": 2}
     modify(world, batch, after=["@align"])
     assert world.counts(batch) == {"WAITING": 2}, "a name that is not live means all that has it, as none came earlier"
-    run(world, another, 0)
+    run_jobs(world, another, 0)
     assert world.counts(batch) == {"PENDING": 2}
     world.submit(name="align")
     assert world.counts(batch) == {"PENDING": 2}
@@ -209,7 +197,7 @@ def test_names_live_and_unknown() -> None:
 def test_a_settled_batch_can_be_renamed_but_not_made_to_wait() -> None:
     world = World()
     batch, other = world.submit(name="a"), world.submit()
-    run(world, batch, 0)
+    run_jobs(world, batch, 0)
     refused(world, "is settled: it can be renamed", batch, after=[str(other)], error=RefusedError)
     modify(world, batch, name="b")
     assert world.state.names == {"b": [batch]}
@@ -274,9 +262,9 @@ def test_a_retry_that_would_close_a_circle_is_refused() -> None:
     modify(world, align, after_drop=("@call",))
     world.change("retry", str(call))
     assert world.counts(call) == world.counts(merge) == {"WAITING": 1}
-    run(world, align, 0)
-    run(world, merge, 0)
-    run(world, call, 0)
+    run_jobs(world, align, 0)
+    run_jobs(world, merge, 0)
+    run_jobs(world, call, 0)
     assert world.counts(call) == {"COMPLETED": 1}
 
 
@@ -287,7 +275,7 @@ def test_who_waits_for_the_old_name_waits_for_something_else() -> None:
     world = World()
     one, two = world.submit(name="a"), world.submit(name="a")
     batch = world.submit(after=["@a"])
-    run(world, two, 0)
+    run_jobs(world, two, 0)
     assert modify(world, one, name="b")["warnings"] == []
     assert world.counts(batch) == {"PENDING": 1}
     assert modify(world, two, name="c")["warnings"] == [
@@ -298,7 +286,7 @@ def test_who_waits_for_the_old_name_waits_for_something_else() -> None:
     world.restart()
     world.greet(world.runners["r1"])
     three = world.submit(name="a")
-    run(world, three, 0)
+    run_jobs(world, three, 0)
     assert world.counts(batch) == {"PENDING": 1}
 
 
@@ -307,11 +295,11 @@ def test_who_waits_for_the_new_name_waits_for_it_too() -> None:
     other = world.submit()
     batch, live_one = world.submit(after=["@a"]), world.submit(after=[live("a")])
     third = world.submit(name="a")
-    run(world, third, 0)
+    run_jobs(world, third, 0)
     assert world.counts(batch) == world.counts(live_one) == {"PENDING": 1}
     modify(world, other, name="a")
     assert world.counts(batch) == world.counts(live_one) == {"WAITING": 1}, "it counts as if it had always had the name"
-    run(world, other, 1)
+    run_jobs(world, other, 1)
     assert world.counts(batch) == world.counts(live_one) == {"OMITTED": 1}
     modify(world, other, name="z")
     assert world.counts(batch) == world.counts(live_one) == {"PENDING": 1}
@@ -321,7 +309,7 @@ def test_a_rename_ends_a_wait_for_a_name_that_nothing_had() -> None:
     world = World()
     batch = world.submit(after=["@a"])
     done = world.submit(name="typo")
-    run(world, done, 0)
+    run_jobs(world, done, 0)
     modify(world, done, name="a")
     assert world.counts(batch) == {"PENDING": 1}
     assert not world.state.open_names.get("a")
@@ -331,11 +319,11 @@ def test_a_live_name_that_gets_a_batch_runs_completed_ones_again() -> None:
     world = World()
     one, other = world.submit(name="a"), world.submit()
     batch = world.submit(after=[live("a", rerun=True)])
-    run(world, one, 0)
-    run(world, batch, 0)
+    run_jobs(world, one, 0)
+    run_jobs(world, batch, 0)
     modify(world, other, name="a")
     assert world.counts(batch) == {"WAITING": 1}
-    run(world, other, 0)
+    run_jobs(world, other, 0)
     assert world.counts(batch) == {"PENDING": 1}
 
 
@@ -346,9 +334,9 @@ def test_several_batches_at_once() -> None:
     reply = modify(world, "@a", name="b", after=[str(gate)])
     assert (reply["batches"], reply["jobs"]) == (3, 6)
     assert world.state.names == {"b": batches}
-    run(world, gate, 0)
+    run_jobs(world, gate, 0)
     assert [world.counts(batch) for batch in batches] == [{"PENDING": 2}] * 3
-    run(world, batches[1], 0, 0)
+    run_jobs(world, batches[1], 0, 0)
     refused(world, f"batch {batches[1]} is settled", "@b", after=[str(gate)], error=RefusedError)
 
 
@@ -437,7 +425,7 @@ def test_at_once_counts_what_runs_already() -> None:
 def test_max_failures_that_are_there_already_hold_the_rest() -> None:
     world = World()
     batch = world.submit(10, max_failures=0)
-    run(world, batch, 1, 1)
+    run_jobs(world, batch, 1, 1)
     reply = modify(world, batch, max_failures=2)
     assert reply["warnings"] == [f"2 jobs of batch {batch} have failed already: what did not start is held"]
     runner = world.runners["r1"]
@@ -462,7 +450,7 @@ def test_what_runs_at_the_end() -> None:
     modify(world, batch, on_batch_end="")
     assert world.counts(end) == {"REMOVED": 1}
     modify(world, batch, on_batch_end="mail all")
-    run(world, batch, 0, 1)
+    run_jobs(world, batch, 0, 1)
     assert world.counts(end + 1) == {"PENDING": 1}
     refused(world, "its end is past", batch, on_batch_end="x", error=RefusedError)
 

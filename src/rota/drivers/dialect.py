@@ -49,6 +49,7 @@ class Answer(NamedTuple):
     def words(self) -> str:
         """What it said, complaints first, on one short line."""
         words = " ".join((self.stderr.strip() or self.stdout.strip()).split())
+        words = "".join(c if c.isprintable() else "?" for c in words[:301])
         words = words if len(words) <= 300 else words[:297] + "..."
         return words or ("it took too long" if self.code is None else "nothing at all")
 

@@ -131,6 +131,4 @@ def worth(text: str, table: Iterable[tuple[Class, tuple[str, ...]]]) -> Class | 
 def words(answer: Answer) -> str:
     """An answer that is no use, for people: its exit and what it said, on one line."""
     how = "took too long and was ended" if answer.code is None else f"exit {answer.code}"
-    said = " ".join((answer.stderr.strip() or answer.stdout.strip()).split())
-    said = "".join(c if c.isprintable() else "?" for c in said)
-    return f"{how}: {said[:300]}" if said else f"{how}, without a word"
+    return f"{how}: {answer.words}" if answer.stderr.strip() or answer.stdout.strip() else f"{how}, without a word"
