@@ -52,8 +52,10 @@ def events(seq: int, batch: int, pos: int, count: int) -> list[Entry]:
 
 
 def commits(store: SqliteStore, seq: int, batch: int, rounds: int, count: int) -> int:
-    turns = [(events(seq + at * 6, batch, at * count, count),
-              [result(batch, at * count + row) for row in range(count)]) for at in range(rounds)]
+    turns = [
+        (events(seq + at * 6, batch, at * count, count), [result(batch, at * count + row) for row in range(count)])
+        for at in range(rounds)
+    ]
     with timed() as clock:
         for entries, results in turns:
             store.commit(entries, results)

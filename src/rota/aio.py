@@ -1,9 +1,9 @@
 """The Python client for asyncio: the same as `rota.api`, with coroutines.
 
-    async with rota.aio.Client() as client:
-        batch = await client.submit("gzip {}", values=files)
-        async for job in batch.as_completed():
-            print(job.id, job.state)
+async with rota.aio.Client() as client:
+    batch = await client.submit("gzip {}", values=files)
+    async for job in batch.as_completed():
+        print(job.id, job.state)
 """
 
 import asyncio

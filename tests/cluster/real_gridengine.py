@@ -100,7 +100,7 @@ class RealGridEngine(PrivateCluster):
         names = ("SGE_ROOT", "SGE_CELL", "SGE_QMASTER_PORT", "SGE_EXECD_PORT", "SGE_ARCH")
         exports = " ".join(f"{name}={self.environment[name]}" for name in names)
         for name in COMMANDS:
-            inside = f"nsenter --target {self._holder} --uts --mount --wd=\"$PWD\""
+            inside = f'nsenter --target {self._holder} --uts --mount --wd="$PWD"'
             self.write(f"cmd/{name}", f'#!/bin/sh\nexport {exports}\nexec {inside} {LIBRARY}/{name} "$@"\n', 0o755)
         self.environment["PATH"] = self.client_path
 

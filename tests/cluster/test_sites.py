@@ -184,9 +184,12 @@ def test_a_queued_manager_is_called_back(slurm):
         site.config('[site.slurm]\ndriver = "slurm"\nnative = {"--begin" = "now+1hour"}\n')
         row = site.json("up", "--on", "slurm", "--wait", "1s")
         assert not row["serving"] and slurm.state(row["native_id"]) == "PENDING"
-        assert "is job" in subprocess.run(
-            [sys.executable, "-m", "rota", "up"], env=site.environment, capture_output=True, text=True, timeout=60
-        ).stderr
+        assert (
+            "is job"
+            in subprocess.run(
+                [sys.executable, "-m", "rota", "up"], env=site.environment, capture_output=True, text=True, timeout=60
+            ).stderr
+        )
         assert site.json("up", "--on", "slurm", "--wait", "1s")["native_id"] == row["native_id"]
         assert "no longer queued" in site("down")
         assert slurm.wait_over(row["native_id"]) == {"CANCELLED"}

@@ -44,8 +44,14 @@ def test_behaviours_in_json_lines_and_with_values(home: Home) -> None:
     assert home.rows("history", "1.1")[0]["note"] == "on-exit exited 3"
     assert home.rota("log", "1.1", "--stderr").stdout.startswith("rota: on-success: echo one >> out\nrota: on-exit")
     assert [path.name for path in home.work.glob("rota_work/*/*/*")] == ["1.2.1"]
-    home.add("--values", "a b,c'd", "--on-success", "echo {} >> values; echo '{{index}}' '{print}' >> values",
-             "--", "test -n {}")
+    home.add(
+        "--values",
+        "a b,c'd",
+        "--on-success",
+        "echo {} >> values; echo '{{index}}' '{print}' >> values",
+        "--",
+        "test -n {}",
+    )
     home.settled()
     said = Path(home.work, "values").read_text().splitlines()
     assert sorted(said) == ["a b", "c'd", "{index} {print}", "{index} {print}"]

@@ -63,8 +63,9 @@ def test_a_unique_directory_has_a_marker_a_tmpdir_and_is_removed_on_success(mana
 
 
 def test_home_can_be_the_directory(manager, cwd):
-    (row,) = manager.run('[ "$HOME" = "$PWD" ] && [ "$HOME" = "$ROTA_WORKDIR" ]', cwd=str(cwd), workdir="unique",
-                         home="workdir")
+    (row,) = manager.run(
+        '[ "$HOME" = "$PWD" ] && [ "$HOME" = "$ROTA_WORKDIR" ]', cwd=str(cwd), workdir="unique", home="workdir"
+    )
     assert outcome(row) == (0, None, None)
 
 
@@ -101,7 +102,7 @@ def test_a_directory_replaced_by_a_link_is_not_followed(manager, cwd, tmp_path):
 def test_links_inside_are_removed_not_followed(manager, cwd, tmp_path):
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "data").write_text("x")
-    text = f'ln -s {tmp_path}/precious link; rm -r .rota-tmp; ln -s {tmp_path}/precious .rota-tmp'
+    text = f"ln -s {tmp_path}/precious link; rm -r .rota-tmp; ln -s {tmp_path}/precious .rota-tmp"
     (row,) = manager.run(text, cwd=str(cwd), workdir="unique")
     assert outcome(row) == (0, None, None) and row[11] is None
     assert (tmp_path / "precious" / "data").exists() and list(cwd.iterdir()) == []
@@ -111,7 +112,7 @@ def test_links_inside_are_removed_not_followed(manager, cwd, tmp_path):
 
 def test_a_parent_replaced_by_a_link_is_not_followed(manager, cwd, tmp_path):
     (tmp_path / "other" / "0").mkdir(parents=True)
-    text = f'mv {cwd}/rota_work/7 {tmp_path}/moved && ln -s {tmp_path}/other {cwd}/rota_work/7'
+    text = f"mv {cwd}/rota_work/7 {tmp_path}/moved && ln -s {tmp_path}/other {cwd}/rota_work/7"
     (row,) = manager.run(text, cwd=str(cwd), workdir="unique")
     assert "was not removed: it is not where it was made" in row[11]
     assert (tmp_path / "other" / "0").is_dir()
@@ -180,8 +181,9 @@ def test_what_cannot_be_started_leaves_nothing(manager, cwd):
 
 
 def test_many_at_once_make_and_prune_the_same_parents(manager, cwd):
-    rows = manager.run(*["[ -e .rota-workdir ] && echo x > f"] * 150, cwd=str(cwd), workdir="unique", slots=8,
-                       timeout_s=60)
+    rows = manager.run(
+        *["[ -e .rota-workdir ] && echo x > f"] * 150, cwd=str(cwd), workdir="unique", slots=8, timeout_s=60
+    )
     assert {outcome(row) for row in rows} == {(0, None, None)} and {row[11] for row in rows} == {None}
     assert list(cwd.iterdir()) == []
 
@@ -247,8 +249,12 @@ def test_behaviours_run_in_order_with_what_they_should_know(manager, cwd):
 
 
 def test_behaviours_run_in_the_jobs_own_directory_before_it_is_removed(manager, cwd, tmp_path):
-    (row,) = manager.run("echo result > r; cd /; exit 0", cwd=str(cwd), workdir="unique",
-                         on_success=[f"cp r {tmp_path}/saved; cp $TMPDIR/../r {tmp_path}/again"])
+    (row,) = manager.run(
+        "echo result > r; cd /; exit 0",
+        cwd=str(cwd),
+        workdir="unique",
+        on_success=[f"cp r {tmp_path}/saved; cp $TMPDIR/../r {tmp_path}/again"],
+    )
     assert row[11] is None and (tmp_path / "saved").read_text() == "result\n" and (tmp_path / "again").exists()
     assert list(cwd.iterdir()) == []
 
@@ -272,8 +278,13 @@ def test_their_output_follows_the_jobs_stderr_file(manager, cwd):
 def test_a_behaviour_has_a_time_limit_and_ends_with_its_tree(manager, cwd, tmp_path):
     pidfile = tmp_path / "pid"
     begin = time.monotonic()
-    (row,) = manager.run("true", cwd=str(cwd), behaviour_s=0.5, grace_s=0.2,
-                         on_exit=[f"setsid sleep 100 & echo $! > {pidfile}; trap '' TERM; sleep 100", "echo next"])
+    (row,) = manager.run(
+        "true",
+        cwd=str(cwd),
+        behaviour_s=0.5,
+        grace_s=0.2,
+        on_exit=[f"setsid sleep 100 & echo $! > {pidfile}; trap '' TERM; sleep 100", "echo next"],
+    )
     assert time.monotonic() - begin < 30 and outcome(row) == (0, None, None)
     assert row[11] == "on-exit was ended: over its time limit" and gone(int(pidfile.read_text()))
     assert b"\nnext\n" in manager.stream(row, error=True)
@@ -377,8 +388,11 @@ def test_a_batch_systems_warning_ends_what_does_not_want_to_be_warned_itself(tmp
     try:
         found.accept()
         specs = {"plain": {**SPEC, "cwd": str(cwd), "grace_s": 1}, "own": {**SPEC, "cwd": str(cwd), "warn": [10, 9]}}
-        jobs = [["s", "plain", 8, 1, 1, ["sleep", "100"], None], ["s", "own", 8, 2, 1, WARNED, None],
-                ["s", "plain", 8, 3, 1, ["true"], None]]
+        jobs = [
+            ["s", "plain", 8, 1, 1, ["sleep", "100"], None],
+            ["s", "own", 8, 2, 1, WARNED, None],
+            ["s", "plain", 8, 3, 1, ["true"], None],
+        ]
         found.lease(jobs, specs, [["s", 2]])
         wait_for(cwd / "up")
         found.process.send_signal(getattr(signal, name))

@@ -113,11 +113,7 @@ CHANGES = {
 
 @pytest.mark.parametrize(
     ("verb", "state"),
-    [
-        (verb, state)
-        for verb in CHANGES
-        for state in STATES
-    ],
+    [(verb, state) for verb in CHANGES for state in STATES],
 )
 def test_change(verb: str, state: str) -> None:
     world, batch = world_with(state)

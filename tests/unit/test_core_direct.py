@@ -267,6 +267,8 @@ def test_allocations_that_are_over_are_forgotten_after_a_while(monkeypatch: pyte
     assert "a1 unknown allocation" in world.notes()[-1]
     world.checkpoint()
     world.check_restart()
+
+
 @pytest.mark.parametrize("started", [True, False])
 def test_a_cancelled_allocation_is_no_fault_of_the_job_in_it(started: bool) -> None:
     world = cluster("runners")

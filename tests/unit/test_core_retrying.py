@@ -38,9 +38,7 @@ def tried_again(code: int | None, signal: int | None = None, reason: str | None 
         ({"never_retry_on": ("75",), "retry_on": ("75",)}, 75, None, None, False),
     ],
 )
-def test_rules(
-    rules: dict[str, object], code: int | None, signal: int | None, reason: str | None, again: bool
-) -> None:
+def test_rules(rules: dict[str, object], code: int | None, signal: int | None, reason: str | None, again: bool) -> None:
     assert tried_again(code, signal, reason, **rules) is again
 
 

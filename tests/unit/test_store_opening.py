@@ -163,8 +163,13 @@ def test_projections_make_the_moves_of_the_tables(tmp_path: Path) -> None:
     path = tmp_path / "rota.db"
     store = made(path)
     events, expected = [], {}
-    ways: dict[str, list[str]] = {"WAITING": [], "SUBMITTING": ["submit"], "PENDING": ["submit", "pend"],
-                                  "RUNNING": ["submit", "run"], "KILLING": ["submit", "kill"]}
+    ways: dict[str, list[str]] = {
+        "WAITING": [],
+        "SUBMITTING": ["submit"],
+        "PENDING": ["submit", "pend"],
+        "RUNNING": ["submit", "run"],
+        "KILLING": ["submit", "kill"],
+    }
     for verb, moves in tables.ALLOCATION.items():
         for old, new in moves.items():
             if old:

@@ -56,10 +56,17 @@ def _needs(parser: Parser) -> None:
     add("--tag", action="append", default=[], metavar="TAG", help="only where this tag is")
     add("--on", metavar="SITE", help="only at this site")
     add("--group", metavar="NAME", help="learn with jobs of this group (default: the program's name)")
-    add("--override", choices=("never", "higher", "always"), default="never",
-        help="when your --memory, --time, --disk are used and not what was learned (default never)")
     add(
-        "--limit", action="append", default=[], metavar="NAME[:RULE]",
+        "--override",
+        choices=("never", "higher", "always"),
+        default="never",
+        help="when your --memory, --time, --disk are used and not what was learned (default never)",
+    )
+    add(
+        "--limit",
+        action="append",
+        default=[],
+        metavar="NAME[:RULE]",
         help="obey a limit; with :10, :100/min or :22:00-06:00 set it as well (see rota limit --help)",
     )
     add("--enforce", choices=("none", "time", "memory", "both"), default="time", help="what ends a job that exceeds it")

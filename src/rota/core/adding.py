@@ -107,9 +107,7 @@ def _check_each(state: State, spec: BatchSpec, dependency: Dependency) -> None:
         raise UsageError(f"--after {dependency.target} --each: both must have the same job numbers, but {what}")
 
 
-def _stretches(
-    ranges: Sequence[tuple[int, int, int]] | None, low: int, high: int
-) -> Iterator[tuple[int, int, int]]:
+def _stretches(ranges: Sequence[tuple[int, int, int]] | None, low: int, high: int) -> Iterator[tuple[int, int, int]]:
     """(first number, step, count) of the jobs at these positions."""
     before = 0
     for first, last, step in ranges if ranges is not None else ((1, high, 1),):

@@ -112,9 +112,7 @@ def _limit(name: str, setting: int | str | None, at: At) -> ev.LimitSet:
     rule = Rule() if setting is None else parse_rule(name, str(setting))
     if rule.window is not None:
         check_window(f"{name}:{setting}", at, rule.window)
-    return ev.LimitSet(
-        name, rule.count, rule.rate, rule.per_s, rule.window.name if rule.window is not None else None
-    )
+    return ev.LimitSet(name, rule.count, rule.rate, rule.per_s, rule.window.name if rule.window is not None else None)
 
 
 def _set_limits(state: State, stimulus: SetLimits) -> Decision:

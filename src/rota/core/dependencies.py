@@ -57,6 +57,8 @@ def _table(met: Iterable[int], never: Iterable[int]) -> bytes:
     for number in never:
         table[number] = _NEVER
     return bytes(table)
+
+
 _BAD = tuple(range(COMPLETED + 1, REMOVED))
 _CODES = {
     "success": _table((COMPLETED, REMOVED), _BAD),

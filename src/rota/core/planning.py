@@ -156,9 +156,7 @@ def _within_limits(state: State, wants: Sequence[Want]) -> list[Want]:
     ]
     if any(want.shape.limits for want in still):
         most, _ = limits.share(still, state.limits, state.starts)
-        still = [
-            replace(want, ready=count) for want, count in zip(still, most, strict=True) if count
-        ]
+        still = [replace(want, ready=count) for want, count in zip(still, most, strict=True) if count]
     return still
 
 

@@ -16,6 +16,7 @@ from rota.model.job import Result, format_job
 
 __all__ = ["back", "bye", "disconnected", "give_back", "greet", "greeted", "report", "take_ended", "touch"]
 
+
 def greet(state: State, stimulus: Greet) -> Decision:
     """A runner opens a session.
 

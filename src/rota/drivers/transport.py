@@ -240,7 +240,7 @@ WRAP = (
 )
 WHICH = (
     'for p; do f=$(command -v "$p" 2>/dev/null) || '
-    "f=$(\"${SHELL:-sh}\" -lc 'command -v \"$0\"' \"$p\" 2>/dev/null </dev/null | tail -n 1); "
+    'f=$("${SHELL:-sh}" -lc \'command -v "$0"\' "$p" 2>/dev/null </dev/null | tail -n 1); '
     'echo "$p=$f"; done'
 )
 READ = (

@@ -267,9 +267,7 @@ class Cluster:
 
     async def last_words(self, known: Sequence[Known]) -> Mapping[str, Outcome]:
         """How direct jobs ended, by their own reports."""
-        paths = {
-            os.path.join(self.directory, each.tag, str(each.element), "report.json"): each.id for each in known
-        }
+        paths = {os.path.join(self.directory, each.tag, str(each.element), "report.json"): each.id for each in known}
         out: dict[str, Outcome] = {}
         unreadable: set[str] = set()
         try:

@@ -169,7 +169,7 @@ def load_config(home: str) -> Config:
             if site.mode == "direct" and site.driver == "local":
                 raise UsageError(f"[site.{name}] mode 'direct' is for batch systems; the driver local has runners")
             if site.ssh is not None and site.mode == "runners" and config.listen is None:
-                raise UsageError(f"[site.{name}] its runners call back: set listen = \"HOST:PORT\" before all tables")
+                raise UsageError(f'[site.{name}] its runners call back: set listen = "HOST:PORT" before all tables')
     except msgspec.ValidationError as error:
         raise UsageError(f"{path}: {_wrong(raw, str(error))}") from None
     except UsageError as error:

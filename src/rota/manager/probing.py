@@ -49,7 +49,7 @@ NODE_LINES = """\
 exec 2>>{place}/messages
 {{ uname -n; date +%s; id -un; }} >{place}/node.part && mv -f {place}/node.part {place}/node
 """
-NODE_PROGRAM = '''\
+NODE_PROGRAM = """\
 import json, os, socket, sys, time
 
 here = sys.argv[1]
@@ -82,7 +82,7 @@ found["time"] = time.time()
 with open(os.path.join(here, "result.part"), "w") as file:
     json.dump(found, file)
 os.rename(os.path.join(here, "result.part"), os.path.join(here, "result.json"))
-'''
+"""
 
 
 class Verdict(Struct):
@@ -132,9 +132,7 @@ async def _guarded(home: str | None, name: str, timeout_s: float, say: Say) -> V
 class Prober:
     """One test of one site."""
 
-    def __init__(
-        self, paths: Paths, config: Config, name: str, site: SiteConfig, timeout_s: float, say: Say
-    ) -> None:
+    def __init__(self, paths: Paths, config: Config, name: str, site: SiteConfig, timeout_s: float, say: Say) -> None:
         self.verdict = Verdict(name, site.mode)
         self._paths = paths
         self._config = config

@@ -60,6 +60,7 @@ def counts_of(batch: BatchState) -> dict[str, int]:
         if batch.counts[number] and number != REMOVED
     }
 
+
 PLACES = 10_000
 """Runners that are gone and whose places are remembered."""
 

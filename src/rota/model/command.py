@@ -239,9 +239,7 @@ class CommandMaker:
     def behaviour(self, name: str, value: Value, index: int, attempt: int) -> list[str]:
         """`on_success`, `on_failure` or `on_exit` of one job: lines for the shell."""
         values = _as_list(value)
-        return [
-            fill(parts, values, self.batch, index, attempt, quoting(parts)) for parts in self.behaviours[name]
-        ]
+        return [fill(parts, values, self.batch, index, attempt, quoting(parts)) for parts in self.behaviours[name]]
 
     def variables(self, value: Value) -> dict[str, str] | None:
         """The variables that are set for one job, if those are not just its template's."""

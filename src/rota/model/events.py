@@ -237,6 +237,8 @@ class RerunWanted(Struct, array_like=True, tag=True):
     batch: int
     spans: list[int]
     reason: str | None = None
+
+
 class Pruned(Struct, array_like=True, tag=True):
     """Settled batches were forgotten, with all that was known of their jobs. Their numbers are not used again."""
 
@@ -251,7 +253,6 @@ class Restored(Struct, array_like=True, tag=True):
     next_allocation: int
     attempt_floor: int
     """No attempt from now on of a batch that was there has a smaller number."""
-
 
 
 class Respecified(Struct, array_like=True, tag=True):

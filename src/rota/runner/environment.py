@@ -16,9 +16,7 @@ __all__ = ["Environment", "inherited", "of_allocation"]
 
 DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
 BATCH_SYSTEMS = (b"SLURM", b"PBS_", b"LSB_", b"LS_JOB", b"LS_SUB", b"LS_EXEC", b"SGE_")
-GRID_ENGINE = frozenset(
-    b"ARC JOB_ID JOB_NAME NHOSTS NQUEUES NSLOTS PE PE_HOSTFILE QUEUE REQUEST RESTARTED".split()
-)
+GRID_ENGINE = frozenset(b"ARC JOB_ID JOB_NAME NHOSTS NQUEUES NSLOTS PE PE_HOSTFILE QUEUE REQUEST RESTARTED".split())
 ELEMENT = (b"SLURM_ARRAY_", b"PBS_ARRAY", b"LSB_JOBINDEX", b"SGE_TASK_")
 """Which element of an array the runner is: of no meaning for a job, and easily taken for its own."""
 SUBMIT_DIR = (b"SLURM_SUBMIT_DIR", b"PBS_O_WORKDIR", b"LS_SUBCWD", b"SGE_O_WORKDIR")

@@ -392,9 +392,7 @@ def _timed_limits(books: _Books, witness: Witness) -> Iterator[str]:
                     yield from _rate(rule, starts.setdefault(name, []), event.at, count, first)
 
 
-def _rate(
-    rule: ev.LimitSet, starts: list[tuple[float, int]], at: float | None, count: int, job: Job
-) -> Iterator[str]:
+def _rate(rule: ev.LimitSet, starts: list[tuple[float, int]], at: float | None, count: int, job: Job) -> Iterator[str]:
     if at is None:
         yield f"P5: the start of {job} was not counted by {rule.name}"
         return

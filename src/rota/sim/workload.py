@@ -34,9 +34,7 @@ _CONDITIONS: tuple[Literal["success", "any", "failure"], ...] = ("success", "suc
 class Plan:
     """One submission, and how its jobs will behave."""
 
-    def __init__(
-        self, key: str, spec: BatchSpec, runs: list[int] | None, limits: dict[str, int | str] | None
-    ) -> None:
+    def __init__(self, key: str, spec: BatchSpec, runs: list[int] | None, limits: dict[str, int | str] | None) -> None:
         self.key = key
         self.spec = spec
         self.runs = runs
@@ -298,8 +296,20 @@ class Workload:
         rng = self.rng
         known = [plan for plan in self.plans if plan.number is not None]
         what = rng.choice(
-            ("kill", "hold", "hold", "release", "retry", "retry", "remove", "pause", "limit", "confirm", "drain",
-             "modify")
+            (
+                "kill",
+                "hold",
+                "hold",
+                "release",
+                "retry",
+                "retry",
+                "remove",
+                "pause",
+                "limit",
+                "confirm",
+                "drain",
+                "modify",
+            )
         )
         if what in ("pause", "drain"):
             self._tell(lambda: SetMode(at=_NOW, by="user", mode="paused" if what == "pause" else "draining"))

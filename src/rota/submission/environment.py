@@ -6,8 +6,22 @@ from functools import lru_cache
 __all__ = ["submit_environment"]
 
 SECRET_WORDS = (
-    "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "API_KEY", "APIKEY", "CREDENTIAL", "PRIVATE_KEY",
-    "ACCESS_KEY", "SIGNING_KEY", "ENCRYPTION_KEY", "SESSION_KEY", "COOKIE", "BEARER", "JWT",
+    "TOKEN",
+    "SECRET",
+    "PASSWORD",
+    "PASSWD",
+    "PASSPHRASE",
+    "API_KEY",
+    "APIKEY",
+    "CREDENTIAL",
+    "PRIVATE_KEY",
+    "ACCESS_KEY",
+    "SIGNING_KEY",
+    "ENCRYPTION_KEY",
+    "SESSION_KEY",
+    "COOKIE",
+    "BEARER",
+    "JWT",
 )
 """A variable with one of these in its name is not sent."""
 SECRET_ENDS = ("_PASS", "_PWD", "SSHPASS", "_AUTH")
@@ -15,8 +29,20 @@ FOREIGN_STARTS = ("SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "PBS_", "LSB_", "LS_J
 FOREIGN_NAMES = frozenset(("TMPDIR", "JOB_ID"))
 """They belong to the cluster job, the login session or the machine that you submit from."""
 GRID_ENGINE_NAMES = frozenset(
-    ("ARC", "JOB_NAME", "JOB_SCRIPT", "NHOSTS", "NQUEUES", "NSLOTS", "PE", "PE_HOSTFILE", "QUEUE", "REQUEST",
-     "RESTARTED", "TASK_ID")
+    (
+        "ARC",
+        "JOB_NAME",
+        "JOB_SCRIPT",
+        "NHOSTS",
+        "NQUEUES",
+        "NSLOTS",
+        "PE",
+        "PE_HOSTFILE",
+        "QUEUE",
+        "REQUEST",
+        "RESTARTED",
+        "TASK_ID",
+    )
 )
 """Left out if SGE_TASK_ID is set: then you submit from inside a Grid Engine job, which made them."""
 KEPT = frozenset(

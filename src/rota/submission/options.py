@@ -155,7 +155,6 @@ class Options(Struct, kw_only=True):
     on_batch_end: str | None = None
     """A command line to run once, when all of the batch is settled."""
 
-
     def __post_init__(self) -> None:
         """One word may stand where several can: a string must not be taken for its letters."""
         for name in ("tags", "modules", "retry_on", "never_retry_on", "limits", "after", "after_any", "after_failure"):

@@ -105,9 +105,7 @@ class Rows(_Source):
 class GivenLines(_Source):
     """Command lines from Python: strings, or mappings with the fields of a JSON line."""
 
-    def __init__(
-        self, lines: Iterable[str | Mapping[str, Any]], template: Template, by_program: bool = False
-    ) -> None:
+    def __init__(self, lines: Iterable[str | Mapping[str, Any]], template: Template, by_program: bool = False) -> None:
         reader = LineReader(template, by_program)
         self._values: list[Value] = []
         self._templates: list[int] = []
@@ -261,8 +259,10 @@ class LineFile(_Source):
         return values, templates if any(templates) else None, size
 
     def _too_long(self, line: int, size: str) -> UsageError:
-        return UsageError(f"{self.name}, line {line}: is {size} bytes long; a command has at most {MAX_COMMAND:,}, "
-                          "put it into a script file and run that")
+        return UsageError(
+            f"{self.name}, line {line}: is {size} bytes long; a command has at most {MAX_COMMAND:,}, "
+            "put it into a script file and run that"
+        )
 
 
 _ODD = frozenset(("", " ", "\t", "\v", "\f", "\r", "#", "{"))
