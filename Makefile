@@ -43,6 +43,7 @@ lint: lint-ruff lint-mypy lint-imports
 .PHONY: lint-ruff lint-mypy lint-imports
 lint-ruff: $(DEV)
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 lint-mypy: $(DEV)
 	$(BIN)/mypy --strict src
 lint-imports: $(DEV)
@@ -67,9 +68,10 @@ cluster-packages:
 quick: $(DEV)
 	$(BIN)/pytest -m "not serial and not slow and not cluster" -n $(WORKERS) --dist worksteal
 
-## make format   let ruff repair what it can
+## make format   let ruff repair and lay out what it can
 format: $(DEV)
 	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 
 ## make bench    measure the budgets (bench/)
 bench: $(DEV)
