@@ -25,12 +25,12 @@ from rota.core.stimuli import (
     Tick,
     Touch,
 )
-from rota.core.tables import JOB_STATES
 from rota.model.batch import BatchSpec, Dependency, Template
 from rota.model.events import Entry, Event
 from rota.model.job import Result
 from rota.model.needs import Amounts, Needs
 from rota.model.selector import parse_selector
+from rota.model.tables import JOB_STATES
 
 GIB = 1 << 30
 NODE = Amounts(4000, 8 * GIB, 100 * GIB, 1, (("lic", 2),))

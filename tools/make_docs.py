@@ -8,14 +8,14 @@ import io
 import os
 import sys
 
-from rota.core import tables
+from rota.model import tables
 
 PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "docs", "architecture.md")
 BEGIN, END = "<!-- tables -->\n", "<!-- /tables -->\n"
 
 
 def generated() -> str:
-    """What `python -m rota.core.tables` prints."""
+    """What `python -m rota.model.tables` prints."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         tables.main()

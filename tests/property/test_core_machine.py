@@ -10,10 +10,10 @@ from core_world import FakeRunner, Job, World
 from rota.core.effects import Lease
 from rota.core.state import Settings
 from rota.core.stimuli import Disconnected, Tick
-from rota.core.tables import JOB_STATES
 from rota.model.batch import Dependency, Template
 from rota.model.errors import RotaError, UsageError
 from rota.model.needs import Amounts, Needs
+from rota.model.tables import JOB_STATES
 
 NODE = Amounts(4000, 100, 100, 1, (("lic", 2),))
 TEMPLATES = st.builds(

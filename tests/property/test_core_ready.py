@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rota.core.ready import ReadyQueue
-from rota.core.tables import PENDING, STARTING, WAITING
+from rota.model.tables import PENDING, STARTING, WAITING
 
 SIZE = 24
 STEPS = st.lists(

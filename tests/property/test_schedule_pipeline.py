@@ -127,7 +127,7 @@ class World:
         self.places: dict[str, Place] = {}
         self.wall = 1000.0
         self.mode = "serving"
-        self.kinds: dict[Any, int] = {}
+        self.classes: dict[Any, int] = {}
         self.given: list[tuple[str, Amounts, int, tuple[str, ...]]] = []
 
     def add_node(
@@ -135,7 +135,7 @@ class World:
     ) -> None:
         location = Location(name, Kind.NODE, site, capacity, True, tags, until, site)
         self.ledger.add(location)
-        kind = self.kinds.setdefault((site, tags, capacity), len(self.kinds))
+        kind = self.classes.setdefault((site, tags, capacity), len(self.classes))
         self.places[name] = Place(location, name, status, kind)
 
     def charge(self, item: Placement, sign: int = 1) -> None:
@@ -248,7 +248,7 @@ def change(chance: random.Random, worlds: tuple[World, World], number: int) -> N
         status = chance.choice(STATUSES)
         for world in worlds:
             old = world.places[name]
-            world.places[name] = Place(old.location, old.runner, status, old.kind)
+            world.places[name] = Place(old.location, old.runner, status, old.class_number)
     elif what == "node":
         new_node(chance, worlds, 10 + number)
     elif what == "gone" and names:

@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rota.core import deadlines, decide, dependencies, evolve, reports, step
-from rota.core.losses import lost
-from rota.core.reopening import Again
+from rota.core import decide, dependencies, evolve, step
+from rota.core.decide import deadlines
+from rota.core.decide import runners as reports
+from rota.core.decide.losses import lost
+from rota.core.decide.reopening import Again
 from rota.core.stimuli import Greet
-from rota.core.tables import MISSING
 from rota.model.events import RerunWanted
+from rota.model.tables import MISSING
 from rota.runner.protocol import Runner
 from rota.schedule import limits
 

@@ -9,11 +9,11 @@ from rota.core.invariants import check
 from rota.core.state import Settings
 from rota.core.step import Core, Step
 from rota.core.stimuli import At, ChangeJobs, Ended, Greet, Report, SiteSeen, Stimulus, Submit, Tick, Touch
-from rota.core.tables import JOB_STATES
 from rota.model.batch import BatchSpec, Dependency, Template
 from rota.model.errors import RefusedError
 from rota.model.needs import Amounts
 from rota.model.selector import parse_selector
+from rota.model.tables import JOB_STATES
 from rota.runner.protocol import Runner
 
 WALL = 1.7e9

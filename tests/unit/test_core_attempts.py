@@ -3,8 +3,8 @@
 import pytest
 
 from core_world import NODE, World, cores, lease_all
+from rota.core.decide.retries import backoff
 from rota.core.effects import Ack, Allocate, Lease, Order
-from rota.core.retrying import backoff
 from rota.core.state import Settings, State
 from rota.core.stimuli import AllocationSeen, Disconnected
 from rota.model.allocation import Outcome

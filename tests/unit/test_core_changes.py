@@ -3,9 +3,9 @@
 import pytest
 
 from core_world import World, cores, lease_all
-from rota.core.tables import JOB_STATES
 from rota.model.batch import Dependency
 from rota.model.errors import NotFoundError, RefusedError, UsageError
+from rota.model.tables import JOB_STATES
 
 STATES = [state for state in JOB_STATES if state != "REMOVED"]
 

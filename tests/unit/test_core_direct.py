@@ -254,7 +254,7 @@ def test_an_allocation_killed_for_the_memory_of_its_only_job() -> None:
 
 
 def test_allocations_that_are_over_are_forgotten_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rota.core.evolve_runners.OVER_MOST", 5)
+    monkeypatch.setattr("rota.core.evolve.runners.OVER_MOST", 5)
     world = cluster()
     world.submit(20, cores(1))
     world.schedule()

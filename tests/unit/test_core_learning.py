@@ -190,7 +190,7 @@ def test_a_killed_job_is_not_escalated() -> None:
     world.change("kill", str(batch))
     over(world, runner, job, peak=5 * GIB, code=None, signal=15, reason="killed")
     assert world.counts(batch) == {"ABORTED": 1}
-    assert len(world.state.batches[batch].kinds) == 1
+    assert len(world.state.batches[batch].templates) == 1
 
 
 def test_a_million_samples_stay_small() -> None:

@@ -10,10 +10,10 @@ import pytest
 
 from core_world import FakeRunner, World, cores, lease_all
 from rota.core.stimuli import Tick
-from rota.core.tables import COMPLETED
 from rota.model import events as ev
 from rota.model.errors import UsageError
 from rota.model.needs import Amounts
+from rota.model.tables import COMPLETED
 
 BIG = Amounts(1_000_000, 1 << 50)
 

@@ -93,7 +93,7 @@ def test_equal_changes_make_one_template() -> None:
     batch = world.submit(100, cores(1))
     for index in range(1, 101):
         world.change("modify", f"{batch}.{index}", patch=Patch(priority=7))
-    assert len(world.state.batches[batch].kinds) == 2
+    assert len(world.state.batches[batch].templates) == 2
 
 
 def test_a_modified_command_is_another_template() -> None:

@@ -2,7 +2,7 @@
 
 from rota.core.ready import ReadyQueue
 from rota.core.state import Settings, State
-from rota.core.tables import PENDING, WAITING
+from rota.model.tables import PENDING, WAITING
 
 
 def test_least_first_and_merged() -> None:

@@ -3,9 +3,9 @@
 import pytest
 
 from core_world import World, cores, lease_all
-from rota.core.tables import JOB_STATES
 from rota.model.batch import BatchSpec, Template
 from rota.model.errors import UsageError
+from rota.model.tables import JOB_STATES
 
 
 def tried_again(code: int | None, signal: int | None = None, reason: str | None = None, **rules: object) -> bool:

@@ -12,7 +12,7 @@ from rota.model.patch import Patch
 
 @pytest.mark.parametrize(("failures", "least"), [(-(10**9), 30), (0, 30), (1, 60), (2, 120), (6, 1800), (10**9, 1800)])
 def test_the_pause_before_a_retry(failures: int, least: int) -> None:
-    from rota.core.retrying import backoff
+    from rota.core.decide.retries import backoff
 
     world = World()
     pauses = [backoff(world.state, failures) for _ in range(200)]

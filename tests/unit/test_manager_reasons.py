@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from core_world import GIB, World, cores, lease_all
-from rota.core.tables import PENDING
-from rota.manager.queries import Queries
-from rota.manager.reasons import reason
+from rota.manager.answers.jobs import Queries
+from rota.manager.answers.reasons import reason
 from rota.model.batch import Dependency
 from rota.model.patch import Patch
+from rota.model.tables import PENDING
 
 
 def said(world: World, batch: int, index: int = 1) -> str:

@@ -3,7 +3,7 @@
 import pytest
 
 from rota.core.stimuli import Ended
-from rota.manager.performing import report_rows, stopped_for
+from rota.manager.outbound import report_rows, stopped_for
 from rota.model.allocation import Outcome
 
 

@@ -14,12 +14,12 @@ from rota.drivers.api import Known
 from rota.drivers.command import UnreadableError
 from rota.drivers.dialects import BUILT_IN, load_dialect
 from rota.drivers.gate import Health
-from rota.manager import places
-from rota.manager.cluster import Cluster
+from rota.manager.answers import places
 from rota.manager.config import SiteConfig, load_config
+from rota.manager.offline.previewing import preview
+from rota.manager.outbound import report_rows
 from rota.manager.paths import Paths
-from rota.manager.performing import report_rows
-from rota.manager.previewing import preview
+from rota.manager.sites.batch import Cluster
 from rota.model.batch import BatchSpec, Template
 from rota.model.errors import UsageError
 from rota.model.needs import Amounts, Needs

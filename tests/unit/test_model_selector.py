@@ -2,9 +2,9 @@
 
 import pytest
 
-from rota.core.tables import JOB_STATES, SETTLED
 from rota.model.errors import UsageError
 from rota.model.selector import STATES, Selector, parse_selector
+from rota.model.tables import JOB_STATES, SETTLED
 
 
 def test_the_states_are_those_of_the_core() -> None:

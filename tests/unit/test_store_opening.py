@@ -12,8 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rota.core import tables
-from rota.model import selector
+from rota.model import selector, tables
 from rota.model.errors import NotFoundError, RefusedError, StoreError, UsageError, VersionError
 from rota.model.events import AllocationMoved, AllocationPlanned, Noted, RunnerGreeted, RunnerMoved
 from rota.model.job import Result

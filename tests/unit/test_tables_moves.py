@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from rota.core import tables
 from rota.core.evolve import evolve
 from rota.core.state import Settings, State
-from rota.core.tables import ALLOCATION, JOB, JOB_MOVES, JOB_STATES, RUNNER, SETTLED, Table, diagram, move
 from rota.model import events as ev
+from rota.model import tables
 from rota.model.batch import BatchSpec, Template
 from rota.model.needs import Amounts
+from rota.model.tables import ALLOCATION, JOB, JOB_MOVES, JOB_STATES, RUNNER, SETTLED, Table, diagram, move
 
 # In words: verb: from → to.
 WRITTEN_JOB = """
@@ -290,6 +290,6 @@ def test_the_architecture_document_has_the_present_diagrams() -> None:
     assert "<!-- tables -->" in text and "<!-- /tables -->" in text
     shown = text.split("<!-- tables -->", 1)[1].split("<!-- /tables -->", 1)[0]
     printed = subprocess.run(
-        [sys.executable, "-m", "rota.core.tables"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "rota.model.tables"], capture_output=True, text=True, check=True
     ).stdout
-    assert shown.strip() == printed.strip(), "run: python -m rota.core.tables, and put it between the markers"
+    assert shown.strip() == printed.strip(), "run: python -m rota.model.tables, and put it between the markers"

@@ -67,7 +67,7 @@ def backup(args: "argparse.Namespace") -> int:
 
 def restore(args: "argparse.Namespace") -> int:
     """Put a backup back; no manager may be up."""
-    from rota.manager.restoring import restore as put_back
+    from rota.manager.offline.restoring import restore as put_back
 
     done = put_back(args.path, args.home, pause=not args.no_pause)
     if args.json:

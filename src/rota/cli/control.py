@@ -148,7 +148,7 @@ def up(args: "argparse.Namespace") -> int:
 
 def up_on(args: "argparse.Namespace") -> int:
     """Start it as a cluster job."""
-    from rota.manager.relay import launch
+    from rota.manager.offline.relay import launch
     from rota.model.amounts import parse_duration
     from rota.model.errors import UsageError
 
@@ -219,7 +219,7 @@ def down(args: "argparse.Namespace") -> int:
 
 def call_back(args: "argparse.Namespace") -> int:
     """The manager is a cluster job that does not serve (yet): end that."""
-    from rota.manager.relay import cancel
+    from rota.manager.offline.relay import cancel
 
     row = cancel(args.home)
     gone = row is not None and row["stopped"]

@@ -14,7 +14,7 @@ __all__ = ["detect"]
 
 def detect(args: "argparse.Namespace") -> int:
     """Look, print, and write if told to. Needs no manager."""
-    from rota.manager.detecting import config_text, find_here, found_row, write_config
+    from rota.manager.offline.detecting import config_text, find_here, found_row, write_config
 
     found, strangers = find_here()
     text = config_text(found, strangers, Paths(args.home).home)

@@ -55,7 +55,7 @@ def execute(args: "argparse.Namespace") -> int:
 
 def examine_site(args: "argparse.Namespace") -> int:
     """Test one site from end to end."""
-    from rota.manager.probing import probe
+    from rota.manager.offline.probing import probe
     from rota.model.amounts import parse_duration
 
     if args.no_job:

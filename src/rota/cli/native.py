@@ -22,7 +22,7 @@ def native_submissions(home: "str | None", spec: "BatchSpec") -> "list[dict[str,
     """What a batch system would be given, if these jobs go to one."""
     if not os.path.exists(Paths(home).config) and not any(template.needs.site for template in spec.templates):
         return []  # this machine is the only site
-    from rota.manager.previewing import preview
+    from rota.manager.offline.previewing import preview
 
     return preview(home, spec)
 

@@ -11,12 +11,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
 from rota.core.state import BatchState, State
-from rota.core.tables import COMPLETED, HOLDING, JOB_STATES, REMOVED, SETTLED, WAITING
 from rota.model import events as ev
 from rota.model.amounts import format_duration
 from rota.model.batch import BatchSpec, Dependency
 from rota.model.job import format_job
 from rota.model.selector import parse_selector
+from rota.model.tables import COMPLETED, HOLDING, JOB_STATES, REMOVED, SETTLED, WAITING
 
 __all__ = [
     "connect",

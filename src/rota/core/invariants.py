@@ -6,8 +6,8 @@ from rota.core.dependencies import consequences
 from rota.core.evolve import uncounted
 from rota.core.slots import shape_of, slot_amounts
 from rota.core.state import BatchState, State
-from rota.core.tables import HOLDING, JOB_STATES, KILLING, MISSING, PENDING, RUNNING, SETTLED, STARTING, WAITING
 from rota.model.needs import Amounts
+from rota.model.tables import HOLDING, JOB_STATES, KILLING, MISSING, PENDING, RUNNING, SETTLED, STARTING, WAITING
 
 __all__ = ["check"]
 

@@ -1,7 +1,7 @@
 """React: from applied events to effects."""
 
+from rota.core.decide.runners import standing_orders
 from rota.core.effects import Allocate, Effect, Lease, Order, Welcome
-from rota.core.reports import standing_orders
 from rota.core.state import RunnerState, State
 from rota.core.stimuli import At
 from rota.model import events as ev

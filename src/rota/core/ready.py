@@ -2,7 +2,7 @@
 
 import heapq
 
-from rota.core.tables import PENDING
+from rota.model.tables import PENDING
 
 __all__ = ["ReadyQueue"]
 

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator
 
 from rota.core.dependencies import spans_of
 from rota.core.state import BatchState, State
-from rota.core.tables import JOB_STATES, REMOVED
 from rota.model.errors import NotFoundError
 from rota.model.job import format_job
 from rota.model.selector import Selector
+from rota.model.tables import JOB_STATES, REMOVED
 
 __all__ = ["by_state", "select", "states_pattern"]
 

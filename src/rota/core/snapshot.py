@@ -13,17 +13,17 @@ from msgspec import Struct, field
 
 from rota.core.dependencies import watch_all
 from rota.core.evolve import bind, evolve, push_ready, set_limit, uncounted
-from rota.core.evolve_runners import place_runner, restore_slots
+from rota.core.evolve.runners import place_runner, restore_slots
 from rota.core.ready import ReadyQueue
 from rota.core.selection import states_pattern
 from rota.core.state import COLUMN_CHUNK, BatchState, Live, RunnerState, Settings, State
-from rota.core.tables import JOB_STATES, PENDING
 from rota.model.allocation import Allocation
 from rota.model.batch import BatchSpec, Template
 from rota.model.events import Entry
 from rota.model.limits import parse_window
 from rota.model.needs import Amounts
 from rota.model.shape import Shape
+from rota.model.tables import JOB_STATES, PENDING
 from rota.schedule.estimate import Group
 from rota.schedule.limits import Starts
 from rota.schedule.view import Limit
@@ -173,7 +173,7 @@ def take_columns(state: State) -> Iterator[ColumnRow]:
             batch.omitted_why,
             batch.shapes,
             batch.held_why,
-            batch.kinds[len(batch.spec.templates) :],
+            batch.templates[len(batch.spec.templates) :],
             batch.rerun_wanted,
             batch.known_until,
         )
@@ -186,7 +186,7 @@ def take_columns(state: State) -> Iterator[ColumnRow]:
 
 
 def _runs(batch: BatchState) -> list[int] | None:
-    if batch.templates is None:
+    if batch.template_numbers is None:
         return None
     out: list[int] = []
     for template, low, high in batch.runs(0, batch.count):
@@ -246,7 +246,7 @@ def _restore_batches(state: State, columns: Iterable[ColumnRow], live: list[tupl
             batch.failures, batch.losses, batch.until = record.failures, record.losses, record.until
             batch.hold_wanted, batch.blocked, batch.omitted_why = record.hold_wanted, record.blocked, record.omitted_why
             batch.held_why = record.held_why
-            batch.kinds.extend(record.more)
+            batch.templates.extend(record.more)
             batch.queues.extend(ReadyQueue() for _ in record.more)
             batch.rerun_wanted, batch.known_until = record.rerun_wanted, record.known_until
             live.extend((batch, pos, runner, slot) for pos, runner, slot in record.live)
@@ -329,8 +329,8 @@ def durable_view(state: State) -> dict[str, Any]:
                 batch.hold_wanted,
                 batch.counts,
                 [queue.count for queue in batch.queues],
-                batch.kinds,
-                None if batch.templates is None else batch.templates.tobytes(),
+                batch.templates,
+                None if batch.template_numbers is None else batch.template_numbers.tobytes(),
                 batch.rerun_wanted,
                 batch.known_until,
                 batch.spec,

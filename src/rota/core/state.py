@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from rota.core.ready import ReadyQueue
-from rota.core.tables import JOB_STATES, SETTLED, WAITING
 from rota.model.allocation import Allocation
 from rota.model.amounts import format_day
 from rota.model.batch import BatchSpec, Template, index_at, position_of
 from rota.model.location import Kind, Location
 from rota.model.needs import Amounts
 from rota.model.shape import Shape
+from rota.model.tables import JOB_STATES, SETTLED, WAITING
 from rota.model.verdict import Verdict
 from rota.schedule.demand import ANY, SiteView
 from rota.schedule.estimate import Group
@@ -33,7 +33,7 @@ from rota.schedule.pipeline import Memo
 from rota.schedule.view import Limit
 
 if TYPE_CHECKING:
-    from rota.core.backfill import Reservation
+    from rota.core.plan.backfill import Reservation
 
 __all__ = ["BatchState", "Live", "RunnerState", "Settings", "ShapeState", "State"]
 
@@ -111,7 +111,6 @@ class BatchState:
         "hold_wanted",
         "id",
         "key",
-        "kinds",
         "known_until",
         "live",
         "loose",
@@ -128,6 +127,7 @@ class BatchState:
         "spec",
         "states",
         "submitted",
+        "template_numbers",
         "templates",
         "twins",
         "until",
@@ -151,9 +151,9 @@ class BatchState:
         self.counts[WAITING] = spec.count
         self.changes = 0
         """How often jobs of it were given other templates. Volatile."""
-        self.kinds = list(spec.templates)
+        self.templates = list(spec.templates)
         """The templates: those submitted, then those that jobs were changed to."""
-        self.templates = _column(runs) if runs is not None else None
+        self.template_numbers = _column(runs) if runs is not None else None
         self.shapes: list[int] = []
         """Shape number of each template."""
         self.queues = [ReadyQueue() for _ in spec.templates]
@@ -204,11 +204,11 @@ class BatchState:
 
     def template_of(self, pos: int) -> int:
         """Number of the job's template."""
-        return self.templates[pos] if self.templates is not None else 0
+        return self.template_numbers[pos] if self.template_numbers is not None else 0
 
     def template(self, pos: int) -> Template:
         """The job's template."""
-        return self.kinds[self.templates[pos] if self.templates is not None else 0]
+        return self.templates[self.template_numbers[pos] if self.template_numbers is not None else 0]
 
     def index(self, pos: int) -> int:
         """The number that people see."""
@@ -220,7 +220,7 @@ class BatchState:
 
     def runs(self, low: int, high: int) -> Iterator[tuple[int, int, int]]:
         """(template, low, high) for each stretch of equal templates."""
-        templates = self.templates
+        templates = self.template_numbers
         if templates is None:
             yield 0, low, high
             return
@@ -416,7 +416,7 @@ class State:
         # indices and volatile things
         self.dirty_batches: set[int] = set()
         self.memo: Memo = {}
-        self.place_kinds: dict[tuple[object, ...], int] = {}
+        self.place_classes: dict[tuple[object, ...], int] = {}
         self.replan = True
         """Something changed that the scheduler should look at."""
         self.safety_at = 0.0

@@ -7,21 +7,21 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from rota.core.allocating import end_direct
-from rota.core.deadlines import next_deadline, tick, was_set_back
 from rota.core.decide import decide
-from rota.core.decision import Decision
+from rota.core.decide.allocations import end_direct
+from rota.core.decide.deadlines import next_deadline, tick, was_set_back
+from rota.core.decide.decision import Decision
+from rota.core.decide.runners import back, greeted
 from rota.core.dependencies import consequences, woken
 from rota.core.effects import Effect
 from rota.core.evolve import evolve
-from rota.core.planning import plan
+from rota.core.plan import plan
 from rota.core.react import react, restart_effects
-from rota.core.reports import back, greeted
 from rota.core.state import Settings, State
 from rota.core.stimuli import At, Greet, Report, Stimulus, Tick, Touch
-from rota.core.tables import HOLDING, WAITING
 from rota.model.events import Event, Moved
 from rota.model.job import Result
+from rota.model.tables import HOLDING, WAITING
 
 __all__ = ["Core", "Step"]
 

@@ -14,15 +14,15 @@ from collections.abc import Sequence
 from rota.core.state import Settings
 from rota.drivers.api import Driver
 from rota.drivers.local import LocalDriver
-from rota.manager.cluster import Cluster
 from rota.manager.config import Config, SiteConfig, load_config
 from rota.manager.daemon import say_failed, say_ready
 from rota.manager.filesystem import warning_for
+from rota.manager.housekeeping import UpkeepSettings
 from rota.manager.lock import REFRESH_S, Lock, announce
+from rota.manager.offline.relay import Relay, forbid_other, take_lock
 from rota.manager.paths import Paths, prepare
-from rota.manager.relay import Relay, forbid_other, take_lock
 from rota.manager.service import Manager
-from rota.manager.upkeep import UpkeepSettings
+from rota.manager.sites.batch import Cluster
 from rota.model.errors import RefusedError, RotaError, UsageError
 from rota.model.needs import Amounts
 from rota.runner import host

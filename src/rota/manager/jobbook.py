@@ -9,9 +9,9 @@ from collections import OrderedDict
 from typing import Any
 
 from rota.core.state import BatchState, State
-from rota.core.tables import JOB_STATES, REMOVED, SETTLED
 from rota.model.batch import Value, count_of
 from rota.model.command import BEHAVIOURS, CommandMaker, show_command
+from rota.model.tables import JOB_STATES, REMOVED, SETTLED
 from rota.store.api import Store
 
 __all__ = ["JobBook"]
@@ -35,7 +35,7 @@ class JobBook:
         key = (batch.id, template)
         maker = self._makers.get(key)
         if maker is None:
-            maker = self._makers[key] = CommandMaker(batch.kinds[template], batch.spec.columns, batch.id)
+            maker = self._makers[key] = CommandMaker(batch.templates[template], batch.spec.columns, batch.id)
         return maker
 
     def value(self, batch: BatchState, pos: int) -> Value:
@@ -98,7 +98,7 @@ class JobBook:
 
     def spec(self, batch: BatchState, template: int, cores: int, site: str) -> dict[str, Any]:
         """How the jobs of a template are run, as a lease message carries it."""
-        given = batch.kinds[template]
+        given = batch.templates[template]
         needs = given.needs
         out: dict[str, Any] = {
             "cwd": given.cwd,
@@ -138,7 +138,7 @@ class JobBook:
 
     def environment_name(self, batch: BatchState, template: int) -> str | None:
         """The hash under which the runner is sent the environment; None: the runner's own."""
-        source = batch.kinds[template].env_from
+        source = batch.templates[template].env_from
         if source == "site":
             return None
         return "none" if source == "none" or batch.env is None else batch.env

@@ -9,27 +9,27 @@ from collections.abc import Callable, Mapping
 
 from rota.core import effects as ef
 from rota.core import invariants
-from rota.core.deadlines import is_busy
+from rota.core.decide.deadlines import is_busy
 from rota.core.snapshot import restore, take_columns, take_snapshot
 from rota.core.state import Settings, State
 from rota.core.step import Core, Step
 from rota.core.stimuli import SetMode, SiteSeen, Stimulus, Tick
 from rota.drivers.api import Driver, SiteFacts
 from rota.drivers.local import LocalDriver
-from rota.manager.asking import Asking
-from rota.manager.cluster import Cluster
-from rota.manager.hearing import Hearing
+from rota.manager.answers import Asking
+from rota.manager.answers.jobs import Queries
+from rota.manager.answers.live import LiveView
+from rota.manager.answers.running import Running
+from rota.manager.answers.search import Searching
+from rota.manager.answers.tails import Tails
+from rota.manager.answers.waits import Watchers
+from rota.manager.housekeeping import Upkeep, UpkeepSettings
+from rota.manager.inbound import Hearing
 from rota.manager.intake import Intake
 from rota.manager.jobbook import JobBook
-from rota.manager.liveview import LiveView
-from rota.manager.performing import POLL_S, RESTING_POLL_S, Performer, now
-from rota.manager.queries import Queries
-from rota.manager.running import Running
-from rota.manager.searching import Searching
-from rota.manager.tails import Tails
-from rota.manager.twins import Twins
-from rota.manager.upkeep import Upkeep, UpkeepSettings
-from rota.manager.watching import Watchers
+from rota.manager.once import Twins
+from rota.manager.outbound import POLL_S, RESTING_POLL_S, Performer, now
+from rota.manager.sites.batch import Cluster
 from rota.manager.writer import Writer
 from rota.model.allocation import Allocation
 from rota.model.errors import NoSpaceError, RotaError, StoreError, UsageError

@@ -118,7 +118,7 @@ def place(view: View, wants: Sequence[Want], policy: Policy, memo: Memo) -> Iter
                 seen.refresh()
             if left <= 0:
                 break
-            plan = kept.plans[candidate.kind]
+            plan = kept.plans[candidate.class_number]
             no, _ = _first_no(candidate, plan, _checks(plan, seen.bound(want.shape, kept.names)))
             no = _with_limits(candidate.location.id, no, seen.full(want.shape, names), names)
             if no is not None:
@@ -154,7 +154,7 @@ class _Places:
         candidate = self.view.places[at]
         ledger = self.view.ledger
         free = tuple([ledger.free(name) for name in ledger.chain(candidate.location.id)])
-        stamp = (candidate.location, candidate.status, candidate.kind, free)
+        stamp = (candidate.location, candidate.status, candidate.class_number, free)
         if self.stamps[at] != stamp:
             self.stamps[at] = stamp
         self.scores[at] = None
@@ -227,12 +227,12 @@ class _Places:
         checks: dict[int, tuple[Plan, Checks]] = {}
         for at in todo:
             candidate = places[at]
-            found = checks.get(candidate.kind)
+            found = checks.get(candidate.class_number)
             if found is None:
-                plan = plans.get(candidate.kind)
+                plan = plans.get(candidate.class_number)
                 if plan is None:
-                    plan = plans[candidate.kind] = _plan(shape, candidate, self.view, kept.names)
-                found = checks[candidate.kind] = (plan, _checks(plan, bound))
+                    plan = plans[candidate.class_number] = _plan(shape, candidate, self.view, kept.names)
+                found = checks[candidate.class_number] = (plan, _checks(plan, bound))
             answers[at], holds[at] = _first_no(candidate, *found)
         kept.stamps = self.stamps.copy()
         kept.until = min(holds)

@@ -35,8 +35,8 @@ class Place(Struct):
     runner: str
     status: str
     """The runner's state."""
-    kind: int
-    """Number of its class: its places differ only in what is in use, so they share the verdicts of static filters."""
+    class_number: int
+    """Number of its class. The places of a class differ in what is in use only: static filters say the same of all."""
 
 
 class View(Struct):

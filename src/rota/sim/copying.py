@@ -13,7 +13,7 @@ from rota.core.step import Core
 
 __all__ = ["copy_core"]
 
-_SHARED = frozenset(("settings", "memo", "place_kinds", "shape_numbers"))
+_SHARED = frozenset(("settings", "memo", "place_classes", "shape_numbers"))
 _FLAT = frozenset((dict, list, set, bytearray, deque))
 
 

@@ -27,11 +27,11 @@ from rota.core.stimuli import (
     Tick,
     Touch,
 )
-from rota.core.tables import SETTLED
 from rota.model.batch import BatchSpec, Template
 from rota.model.events import AllocationPlanned, Entry, Event
 from rota.model.needs import Amounts
 from rota.model.selector import parse_selector
+from rota.model.tables import SETTLED
 from rota.runner.lease import RUNNING
 from rota.runner.protocol import Runner
 from rota.sim.copying import copy_core

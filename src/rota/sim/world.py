@@ -227,7 +227,7 @@ class World:
 
     def final_states(self) -> dict[tuple[int, int], str]:
         """(batch, index) → state, as a client would be told."""
-        from rota.core.tables import JOB_STATES
+        from rota.model.tables import JOB_STATES
 
         return {
             (batch.id, batch.index(pos)): JOB_STATES[byte]

@@ -1,7 +1,7 @@
 """Current-state rows that follow from events: batches, runners, allocations, limits, and how the manager stands.
 
 They are for people and tools that read the database; a restart folds the log and does not look at them. The moves are
-those of `rota.core.tables`, which a store may not import; a test compares the two.
+those of `rota.model.tables`, which a store may not import; a test compares the two.
 """
 
 from collections.abc import Callable

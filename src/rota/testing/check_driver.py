@@ -19,11 +19,11 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, get_args
 
-from rota.core.tables import ALLOCATION, move
 from rota.drivers.api import Ask, Driver, Known, Observation
 from rota.drivers.dialect import Answer, Class, Command, Dialect, Kind, Options
 from rota.model.errors import RotaError, UsageError
 from rota.model.needs import Amounts
+from rota.model.tables import ALLOCATION, move
 
 __all__ = ["check_dialect", "check_driver"]
 

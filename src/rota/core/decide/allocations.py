@@ -1,0 +1,272 @@
+"""What drivers say of allocations and sites, and what follows for the runners in them."""
+
+from collections.abc import Iterator
+
+from rota.core.decide.decision import Decision
+from rota.core.decide.losses import lost
+from rota.core.decide.runners import give_back, take_ended
+from rota.core.effects import Allocate
+from rota.core.state import RunnerState, SiteState, State
+from rota.core.stimuli import AllocationSeen, Ended, SiteSeen
+from rota.model import events as ev
+from rota.model.allocation import Allocation, Outcome
+from rota.model.tables import ALLOCATION, STARTING, move
+
+__all__ = ["allocation_seen", "end_direct", "site_seen"]
+
+_LOST = ("node-fail", "preempt", "requeue", "vanished", "launch")
+"""What befalls a job without its own doing: it is started again, and that counts as a loss."""
+_REASONS = (*_LOST, "oom", "time", "cancelled", "deadline", "refused")
+_NO_REPORT = (
+    "its exit code is 0, but the report that every job leaves is not there, so nobody knows that it succeeded: "
+    "is the directory shared with the nodes?"
+)
+UNSURE_MOST = 100
+"""Observations in a row that tell nothing, after which an allocation is killed."""
+
+
+def site_seen(state: State, stimulus: SiteSeen) -> Decision:
+    """A site is there. Not an event: it is told anew at every start."""
+    old = state.sites.get(stimulus.site)
+    site = SiteState(
+        stimulus.site,
+        stimulus.node,
+        stimulus.tags,
+        stimulus.most,
+        stimulus.linger_s,
+        stimulus.mode,
+        stimulus.whole,
+        stimulus.array_most,
+        stimulus.allocation_s,
+        stimulus.job_s,
+        stimulus.time_most_s,
+        stimulus.directory,
+        spare_s=stimulus.spare_s,
+        queue_times=stimulus.queue_times,
+    )
+    if old is not None:
+        site.closed_until, site.failures, site.why = old.closed_until, old.failures, old.why
+    state.sites[stimulus.site] = site
+    state.ensure_site_location(stimulus.site)
+    state.memo.clear()
+    state.replan = True
+    return Decision()
+
+
+def allocation_seen(state: State, stimulus: AllocationSeen) -> Decision:
+    """An observation: a move, a repeat (no-op), or a contradiction (recorded, and ended)."""
+    decision = Decision()
+    allocation = state.allocations.get(stimulus.id)
+    if allocation is None:
+        decision.events.append(
+            ev.Noted(
+                stimulus.id, "unknown allocation", f"a driver reports {stimulus.verb}: {stimulus.reason or 'no reason'}"
+            )
+        )
+        return decision
+    if stimulus.verb == "unsure":
+        return _unsure(decision, allocation.id, allocation.unsure + 1, allocation.state, stimulus.reason)
+    new = move(ALLOCATION, allocation.state, stimulus.verb)
+    if new is None and allocation.state.endswith("ING") and (allocation.unsure or _is_news(allocation, stimulus)):
+        decision.events.append(ev.AllocationMoved(allocation.id, "unsure", stimulus.native_id, None, 0))
+        return decision
+    if new is None:
+        if allocation.state.endswith("ED") and stimulus.verb in ("run", "pend"):
+            decision.events.append(
+                ev.Noted(
+                    allocation.id,
+                    "contradiction",
+                    f"is {allocation.state}, and its driver says {stimulus.verb} "
+                    f"({stimulus.reason or ''}): it is ended again",
+                )
+            )
+            decision.effects.append(Allocate("terminate", allocation.id, allocation.site, allocation.tag))
+        return decision
+    if new == allocation.state and stimulus.verb != "retry":
+        return decision
+    if new.endswith("ED"):
+        _close_runners(state, decision, stimulus)
+        _judge_site(state, stimulus, allocation.site)
+    elif stimulus.verb == "run":
+        site = state.sites.get(allocation.site)
+        if site is not None and allocation.direct:  # of others nothing is known until their runner calls
+            site.why = None
+        if allocation.shape is not None:
+            state.refused.pop((allocation.site, allocation.shape), None)
+    host = stimulus.host or (stimulus.outcome.host if stimulus.outcome is not None else None)
+    moved = ev.AllocationMoved(allocation.id, stimulus.verb, stimulus.native_id, stimulus.reason, 0, host)
+    decision.events.append(moved)
+    if stimulus.verb == "run":
+        _start_direct(state, decision, allocation)
+    elif stimulus.verb == "pend" and allocation.state == "RUNNING":
+        _requeued(state, decision, stimulus)
+    return decision
+
+
+def end_direct(state: State, event: ev.Event) -> Iterator[ev.Event]:
+    """Direct jobs that are to end have nobody who could be told: their allocations are ended."""
+    if isinstance(event, ev.HoldWanted):
+        wanted = event.wanted
+    else:
+        wanted = isinstance(event, ev.Moved) and event.verb == "kill"
+    if not wanted or not isinstance(event, ev.HoldWanted | ev.Moved):
+        return
+    batch = state.batches[event.batch]
+    for low, high in zip(event.spans[::2], event.spans[1::2], strict=True):
+        for pos in range(low, high):
+            live = batch.live.get(pos)
+            runner = state.runners[live.runner] if live is not None else None
+            if runner is not None and runner.direct:
+                allocation = state.allocations[runner.allocation or ""]
+                if allocation.state != "KILLING" and move(ALLOCATION, allocation.state, "kill") is not None:
+                    yield ev.AllocationMoved(allocation.id, "kill", None, event.reason)
+
+
+def _start_direct(state: State, decision: Decision, allocation: Allocation) -> None:
+    """A direct job starts with its allocation."""
+    for runner in state.direct_runners(allocation):
+        rows = [(number, pos) for number, pos in runner.jobs if state.batches[number].states[pos] == STARTING]
+        if rows:
+            decision.events.append(ev.Started(runner.id, rows))
+
+
+def _requeued(state: State, decision: Decision, stimulus: AllocationSeen) -> None:
+    """The cluster took it back to start it again.
+
+    What ran in it is gone; rota asks for another rather than let a second copy start under the same attempt.
+    """
+    _close_runners(state, decision, stimulus)
+    why = f"the cluster requeued it ({stimulus.reason or 'no reason given'}): rota asks for another instead"
+    decision.events.append(ev.AllocationMoved(stimulus.id, "kill", None, why))
+
+
+def _is_news(allocation: Allocation, stimulus: AllocationSeen) -> bool:
+    """Its runner may have greeted before the answer to the submission came: that answer still has the native id."""
+    return stimulus.native_id is not None and allocation.native_id is None
+
+
+def _unsure(decision: Decision, allocation_id: str, count: int, state: str, reason: str | None) -> Decision:
+    if not state.endswith("ING"):
+        return decision
+    if count >= UNSURE_MOST and move(ALLOCATION, state, "kill"):
+        decision.events.append(
+            ev.AllocationMoved(
+                allocation_id, "kill", None, f"nothing certain was heard of it {count} times: {reason or ''}"
+            )
+        )
+    else:
+        decision.events.append(ev.AllocationMoved(allocation_id, "unsure", None, reason, count))
+    return decision
+
+
+def _close_runners(state: State, decision: Decision, stimulus: AllocationSeen) -> None:
+    """The driver is the second witness: with the allocation, its runners and what they ran are gone."""
+    outcome = stimulus.outcome or Outcome()
+    for runner in _runners_of(state, stimulus.id):
+        if runner.state in ("CLOSED", "EXPIRED"):
+            continue
+        why = stimulus.reason or f"its allocation {stimulus.id} is over"
+        had_jobs = bool(runner.jobs)
+        if had_jobs and _never_wanted(state, runner, stimulus):
+            give_back(state, decision, runner, list(runner.jobs), 0, why)
+        elif had_jobs and (row := _ended_row(state, runner, stimulus, outcome)) is not None:
+            take_ended(state, decision, runner, [row], 0, stimulus.at)
+        else:
+            reason = outcome.why if outcome.why in _REASONS else "lost"
+            events, results = lost(state, runner.id, list(runner.jobs), why, stimulus.at, reason)
+            decision.events.extend(events)
+            decision.results.extend(results)
+        decision.events.append(ev.RunnerMoved(runner.id, "lose" if had_jobs else "close", why))
+
+
+def _runners_of(state: State, name: str) -> list[RunnerState]:
+    allocation = state.allocations[name]
+    if allocation.direct:
+        return state.direct_runners(allocation)
+    return [runner for runner in state.runners.values() if runner.allocation == name]
+
+
+def _never_wanted(state: State, runner: RunnerState, stimulus: AllocationSeen) -> bool:
+    """A direct job that was called back before it ended by itself, or whose submission failed: not its fault."""
+    if not runner.direct:
+        return False
+    allocation = state.allocations[stimulus.id]
+    if allocation.state == "SUBMITTING" and (stimulus.outcome is None or stimulus.outcome.why != "refused"):
+        return True
+    held = any(pos in state.batches[number].hold_wanted for number, pos in runner.jobs)
+    return allocation.state == "KILLING" and held
+
+
+def _ended_row(state: State, runner: RunnerState, stimulus: AllocationSeen, outcome: Outcome) -> Ended | None:
+    """How the one job there ended, if its provider knows; None: it is lost.
+
+    A direct job is its allocation. In one with a runner, the limit that the whole was killed for was broken by its only
+    job.
+    """
+    if len(runner.jobs) != 1 or outcome.why in _LOST:
+        return None
+    if not runner.direct and (outcome.why not in ("oom", "time") or not _runs(state, runner)):
+        return None
+    if outcome.why is None and outcome.exit_code is None and outcome.signal is None:
+        return None
+    ((number, pos),) = runner.jobs
+    batch = state.batches[number]
+    code, reason, note = outcome.exit_code, outcome.why, stimulus.reason
+    if code == 0:
+        code, reason = None, reason or "no-report"
+        note = f"{note or 'it ended'}; {_NO_REPORT}"
+    return Ended(
+        number,
+        batch.index(pos),
+        batch.live[pos].attempt,
+        code,
+        outcome.signal,
+        reason or ("signal" if outcome.signal is not None else "exit"),
+        outcome.started,
+        outcome.ended,
+        outcome.cpu_s,
+        outcome.peak_memory,
+        None,
+        note,
+    )
+
+
+def _runs(state: State, runner: RunnerState) -> bool:
+    """Whether what it holds has started."""
+    return all(state.batches[number].states[pos] != STARTING for number, pos in runner.jobs)
+
+
+def _served(state: State, allocation: Allocation, outcome: Outcome | None) -> bool:
+    """Whether it came to run something. A short direct job may be over before it was ever seen to run."""
+    if not allocation.direct:
+        return bool(_runners_of(state, allocation.id))
+    return allocation.state != "SUBMITTING" and (outcome is None or outcome.why != "launch")
+
+
+def _judge_site(state: State, stimulus: AllocationSeen, site_name: str) -> None:
+    """A site whose allocations end without ever having served is left alone for a while, longer each time."""
+    site = state.sites.get(site_name)
+    if site is None:
+        return
+    shape = state.allocations[stimulus.id].shape
+    if shape is not None and stimulus.outcome is not None and stimulus.outcome.why == "refused":
+        tries = state.refused[site_name, shape][1] if (site_name, shape) in state.refused else 0
+        tag = state.allocations[stimulus.id].tag
+        tries = max(1, tries if tag == site.failed_tag else tries + 1)  # an array that is refused is one refusal
+        site.failed_tag = tag
+        wait = min(state.settings.site_retry_most_s, state.settings.site_retry_s * 2.0 ** (tries - 1))
+        state.refused[site_name, shape] = (stimulus.at.mono + wait, tries, stimulus.reason or "no reason given")
+        return
+    allocation = state.allocations[stimulus.id]
+    if allocation.state == "KILLING" or _served(state, allocation, stimulus.outcome):
+        if not any((site_name, runner.host) in state.bad_hosts for runner in _runners_of(state, stimulus.id)):
+            site.failures = 0
+        return
+    if allocation.tag != site.failed_tag:
+        site.failures += 1
+        site.failed_tag = allocation.tag
+    settings = state.settings
+    wait = min(settings.site_retry_most_s, settings.site_retry_s * 2.0 ** (site.failures - 1))
+    site.closed_until = stimulus.at.mono + wait
+    what = "came to nothing" if allocation.direct else "gave no runner"
+    site.why = f"allocation {stimulus.id} {what}: {stimulus.reason or 'no reason known'}"

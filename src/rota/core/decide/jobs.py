@@ -1,0 +1,302 @@
+"""What clients ask of jobs: modify, kill, hold, release, retry, remove.
+
+Each says what it did, and what it left alone and why.
+"""
+
+import msgspec
+
+from rota.core.decide.batches import check_reopened, respecify
+from rota.core.decide.decision import Decision
+from rota.core.decide.dependency_checks import check_window
+from rota.core.decide.learning import refresh
+from rota.core.decide.losses import lost
+from rota.core.decide.reopening import Again
+from rota.core.dependencies import spans_of, touched
+from rota.core.selection import by_state, states_pattern
+from rota.core.state import BatchState, State
+from rota.core.stimuli import ChangeJobs
+from rota.model import events as ev
+from rota.model.batch import MAX_TEMPLATES, Template
+from rota.model.errors import RefusedError, UsageError
+from rota.model.job import Result, format_job
+from rota.model.patch import Patch, patched
+from rota.model.tables import (
+    ABORTED,
+    COMPLETED,
+    FAILED,
+    HOLDING,
+    JOB_STATES,
+    KILLING,
+    MISSING,
+    OMITTED,
+    PENDING,
+    REMOVED,
+    RUNNING,
+    STARTING,
+    WAITING,
+)
+from rota.schedule.demand import impossible
+
+__all__ = ["change"]
+
+_QUEUED = (WAITING, PENDING, HOLDING)
+_ACTIVE = (STARTING, RUNNING, MISSING)
+_UNSETTLED = states_pattern(range(COMPLETED))
+
+
+def change(state: State, stimulus: ChangeJobs) -> Decision:
+    """Decide one request."""
+    if stimulus.what not in _CHANGES:
+        raise UsageError(f"no such change: {stimulus.what}")
+    plan = _CHANGES[stimulus.what](state, stimulus)
+    decision = Decision(reply={"jobs": plan.jobs, "skipped": plan.skipped, "sample": plan.sample, **plan.more})
+    if not stimulus.dry_run:
+        decision.events, decision.results, decision.reconsider = plan.events, plan.results, plan.reconsider
+    return decision
+
+
+class _Plan:
+    """What a change would do."""
+
+    def __init__(self, state: State, stimulus: ChangeJobs) -> None:
+        self.state = state
+        self.stimulus = stimulus
+        self.by = f"changed by {stimulus.by}"
+        self.events: list[ev.Event] = []
+        self.results: list[Result] = []
+        self.reconsider: set[int] = set()
+        self.jobs = 0
+        self.sample: list[str] = []
+        self.skipped: list[dict[str, object]] = []
+        self.more: dict[str, object] = {}
+        """More of the answer."""
+
+    def count(self, batch: BatchState, spans: list[int]) -> None:
+        """These will be changed."""
+        for low, high in zip(spans[::2], spans[1::2], strict=True):
+            self.jobs += high - low
+            for pos in range(low, min(high, low + self.state.settings.sample - len(self.sample))):
+                self.sample.append(format_job(batch.id, batch.index(pos)))
+
+    def move(self, verb: str, *states: int, reason: str | None = None) -> None:
+        """Move every selected job that is in one of these states."""
+        for batch, spans in by_state(self.state, self.stimulus.selector, states):
+            self.count(batch, spans)
+            self.events.append(ev.Moved(batch.id, verb, spans, reason))
+
+    def retemplate(self, batch: BatchState, spans: list[int], patch: Patch) -> None:
+        """Give every one of these jobs its template with the changes: one event for each template that comes of it."""
+        events: dict[int, ev.Retemplated] = {}
+        for start, end in zip(spans[::2], spans[1::2], strict=True):
+            for number, low, high in batch.runs(start, end):
+                if number not in events:
+                    events[number] = ev.Retemplated(batch.id, [], self._changed(batch, number, patch), self.by)
+                events[number].spans.extend((low, high))
+        if len(batch.templates) + len(events) > MAX_TEMPLATES:
+            raise RefusedError(f"batch {batch.id} has been changed too often ({len(batch.templates)} templates)")
+        self.events.extend(events.values())
+
+    def _changed(self, batch: BatchState, number: int, patch: Patch) -> Template:
+        shape = self.state.shapes[batch.shapes[number]]
+        refresh(self.state, shape)
+        template = patched(batch.templates[number], patch, shape.asked.needs)
+        for name in patch.limits_add:
+            check_window(name, self.stimulus.at)
+        why = impossible(template.needs, self.state.site_views())
+        if why is not None:
+            raise UsageError(f"batch {batch.id} could then never run: {why}")
+        return template
+
+    def skip(self, reason: str, *states: int, but: int = 0) -> None:
+        """Say what is left alone: all in these states, but so many that were not."""
+        count = (
+            sum(
+                high - low
+                for _, spans in by_state(self.state, self.stimulus.selector, states)
+                for low, high in zip(spans[::2], spans[1::2], strict=True)
+            )
+            - but
+        )
+        if count > 0:
+            self.skipped.append({"reason": reason, "jobs": count})
+
+
+def _kill(state: State, stimulus: ChangeJobs) -> _Plan:
+    plan = _Plan(state, stimulus)
+    by = f"killed by {stimulus.by}"
+    if stimulus.confirm_dead:
+        _confirm_dead(plan)
+        return plan
+    plan.move("abort", *_QUEUED, reason=by)
+    queued = plan.jobs
+    plan.move("kill", *_ACTIVE, reason=by)
+    plan.more["ending"] = plan.jobs - queued
+    plan.skip("is being killed already", KILLING)
+    plan.skip("is settled already", COMPLETED, FAILED, ABORTED, OMITTED)
+    return plan
+
+
+def _confirm_dead(plan: _Plan) -> None:
+    """The user is the second witness: what is MISSING, or being killed on a runner that is, is over."""
+    gone: dict[str, list[tuple[int, int]]] = {}
+    seen = 0
+    for batch, spans in by_state(plan.state, plan.stimulus.selector, (MISSING, KILLING)):
+        for low, high in zip(spans[::2], spans[1::2], strict=True):
+            for pos in range(low, high):
+                runner = plan.state.runners[batch.live[pos].runner]
+                if runner.state == "MISSING":
+                    seen += 1
+                    gone.setdefault(runner.id, []).append((batch.id, pos))
+                    plan.count(batch, [pos, pos + 1])
+    for runner_id, jobs in gone.items():
+        events, results = lost(plan.state, runner_id, jobs, f"confirmed dead by {plan.stimulus.by}", plan.stimulus.at)
+        plan.events.extend(events)
+        plan.results.extend(results)
+    plan.skip(
+        "is not MISSING: only what rota has lost sight of can be confirmed dead",
+        *_QUEUED,
+        STARTING,
+        RUNNING,
+        MISSING,
+        KILLING,
+        COMPLETED,
+        FAILED,
+        ABORTED,
+        OMITTED,
+        but=seen,
+    )
+
+
+def _hold(state: State, stimulus: ChangeJobs) -> _Plan:
+    plan = _Plan(state, stimulus)
+    plan.move("hold", WAITING, PENDING, reason=f"held by {stimulus.by}")
+    recalled = _ACTIVE if stimulus.stop else (STARTING,)
+    for batch, spans in by_state(state, stimulus.selector, recalled):
+        plan.count(batch, spans)
+        plan.events.append(ev.HoldWanted(batch.id, spans, stimulus.stop, reason=f"held by {stimulus.by}"))
+    plan.skip("is held already", HOLDING)
+    if not stimulus.stop:
+        plan.skip("runs: hold it with --stop, or let it finish", RUNNING, MISSING)
+    plan.skip("is being killed", KILLING)
+    plan.skip("is settled already", COMPLETED, FAILED, ABORTED, OMITTED)
+    return plan
+
+
+def _release(state: State, stimulus: ChangeJobs) -> _Plan:
+    plan = _Plan(state, stimulus)
+    plan.move("release", HOLDING)
+    unwanted: set[tuple[int, int]] = set()
+    for batch, spans in by_state(state, stimulus.selector, (*_ACTIVE, KILLING)):
+        called_back = (
+            [
+                pos
+                for low, high in zip(spans[::2], spans[1::2], strict=True)
+                for pos in range(low, high)
+                if pos in batch.hold_wanted
+            ]
+            if batch.hold_wanted
+            else []
+        )
+        if called_back:
+            plan.count(batch, flat := [edge for pos in called_back for edge in (pos, pos + 1)])
+            plan.events.append(ev.HoldWanted(batch.id, flat, wanted=False))
+            unwanted.update((batch.id, pos) for pos in called_back)
+    plan.skip("is not held", *(number for number in range(len(JOB_STATES)) if number != HOLDING), but=len(unwanted))
+    return plan
+
+
+def _modify(state: State, stimulus: ChangeJobs) -> _Plan:
+    plan = _Plan(state, stimulus)
+    if stimulus.patch is None or stimulus.patch == Patch():
+        raise UsageError("modify what? Say what is to change, as in --memory x2 or --priority 10")
+    if stimulus.patch.batch is not None:
+        whole = respecify(state, stimulus, stimulus.patch.batch)
+        plan.events, plan.reconsider = whole.events, whole.reconsider
+        plan.more = {"batches": len(whole.batches), "warnings": whole.warnings}
+        if msgspec.structs.replace(stimulus.patch, batch=None) == Patch():
+            for batch in whole.batches:
+                plan.count(batch, spans_of(batch, whole.concerns))
+            for reason, states in whole.left_alone:
+                plan.skip(reason, *states)
+            return plan
+    for batch, spans in by_state(state, stimulus.selector, (*_QUEUED, FAILED, ABORTED, OMITTED)):
+        plan.count(batch, spans)
+        plan.retemplate(batch, spans, stimulus.patch)
+    plan.skip("runs: kill it, or hold it with --stop, to change it", *_ACTIVE, KILLING)
+    plan.skip("has succeeded", COMPLETED)
+    return plan
+
+
+def _retry(state: State, stimulus: ChangeJobs) -> _Plan:
+    plan = _Plan(state, stimulus)
+    again = (FAILED, ABORTED, OMITTED, COMPLETED) if stimulus.selector.states else (FAILED, ABORTED, OMITTED)
+    if stimulus.patch is not None:
+        if stimulus.patch.batch is not None:
+            raise UsageError("retry changes jobs, not whole batches: first rota modify, then rota retry")
+        for batch, spans in by_state(state, stimulus.selector, again):
+            plan.retemplate(batch, spans, stimulus.patch)
+    spread = Again(state)
+    for batch, spans in by_state(state, stimulus.selector, again):
+        plan.count(batch, spans)
+        plan.events.append(ev.Moved(batch.id, "reopen", spans, f"retried by {stimulus.by}"))
+        spread.runs_again(batch, spans)
+    spread.spread()
+    plan.events.extend(spread.events)
+    check_reopened(state, plan.events)
+    plan.reconsider = spread.reconsider
+    plan.skip("is not settled", *range(COMPLETED))
+    if not stimulus.selector.states:
+        plan.skip("has succeeded (to run it again, add :completed)", COMPLETED)
+    return plan
+
+
+def _remove(state: State, stimulus: ChangeJobs) -> _Plan:
+    plan = _Plan(state, stimulus)
+    removed = (*_QUEUED, COMPLETED, FAILED, ABORTED, OMITTED)
+    chosen: dict[int, list[int]] = {}
+    for batch, spans in by_state(state, stimulus.selector, removed):
+        chosen.setdefault(batch.id, []).extend(spans)
+    waiting: dict[str, list[tuple[BatchState, bytearray]]] = {}
+    for batch, spans in by_state(state, stimulus.selector, removed):
+        blocked = _dependent(state, batch, spans, chosen, waiting)
+        if blocked is not None:
+            raise RefusedError(
+                f"batch {blocked} depends on batch {batch.id} and has not run: "
+                f"remove it too (rota remove {batch.id} {blocked}), or let it run first"
+            )
+        plan.count(batch, spans)
+        plan.events.append(ev.Removed(batch.id, spans))
+    plan.skip("runs: kill it first", STARTING, RUNNING, MISSING, KILLING)
+    return plan
+
+
+def _dependent(
+    state: State,
+    batch: BatchState,
+    spans: list[int],
+    chosen: dict[int, list[int]],
+    waiting: dict[str, list[tuple[BatchState, bytearray]]],
+) -> int | None:
+    """A batch with jobs that are not settled, not among the chosen, and depend on these."""
+    for key in (str(batch.id), f"@{batch.spec.name}"):
+        if key not in waiting:
+            others = [state.batches[n] for n in sorted(state.waiters.get(key, ())) if n in state.batches]
+            waiting[key] = [(waiter, _left(waiter, chosen.get(waiter.id, []))) for waiter in others if waiter.unsettled]
+        for waiter, left in waiting[key]:
+            for _, mine in touched(state, waiter, batch, spans):
+                if any(_UNSETTLED.search(left, a, b) for a, b in zip(mine[::2], mine[1::2], strict=True)):
+                    return waiter.id
+    return None
+
+
+def _left(batch: BatchState, spans: list[int]) -> bytearray:
+    """The states of a batch once these jobs of it are removed."""
+    if not spans:
+        return batch.states
+    left = bytearray(batch.states)
+    for low, high in zip(spans[::2], spans[1::2], strict=True):
+        left[low:high] = bytes((REMOVED,)) * (high - low)
+    return left
+
+
+_CHANGES = {"modify": _modify, "kill": _kill, "hold": _hold, "release": _release, "retry": _retry, "remove": _remove}

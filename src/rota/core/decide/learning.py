@@ -1,0 +1,116 @@
+"""Learning from what jobs used: samples for their group, and more for a job that exceeded what it had."""
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from rota.core.slots import slot_memory
+from rota.core.state import BatchState, ShapeState, State
+from rota.core.stimuli import Ended
+from rota.model import events as ev
+from rota.model.amounts import format_duration, show_size
+from rota.model.batch import MAX_TEMPLATES, Template
+from rota.model.needs import Amounts
+from rota.schedule.estimate import MIB, asked_for, escalate_disk, escalate_memory, escalate_time
+
+__all__ = ["Sampling", "escalated", "refresh"]
+
+_NOT_ITS_SIZE = (
+    "killed", "runner-stopped", "time", "disk-full", "cwd", "output", "not-found", "not-executable", "start",
+)  # fmt: skip
+"""Reasons that have nothing to do with how much memory a job used."""
+
+
+_Counts = dict[tuple[str, int], int]
+"""(group, value) → how often."""
+
+
+class Sampling:
+    """Gathers samples of one report, so that they make one event per group."""
+
+    def __init__(self, capacity: Amounts) -> None:
+        self._most = capacity.memory or None
+        self._memory: _Counts = {}
+        self._disk: _Counts = {}
+        self._time_s: _Counts = {}
+
+    def add(self, group: str, memory: int | None = None, wall_ms: int = 0, disk: int | None = None) -> None:
+        """A job of this group used so much. More memory than the node has cannot be."""
+        if memory:
+            if self._most is not None and memory > self._most:
+                memory = self._most
+            key = (group, -(-memory // MIB) * MIB)
+            self._memory[key] = self._memory.get(key, 0) + 1
+        if wall_ms:
+            key = (group, -(-wall_ms // 1000))
+            self._time_s[key] = self._time_s.get(key, 0) + 1
+        if disk:
+            key = (group, -(-disk // MIB) * MIB)
+            self._disk[key] = self._disk.get(key, 0) + 1
+
+    def events(self) -> Iterator[ev.Learned]:
+        """What was gathered."""
+        events: dict[str, ev.Learned] = {}
+        for field, counts in (("memory", self._memory), ("disk", self._disk), ("time_s", self._time_s)):
+            for (group, value), count in counts.items():
+                event = events.setdefault(group, ev.Learned(group, [], [], []))
+                getattr(event, field).extend((value, count))
+        yield from events.values()
+
+
+def refresh(state: State, shape: ShapeState) -> None:
+    """Bring what is asked for a shape up to date with what its group has taught."""
+    group = state.groups.get(shape.shape.group) if shape.shape.group else None
+    if group is None:
+        return
+    most = _largest(state, shape.shape.needs.site)
+    basis = (group.memory.seen, group.disk.seen, group.time_s.seen, most)
+    if basis == shape.learned:
+        return
+    shape.learned = basis
+    given = shape.shape
+    needs = asked_for(given.needs, group.found(), given.override, given.level, most)
+    if needs != shape.asked.needs:
+        shape.asked = replace(given, needs=needs)
+
+
+def _largest(state: State, site: str | None) -> Amounts | None:
+    """The most that any node of the sites in question has; None: no site is known."""
+    nodes = [known.node for name, known in state.sites.items() if site in (None, name)]
+    if not nodes:
+        return None
+    return Amounts(memory=max(node.memory for node in nodes), disk=max(node.disk for node in nodes))
+
+
+def escalated(
+    state: State, batch: BatchState, pos: int, slot: str, row: Ended, wall_ms: int
+) -> tuple[Template, str] | None:
+    """The template for the next try of a job that exceeded what it had, and the reason in words; None: it did not."""
+    template = batch.template(pos)
+    if template.override == "always" or len(batch.templates) >= MAX_TEMPLATES:
+        return None
+    needs = template.needs
+    if row.reason == "time" and needs.time_s is not None:
+        time_s = -(-escalate_time(-(-wall_ms // 1000), needs.time_s) // 60) * 60
+        why = f"took more than {format_duration(needs.time_s)}: the next try gets {format_duration(time_s)}"
+        return _raised(template, "time_s", time_s), why
+    if row.reason == "disk-full" and row.peak_disk:
+        disk = escalate_disk(row.peak_disk, needs.disk or 0)
+        why = f"ran out of disk after {show_size(row.peak_disk)}: the next try asks for {show_size(disk)}"
+        return (_raised(template, "disk", disk), why) if disk > (needs.disk or 0) else None
+    had, peak = slot_memory(slot), row.peak_memory or 0
+    ran_out = row.reason in ("oom", "memory")
+    if not ran_out and (not had or peak <= had or row.reason in _NOT_ITS_SIZE):
+        return None
+    memory = escalate_memory(max(peak, had) if ran_out else peak, had)
+    most = _largest(state, needs.site)
+    if most is not None and most.memory:
+        memory = min(memory, most.memory)
+    if memory <= had:
+        return None
+    used = f"used {show_size(max(peak, had))}" + (f", had {show_size(had)}" if had else "")
+    return _raised(template, "memory", memory), f"{used}: the next try asks for {show_size(memory)}"
+
+
+def _raised(template: Template, what: str, value: int) -> Template:
+    return replace(template, needs=replace(template.needs, **{what: value}), level=template.level + 1)

@@ -1,0 +1,111 @@
+"""Which settled batches may be forgotten.
+
+A batch stays while a job of it is not settled, while a batch that stays depends on it by its number, and while it is
+the last of its name that a batch that stays depends on: so a retry finds what it depends on.
+"""
+
+from rota.core.decide.decision import Decision
+from rota.core.selection import select, states_pattern, wanted_states
+from rota.core.state import BatchState, State
+from rota.core.stimuli import Prune
+from rota.model import events as ev
+from rota.model.errors import UsageError
+from rota.model.selector import parse_selector
+from rota.model.tables import REMOVED
+
+__all__ = ["prune"]
+
+AT_ONCE = 1_000
+"""Batches in one event. Who wants more asks again (`more` in the answer)."""
+
+
+def prune(state: State, stimulus: Prune) -> Decision:
+    """Decide one request."""
+    selector = stimulus.selector
+    if any(first is not None for _, first, _ in selector.spans):
+        raise UsageError("prune forgets whole batches: give 7 or @name, not single jobs (rota remove takes these)")
+    left: dict[str, int] = {}
+    chosen: set[int] = set()
+    unwanted = states_pattern(set(range(REMOVED)) - wanted_states(selector)) if selector.states else None
+    last = stimulus.at.wall - stimulus.older_than_s
+    for batch in {batch.id: batch for batch, _, _ in select(state, selector)}.values():
+        if batch.unsettled:
+            _count(left, "is not settled")
+        elif unwanted is not None and unwanted.search(batch.states):
+            _count(left, "has jobs in other states")
+        elif stimulus.older_than_s and (batch.submitted > last or batch.id in stimulus.young):
+            _count(left, "is too young")
+        else:
+            chosen.add(batch.id)
+    busy = _in_flight(state) & chosen
+    chosen -= busy
+    _count(left, "was leased a moment ago", len(busy))
+    if stimulus.keep:
+        newest = set(sorted(chosen)[-stimulus.keep :])
+        chosen -= newest
+        _count(left, "is among the newest that are to be kept", len(newest))
+    _count(left, "is needed by a batch that depends on it and stays", _keep_needed(state, chosen))
+    numbers = sorted(chosen)
+    now = numbers[:AT_ONCE]
+    decision = Decision(
+        reply={
+            "batches": len(numbers) if stimulus.dry_run else len(now),
+            "jobs": sum(_jobs(state.batches[number]) for number in (numbers if stimulus.dry_run else now)),
+            "sample": [str(number) for number in numbers[: state.settings.sample]],
+            "skipped": [{"reason": reason, "batches": count} for reason, count in left.items()],
+            "more": not stimulus.dry_run and len(numbers) > AT_ONCE,
+        }
+    )
+    if now and not stimulus.dry_run:
+        decision.events.append(ev.Pruned(now, stimulus.at.wall))
+    return decision
+
+
+def _count(left: dict[str, int], reason: str, count: int = 1) -> None:
+    if count:
+        left[reason] = left.get(reason, 0) + count
+
+
+def _jobs(batch: BatchState) -> int:
+    return batch.count - batch.counts[REMOVED]
+
+
+def _in_flight(state: State) -> set[int]:
+    """Batches that messages to runners may still have to name."""
+    found: set[int] = set()
+    for runner in state.runners.values():
+        for _, jobs, _ in runner.unacked.values():
+            found.update(job[0] for job in jobs)
+        found.update(job[0] for job in runner.given_up)
+    return found
+
+
+def _keep_needed(state: State, chosen: set[int]) -> int:
+    """Take out of `chosen` what batches that stay depend on; how many those are."""
+    before = len(chosen)
+    staying = [(number, True) for number in state.batches if number not in chosen]
+    while staying:
+        number, of_itself = staying.pop()
+        batch = state.batches[number]
+        for dependency in batch.spec.after:
+            selector = parse_selector([dependency.target])
+            needed = {target for target, _, _ in selector.spans} & chosen
+            chosen -= needed
+            staying.extend((target, True) for target in needed)
+            for name in selector.names if of_itself else ():
+                needed = _needed_by_name(state, batch, name, chosen)
+                chosen -= needed
+                staying.extend((target, False) for target in needed)
+    return before - len(chosen)
+
+
+def _needed_by_name(state: State, batch: BatchState, name: str, chosen: set[int]) -> set[int]:
+    """Of the batches of a name that this one depends on: all while it is not settled, then the newest.
+
+    What stays only for that needs none of its own, or a chain of one name would stay for ever.
+    """
+    named = [number for number in state.names.get(name, ()) if number != batch.id]
+    earlier = [number for number in named if number < batch.id] or named
+    if batch.unsettled:
+        return chosen.intersection(earlier)
+    return {earlier[-1]} if earlier and chosen.issuperset(earlier) else set()

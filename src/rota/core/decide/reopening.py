@@ -1,0 +1,110 @@
+"""What runs again because something that it depends on does, or because a name that it waits for has a new batch."""
+
+from collections import deque
+from collections.abc import Iterable
+
+from rota.core.dependencies import dependents, open_to, touched
+from rota.core.selection import states_pattern
+from rota.core.state import BatchState, State
+from rota.model import events as ev
+from rota.model.tables import COMPLETED, HOLDING, MISSING, OMITTED, PENDING, RUNNING, STARTING, WAITING
+
+__all__ = ["Again"]
+
+_PENDING = (PENDING,)
+_ACTIVE = (STARTING, RUNNING, MISSING)
+
+
+class Again:
+    """Works out who is concerned, from batch to batch; `events` are what is to happen. Nothing is changed here."""
+
+    def __init__(self, state: State, rerun: bool = False) -> None:
+        self.events: list[ev.Event] = []
+        self.reconsider: set[int] = set()
+        """Batches that wait anew for something, though none of their jobs moves."""
+        self._state = state
+        self._rerun = rerun
+        """Whether what has completed and asked for it runs again too."""
+        self._after: dict[int, bytearray] = {}
+        """States as they will be."""
+        self._done: set[int] = set()
+        self._names: dict[str, int] = {}
+        """Name → the first of its batches whose dependents were seen; with it, those of all later ones were."""
+        self._queue: deque[tuple[BatchState, list[int]]] = deque()
+
+    def runs_again(self, batch: BatchState, spans: list[int]) -> None:
+        """These jobs, which were settled, are reopened by somebody else's event."""
+        self._mark(batch, spans)
+        self._queue.append((batch, spans))
+
+    def new_batch(self, name: str) -> None:
+        """A batch of this name is added: for whom the name is live, its jobs wait, or wait again."""
+        why = f"@{name} has a new batch"
+        for waiter in open_to(self._state, name):
+            lives = [d for d in waiter.spec.after if d.live and d.target[1:] == name]
+            if lives:
+                failure = any(dependency.condition == "failure" for dependency in lives)
+                rerun = any(dependency.rerun for dependency in lives)
+                self._disturb(waiter, [0, waiter.count], failure, rerun, why, why)
+                self._done.add(waiter.id)
+
+    def look_again(self, batch: BatchState, why: str, omitted: bool = True, name: str | None = None) -> None:
+        """What it waits for is other than it was; with a name: there is another batch of it."""
+        rerun = name is not None and any(d.rerun and d.target[1:] == name for d in batch.spec.after)
+        self._disturb(batch, [0, batch.count], omitted, rerun, why, why)
+        self.reconsider.add(batch.id)
+        if omitted:
+            self._done.add(batch.id)
+
+    def spread(self) -> None:
+        """Go on to those that depend on what runs again, and so on."""
+        while self._queue:
+            batch, spans = self._queue.popleft()
+            seen = self._names.get(batch.spec.name, batch.id + 1)
+            if batch.id < seen:
+                self._names[batch.spec.name] = batch.id
+            for waiter in dependents(self._state, batch, by_name=batch.id < seen):
+                if waiter.id not in self._done:
+                    self._pass_on(batch, spans, waiter)
+
+    def _pass_on(self, batch: BatchState, spans: list[int], waiter: BatchState) -> None:
+        why = f"batch {batch.id} runs again"
+        for dependency, mine in touched(self._state, waiter, batch, spans):
+            rerun = self._rerun and dependency.rerun
+            self._disturb(waiter, mine, True, rerun, why if rerun else f"retried with {batch.id}", why)
+            if not dependency.each and (rerun or not self._rerun):
+                self._done.add(waiter.id)
+                return
+
+    def _disturb(self, batch: BatchState, within: list[int], omitted: bool, rerun: bool, why: str, block: str) -> None:
+        """Reopen what was omitted (and, with rerun, what completed), block what is ready."""
+        if batch.counts[HOLDING]:
+            self.reconsider.add(batch.id)
+        again = ((OMITTED,) if omitted else ()) + ((COMPLETED,) if rerun else ())
+        opened = self._spans(batch, again, within) if again else []
+        running = self._spans(batch, _ACTIVE, within) if rerun else []
+        ready = self._spans(batch, _PENDING, within)
+        if opened:
+            self.events.append(ev.Moved(batch.id, "reopen", opened, why))
+            self.runs_again(batch, opened)
+        if running:
+            self.events.append(ev.RerunWanted(batch.id, running, why))
+            self._queue.append((batch, running))
+        if ready:
+            self.events.append(ev.Moved(batch.id, "block", ready, block))
+            self._mark(batch, ready)
+
+    def _spans(self, batch: BatchState, wanted: Iterable[int], within: list[int]) -> list[int]:
+        out: list[int] = []
+        pattern, states = states_pattern(wanted), self._after.get(batch.id, batch.states)
+        for low, high in zip(within[::2], within[1::2], strict=True):
+            for match in pattern.finditer(states, low, high):
+                out += match.span()
+        return out
+
+    def _mark(self, batch: BatchState, spans: list[int]) -> None:
+        states = self._after.get(batch.id)
+        if states is None:
+            states = self._after[batch.id] = bytearray(batch.states)
+        for low, high in zip(spans[::2], spans[1::2], strict=True):
+            states[low:high] = bytes((WAITING,)) * (high - low)

@@ -1,0 +1,171 @@
+"""Evolve, the part of runners and allocations: who serves, where, and with how many slots."""
+
+import msgspec
+
+from rota.core.slots import shape_of, slot_amounts
+from rota.core.state import RunnerState, State
+from rota.model import events as ev
+from rota.model.allocation import Allocation
+from rota.model.location import Kind, Location
+from rota.model.tables import ALLOCATION, RUNNER, move
+from rota.schedule.view import Limit
+
+__all__ = [
+    "allocation_moved",
+    "allocation_planned",
+    "place_runner",
+    "restore_slots",
+    "runner_greeted",
+    "runner_moved",
+    "set_slots",
+]
+
+OVER_MOST = 1000
+"""Allocations that are over and still known, with their runners."""
+
+
+def set_slots(state: State, runner: RunnerState, slot: str, count: int, restoring: bool = False) -> None:
+    """Change how many of a slot a runner has, and charge ledger and limits for the difference."""
+    more = count - runner.slots.get(slot, 0)
+    if more == 0:
+        return
+    shape = state.shapes[shape_of(slot)].shape
+    amounts = slot_amounts(slot, shape)
+    if restoring:
+        state.ledger.restore(runner.location, amounts, more)
+    else:
+        state.ledger.charge(runner.location, amounts, more)
+    for name in shape.limits:
+        limit = state.limits.get(name)
+        state.limits[name] = (
+            Limit(None, more) if limit is None else msgspec.structs.replace(limit, used=limit.used + more)
+        )
+    state.shapes[shape_of(slot)].slots += more
+    if count:
+        runner.slots[slot] = count
+    else:
+        runner.slots.pop(slot, None)
+    if more < 0:
+        state.replan = True
+
+
+def restore_slots(state: State, runner: RunnerState, slot: str, count: int) -> None:
+    """Charge a slot that a checkpoint recorded."""
+    set_slots(state, runner, slot, count, restoring=True)
+
+
+def runner_greeted(state: State, event: ev.RunnerGreeted) -> None:
+    """A runner has come, or come back."""
+    runner = state.runners.get(event.runner)
+    if runner is None:
+        runner = state.runners[event.runner] = RunnerState(event.runner)
+        runner.state = "SERVING"
+    runner.allocation = event.allocation
+    runner.connect = event.connect
+    runner.session = event.session
+    runner.host = event.host
+    runner.pid = event.pid
+    runner.capacity = event.capacity
+    runner.tags = event.tags
+    runner.until = event.until
+    runner.output = event.output
+    runner.site = event.site
+    runner.direct = event.direct
+    runner.lease_n = runner.got = 0
+    runner.unacked.clear()
+    runner.given_up.clear()
+    place_runner(state, runner)
+    state.replan = True
+
+
+def place_runner(state: State, runner: RunnerState) -> None:
+    """Put a runner's node (and what is above it) into the ledger."""
+    state.ensure_site_location(runner.site)
+    parent = runner.site
+    if runner.allocation is not None:
+        parent = f"{runner.site}/{runner.allocation}"
+        if parent not in state.ledger.locations:
+            state.ledger.add(Location(parent, Kind.ALLOCATION, runner.site, None, True, (), None, runner.site))
+    runner.location = f"{parent}/{runner.id}" if runner.direct else f"{parent}/{runner.host}:{runner.id[:8]}"
+    allocation = state.allocations.get(runner.allocation or "")
+    options = None if allocation is None or allocation.shape is None else allocation.options
+    state.ledger.add(
+        Location(
+            runner.location, Kind.NODE, parent, runner.capacity, True, runner.tags, runner.until, runner.site, options
+        )
+    )
+
+
+def runner_moved(state: State, event: ev.RunnerMoved) -> None:
+    """A runner's state changes."""
+    runner = state.runners[event.runner]
+    new = move(RUNNER, runner.state, event.verb)
+    assert new is not None, f"runner {event.runner}: {event.verb} in {runner.state}"
+    if event.verb == "drain":
+        runner.drain_wanted = True
+    runner.state = new
+    runner.why = event.reason
+    if new in ("CLOSED", "EXPIRED"):
+        assert not runner.jobs, f"runner {event.runner} is {new} and holds jobs"
+        runner.unacked.clear()
+        state.ledger.drop(runner.location)
+    state.replan = True
+
+
+def allocation_planned(state: State, event: ev.AllocationPlanned) -> None:
+    """An allocation is to be asked for."""
+    state.allocations[event.id] = Allocation(
+        event.id,
+        event.site,
+        event.tag,
+        "SUBMITTING" if event.submit else "WAITING",
+        event.capacity,
+        submitted=event.at,
+        queue=event.queue,
+        shape=event.shape,
+        element=event.element,
+        time_s=event.time_s,
+        name=event.name,
+        direct=event.direct,
+        options=event.options,
+        elements=event.elements,
+    )
+    state.next_allocation = max(state.next_allocation, int(event.id[1:]) + 1)
+
+
+def allocation_moved(state: State, event: ev.AllocationMoved) -> None:
+    """An allocation's state changes."""
+    allocation = state.allocations[event.id]
+    new = allocation.state if event.verb == "unsure" else move(ALLOCATION, allocation.state, event.verb)
+    assert new is not None, f"allocation {event.id}: {event.verb} in {allocation.state}"
+    allocation.state = new
+    allocation.unsure = event.unsure
+    if event.native_id is not None:
+        allocation.native_id = event.native_id
+    if event.reason is not None:
+        allocation.reason = event.reason
+    if event.host is not None:
+        allocation.host = event.host
+        for runner in state.direct_runners(allocation):
+            runner.host = event.host
+    if new.endswith("ED"):
+        location = f"{allocation.site}/{allocation.id}"
+        if location in state.ledger.locations:
+            state.ledger.drop(location)
+        state.over.append(allocation.id)
+        if len(state.over) > OVER_MOST:
+            _forget_allocation(state, state.over.popleft())
+    state.replan = True
+
+
+def _forget_allocation(state: State, name: str) -> None:
+    """The store knows it; who asks after it is told that it is unknown."""
+    allocation = state.allocations.pop(name, None)
+    if allocation is None:
+        return
+    gone = state.direct_runners(allocation)
+    if not allocation.direct:
+        gone = [runner for runner in state.runners.values() if runner.allocation == name]
+    for runner in gone:
+        if runner.state in ("CLOSED", "EXPIRED") and not runner.jobs:
+            del state.runners[runner.id]

@@ -1,0 +1,151 @@
+"""Clients that wait for jobs: `wait` and `follow`.
+
+Looked at after each commit; large selections not more often than is worth it.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from rota.core.dependencies import spans_of
+from rota.core.selection import states_pattern, wanted_states
+from rota.core.state import BatchState, State
+from rota.manager.answers.jobs import Queries
+from rota.model.errors import RotaError
+from rota.model.selector import parse_selector
+from rota.model.tables import HOLDING, JOB_STATES, REMOVED, SETTLED
+from rota.wire.peer import Peer
+
+__all__ = ["Watchers"]
+
+LARGE = 20_000
+PAUSE_S = 0.1
+_SETTLED = states_pattern(range(SETTLED, REMOVED))
+
+
+class _Watch:
+    """One client's open question."""
+
+    def __init__(self, peer: Peer, ask_id: int, held: bool, spans: list[tuple[int, int, int]], follow: bool) -> None:
+        self.peer = peer
+        self.ask_id = ask_id
+        self.held = held
+        """Whether jobs that are held need not be waited for."""
+        self.spans = spans
+        """(batch, low, high)."""
+        self.batches = {span[0] for span in spans}
+        self.size = sum(high - low for _, low, high in spans)
+        self.follow = follow
+        self.told = {span: bytearray(span[2] - span[1]) for span in spans} if follow else {}
+        self.timer: asyncio.TimerHandle | None = None
+        self.due = False
+
+
+class Watchers:
+    """All open questions."""
+
+    def __init__(self, queries: Queries, state: Callable[[], State]) -> None:
+        self._queries = queries
+        self._state = state
+        self._watches: dict[tuple[int, int], _Watch] = {}
+
+    def add(self, peer: Peer, ask_id: int, words: list[str], follow: bool, held: bool, timeout_s: float | None) -> None:
+        """A client waits."""
+        state = self._state()
+        allowed = wanted_states(parse_selector(words))
+        spans = []
+        for batch, low, high in self._queries.spans(state, words):
+            if len(allowed) == REMOVED:
+                spans.append((batch.id, low, high))
+            else:
+                runs = spans_of(batch, states_pattern(allowed), low, high)
+                spans.extend((batch.id, start, end) for start, end in zip(runs[::2], runs[1::2], strict=True))
+        watch = _Watch(peer, ask_id, held, spans, follow)
+        self._watches[id(peer), ask_id] = watch
+        if self._look(watch):
+            return
+        if timeout_s is not None:
+            watch.timer = asyncio.get_running_loop().call_later(timeout_s, self._time_is_up, watch)
+
+    def changed(self, batches: set[int]) -> None:
+        """Jobs of these batches have moved."""
+        for watch in list(self._watches.values()):
+            if watch.due or watch.batches.isdisjoint(batches):
+                continue
+            if watch.size > LARGE:
+                watch.due = True
+                asyncio.get_running_loop().call_later(PAUSE_S, self._look, watch)
+            else:
+                self._look(watch)
+
+    def gone(self, peer: Peer) -> None:
+        """A client has left."""
+        for key in [key for key in self._watches if key[0] == id(peer)]:
+            self._drop(self._watches[key])
+
+    def _look(self, watch: _Watch) -> bool:
+        """Tell what is new; True if that was all."""
+        watch.due = False
+        if (id(watch.peer), watch.ask_id) not in self._watches:
+            return True
+        state = self._state()
+        watch.spans = [span for span in watch.spans if span[0] in state.batches]  # what was pruned was settled
+        if watch.follow:
+            try:
+                self._tell(state, watch)
+            except RotaError as error:
+                self._drop(watch)
+                watch.peer.refuse(watch.ask_id, error)
+                return True
+        if any(_unsettled(state.batches[number], low, high, watch.held) for number, low, high in watch.spans):
+            return False
+        self._drop(watch)
+        counts = self._counts(state, watch)
+        watch.peer.answer(watch.ask_id, {"counts": counts} if watch.follow else {"settled": True, "counts": counts})
+        return True
+
+    def _tell(self, state: State, watch: _Watch) -> None:
+        new: list[tuple[BatchState, int]] = []
+        for span in watch.spans:
+            number, low, high = span
+            told = watch.told[span]
+            batch = state.batches[number]
+            runs = spans_of(batch, _SETTLED, low, high)
+            for start, end in zip(runs[::2], runs[1::2], strict=True):
+                at = told.find(0, start - low, end - low)
+                while at >= 0:
+                    told[at] = 1
+                    new.append((batch, low + at))
+                    at = told.find(0, at + 1, end - low)
+        while new:
+            rows = self._queries.page(state, new[:500])
+            watch.peer.note(watch.ask_id, {"ended": rows})
+            del new[: len(rows)]
+
+    def _counts(self, state: State, watch: _Watch) -> dict[str, int]:
+        totals: dict[str, int] = {}
+        for number, low, high in watch.spans:
+            if number not in state.batches:
+                continue
+            states = state.batches[number].states
+            for byte, name in enumerate(JOB_STATES[:REMOVED]):
+                found = states.count(byte, low, high)
+                if found:
+                    totals[name] = totals.get(name, 0) + found
+        return totals
+
+    def _time_is_up(self, watch: _Watch) -> None:
+        if (id(watch.peer), watch.ask_id) in self._watches:
+            self._drop(watch)
+            watch.peer.answer(watch.ask_id, {"settled": False, "counts": self._counts(self._state(), watch)})
+
+    def _drop(self, watch: _Watch) -> None:
+        self._watches.pop((id(watch.peer), watch.ask_id), None)
+        if watch.timer is not None:
+            watch.timer.cancel()
+
+
+def _unsettled(batch: BatchState, low: int, high: int, held: bool) -> bool:
+    if low == 0 and high == batch.count:
+        return batch.unsettled > (batch.counts[HOLDING] if held else 0)
+    live = (byte for byte in range(SETTLED) if not held or byte != HOLDING)
+    return any(batch.states.find(byte, low, high) >= 0 for byte in live)

@@ -1,0 +1,357 @@
+"""Housekeeping of the queue: backups, pruning, and the removal of output that nothing refers to."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import shutil
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from rota.core.step import Step
+from rota.core.stimuli import Prune
+from rota.manager.outbound import now
+from rota.manager.paths import Paths
+from rota.model.errors import NoSpaceError, RefusedError, RotaError, StoreError, UsageError
+from rota.model.selector import Selector, parse_selector
+from rota.store.schema import check_file
+from rota.wire import messages
+from rota.wire.home import private_directory
+
+if TYPE_CHECKING:
+    from rota.manager.service import Manager
+
+__all__ = ["Upkeep", "UpkeepSettings"]
+
+log = logging.getLogger("rota")
+
+ROWS = 2_000
+"""Rows that one short transaction deletes."""
+PAUSE_S = 0.005
+"""Between two of them, for commits."""
+LOOK_S = 60.0
+RETENTION_S = 3_600.0
+"""How often retention looks for batches that are old enough."""
+COLD_S = 600.0
+"""A segment of a runner in session that was not written to for so long holds nothing that is yet to be reported."""
+FORGOTTEN_S = 86_400.0
+"""A directory that no known runner has, and that nobody wrote to for so long."""
+_BACKUP = re.compile(r"rota-\d{8}-\d{6}(?:-\d+)?\.db")
+_SEGMENT = re.compile(r"(\d+)\.seg")
+
+
+class UpkeepSettings(Struct, frozen=True):
+    """What is done unasked; None: nothing."""
+
+    backup_every_s: float | None = None
+    backup_keep: int = 5
+    keep_settled_s: float | None = None
+
+
+class Upkeep:
+    """Runs in the loop; everything that takes long is done in threads, or in short pieces by the writer."""
+
+    def __init__(self, manager: "Manager", settings: UpkeepSettings) -> None:
+        self._manager = manager
+        self._settings = settings
+        self._paths = Paths(manager.home)
+        self._copying = asyncio.Lock()
+        self._pruning = asyncio.Lock()
+        self._sweeping: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._look_at = 0.0
+        self._prune_at = 0.0
+        self._backup_at = 0.0
+
+    def start(self) -> None:
+        """Go on with what the last life left, and note when the next backup is due."""
+        at = time.monotonic()
+        self._look_at, self._prune_at = at + LOOK_S, at + 10
+        if self._settings.backup_every_s is not None:
+            last = max((os.path.getmtime(path) for path in self._own_backups()), default=0.0)
+            self._backup_at = at + max(10.0, self._settings.backup_every_s - (time.time() - last))
+        self.sweep()
+
+    def look(self) -> None:
+        """Called every few seconds: is anything due?"""
+        at, settings = time.monotonic(), self._settings
+        if at >= self._look_at:  # what had to wait for a checkpoint
+            self._look_at = at + LOOK_S
+            self.sweep()
+        if settings.keep_settled_s is not None and at >= self._prune_at:
+            self._prune_at = at + RETENTION_S
+            self._start(self._retain(settings.keep_settled_s))
+        if settings.backup_every_s is not None and at >= self._backup_at:
+            self._backup_at = at + settings.backup_every_s
+            self._start(self._regular_backup(settings.backup_keep))
+
+    async def close(self) -> None:
+        """Begin nothing more."""
+        for task in [*self._tasks, *([self._sweeping] if self._sweeping is not None else [])]:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    def _start(self, work: Any) -> None:
+        task = self._manager.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def durable(self) -> None:
+        """Until all that the state holds is on disk."""
+        future: asyncio.Future[None] = self._manager.loop.create_future()
+        self._manager.when_durable(lambda: None if future.done() else future.set_result(None))
+        await future
+
+    # ---- backups ----------------------------------------------------------------------------------------------------
+
+    async def backup(self, path: str | None) -> dict[str, Any]:
+        """Copy the queue while it is in use; where to, and how large it is."""
+        async with self._copying:
+            await self.durable()
+            begin = time.monotonic()
+            state = self._manager.state
+            facts = {"batches": len(state.batches), "jobs": sum(batch.count for batch in state.batches.values())}
+            target, size = await asyncio.to_thread(self._copy, path)
+            return {"path": target, "bytes": size, **facts, "elapsed_s": round(time.monotonic() - begin, 3)}
+
+    def _copy(self, path: str | None) -> tuple[str, int]:
+        name = time.strftime("rota-%Y%m%d-%H%M%S.db")
+        if path is None:
+            private_directory(self._paths.backups)
+            path = os.path.join(self._paths.backups, name)
+            number = 2
+            while os.path.lexists(path):
+                path = os.path.join(self._paths.backups, f"{name[:-3]}-{number}.db")
+                number += 1
+        elif not os.path.isabs(path):
+            raise UsageError(f"'{path}': the manager needs an absolute path")
+        elif os.path.isdir(path):
+            path = os.path.join(path, name)
+        own = self._paths.database
+        if os.path.realpath(path) in {os.path.realpath(own + end) for end in ("", "-wal", "-shm")}:
+            raise RefusedError(f"{path} is the queue itself: give another path")
+        if os.path.lexists(path):
+            try:
+                if not os.path.isfile(path) or os.path.getsize(path) == 0:
+                    raise StoreError("not a database")
+                check_file(path)
+            except StoreError:
+                raise RefusedError(f"{path} exists and is no backup of rota's: give another path") from None
+        self._manager.store.backup(path)
+        return path, os.path.getsize(path)
+
+    async def _regular_backup(self, keep: int) -> None:
+        try:
+            made = await self.backup(None)
+            log.info("backup %s (%d bytes, %.1f s)", made["path"], made["bytes"], made["elapsed_s"])
+            for old in sorted(self._own_backups(), key=os.path.getmtime)[: -max(keep, 1)]:
+                os.unlink(old)
+        except (RotaError, OSError) as error:
+            log.error("the regular backup failed: %s", error)
+            if isinstance(error, StoreError):
+                self._manager.fail(error)
+
+    def _own_backups(self) -> list[str]:
+        try:
+            names = os.listdir(self._paths.backups)
+        except OSError:
+            return []
+        return [os.path.join(self._paths.backups, name) for name in names if _BACKUP.fullmatch(name)]
+
+    # ---- pruning ----------------------------------------------------------------------------------------------------
+
+    async def prune(self, args: messages.Prune, by: str) -> dict[str, Any]:
+        """Forget settled batches; what was done, and what was left alone and why."""
+        selector = parse_selector(args.sel)
+        if selector.empty and not args.all and not args.older_than_s and not args.keep:
+            raise UsageError("which batches? Name some (7, @name), or give --older-than, --keep or --all")
+        return await self._prune(selector, args.older_than_s, args.keep, args.dry_run, by)
+
+    async def _prune(
+        self, selector: Selector, older_than_s: float, keep: int, dry_run: bool, by: str
+    ) -> dict[str, Any]:
+        async with self._pruning:
+            young: frozenset[int] = frozenset()
+            if older_than_s:
+                await self.durable()
+                open_ = {batch.id for batch in self._manager.state.batches.values() if batch.unsettled}
+                ended = await asyncio.to_thread(self._manager.store.ended_since, time.time() - older_than_s)
+                young = frozenset(ended) | open_
+            total: dict[str, Any] = {}
+            while True:
+                stimulus = Prune(
+                    at=now(),
+                    by=by,
+                    selector=_present(selector, self._manager.state.batches) if total else selector,
+                    older_than_s=older_than_s,
+                    keep=keep,
+                    dry_run=dry_run,
+                    young=young,
+                )
+                reply = await self._told(stimulus)
+                more = reply.pop("more")
+                if total:
+                    reply["batches"] += total["batches"]
+                    reply["jobs"] += total["jobs"]
+                    reply["sample"] = total["sample"]
+                total = reply
+                if not more:
+                    break
+        if total["batches"] and not dry_run:
+            self.sweep()
+        return total
+
+    async def _told(self, stimulus: Prune) -> dict[str, Any]:
+        future: asyncio.Future[dict[str, Any]] = self._manager.loop.create_future()
+
+        def done(outcome: Step | RotaError) -> None:
+            if future.done():
+                return
+            if isinstance(outcome, RotaError):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome.reply)
+
+        self._manager.tell(stimulus, done)
+        return await future
+
+    async def _retain(self, keep_s: float) -> None:
+        try:
+            done = await self._prune(Selector(), keep_s, 0, False, "retention")
+        except RotaError as error:
+            log.error("pruning what is old failed: %s", error)
+            return
+        if done["batches"]:
+            log.info("pruned %d batches with %d jobs that were settled long ago", done["batches"], done["jobs"])
+
+    # ---- what pruning leaves behind ---------------------------------------------------------------------------------
+
+    def sweep(self) -> None:
+        """Delete what pruned batches left, in the background, if that is not being done already."""
+        if self._sweeping is None or self._sweeping.done():
+            self._sweeping = self._manager.loop.create_task(self._sweep())
+
+    async def _sweep(self) -> None:
+        store, found = self._manager.store, False
+        more = [True]
+
+        def piece() -> None:
+            more[0] = store.sweep(ROWS)
+
+        try:
+            while True:
+                await self._manager.writer.run(piece)
+                if not more[0]:
+                    break
+                found = True
+                await asyncio.sleep(PAUSE_S)
+            if found:
+                await self._remove_output()
+        except NoSpaceError as error:
+            log.warning("what was pruned is deleted later: %s", error)
+        except StoreError as error:
+            self._manager.fail(error)
+
+    async def _remove_output(self) -> None:
+        await self.durable()
+        state = self._manager.state
+        live = {runner.output for runner in state.runners.values() if runner.state not in ("CLOSED", "EXPIRED")}
+        host = socket.gethostname()
+        calm = {
+            runner.output: runner.pid
+            for runner in state.runners.values()
+            if runner.state == "SERVING" and runner.connected and runner.host == host
+        }
+        live |= {os.path.join(self._paths.output, a.tag) for a in state.allocations.values() if a.state.endswith("ING")}
+        closed = {runner.output for runner in state.runners.values() if runner.state == "CLOSED"} - live
+        files, freed = await asyncio.to_thread(self._collect, live, calm, closed)
+        if files:
+            log.info("removed %d files of output (%d bytes) that nothing refers to any more", files, freed)
+
+    def _collect(self, live: set[str], calm: dict[str, int], closed: set[str]) -> tuple[int, int]:
+        """Remove segments that no result names, and directories of runners that are over when none is left."""
+        kept: dict[str, set[str]] = {}
+        for directory, name in self._manager.store.output_files():
+            kept.setdefault(directory, set()).add(name)
+        count = freed = 0
+        for directory in _directories(self._paths.output):
+            names = kept.get(directory, set())
+            if directory in live:
+                unused = _cold(directory, names, calm[directory]) if directory in calm else []
+            elif names:
+                unused = [name for name in _segments(directory) if name not in names]
+            else:
+                if directory in closed or _age(directory) > FORGOTTEN_S:
+                    count, freed = count + 1, freed + _size(directory)
+                    shutil.rmtree(directory, ignore_errors=True)
+                continue
+            for name in unused:
+                path = os.path.join(directory, name)
+                with contextlib.suppress(OSError):
+                    size = os.path.getsize(path)
+                    os.unlink(path)
+                    count, freed = count + 1, freed + size
+        return count, freed
+
+
+def _present(selector: Selector, batches: dict[int, Any]) -> Selector:
+    """The same, without batches that are gone by now."""
+    return Selector(tuple(span for span in selector.spans if span[0] in batches), selector.names, selector.states)
+
+
+def _directories(output: str) -> list[str]:
+    try:
+        with os.scandir(output) as entries:
+            return sorted(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
+    except OSError:
+        return []
+
+
+def _segments(directory: str) -> list[str]:
+    """Segment files, by number."""
+    try:
+        names = [name for name in os.listdir(directory) if _SEGMENT.fullmatch(name)]
+    except OSError:
+        return []
+    return sorted(names, key=lambda name: int(name.partition(".")[0]))
+
+
+def _cold(directory: str, kept: set[str], pid: int) -> list[str]:
+    """Segments that a runner of this host is done with: it has not got them open, and nobody wrote to them lately."""
+    last = time.time() - COLD_S
+    try:
+        descriptors = f"/proc/{pid}/fd"
+        open_ = {os.readlink(os.path.join(descriptors, name)) for name in os.listdir(descriptors)}
+    except OSError:  # gone, or changing: the next time
+        return []
+    found: list[str] = []
+    for name in _segments(directory):
+        path = os.path.join(directory, name)
+        with contextlib.suppress(OSError):
+            if name not in kept and os.path.realpath(path) not in open_ and os.stat(path).st_mtime < last:
+                found.append(name)
+    return found
+
+
+def _age(directory: str) -> float:
+    """Seconds since anything in it was written."""
+    newest = 0.0
+    for at, _, files in os.walk(directory):
+        for path in [at, *(os.path.join(at, name) for name in files)]:
+            with contextlib.suppress(OSError):
+                newest = max(newest, os.lstat(path).st_mtime)
+    return time.time() - newest
+
+
+def _size(directory: str) -> int:
+    total = 0
+    for at, _, files in os.walk(directory):
+        for name in files:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(at, name)).st_size
+    return total

@@ -1,0 +1,131 @@
+"""What peers say: the manager's ear. Everything becomes a stimulus or a question; nothing is decided here."""
+
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from rota import __version__
+from rota.core import effects as ef
+from rota.core.stimuli import Disconnected, Greet, Report, RunnerBye, Touch
+from rota.manager.outbound import now, report_rows
+from rota.model.needs import Amounts
+from rota.wire import messages
+from rota.wire.peer import Peer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rota.manager.service import Manager
+
+__all__ = ["Hearing"]
+
+
+class Hearing:
+    """The handler of every connection."""
+
+    def __init__(self, manager: "Manager", tokens: "Callable[[str], str | None]") -> None:
+        self._manager = manager
+        self._tokens = tokens
+
+    def on_client(self, peer: Peer, message: messages.Hello) -> None:
+        """A client is there."""
+        manager = self._manager
+        manager.clients.add(peer)
+        about = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "version": __version__,
+            "home": manager.home,
+            "started": manager.started.wall,
+        }
+        peer.send({"t": "welcome", "version": messages.VERSION, "manager": about})
+
+    def on_ask(self, peer: Peer, ask_id: int, op: str, body: bytes) -> None:
+        """A client asks."""
+        self._manager.asking.ask(peer, ask_id, op, messages.decode_ask(op, body))
+
+    def on_runner(
+        self, peer: Peer, message: messages.Greet | messages.Report | messages.Touch | messages.Tail | messages.Bye
+    ) -> None:
+        """A runner speaks. What comes over a connection that is not its present one is dropped."""
+        manager, at = self._manager, now()
+        runner, by = peer.runner_id, peer.principal
+        assert runner is not None
+        if isinstance(message, messages.Greet):
+            self._greet(peer, message)
+            return
+        performer = manager.performer
+        if performer.peers.get(runner) is not peer and performer.greeting.get(runner, (None, 0))[0] is not peer:
+            return
+        if isinstance(message, messages.Report):
+            known = manager.state.runners.get(runner)
+            manager.running.started(message.started, known.output if known is not None else "")
+            manager.running.ended(message.ended)
+            report = Report(
+                at=at,
+                by=by,
+                runner=runner,
+                session=message.session,
+                seq=message.seq,
+                got=message.got,
+                clock=message.clock,
+                started=[(row[0], row[1], row[2]) for row in message.started],
+                ended=report_rows(message.ended, known.output if known is not None else ""),
+                disclaimed=message.disclaimed,
+            )
+            manager.tell(report)
+        elif isinstance(message, messages.Tail):
+            manager.tails.told(runner, message)
+        elif isinstance(message, messages.Touch):
+            session, got, clock = message.session, message.got, message.clock
+            if message.live and runner in manager.state.runners:
+                manager.running.touched(message.live, manager.state.runners[runner].output)
+            manager.tell(Touch(at=at, by=by, runner=runner, session=session, got=got, clock=clock, held=message.held))
+        else:
+            manager.tell(RunnerBye(at=at, by=by, runner=runner, session=message.session, reason=message.reason))
+
+    def _greet(self, peer: Peer, message: messages.Greet) -> None:
+        self._manager.performer.greeting[message.runner] = (peer, message.connect)
+        at = now()
+        greeting = Greet(
+            at=at,
+            by=peer.principal,
+            runner=message.runner,
+            allocation=message.allocation,
+            connect=message.connect,
+            clock=message.clock,
+            host=message.host,
+            pid=message.pid,
+            capacity=Amounts(message.cores, message.memory, message.disk, message.gpus),
+            tags=tuple(message.tags),
+            until=at.wall + message.until_s if message.until_s is not None else None,
+            output=message.output,
+            held=message.held,
+        )
+        self._manager.tell(greeting)
+
+    def on_gone(self, peer: Peer) -> None:
+        """A connection is over. That says nothing about the runner behind it, but is the moment to ask the driver."""
+        manager = self._manager
+        performer = manager.performer
+        manager.clients.discard(peer)
+        manager.watchers.gone(peer)
+        runner = peer.runner_id
+        if runner is not None and performer.peers.get(runner) is peer:
+            del performer.peers[runner]
+            known = manager.state.runners.get(runner)
+            if known is not None:
+                manager.tell(Disconnected(at=now(), by=peer.principal, runner=runner, session=known.session))
+                allocation = manager.state.allocations.get(known.allocation or "")
+                if allocation is not None and allocation.state.endswith("ING") and not manager.stopped.done():
+                    check = ef.Allocate("check", allocation.id, allocation.site, allocation.tag)
+                    performer.perform(manager.state, check)
+        if runner is not None and performer.greeting.get(runner, (None, 0))[0] is peer:
+            del performer.greeting[runner]
+
+    def token_for(self, allocation: str) -> str | None:
+        """The token of an allocation that is alive, or of the clients."""
+        known = self._manager.state.allocations.get(allocation)
+        if known is not None and not known.state.endswith("ING"):
+            return None
+        return self._tokens(allocation)

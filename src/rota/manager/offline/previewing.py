@@ -1,0 +1,114 @@
+"""What would be submitted to a batch system, from the configuration alone: nothing is asked, written or started."""
+
+import os
+import shlex
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from rota.manager.config import load_config
+from rota.manager.paths import Paths
+from rota.manager.sites.batch import UNKNOWN, Cluster, options_of
+from rota.model.allocation import Allocation
+from rota.model.batch import BatchSpec
+from rota.model.errors import UsageError
+from rota.model.needs import Amounts, Needs
+from rota.schedule.demand import SiteView, allocation_time, grouped, impossible
+from rota.wire.client import read_notice
+
+__all__ = ["preview"]
+
+TAG = "0" * 12
+"""Instead of the one that is drawn for each submission."""
+SHAPES = 10
+
+
+class _PaperDoor:
+    """Says what a runner would be told, and lets nobody in."""
+
+    def __init__(self, paths: Paths, listen: str | None) -> None:
+        host, _, port = (listen or ":0").rpartition(":")
+        notice = read_notice(paths.home)
+        port = port if port != "0" else str(notice.get("port") or "PORT")
+        self._address = f"{host or notice.get('address') or socket.gethostname()}:{port}"
+        self._paths = paths
+
+    def open(self, allocation: str) -> Sequence[str]:
+        token = os.path.join(self._paths.tokens, allocation)
+        found = ["--connect", f"tls:{self._address}", "--notice", self._paths.notice]
+        return [*found, "--ca", self._paths.ca, "--token-file", token]
+
+    def shut(self, allocation: str) -> None:
+        """It was never open."""
+
+
+def preview(home: str | None, spec: BatchSpec) -> list[dict[str, Any]]:
+    """The first native submission for each different set of needs that goes to a batch system.
+
+    Raises UsageError for a site that there is not, and for what its batch system cannot be asked for.
+    """
+    paths = Paths(home)
+    config = load_config(paths.home)
+    out: list[dict[str, Any]] = []
+    needs_seen: dict[Needs, int] = {}
+    for template in spec.templates:
+        needs_seen[template.needs] = needs_seen.get(template.needs, 0) + 1
+    for needs in needs_seen:
+        name = needs.site or (next(iter(config.site)) if len(config.site) == 1 else None)
+        if name is None:
+            continue
+        site = config.site.get(name)
+        if site is None:
+            known = ", ".join(config.site)
+            raise UsageError(f"--on {name}: there is no such site in {paths.config}; there are {known}")
+        if site.driver == "local" or len(out) >= SHAPES:
+            continue
+        cluster = Cluster(name, site, paths, _PaperDoor(paths, config.listen), user="", install=False)
+        most = spec.count if len(needs_seen) == 1 else 1
+        out.append(_submission(cluster, needs, spec.name, most))
+    return out
+
+
+def _submission(cluster: Cluster, needs: Needs, name: str, jobs: int) -> dict[str, Any]:
+    """The first array for these needs, as the scheduler would plan it for an idle site."""
+    facts, direct = cluster.facts(), cluster.config.mode == "direct"
+    view = SiteView(
+        cluster.name, facts.node, facts.tags, 0, facts.most, 0.0, facts.whole, facts.mode,
+        facts.allocation_s, facts.job_s, facts.time_most_s, spare_s=facts.spare_s,
+    )  # fmt: skip
+    why = impossible(replace(needs, site=cluster.name), [view])
+    if why is not None:
+        raise UsageError(f"no job could run there: {why}")
+    amounts, notes = grouped(needs).amounts(), ["the tag 000000000000 stands for one that is drawn for each submission"]
+    if facts.whole:
+        jobs = -(-jobs // max(1, amounts.times_in(facts.node)))
+        node = facts.node
+        amounts = Amounts(
+            0 if node.cores == UNKNOWN.cores else node.cores,
+            0 if node.memory == UNKNOWN.memory else node.memory,
+        )
+        if 0 in (amounts.cores, amounts.memory):
+            notes.append("whole nodes: the batch system is asked how large they are; set cores and memory to say so")
+            jobs = 1
+    count = min(jobs, facts.most, facts.array_most)
+    first = Allocation(
+        "a1", cluster.name, TAG, capacity=amounts, time_s=allocation_time(needs, view), direct=direct,
+        name=(name or "rota") if direct else "rota", options=needs.asked_options(),
+    )  # fmt: skip
+    allocations = [replace(first, id=f"a{number + 1}", element=number) for number in range(count)]
+    ask = cluster.ask(TAG, allocations)
+    command = cluster.driver.dialect.submit(ask, options_of(cluster.config))
+    return {
+        "site": cluster.name,
+        "mode": facts.mode,
+        "allocations": count,
+        "more": jobs - count,
+        "argv": list(command.argv),
+        "line": shlex.join(command.argv),
+        "script": command.stdin or "",
+        "directory": ask.directory,
+        "where": cluster.transport.name,
+        "notes": notes,
+    }

@@ -1,0 +1,1 @@
+"""Sites: what gives allocations, each kind of it in a module."""

@@ -1,0 +1,353 @@
+"""Sites with a batch system: how their drivers are made, and what their nodes are told to run."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rota.drivers.api import Ask, Known, Outcome, SiteFacts
+from rota.drivers.command import CommandDriver, UnreadableError
+from rota.drivers.dialect import Options, Queue
+from rota.drivers.dialects import load_dialect
+from rota.drivers.gate import shown
+from rota.drivers.local import Door
+from rota.drivers.script import ELEMENT, build_script
+from rota.drivers.settings import Settings
+from rota.drivers.ssh import SshTransport
+from rota.drivers.transport import LocalTransport, PrefixTransport, Transport, UnreachableError
+from rota.manager.config import SiteConfig
+from rota.manager.paths import Paths
+from rota.model.allocation import Allocation
+from rota.model.errors import BusyError, RotaError
+from rota.model.needs import Amounts
+
+__all__ = ["Cluster"]
+
+MOST = 100
+ALLOCATION_S = 3600
+FULL_S = 600
+START_S = 180
+"""How much later than its allocation a job may start, and how much too early the warning may come (Slurm: 60 s)."""
+UNKNOWN = Amounts(10**9, 1 << 60, 1 << 60, 10**6)
+"""What a node may have while nobody has said what nodes there are."""
+RUNNER = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "runner")
+
+
+class Cluster:
+    """One site: its driver, and the scripts for its nodes."""
+
+    def __init__(
+        self,
+        name: str,
+        config: SiteConfig,
+        paths: Paths,
+        door: Door,
+        user: str | None = None,
+        *,
+        install: bool = True,
+    ) -> None:
+        self.name = name
+        self.config = config
+        self.directory = config.directory or os.path.join(paths.home, "sites", name)
+        self._door = door
+        place = install_runner if install else runner_place
+        self._program = os.path.join(place(config.directory or paths.home), "__main__.py")
+        self.node = Amounts(
+            config.cores if config.cores is not None else UNKNOWN.cores,
+            config.memory if config.memory is not None else UNKNOWN.memory,
+            UNKNOWN.disk,
+            UNKNOWN.gpus,
+        )
+        self.longest_s = config.seconds("longest")
+        self.queues: tuple[Queue, ...] = ()
+        self.takes: int | None = None
+        """So many allocations at once, because it has just refused more; None: as configured."""
+        self.transport = make_transport(config, paths)
+        dialect = load_dialect(config.driver)
+        self.array_most = min(dialect.array_most, config.array_most or dialect.array_most)
+        self.driver = CommandDriver(
+            name,
+            dialect,
+            self.transport,
+            self.facts(),
+            options_of(config),
+            Settings(
+                poll_s=float(config.seconds("poll") or 30),
+                poll_min_s=float(config.seconds("poll_least") or 2),
+                vanish_s=float(config.seconds("vanished_after") or 300),
+                own_words_s=float(config.seconds("report_within") or 0),
+            ),
+            array_most=self.array_most,
+            user=user,
+            last_words=self.last_words if config.mode == "direct" else None,
+        )
+
+        # What the site wants of every submission is wrong now, not once the first job comes.
+        dialect.submit(Ask("0" * 12, "rota", ("a0",), Amounts(1000), "#!/bin/sh\n", self.directory), options_of(config))
+
+    def facts(self) -> SiteFacts:
+        """What the site offers, as far as it is known."""
+        config = self.config
+        allocation_s = config.seconds("allocation_time")
+        return SiteFacts(
+            self.node,
+            tuple(config.tags),
+            min(config.most or MOST, self.takes or sys.maxsize),
+            config.linger_s,
+            config.mode,
+            config.whole_nodes,
+            getattr(self, "array_most", 1),
+            ALLOCATION_S if allocation_s is None and config.mode == "runners" else allocation_s,
+            config.seconds("job_time"),
+            self.longest_s,
+            self.directory,
+            START_S + (config.seconds("warn") or 0),
+            tuple((queue.name, queue.time_s) for queue in self.queues if queue.time_s is not None),
+        )
+
+    async def learn(self) -> SiteFacts:
+        """Ask the batch system what nodes it has, and how large arrays may be; raises RotaError: not now."""
+        await self.driver.start()
+        await self._learn_arrays()
+        command = self.driver.dialect.queues()
+        if command is None:
+            return self.facts()
+        answer = await self.driver.ask(command)
+        self.queues = self.driver.read(lambda: self.driver.dialect.read_queues(answer), ())
+        if answer.code != 0 and not self.queues:  # it is asked again
+            raise BusyError(f"site {self.name}: {shown(command)}: {answer.words}")
+        wanted = self.config.partition
+        mine = [queue for queue in self.queues if queue.up and (wanted is None or queue.name == wanted)]
+        if wanted is None:
+            mine = [queue for queue in mine if queue.is_default] or mine
+        if not mine:
+            return self.facts()
+        cores = [queue.cores for queue in mine if queue.cores]
+        memory = [queue.memory for queue in mine if queue.memory]
+        times = [queue.time_s for queue in mine]
+        self.node = Amounts(
+            self.config.cores or max(cores, default=UNKNOWN.cores),
+            self.config.memory or max(memory, default=UNKNOWN.memory),
+            UNKNOWN.disk,
+            max(queue.gpus for queue in mine) if cores else UNKNOWN.gpus,
+        )
+        if self.config.longest is None and all(time_s is not None for time_s in times):
+            self.longest_s = max(time_s for time_s in times if time_s is not None)
+        return self.facts()
+
+    async def _learn_arrays(self) -> None:
+        dialect: Any = self.driver.dialect
+        if hasattr(dialect, "array_limit"):
+            answer = await self.driver.ask(dialect.array_limit())
+            most: int | None = self.driver.read(lambda: dialect.read_array_limit(answer), None)
+            if most is not None:
+                self.array_most = min(self.array_most, most)
+
+    def full(self, live: int, count: int) -> None:
+        """It took no `count` more beside `live`: let there be no more than those, or fewer to begin with."""
+        self.takes = live or max(1, count // 2)
+        self.driver.gate.note(
+            f"{self.name} takes no {count} more jobs of yours beside {live}: {self.takes} at once are asked for in the "
+            f"next {FULL_S // 60} minutes"
+        )
+
+    # ---- what a node is told ----------------------------------------------------------------------------------------
+
+    def ask(self, tag: str, allocations: Sequence[Allocation]) -> Ask:
+        """The submission for these allocations, which were planned together."""
+        first = allocations[0]
+        ids = tuple(allocation.id for allocation in allocations)
+        directory = os.path.join(self.directory, tag)
+        if first.direct:
+            script = self._direct_script(directory, first.time_s)
+        else:
+            script = self._runners_script(tag, directory, allocations)
+        given = dict(first.options)
+        options = tuple(pair for pair in first.options if pair[0] not in ("exclusive", "nodes", "tasks-per-node"))
+        return Ask(
+            tag,
+            first.name or "rota",
+            ids,
+            first.capacity,
+            script,
+            directory,
+            nodes=int(given.get("nodes", 1)),
+            tasks_per_node=int(given.get("tasks-per-node", 1)),
+            time_s=first.time_s,
+            exclusive="exclusive" in given or self.config.whole_nodes,
+            options=options,
+        )
+
+    def _direct_script(self, directory: str, time_s: int | None) -> str:
+        words = [self._program, "--direct", os.path.join(directory, ELEMENT)]
+        if time_s is not None:
+            words += ["--until-s", str(time_s)]
+        return build_script(words, title=f"rota: jobs of the site {self.name}", python=self.config.python)
+
+    def _runners_script(self, tag: str, directory: str, allocations: Sequence[Allocation]) -> str:
+        first = allocations[0]
+        words = [self._program, "--id", f"{tag}.{ELEMENT}", "--output", os.path.join(directory, ELEMENT)]
+        if not self.config.whole_nodes:
+            for name in ("cores", "memory", "disk", "gpus"):
+                if amount := getattr(first.capacity, name):
+                    words += [f"--{name}", str(amount)]
+        if first.time_s is not None:  # the warning ends jobs, as far as they do not want to be warned
+            warned = first.time_s - min(self.config.seconds("warn") or 0, first.time_s // 2)
+            words += ["--until-s", str(warned)]
+        for tag_word in self.config.tags:
+            words += ["--tag", tag_word]
+        words += ["--launcher", "none", "--guard", "yes"]
+        per_element = [["--allocation", a.id, *self._door.open(a.id)] for a in allocations]
+        title = f"rota: runners of the site {self.name}"
+        return build_script(words, title=title, python=self.config.python, per_element=per_element)
+
+    def waits(self, allocation: Allocation) -> str | None:
+        """Why one that was submitted does not run yet, in the cluster's words."""
+        native = allocation.native_id
+        return self.driver.waits(native) if native is not None and allocation.state in ("PENDING", "RUNNING") else None
+
+    def shut(self, allocation: str) -> None:
+        """It is over: nobody may call back in its name."""
+        self._door.shut(allocation)
+
+    # ---- direct jobs ------------------------------------------------------------------------------------------------
+
+    async def prepare(self, ask: Ask, leases: Mapping[int, dict[str, Any]]) -> None:
+        """Make the directory of a submission, with its script to look at, and the leases of direct jobs by element."""
+        await self.transport.write(os.path.join(ask.directory, "script.sh"), ask.script.encode())
+        for element, lease in leases.items():
+            path = os.path.join(ask.directory, str(element), "lease.json")
+            await self.transport.write(path, json.dumps(lease).encode())
+
+    async def report_of(self, known: Known) -> tuple[str, dict[str, Any]] | None:
+        """(directory, the report that a direct job has left), if it has."""
+        directory = os.path.join(self.directory, known.tag, str(known.element))
+        path = os.path.join(directory, "report.json")
+        found = (await self.transport.read([path])).get(path)
+        return None if found is None else (directory, json.loads(found))
+
+    async def was_restarted(self, known: Known) -> bool:
+        """Whether the cluster started a direct job a second time, which then did nothing."""
+        path = os.path.join(self.directory, known.tag, str(known.element), "restarted.json")
+        try:
+            return path in await self.transport.read([path])
+        except RotaError:
+            return False
+
+    async def last_output(self, known: Known) -> str | None:
+        """The last line that the batch system's own output file has: why a runner did not come up."""
+        names = [f"{known.tag}.{number}.out" for number in (known.element, known.element + 1)] + [f"{known.tag}.out"]
+        number = re.match(r"(\d+)(?:[.\[](\d+))?", known.native_id or "")
+        if number:  # where the batch system names them: by job, and by element of an array
+            task = f".{number[2]}" if number[2] else ""
+            names += [f"rota-{known.tag}.{kind}{number[1]}{task}" for kind in "eo"]
+        paths = [os.path.join(self.directory, known.tag, name) for name in names]
+        try:
+            found = await self.transport.read(paths)
+        except RotaError:
+            return None
+        for path in paths:
+            lines = found.get(path, b"").decode(errors="replace").strip().splitlines()
+            if lines:
+                return lines[-1][-300:]
+        return None
+
+    async def host_of(self, known: Known) -> str | None:
+        """Where a direct job says that it has started."""
+        path = os.path.join(self.directory, known.tag, str(known.element), "started.json")
+        found = (await self.transport.read([path])).get(path)
+        try:
+            return None if found is None else str(json.loads(found)["host"])
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    async def last_words(self, known: Sequence[Known]) -> Mapping[str, Outcome]:
+        """How direct jobs ended, by their own reports."""
+        paths = {os.path.join(self.directory, each.tag, str(each.element), "report.json"): each.id for each in known}
+        out: dict[str, Outcome] = {}
+        unreadable: set[str] = set()
+        try:
+            files = await self.transport.read(list(paths))
+        except UnreachableError as error:
+            if not isinstance(self.transport, LocalTransport):
+                raise
+            files, why = {}, str(error)
+            for path, id in paths.items():  # one that cannot be read must not hide the others
+                try:
+                    files.update(await self.transport.read([path]))
+                except UnreachableError:
+                    unreadable.add(id)
+        for path, raw in files.items():
+            try:
+                row = json.loads(raw)["ended"][0]
+                out[paths[path]] = Outcome(row[3], row[4], None, None, row[6], row[7], row[8], row[9])
+            except (ValueError, KeyError, IndexError, TypeError):
+                continue  # half of a report is none
+        if unreadable:
+            raise UnreadableError(why, out, unreadable)
+        return out
+
+
+def make_transport(config: SiteConfig, paths: Paths) -> Transport:
+    """Where the batch system's commands are run."""
+    transport: Transport = LocalTransport()
+    if config.ssh is not None:
+        transport = SshTransport(config.ssh)
+    if config.via:
+        transport = PrefixTransport(transport, config.via)
+    return transport
+
+
+def options_of(config: SiteConfig) -> Options:
+    """What the site wants of every submission."""
+    return Options(
+        account=config.account,
+        partition=config.partition,
+        qos=config.qos,
+        reservation=config.reservation,
+        constraint=config.constraint,
+        memory_as=config.memory_as,
+        requeue=config.requeue,
+        parallel_environment=config.parallel_environment,
+        raw=tuple((key, "" if value is True else str(value)) for key, value in config.native.items()),
+        signal_s=config.seconds("warn") or 0,
+        state_map=tuple(config.states.items()),
+        strict=config.strict,
+    )
+
+
+def runner_place(home: str) -> str:
+    """Where the copy of the runner for the nodes is, or would be: named by its contents."""
+    digest = hashlib.sha256()
+    for name in _runner_files():
+        with open(os.path.join(RUNNER, name), "rb") as file:
+            digest.update(name.encode() + b"\0" + file.read())
+    return os.path.join(home, "lib", f"runner-{digest.hexdigest()[:16]}", "rota", "runner")
+
+
+def _runner_files() -> list[str]:
+    return sorted(name for name in os.listdir(RUNNER) if name.endswith(".py"))
+
+
+def install_runner(home: str) -> str:
+    """Make a copy of the runner where the nodes can see it: it needs nothing but a Python."""
+    place = runner_place(home)
+    target = os.path.dirname(os.path.dirname(place))
+    if not os.path.isdir(target):
+        fresh = f"{target}.{os.getpid()}"
+        shutil.rmtree(fresh, ignore_errors=True)
+        package = os.path.join(fresh, "rota", "runner")
+        os.makedirs(package, 0o755)
+        with open(os.path.join(fresh, "rota", "__init__.py"), "w"):
+            pass
+        for name in _runner_files():
+            shutil.copyfile(os.path.join(RUNNER, name), os.path.join(package, name))
+        try:
+            os.rename(fresh, target)
+        except OSError:  # another was quicker
+            shutil.rmtree(fresh, ignore_errors=True)
+    return place
