@@ -20,6 +20,7 @@ from rota.core.step import Core, Step
 from rota.core.stimuli import At, Ended, Greet, Report, SiteSeen, Submit
 from rota.model.batch import BatchSpec, Dependency, Template
 from rota.model.needs import Amounts
+from rota.model.site import SiteFacts
 
 NODE = Amounts(16_000, 1 << 36)
 TEMPLATES = (Template(argv=("true",)),)
@@ -121,7 +122,7 @@ class Driver:
         self.session = self.got = self.seq = 0
         self.held: list[tuple[int, int, int]] = []
         self.ended = 0
-        self.core.step(SiteSeen(at=self.at, site="local", node=NODE, linger_s=1e9))
+        self.core.step(SiteSeen(at=self.at, site="local", facts=SiteFacts(NODE, linger_s=1e9)))
         greet = Greet(
             at=self.at, runner="r1", allocation=None, connect=1, clock=0.0, host="h", pid=1, capacity=NODE, held=[]
         )

@@ -15,6 +15,7 @@ from rota.core.step import Core, Step
 from rota.core.stimuli import At, Ended, Greet, Report, SiteSeen, Stimulus, Submit, Tick
 from rota.model.batch import BatchSpec, Template
 from rota.model.needs import Amounts, Needs
+from rota.model.site import SiteFacts
 
 NODES = 20
 PART = 8
@@ -40,7 +41,7 @@ class Cluster:
         self.cpu = 0.0
         self.most = self.asked = 0
         node = Amounts(slots // NODES * 1000, 1 << 50)
-        self.tell(SiteSeen(at=self.at, site="s", node=node, most=NODES, linger_s=1e9))
+        self.tell(SiteSeen(at=self.at, site="s", facts=SiteFacts(node, most=NODES, linger_s=1e9)))
         for number in range(NODES):
             name = f"r{number}"
             self.nodes[name] = Node(name)

@@ -9,13 +9,14 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rota.drivers.api import Ask, Known, SiteFacts
+from rota.drivers.api import Ask, Known
 from rota.drivers.command import CommandDriver
 from rota.drivers.dialect import Answer, Options
 from rota.drivers.dialects import load_dialect
 from rota.drivers.gate import Times
 from rota.drivers.settings import Settings
 from rota.model.needs import Amounts
+from rota.model.site import SiteFacts
 from rota.testing.fake_cluster import SimulatedCluster
 
 SYSTEMS = ("slurm", "lsf", "pbs", "torque", "sge")

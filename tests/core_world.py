@@ -30,6 +30,7 @@ from rota.model.events import Entry, Event
 from rota.model.job import Result
 from rota.model.needs import Amounts, Needs
 from rota.model.selector import parse_selector
+from rota.model.site import SiteFacts
 from rota.model.tables import JOB_STATES
 
 GIB = 1 << 30
@@ -131,7 +132,7 @@ class World:
     def site(
         self, name: str = "local", node: Amounts = NODE, most: int = 1, linger_s: float = 1e9, **more: Any
     ) -> Step:
-        return self.step(SiteSeen(at=self.at, site=name, node=node, most=most, linger_s=linger_s, **more))
+        return self.step(SiteSeen(at=self.at, site=name, facts=SiteFacts(node, most=most, linger_s=linger_s, **more)))
 
     def submit(self, count: int = 1, template: Template | None = None, **more: Any) -> int:
         """Add a batch; returns its number."""

@@ -9,13 +9,14 @@ import random
 import selectors
 from collections.abc import Sequence
 
-from rota.drivers.api import Ask, Known, Outcome, SiteFacts
+from rota.drivers.api import Ask, Known, Outcome
 from rota.drivers.command import CommandDriver
 from rota.drivers.dialect import Answer, Command, Listing, Options, Seen, Submitted
 from rota.drivers.gate import Times
 from rota.drivers.transport import UnreachableError
 from rota.model.errors import UsageError
 from rota.model.needs import Amounts
+from rota.model.site import SiteFacts
 
 FACTS = SiteFacts(Amounts(cores=64000, memory=1 << 38), (), 1000, 60.0)
 

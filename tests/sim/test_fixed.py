@@ -13,6 +13,7 @@ from rota.model.batch import BatchSpec, Dependency, Template
 from rota.model.errors import RefusedError
 from rota.model.needs import Amounts
 from rota.model.selector import parse_selector
+from rota.model.site import SiteFacts
 from rota.model.tables import JOB_STATES
 from rota.runner.protocol import Runner
 
@@ -26,7 +27,7 @@ class Bench:
         self.core = Core(Settings(missing_s=10, rerun_s=30, backoff_first_s=5, backoff_most_s=20, backoff_jitter_s=0))
         self.wall, self.mono = WALL, 1000.0
         self.told: list[Any] = []
-        self.say(SiteSeen(at=self.at, site="s", node=Amounts(1000), most=nodes, linger_s=1e9))
+        self.say(SiteSeen(at=self.at, site="s", facts=SiteFacts(Amounts(1000), most=nodes, linger_s=1e9)))
 
     @property
     def at(self) -> At:

@@ -727,5 +727,5 @@ def test_an_idle_runner_leaves_on_time() -> None:
     world = World()
     world.start_runner()
     world.tick()
-    linger = world.state.sites["local"].linger_s
+    linger = world.state.sites["local"].facts.linger_s
     assert world.core.next_deadline(world.at) - world.mono <= min(5.0, linger) + 0.1

@@ -23,6 +23,7 @@ from rota.manager.sites.batch import Cluster
 from rota.model.batch import BatchSpec, Template
 from rota.model.errors import UsageError
 from rota.model.needs import Amounts, Needs
+from rota.model.site import SiteFacts
 from rota.runner.connection import Target
 
 SYSTEMS = {"slurm": "sbatch", "lsf": "bsub", "pbs": "qsub", "torque": "qsub", "sge": "qsub"}
@@ -101,7 +102,7 @@ def health(state, why=None, retry_at=None):
     ],
 )
 def test_the_state_of_a_site_in_a_word(driver, why, closed_until, shown):
-    site = SiteState("hpc", Amounts(), why=why, closed_until=closed_until)
+    site = SiteState("hpc", SiteFacts(Amounts()), why=why, closed_until=closed_until)
     cluster = SimpleNamespace(driver=SimpleNamespace(health=lambda: driver))
     manager = SimpleNamespace(
         state=SimpleNamespace(sites={"hpc": site}), clusters={} if driver is None else {"hpc": cluster}

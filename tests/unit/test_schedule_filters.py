@@ -6,6 +6,7 @@ from rota.model.errors import UsageError
 from rota.model.location import Kind, Location
 from rota.model.needs import Amounts, Needs
 from rota.model.shape import Shape
+from rota.model.site import SiteFacts
 from rota.model.verdict import Wake
 from rota.schedule import filters
 from rota.schedule.demand import (
@@ -228,8 +229,8 @@ def test_good_policies() -> None:
 
 # ---- demand ---------------------------------------------------------------------------------------------------------
 
-HPC = SiteView("hpc", NODE, ("ssd",), 0, 2, 0.0)
-TINY = SiteView("tiny", Amounts(1000, GIB), (), 0, 1, 0.0)
+HPC = SiteView("hpc", SiteFacts(NODE, ("ssd",), 2), 0.0)
+TINY = SiteView("tiny", SiteFacts(Amounts(1000, GIB), (), 1), 0.0)
 
 
 def want(needs: Needs) -> Want:
@@ -253,14 +254,15 @@ def test_demand() -> None:
 
 def test_demand_has_bounds() -> None:
     one = [want(Needs())]
-    assert asked([SiteView("s", NODE, (), 1, 2, 0.0)], one) == [("s", 1)]
-    assert asked([SiteView("s", NODE, (), 2, 2, 0.0)], one) == []
-    assert asked([SiteView("s", NODE, (), 0, 2, 10.5)], one) == []
-    assert asked([SiteView("s", NODE, (), 0, 2, 10.0)], one) == [("s", 1)]
+    assert asked([SiteView("s", SiteFacts(NODE, (), 2), 0.0, live=1)], one) == [("s", 1)]
+    assert asked([SiteView("s", SiteFacts(NODE, (), 2), 0.0, live=2)], one) == []
+    assert asked([SiteView("s", SiteFacts(NODE, (), 2), 10.5)], one) == []
+    assert asked([SiteView("s", SiteFacts(NODE, (), 2), 10.0)], one) == [("s", 1)]
 
 
 def per_job(**more: object) -> SiteView:
-    return SiteView("s", NODE, (), more.pop("live", 0), 100, 0.0, whole=False, **more)  # type: ignore[arg-type]
+    seen = {name: more.pop(name) for name in ("live", "coming") if name in more}
+    return SiteView("s", SiteFacts(NODE, most=100, whole=False, **more), **seen)  # type: ignore[arg-type]
 
 
 def test_demand_counts_what_is_ready_and_what_is_on_its_way() -> None:
@@ -275,14 +277,14 @@ def test_demand_counts_what_is_ready_and_what_is_on_its_way() -> None:
 
 
 def test_demand_in_whole_nodes() -> None:
-    site = SiteView("s", Amounts(8000, 16 * GIB), (), 0, 100, 0.0)
+    site = SiteView("s", SiteFacts(Amounts(8000, 16 * GIB), (), 100), 0.0)
     assert asked([site], [Want(7, Shape(Needs()), 30, 0, 1)]) == [("s", 4)]
     site.coming, site.live = {ANY: 3}, 3
     assert asked([site], [Want(7, Shape(Needs()), 30, 0, 1)]) == [("s", 1)]
 
 
 def test_what_one_site_cannot_take_goes_to_the_next() -> None:
-    small, large = per_job(live=98), SiteView("t", NODE, (), 0, 1000, 0.0, whole=False)
+    small, large = per_job(live=98), SiteView("t", SiteFacts(NODE, (), 1000, whole=False), 0.0)
     assert asked([small, large], [Want(7, Shape(Needs()), 30, 0, 1)]) == [("s", 2), ("t", 28)]
 
 
@@ -335,9 +337,9 @@ def test_reservation_groups() -> None:
 )
 def test_how_long_an_allocation_is_asked_for(time_s: int | None, site: dict[str, object], expected: int | None) -> None:
     site = {"spare_s": 300, **site}
-    assert allocation_time(Needs(time_s=time_s), per_job(**site)) == expected
+    assert allocation_time(Needs(time_s=time_s), per_job(**site).facts) == expected
     named = Needs(time_s=time_s, options=(("partition", "short"),))
-    most = allocation_time(named, per_job(**{**site, "time_most_s": 10**6, "queue_times": (("short", 1234),)}))
+    most = allocation_time(named, per_job(**{**site, "time_most_s": 10**6, "queue_times": (("short", 1234),)}).facts)
     assert (most or 0) <= 1234, "what a job names is stronger"
     if (time_s or 0) > 1234:
         why = impossible(named, [per_job(queue_times=(("short", 1234),))])

@@ -23,6 +23,7 @@ from rota.model.batch import BatchSpec, Template, index_at, position_of
 from rota.model.location import Kind, Location
 from rota.model.needs import Amounts
 from rota.model.shape import Shape
+from rota.model.site import SiteFacts
 from rota.model.tables import JOB_STATES, SETTLED, WAITING
 from rota.model.verdict import Verdict
 from rota.schedule.demand import ANY, SiteView
@@ -356,24 +357,12 @@ class SiteState(Struct):
     """A site. Not durable: told anew at every start from configuration and driver."""
 
     name: str
-    node: Amounts
-    tags: tuple[str, ...] = ()
-    most: int = 1
-    linger_s: float = 60
-    mode: str = "runners"
-    whole: bool = True
-    array_most: int = 1
-    allocation_s: int | None = None
-    job_s: int | None = None
-    time_most_s: int | None = None
-    directory: str = ""
+    facts: SiteFacts
     closed_until: float = 0
     failures: int = 0
     why: str | None = None
     failed_tag: str = ""
     """Of the submission that failed last: an array that fails is one failure."""
-    spare_s: int = 0
-    queue_times: tuple[tuple[str, int], ...] = ()
 
 
 class State:
@@ -499,24 +488,7 @@ class State:
 
     def site_views(self) -> list[SiteView]:
         """Sites for the demand and for refusals at submission."""
-        views = {
-            site.name: SiteView(
-                site.name,
-                site.node,
-                site.tags,
-                0,
-                site.most,
-                site.closed_until,
-                site.whole,
-                site.mode,
-                site.allocation_s,
-                site.job_s,
-                site.time_most_s,
-                spare_s=site.spare_s,
-                queue_times=site.queue_times,
-            )
-            for site in self.sites.values()
-        }
+        views = {site.name: SiteView(site.name, site.facts, site.closed_until) for site in self.sites.values()}
         serving = {runner.allocation for runner in self.runners.values()} if self.allocations else set()
         for allocation in self.allocations.values():
             view = views.get(allocation.site)
@@ -536,7 +508,9 @@ class State:
     def ensure_site_location(self, site: str) -> None:
         """The root of a site's tree; its capacity is set when the driver tells it."""
         known = self.sites.get(site)
-        capacity = known.node if known is not None and known.most == 1 else None
+        capacity = known.facts.node if known is not None and known.facts.most == 1 else None
         have = self.ledger.locations.get(site)
         if have is None or have.capacity != capacity:
-            self.ledger.add(Location(site, Kind.SITE, None, capacity, True, known.tags if known else (), None, site))
+            self.ledger.add(
+                Location(site, Kind.SITE, None, capacity, True, known.facts.tags if known else (), None, site)
+            )

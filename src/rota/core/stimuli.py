@@ -9,6 +9,7 @@ from rota.model.batch import BatchSpec
 from rota.model.needs import Amounts
 from rota.model.patch import Patch
 from rota.model.selector import Selector
+from rota.model.site import SiteFacts
 
 __all__ = [
     "AllocationSeen",
@@ -178,22 +179,10 @@ class Disconnected(Stimulus, kw_only=True):
 
 
 class SiteSeen(Stimulus, kw_only=True):
-    """A site is there, with nodes of this size."""
+    """A site is there, and offers this."""
 
     site: str
-    node: Amounts
-    tags: tuple[str, ...] = ()
-    most: int = 1
-    linger_s: float = 60
-    mode: str = "runners"
-    whole: bool = True
-    array_most: int = 1
-    allocation_s: int | None = None
-    job_s: int | None = None
-    time_most_s: int | None = None
-    directory: str = ""
-    spare_s: int = 0
-    queue_times: tuple[tuple[str, int], ...] = ()
+    facts: SiteFacts
 
 
 class AllocationSeen(Stimulus, kw_only=True):

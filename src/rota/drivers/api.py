@@ -7,36 +7,9 @@ from msgspec import Struct
 
 from rota.model.allocation import Outcome
 from rota.model.needs import Amounts
+from rota.model.site import SiteFacts
 
 __all__ = ["Ask", "Driver", "Known", "Observation", "Outcome", "SiteFacts"]
-
-
-class SiteFacts(NamedTuple):
-    """What a site offers."""
-
-    node: Amounts
-    """The largest node that it can give."""
-    tags: tuple[str, ...]
-    most: int
-    """Allocations at once."""
-    linger_s: float
-    mode: str = "runners"
-    whole: bool = True
-    """Every allocation is a whole node, for whatever jobs there are; else as large as one job of its shape."""
-    array_most: int = 1
-    """Allocations in one submission."""
-    allocation_s: int | None = None
-    """How long an allocation for runners is asked for, if its jobs need no longer; None: it does not end."""
-    job_s: int | None = None
-    """How long a job is taken to need of which nothing is known."""
-    time_most_s: int | None = None
-    """The longest that can be asked for."""
-    directory: str = ""
-    """Shared with its nodes: where direct jobs leave their reports."""
-    spare_s: int = 0
-    """What an allocation must have beyond the time of its job: it starts late, and its end is announced early."""
-    queue_times: tuple[tuple[str, int], ...] = ()
-    """The longest that can be asked for in queues that jobs may name."""
 
 
 class Ask(Struct, frozen=True):

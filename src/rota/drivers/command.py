@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
-from rota.drivers.api import Ask, Known, Observation, Outcome, SiteFacts
+from rota.drivers.api import Ask, Known, Observation, Outcome
 from rota.drivers.dialect import Answer, Command, Dialect, Listing, Options, Seen, Submitted
 from rota.drivers.ending import Ender, chunks
 from rota.drivers.gate import Gate, Health, Times, shown
@@ -20,6 +20,7 @@ from rota.drivers.submitting import Submitter
 from rota.drivers.tracking import LOST, Entry, Sight, Tracker
 from rota.drivers.transport import Transport, UnreachableError
 from rota.model.errors import BusyError, RotaError, UsageError
+from rota.model.site import SiteFacts
 
 __all__ = ["CommandDriver", "LastWords", "UnreadableError"]
 

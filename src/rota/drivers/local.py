@@ -13,9 +13,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from rota.drivers.api import Ask, Known, Observation, SiteFacts
+from rota.drivers.api import Ask, Known, Observation
 from rota.model.errors import RefusedError
 from rota.model.needs import Amounts
+from rota.model.site import SiteFacts
 
 __all__ = ["Door", "LocalDriver"]
 

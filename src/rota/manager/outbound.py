@@ -91,7 +91,7 @@ class Performer:
         self._sent[effect.runner] = set()
         self._newest[effect.runner] = 0
         site = state.sites.get(state.runners[effect.runner].site)
-        linger = {"linger_s": site.linger_s} if site is not None else {}
+        linger = {"linger_s": site.facts.linger_s} if site is not None else {}
         found[0].send({"t": "welcome", "connect": effect.connect, "session": effect.session, **self._welcome, **linger})
 
     def _order(self, state: State, effect: ef.Order) -> None:
@@ -197,11 +197,11 @@ class Performer:
         cluster = self.clusters[effect.site]
         there = [a for a in state.allocations.values() if a.site == effect.site and a.native_id is not None]
         cluster.full(sum(a.state.endswith("ING") for a in there), len(effect.ids))
-        self._tell(SiteSeen(at=now(), site=effect.site, **cluster.facts()._asdict()))
+        self._tell(SiteSeen(at=now(), site=effect.site, facts=cluster.facts()))
 
         def forget() -> None:
             cluster.takes = None
-            self._tell(SiteSeen(at=now(), site=effect.site, **cluster.facts()._asdict()))
+            self._tell(SiteSeen(at=now(), site=effect.site, facts=cluster.facts()))
 
         asyncio.get_running_loop().call_later(FULL_S, forget)
 

@@ -7,6 +7,8 @@ import os
 import secrets
 from collections.abc import Callable, Mapping
 
+import msgspec
+
 from rota.core import effects as ef
 from rota.core import invariants
 from rota.core.decide.deadlines import is_busy
@@ -14,7 +16,7 @@ from rota.core.snapshot import restore, take_columns, take_snapshot
 from rota.core.state import Settings, State
 from rota.core.step import Core, Step
 from rota.core.stimuli import SetMode, SiteSeen, Stimulus, Tick
-from rota.drivers.api import Driver, SiteFacts
+from rota.drivers.api import Driver
 from rota.drivers.local import LocalDriver
 from rota.manager.answers import Asking
 from rota.manager.answers.jobs import Queries
@@ -35,6 +37,7 @@ from rota.model.allocation import Allocation
 from rota.model.errors import NoSpaceError, RotaError, StoreError, UsageError
 from rota.model.events import Ended, Entry, Leased, Moved, Pruned, Removed, Started, Submitted
 from rota.model.job import Result
+from rota.model.site import SiteFacts
 from rota.store.api import Column, Store
 from rota.wire import messages
 from rota.wire.peer import Peer
@@ -160,7 +163,7 @@ class Manager:
             if isinstance(driver, LocalDriver):
                 driver.on_end = self.performer.woken.set
             # A batch system is asked for nothing before it has said how much it takes at a time.
-            facts = driver.facts()._replace(most=0) if name in self.clusters else driver.facts()
+            facts = msgspec.structs.replace(driver.facts(), most=0) if name in self.clusters else driver.facts()
             self.core.step(_site_seen(name, facts))
         for name in self.clusters:
             self._tasks.add(self.loop.create_task(self._learn(name)))
@@ -461,7 +464,7 @@ class Manager:
 
 
 def _site_seen(name: str, facts: SiteFacts) -> SiteSeen:
-    return SiteSeen(at=now(), site=name, **facts._asdict())
+    return SiteSeen(at=now(), site=name, facts=facts)
 
 
 def _changed(entries: list[Entry]) -> set[int]:

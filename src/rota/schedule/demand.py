@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from rota.model.amounts import format_duration
 from rota.model.needs import Amounts, Needs, show_amount
+from rota.model.site import SiteFacts
 from rota.schedule.view import Want
 
 __all__ = ["Asked", "SiteView", "allocation_time", "grouped", "impossible", "reservation_group", "surplus", "wanted"]
@@ -27,33 +28,15 @@ class SiteView(Struct):
     """A site as the demand sees it."""
 
     name: str
-    node: Amounts
-    """The largest node that it can give."""
-    tags: tuple[str, ...]
-    live: int
-    """Allocations not yet settled."""
-    most: int
-    """Allocations that it takes at once."""
-    closed_until: float
+    facts: SiteFacts
+    closed_until: float = 0
     """Monotonic time before which nothing is asked of it (after a failure)."""
-    whole: bool = True
-    mode: str = "runners"
-    allocation_s: int | None = None
-    job_s: int | None = None
-    time_most_s: int | None = None
+    live: int = 0
+    """Allocations not yet settled."""
     coming: dict[int, int] = field(default_factory=dict)
     """Allocations that were asked for and do not serve yet, by shape."""
     refused: frozenset[int] = frozenset()
     """Shapes that the provider has just refused an allocation for."""
-    spare_s: int = 0
-    """What an allocation must have beyond the time of its job."""
-    queue_times: tuple[tuple[str, int], ...] = ()
-    """The longest time of queues that jobs may name."""
-
-    def longest(self, needs: Needs) -> int | None:
-        """The longest time that such a job can have; None: nobody knows of an end."""
-        queue = needs.queue
-        return self.time_most_s if queue is None else dict(self.queue_times).get(queue)
 
 
 class Asked(Struct):
@@ -86,27 +69,27 @@ def reservation_group(needs: Needs, limits: Sequence[str] = ()) -> str:
     return out + (f"~{','.join(sorted(limits))}" if limits else "")
 
 
-def allocation_time(needs: Needs, site: SiteView) -> int | None:
+def allocation_time(needs: Needs, facts: SiteFacts) -> int | None:
     """How long an allocation for such jobs is asked for; None: it does not end.
 
     A job starts some time after its allocation, and is told of the end before it comes: what is between must do.
     """
-    asked, needed, most = grouped(needs).time_s or site.job_s, needs.time_s or site.job_s, site.longest(needs)
+    asked, needed, most = grouped(needs).time_s or facts.job_s, needs.time_s or facts.job_s, facts.longest_s(needs)
     if asked is not None and needed is not None:
-        asked = max(asked, needed + site.spare_s)
-    if site.mode == "direct":
+        asked = max(asked, needed + facts.spare_s)
+    if facts.mode == "direct":
         time_s = asked
-    elif site.allocation_s is None:
+    elif facts.allocation_s is None:
         time_s = asked if most is not None else None
     else:
-        time_s = max(site.allocation_s, asked or 0)
+        time_s = max(facts.allocation_s, asked or 0)
     return time_s if most is None or time_s is None else min(time_s, most)
 
 
 def wanted(sites: Sequence[SiteView], wants: Sequence[Want], mono: float) -> list[Asked]:
     """What to ask for now, for jobs that are ready and have no place; most urgent first."""
     out: list[Asked] = []
-    room = {site.name: site.most - site.live for site in sites if site.closed_until <= mono}
+    room = {site.name: site.facts.most - site.live for site in sites if site.closed_until <= mono}
     coming = {site.name: dict(site.coming) for site in sites}
     for want in wants:
         needs, left = want.shape.needs, want.ready
@@ -115,9 +98,9 @@ def wanted(sites: Sequence[SiteView], wants: Sequence[Want], mono: float) -> lis
                 break
             if site.name not in room or want.shape_id in site.refused or unsuited(needs, site) is not None:
                 continue
-            amounts = site.node if site.whole else grouped(needs).amounts()
-            per = max(1, needs.amounts().times_in(site.node)) if site.whole else 1
-            key = ANY if site.whole else want.shape_id
+            amounts = site.facts.node if site.facts.whole else grouped(needs).amounts()
+            per = max(1, needs.amounts().times_in(site.facts.node)) if site.facts.whole else 1
+            key = ANY if site.facts.whole else want.shape_id
             on_its_way = min(-(-left // per), coming[site.name].get(key, 0))
             coming[site.name][key] = coming[site.name].get(key, 0) - on_its_way
             left -= on_its_way * per
@@ -125,7 +108,7 @@ def wanted(sites: Sequence[SiteView], wants: Sequence[Want], mono: float) -> lis
             if count > 0:
                 room[site.name] -= count
                 left -= count * per
-                out.append(Asked(site.name, key, count, amounts, allocation_time(needs, site)))
+                out.append(Asked(site.name, key, count, amounts, allocation_time(needs, site.facts)))
     return out
 
 
@@ -134,7 +117,7 @@ def surplus(sites: Sequence[SiteView], wants: Sequence[Want]) -> list[tuple[str,
     ready = {want.shape_id: want.ready for want in wants}
     out = []
     for site in sites:
-        if site.whole or site.mode == "direct":
+        if site.facts.whole or site.facts.mode == "direct":
             continue
         for shape_id, coming in site.coming.items():
             if coming > ready.get(shape_id, 0):
@@ -146,9 +129,9 @@ def unsuited(needs: Needs, site: SiteView) -> str | None:
     """Why a site can never run this; None if it can."""
     if needs.site not in (None, site.name):
         return "asked to run elsewhere only"
-    lacking = needs.amounts().lacking(site.node)
-    missing = [tag for tag in needs.tags if tag not in site.tags]
-    if needs.nodes > 1 and site.mode != "direct":
+    lacking = needs.amounts().lacking(site.facts.node)
+    missing = [tag for tag in needs.tags if tag not in site.facts.tags]
+    if needs.nodes > 1 and site.facts.mode != "direct":
         return f"{site.name} gives 1 node, {needs.nodes} are asked for"
     if lacking:
         return "; ".join(
@@ -157,7 +140,7 @@ def unsuited(needs: Needs, site: SiteView) -> str | None:
         )
     if missing:
         return f"{site.name} has no tag {', '.join(missing)}"
-    most = site.longest(needs)
+    most = site.facts.longest_s(needs)
     if most is not None and (needs.time_s or 0) > most:
         where = f"{site.name} gives" if needs.queue is None else f"the queue {needs.queue} of {site.name} gives"
         return f"{where} {format_duration(most)} at most, {format_duration(needs.time_s or 0)} are asked for"

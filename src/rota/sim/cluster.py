@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rota.core.stimuli import AllocationSeen, At, SiteSeen
 from rota.model.allocation import Outcome
 from rota.model.needs import Amounts
+from rota.model.site import SiteFacts
 from rota.sim.direct import DirectJob
 from rota.sim.node import SimRunner
 
@@ -35,13 +36,15 @@ class Site:
         return SiteSeen(
             at=_NOW,
             site=self.name,
-            node=self.node,
-            most=self.most,
-            linger_s=linger_s,
-            mode="direct" if self.kind == "direct" else "runners",
-            whole=self.kind == "whole",
-            array_most=1 if self.kind == "whole" else 4,
-            directory="/sim",
+            facts=SiteFacts(
+                node=self.node,
+                most=self.most,
+                linger_s=linger_s,
+                mode="direct" if self.kind == "direct" else "runners",
+                whole=self.kind == "whole",
+                array_most=1 if self.kind == "whole" else 4,
+                directory="/sim",
+            ),
         )
 
 

@@ -31,6 +31,7 @@ from rota.model.batch import BatchSpec, Template
 from rota.model.events import AllocationPlanned, Entry, Event
 from rota.model.needs import Amounts
 from rota.model.selector import parse_selector
+from rota.model.site import SiteFacts
 from rota.model.tables import SETTLED
 from rota.runner.lease import RUNNING
 from rota.runner.protocol import Runner
@@ -149,7 +150,7 @@ class ModelWorld:
         return all(min(batch.states) >= SETTLED for batch in self.core.state.batches.values())
 
     def _site(self) -> SiteSeen:
-        return SiteSeen(at=self.at, site="s", node=Amounts(1000), most=len(NAMES), linger_s=1e9)
+        return SiteSeen(at=self.at, site="s", facts=SiteFacts(Amounts(1000), most=len(NAMES), linger_s=1e9))
 
     # -- the manager
 

@@ -28,22 +28,7 @@ UNSURE_MOST = 100
 def site_seen(state: State, stimulus: SiteSeen) -> Decision:
     """A site is there. Not an event: it is told anew at every start."""
     old = state.sites.get(stimulus.site)
-    site = SiteState(
-        stimulus.site,
-        stimulus.node,
-        stimulus.tags,
-        stimulus.most,
-        stimulus.linger_s,
-        stimulus.mode,
-        stimulus.whole,
-        stimulus.array_most,
-        stimulus.allocation_s,
-        stimulus.job_s,
-        stimulus.time_most_s,
-        stimulus.directory,
-        spare_s=stimulus.spare_s,
-        queue_times=stimulus.queue_times,
-    )
+    site = SiteState(stimulus.site, stimulus.facts)
     if old is not None:
         site.closed_until, site.failures, site.why = old.closed_until, old.failures, old.why
     state.sites[stimulus.site] = site

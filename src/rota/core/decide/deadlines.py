@@ -48,7 +48,7 @@ def next_deadline(state: State, at: At, last: At | None) -> float:
     deadline = (at if last is None else last).mono + period
     for runner in state.runners.values():
         if runner.state == "SERVING" and not runner.jobs and runner.site in state.sites and not runner.direct:
-            deadline = min(deadline, runner.idle_since + state.sites[runner.site].linger_s + LINGER_SLACK_S)
+            deadline = min(deadline, runner.idle_since + state.sites[runner.site].facts.linger_s + LINGER_SLACK_S)
     if state.timers:
         deadline = min(deadline, at.mono + state.timers[0][0] - at.wall)
     return max(min(deadline, state.rate_at, at.mono + state.window_at - at.wall), at.mono)
@@ -140,8 +140,8 @@ def _watch(state: State, decision: Decision, runner: RunnerState, at: At) -> Non
         _ask_driver(state, decision, runner)
     elif runner.state == "SERVING" and not runner.jobs:
         site = state.sites.get(runner.site)
-        if site is not None and at.mono - runner.idle_since > site.linger_s:
-            decision.events.append(ev.RunnerMoved(runner.id, "drain", f"nothing to do for {site.linger_s:.0f} s"))
+        if site is not None and at.mono - runner.idle_since > site.facts.linger_s:
+            decision.events.append(ev.RunnerMoved(runner.id, "drain", f"nothing to do for {site.facts.linger_s:.0f} s"))
 
 
 def _ask_driver(state: State, decision: Decision, runner: RunnerState) -> None:

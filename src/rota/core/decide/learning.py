@@ -76,7 +76,7 @@ def refresh(state: State, shape: ShapeState) -> None:
 
 def _largest(state: State, site: str | None) -> Amounts | None:
     """The most that any node of the sites in question has; None: no site is known."""
-    nodes = [known.node for name, known in state.sites.items() if site in (None, name)]
+    nodes = [known.facts.node for name, known in state.sites.items() if site in (None, name)]
     if not nodes:
         return None
     return Amounts(memory=max(node.memory for node in nodes), disk=max(node.disk for node in nodes))

@@ -194,11 +194,11 @@ def _times(state: State) -> tuple[dict[str, int], dict[tuple[str, str | None], i
     """By site: what a job needs of which nothing is known, and what is left of the longest time, by queue."""
     jobs, longest = {}, {}
     for site in state.sites.values():
-        if site.job_s is not None:
-            jobs[site.name] = site.job_s
-        for queue, most_s in ((None, site.time_most_s), *site.queue_times):
+        if site.facts.job_s is not None:
+            jobs[site.name] = site.facts.job_s
+        for queue, most_s in ((None, site.facts.time_most_s), *site.facts.queue_times):
             if most_s is not None:
-                longest[site.name, queue] = most_s - min(site.spare_s, most_s // 2)
+                longest[site.name, queue] = most_s - min(site.facts.spare_s, most_s // 2)
     return jobs, longest
 
 

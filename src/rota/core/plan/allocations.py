@@ -21,13 +21,13 @@ def provide(state: State, wants: list[Want], at: At, steady: float) -> Iterator[
         closed = (shape for (site, shape), row in state.refused.items() if site == view.name and row[0] > at.mono)
         view.refused = frozenset(closed)
     for asked in demand.wanted(views, wants, at.mono):
-        site = state.sites[asked.site]
+        facts = state.sites[asked.site].facts
         left = asked.count
         while left > 0:
-            count = min(left, max(1, site.array_most))
+            count = min(left, max(1, facts.array_most))
             left -= count
             tag = f"{int(state.random() * 2**48):012x}"
-            if site.mode == "direct":
+            if facts.mode == "direct":
                 made = list(_direct(state, asked, count, tag, at, steady))
             else:
                 made = list(_runners(state, asked, count, tag, at))
@@ -76,7 +76,7 @@ def _planned(
 
 def _direct(state: State, asked: Asked, count: int, tag: str, at: At, steady: float) -> Iterator[ev.Event]:
     """One allocation per job. A runner stands for it, that holds the lease and never speaks."""
-    shape, site = state.shapes[asked.shape_id], state.sites[asked.site]
+    shape, facts = state.shapes[asked.shape_id], state.sites[asked.site].facts
     slot = slot_name(shape.id, shape.asked.needs.cores, shape.asked.needs)
     for element in range(count):
         head = shape.head(state.batches)
@@ -94,10 +94,10 @@ def _direct(state: State, asked: Asked, count: int, tag: str, at: At, steady: fl
             "",
             0,
             asked.amounts,
-            site.tags,
+            facts.tags,
             None,
-            f"{site.directory}/{tag}/{element}",
-            site.name,
+            f"{facts.directory}/{tag}/{element}",
+            asked.site,
             True,
         )
         evolve(state, greeted)

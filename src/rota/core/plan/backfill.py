@@ -70,7 +70,7 @@ def _start(state: State, runner: RunnerState, amounts: Amounts, at: At) -> tuple
         live = state.batches[number].live[pos]
         shape = state.shapes[shape_of(live.slot)]
         site = state.sites.get(runner.site)
-        time_s = shape.asked.needs.time_s or (site.job_s if site is not None else None)
+        time_s = shape.asked.needs.time_s or (site.facts.job_s if site is not None else None)
         ends.append((live.since + time_s if time_s else math.inf, number, pos, slot_amounts(live.slot, shape.shape)))
     start = at.mono
     for end, _, _, held in sorted(ends, key=lambda row: row[:3]):

@@ -74,11 +74,7 @@ def preview(home: str | None, spec: BatchSpec) -> list[dict[str, Any]]:
 def _submission(cluster: Cluster, needs: Needs, name: str, jobs: int) -> dict[str, Any]:
     """The first array for these needs, as the scheduler would plan it for an idle site."""
     facts, direct = cluster.facts(), cluster.config.mode == "direct"
-    view = SiteView(
-        cluster.name, facts.node, facts.tags, 0, facts.most, 0.0, facts.whole, facts.mode,
-        facts.allocation_s, facts.job_s, facts.time_most_s, spare_s=facts.spare_s,
-    )  # fmt: skip
-    why = impossible(replace(needs, site=cluster.name), [view])
+    why = impossible(replace(needs, site=cluster.name), [SiteView(cluster.name, facts)])
     if why is not None:
         raise UsageError(f"no job could run there: {why}")
     amounts, notes = grouped(needs).amounts(), ["the tag 000000000000 stands for one that is drawn for each submission"]
@@ -94,7 +90,7 @@ def _submission(cluster: Cluster, needs: Needs, name: str, jobs: int) -> dict[st
             jobs = 1
     count = min(jobs, facts.most, facts.array_most)
     first = Allocation(
-        "a1", cluster.name, TAG, capacity=amounts, time_s=allocation_time(needs, view), direct=direct,
+        "a1", cluster.name, TAG, capacity=amounts, time_s=allocation_time(needs, facts), direct=direct,
         name=(name or "rota") if direct else "rota", options=needs.asked_options(),
     )  # fmt: skip
     allocations = [replace(first, id=f"a{number + 1}", element=number) for number in range(count)]

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from rota.drivers.api import Ask, Known, SiteFacts
+from rota.drivers.api import Ask, Known
 from rota.drivers.command import CommandDriver
 from rota.drivers.dialect import Queue
 from rota.drivers.dialects import load_dialect
@@ -27,6 +27,7 @@ from rota.manager.sites.batch import make_transport, options_of
 from rota.model.amounts import format_duration
 from rota.model.errors import NotFoundError, RotaError, UsageError
 from rota.model.needs import Amounts
+from rota.model.site import SiteFacts
 from rota.wire.client import Connection, NoManagerError, read_notice
 from rota.wire.home import write_private
 

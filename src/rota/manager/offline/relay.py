@@ -17,7 +17,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from rota.drivers.api import Ask, SiteFacts
+from rota.drivers.api import Ask
 from rota.drivers.command import CommandDriver
 from rota.drivers.dialects import load_dialect
 from rota.manager.config import SiteConfig, load_config
@@ -26,6 +26,7 @@ from rota.manager.paths import Paths, prepare
 from rota.manager.sites.batch import make_transport, options_of
 from rota.model.errors import NotFoundError, RefusedError, RotaError, UsageError
 from rota.model.needs import Amounts
+from rota.model.site import SiteFacts
 from rota.wire.client import Connection, NoManagerError
 from rota.wire.home import write_private
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rota.drivers.api import Ask, Known, Outcome, SiteFacts
+from rota.drivers.api import Ask, Known, Outcome
 from rota.drivers.command import CommandDriver, UnreadableError
 from rota.drivers.dialect import Options, Queue
 from rota.drivers.dialects import load_dialect
@@ -24,6 +24,7 @@ from rota.manager.paths import Paths
 from rota.model.allocation import Allocation
 from rota.model.errors import BusyError, RotaError
 from rota.model.needs import Amounts
+from rota.model.site import SiteFacts
 
 __all__ = ["Cluster"]
 
