@@ -292,7 +292,7 @@ def test_surplus_is_what_nothing_is_ready_for() -> None:
     site = per_job(live=12, coming={7: 10, 8: 2})
     assert surplus([site], [Want(7, Shape(Needs()), 4, 0, 1), Want(8, Shape(Needs(2000)), 5, 0, 1)]) == [("s", 7, 6)]
     assert surplus([site], []) == [("s", 7, 10), ("s", 8, 2)]
-    site.mode = "direct"
+    site = per_job(mode="direct", live=12, coming={7: 10, 8: 2})
     assert surplus([site], []) == [], "a direct allocation belongs to its job"
 
 
