@@ -7,6 +7,7 @@ import msgspec
 from rota.core import invariants
 from rota.core.effects import Ack, Effect, Lease, Order, Welcome
 from rota.core.snapshot import durable_view, restore, take_columns, take_snapshot
+from rota.core.soft import ShapeMemo
 from rota.core.state import Settings, State
 from rota.core.step import Core, Step
 from rota.core.stimuli import (
@@ -258,6 +259,10 @@ class World:
         )
 
     # ---- what is so ----
+
+    def shape_memo(self, shape: int) -> ShapeMemo:
+        """What the scheduling pass remembers of a shape."""
+        return self.state.soft.planning.shapes.setdefault(shape, ShapeMemo(self.state.shapes[shape].shape))
 
     def job(self, batch: int, index: int) -> str:
         book = self.state.batches[batch]

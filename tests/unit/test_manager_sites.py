@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rota.core.state import SiteState
+from rota.core.soft import SiteWeather, Soft
 from rota.core.stimuli import At
 from rota.drivers.api import Known
 from rota.drivers.command import UnreadableError
@@ -22,8 +22,7 @@ from rota.manager.paths import Paths
 from rota.manager.sites.batch import Cluster
 from rota.model.batch import BatchSpec, Template
 from rota.model.errors import UsageError
-from rota.model.needs import Amounts, Needs
-from rota.model.site import SiteFacts
+from rota.model.needs import Needs
 from rota.runner.connection import Target
 
 SYSTEMS = {"slurm": "sbatch", "lsf": "bsub", "pbs": "qsub", "torque": "qsub", "sge": "qsub"}
@@ -102,11 +101,10 @@ def health(state, why=None, retry_at=None):
     ],
 )
 def test_the_state_of_a_site_in_a_word(driver, why, closed_until, shown):
-    site = SiteState("hpc", SiteFacts(Amounts()), why=why, closed_until=closed_until)
+    soft = Soft()
+    soft.weather.sites["hpc"] = SiteWeather(closed_until, why=why)
     cluster = SimpleNamespace(driver=SimpleNamespace(health=lambda: driver))
-    manager = SimpleNamespace(
-        state=SimpleNamespace(sites={"hpc": site}), clusters={} if driver is None else {"hpc": cluster}
-    )
+    manager = SimpleNamespace(state=SimpleNamespace(soft=soft), clusters={} if driver is None else {"hpc": cluster})
     found = places._condition(manager, "hpc", At(1000.0, 100.0))
     assert (found["state"], found["why"], found["retry_s"]) == shown
 

@@ -90,8 +90,8 @@ class Performer:
         self.peers[effect.runner] = found[0]
         self._sent[effect.runner] = set()
         self._newest[effect.runner] = 0
-        site = state.sites.get(state.runners[effect.runner].site)
-        linger = {"linger_s": site.facts.linger_s} if site is not None else {}
+        facts = state.soft.sites.get(state.runners[effect.runner].site)
+        linger = {"linger_s": facts.linger_s} if facts is not None else {}
         found[0].send({"t": "welcome", "connect": effect.connect, "session": effect.session, **self._welcome, **linger})
 
     def _order(self, state: State, effect: ef.Order) -> None:
@@ -380,8 +380,8 @@ class Performer:
                     runner=runner.id,
                     session=runner.session,
                     seq=runner.seq + 1,
-                    got=runner.got,
-                    clock=runner.clock,
+                    got=state.soft.contacts[runner.id].got,
+                    clock=state.soft.contacts[runner.id].clock,
                     ended=report_rows(unsent.get("ended", []), runner.output),
                     disclaimed=[(int(a), int(b), int(c), str(d)) for a, b, c, d in unsent.get("disclaimed", [])],
                 )

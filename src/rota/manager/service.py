@@ -226,7 +226,7 @@ class Manager:
             await self._end_allocations()
         else:
             for runner in list(self.state.runners.values()):
-                if not runner.jobs and runner.connected:
+                if not runner.jobs and self.state.soft.contacts[runner.id].connected:
                     self.performer.perform(self.state, ef.Order(runner.id, runner.session, "close", []))
             await asyncio.sleep(0.05)
         if self.state.mode == "draining":  # that was for this manager; the next one serves
@@ -436,7 +436,7 @@ class Manager:
             peer.close()
         performer.peers.clear()
         performer.greeting.clear()
-        sites = self.state.sites
+        sites = self.state.soft.sites
         try:
             self.core = self._load()
         except RotaError as problem:
@@ -444,9 +444,8 @@ class Manager:
             return
         self.book.forget()
         self.running.forget()
-        self.state.sites = sites
-        for site in sites:
-            self.state.ensure_site_location(site)
+        for site, facts in sites.items():
+            self.core.step(_site_seen(site, facts))
         for effect in self.core.restart(now()):
             performer.perform(self.state, effect)
 

@@ -11,6 +11,7 @@ from rota.core.effects import Ack, Allocate, Effect, Lease, Order, Welcome
 from rota.core.evolve import evolve
 from rota.core.invariants import check
 from rota.core.snapshot import restore
+from rota.core.soft import ShapeMemo
 from rota.core.state import Settings
 from rota.core.step import Core
 from rota.core.stimuli import (
@@ -119,7 +120,7 @@ class ModelWorld:
         self.runners = [ModelRunner(name, f"a{number}") for number, name in enumerate(NAMES, 1)]
         self.tell(self._site())
         self.tell(Submit(at=self.at, spec=BatchSpec(jobs, (Template(argv=("true",), retries=1),)), key="k"))
-        self.core.state.replan = True
+        self.core.state.soft.planning.wanted = True
         self.tell(Tick(at=self.at))
         for runner in self.runners:  # one job asks for one; the model begins with all of them
             if runner.allocation not in self.core.state.allocations:
@@ -127,7 +128,8 @@ class ModelWorld:
                 evolve(self.core.state, planned)
                 self.log += (planned,)
         if ahead:
-            self.core.state.shapes[0].mean_s = 0.01
+            shape = self.core.state.shapes[0]
+            self.core.state.soft.planning.shapes[0] = ShapeMemo(shape.shape, mean_s=0.01)
         for runner in self.runners:
             runner.up = (runner.protocol.greet(float(self.time)),)
 
@@ -436,6 +438,7 @@ class ModelWorld:
                 (bytes(batch.states), batch.attempts.tobytes(), live, batch.failures, batch.losses, batch.hold_wanted)
             )
         for runner in state.runners.values():
+            contact = state.soft.contacts[runner.id]
             core.append(
                 (  # type: ignore[arg-type]
                     runner.state,
@@ -445,13 +448,13 @@ class ModelWorld:
                     runner.slots,
                     runner.held,
                     list(runner.jobs),
-                    runner.connected,
-                    runner.contact,
-                    runner.clock,
-                    runner.lease_n,
-                    runner.got,
-                    runner.unacked,
-                    list(runner.given_up),
+                    contact.connected,
+                    contact.heard,
+                    contact.clock,
+                    contact.lease_n,
+                    contact.got,
+                    contact.unacked,
+                    list(contact.given_up),
                 )
             )
         allocations = [(a.id, a.state) for a in state.allocations.values()]
@@ -494,6 +497,6 @@ class ModelWorld:
                 nodes,
                 sorted(self.executed),
                 self.core.last_tick,
-                state.replan,
+                state.soft.planning.wanted,
             )
         )

@@ -309,7 +309,7 @@ class Asking:
         if op == "learning":
             return {"groups": [_learned(name, group) for name, group in sorted(state.groups.items())]}
         if op == "sites":
-            return {"sites": [site_row(manager, name, at) for name in state.sites]}
+            return {"sites": [site_row(manager, name, at) for name in state.soft.sites]}
         if op == "runners":
             return {"runners": runner_rows(manager, at)}
         if op == "allocations":
