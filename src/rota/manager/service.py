@@ -24,11 +24,11 @@ from rota.manager.answers.search import Searching
 from rota.manager.answers.tails import Tails
 from rota.manager.answers.waits import Watchers
 from rota.manager.housekeeping import Upkeep, UpkeepSettings
-from rota.manager.inbound import Hearing
+from rota.manager.inbound import Hearing, now
 from rota.manager.intake import Intake
 from rota.manager.jobbook import JobBook
 from rota.manager.once import Twins
-from rota.manager.outbound import POLL_S, RESTING_POLL_S, Performer, now
+from rota.manager.outbound import POLL_S, RESTING_POLL_S, Performer
 from rota.manager.sites.batch import Cluster
 from rota.manager.writer import Writer
 from rota.model.allocation import Allocation
