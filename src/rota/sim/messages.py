@@ -66,7 +66,7 @@ def message_of(
         return {
             "t": "welcome",
             "version": 1,
-            "connect": connect,
+            "connect": effect.connect,
             "session": effect.session,
             "touch_s": state.settings.touch_s,
             "start_by_s": state.settings.start_by_s,

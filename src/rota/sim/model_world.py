@@ -8,7 +8,7 @@ import copy
 from operator import attrgetter
 from typing import Any
 
-from rota.core.effects import Allocate, Effect, Welcome
+from rota.core.effects import Allocate, Effect
 from rota.core.evolve import evolve
 from rota.core.invariants import check
 from rota.core.snapshot import restore
@@ -186,8 +186,7 @@ class ModelWorld:
             return
         runner = self.runners[NAMES.index(effect.runner)]
         if not runner.closed and not runner.dead:
-            connect = effect.connect if isinstance(effect, Welcome) else runner.protocol.connect
-            runner.down += (message_of(effect, self.core.state, connect),)
+            runner.down += (message_of(effect, self.core.state, runner.protocol.connect),)
 
     def _hear(self, name: str, message: Message, effects_lost: bool) -> None:
         if message["t"] == "gone":
