@@ -3,7 +3,8 @@
 import pytest
 
 from rota.core.stimuli import Ended
-from rota.manager.outbound import report_rows, stopped_for
+from rota.manager.inbound import report_rows
+from rota.manager.outbound import stopped_for
 from rota.model.allocation import Outcome
 
 

@@ -16,8 +16,8 @@ from rota.drivers.dialects import BUILT_IN, load_dialect
 from rota.drivers.gate import Health
 from rota.manager.answers import places
 from rota.manager.config import SiteConfig, load_config
+from rota.manager.inbound import report_rows
 from rota.manager.offline.previewing import preview
-from rota.manager.outbound import report_rows
 from rota.manager.paths import Paths
 from rota.manager.sites.batch import Cluster
 from rota.model.batch import BatchSpec, Template

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from rota.core.step import Step
 from rota.core.stimuli import Prune
-from rota.manager.outbound import now
+from rota.manager.inbound import now
 from rota.manager.paths import Paths
 from rota.model.errors import NoSpaceError, RefusedError, RotaError, StoreError, UsageError
 from rota.model.selector import Selector, parse_selector

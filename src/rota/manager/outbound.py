@@ -11,27 +11,22 @@ from typing import Any
 from rota.core import effects as ef
 from rota.core.slots import slot_cores
 from rota.core.state import State
-from rota.core.stimuli import AllocationSeen, At, Ended, Report, SiteSeen, Stimulus
+from rota.core.stimuli import AllocationSeen, Ended, Report, SiteSeen, Stimulus
 from rota.drivers.api import Ask, Driver, Known
 from rota.drivers.submitting import FullError
+from rota.manager.inbound import now, report_rows
 from rota.manager.jobbook import JobBook
 from rota.manager.sites.batch import FULL_S, Cluster
 from rota.model.allocation import Allocation, Outcome
 from rota.model.errors import BusyError, RefusedError, RotaError, UsageError
 from rota.wire.peer import Peer
 
-__all__ = ["Performer", "now", "report_rows", "stopped_for"]
+__all__ = ["Performer", "stopped_for"]
 
 log = logging.getLogger("rota")
 POLL_S = 1.0
 RESTING_POLL_S = 5.0
 LAST_WORDS_S = 1.0
-
-
-def now() -> At:
-    """The time on both clocks."""
-    wall = time.time()
-    return At(wall, time.monotonic(), time.localtime(wall).tm_gmtoff)
 
 
 class Performer:
@@ -415,19 +410,4 @@ def stopped_for(rows: list[Ended], outcome: Outcome) -> list[Ended]:
             out.append(row)
         elif outcome.why in ("cancelled", "deadline", "oom", "time"):
             out.append(row._replace(reason=outcome.why))
-    return out
-
-
-def report_rows(rows: list[Any], output: str) -> list[Ended]:
-    """Rows of a report as the core takes them; where the output is becomes text: directory, then the eight figures."""
-    prefix = json.dumps(output)
-    out = []
-    for row in rows:
-        place = row[10]
-        if place is not None:
-            name, at, size, cut, error, error_at, error_size, error_cut = place
-            name = "null" if name is None else f'"{name}"'
-            error = "null" if error is None else f'"{error}"'
-            place = f"[{prefix},{name},{at},{size},{cut},{error},{error_at},{error_size},{error_cut}]"
-        out.append(Ended._make((*row[:10], place, row[11], row[12] if len(row) > 12 else None)))
     return out

@@ -28,8 +28,8 @@ from rota.manager.answers.reasons import (
     waiting_reason,
 )
 from rota.manager.answers.running import Running
+from rota.manager.inbound import now
 from rota.manager.jobbook import JobBook
-from rota.manager.outbound import now
 from rota.model.allocation import Allocation
 from rota.model.errors import NotFoundError, UsageError
 from rota.model.job import Result, format_job, parse_job
