@@ -71,7 +71,7 @@ def message_of(
             "touch_s": state.settings.touch_s,
             "start_by_s": state.settings.start_by_s,
             "grace_s": GRACE_S,
-            "linger_s": state.sites[state.runners[effect.runner].site].linger_s,
+            "linger_s": state.soft.sites[state.runners[effect.runner].site].linger_s,
         }
     return {  # more than this order needs: a runner does not look at the rest
         "t": effect.what,
