@@ -31,16 +31,15 @@ __all__ = ["Batch", "Client", "Job", "JobFields", "local"]
 P = ParamSpec("P")
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
+Method = Callable[Concatenate[Any, P], T]
 
 
-def blocking(question: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
+def blocking(question: Method[P, Coroutine[Any, Any, T]]) -> Method[P, T]:
     """The method that asks this, waits for the answer, and returns what is made of it."""
     return making(question.__annotations__["return"], question)
 
 
-def making(
-    made: type[T], question: Callable[Concatenate[Any, P], Coroutine[Any, Any, Any]]
-) -> Callable[Concatenate[Any, P], T]:
+def making(made: type[T], question: Method[P, Coroutine[Any, Any, Any]]) -> Method[P, T]:
     """The same, where what is made is of another class than in `rota.aio`."""
 
     def method(self: Any, /, *args: P.args, **named: P.kwargs) -> T:
@@ -50,9 +49,7 @@ def making(
     return described(method, question, made)
 
 
-def each(
-    made: type[T], question: Callable[Concatenate[Any, P], AsyncIterator[Any]]
-) -> Callable[Concatenate[Any, P], Iterator[T]]:
+def each(made: type[T], question: Method[P, AsyncIterator[Any]]) -> Method[P, Iterator[T]]:
     """The method that asks for more as far as it is iterated over."""
 
     def method(self: Any, /, *args: P.args, **named: P.kwargs) -> Iterator[T]:
