@@ -22,11 +22,11 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from rota import questions
 from rota.model.errors import BusyError, RotaError
-from rota.questions import AWAY_S, NOT_REPEATED, BatchFields, JobFields, Selection, words_of
+from rota.questions import AWAY_S, NOT_REPEATED, BatchFields, JobFields, Search, Selection, words_of
 from rota.submission import Submission, send
 from rota.wire.client import Connection, LostError, NoManagerError
 
-__all__ = ["Batch", "Client", "Job", "JobFields", "local"]
+__all__ = ["Batch", "Client", "Job", "JobFields", "Search", "Selection", "local"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -190,6 +190,8 @@ class Client:
     def manager(self) -> dict[str, Any]:
         """What the manager says of itself: host, pid, version, home, started."""
         return self._connection().manager
+
+    # What is asked, with all parameters and texts, is in rota.questions.
 
     submit = making(Batch, questions.Client.submit)
     send = making(Batch, questions.Client.send)
