@@ -113,7 +113,7 @@ def test_what_the_command_line_can_do(client, tmp_path):
     with pytest.raises(NotFoundError, match="was pruned"):
         batch.counts()
     for sync, other in ((package.Client, package.aio.Client), (package.Batch, package.aio.Batch)):
-        assert {n for n in vars(sync) if n[0] != "_"} - {"manager"} == {n for n in vars(other) if n[0] != "_"}
+        assert {n for n in dir(sync) if n[0] != "_"} - {"manager"} == {n for n in dir(other) if n[0] != "_"}
 
 
 def test_many_values_are_staged(client):
@@ -173,6 +173,20 @@ def test_asyncio(rota):
             assert many.size == 50_000 and await many.kill() == 50_000
 
     asyncio.run(work())
+
+
+def test_what_a_blocking_client_iterates_over_outlives_an_event_loop(client, monkeypatch):
+    """The loop of a notebook or of `asyncio.run` ends the asynchronous generators that it knows."""
+    monkeypatch.setattr("rota.questions.PAGE", 2)
+    batch = client.submit("true", array="1-5", not_before="+1h")
+
+    async def begin():
+        jobs = batch.jobs()
+        return next(jobs), jobs
+
+    first, rest = asyncio.run(begin())
+    assert [job.id for job in (first, *rest)] == [f"{batch.id}.{number}" for number in range(1, 6)]
+    assert batch.kill() == 5
 
 
 def test_local_is_ten_lines_and_leaves_nothing(rota):

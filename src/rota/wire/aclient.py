@@ -2,12 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from types import TracebackType
 from typing import Any
 
 from rota.model.errors import ProtocolError, RotaError
 from rota.wire import client
-from rota.wire.client import CONNECT_S, PATIENCE_S, LostError, NoManagerError
+from rota.wire.client import CONNECT_S, PATIENCE_S, UNKNOWN, LostError, NoManagerError
 from rota.wire.frames import MAX_FRAME
 from rota.wire.home import SocketPath, absolute
 
@@ -83,9 +82,7 @@ class AsyncConnection:
         try:
             return await asyncio.wait_for(answer, client.patience_for(op, self.patience_s))
         except TimeoutError:
-            raise LostError(
-                f"no answer from the manager of {self.home} in time; whether it was done is not known"
-            ) from None
+            raise LostError(f"no answer from the manager of {self.home} in time; {UNKNOWN}") from None
         finally:
             self._waiting.pop(number, None)
 
@@ -117,9 +114,7 @@ class AsyncConnection:
     async def __aenter__(self) -> "AsyncConnection":
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     # Inside
@@ -156,11 +151,7 @@ class AsyncConnection:
                 self._sort(await self._read())
         except (OSError, asyncio.IncompleteReadError) as error:
             why = "closed" if isinstance(error, asyncio.IncompleteReadError) else str(error)
-            self._end(
-                LostError(
-                    f"the connection to the manager of {self.home} was lost ({why}); whether it was done is not known"
-                )
-            )
+            self._end(LostError(f"the connection to the manager of {self.home} was lost ({why}); {UNKNOWN}"))
         except RotaError as error:
             self._end(error)
         finally:
@@ -174,19 +165,12 @@ class AsyncConnection:
                 future.exception()  # it may be that nobody waits for it
 
     def _sort(self, message: dict[str, Any]) -> None:
-        kind, number = message.pop("t", None), message.pop("id", None)
-        if kind == "welcome":
-            if not self._welcome.done():
-                self._welcome.set_result(message.get("manager") or {})
-        elif kind == "note":
-            if number in self._notes:
-                self._notes[number].put_nowait(message)
-        elif kind in ("answer", "error"):
-            if kind == "error" and not isinstance(number, int):
-                raise client.error_from(message)
-            future = self._waiting.get(number)
-            if future is not None and not future.done():
-                if kind == "answer":
-                    future.set_result(message)
-                else:
-                    future.set_exception(client.error_from(message))
+        kind, number, content = client.sort(message)
+        future = self._welcome if kind == "welcome" else self._waiting.get(number) if kind == "answer" else None
+        if kind == "note" and number in self._notes:
+            self._notes[number].put_nowait(content)
+        elif future is not None and not future.done():
+            if isinstance(content, RotaError):
+                future.set_exception(content)
+            else:
+                future.set_result(content)

@@ -30,6 +30,7 @@ CONNECT_S = 10.0
 PATIENCE_S = 120.0
 """How long an ordinary request may take. `wait` and `follow` may take for ever."""
 _PATIENT = ("wait", "follow")
+UNKNOWN = "whether it was done is not known"
 
 
 class NoManagerError(RotaError):
@@ -82,6 +83,16 @@ def parse(payload: bytes) -> "dict[str, Any]":
     if not isinstance(message, dict):
         raise ProtocolError("the manager sent what is not an object")
     return message
+
+
+def sort(message: "dict[str, Any]") -> "tuple[Any, Any, Any]":
+    """A message's kind, the number of what was asked, and its content: of an "answer", an error if it is one."""
+    kind, number = message.pop("t", None), message.pop("id", None)
+    if kind == "error":
+        if not isinstance(number, int):
+            raise error_from(message)
+        return "answer", number, error_from(message)
+    return kind, number, (message.get("manager") or {}) if kind == "welcome" else message
 
 
 def error_from(message: "dict[str, Any]") -> RotaError:
@@ -145,12 +156,10 @@ def prove(message: "dict[str, Any]", certificate: "bytes | None", token: str) ->
     """The greeting that answers a challenge."""
     from rota.wire.auth import fingerprint, proof
 
+    if message.get("t") == "error":
+        raise error_from(message)
     if message.get("t") != "challenge" or not certificate:
-        raise (
-            error_from(message)
-            if message.get("t") == "error"
-            else ProtocolError("the manager did not send a challenge")
-        )
+        raise ProtocolError("the manager did not send a challenge")
     return hello(proof(token, str(message.get("nonce")), fingerprint(certificate)))
 
 
@@ -210,7 +219,7 @@ class Connection:
         """Complete, not yet looked at; the next one last."""
         self._last = 0
         self._allowed_s: float | None = -1.0
-        self._arrived: dict[int, dict[str, Any]] = {}
+        self._arrived: dict[int, dict[str, Any] | RotaError] = {}
         self._notes: dict[int, list[dict[str, Any]]] = {}
         self._welcome: dict[str, Any] | None = None
 
@@ -339,36 +348,26 @@ class Connection:
                 self._allow(silence_s)
                 data = self._sock.recv(262_144)
             except (TimeoutError, BlockingIOError):
-                raise LostError(
-                    f"no answer from the manager of {self.home} in time; whether it was done is not known"
-                ) from None
+                raise LostError(f"no answer from the manager of {self.home} in time; {UNKNOWN}") from None
             except OSError as error:
                 data, why = b"", str(error)
             if not data:
-                raise LostError(
-                    f"the connection to the manager of {self.home} was lost ({why}); whether it was done is not known"
-                )
+                raise LostError(f"the connection to the manager of {self.home} was lost ({why}); {UNKNOWN}")
             self._frames = self._decoder.feed(data)
             self._frames.reverse()
 
     def _sort(self, message: "dict[str, Any]") -> None:
         """Put a message where whoever waits for it looks."""
-        kind, number = message.pop("t", None), message.pop("id", None)
+        kind, number, content = sort(message)
         if kind == "answer" and isinstance(number, int):
-            self._arrived[number] = message
-        elif kind == "error":
-            if not isinstance(number, int):
-                raise error_from(message)
-            self._arrived[number] = {"error": error_from(message)}
-        elif kind == "note":
-            if number in self._notes:
-                self._notes[number].append(message)
+            self._arrived[number] = content
+        elif kind == "note" and number in self._notes:
+            self._notes[number].append(content)
         elif kind == "welcome":
-            self._welcome = message.get("manager") or {}
+            self._welcome = content
 
     def _result(self, number: int) -> "dict[str, Any]":
         result = self._arrived.pop(number)
-        error = result.get("error")
-        if isinstance(error, RotaError):
-            raise error
+        if isinstance(result, RotaError):
+            raise result
         return result
