@@ -15,7 +15,7 @@ from rota.api import AWAY_S, NOT_REPEATED, PAGE, PIECE, SETTLED, JobFields, Sear
 from rota.model.amounts import parse_duration
 from rota.model.errors import BusyError, RotaError
 from rota.model.limits import limit_settings
-from rota.submission import Changes, JobOptions, Options, Submission, build, make_patch
+from rota.submission import Changes, JobOptions, Submission, build, make_patch
 from rota.submission.sending import IN_FLIGHT
 from rota.wire.aclient import AsyncConnection, LostError, NoManagerError
 
@@ -152,9 +152,7 @@ class Client:
         **options: Unpack[JobOptions],
     ) -> Batch:
         """Queue a batch, as `rota.api.Client.submit` does."""
-        submission = build(
-            command, Options(**options), lines=lines, values=values, params=params, zipped=zipped, array=array
-        )
+        submission = build(command, options, lines=lines, values=values, params=params, zipped=zipped, array=array)
         if once:
             submission.once = "cwd" if once is True else once
             submission.rerun = rerun
