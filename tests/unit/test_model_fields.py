@@ -12,8 +12,8 @@ from rota.submission import Changes, JobOptions, build
 from rota.submission.jsonline import JsonLine
 from rota.submission.kinds import KINDS
 
-OF_JOBS = [field for fields in CHANGES.values() for field in fields if field.into]
-OF_BATCHES = [field for fields in BATCH_CHANGES.values() for field in fields if field.into]
+OF_JOBS = [field for fields in CHANGES.values() for field in fields if field.place]
+OF_BATCHES = [field for fields in BATCH_CHANGES.values() for field in fields if field.place]
 
 
 def targets(place: str, among: typing.Iterable[Field] = OPTIONS.values()) -> set[str]:

@@ -87,7 +87,7 @@ def changes_of(args: "argparse.Namespace") -> "Any":
     from rota.model.fields import CHANGES
 
     out: dict[str, Any] = {}
-    for field in (field for fields in CHANGES.values() for field in fields if field.into and field.name != "env"):
+    for field in (field for fields in CHANGES.values() for field in fields if field.place and field.name != "env"):
         given = getattr(args, field.name)
         if given == "" and field.clears:
             out[field.name] = None

@@ -16,10 +16,10 @@ class Field(NamedTuple):
     name: str
     """In Python, in a JSON line, and in the Namespace of a command."""
     kind: str
-    """How a user's words for it are read: a key of `rota.submission.kinds.KINDS`."""
-    into: str
-    """What it becomes: a field of the `template`, of its `needs`, one of the batch system's `options`, something of the
-    `batch`, or of a `patch` only; after a dot its name there, if that is another. Empty: a flag that adds to others."""
+    """How a user's words for it are read (`rota.submission.kinds`), and what its flag takes (`rota.cli.submitting`)."""
+    place: str
+    """Where it is kept: in the `template`, in its `needs`, among the `options` for a batch system, with the `batch`, or
+    in a `patch` only. Empty: a flag that adds to another field."""
     metavar: str
     help: str
     change: str = ""
@@ -33,16 +33,13 @@ class Field(NamedTuple):
     relative: bool = False
     """It may be changed by an amount: `x2`, `+1G`."""
     change_metavar: str = ""
-
-    @property
-    def place(self) -> str:
-        """`template`, `needs`, `options`, `batch`, `patch`, or nothing."""
-        return self.into.partition(".")[0]
+    kept_as: str = ""
+    """Its name in that place, if it is another."""
 
     @property
     def target(self) -> str:
         """Its name in that place."""
-        return self.into.partition(".")[2] or self.name
+        return self.kept_as or self.name
 
     @property
     def flag(self) -> list[str]:
@@ -58,18 +55,18 @@ GROUPS: dict[str, tuple[Field, ...]] = {
     ),
     "what each job needs": (
         Field("cores", "cores", "needs", "N", "4, 0.5, or a range 2..8 (default 1)", "4, 2..8, x2, +1",
-              flags="-c --cores", relative=True),
+              flags="-c --cores", default="1", relative=True),
         Field("memory", "size", "needs", "SIZE", "500M, 4G", "4G, x2 (twice what it asks for now), +1G",
               flags="--memory --mem", relative=True),
-        Field("time", "duration", "needs.time_s", "TIME", "the longest it may take: 90m, 1h30m, 2d, HH:MM:SS",
-              "90m, x2, +1h", flags="-t --time", relative=True),
+        Field("time", "duration", "needs", "TIME", "the longest it may take: 90m, 1h30m, 2d, HH:MM:SS",
+              "90m, x2, +1h", flags="-t --time", relative=True, kept_as="time_s"),
         Field("disk", "size", "needs", "SIZE", "10G", "10G, x2, +5G", relative=True),
         Field("gpus", "count", "needs", "N", "GPUs", default=0),
-        Field("resources", "resources", "needs.named", "NAME=N", "a named resource", "named resources (all of them)",
-              flags="--resource", default={}, clears=True),
+        Field("resources", "resources", "needs", "NAME=N", "a named resource", "named resources (all of them)",
+              flags="--resource", default={}, clears=True, kept_as="named"),
         Field("tags", "tags", "needs", "TAG", "only where this tag is", "tags (all of them)",
               flags="--tag", default=(), clears=True),
-        Field("on", "text", "needs.site", "SITE", "only at this site", clears=True),
+        Field("on", "text", "needs", "SITE", "only at this site", clears=True, kept_as="site"),
         Field("group", "text", "template", "NAME", "learn with jobs of this group (default: the program's name)",
               "learning group"),
         Field("override", "choice", "template", "",
@@ -81,9 +78,10 @@ GROUPS: dict[str, tuple[Field, ...]] = {
               "count against this limit too", flags="--limit", default=(), change_metavar="NAME"),
         Field("enforce", "enforce", "template", "", "what ends a job that exceeds it",
               default="time", choices=("none", "time", "memory", "both")),
-        Field("grace", "duration", "template.grace_s", "TIME", "from TERM to KILL (default 10s)", "from TERM to KILL"),
-        Field("output_cap", "size", "template.cap", "SIZE", "of each output stream, keep so much (default 16M)",
-              "of each output stream, keep so much"),
+        Field("grace", "duration", "template", "TIME", "from TERM to KILL (default 10s)", "from TERM to KILL",
+              kept_as="grace_s"),
+        Field("output_cap", "size", "template", "SIZE", "of each output stream, keep so much (default 16M)",
+              "of each output stream, keep so much", kept_as="cap"),
     ),
     "where there is a batch system": (
         Field("account", "text", "options", "NAME", "account or project to charge",
@@ -96,15 +94,15 @@ GROUPS: dict[str, tuple[Field, ...]] = {
         Field("exclusive", "switch", "options", "", "share the node with nobody", default=False),
         Field("nodes", "count", "needs", "N", "so many nodes (mode direct only); --cores is per node",
               "so many nodes (mode direct only)", default=1),
-        Field("tasks_per_node", "count", "options.tasks-per-node", "N",
-              "what the batch system is told for srun and mpirun", default=1),
+        Field("tasks_per_node", "count", "options", "N",
+              "what the batch system is told for srun and mpirun", default=1, kept_as="tasks-per-node"),
         Field("native", "native", "options", "--KEY=VALUE", "an option of the batch system itself",
               "set an option of the batch system itself", default={}),
     ),
     "where and with what it runs": (
         Field("cwd", "directory", "template", "DIR", "working directory (default: this one)", "working directory"),
-        Field("env", "variables", "template.set", "K=V", "set a variable; K alone passes yours on", "set a variable",
-              default={}),
+        Field("env", "variables", "template", "K=V", "set a variable; K alone passes yours on", "set a variable",
+              default={}, kept_as="set"),
         Field("env_from", "choice", "template", "", "the environment to begin with",
               default="submit", choices=("submit", "site", "none")),
         Field("modules", "names", "template", "NAME", "load this environment module first",
@@ -143,8 +141,8 @@ GROUPS: dict[str, tuple[Field, ...]] = {
         Field("retries", "count", "template", "N", "try again so often (default 0)", "try again so often", default=0),
         Field("retry_on", "list", "template", "LIST", "only on these exit codes and reasons: 75,time,oom", default=()),
         Field("never_retry_on", "list", "template", "LIST", "never on these", default=()),
-        Field("no_retry_after", "duration", "template.no_retry_after_s", "TIME", "not if it failed after so long",
-              clears=True),
+        Field("no_retry_after", "duration", "template", "TIME", "not if it failed after so long",
+              clears=True, kept_as="no_retry_after_s"),
         Field("max_failures", "text", "batch", "N|P%|off",
               "hold the rest after so many failures (default: the first 50, all)",
               "hold the rest after so many failures", change_metavar="N|P%|off|default"),
@@ -152,8 +150,8 @@ GROUPS: dict[str, tuple[Field, ...]] = {
               "run this once, when all of it is settled ('' takes it away)"),
         Field("rerunnable", "switch", "template", "", "may be started again when its runner is silent for long",
               default=False),
-        Field("signal", "signal", "template.warn", "NAME@TIME",
-              "warn it so long before its time is over: USR1@120", clears=True),
+        Field("signal", "signal", "template", "NAME@TIME",
+              "warn it so long before its time is over: USR1@120", clears=True, kept_as="warn"),
     ),
     "what comes after each job, where it ran": (
         Field("on_success", "commands", "template", "COMMAND", "run this if it succeeded (repeat)",
@@ -162,19 +160,20 @@ GROUPS: dict[str, tuple[Field, ...]] = {
               "run this if it failed (all of them)", default=(), clears=True),
         Field("on_exit", "commands", "template", "COMMAND", "run this in any case, after those",
               "run this in any case (all of them)", default=(), clears=True),
-        Field("behaviour_time", "duration", "template.behaviour_s", "TIME",
-              "the longest each of these may take (default 10m)", "the longest each of these may take"),
+        Field("behaviour_time", "duration", "template", "TIME",
+              "the longest each of these may take (default 10m)", "the longest each of these may take",
+              kept_as="behaviour_s"),
         Field("remove_on", "choice", "template", "", "forget the job once it has settled so",
               choices=("success", "failure", "exit"), clears=True),
     ),
     "": (
         Field("at_once", "text", "batch", "N|off", "at most so many of the batch at a time"),
         Field("command", "command", "patch", "TEXT", "another command"),
-        Field("drop_limits", "limits", "patch.limits_drop", "NAME", "and not against this one any more",
-              flags="--drop-limit"),
+        Field("drop_limits", "limits", "patch", "NAME", "and not against this one any more",
+              flags="--drop-limit", kept_as="limits_drop"),
         Field("unset_env", "names", "", "K", "take a variable away that --env had set"),
         Field("drop_native", "names", "", "--KEY", "take one away"),
-        Field("drop_after", "names", "patch.after_drop", "SEL", "and not for this any more"),
+        Field("drop_after", "names", "patch", "SEL", "and not for this any more", kept_as="after_drop"),
     ),
 }
 # fmt: on

@@ -18,7 +18,6 @@ from rota.submission.kinds import json_type, kept
 
 __all__ = ["LineReader"]
 
-
 _OWN: list[tuple[str, Any, Any]] = [
     ("cwd", str | UnsetType, UNSET),
     ("env", dict[str, str] | UnsetType, UNSET),
@@ -37,6 +36,7 @@ KEPT = 10_000
 GROUPS = 200
 """Learning groups of one batch; what runs yet another program is in none."""
 _TEMPLATE = [field for field in JSON_FIELDS if field.name != "group"]
+"""What may make a line's template another than the batch's, but for its learning group."""
 _HASHABLE = operator.attrgetter(*(field.name for field in _TEMPLATE if field.kind != "resources"))
 _AMOUNTS = ("cores", "size", "duration")
 """Kinds where a number is read as it is written: most need a unit."""

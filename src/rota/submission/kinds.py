@@ -74,6 +74,8 @@ def _as_given(given: Any) -> Any:
 
 
 def _cores(given: str | float | None) -> tuple[int, int]:
+    if given is None:
+        return 1000, 1000
     return parse_cores(given if isinstance(given, str) else f"{given:.3f}".rstrip("0").rstrip("."))
 
 
@@ -130,18 +132,15 @@ class Kind(NamedTuple):
 
 KINDS = {
     "choice": Kind(),
-    "command": Kind(),
     "commands": Kind(_commands, str | tuple[str, ...]),
     "cores": Kind(_cores, int | float | str),
     "count": Kind(json=int),
-    "dependencies": Kind(several),
     "directory": Kind(working_directory),
     "duration": Kind(_seconds, int | str),
     "enforce": Kind(_enforce),
     "file": Kind(_path),
     "limits": Kind(_limits, tuple[str, ...]),
     "list": Kind(strings, tuple[str | int, ...]),
-    "manner": Kind(),
     "names": Kind(strings),
     "path": Kind(_path),
     "resources": Kind(named_resources, dict[str, int]),

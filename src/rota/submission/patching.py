@@ -21,8 +21,8 @@ _PARSERS: dict[str, Callable[[str], int]] = {
     "duration": parse_duration,
     "cores": lambda text: parse_cores(text)[0],
 }
-_OF_JOBS = {field.name: field for fields in CHANGES.values() for field in fields if field.into}
-_OF_BATCHES = {field.name for fields in BATCH_CHANGES.values() for field in fields if field.into}
+_OF_JOBS = {field.name: field for fields in CHANGES.values() for field in fields if field.place}
+_OF_BATCHES = {field.name for fields in BATCH_CHANGES.values() for field in fields if field.place}
 
 
 def make_patch(changes: Changes) -> dict[str, Any]:
