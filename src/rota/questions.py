@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from rota.model.amounts import parse_duration
 from rota.model.limits import limit_settings
-from rota.submission import Changes, JobOptions, Options, Submission, build, make_patch
+from rota.submission import Changes, JobOptions, Submission, build, make_patch
 
 __all__ = ["Batch", "BatchFields", "Client", "Job", "JobFields"]
 
@@ -238,9 +238,7 @@ class Client:
         already, and `rerun` adds them nevertheless; the batch's `duplicates` says how many. If nothing is left, no
         batch is made: its `id` is 0.
         """
-        submission = build(
-            command, Options(**options), lines=lines, values=values, params=params, zipped=zipped, array=array
-        )
+        submission = build(command, options, lines=lines, values=values, params=params, zipped=zipped, array=array)
         if once:
             submission.once = "cwd" if once is True else once
             submission.rerun = rerun

@@ -169,7 +169,8 @@ def test_io_error_stops_the_manager(counted: str) -> None:
 
 def _submit_to(home: Home, child: "subprocess.Popen[bytes]", place: str) -> list[int]:
     """Two batches of ten to this manager and no other; those that were acknowledged."""
-    from rota.submission import Options, build, send
+    from rota.submission import JobOptions as Options
+    from rota.submission import build, send
 
     got = []
     for number in range(2):
@@ -227,7 +228,8 @@ def test_no_space_at_the_nth_write() -> None:
 def _submit_patiently(home: Home, place: str) -> tuple[list[int], int]:
     """Two batches of ten, asked for until they are taken; their numbers, and how often they were refused."""
     from rota.model.errors import NoSpaceError
-    from rota.submission import Options, build, send
+    from rota.submission import JobOptions as Options
+    from rota.submission import build, send
 
     got, refusals = [], 0
     for number in range(2):

@@ -12,7 +12,7 @@ from rota.model.command import CommandMaker
 from rota.model.errors import UsageError
 from rota.model.needs import Needs
 from rota.model.patch import Patch, decode_patch, patched
-from rota.submission.patching import Changes, make_patch
+from rota.submission import Changes, make_patch
 from rota.wire.client import frame
 
 OF_THE_SUBMISSION = {

@@ -13,7 +13,8 @@ from rota.cli.jobs import JOB_FIELDS, ending, field_text
 from rota.cli.run import most_at_once
 from rota.model.errors import UsageError
 from rota.model.selector import _GROUPS, STATES
-from rota.submission import Options, build
+from rota.submission import JobOptions as Options
+from rota.submission import build
 
 HEAVY = {"rich", "msgspec", "asyncio", "dataclasses", "inspect", "typing", "subprocess", "tempfile", "shutil", "socket",
          "selectors", "logging", "random", "locale", "datetime", "rota.model.batch", "rota.submission"}  # fmt: skip

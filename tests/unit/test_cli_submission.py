@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from rota.model.batch import MAX_COMMAND, count_of
 from rota.model.errors import UsageError
-from rota.submission import LineFile, Options, build, submit_environment
+from rota.submission import JobOptions as Options
+from rota.submission import LineFile, build, submit_environment
 from rota.submission.options import array_numbers, moment
 from rota.submission.patching import make_patch
 from rota.wire.client import frame

@@ -217,10 +217,10 @@ class Doctor:
 
     def _trial(self, connection: Connection, note: str) -> None:
         from rota.cli.log import read_all
-        from rota.submission import Options, build, send
+        from rota.submission import build, send
 
         begin = time.perf_counter()
-        trial = build("echo rota-doctor", Options(name="rota-doctor", cwd="/", priority=255))
+        trial = build("echo rota-doctor", {"name": "rota-doctor", "cwd": "/", "priority": 255})
         batch = str(send(connection, trial)["batch"])
         answer = connection.ask("wait", sel=[batch], timeout_s=JOB_S)
         took = time.perf_counter() - begin

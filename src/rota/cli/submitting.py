@@ -5,16 +5,16 @@ import sys
 
 from rota.cli.parser import Parser
 from rota.model.errors import UsageError
+from rota.model.fields import GROUPS, OPTIONS, Field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import IO, Any
 
-    from rota.submission import Options, Submission
+    from rota.submission import JobOptions, Submission
 
 __all__ = ["configure_submission", "print_dry_run", "say_about", "submission_of"]
-
 
 RERUN = "--live=rerun"
 
@@ -22,18 +22,19 @@ RERUN = "--live=rerun"
 def configure_submission(parser: Parser) -> None:
     """Add every option that says what to run and how."""
     parser.usage = f"{parser.prog} [options] -- COMMAND …\n       {parser.prog} [options] -f FILE"
-    _what(parser)
-    _needs(parser)
-    _batch_system(parser)
-    _surroundings(parser)
-    _when(parser)
-    _after(parser)
+    for title, fields in GROUPS.items():
+        if title:
+            group = parser.add_argument_group(title)
+            if title == "what to run":
+                add_sources(group)
+            for field in fields:
+                add_flag(group, field)
     parser.add_argument("-v", "--verbose", action="store_true", help="say what is left out of the environment")
     parser.takes_command()
 
 
-def _what(parser: Parser) -> None:
-    group = parser.add_argument_group("what to run")
+def add_sources(group: "argparse._ArgumentGroup") -> None:
+    """The flags that say what makes the jobs."""
     add = group.add_argument
     add("-f", "--file", metavar="FILE", help="one command (or JSON object) per line; - is standard input")
     add("--array", metavar="RANGES", help="numbers for {index}: 1-1000, 1-1000:2, 1-5,9, and %%50: at most 50 at once")
@@ -41,51 +42,48 @@ def _what(parser: Parser) -> None:
     add("--values-from", metavar="FILE", help="the same, one value per line; - is standard input")
     add("--param", action="append", default=[], metavar="NAME=A,B,…", help="values for {NAME}; or NAME@FILE")
     add("--zip", action="store_true", help="pair the parameters; default: every combination")
-    add("--name", default="", help="a name for the batch, for use as @NAME")
 
 
-def _needs(parser: Parser) -> None:
-    group = parser.add_argument_group("what each job needs")
-    add = group.add_argument
-    add("-c", "--cores", metavar="N", help="4, 0.5, or a range 2..8 (default 1)")
-    add("--memory", "--mem", metavar="SIZE", help="500M, 4G")
-    add("-t", "--time", metavar="TIME", help="the longest it may take: 90m, 1h30m, 2d, HH:MM:SS")
-    add("--disk", metavar="SIZE", help="10G")
-    add("--gpus", type=int, default=0, metavar="N", help="GPUs")
-    add("--resource", action="append", default=[], metavar="NAME=N", help="a named resource")
-    add("--tag", action="append", default=[], metavar="TAG", help="only where this tag is")
-    add("--on", metavar="SITE", help="only at this site")
-    add("--group", metavar="NAME", help="learn with jobs of this group (default: the program's name)")
-    add(
-        "--override",
-        choices=("never", "higher", "always"),
-        default="never",
-        help="when your --memory, --time, --disk are used and not what was learned (default never)",
-    )
-    add(
-        "--limit",
-        action="append",
-        default=[],
-        metavar="NAME[:RULE]",
-        help="obey a limit; with :10, :100/min or :22:00-06:00 set it as well (see rota limit --help)",
-    )
-    add("--enforce", choices=("none", "time", "memory", "both"), default="time", help="what ends a job that exceeds it")
-    add("--grace", metavar="TIME", help="from TERM to KILL (default 10s)")
-    add("--output-cap", metavar="SIZE", help="of each output stream, keep so much (default 16M)")
+REPEATED = ("commands", "limits", "names", "native", "resources", "tags", "variables")
+"""Kinds of which a flag gives one, and may be given again."""
 
 
-def _batch_system(parser: Parser) -> None:
-    group = parser.add_argument_group("where there is a batch system")
-    add = group.add_argument
-    add("-A", "--account", metavar="NAME", help="account or project to charge")
-    add("--partition", "--queue", metavar="NAME", help="partition or queue")
-    add("--qos", metavar="NAME", help="quality of service")
-    add("--reservation", metavar="NAME", help="use this reservation")
-    add("--constraint", metavar="TEXT", help="features that a node must have")
-    add("--exclusive", action="store_true", help="share the node with nobody")
-    add("--nodes", type=int, default=1, metavar="N", help="so many nodes (mode direct only); --cores is per node")
-    add("--tasks-per-node", type=int, default=1, metavar="N", help="what the batch system is told for srun and mpirun")
-    add("--native", action="append", default=[], metavar="--KEY=VALUE", help="an option of the batch system itself")
+def add_flag(group: "argparse._ArgumentGroup", field: Field, changing: bool = False) -> None:
+    """The flag of one field, where it is said or where it is changed. What was not given is None."""
+    more: dict[str, Any] = {"metavar": field.metavar} if field.metavar else {}
+    choices = field.choices
+    if changing:
+        choices += ("",) if choices and field.clears else ()
+        more |= {"metavar": field.change_metavar} if field.change_metavar else {}
+    if choices:
+        more["choices"] = choices
+    elif field.kind == "switch" and changing and field.place != "batch":
+        more["choices"] = ("yes", "no")
+    elif field.kind == "switch":
+        more["action"] = "store_true"
+    elif field.kind == "count":
+        more["type"] = int
+    elif field.kind in REPEATED:
+        more["action"] = "append"
+    elif field.kind == "dependencies":
+        more["action"] = After
+    elif field.kind == "manner":
+        more |= {"action": HowAfter, "nargs": 0}
+    text = field.change if changing and field.change else field.help
+    group.add_argument(*field.flag, dest=field.name, default=None, help=text, **more)
+
+
+def said(field: Field, given: "Any") -> "Any":
+    """What a flag was given, as Python says it."""
+    if field.kind == "switch":
+        return given in (True, "yes")
+    if field.kind == "list":
+        return [word.strip() for word in given.split(",") if word.strip()]
+    if field.kind == "resources":
+        return pairs("--resource", given, number)
+    if field.kind == "native":
+        return natives(given)
+    return environment(given) if field.kind == "variables" else given
 
 
 def natives(texts: "Sequence[str]") -> "dict[str, str]":
@@ -97,54 +95,6 @@ def natives(texts: "Sequence[str]") -> "dict[str, str]":
             raise UsageError(f"--native {text}: write it as the batch system does, as in --native=--licenses=matlab")
         out[key] = value
     return out
-
-
-def _surroundings(parser: Parser) -> None:
-    group = parser.add_argument_group("where and with what it runs")
-    add = group.add_argument
-    add("--cwd", metavar="DIR", help="working directory (default: this one)")
-    add("--env", action="append", default=[], metavar="K=V", help="set a variable; K alone passes yours on")
-    add("--env-from", choices=("submit", "site", "none"), default="submit", help="the environment to begin with")
-    add("--module", action="append", default=[], metavar="NAME", help="load this environment module first")
-    add("--setup", metavar="FILE", help="source this file first")
-    add("--stdin", metavar="FILE", help="standard input (default: /dev/null)")
-    add("-o", "--stdout", metavar="FILE", help="standard output to a file; {} and {index} may be used")
-    add("-e", "--stderr", metavar="FILE", help="standard error to a file")
-    add("--workdir", choices=("shared", "unique"), default="shared", help="unique: a fresh directory for each attempt")
-    add("--cleanup", choices=("success", "failure", "always", "never"), help="when it is removed (default success)")
-    add("--change-home", action="store_true", help="HOME is that directory")
-
-
-def _when(parser: Parser) -> None:
-    group = parser.add_argument_group("when it runs, and what if it fails")
-    add = group.add_argument
-    add("-p", "--priority", type=int, default=0, metavar="N", help="0 (default) to 255 (first)")
-    add("--after", action=After, metavar="SEL", help="once these have COMPLETED: 7, 7.12, @name")
-    add("--after-any", action=After, metavar="SEL", help="once these are settled in any way")
-    add("--after-failure", action=After, metavar="SEL", help="once these have failed")
-    add("--each", action=HowAfter, nargs=0, help="of the --after before it: job by job, each for its own number")
-    add("--live", action=HowAfter, nargs=0, help="of the --after @NAME before it: also for new batches of that name")
-    add(RERUN, action=HowAfter, nargs=0, help="… and what has completed runs again after them")
-    add("--require-known", action="store_true", help="refuse an --after @NAME that nothing has yet (default: wait)")
-    add("--not-before", metavar="WHEN", help="22:30, 2030-01-31T22:30 or +2h")
-    add("--retries", type=int, default=0, metavar="N", help="try again so often (default 0)")
-    add("--retry-on", metavar="LIST", default="", help="only on these exit codes and reasons: 75,time,oom")
-    add("--never-retry-on", metavar="LIST", default="", help="never on these")
-    add("--no-retry-after", metavar="TIME", help="not if it failed after so long")
-    add("--max-failures", metavar="N|P%|off", help="hold the rest after so many failures (default: the first 50, all)")
-    add("--on-batch-end", metavar="COMMAND", help="run this once, when all of the batch is settled")
-    add("--rerunnable", action="store_true", help="may be started again when its runner is silent for long")
-    add("--signal", metavar="NAME@TIME", help="warn it so long before its time is over: USR1@120")
-
-
-def _after(parser: Parser) -> None:
-    group = parser.add_argument_group("what comes after each job, where it ran")
-    add = group.add_argument
-    add("--on-success", action="append", default=[], metavar="COMMAND", help="run this if it succeeded (repeat)")
-    add("--on-failure", action="append", default=[], metavar="COMMAND", help="run this if it failed")
-    add("--on-exit", action="append", default=[], metavar="COMMAND", help="run this in any case, after those")
-    add("--behaviour-time", metavar="TIME", help="the longest each of these may take (default 10m)")
-    add("--remove-on", choices=("success", "failure", "exit"), help="forget the job once it has settled so")
 
 
 class After(argparse.Action):
@@ -177,7 +127,7 @@ def after_of(args: argparse.Namespace) -> "list[Any]":
     given = args.after or []
     check_after_count(len(given))
     return [
-        Dependency(target, condition, "--each" in how, any(word.startswith("--live") for word in how), RERUN in how)
+        Dependency(target, condition, "--each" in how, bool({"--live", RERUN} & {*how}), RERUN in how)
         for target, condition, *how in given
     ]
 
@@ -222,33 +172,13 @@ def stdin() -> "IO[bytes]":
     return sys.stdin.buffer
 
 
-def options_of(args: argparse.Namespace, at_once: "int | None") -> "Options":
+def options_of(args: argparse.Namespace, at_once: "int | None") -> "JobOptions":
     """What was said of every job."""
-    from rota.submission import Options
-
-    return Options(
-        name=args.name, cores=args.cores, memory=args.memory, time=args.time, disk=args.disk, gpus=args.gpus,
-        resources=pairs("--resource", args.resource, number), tags=args.tag, on=args.on, limits=args.limit,
-        enforce=args.enforce, grace=args.grace, output_cap=args.output_cap, cwd=args.cwd,
-        env=environment(args.env), env_from=args.env_from, modules=args.module, setup=args.setup,
-        stdin=args.stdin, stdout=args.stdout, stderr=args.stderr, priority=args.priority, after=after_of(args),
-        require_known=args.require_known, on_batch_end=args.on_batch_end, not_before=args.not_before,
-        retries=args.retries,
-        retry_on=words(args.retry_on), never_retry_on=words(args.never_retry_on), no_retry_after=args.no_retry_after,
-        max_failures=args.max_failures,
-        account=args.account, partition=args.partition, qos=args.qos, reservation=args.reservation,
-        constraint=args.constraint, exclusive=args.exclusive, nodes=args.nodes,
-        tasks_per_node=args.tasks_per_node, native=natives(args.native),
-        rerunnable=args.rerunnable, at_once=at_once, group=args.group, override=args.override,
-        workdir=args.workdir, cleanup=args.cleanup,
-        change_home=args.change_home, on_success=args.on_success, on_failure=args.on_failure, on_exit=args.on_exit,
-        behaviour_time=args.behaviour_time, remove_on=args.remove_on, signal=args.signal,
-    )  # fmt: skip
-
-
-def words(text: str) -> "list[str]":
-    """The words of a comma-separated list."""
-    return [word.strip() for word in text.split(",") if word.strip()]
+    out: JobOptions = {"after": after_of(args), "at_once": at_once}
+    for name, field in OPTIONS.items():
+        if name not in out and (given := getattr(args, name)) is not None:
+            out[name] = said(field, given)  # type: ignore[literal-required]
+    return out
 
 
 def number(option: str, text: str) -> int:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from rota.model.amounts import MAX_BYTES, MAX_SECONDS
 from rota.model.batch import BatchSpec, Dependency, Template, most_failures
 from rota.model.errors import UsageError
+from rota.model.fields import OPTIONS
 from rota.model.needs import Needs
 
 __all__ = ["BatchPatch", "Change", "Patch", "decode_patch", "patched", "respecified"]
@@ -102,11 +103,9 @@ class Patch(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     """What changes about the batches that they are, all of each."""
 
 
-_NEEDS = ("cores_most", "nodes", "gpus", "named", "tags", "site")
 _AMOUNTS = {"memory": MAX_BYTES, "disk": MAX_BYTES, "time_s": MAX_SECONDS, "cores": 10**12}
-_LISTS = {"limits_add", "limits_drop", "options_add", "options_drop", "set"}
-_SPECIAL = {"batch", "argv", "shell", *_LISTS, *_NEEDS, *_AMOUNTS}
-_PLAIN = tuple(name for name in Patch.__struct_fields__ if name not in _SPECIAL)
+_NEEDS = ["cores_most", *(row.target for row in OPTIONS.values() if row.place == "needs" and not row.relative)]
+_PLAIN = [row.target for row in OPTIONS.values() if row.place == "template" and row.name not in ("limits", "env")]
 
 
 def decode_patch(raw: bytes) -> Patch:

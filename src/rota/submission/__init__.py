@@ -5,8 +5,8 @@ Everything is checked here before the manager hears of it: text, amounts, every 
 
 from rota.submission.build import Submission, build
 from rota.submission.environment import submit_environment
-from rota.submission.options import JobOptions, Options
-from rota.submission.patching import Changes, make_patch
+from rota.submission.options import Changes, JobOptions
+from rota.submission.patching import make_patch
 from rota.submission.sending import send
 from rota.submission.sources import LineFile
 
@@ -14,7 +14,6 @@ __all__ = [
     "Changes",
     "JobOptions",
     "LineFile",
-    "Options",
     "Submission",
     "build",
     "make_patch",

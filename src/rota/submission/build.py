@@ -14,8 +14,9 @@ from rota.model.errors import UsageError
 from rota.model.limits import limit_settings
 from rota.submission.environment import submit_environment
 from rota.submission.options import (
-    Options,
+    JobOptions,
     array_numbers,
+    completed,
     dependencies,
     end_spec,
     make_template,
@@ -34,7 +35,7 @@ INLINE_BYTES = 262_144
 class Submission:
     """A checked batch, ready to be sent: `requests()` gives what to ask, in order."""
 
-    def __init__(self, spec: BatchSpec, source: Source, options: Options, end: BatchSpec | None = None) -> None:
+    def __init__(self, spec: BatchSpec, source: Source, options: JobOptions, end: BatchSpec | None = None) -> None:
         self.spec = spec
         self.end = end
         """One job to run when all of the batch is settled."""
@@ -42,9 +43,9 @@ class Submission:
         self.env: dict[str, str] | None = None
         self.left_out: list[str] = []
         """Variables that are not sent."""
-        if options.env_from == "submit":
+        if options["env_from"] == "submit":
             self.env, self.left_out = submit_environment(os.environ)
-        self.limits = limit_settings(options.limits)
+        self.limits = limit_settings(options["limits"])
         self.key = os.urandom(16).hex()
         self.once: str | None = None
         """`cwd`: leave out jobs whose command and directory are queued or done; `command`: whose command is."""
@@ -101,7 +102,7 @@ class Submission:
 
 def build(
     command: str | Sequence[str] | None,
-    options: Options,
+    options: JobOptions,
     *,
     lines: LineFile | Iterable[str | Mapping[str, Any]] | None = None,
     values: LineFile | Iterable[str] | None = None,
@@ -118,14 +119,15 @@ def build(
         raise UsageError("there is nothing to run: give a command, or lines of commands")
     if command is not None and lines is not None:
         raise UsageError("give either a command or lines of commands, not both (values go into the {} of a command)")
+    options = completed(options)
     template = make_template(command, options)
-    at_once = options.at_once
+    at_once = options["at_once"]
     source: Source = One()
     if lines is not None:
         source = (
-            lines.as_commands(template, options.group is None)
+            lines.as_commands(template, options["group"] is None)
             if isinstance(lines, LineFile)
-            else GivenLines(lines, template, options.group is None)
+            else GivenLines(lines, template, options["group"] is None)
         )
     elif values is not None:
         source = values.as_values("") if isinstance(values, LineFile) else Rows(("",), [list(values)], zipped=False)
@@ -140,14 +142,14 @@ def build(
     spec = BatchSpec(
         count=source.count,
         templates=source.templates or (template,),
-        name=options.name,
+        name=options["name"],
         columns=source.columns,
         ranges=source.ranges,
         at_once=at_once,
-        max_failures=most_failures(options.max_failures, source.count),
+        max_failures=most_failures(options["max_failures"], source.count),
         after=tuple(dependencies(options)),
-        not_before=moment(options.not_before),
-        require_known=options.require_known,
+        not_before=moment(options["not_before"]),
+        require_known=options["require_known"],
     )
     spec.check()
     check_values_used(template, source)

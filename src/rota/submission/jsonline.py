@@ -1,67 +1,46 @@
 """One line of JSON as one job: its command, and what differs from the rest of the batch."""
 
+import operator
 import os
 import re
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, UnsetType
 
-from rota.model.amounts import parse_cores, parse_duration, parse_size
 from rota.model.batch import MAX_COMMAND, MAX_TEMPLATES, Template, check_environment, check_text, check_value
-from rota.model.command import BEHAVIOURS, group_of
+from rota.model.command import group_of
 from rota.model.errors import UsageError
+from rota.model.fields import JSON_FIELDS
 from rota.model.limits import parse_limit
-from rota.model.needs import named_resources
-from rota.submission.options import ENFORCE, lines, warning
+from rota.submission.kinds import json_type, kept
 
 __all__ = ["LineReader"]
 
-
-class JsonLine(Struct, forbid_unknown_fields=True):
-    """The fields that a JSON line may have."""
-
-    command: str | list[str]
-    cwd: str | UnsetType = UNSET
-    env: dict[str, str] | UnsetType = UNSET
-    stdin: str | UnsetType | None = UNSET
-    stdout: str | UnsetType | None = UNSET
-    stderr: str | UnsetType | None = UNSET
-    cores: int | float | str | None = None
-    memory: int | str | None = None
-    time: int | str | None = None
-    disk: int | str | None = None
-    gpus: int | None = None
-    resources: dict[str, int] | None = None
-    tags: list[str] | None = None
-    priority: int | None = None
-    retries: int | None = None
-    limits: list[str] | None = None
-    workdir: Literal["shared", "unique"] | None = None
-    cleanup: Literal["success", "failure", "always", "never"] | None = None
-    change_home: bool | None = None
-    on_success: str | list[str] | None = None
-    on_failure: str | list[str] | None = None
-    on_exit: str | list[str] | None = None
-    remove_on: Literal["success", "failure", "exit"] | None = None
-    signal: str | None = None
-    group: str | None = None
-    override: Literal["never", "higher", "always"] | None = None
-    retry_on: list[str | int] | None = None
-    never_retry_on: list[str | int] | None = None
-    no_retry_after: int | str | None = None
-    rerunnable: bool | None = None
-    enforce: Literal["none", "time", "memory", "both"] | None = None
-
+_OWN: list[tuple[str, Any, Any]] = [
+    ("cwd", str | UnsetType, UNSET),
+    ("env", dict[str, str] | UnsetType, UNSET),
+    *((name, str | UnsetType | None, UNSET) for name in ("stdin", "stdout", "stderr")),
+]
+JsonLine = msgspec.defstruct(
+    "JsonLine",
+    [("command", str | list[str]), *_OWN, *((field.name, json_type(field) | None, None) for field in JSON_FIELDS)],
+    forbid_unknown_fields=True,
+)
+"""The fields that a JSON line may have: those of its own, and those that it says instead of its batch."""
 
 SURE = MAX_COMMAND // 4
 """Characters that are short enough whatever they are."""
 KEPT = 10_000
 GROUPS = 200
 """Learning groups of one batch; what runs yet another program is in none."""
-_AMOUNTS = (("memory", "memory", parse_size), ("disk", "disk", parse_size), ("time", "time_s", parse_duration))
-_PLAIN = JsonLine("")
+_TEMPLATE = [field for field in JSON_FIELDS if field.name != "group"]
+"""What may make a line's template another than the batch's, but for its learning group."""
+_HASHABLE = operator.attrgetter(*(field.name for field in _TEMPLATE if field.kind != "resources"))
+_AMOUNTS = ("cores", "size", "duration")
+"""Kinds where a number is read as it is written: most need a unit."""
+_PLAIN: Any = JsonLine("")
 _FIELDS = ", ".join(JsonLine.__struct_fields__)
 _AT = re.compile(r"(.*) - at `\$\.?([^`]*)`")
 _UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`.*")
@@ -115,13 +94,13 @@ class LineReader:
     def mapping(self, line: Mapping[str, Any]) -> tuple[Any, int]:
         """The same from a Python mapping."""
         try:
-            job = msgspec.convert(dict(line), JsonLine)
+            job: Any = msgspec.convert(dict(line), JsonLine)
             check_value({"command": job.command}, (), True)
             return self._job(job)
         except msgspec.ValidationError as error:
             raise UsageError(explain(str(error))) from None
 
-    def _job(self, line: JsonLine) -> tuple[Any, int]:
+    def _job(self, line: Any) -> tuple[Any, int]:
         command = line.command
         if not self.checked and not plainly_sound(command):
             check_value({"command": command}, (), True)
@@ -155,44 +134,21 @@ class LineReader:
         self.grown += len(path) - len(given)
         return path
 
-    def _template(self, line: JsonLine, group: str) -> int:
+    def _template(self, line: Any, group: str) -> int:
         if not self._groups and group and self._by_program:
             self._base = self._templates[0] = msgspec.structs.replace(self._base, group=group)
         if len(self._groups) < GROUPS:
             self._groups.add(group)
         elif group not in self._groups:
             group = ""
-        key = (
-            line.cores,
-            line.memory,
-            line.time,
-            line.disk,
-            line.gpus,
-            line.priority,
-            line.retries,
-            None if line.resources is None else tuple(sorted(line.resources.items())),
-            None if line.tags is None else tuple(line.tags),
-            None if line.limits is None else tuple(line.limits),
-            group,
-            line.workdir,
-            line.cleanup,
-            line.change_home,
-            line.remove_on,
-            line.signal,
-            line.override,
-            line.no_retry_after,
-            line.rerunnable,
-            line.enforce,
-            None if line.retry_on is None else tuple(line.retry_on),
-            None if line.never_retry_on is None else tuple(line.never_retry_on),
-            *(None if (given := getattr(line, name)) is None else lines(given) for name in BEHAVIOURS),
-        )
+        resources = line.resources
+        key = (group, None if resources is None else tuple(sorted(resources.items())), _HASHABLE(line))
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = self._add(line, group)
         return number
 
-    def _add(self, line: JsonLine, group: str) -> int:
+    def _add(self, line: Any, group: str) -> int:
         template = self._changed(line)
         if self._by_program or line.group is not None:
             template = msgspec.structs.replace(template, group=group)
@@ -204,55 +160,21 @@ class LineReader:
         self._templates.append(template)
         return len(self._templates) - 1
 
-    def _changed(self, line: JsonLine) -> Template:
-        needs: dict[str, Any] = {}
-        other: dict[str, Any] = {}
-        name = ""
-        try:
-            if line.cores is not None:
-                name = "cores"
-                least, most = parse_cores(str(line.cores))
-                needs |= {"cores": least, "cores_most": most if most != least else 0}
-            for name, target, parse in _AMOUNTS:
-                given = getattr(line, name)
-                if given is not None:
-                    needs[target] = parse(str(given))
-            name = "needs"
-            if line.gpus is not None:
-                needs["gpus"] = line.gpus
-            if line.resources is not None:
-                needs["named"] = named_resources(line.resources)
-            if line.tags is not None:
-                needs["tags"] = tuple(sorted(set(line.tags)))
-            for name in ("priority", "retries"):
-                if getattr(line, name) is not None:
-                    other[name] = getattr(line, name)
-            if line.limits is not None:
-                name = "limits"
-                other["limits"] = tuple(sorted({_limit(limit) for limit in line.limits}))
-            for name in ("workdir", "cleanup", "change_home", "remove_on", "override", "rerunnable"):
-                if getattr(line, name) is not None:
-                    other[name] = getattr(line, name)
-            for name in BEHAVIOURS:
-                if getattr(line, name) is not None:
-                    other[name] = lines(getattr(line, name))
-            if line.signal is not None:
-                name = "signal"
-                other["warn"] = warning(line.signal)
-            for name in ("retry_on", "never_retry_on"):
-                if getattr(line, name) is not None:
-                    other[name] = tuple(str(word) for word in getattr(line, name))
-            if line.no_retry_after is not None:
-                name = "no_retry_after"
-                other["no_retry_after_s"] = parse_duration(str(line.no_retry_after))
-            if line.enforce is not None:
-                other["enforce"] = ENFORCE[line.enforce]
-            replace = msgspec.structs.replace
-            template = replace(self._base, needs=replace(self._base.needs, **needs), **other)
-            name = ""
-            template.check()
-        except UsageError as error:
-            raise UsageError(f"field '{name}': {error}" if name else str(error)) from None
+    def _changed(self, line: Any) -> Template:
+        made: dict[str, dict[str, Any]] = {"template": {}, "needs": {}}
+        for field in _TEMPLATE:
+            given = getattr(line, field.name)
+            if given is None:
+                continue
+            try:
+                made[field.place] |= kept(field, str(given) if field.kind in _AMOUNTS else given)
+                if field.kind == "limits":
+                    check_names(given)
+            except UsageError as error:
+                raise UsageError(f"field '{field.name}': {error}") from None
+        replace = msgspec.structs.replace
+        template = replace(self._base, needs=replace(self._base.needs, **made["needs"]), **made["template"])
+        template.check()
         return template
 
 
@@ -274,8 +196,11 @@ def explain(text: str) -> str:
     return text.replace("`", "'")
 
 
-def _limit(text: str) -> str:
-    name, rule = parse_limit(text)
-    if rule is not None:
-        raise UsageError(f"limit '{text}': a line names its limits, as in \"{name}\"; --limit {text} sets one for all")
-    return name
+def check_names(limits: Sequence[str]) -> None:
+    """Refuse limits that a line would set."""
+    for text in limits:
+        name, rule = parse_limit(text)
+        if rule is not None:
+            raise UsageError(
+                f"limit '{text}': a line names its limits, as in \"{name}\"; --limit {text} sets one for all"
+            )

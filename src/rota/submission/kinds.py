@@ -1,0 +1,158 @@
+"""The kinds of fields: how what a user says becomes what is kept. `rota.model.fields` says which field is of which."""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, NamedTuple
+
+from rota.model.amounts import parse_cores, parse_duration, parse_size
+from rota.model.batch import SIGNALS, Dependency
+from rota.model.errors import UsageError
+from rota.model.fields import Field
+from rota.model.limits import limit_name
+from rota.model.needs import named_resources
+
+__all__ = ["KINDS", "Kind", "json_type", "kept", "option_words", "several", "strings", "working_directory"]
+
+ENFORCE: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "time": ("time",),
+    "memory": ("memory",),
+    "both": ("time", "memory"),
+}
+
+
+def kept(field: Field, given: Any) -> dict[str, Any]:
+    """The fields of a Template, of its Needs or of a Patch that an option sets."""
+    if field.kind == "cores":
+        least, most = _cores(given)
+        return {"cores": least, "cores_most": most if most != least else 0}
+    return {field.target: KINDS[field.kind].read(given)}
+
+
+def option_words(field: Field, given: Any) -> dict[str, str | None]:
+    """The same for what a batch system is asked for; None: not for this."""
+    if field.name == "native":
+        for key in given:
+            if not key.startswith("-"):
+                raise UsageError(f"native option '{key}': write it as the batch system does, as in --licenses=matlab")
+        return dict(given)
+    if field.name == "tasks_per_node":
+        if not 1 <= given <= 100_000:
+            raise UsageError(f"tasks per node {given}: give 1 or more")
+        return {field.target: None if given == 1 else str(given)}
+    if field.kind == "switch":
+        return {field.target: "yes" if given else None}
+    return {field.target: given}
+
+
+def several(given: Any) -> Any:
+    """One word may stand where several can: a string must not be taken for its letters."""
+    return (given,) if isinstance(given, str | int | Dependency) else given
+
+
+def strings(given: Any) -> tuple[str, ...]:
+    """One word, or several, or numbers."""
+    return tuple(str(word) for word in several(given))
+
+
+def working_directory(given: str | None) -> str:
+    """An absolute path; without placeholders it must be a directory."""
+    path = os.path.expanduser(given) if given is not None else ""
+    if not path.startswith("/"):
+        try:
+            path = os.path.normpath(os.path.join(os.getcwd(), path))
+        except FileNotFoundError:
+            raise UsageError("the directory you are in has been removed: cd to another, or give --cwd") from None
+    if "{" not in path and not os.path.isdir(path):
+        why = "is not a directory" if os.path.exists(path) else "does not exist"
+        raise UsageError(f"the working directory '{path}' {why}")
+    return path
+
+
+def _as_given(given: Any) -> Any:
+    return given
+
+
+def _cores(given: str | float | None) -> tuple[int, int]:
+    if given is None:
+        return 1000, 1000
+    return parse_cores(given if isinstance(given, str) else f"{given:.3f}".rstrip("0").rstrip("."))
+
+
+def _size(given: str | int | None) -> int | None:
+    return parse_size(given) if isinstance(given, str) else given
+
+
+def _seconds(given: str | int | None) -> int | None:
+    return parse_duration(given) if isinstance(given, str) else given
+
+
+def _path(given: str | None) -> str | None:
+    return None if given is None else os.path.abspath(os.path.expanduser(given))
+
+
+def _tags(given: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(several(given))))
+
+
+def _limits(given: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted({limit_name(limit) for limit in several(given)}))
+
+
+def _commands(given: str | Sequence[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _enforce(given: str) -> tuple[str, ...]:
+    if given not in ENFORCE:
+        raise UsageError(f"enforce '{given}': give time, memory, both or none")
+    return ENFORCE[given]
+
+
+def _signal(given: str | None) -> tuple[str, int] | None:
+    """(signal, seconds) of `USR1@120`."""
+    if given is None:
+        return None
+    name, at, time_text = given.partition("@")
+    name = name.upper().removeprefix("SIG")
+    if not at or name not in SIGNALS:
+        raise UsageError(f"signal '{given}': write NAME@TIME, as in USR1@120; the names are {', '.join(SIGNALS)}")
+    # A bare number is seconds here, as in every batch system's option of this kind.
+    plain = time_text.isascii() and time_text.isdigit() and len(time_text) < 10
+    return name, int(time_text) if plain else parse_duration(time_text)
+
+
+class Kind(NamedTuple):
+    """How the fields of one kind are read."""
+
+    read: Callable[[Any], Any] = _as_given
+    json: Any = None
+    """The type that they have in a JSON line; None: one of their choices."""
+
+
+KINDS = {
+    "choice": Kind(),
+    "commands": Kind(_commands, str | tuple[str, ...]),
+    "cores": Kind(_cores, int | float | str),
+    "count": Kind(json=int),
+    "directory": Kind(working_directory),
+    "duration": Kind(_seconds, int | str),
+    "enforce": Kind(_enforce),
+    "file": Kind(_path),
+    "limits": Kind(_limits, tuple[str, ...]),
+    "list": Kind(strings, tuple[str | int, ...]),
+    "names": Kind(strings),
+    "path": Kind(_path),
+    "resources": Kind(named_resources, dict[str, int]),
+    "signal": Kind(_signal, str),
+    "size": Kind(_size, int | str),
+    "switch": Kind(json=bool),
+    "tags": Kind(_tags, tuple[str, ...]),
+    "text": Kind(json=str),
+    "variables": Kind(dict),
+}
+
+
+def json_type(field: Field) -> Any:
+    """The type of a field in a JSON line."""
+    return Literal[field.choices] if field.choices else KINDS[field.kind].json
