@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from rota.core import invariants
-from rota.core.effects import Ack, Effect, Lease, Order, Welcome
+from rota.core.effects import Ack, Allocate, Effect, Lease, Order, Welcome
 from rota.core.snapshot import durable_view, restore, take_columns, take_snapshot
 from rota.core.soft import ShapeMemo
 from rota.core.state import Settings, State
@@ -16,15 +16,18 @@ from rota.core.stimuli import (
     ChangeJobs,
     Ended,
     Greet,
+    LastWords,
     Report,
     RunnerBye,
     SetLimits,
     SetMode,
     SiteSeen,
+    Started,
     Stimulus,
     Submit,
     Tick,
     Touch,
+    Written,
 )
 from rota.core.turn import Turn
 from rota.model.batch import BatchSpec, Dependency, Template
@@ -76,6 +79,9 @@ class World:
         self.effects: list[Effect] = []
         self.runners: dict[str, FakeRunner] = {}
         self.checking = check
+        self.collecting = True
+        """Whether what an allocation left behind is found at once: `words`, by allocation."""
+        self.words: dict[str, list[Written]] = {}
         self.snapshot: tuple[bytes, int] | None = None
         self.columns: dict[tuple[int, int], tuple[bytes, bytes]] = {}
         self.keys = 0
@@ -100,6 +106,12 @@ class World:
         (answer,) = answers
         if isinstance(answer, RotaError):
             raise answer
+        for effect in list(answer.effects):
+            if self.collecting and isinstance(effect, Allocate) and effect.what == "collect":
+                more = self.step(LastWords(at=self.at, id=effect.id, written=self.words.pop(effect.id, [])))
+                answer.events += more.events
+                answer.results += more.results
+                answer.effects += more.effects
         return answer
 
     def schedule(self) -> Step:
@@ -166,7 +178,9 @@ class World:
         return self.step(Submit(at=self.at, by="ann", spec=spec, key=key, runs=runs, limits=limits, then=then))
 
     def change(self, what: str, *words: str, **more: Any) -> dict[str, Any]:
-        stimulus = ChangeJobs(at=self.at, by="ann", what=what, selector=parse_selector(words), **more)
+        stimulus = ChangeJobs(
+            at=self.at, by="ann", what=what, selector=parse_selector(words), **{"everything": True, **more}
+        )
         return self.step(stimulus).reply
 
     def mode(self, mode: str) -> Step:
@@ -245,7 +259,7 @@ class World:
                 seq=runner.seq if seq is None else seq,
                 got=runner.got,
                 clock=self.mono,
-                started=list(started or []),
+                started=[Started(*job) for job in started or []],
                 ended=list(ended or []),
                 disclaimed=[(*job, "too late") for job in disclaimed or []],
             )

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -11,7 +12,7 @@ from rota.core.effects import Lease
 from rota.core.state import Settings
 from rota.core.stimuli import Disconnected, Tick
 from rota.model.batch import Dependency, Template
-from rota.model.errors import RotaError, UsageError
+from rota.model.errors import NotFoundError, RotaError, UsageError
 from rota.model.needs import Amounts, Needs
 from rota.model.tables import JOB_STATES
 
@@ -118,7 +119,12 @@ class Machine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(("db", "net")), count=st.sampled_from((None, 0, 1, 3)))
     def limit(self, name: str, count: int | None) -> None:
-        self.world.limit(name, count)
+        known = self.world.state.limits.get(name)
+        if count is None and (known is None or known.count is None):
+            with pytest.raises(NotFoundError):
+                self.world.limit(name, count)
+        else:
+            self.world.limit(name, count)
 
     @rule(mode=st.sampled_from(("serving", "serving", "paused")))
     def mode(self, mode: str) -> None:

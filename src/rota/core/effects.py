@@ -42,7 +42,10 @@ class Ack(Struct):
 
 
 class Allocate(Struct):
-    """Ask a driver to `submit`, `find`, `terminate` or `check` an allocation."""
+    """Ask a site to `submit`, `find`, `terminate` or `check` an allocation.
+
+    `collect`: it is over, tell what it left behind (LastWords). `shut`: nobody may call in its name any more.
+    """
 
     what: str
     id: str

@@ -12,13 +12,14 @@ from msgspec import Struct
 
 from rota.core.dependencies import longest_backoff
 from rota.core.effects import Effect, Lease, Order
-from rota.core.soft import Contact, Key, Refusal, Sent, ShapeMemo, SiteWeather
+from rota.core.soft import Contact, Ending, Key, Refusal, Sent, ShapeMemo, SiteWeather, Usage
 from rota.core.state import State
 from rota.core.stimuli import At
 from rota.model import events as ev
 from rota.model.site import SiteFacts
 
 __all__ = [
+    "Awaited",
     "Due",
     "Forgot",
     "GoodHosts",
@@ -31,6 +32,7 @@ __all__ = [
     "Refused",
     "SiteDoing",
     "SiteTold",
+    "Told",
     "Unheard",
     "follow",
     "pass_time",
@@ -62,6 +64,20 @@ class Greeted(Struct, frozen=True):
 
     runner: str
     clock: float
+
+
+class Told(Struct, frozen=True):
+    """A runner told what attempts have used so far: (batch, position) → usage."""
+
+    runner: str
+    usage: dict[tuple[int, int], Usage]
+
+
+class Awaited(Struct, frozen=True):
+    """An allocation is over, and its last words are awaited."""
+
+    id: str
+    ending: Ending
 
 
 class Unheard(Struct, frozen=True):
@@ -132,7 +148,9 @@ class Looked(Struct, frozen=True):
     safety_at: float | None = None
 
 
-Note = Heard | Greeted | Unheard | Forgot | SiteTold | SiteDoing | Refused | GoodHosts | HostFailing | HostShut | Looked
+_OfRunners = Heard | Greeted | Told | Unheard | Forgot
+_OfPlaces = Awaited | SiteTold | SiteDoing | Refused | GoodHosts | HostFailing | HostShut
+Note = _OfRunners | _OfPlaces | Looked
 
 
 def take_note(state: State, note: Note) -> None:
@@ -156,6 +174,14 @@ def _greeted(state: State, note: Greeted) -> None:
     weather = state.soft.weather.sites.get(runner.site)
     if runner.state == "SERVING" and weather is not None:
         weather.why = None
+
+
+def _told(state: State, note: Told) -> None:
+    state.soft.contacts[note.runner].usage.update(note.usage)
+
+
+def _awaited(state: State, note: Awaited) -> None:
+    state.soft.ending[note.id] = note.ending
 
 
 def _unheard(state: State, note: Unheard) -> None:
@@ -220,6 +246,8 @@ def _looked(state: State, note: Looked) -> None:
 _TAKE: dict[type[Any], Callable[[State, Any], None]] = {
     Heard: _heard,
     Greeted: _greeted,
+    Told: _told,
+    Awaited: _awaited,
     Unheard: _unheard,
     Forgot: _forgot,
     SiteTold: _site_told,
@@ -258,9 +286,11 @@ def follow(state: State, event: ev.Event, at: At) -> None:
     elif isinstance(event, ev.RunnerMoved):
         if state.runners[event.runner].state in ("CLOSED", "EXPIRED"):
             state.soft.contacts[event.runner].unacked.clear()
-    elif isinstance(event, ev.AllocationMoved) and len(state.soft.contacts) > len(state.runners):
-        for gone in state.soft.contacts.keys() - state.runners.keys():
-            del state.soft.contacts[gone]
+    elif isinstance(event, ev.AllocationMoved) and state.allocations[event.id].state.endswith("ED"):
+        state.soft.ending.pop(event.id, None)
+        if len(state.soft.contacts) > len(state.runners):
+            for gone in state.soft.contacts.keys() - state.runners.keys():
+                del state.soft.contacts[gone]
     if _concerns_the_scheduler(event):
         state.soft.planning.wanted = True
 
@@ -269,6 +299,7 @@ def _ended(state: State, event: ev.Ended, at: At) -> None:
     contact = state.soft.contacts[event.runner]
     for number, pos, *_ in event.rows:
         contact.since.pop((number, pos), None)
+        contact.usage.pop((number, pos), None)
     if not state.runners[event.runner].jobs:
         contact.idle_since = at.mono
     took(state, event)

@@ -92,6 +92,8 @@ def _allocation(state: State, event: ev.AllocationMoved) -> list[Effect]:
         return [Allocate("submit", allocation.id, allocation.site, allocation.tag, (allocation.id,))]
     if allocation.state == "KILLING":
         return [Allocate("terminate", allocation.id, allocation.site, allocation.tag)]
+    if allocation.state.endswith("ED"):
+        return [Allocate("shut", allocation.id, allocation.site, allocation.tag)]
     return []
 
 
@@ -113,6 +115,7 @@ def restart_effects(state: State) -> list[Effect]:
             continue
         if allocation.state == "KILLING":
             effects.append(Allocate("terminate", allocation.id, allocation.site, allocation.tag))
-        elif allocation.state.endswith("ING"):
-            effects.append(Allocate("check", allocation.id, allocation.site, allocation.tag))
+        else:
+            what = "check" if allocation.state.endswith("ING") else "shut"
+            effects.append(Allocate(what, allocation.id, allocation.site, allocation.tag))
     return effects

@@ -8,10 +8,11 @@ It lies apart from the durable state (`State`), which only `evolve` writes. Each
 """
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct, field
 
+from rota.core.stimuli import AllocationSeen
 from rota.model.shape import Shape
 from rota.model.site import SiteFacts
 from rota.model.verdict import Verdict
@@ -37,10 +38,19 @@ class Sent(Struct):
     slots: dict[str, int]
 
 
+class Usage(NamedTuple):
+    """What a running attempt has used so far."""
+
+    attempt: int
+    started: float | None
+    cpu_s: float | None = None
+    memory: int | None = None
+
+
 class Contact:
     """What is known of the connection to one runner. Times are monotonic."""
 
-    __slots__ = ("clock", "connected", "given_up", "got", "heard", "idle_since", "lease_n", "since", "unacked")
+    __slots__ = ("clock", "connected", "given_up", "got", "heard", "idle_since", "lease_n", "since", "unacked", "usage")
 
     def __init__(self, at: float = 0.0, connected: bool = False) -> None:
         self.connected = connected
@@ -59,6 +69,8 @@ class Contact:
         """Lease messages by number."""
         self.since: dict[tuple[int, int], float] = {}
         """(batch, position) → time of the lease, or of the manager's start."""
+        self.usage: dict[tuple[int, int], Usage] = {}
+        """By (batch, position): what it last told of running attempts."""
 
 
 class SiteWeather(Struct):
@@ -71,6 +83,11 @@ class SiteWeather(Struct):
     why: str | None = None
     failed_tag: str = ""
     """Tag of the submission that failed last: an array that fails is one failure."""
+    takes: int | None = None
+    """So many allocations at once, because it has just refused more; None: as it says."""
+    takes_until: float = 0
+    """Monotonic time at which more are tried again."""
+    takes_why: str | None = None
 
 
 class Refusal(Struct, frozen=True):
@@ -141,6 +158,14 @@ class Planning:
         """What a steady clock is ahead of the monotonic one (`State.steady`)."""
 
 
+class Ending(NamedTuple):
+    """A driver said that an allocation is over."""
+
+    seen: AllocationSeen
+    asked: float
+    """Monotonic time at which its last words were asked for."""
+
+
 class Soft:
     """All of it."""
 
@@ -150,6 +175,8 @@ class Soft:
         self.sites: dict[str, SiteFacts] = {}
         """What the sites offer, as they last said."""
         self.weather = Weather()
+        self.ending: dict[str, Ending] = {}
+        """Allocations that are over, and whose last words are awaited."""
         self.planning = Planning()
         self.chance = seed & _MASK or 1
         """State of the core's own generator (splitmix64): time and chance come in as data."""

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rota.core.ready import ReadyQueue
 from rota.core.soft import Soft
@@ -416,7 +417,12 @@ class State:
     def site_views(self) -> list[SiteView]:
         """Sites for the demand and for refusals at submission."""
         weather = self.soft.weather
-        views = {name: SiteView(name, facts, weather.of(name).closed_until) for name, facts in self.soft.sites.items()}
+        views = {}
+        for name, facts in self.soft.sites.items():
+            site = weather.of(name)
+            if site.takes is not None and site.takes < facts.most:
+                facts = replace(facts, most=site.takes)
+            views[name] = SiteView(name, facts, site.closed_until)
         serving = {runner.allocation for runner in self.runners.values()} if self.allocations else set()
         for allocation in self.allocations.values():
             view = views.get(allocation.site)

@@ -7,11 +7,10 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from rota.core.decide import decide
+from rota.core.decide import decide, preludes
 from rota.core.decide.allocations import end_direct
 from rota.core.decide.deadlines import next_deadline, tick, was_set_back
 from rota.core.decide.decision import Decision
-from rota.core.decide.runners import back
 from rota.core.dependencies import consequences, woken
 from rota.core.effects import Effect
 from rota.core.evolve import evolve
@@ -21,7 +20,7 @@ from rota.core.plan import plan
 from rota.core.react import react, restart_effects
 from rota.core.soft import Contact, chance_after
 from rota.core.state import Settings, State
-from rota.core.stimuli import At, Report, Stimulus, Tick, Touch
+from rota.core.stimuli import At, Stimulus, Tick
 from rota.model.events import Event, Moved
 from rota.model.job import Result
 from rota.model.tables import HOLDING, WAITING
@@ -67,9 +66,12 @@ class Core:
             state.freed.extend(due.jobs)
             decision = tick(state, at, last, due)
         else:
-            if isinstance(stimulus, Report | Touch):
-                self._apply(back(state, stimulus.runner, stimulus.session), events, at)
+            results: list[Result] = []
+            for first in preludes(state, stimulus):
+                self._apply(first, events, at)
+                results += first.results
             decision = decide(state, stimulus)
+            decision.results[:0] = results
         self._apply(decision, events, at)
         self._follow(decision.reconsider, at, events)
         effects = react(state, events)

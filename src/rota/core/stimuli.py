@@ -16,17 +16,23 @@ __all__ = [
     "At",
     "ChangeJobs",
     "Disconnected",
+    "Ended",
     "Greet",
+    "LastWords",
     "Prune",
     "Report",
     "RunnerBye",
     "SetLimits",
     "SetMode",
+    "SiteFull",
     "SiteSeen",
+    "Started",
     "Stimulus",
     "Submit",
     "Tick",
     "Touch",
+    "Used",
+    "Written",
 ]
 
 
@@ -65,6 +71,8 @@ class ChangeJobs(Stimulus, kw_only=True):
 
     what: str
     selector: Selector
+    everything: bool = False
+    """An empty selector means all jobs, not none."""
     dry_run: bool = False
     stop: bool = False
     """hold: running ones too."""
@@ -138,6 +146,27 @@ class Ended(NamedTuple):
     peak_disk: int | None = None
 
 
+class Started(NamedTuple):
+    """One attempt that a runner says has started."""
+
+    batch: int
+    index: int  # type: ignore[assignment]
+    attempt: int
+    wall: float | None = None
+    """When, by the runner's wall clock."""
+
+
+class Used(NamedTuple):
+    """What a running attempt has used so far, as its runner tells."""
+
+    batch: int
+    index: int  # type: ignore[assignment]
+    attempt: int
+    started: float | None
+    cpu_s: float | None
+    memory: int | None
+
+
 class Report(Stimulus, kw_only=True):
     """A runner tells what started, ended, or will not be started."""
 
@@ -146,7 +175,7 @@ class Report(Stimulus, kw_only=True):
     seq: int
     got: int
     clock: float
-    started: list[tuple[int, int, int]] = []
+    started: list[Started] = []
     ended: list[Ended] = []
     disclaimed: list[tuple[int, int, int, str]] = []
     host: str | None = None
@@ -161,6 +190,7 @@ class Touch(Stimulus, kw_only=True):
     got: int
     clock: float
     held: list[tuple[int, int, int]] = []
+    used: list[Used] = []
 
 
 class RunnerBye(Stimulus, kw_only=True):
@@ -194,6 +224,33 @@ class AllocationSeen(Stimulus, kw_only=True):
     reason: str | None = None
     outcome: Outcome | None = None
     host: str | None = None
+
+
+class Written(Struct):
+    """What a runner that could not report wrote down: rows as in a Report."""
+
+    runner: str
+    ended: list[Ended] = []
+    disclaimed: list[tuple[int, int, int, str]] = []
+    host: str | None = None
+
+
+class LastWords(Stimulus, kw_only=True):
+    """What was left behind by an allocation that its driver says is over."""
+
+    id: str
+    written: list[Written] = []
+    restarted: bool = False
+    """The cluster started a direct job a second time, which then did nothing."""
+    output: str | None = None
+    """The last line of the cluster job's own output."""
+
+
+class SiteFull(Stimulus, kw_only=True):
+    """A provider takes no more allocations of ours for now: it did not take so many more."""
+
+    site: str
+    count: int
 
 
 class Tick(Stimulus, kw_only=True):

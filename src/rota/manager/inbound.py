@@ -7,8 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from rota import __version__
-from rota.core import effects as ef
-from rota.core.stimuli import At, Disconnected, Ended, Greet, Report, RunnerBye, Touch
+from rota.core.stimuli import At, Disconnected, Ended, Greet, Report, RunnerBye, Started, Touch, Used
 from rota.model.needs import Amounts
 from rota.wire import messages
 from rota.wire.peer import Peer
@@ -76,7 +75,7 @@ class Hearing:
                 seq=message.seq,
                 got=message.got,
                 clock=message.clock,
-                started=[(row[0], row[1], row[2]) for row in message.started],
+                started=[Started(*row[:4]) for row in message.started],
                 ended=report_rows(message.ended, known.output if known is not None else ""),
                 disclaimed=message.disclaimed,
             )
@@ -87,7 +86,11 @@ class Hearing:
             session, got, clock = message.session, message.got, message.clock
             if message.live and runner in manager.state.runners:
                 manager.running.touched(message.live, manager.state.runners[runner].output)
-            manager.tell(Touch(at=at, by=by, runner=runner, session=session, got=got, clock=clock, held=message.held))
+            used = [Used(b, i, a, told, cpu_s, memory) for b, i, a, cpu_s, memory, _, _, _, told in message.live]
+            touch = Touch(
+                at=at, by=by, runner=runner, session=session, got=got, clock=clock, held=message.held, used=used
+            )
+            manager.tell(touch)
         else:
             manager.tell(RunnerBye(at=at, by=by, runner=runner, session=message.session, reason=message.reason))
 
@@ -123,10 +126,6 @@ class Hearing:
             known = manager.state.runners.get(runner)
             if known is not None:
                 manager.tell(Disconnected(at=now(), by=peer.principal, runner=runner, session=known.session))
-                allocation = manager.state.allocations.get(known.allocation or "")
-                if allocation is not None and allocation.state.endswith("ING") and not manager.stopped.done():
-                    check = ef.Allocate("check", allocation.id, allocation.site, allocation.tag)
-                    performer.perform(manager.state, check)
         if runner is not None and performer.greeting.get(runner, (None, 0))[0] is peer:
             del performer.greeting[runner]
 

@@ -5,7 +5,7 @@ Submit, find, terminate and check allocations: each with a runner on one node, o
 
 from typing import TYPE_CHECKING
 
-from rota.core.stimuli import AllocationSeen, At, SiteSeen
+from rota.core.stimuli import AllocationSeen, At, Ended, LastWords, SiteSeen, Written
 from rota.model.allocation import Outcome
 from rota.model.needs import Amounts
 from rota.model.site import SiteFacts
@@ -117,9 +117,15 @@ class Cluster:
             self._perform(what, each, site, f"{tag}.{known.element if known is not None else 0}")
 
     def _perform(self, what: str, id: str, site: str, tag: str) -> None:
-        operation = {"submit": self._submit, "find": self._find, "terminate": self._terminate, "check": self._check}[
-            what
-        ]
+        if what == "shut":
+            return
+        operation = {
+            "submit": self._submit,
+            "find": self._find,
+            "terminate": self._terminate,
+            "check": self._check,
+            "collect": self._collect,
+        }[what]
         self.world.after(0.01 * self.world.rng.random(), self._do, self.world.shell.life, operation, id, site, tag)
 
     def _do(self, life: int, operation: object, id: str, site: str, tag: str) -> None:
@@ -164,6 +170,20 @@ class Cluster:
         else:
             self.tell(allocation)
 
+    def _collect(self, id: str, site: str, tag: str) -> None:
+        """Tell what it left behind: the report of a direct job, or what its runner could not say any more."""
+        if self.world.faults.strikes("poll-fails"):
+            return
+        allocation, written = self.allocations.get(tag), []
+        if allocation is not None and allocation.job is not None and allocation.job.row is not None:
+            written.append(Written(allocation.job.runner, [allocation.job.row]))
+        elif allocation is not None and allocation.runner is not None and allocation.runner.unsent is not None:
+            unsent = allocation.runner.unsent
+            ended = [Ended(*row) for row in unsent["ended"]]
+            disclaimed = [(b, i, a, why) for b, i, a, why in unsent["disclaimed"]]
+            written.append(Written(allocation.runner.id, ended, disclaimed))
+        self.world.shell.post(LastWords(at=_NOW, by="file", id=id, written=written))
+
     def _terminate(self, id: str, site: str, tag: str) -> None:
         allocation = self.allocations.get(tag)
         if allocation is None:
@@ -186,8 +206,6 @@ class Cluster:
 
     def _tell_now(self, allocation: SimAllocation) -> None:
         job = allocation.job
-        if job is not None and allocation.state == "over":
-            job.tell()  # its report is read before its end is told
         outcome = job.outcome if job is not None and allocation.state == "over" else None
         self._say(allocation.id, allocation.verb, allocation.native_id, allocation.reason, outcome)
 

@@ -46,9 +46,8 @@ def _copy_state(state: State) -> State:
 
 
 def _copy_soft(soft: Soft) -> Soft:
-    new = copy.copy(soft)
+    new: Soft = _copy_flat(soft)
     new.contacts = {key: _copy_slots(contact) for key, contact in soft.contacts.items()}
-    new.sites = soft.sites.copy()
     new.weather = _copy_flat(soft.weather)
     new.weather.sites = {key: copy.copy(site) for key, site in soft.weather.sites.items()}
     new.planning = _copy_flat(soft.planning)

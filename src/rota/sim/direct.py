@@ -6,7 +6,7 @@ It runs by itself, and leaves a report that the manager finds when the provider 
 from typing import TYPE_CHECKING
 
 from rota.core.slots import slot_cores, slot_memory
-from rota.core.stimuli import At, Ended, Report
+from rota.core.stimuli import Ended
 from rota.model.allocation import Allocation, Outcome
 from rota.sim.witness import Execution
 
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from rota.sim.world import World
 
 __all__ = ["DirectJob"]
-
-_NOW = At(0.0, 0.0)
 
 
 class DirectJob:
@@ -102,13 +100,3 @@ class DirectJob:
         if self.allocation.state == "queued":
             self.outcome = Outcome(0, None, "requeue")
             self.allocation.ended("complete", "it was started a second time, and did nothing")
-
-    def tell(self) -> None:
-        """The manager reads the report."""
-        known = self.world.shell.core.state.runners.get(self.runner)
-        if self.row is not None and known is not None and known.jobs:
-            seq = known.seq + 1
-            report = Report(
-                at=_NOW, by="file", runner=self.runner, session=1, seq=seq, got=0, clock=0.0, ended=[self.row]
-            )
-            self.world.shell.post(report)

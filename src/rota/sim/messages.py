@@ -4,7 +4,7 @@ from typing import Any
 
 from rota.core.effects import Ack, Lease, Order, Welcome
 from rota.core.state import State
-from rota.core.stimuli import At, Ended, Greet, Report, RunnerBye, Stimulus, Touch
+from rota.core.stimuli import At, Ended, Greet, Report, RunnerBye, Started, Stimulus, Touch, Used
 from rota.model.needs import Amounts
 
 __all__ = ["Message", "message_of", "stimulus_of"]
@@ -41,13 +41,14 @@ def stimulus_of(message: Message, runner: str, at: At) -> Stimulus:
             seq=message["seq"],
             got=message["got"],
             clock=message["clock"],
-            started=[(row[0], row[1], row[2]) for row in message["started"]],
+            started=[Started(*row[:4]) for row in message["started"]],
             ended=[Ended(*row) for row in message["ended"]],
             disclaimed=[(b, i, a, why) for b, i, a, why in message["disclaimed"]],
         )
     if kind == "touch":
         got, clock, held = message["got"], message["clock"], [tuple(job) for job in message["held"]]
-        return Touch(at=at, by=runner, runner=runner, session=session, got=got, clock=clock, held=held)
+        used = [Used(b, i, a, told, cpu_s, memory) for b, i, a, cpu_s, memory, _, _, _, told in message.get("live", ())]
+        return Touch(at=at, by=runner, runner=runner, session=session, got=got, clock=clock, held=held, used=used)
     return RunnerBye(at=at, by=runner, runner=runner, session=session, reason=message["reason"])
 
 

@@ -15,7 +15,7 @@ from rota.core.snapshot import restore
 from rota.core.soft import ShapeMemo
 from rota.core.state import Settings
 from rota.core.step import Core, Step
-from rota.core.stimuli import AllocationSeen, At, ChangeJobs, SiteSeen, Stimulus, Submit, Tick
+from rota.core.stimuli import AllocationSeen, At, ChangeJobs, LastWords, SiteSeen, Stimulus, Submit, Tick
 from rota.core.turn import Turn
 from rota.model.batch import BatchSpec, Template
 from rota.model.errors import RotaError
@@ -185,6 +185,9 @@ class ModelWorld:
 
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, Allocate):
+            for runner in self.runners:
+                if effect.what == "collect" and effect.id == runner.allocation:
+                    runner.up += ({"t": "collected", "allocation": effect.id},)
             return
         runner = self.runners[NAMES.index(effect.runner)]
         if not runner.closed and not runner.dead:
@@ -194,6 +197,8 @@ class ModelWorld:
         if message["t"] == "gone":
             allocation, why = message["allocation"], "its runner was killed"
             self.tell(AllocationSeen(at=self.at, id=allocation, verb="fail", reason=why), effects_lost)
+        elif message["t"] == "collected":
+            self.tell(LastWords(at=self.at, id=message["allocation"]), effects_lost)
         else:
             self.tell(stimulus_of(message, name, self.at), effects_lost)
 
@@ -280,7 +285,7 @@ class ModelWorld:
             for way, queue in (("up", runner.up), ("down", runner.down)):
                 if queue:
                     out.append(("deliver", number, way))
-                    if left["loss"] and queue[0]["t"] != "gone":
+                    if left["loss"] and queue[0]["t"] not in ("gone", "collected"):
                         out.append(("loss", number, way))
                     if left["duplicate"]:
                         out.append(("duplicate", number, way))

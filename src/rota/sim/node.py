@@ -58,6 +58,8 @@ class SimRunner:
         }
         self.runner = Runner(name, facts)
         self.state = "alive"
+        self.unsent: dict[str, Any] | None = None
+        """What it could not report, as it wrote it down when it left."""
         self.connection: Connection | None = None
         self.processes: dict[Key, _Process] = {}
         self._unseen: list[tuple[_Process, int | None, int | None]] = []
@@ -258,6 +260,7 @@ class SimRunner:
         """The process ends by itself, with nothing running."""
         assert not self.processes
         self.state = "dead"
+        self.unsent = self.runner.unsent()
         self.world.say("exit", self.id, why)
         if self.connection is not None:
             self.connection.runner_open = False

@@ -345,6 +345,7 @@ class Workload:
                 by="user",
                 what="kill" if what == "confirm" else what,
                 selector=parse_selector(words),
+                everything=not words,
                 stop=stop,
                 confirm_dead=what == "confirm",
                 patch=patch if what == "modify" or (what == "retry" and stop) else None,
@@ -397,7 +398,7 @@ class Workload:
                 last.template_of_position = plan.template_of_position
                 self._submit(last)
         self._tell(lambda: SetMode(at=_NOW, by="user", mode="serving"))
-        self._tell(lambda: ChangeJobs(at=_NOW, by="user", what="release", selector=parse_selector([])))
+        self._tell(lambda: ChangeJobs(at=_NOW, by="user", what="release", selector=parse_selector([]), everything=True))
         self.world.after(7.0, self.settle_down)
 
     # -- what jobs do

@@ -1,139 +1,58 @@
 """Decide: from the state and a stimulus to events. Every guard lives on this side; nothing is changed here."""
 
-import msgspec
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from rota.core.decide import allocations as allocating
-from rota.core.decide import jobs as changes
-from rota.core.decide import modes as pausing
-from rota.core.decide import pruning
-from rota.core.decide import runners as reports
+from rota.core.decide import allocations, jobs, limits, modes, pruning, runners, submissions
 from rota.core.decide.decision import Decision
-from rota.core.decide.dependency_checks import check_circle, check_dependencies, check_window
-from rota.core.decide.reopening import Again
 from rota.core.state import State
 from rota.core.stimuli import (
     AllocationSeen,
-    At,
     ChangeJobs,
     Disconnected,
     Greet,
+    LastWords,
     Prune,
     Report,
     RunnerBye,
     SetLimits,
     SetMode,
+    SiteFull,
     SiteSeen,
     Stimulus,
     Submit,
     Touch,
 )
-from rota.model import events as ev
-from rota.model.batch import MAX_NAME, BatchSpec, Dependency
-from rota.model.errors import RefusedError, UsageError
-from rota.model.limits import NAME, Rule, parse_rule
-from rota.schedule.demand import impossible
 
-__all__ = ["decide"]
+__all__ = ["decide", "preludes"]
+
+
+def preludes(state: State, stimulus: Stimulus) -> Iterator[Decision]:
+    """Decisions that come before the one proper, each applied by the caller before the next is made."""
+    if isinstance(stimulus, Report | Touch):
+        yield runners.back(state, stimulus.runner, stimulus.session)
+    elif isinstance(stimulus, LastWords):
+        yield from allocations.written_reports(state, stimulus)
 
 
 def decide(state: State, stimulus: Stimulus) -> Decision:
     """The decision on any stimulus but Tick (which also needs the time of the last one)."""
-    made: Decision = _DECIDE[type(stimulus)](state, stimulus)  # type: ignore[operator]
-    return made
+    return _DECIDE[type(stimulus)](state, stimulus)
 
 
-def _submit(state: State, stimulus: Submit) -> Decision:
-    known = state.keys.get(stimulus.key)
-    if known is not None:
-        reply = {"batch": known, "jobs": state.batches[known].count, "duplicates": 0, "warnings": []}
-        if end_key(stimulus.key) in state.keys:
-            reply["end"] = state.keys[end_key(stimulus.key)]
-        return Decision(reply=reply)
-    spec = stimulus.spec
-    spec.check()
-    if state.mode == "draining":
-        raise RefusedError("the manager is draining and takes no new work: wait until it is down, then add again")
-    sites = state.site_views()
-    for template in (*spec.templates, *(stimulus.then.templates if stimulus.then is not None else ())):
-        why = impossible(template.needs, sites)
-        if why is not None:
-            raise UsageError(f"this can never run: {why}")
-    spec, warnings = check_dependencies(state, spec)
-    spec = msgspec.structs.replace(spec, ends=None) if spec.ends is not None else spec
-    decision = Decision()
-    for name, setting in (stimulus.limits or {}).items():
-        decision.events.append(_limit(name, setting, stimulus.at))
-    for name in {name for template in spec.templates for name in template.limits}:
-        check_window(name, stimulus.at)
-    number = state.next_batch
-    decision.events.append(
-        ev.Submitted(
-            number, spec, stimulus.key, stimulus.at.wall, stimulus.stage, stimulus.env, stimulus.runs, stimulus.by
-        )
-    )
-    decision.reconsider.add(number)
-    names = [spec.name]
-    decision.reply = {"batch": number, "jobs": spec.count, "duplicates": 0, "warnings": warnings}
-    if stimulus.then is not None:
-        last = _at_end(state, stimulus, spec, number)
-        decision.events.append(last)
-        decision.reconsider.add(last.batch)
-        decision.reply["end"] = last.batch
-        names.append(last.spec.name)
-    if not state.open_names.keys().isdisjoint(names):
-        again = Again(state, rerun=True)
-        for name in names:
-            again.new_batch(name)
-        again.spread()
-        decision.events.extend(again.events)
-        decision.reconsider |= again.reconsider
-    return decision
-
-
-def end_key(key: str) -> str:
-    """The key of the batch that runs at the end of one with this key."""
-    return f"{key}-end"
-
-
-def _at_end(state: State, stimulus: Submit, first: BatchSpec, number: int) -> ev.Submitted:
-    """The batch that runs when all of the first is settled, however: an ordinary one that depends on it."""
-    assert stimulus.then is not None
-    after = (Dependency(str(number), "any"),)
-    name = f"{(first.name or str(number))[: MAX_NAME - 4]}-end"
-    spec = msgspec.structs.replace(stimulus.then, name=name, after=after, ends=number)
-    spec.check()
-    if spec.count != 1 or spec.columns or spec.ranges is not None:
-        raise UsageError("what runs at the end of a batch is one job, without values")
-    check_circle(state, name, first.after)
-    return ev.Submitted(
-        number + 1, spec, end_key(stimulus.key), stimulus.at.wall, None, stimulus.env, None, stimulus.by
-    )
-
-
-def _limit(name: str, setting: int | str | None, at: At) -> ev.LimitSet:
-    if not NAME.fullmatch(name):
-        raise UsageError(f"limit '{name}': a name of letters, digits, '_', '.', '-', as in irods:10")
-    rule = Rule() if setting is None else parse_rule(name, str(setting))
-    if rule.window is not None:
-        check_window(f"{name}:{setting}", at, rule.window)
-    return ev.LimitSet(name, rule.count, rule.rate, rule.per_s, rule.window.name if rule.window is not None else None)
-
-
-def _set_limits(state: State, stimulus: SetLimits) -> Decision:
-    return Decision(events=[_limit(name, setting, stimulus.at) for name, setting in stimulus.counts.items()])
-
-
-_DECIDE = {
-    Submit: _submit,
-    ChangeJobs: changes.change,
-    SetMode: pausing.set_mode,
+_DECIDE: dict[type[Stimulus], Callable[[State, Any], Decision]] = {
+    Submit: submissions.submit,
+    ChangeJobs: jobs.change,
+    SetMode: modes.set_mode,
     Prune: pruning.prune,
-    SetLimits: _set_limits,
-    Greet: reports.greet,
-    Report: reports.report,
-    Touch: reports.touch,
-    RunnerBye: reports.bye,
-    Disconnected: reports.disconnected,
-    SiteSeen: allocating.site_seen,
-    AllocationSeen: allocating.allocation_seen,
+    SetLimits: limits.set_limits,
+    Greet: runners.greet,
+    Report: runners.report,
+    Touch: runners.touch,
+    RunnerBye: runners.bye,
+    Disconnected: runners.disconnected,
+    SiteSeen: allocations.site_seen,
+    SiteFull: allocations.site_full,
+    AllocationSeen: allocations.allocation_seen,
+    LastWords: allocations.last_words,
 }

@@ -5,18 +5,19 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from rota.core.decide.decision import Decision
-from rota.core.decide.ends import give_back, lost, take_ended
+from rota.core.decide.ends import give_back, last_usage, lost, take_ended
 from rota.core.decide.hosts import failed
+from rota.core.decide.runners import report as take_report
 from rota.core.effects import Allocate
-from rota.core.notes import Refused, SiteDoing, SiteTold
-from rota.core.soft import Refusal
+from rota.core.notes import Awaited, Refused, SiteDoing, SiteTold
+from rota.core.soft import Ending, Refusal
 from rota.core.state import RunnerState, State
-from rota.core.stimuli import AllocationSeen, Ended, SiteSeen
+from rota.core.stimuli import AllocationSeen, Ended, LastWords, Report, SiteFull, SiteSeen
 from rota.model import events as ev
 from rota.model.allocation import Allocation, Outcome
 from rota.model.tables import ALLOCATION, STARTING, move
 
-__all__ = ["allocation_seen", "end_direct", "site_seen"]
+__all__ = ["allocation_seen", "end_direct", "last_words", "site_full", "site_seen", "written_reports"]
 
 _LOST = ("node-fail", "preempt", "requeue", "vanished", "launch")
 """What befalls a job without its own doing: it is started again, and that counts as a loss."""
@@ -25,6 +26,10 @@ _NO_REPORT = (
     "its exit code is 0, but the report that every job leaves is not there, so nobody knows that it succeeded: "
     "is the directory shared with the nodes?"
 )
+COLLECT_AGAIN_S = 30
+"""Last words that do not come are asked for again after so long, if the driver still says that it is over."""
+FULL_S = 600
+"""So long a site that took no more is asked for no more than it has."""
 UNSURE_MOST = 100
 """Observations in a row that tell nothing, after which an allocation is killed."""
 
@@ -32,6 +37,20 @@ UNSURE_MOST = 100
 def site_seen(state: State, stimulus: SiteSeen) -> Decision:
     """A site is there. Not an event: it is told anew at every start."""
     return Decision(notes=[SiteTold(stimulus.site, stimulus.facts)])
+
+
+def site_full(state: State, stimulus: SiteFull) -> Decision:
+    """A provider takes no more: no more than there are (or fewer, to begin with) are asked for during a while."""
+    site, count = stimulus.site, stimulus.count
+    there = [a for a in state.allocations.values() if a.site == site and a.native_id is not None]
+    live = sum(a.state.endswith("ING") for a in there)
+    takes = live or max(1, count // 2)
+    why = (
+        f"{site} takes no {count} more jobs of yours beside {live}: {takes} at once are asked for in the "
+        f"next {FULL_S // 60} minutes"
+    )
+    weather = replace(state.soft.weather.of(site), takes=takes, takes_until=stimulus.at.mono + FULL_S, takes_why=why)
+    return Decision(notes=[SiteDoing(site, weather)])
 
 
 def allocation_seen(state: State, stimulus: AllocationSeen) -> Decision:
@@ -66,22 +85,110 @@ def allocation_seen(state: State, stimulus: AllocationSeen) -> Decision:
     if new == allocation.state and stimulus.verb != "retry":
         return decision
     if new.endswith("ED"):
-        _close_runners(state, decision, stimulus)
-        _judge_site(state, decision, stimulus, allocation)
-    elif stimulus.verb == "run":
+        _over(state, decision, stimulus, allocation)
+        return decision
+    if stimulus.verb == "run":
         if allocation.site in state.soft.sites and allocation.direct:  # others are known to serve when a runner calls
             weather = state.soft.weather.of(allocation.site)
             decision.notes.append(SiteDoing(allocation.site, replace(weather, why=None)))
         if allocation.shape is not None:
             decision.notes.append(Refused(allocation.site, allocation.shape, None))
-    host = stimulus.host or (stimulus.outcome.host if stimulus.outcome is not None else None)
-    moved = ev.AllocationMoved(allocation.id, stimulus.verb, stimulus.native_id, stimulus.reason, 0, host)
-    decision.events.append(moved)
+    decision.events.append(_moved(stimulus))
     if stimulus.verb == "run":
         _start_direct(state, decision, allocation)
     elif stimulus.verb == "pend" and allocation.state == "RUNNING":
         _requeued(state, decision, stimulus)
     return decision
+
+
+def _moved(seen: AllocationSeen) -> ev.AllocationMoved:
+    host = seen.host or (seen.outcome.host if seen.outcome is not None else None)
+    return ev.AllocationMoved(seen.id, seen.verb, seen.native_id, seen.reason, 0, host)
+
+
+# ---- the end --------------------------------------------------------------------------------------------------------
+
+
+def _over(state: State, decision: Decision, seen: AllocationSeen, allocation: Allocation) -> None:
+    """The driver says that it is over. What it left behind is read first: a report counts more than its absence."""
+    ending, mono = state.soft.ending.get(allocation.id), seen.at.mono
+    if not _may_have_words(state, seen, allocation):
+        _end(state, decision, seen, allocation)
+    elif ending is None or mono - ending.asked >= COLLECT_AGAIN_S:
+        decision.notes.append(Awaited(allocation.id, Ending(seen, mono)))
+        decision.effects.append(Allocate("collect", allocation.id, allocation.site, allocation.tag))
+
+
+def _may_have_words(state: State, seen: AllocationSeen, allocation: Allocation) -> bool:
+    """Whether something may have been left behind that nobody has heard of yet."""
+    if allocation.state in ("WAITING", "SUBMITTING") and seen.native_id is None and allocation.native_id is None:
+        return False  # it never got there
+    runners = _runners_of(state, allocation.id)
+    if allocation.direct:
+        return any(runner.jobs for runner in runners)
+    return not runners or any(runner.state not in ("CLOSED", "EXPIRED") for runner in runners)
+
+
+def written_reports(state: State, stimulus: LastWords) -> Iterator[Decision]:
+    """Reports that runners of an allocation which is over had written down; each is taken before the next."""
+    ending, allocation = state.soft.ending.get(stimulus.id), state.allocations.get(stimulus.id)
+    if ending is None or allocation is None:
+        return
+    outcome = ending.seen.outcome if allocation.direct and allocation.state != "KILLING" else None
+    for words in stimulus.written:
+        runner = state.runners.get(words.runner)
+        if runner is None or runner.allocation != allocation.id or runner.state in ("CLOSED", "EXPIRED"):
+            continue
+        report = Report(
+            at=stimulus.at,
+            by=stimulus.by,
+            runner=runner.id,
+            session=runner.session,
+            seq=runner.seq + 1,
+            got=0,
+            clock=0.0,
+            ended=words.ended if outcome is None else stopped_for(words.ended, outcome),
+            disclaimed=words.disclaimed,
+            host=words.host,
+        )
+        yield take_report(state, report)
+
+
+def stopped_for(rows: list[Ended], outcome: Outcome) -> list[Ended]:
+    """Rows of a job that the batch system stopped: what for, it alone knows.
+
+    One that it took the node from is no report of a failure: it is left out, and counts as lost.
+    """
+    out = []
+    for row in rows:
+        if row.reason != "runner-stopped" or outcome.why is None:
+            out.append(row)
+        elif outcome.why in ("cancelled", "deadline", "oom", "time"):
+            out.append(row._replace(reason=outcome.why))
+    return out
+
+
+def last_words(state: State, stimulus: LastWords) -> Decision:
+    """All that was left behind is known, and its reports are taken: now it is over."""
+    decision = Decision()
+    ending, allocation = state.soft.ending.get(stimulus.id), state.allocations.get(stimulus.id)
+    if ending is None or allocation is None or move(ALLOCATION, allocation.state, ending.seen.verb) is None:
+        return decision
+    reason, outcome = ending.seen.reason, ending.seen.outcome
+    runners = _runners_of(state, allocation.id)
+    if stimulus.restarted and allocation.direct and any(runner.jobs for runner in runners):
+        outcome, reason = Outcome(why="requeue"), f"{reason}; the cluster had started it again"
+    if stimulus.output is not None and not runners:
+        reason = f"{reason}; its output ends with: {stimulus.output}"
+    seen = replace(ending.seen, at=stimulus.at, reason=reason, outcome=outcome)
+    _end(state, decision, seen, allocation)
+    return decision
+
+
+def _end(state: State, decision: Decision, seen: AllocationSeen, allocation: Allocation) -> None:
+    _close_runners(state, decision, seen)
+    _judge_site(state, decision, seen, allocation)
+    decision.events.append(_moved(seen))
 
 
 def end_direct(state: State, event: ev.Event) -> Iterator[ev.Event]:
@@ -194,6 +301,7 @@ def _ended_row(state: State, runner: RunnerState, stimulus: AllocationSeen, outc
     if code == 0:
         code, reason = None, reason or "no-report"
         note = f"{note or 'it ended'}; {_NO_REPORT}"
+    used = last_usage(state, runner.id, number, pos, batch.live[pos].attempt)
     return Ended(
         number,
         batch.index(pos),
@@ -201,10 +309,10 @@ def _ended_row(state: State, runner: RunnerState, stimulus: AllocationSeen, outc
         code,
         outcome.signal,
         reason or ("signal" if outcome.signal is not None else "exit"),
-        outcome.started,
+        outcome.started if outcome.started is not None else used.started,
         outcome.ended,
-        outcome.cpu_s,
-        outcome.peak_memory,
+        outcome.cpu_s if outcome.cpu_s is not None else used.cpu_s,
+        outcome.peak_memory if outcome.peak_memory is not None else used.memory,
         None,
         note,
     )

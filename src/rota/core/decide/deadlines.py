@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from rota.core.decide.decision import Decision
 from rota.core.decide.ends import lost
-from rota.core.effects import Allocate
+from rota.core.decide.runners import ask_driver
 from rota.core.notes import SWEEP_S, Due, Looked, SiteDoing
 from rota.core.state import RunnerState, State
 from rota.core.stimuli import At
@@ -68,8 +68,13 @@ def tick(state: State, at: At, last: At | None, due: Due) -> Decision:
             _watch(state, decision, runner, at)
     weather, planning = state.soft.weather, state.soft.planning
     for name, site in weather.sites.items():
-        if 0 < site.closed_until <= at.mono:
-            decision.notes.append(SiteDoing(name, replace(site, closed_until=0), look=True))
+        reopens, takes_more = 0 < site.closed_until <= at.mono, site.takes is not None and site.takes_until <= at.mono
+        if reopens:
+            site = replace(site, closed_until=0)
+        if takes_more:
+            site = replace(site, takes=None, takes_why=None)
+        if reopens or takes_more:
+            decision.notes.append(SiteDoing(name, site, look=True))
     moved = last is not None and at.utc_offset_s != last.utc_offset_s
     if (
         any(refusal.until <= at.mono for refusal in weather.refused.values())
@@ -96,22 +101,15 @@ def _watch(state: State, decision: Decision, runner: RunnerState, at: At) -> Non
         decision.events.extend(
             ev.Moved(number, "lapse", spans, "its runner is silent") for number, spans in by_batch.items()
         )
-        _ask_driver(state, decision, runner)
+        ask_driver(state, decision, runner)
     elif runner.state == "MISSING":
         if silence > state.settings.rerun_s:
             _give_up_rerunnable(state, decision, runner, silence, at)
-        _ask_driver(state, decision, runner)
+        ask_driver(state, decision, runner)
     elif runner.state == "SERVING" and not runner.jobs:
         facts = state.soft.sites.get(runner.site)
         if facts is not None and at.mono - contact.idle_since > facts.linger_s:
             decision.events.append(ev.RunnerMoved(runner.id, "drain", f"nothing to do for {facts.linger_s:.0f} s"))
-
-
-def _ask_driver(state: State, decision: Decision, runner: RunnerState) -> None:
-    """The second witness."""
-    allocation = state.allocations.get(runner.allocation or "")
-    if allocation is not None and allocation.state.endswith("ING"):
-        decision.effects.append(Allocate("check", allocation.id, allocation.site, allocation.tag))
 
 
 def _give_up_rerunnable(state: State, decision: Decision, runner: RunnerState, silence: float, at: At) -> None:

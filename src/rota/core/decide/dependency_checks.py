@@ -7,15 +7,13 @@ import msgspec
 
 from rota.core.dependencies import dependents, named, open_to, positions_of, touched
 from rota.core.state import BatchState, State
-from rota.core.stimuli import At
 from rota.model.batch import BatchSpec, Dependency
 from rota.model.errors import UsageError
 from rota.model.job import format_job
-from rota.model.limits import Window, parse_window
 from rota.model.selector import parse_selector
 from rota.model.tables import OMITTED, REMOVED
 
-__all__ = ["check_circle", "check_dependencies", "check_window", "plain_dependencies"]
+__all__ = ["check_circle", "check_dependencies", "plain_dependencies"]
 
 SHOWN = 10
 """Batches of a circle, and warnings, that are shown."""
@@ -81,14 +79,6 @@ def _check_numbers(state: State, dependency: Dependency, span: tuple[int, int | 
     for index in (first, last):
         if index is not None and batch.position(index) is None:
             raise UsageError(f"--after {dependency.target}: there is no job {format_job(number, index)}")
-
-
-def check_window(text: str, at: At, window: Window | None = None) -> None:
-    """Refuse a limit with a window (None: that which its name stands for, if any) that can never open."""
-    if window is None and "<" in text:
-        window = parse_window(text)
-    if window is not None and window.never(at.wall + at.utc_offset_s):
-        raise UsageError(f"limit '{text}': this window can never open: it is over (times are the manager's local time)")
 
 
 # ---- job by job -----------------------------------------------------------------------------------------------------

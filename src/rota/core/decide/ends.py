@@ -8,13 +8,14 @@ from rota.core.decide.learning import Sampling, escalated
 from rota.core.decide.retries import after_failure, brakes
 from rota.core.dependencies import dependents
 from rota.core.notes import Forgot
+from rota.core.soft import Usage
 from rota.core.state import BatchState, Live, RunnerState, State
 from rota.core.stimuli import At, Ended
 from rota.model import events as ev
 from rota.model.job import Result, format_job
 from rota.model.tables import KILLING, MISSING, STARTING
 
-__all__ = ["find_job", "give_back", "is_live", "lost", "superseded", "take_ended"]
+__all__ = ["find_job", "give_back", "is_live", "last_usage", "lost", "superseded", "take_ended"]
 
 Row = tuple[int, int, str, float | None, int]
 """A row of an `Ended` event: batch, position, verb, not before, wall time in milliseconds."""
@@ -249,14 +250,35 @@ def lost(
             verb, outcome = "fail", "FAILED"
         rows.append((number, pos, verb, None, 0))
         told = "lost-too-often" if verb == "fail" and reason == "lost" else reason
+        used = last_usage(state, runner_id, number, pos, attempt)
         decision.results.append(
-            Result(number, pos, attempt, outcome, None, None, told, runner_id, runner.host, None, at.wall, note=why)
+            Result(
+                number,
+                pos,
+                attempt,
+                outcome,
+                reason=told,
+                runner=runner_id,
+                host=runner.host,
+                started=used.started,
+                ended=at.wall,
+                cpu_s=used.cpu_s,
+                peak_memory=used.memory,
+                note=why,
+            )
         )
     if rows:
         decision.events.append(ev.Ended(runner_id, rows, "loss", why))
         decision.events.extend(ev.Moved(number, "hold", [pos, pos + 1]) for number, pos in holds)
         decision.events.extend(_removals(state, rows))
     return decision
+
+
+def last_usage(state: State, runner_id: str, number: int, pos: int, attempt: int) -> Usage:
+    """What an attempt that nobody reports the end of had used, as far as its runner had told."""
+    contact = state.soft.contacts.get(runner_id)
+    used = contact.usage.get((number, pos)) if contact is not None else None
+    return used if used is not None and used.attempt == attempt else Usage(attempt, None)
 
 
 # ---- too late -------------------------------------------------------------------------------------------------------

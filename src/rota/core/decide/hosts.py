@@ -4,6 +4,8 @@ A host with a full disk or a broken mount fails everything it is given, and is f
 alone it eats the queue. Kept in memory only: after a restart it has to show itself anew.
 """
 
+from msgspec.structs import replace
+
 from rota.core.decide.decision import Decision
 from rota.core.notes import GoodHosts, HostFailing, HostShut, SiteDoing
 from rota.core.slots import shape_of
@@ -65,7 +67,8 @@ def failed(state: State, site: str, tag: str, why: str, at: At) -> SiteWeather:
     weather, settings = state.soft.weather.of(site), state.settings
     failures = weather.failures + (not tag or tag != weather.failed_tag)
     wait = min(settings.site_retry_most_s, settings.site_retry_s * 2.0 ** min(failures - 1, 20))
-    return SiteWeather(at.mono + wait, failures, why, tag or weather.failed_tag)
+    failed_tag = tag or weather.failed_tag
+    return replace(weather, closed_until=at.mono + wait, failures=failures, why=why, failed_tag=failed_tag)
 
 
 def _with_host(newest: tuple[tuple[str, float], ...] | None, host: str, mono: float) -> tuple[tuple[str, float], ...]:

@@ -7,8 +7,8 @@ import msgspec
 
 from rota.core.decide.batches import check_reopened, respecify
 from rota.core.decide.decision import Decision
-from rota.core.decide.dependency_checks import check_window
 from rota.core.decide.ends import lost
+from rota.core.decide.limits import check_window
 from rota.core.decide.reopening import Again
 from rota.core.dependencies import spans_of, touched
 from rota.core.plan.asked import asked_now
@@ -48,6 +48,10 @@ def change(state: State, stimulus: ChangeJobs) -> Decision:
     """Decide one request."""
     if stimulus.what not in _CHANGES:
         raise UsageError(f"no such change: {stimulus.what}")
+    if stimulus.selector.empty and not stimulus.everything:
+        raise UsageError(
+            f"which jobs? Name some (7, 7.12, @name, :failed), or give --all to {stimulus.what} everything"
+        )
     plan = _CHANGES[stimulus.what](state, stimulus)
     decision = Decision(reply={"jobs": plan.jobs, "skipped": plan.skipped, "sample": plan.sample, **plan.more})
     if not stimulus.dry_run:

@@ -5,15 +5,15 @@ from collections.abc import Container, Iterable
 from rota.core.decide.decision import Decision
 from rota.core.decide.ends import find_job, give_back, is_live, superseded, take_ended
 from rota.core.decide.hosts import turn_away
-from rota.core.effects import Ack, Lease, Order
-from rota.core.notes import Forgot, Greeted, Heard, Unheard
-from rota.core.soft import Contact, Key, LeasedJob, Sent
+from rota.core.effects import Ack, Allocate, Lease, Order
+from rota.core.notes import Forgot, Greeted, Heard, Told, Unheard
+from rota.core.soft import Contact, Key, LeasedJob, Sent, Usage
 from rota.core.state import RunnerState, State
-from rota.core.stimuli import Disconnected, Greet, Report, RunnerBye, Touch
+from rota.core.stimuli import Disconnected, Greet, Report, RunnerBye, Touch, Used
 from rota.model import events as ev
 from rota.model.tables import KILLING, MISSING, STARTING
 
-__all__ = ["back", "bye", "disconnected", "greet", "report", "standing_orders", "touch"]
+__all__ = ["ask_driver", "back", "bye", "disconnected", "greet", "report", "standing_orders", "touch"]
 
 
 def greet(state: State, stimulus: Greet) -> Decision:
@@ -110,6 +110,8 @@ def touch(state: State, stimulus: Touch) -> Decision:
     if runner is None:
         return decision
     contact = state.soft.contacts[runner.id]
+    if stimulus.used:
+        decision.notes.append(Told(runner.id, _usage(state, runner.id, contact, stimulus.used)))
     clock = max(contact.clock, stimulus.clock)
     unacked = {number: sent for number, sent in contact.unacked.items() if number > stimulus.got}
     over = _over(state, contact, unacked.values(), stimulus.held)
@@ -121,6 +123,19 @@ def touch(state: State, stimulus: Touch) -> Decision:
             decision.effects.append(Lease(runner.id, runner.session, number, clock, live, sent.slots))
     decision.effects.extend(standing_orders(state, runner, without=over))
     return decision
+
+
+def _usage(state: State, runner_id: str, contact: Contact, rows: Iterable[Used]) -> dict[tuple[int, int], Usage]:
+    """What attempts have used so far; when they started is known from before, if the runner does not say."""
+    out = {}
+    for number, index, attempt, started, cpu_s, memory in rows:
+        found = find_job(state, number, index)
+        if found is not None and is_live(state, runner_id, (number, index, attempt)):
+            before = contact.usage.get((number, found[1]))
+            if started is None and before is not None and before.attempt == attempt:
+                started = before.started
+            out[number, found[1]] = Usage(attempt, started, cpu_s, memory)
+    return out
 
 
 def _over(state: State, contact: Contact, unacked: Iterable[Sent], held: list[Key]) -> dict[Key, None]:
@@ -175,14 +190,18 @@ def report(state: State, stimulus: Report) -> Decision:
     if stimulus.seq != runner.seq + 1 and runner.seq >= 0:
         return decision  # one before it is missing: it will be sent again, in order
     started: dict[tuple[int, int], None] = {}  # a runner may say a thing twice
-    for number, index, attempt in stimulus.started:
+    usage = {}
+    for number, index, attempt, wall in stimulus.started:
         found = find_job(state, number, index)
         if found is not None and is_live(state, runner.id, (number, index, attempt)):
             batch, pos = found
+            usage[number, pos] = Usage(attempt, wall)
             if batch.states[pos] == STARTING:
                 started[number, pos] = None
     if started:
         decision.events.append(ev.Started(runner.id, list(started), stimulus.seq))
+    if usage:
+        decision.notes.append(Told(runner.id, usage))
     take_ended(state, decision, runner, stimulus.ended, stimulus.at, stimulus.seq, stimulus.host)
     _take_disclaimed(state, decision, runner, stimulus)
     if not any(getattr(event, "seq", 0) for event in decision.events):
@@ -243,6 +262,15 @@ def bye(state: State, stimulus: RunnerBye) -> Decision:
 def disconnected(state: State, stimulus: Disconnected) -> Decision:
     """No evidence of anything; but a good moment to ask the driver."""
     runner = state.runners.get(stimulus.runner)
-    if runner is not None and runner.session == stimulus.session:
-        return Decision(notes=[Unheard(runner.id)])
-    return Decision()
+    if runner is None or runner.session != stimulus.session:
+        return Decision()
+    decision = Decision(notes=[Unheard(runner.id)])
+    ask_driver(state, decision, runner)
+    return decision
+
+
+def ask_driver(state: State, decision: Decision, runner: RunnerState) -> None:
+    """Have the second witness asked."""
+    allocation = state.allocations.get(runner.allocation or "")
+    if allocation is not None and allocation.state.endswith("ING"):
+        decision.effects.append(Allocate("check", allocation.id, allocation.site, allocation.tag))

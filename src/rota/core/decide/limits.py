@@ -1,0 +1,38 @@
+"""What clients ask of named limits, and windows that can never open."""
+
+from rota.core.decide.decision import Decision
+from rota.core.state import State
+from rota.core.stimuli import At, SetLimits
+from rota.model import events as ev
+from rota.model.errors import NotFoundError, UsageError
+from rota.model.limits import NAME, Rule, Window, parse_rule, parse_window
+
+__all__ = ["check_window", "limit_set", "set_limits"]
+
+
+def set_limits(state: State, stimulus: SetLimits) -> Decision:
+    """Set limits, or take some away that are there."""
+    for name, setting in stimulus.counts.items():
+        limit = state.limits.get(name)
+        is_set = limit is not None and (limit.count is not None or name in state.timed)
+        if setting is None and (not is_set or "<" in name):
+            raise NotFoundError(f"there is no limit '{name}' that could be removed: see rota limit")
+    return Decision(events=[limit_set(name, setting, stimulus.at) for name, setting in stimulus.counts.items()])
+
+
+def limit_set(name: str, setting: int | str | None, at: At) -> ev.LimitSet:
+    """A limit as it is written after its name; None: none."""
+    if not NAME.fullmatch(name):
+        raise UsageError(f"limit '{name}': a name of letters, digits, '_', '.', '-', as in irods:10")
+    rule = Rule() if setting is None else parse_rule(name, str(setting))
+    if rule.window is not None:
+        check_window(f"{name}:{setting}", at, rule.window)
+    return ev.LimitSet(name, rule.count, rule.rate, rule.per_s, rule.window.name if rule.window is not None else None)
+
+
+def check_window(text: str, at: At, window: Window | None = None) -> None:
+    """Refuse a limit with a window (None: that which its name stands for, if any) that can never open."""
+    if window is None and "<" in text:
+        window = parse_window(text)
+    if window is not None and window.never(at.wall + at.utc_offset_s):
+        raise UsageError(f"limit '{text}': this window can never open: it is over (times are the manager's local time)")

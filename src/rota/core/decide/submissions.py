@@ -1,0 +1,85 @@
+"""A client adds a batch: whether it can be, and what comes with it."""
+
+import msgspec
+
+from rota.core.decide.decision import Decision
+from rota.core.decide.dependency_checks import check_circle, check_dependencies
+from rota.core.decide.limits import check_window, limit_set
+from rota.core.decide.reopening import Again
+from rota.core.state import State
+from rota.core.stimuli import Submit
+from rota.model import events as ev
+from rota.model.batch import MAX_NAME, BatchSpec, Dependency
+from rota.model.errors import RefusedError, UsageError
+from rota.schedule.demand import impossible
+
+__all__ = ["submit"]
+
+
+def submit(state: State, stimulus: Submit) -> Decision:
+    """Add a batch, once for its key; refuse what could never run."""
+    known = state.keys.get(stimulus.key)
+    if known is not None:
+        reply = {"batch": known, "jobs": state.batches[known].count, "duplicates": 0, "warnings": []}
+        if end_key(stimulus.key) in state.keys:
+            reply["end"] = state.keys[end_key(stimulus.key)]
+        return Decision(reply=reply)
+    spec = stimulus.spec
+    spec.check()
+    if state.mode == "draining":
+        raise RefusedError("the manager is draining and takes no new work: wait until it is down, then add again")
+    sites = state.site_views()
+    for template in (*spec.templates, *(stimulus.then.templates if stimulus.then is not None else ())):
+        why = impossible(template.needs, sites)
+        if why is not None:
+            raise UsageError(f"this can never run: {why}")
+    spec, warnings = check_dependencies(state, spec)
+    spec = msgspec.structs.replace(spec, ends=None) if spec.ends is not None else spec
+    decision = Decision()
+    for name, setting in (stimulus.limits or {}).items():
+        decision.events.append(limit_set(name, setting, stimulus.at))
+    for name in {name for template in spec.templates for name in template.limits}:
+        check_window(name, stimulus.at)
+    number = state.next_batch
+    decision.events.append(
+        ev.Submitted(
+            number, spec, stimulus.key, stimulus.at.wall, stimulus.stage, stimulus.env, stimulus.runs, stimulus.by
+        )
+    )
+    decision.reconsider.add(number)
+    names = [spec.name]
+    decision.reply = {"batch": number, "jobs": spec.count, "duplicates": 0, "warnings": warnings}
+    if stimulus.then is not None:
+        last = _at_end(state, stimulus, spec, number)
+        decision.events.append(last)
+        decision.reconsider.add(last.batch)
+        decision.reply["end"] = last.batch
+        names.append(last.spec.name)
+    if not state.open_names.keys().isdisjoint(names):
+        again = Again(state, rerun=True)
+        for name in names:
+            again.new_batch(name)
+        again.spread()
+        decision.events.extend(again.events)
+        decision.reconsider |= again.reconsider
+    return decision
+
+
+def end_key(key: str) -> str:
+    """The key of the batch that runs at the end of one with this key."""
+    return f"{key}-end"
+
+
+def _at_end(state: State, stimulus: Submit, first: BatchSpec, number: int) -> ev.Submitted:
+    """The batch that runs when all of the first is settled, however: an ordinary one that depends on it."""
+    assert stimulus.then is not None
+    after = (Dependency(str(number), "any"),)
+    name = f"{(first.name or str(number))[: MAX_NAME - 4]}-end"
+    spec = msgspec.structs.replace(stimulus.then, name=name, after=after, ends=number)
+    spec.check()
+    if spec.count != 1 or spec.columns or spec.ranges is not None:
+        raise UsageError("what runs at the end of a batch is one job, without values")
+    check_circle(state, name, first.after)
+    return ev.Submitted(
+        number + 1, spec, end_key(stimulus.key), stimulus.at.wall, None, stimulus.env, None, stimulus.by
+    )
