@@ -123,7 +123,6 @@ class LocalDriver:
                 why = f"{len(left)} processes of it cannot be ended: {left[:5]}"
                 out.append(Observation(allocation.id, "unsure", native, why))
             else:
-                self._door.shut(allocation.id)
                 out.append(Observation(allocation.id, "complete", native, f"its runner {how}"))
         return out
 
