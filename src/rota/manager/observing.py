@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Coroutine, Mapping
 from typing import Any
 
 from rota.core import effects as ef
-from rota.core.state import State
+from rota.core.state import RunnerState, State
 from rota.core.stimuli import AllocationSeen, Ended, Report, SiteSeen, Stimulus
 from rota.drivers.api import Known, Observation
 from rota.drivers.submitting import FullError
@@ -209,18 +209,7 @@ class Observer:
             rows = report_rows(report.get("ended", []), directory)
             if allocation.state != "KILLING" and outcome is not None:
                 rows = stopped_for(rows, outcome)
-            stimulus = Report(
-                at=now(),
-                by=f"allocation {known.id} by file",
-                runner=runner.id,
-                session=runner.session,
-                seq=runner.seq + 1,
-                got=0,
-                clock=0.0,
-                ended=rows,
-                disclaimed=[(int(a), int(b), int(c), str(d)) for a, b, c, d in report.get("disclaimed", [])],
-                host=host,
-            )
+            stimulus = _report_by_file(f"allocation {known.id}", runner, rows, report, host)
         except (RotaError, ValueError, TypeError, IndexError, AttributeError) as error:
             log.warning("allocation %s left a report that cannot be read: %s", known.id, error)
             return False
@@ -241,17 +230,8 @@ class Observer:
                 continue
             try:
                 with site.unsent(runner.output) as unsent:
-                    stimulus = Report(
-                        at=now(),
-                        by=f"runner {runner.id} by file",
-                        runner=runner.id,
-                        session=runner.session,
-                        seq=runner.seq + 1,
-                        got=runner.got,
-                        clock=runner.clock,
-                        ended=report_rows(unsent.get("ended", []), runner.output),
-                        disclaimed=[(int(a), int(b), int(c), str(d)) for a, b, c, d in unsent.get("disclaimed", [])],
-                    )
+                    rows = report_rows(unsent.get("ended", []), runner.output)
+                    stimulus = _report_by_file(f"runner {runner.id}", runner, rows, unsent)
             except FileNotFoundError:
                 continue
             except (OSError, ValueError, TypeError, IndexError) as error:
@@ -264,6 +244,23 @@ class Observer:
 def _known(allocation: Allocation) -> Known:
     submitted, elements = allocation.submitted or 0.0, allocation.elements
     return Known(allocation.id, allocation.tag, allocation.native_id, allocation.element, submitted, elements)
+
+
+def _report_by_file(
+    by: str, runner: RunnerState, ended: list[Ended], report: dict[str, Any], host: str | None = None
+) -> Report:
+    return Report(
+        at=now(),
+        by=f"{by} by file",
+        runner=runner.id,
+        session=runner.session,
+        seq=runner.seq + 1,
+        got=runner.got,
+        clock=runner.clock,
+        ended=ended,
+        disclaimed=[(int(a), int(b), int(c), str(d)) for a, b, c, d in report.get("disclaimed", [])],
+        host=host,
+    )
 
 
 def stopped_for(rows: list[Ended], outcome: Outcome) -> list[Ended]:

@@ -52,7 +52,7 @@ def site_row(manager: "Manager", name: str, at: At) -> dict[str, Any]:
 
 def _condition(manager: "Manager", name: str, at: At) -> dict[str, Any]:
     """Its state in a word, why, and when it is tried again."""
-    site, seen = manager.state.sites[name], manager.sites[name].condition()
+    site, seen = manager.state.sites[name], manager.sites[name].health()
     wait = site.closed_until - at.mono if site.closed_until > at.mono else None
     if seen.state in ("failing", "needs login"):
         retry = None if seen.retry_at is None else max(0.0, seen.retry_at - at.wall)

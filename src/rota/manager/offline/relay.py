@@ -85,7 +85,7 @@ def forbid_other(paths: Paths) -> None:
 def make_driver(name: str, site: SiteConfig, paths: Paths) -> CommandDriver:
     """A driver for one submission of our own."""
     facts = SiteFacts(Amounts(), (), 1, 0.0)
-    return CommandDriver(name, load_dialect(site.driver), make_transport(site, paths), facts, options_of(site))
+    return CommandDriver(name, load_dialect(site.driver), make_transport(site), facts, options_of(site))
 
 
 def _script(paths: Paths, tag: str, time_s: int) -> str:
@@ -102,7 +102,7 @@ async def _submit(driver: Driver, site: SiteConfig, paths: Paths, said: dict[str
     """Submit one manager job; its native id."""
     directory = os.path.join(site.directory or os.path.join(paths.home, "sites", said["site"]), tag)
     script = _script(paths, tag, said["time_s"])
-    await make_transport(site, paths).write(os.path.join(directory, "script.sh"), script.encode())
+    await make_transport(site).write(os.path.join(directory, "script.sh"), script.encode())
     ask = Ask(tag, "rota-manager", (tag,), Amounts(1000, MEMORY), script, directory, time_s=said["time_s"])
     (native,) = await driver.submit(ask)
     return native

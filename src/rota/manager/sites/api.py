@@ -4,27 +4,18 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from rota.drivers.api import Driver, Known, Observation
+from rota.drivers.gate import Health
 from rota.manager.config import SiteConfig
 from rota.model.allocation import Allocation
 from rota.model.site import SiteFacts
 
-__all__ = ["FULL_S", "Condition", "Site"]
+__all__ = ["FULL_S", "Site"]
 
 FULL_S = 600
 """How long a site that took no more is asked for less."""
-
-
-class Condition(NamedTuple):
-    """How a site is doing."""
-
-    state: str
-    """new, ok, failing, or needs login."""
-    why: str | None = None
-    retry_at: float | None = None
-    """Wall-clock time."""
 
 
 class Site(Protocol):
@@ -124,9 +115,9 @@ class Site(Protocol):
 
     # ---- what people see --------------------------------------------------------------------------------------------
 
-    def condition(self) -> Condition:
+    def health(self) -> Health:
         """How it is doing."""
-        return Condition("ok")
+        return Health("ok")
 
     def shown(self, wall: float) -> dict[str, Any]:
         """What `rota sites` shows of this kind of site beyond what every kind has."""

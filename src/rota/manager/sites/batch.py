@@ -15,7 +15,7 @@ from rota.drivers.api import Ask, Known, Outcome
 from rota.drivers.command import CommandDriver, UnreadableError
 from rota.drivers.dialect import Options, Queue
 from rota.drivers.dialects import load_dialect
-from rota.drivers.gate import shown
+from rota.drivers.gate import Health, shown
 from rota.drivers.local import Door
 from rota.drivers.script import ELEMENT, build_script
 from rota.drivers.settings import Settings
@@ -23,7 +23,7 @@ from rota.drivers.ssh import SshTransport
 from rota.drivers.transport import LocalTransport, PrefixTransport, Transport, UnreachableError
 from rota.manager.config import SiteConfig
 from rota.manager.paths import Paths
-from rota.manager.sites.api import Condition, Site
+from rota.manager.sites.api import Site
 from rota.model.allocation import Allocation
 from rota.model.errors import BusyError, RotaError
 from rota.model.needs import Amounts
@@ -73,7 +73,7 @@ class BatchSite(Site):
         )
         self.longest_s = config.seconds("longest")
         self.queues: tuple[Queue, ...] = ()
-        self.transport = make_transport(config, paths)
+        self.transport = make_transport(config)
         dialect = load_dialect(config.driver)
         self.array_most = min(dialect.array_most, config.array_most or dialect.array_most)
         self.driver = CommandDriver(
@@ -230,16 +230,19 @@ class BatchSite(Site):
 
     # ---- what they leave --------------------------------------------------------------------------------------------
 
+    def _path(self, known: Known, name: str) -> str:
+        """A file of a direct job."""
+        return os.path.join(self.directory, known.tag, str(known.element), name)
+
     async def report_of(self, known: Known) -> tuple[str, dict[str, Any]] | None:
         """(directory, the report that a direct job has left), if it has."""
-        directory = os.path.join(self.directory, known.tag, str(known.element))
-        path = os.path.join(directory, "report.json")
+        path = self._path(known, "report.json")
         found = (await self.transport.read([path])).get(path)
-        return None if found is None else (directory, json.loads(found))
+        return None if found is None else (os.path.dirname(path), json.loads(found))
 
     async def was_restarted(self, known: Known) -> bool:
         """Whether the cluster started a direct job a second time, which then did nothing."""
-        path = os.path.join(self.directory, known.tag, str(known.element), "restarted.json")
+        path = self._path(known, "restarted.json")
         try:
             return path in await self.transport.read([path])
         except RotaError:
@@ -265,7 +268,7 @@ class BatchSite(Site):
 
     async def host_of(self, known: Known) -> str | None:
         """Where a direct job says that it has started."""
-        path = os.path.join(self.directory, known.tag, str(known.element), "started.json")
+        path = self._path(known, "started.json")
         found = (await self.transport.read([path])).get(path)
         try:
             return None if found is None else str(json.loads(found)["host"])
@@ -274,7 +277,7 @@ class BatchSite(Site):
 
     async def last_words(self, known: Sequence[Known]) -> Mapping[str, Outcome]:
         """How direct jobs ended, by their own reports."""
-        paths = {os.path.join(self.directory, each.tag, str(each.element), "report.json"): each.id for each in known}
+        paths = {self._path(each, "report.json"): each.id for each in known}
         out: dict[str, Outcome] = {}
         unreadable: set[str] = set()
         try:
@@ -300,14 +303,13 @@ class BatchSite(Site):
 
     # ---- what people see --------------------------------------------------------------------------------------------
 
-    def condition(self) -> Condition:
+    def health(self) -> Health:
         """As its commands go."""
-        health = self.driver.health()
-        return Condition(health.state, health.why, health.retry_at)
+        return self.driver.health()
 
     def shown(self, wall: float) -> dict[str, Any]:
         """Its commands, queues and options."""
-        health = self.driver.health()
+        health = self.health()
         return {
             "partition": self.config.partition,
             "last_poll": health.last_poll,
@@ -348,7 +350,7 @@ def queue_row(queue: Queue) -> dict[str, Any]:
     }
 
 
-def make_transport(config: SiteConfig, paths: Paths) -> Transport:
+def make_transport(config: SiteConfig) -> Transport:
     """Where the batch system's commands are run."""
     transport: Transport = LocalTransport()
     if config.ssh is not None:

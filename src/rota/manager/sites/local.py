@@ -55,15 +55,8 @@ class LocalSite(Site):
             free.f_bavail * free.f_frsize,
             int(options.get("gpus", 0)),
         )
-        self.driver = LocalDriver(
-            node,
-            self._door,
-            paths.output,
-            paths.log,
-            tags=config.tags,
-            linger_s=config.linger_s,
-            launcher=config.launcher,
-        )
+        facts = SiteFacts(node, tuple(config.tags), linger_s=config.linger_s)
+        self.driver = LocalDriver(facts, self._door, paths.output, paths.log, launcher=config.launcher)
 
     def facts(self) -> SiteFacts:
         """One allocation: the whole machine."""
