@@ -82,7 +82,7 @@ def forbid_other(paths: Paths) -> None:
 # ---- submitting ------------------------------------------------------------------------------------------------------
 
 
-def make_driver(name: str, site: SiteConfig, paths: Paths) -> CommandDriver:
+def make_driver(name: str, site: SiteConfig) -> CommandDriver:
     """A driver for one submission of our own."""
     facts = SiteFacts(Amounts(), (), 1, 0.0)
     return CommandDriver(name, load_dialect(site.driver), make_transport(site), facts, options_of(site))
@@ -149,7 +149,7 @@ async def _launch(
     paths = Paths(home)
     site = _site(paths, name)
     prepare(home)
-    driver = make_driver(name, site, paths)
+    driver = make_driver(name, site)
     said = read(paths)
     submitted = False
     if said and said["site"] != name:
@@ -232,7 +232,7 @@ def cancel(home: str | None) -> dict[str, Any] | None:
 
 async def _kill(paths: Paths, said: dict[str, Any]) -> bool:
     site = _site(paths, said["site"])
-    driver = make_driver(said["site"], site, paths)
+    driver = make_driver(said["site"], site)
     for force in (0, 1, 1, 2):
         live = await _live(driver, site, said)
         if live == []:

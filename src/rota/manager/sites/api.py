@@ -102,7 +102,7 @@ class Site(Protocol):
 
     @contextmanager
     def unsent(self, output: str) -> Iterator[dict[str, Any]]:
-        """What a runner with this output directory had to exit with and could not report; read once without error."""
+        """What a runner with this output directory could not report before it exited; put aside once understood."""
         path = os.path.join(output, "unsent.json")
         with open(path, "rb") as file:
             unsent = json.load(file)
