@@ -7,6 +7,7 @@ import msgspec
 from rota.core import invariants
 from rota.core.effects import Ack, Effect, Lease, Order, Welcome
 from rota.core.snapshot import durable_view, restore, take_columns, take_snapshot
+from rota.core.soft import ShapeMemo
 from rota.core.state import Settings, State
 from rota.core.step import Core, Step
 from rota.core.stimuli import (
@@ -25,7 +26,9 @@ from rota.core.stimuli import (
     Tick,
     Touch,
 )
+from rota.core.turn import Turn
 from rota.model.batch import BatchSpec, Dependency, Template
+from rota.model.errors import RotaError
 from rota.model.events import Entry, Event
 from rota.model.job import Result
 from rota.model.needs import Amounts, Needs
@@ -90,22 +93,33 @@ class World:
         return At(self.wall, self.mono, self.utc_offset_s)
 
     def step(self, stimulus: Stimulus) -> Step:
-        return self._take(self.core.step(stimulus))
+        answers: list[Step | RotaError] = []
+        turn = Turn(self.core)
+        turn.take([(stimulus, answers.append)])
+        self._commit(turn)
+        (answer,) = answers
+        if isinstance(answer, RotaError):
+            raise answer
+        return answer
 
     def schedule(self) -> Step:
-        return self._take(self.core.schedule(self.at))
+        turn = Turn(self.core)
+        turn.schedule(self.at)
+        self._commit(turn)
+        return Step([entry.event for entry in turn.entries], turn.results, turn.effects)
 
-    def _take(self, step: Step) -> Step:
-        for event in step.events:
-            self.log.append(_pack(Entry(len(self.log) + 1, self.wall, "test", event)))
+    def _commit(self, turn: Turn) -> None:
+        for entry in turn.entries:
+            assert entry.seq == len(self.log) + 1
+            self.log.append(_pack(entry))
         assert len(self.log) == self.state.seq
-        self.results += step.results
-        self.effects += step.effects
-        for effect in step.effects:
+        self.results += turn.results
+        self.effects += turn.effects
+        for effect in turn.effects:
             self._perform(effect)
         if self.checking:
             invariants.check(self.state)
-        return step
+        turn.answer()
 
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, Ack | Welcome | Lease | Order) and effect.runner in self.runners:
@@ -258,6 +272,10 @@ class World:
         )
 
     # ---- what is so ----
+
+    def shape_memo(self, shape: int) -> ShapeMemo:
+        """What the scheduling pass remembers of a shape."""
+        return self.state.soft.planning.shapes.setdefault(shape, ShapeMemo(self.state.shapes[shape].shape))
 
     def job(self, batch: int, index: int) -> str:
         book = self.state.batches[batch]

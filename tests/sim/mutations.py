@@ -9,8 +9,9 @@ from msgspec.structs import replace
 from rota.core import decide, dependencies, evolve, step
 from rota.core.decide import deadlines
 from rota.core.decide import runners as reports
-from rota.core.decide.losses import lost
+from rota.core.decide.ends import lost
 from rota.core.decide.reopening import Again
+from rota.core.evolve import jobs as evolve_jobs
 from rota.core.stimuli import Greet
 from rota.model.events import RerunWanted
 from rota.model.tables import MISSING
@@ -28,9 +29,7 @@ def releases_missing_jobs(patch: Patch) -> None:
         original(state, decision, runner, at)
         if runner.state == "MISSING":
             jobs = [job for job in runner.jobs if state.batches[job[0]].states[job[1]] == MISSING]
-            events, results = lost(state, runner.id, jobs, "silent", at)
-            decision.events.extend(events)
-            decision.results.extend(results)
+            decision.add(lost(state, runner.id, jobs, "silent", at))
             decision.reconsider.update(number for number, _ in jobs)
 
     patch.setattr(deadlines, "_watch", watch)
@@ -58,14 +57,14 @@ def forgets_what_is_held(patch: Patch) -> None:
 
 def does_not_count_limits(patch: Patch) -> None:
     """Limits are set, and never charged."""
-    original = evolve.set_slots
+    original = evolve_jobs.set_slots
 
     def set_slots(state: Any, runner: Any, slot: str, count: int, restoring: bool = False) -> None:
         before = dict(state.limits)
         original(state, runner, slot, count, restoring)
         state.limits.update({name: replace(state.limits[name], used=limit.used) for name, limit in before.items()})
 
-    patch.setattr(evolve, "set_slots", set_slots)
+    patch.setattr(evolve_jobs, "set_slots", set_slots)
     patch.setattr("rota.sim.shell.check", lambda state: None)
 
 

@@ -100,7 +100,7 @@ def test_an_older_greeting_does_not_set_the_clock_back() -> None:
             held=[],
         )
     )
-    assert bench.core.state.runners["r1"].clock == 5e5
+    assert bench.core.state.soft.contacts["r1"].clock == 5e5
 
 
 @pytest.mark.parametrize("back", [3600, 86400, WALL])

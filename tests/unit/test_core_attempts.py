@@ -5,6 +5,7 @@ import pytest
 from core_world import NODE, World, cores, lease_all
 from rota.core.decide.retries import backoff
 from rota.core.effects import Ack, Allocate, Lease, Order
+from rota.core.soft import chance_at
 from rota.core.state import Settings, State
 from rota.core.stimuli import AllocationSeen, Disconnected
 from rota.model.allocation import Outcome
@@ -22,7 +23,7 @@ from rota.model.verdict import Verdict
 )
 def test_backoff(failures: int, low: float) -> None:
     state = State(Settings(), 5)
-    drawn = [backoff(state, failures) for _ in range(300)]
+    drawn = [backoff(state, failures, chance_at(1, number)) for number in range(1, 301)]
     assert all(low <= seconds < low + 30 for seconds in drawn)
     assert max(drawn) - min(drawn) > 25, "failures do not march in step"
 
@@ -423,7 +424,7 @@ def test_limits_across_batches_and_their_words() -> None:
     lease_all(world, runner)
     assert world.counts(one) == {"STARTING": 2, "PENDING": 3}, "they share it, and the odd one goes to the first"
     assert world.counts(two) == {"STARTING": 1, "PENDING": 4}
-    (verdict,) = world.state.shapes[1].verdicts
+    (verdict,) = world.shape_memo(1).verdicts
     assert (verdict.filter, verdict.detail) == ("limits", "limit db is full: 3 of 3 in use")
     world.limit("db", 5)
     world.schedule()
@@ -461,7 +462,7 @@ def test_pause_and_resume() -> None:
     runner = world.start_runner()
     world.mode("paused")
     assert world.schedule().events == []
-    assert [verdict.detail for verdict in world.state.shapes[0].verdicts] == ["the manager is paused"]
+    assert [verdict.detail for verdict in world.shape_memo(0).verdicts] == ["the manager is paused"]
     assert world.submit(1) == batch + 1, "a paused manager takes work"
     assert world.mode("paused").events == []
     world.mode("serving")
@@ -533,7 +534,7 @@ def test_over_commit_is_impossible_on_a_node_that_came_back_smaller() -> None:
 
 
 def details(world: World, shape: int = 0) -> list[tuple[str, str, str]]:
-    verdicts: list[Verdict] = world.state.shapes[shape].verdicts
+    verdicts: list[Verdict] = world.shape_memo(shape).verdicts
     return [(verdict.location, verdict.code, verdict.detail) for verdict in verdicts]
 
 
@@ -561,14 +562,14 @@ def test_a_site_whose_runners_never_call_is_failing_until_one_does() -> None:
     world.schedule()
     world.allocation("a1", "run")
     world.allocation("a1", "complete", "its output ends with: never got an answer")
-    assert "a1 gave no runner: its output" in (world.state.sites["local"].why or "")
+    assert "a1 gave no runner: its output" in (world.state.soft.weather.of("local").why or "")
     world.tick(6)
     world.schedule()
     world.allocation("a2", "run")
     world.schedule()
     assert details(world)[0][2].startswith("allocation a2 is RUNNING; before, allocation a1 gave no runner: its out")
     world.start_runner()
-    assert world.state.sites["local"].why is None
+    assert world.state.soft.weather.of("local").why is None
 
 
 def test_why_nothing_runs_at_the_site_that_was_asked_for() -> None:
@@ -597,8 +598,8 @@ def test_an_array_that_is_refused_is_one_refusal() -> None:
     for name in [each.id for each in world.state.allocations.values() if each.site == "hpc"]:
         refused = Outcome(why="refused")
         world.step(AllocationSeen(at=world.at, id=name, verb="fail", reason="no such account", outcome=refused))
-        ((until, tries, _),) = world.state.refused.values()
-        waits.add((until - world.mono, tries))
+        (refusal,) = world.state.soft.weather.refused.values()
+        waits.add((refusal.until - world.mono, refusal.tries))
     assert waits == {(5, 1)}
 
 
@@ -609,7 +610,7 @@ def test_a_failing_site_is_left_alone_longer_each_time() -> None:
     for number in range(1, 9):
         world.schedule()
         world.allocation(f"a{number}", "fail", "no")
-        waits.append(world.state.sites["local"].closed_until - world.mono)
+        waits.append(world.state.soft.weather.of("local").closed_until - world.mono)
         world.tick(waits[-1])
         world.tick(1)
     assert waits == [5, 10, 20, 40, 80, 160, 300, 300]
@@ -702,7 +703,7 @@ def test_a_restart_asks_after_every_allocation() -> None:
     world.checkpoint()
     effects = world.restart()
     assert [(effect.what, effect.id) for effect in effects if isinstance(effect, Allocate)] == [("check", "a1")]
-    assert world.state.runners["r1"].connected is False
+    assert world.state.soft.contacts["r1"].connected is False
     fresh = World()
     fresh.submit()
     fresh.schedule()
@@ -727,5 +728,5 @@ def test_an_idle_runner_leaves_on_time() -> None:
     world = World()
     world.start_runner()
     world.tick()
-    linger = world.state.sites["local"].facts.linger_s
+    linger = world.state.soft.sites["local"].linger_s
     assert world.core.next_deadline(world.at) - world.mono <= min(5.0, linger) + 0.1

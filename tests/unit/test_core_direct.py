@@ -155,7 +155,7 @@ def test_a_submission_that_fails_gives_the_jobs_back() -> None:
         seen(world, name, "fail", reason="sbatch: invalid partition")
     assert world.states(batch) == ["PENDING", "PENDING"]
     assert world.state.batches[batch].losses == {}, "it never ran: not a loss"
-    assert "invalid partition" in (world.state.sites["hpc"].why or "")
+    assert "invalid partition" in (world.state.soft.weather.of("hpc").why or "")
 
 
 def test_limits_hold_for_direct_jobs() -> None:
@@ -188,7 +188,7 @@ def test_runners_are_asked_for_by_shape_and_taken_back() -> None:
     world.schedule()
     assert all(a.state == "PENDING" for a in world.state.allocations.values()), "not at once: more may come"
     world.tick(11)
-    world.state.replan = True
+    world.state.soft.planning.wanted = True
     world.schedule()
     killed = [a.shape for a in world.state.allocations.values() if a.state == "KILLING"]
     assert killed == [0] * 12
@@ -321,7 +321,7 @@ def test_a_short_job_that_was_never_seen_to_run_is_no_fault_of_its_site(
     if verb == "complete":
         reported(world, "a1")
     seen(world, "a1", verb, outcome)
-    site = world.state.sites["hpc"]
+    site = world.state.soft.weather.of("hpc")
     assert (site.closed_until > world.mono, site.why is not None) == (fails, fails)
 
 

@@ -89,12 +89,13 @@ def test_the_host_is_turned_away_until_its_time_is_over() -> None:
     leave(world, bad)
     again = come(world, "r9", "n2")
     assert state_of(world, "r9")[0] == "DRAINING"
-    site = world.state.sites["hpc"]
+    site = world.state.soft.weather.of("hpc")
     assert site.closed_until > world.mono and "n2" in (site.why or "")
     leave(world, again)
     world.tick(6)
     world.schedule()
     leave(world, come(world, "r8", "n2"))
+    site = world.state.soft.weather.of("hpc")
     assert site.closed_until - world.mono == pytest.approx(10), "longer each time"
     for _ in range(20):
         world.tick(30)

@@ -85,7 +85,7 @@ def test_lowered_it_drains_and_zero_blocks_even_what_would_queue_ahead() -> None
     runner = world.start_runner()
     for job in lease_all(world, runner):
         world.end(runner, job)
-        world.state.shapes[0].mean_s = 0.01
+        world.shape_memo(0).mean_s = 0.01
     world.schedule()
     assert len(runner.held) > 4, "short jobs queue ahead in their slots"
     world.limit("db", 0)
@@ -96,7 +96,7 @@ def test_lowered_it_drains_and_zero_blocks_even_what_would_queue_ahead() -> None
         world.schedule()
     assert leased(world) == 0 and world.counts(batch)["PENDING"] > 900
     assert world.state.limits["db"].used == 0
-    (verdict,) = world.state.shapes[0].verdicts
+    (verdict,) = world.shape_memo(0).verdicts
     assert verdict.detail == "limit db is full: 0 of 0 in use"
     world.limit("db", 2)
     assert len(lease_all(world, runner)) >= 2
@@ -180,13 +180,13 @@ def test_a_late_shape_gets_its_part_of_slots_that_others_keep_filling() -> None:
     first = world.submit(100_000, cores(1, memory=1, limits=("db",)), limits={"db": 10})
     runner = world.start_runner(capacity=BIG)
     lease_all(world, runner)
-    world.state.shapes[0].mean_s = 0.01
+    world.shape_memo(0).mean_s = 0.01
     world.schedule()
     second = world.submit(100_000, cores(1, memory=2, limits=("db",)))
     for _ in range(100):
         jobs = [job for job in runner.held if job[0] == first][:5]
         world.report(runner, ended=[world.row(job) for job in jobs])
-        world.state.shapes[0].mean_s = 0.01
+        world.shape_memo(0).mean_s = 0.01
         world.schedule()
         if world.state.shapes[1].slots >= 4:
             break
@@ -214,7 +214,7 @@ def test_a_window_over_midnight(offset_s: int) -> None:
     batch = world.submit(3, cores(1, limits=("night",)), limits={"night": "22:00-06:00"})
     runner = world.start_runner(capacity=BIG)
     assert lease_all(world, runner) == []
-    (verdict,) = world.state.shapes[0].verdicts
+    (verdict,) = world.shape_memo(0).verdicts
     assert verdict.code == "closed" and verdict.detail == "limit night is closed until 22:00"
     sleep(world, runner, 3 * 3600 + 600 - 1)
     assert leased(world) == 0
@@ -230,7 +230,7 @@ def test_nothing_starts_after_it_closes_and_what_runs_goes_on() -> None:
     batch = world.submit(10, cores(1, limits=("night",)), limits={"night": "2,22:00-06:00"})
     runner = world.start_runner(capacity=BIG)
     world.schedule()
-    world.state.shapes[0].mean_s = 0.01
+    world.shape_memo(0).mean_s = 0.01
     world.end(runner, next(iter(runner.held)))
     world.schedule()
     held = len(runner.held)
@@ -332,7 +332,7 @@ def test_a_rate_is_kept_and_used() -> None:
     world.submit(1000, cores(1, limits=("api",)), limits={"api": "100/min"})
     runner = world.start_runner(capacity=BIG)
     assert len(lease_all(world, runner)) == 100
-    (verdict,) = world.state.shapes[0].verdicts
+    (verdict,) = world.shape_memo(0).verdicts
     assert verdict.code == "rate" and verdict.detail == "limit api: 100 per minute used up"
     end_all(world, runner)
     assert lease_all(world, runner) == [], "it is starts that count, not slots"
@@ -422,7 +422,7 @@ def test_leases_ahead_are_starts() -> None:
         world.schedule()
         if runner.held:
             end_all(world, runner)
-        world.state.shapes[0].mean_s = 0.001
+        world.shape_memo(0).mean_s = 0.001
         world.wall, world.mono = world.wall + 0.02, world.mono + 0.02
         world.step(Tick(at=world.at))
     assert any(count > 1 for _, count in starts_of(world)), "some were ahead"
@@ -434,7 +434,7 @@ def test_an_idle_manager_is_not_woken_by_limits() -> None:
     world.limit("w", "13:00-14:00")
     world.limit("api", "1/min")
     world.schedule()
-    assert world.state.window_at == world.state.rate_at == math.inf
+    assert world.state.soft.planning.window_at == world.state.soft.planning.rate_at == math.inf
 
 
 # ---- many ----------------------------------------------------------------------------------------------------------

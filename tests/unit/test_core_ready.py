@@ -1,7 +1,7 @@
 """The queue of ready positions, and the core's own chance."""
 
 from rota.core.ready import ReadyQueue
-from rota.core.state import Settings, State
+from rota.core.soft import Soft, chance_after, chance_at
 from rota.model.tables import PENDING, WAITING
 
 
@@ -28,15 +28,19 @@ def test_nothing_wanted_nothing_taken() -> None:
     assert queue.take(3, bytearray([PENDING] * 3)) == [0, 3]
 
 
+def draw(seed: int, count: int) -> list[float]:
+    chance = Soft(seed).chance
+    return [chance_at(chance, number) for number in range(1, count + 1)]
+
+
 def test_chance_is_the_same_every_time() -> None:
-    one, other, third = State(Settings(), 7), State(Settings(), 7), State(Settings(), 8)
-    drawn = [one.random() for _ in range(1000)]
-    assert drawn == [other.random() for _ in range(1000)]
-    assert drawn != [third.random() for _ in range(1000)]
+    drawn = draw(7, 1000)
+    assert drawn == draw(7, 1000)
+    assert drawn != draw(8, 1000)
+    assert drawn[400:] == [chance_at(chance_after(7, 400), number) for number in range(1, 601)]
     assert all(0 <= value < 1 for value in drawn)
     assert len(set(drawn)) == 1000
     assert 0.45 < sum(drawn) / 1000 < 0.55
-    assert State(Settings(), 0).random() == State(Settings(), 2**64).random()
+    assert draw(0, 1) == draw(2**64, 1)
     # splitmix64, seed 1: the first outputs are known
-    fresh = State(Settings(), 1)
-    assert [int(fresh.random() * 2**53) for _ in range(2)] == [0x910A2DEC89025CC1 >> 11, 0xBEEB8DA1658EEC67 >> 11]
+    assert [int(value * 2**53) for value in draw(1, 2)] == [0x910A2DEC89025CC1 >> 11, 0xBEEB8DA1658EEC67 >> 11]

@@ -106,7 +106,7 @@ def test_no_more_short_jobs_are_leased_ahead_than_may_fail(most: int | None, goo
     runner = world.start_runner()
     for job in lease_all(world, runner)[:2]:
         world.end(runner, job, 0 if good else 1)
-        world.state.shapes[0].mean_s = 0.001
+        world.shape_memo(0).mean_s = 0.001
     world.schedule()
     failed = world.counts(batch).get("FAILED", 0)
     slots = sum(world.state.runners["r1"].slots.values())

@@ -13,9 +13,10 @@ from rota.model.patch import Patch
 @pytest.mark.parametrize(("failures", "least"), [(-(10**9), 30), (0, 30), (1, 60), (2, 120), (6, 1800), (10**9, 1800)])
 def test_the_pause_before_a_retry(failures: int, least: int) -> None:
     from rota.core.decide.retries import backoff
+    from rota.core.soft import chance_at
 
     world = World()
-    pauses = [backoff(world.state, failures) for _ in range(200)]
+    pauses = [backoff(world.state, failures, chance_at(1, number)) for number in range(1, 201)]
     assert least <= min(pauses) and max(pauses) < least + 30
     assert max(pauses) - min(pauses) > 20, "with chance, so that they do not march in step"
 

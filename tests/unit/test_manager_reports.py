@@ -3,8 +3,8 @@
 import pytest
 
 from rota.core.stimuli import Ended
+from rota.manager.inbound import report_rows
 from rota.manager.observing import stopped_for
-from rota.manager.outbound import report_rows
 from rota.model.allocation import Outcome
 
 

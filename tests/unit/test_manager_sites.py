@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rota.core.state import SiteState
+from rota.core.soft import SiteWeather, Soft
 from rota.core.stimuli import At
 from rota.drivers.api import Known
 from rota.drivers.command import UnreadableError
@@ -16,15 +16,14 @@ from rota.drivers.dialects import BUILT_IN, load_dialect
 from rota.drivers.gate import Health
 from rota.manager.answers import places
 from rota.manager.config import SiteConfig, load_config
+from rota.manager.inbound import report_rows
 from rota.manager.offline.previewing import preview
-from rota.manager.outbound import report_rows
 from rota.manager.paths import Paths
 from rota.manager.sites.batch import BatchSite
 from rota.manager.sites.local import LocalSite
 from rota.model.batch import BatchSpec, Template
 from rota.model.errors import UsageError
-from rota.model.needs import Amounts, Needs
-from rota.model.site import SiteFacts
+from rota.model.needs import Needs
 from rota.runner.connection import Target
 
 SYSTEMS = {"slurm": "sbatch", "lsf": "bsub", "pbs": "qsub", "torque": "qsub", "sge": "qsub"}
@@ -103,11 +102,12 @@ def health(state, why=None, retry_at=None):
     ],
 )
 def test_the_state_of_a_site_in_a_word(driver, why, closed_until, shown):
-    site = SiteState("hpc", SiteFacts(Amounts()), why=why, closed_until=closed_until)
+    soft = Soft()
+    soft.weather.sites["hpc"] = SiteWeather(closed_until, why=why)
     kind = LocalSite if driver is None else BatchSite
-    asked = kind.__new__(kind)
-    asked.driver = SimpleNamespace(health=lambda: driver)
-    manager = SimpleNamespace(state=SimpleNamespace(sites={"hpc": site}), sites={"hpc": asked})
+    site = kind.__new__(kind)
+    site.driver = SimpleNamespace(health=lambda: driver)
+    manager = SimpleNamespace(state=SimpleNamespace(soft=soft), sites={"hpc": site})
     found = places._condition(manager, "hpc", At(1000.0, 100.0))
     assert (found["state"], found["why"], found["retry_s"]) == shown
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from rota.core.dependencies import consequences
-from rota.core.evolve import uncounted
+from rota.core.evolve.jobs import uncounted
 from rota.core.slots import shape_of, slot_amounts
 from rota.core.state import BatchState, State
 from rota.model.needs import Amounts

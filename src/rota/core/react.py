@@ -2,32 +2,29 @@
 
 from rota.core.decide.runners import standing_orders
 from rota.core.effects import Allocate, Effect, Lease, Order, Welcome
-from rota.core.state import RunnerState, State
-from rota.core.stimuli import At
+from rota.core.notes import GIVEN_UP
+from rota.core.soft import LeasedJob
+from rota.core.state import State
 from rota.model import events as ev
 from rota.model.allocation import Allocation
 
 __all__ = ["react", "restart_effects"]
 
 
-def react(state: State, events: list[ev.Event], at: At) -> list[Effect]:
+def react(state: State, events: list[ev.Event]) -> list[Effect]:
     """What is to be done once these events are durable."""
     effects: list[Effect] = []
-    leases: dict[str, list[tuple[int, int, int, str]]] = {}
+    leases: dict[str, list[LeasedJob]] = {}
     submissions: dict[str, list[ev.AllocationPlanned]] = {}
     slots: dict[str, dict[str, int]] = {}
     for event in events:
         kind = type(event)
         if kind is ev.Leased:
             assert isinstance(event, ev.Leased)
-            batch = state.batches[event.batch]
-            attempts, number, slot = batch.attempts, event.batch, event.slot
+            attempts, number, slot = state.batches[event.batch].attempts, event.batch, event.slot
             jobs = leases.setdefault(event.runner, [])
-            live, since = batch.live, at.mono
             for low, high in zip(event.spans[::2], event.spans[1::2], strict=True):
-                for pos in range(low, high):
-                    live[pos].since = since
-                    jobs.append((number, pos, attempts[pos], slot))
+                jobs.extend([(number, pos, attempts[pos], slot) for pos in range(low, high)])
             slots.setdefault(event.runner, {})[slot] = event.slots
         elif kind is ev.Moved or kind is ev.HoldWanted:
             assert isinstance(event, ev.Moved | ev.HoldWanted)
@@ -36,34 +33,24 @@ def react(state: State, events: list[ev.Event], at: At) -> list[Effect]:
             if event.submit:
                 submissions.setdefault(event.tag, []).append(event)
         elif isinstance(event, ev.RunnerGreeted):
-            runner = state.runners[event.runner]
-            runner.connected = True
-            runner.contact = runner.idle_since = at.mono
-            if event.direct:
-                continue
-            effects.append(Welcome(event.runner, event.connect, event.session))
-            effects.extend(standing_orders(state, runner))
+            if not event.direct:
+                effects.append(Welcome(event.runner, event.connect, event.session))
+                effects.extend(standing_orders(state, state.runners[event.runner]))
         elif isinstance(event, ev.RunnerMoved):
             if event.verb == "drain":
                 effects.append(Order(event.runner, state.runners[event.runner].session, "close", [], event.reason))
         elif isinstance(event, ev.AllocationMoved):
             effects.extend(_allocation(state, event))
-        elif isinstance(event, ev.Ended):
-            runner_state = state.runners[event.runner]
-            if not runner_state.jobs:
-                runner_state.idle_since = at.mono
-            if event.counts_as == "loss" and runner_state.state not in ("CLOSED", "EXPIRED"):
-                effects.extend(_end_given_up(state, runner_state, event))
+        elif isinstance(event, ev.Ended) and event.counts_as == "loss":
+            effects.extend(_end_given_up(state, event))
     for tag, planned in submissions.items():
         first = planned[0]
         effects.append(Allocate("submit", first.id, first.site, tag, tuple(event.id for event in planned)))
     for runner_id, jobs in leases.items():
-        runner = state.runners[runner_id]
-        if runner.direct:
-            continue  # the lease goes with the submission
-        runner.lease_n += 1
-        runner.unacked[runner.lease_n] = (at.mono, jobs, slots[runner_id])
-        effects.append(Lease(runner_id, runner.session, runner.lease_n, runner.clock, jobs, slots[runner_id]))
+        runner, contact = state.runners[runner_id], state.soft.contacts[runner_id]
+        if not runner.direct:  # there the lease goes with the submission
+            number = contact.lease_n + 1
+            effects.append(Lease(runner_id, runner.session, number, contact.clock, jobs, slots[runner_id]))
     return effects
 
 
@@ -87,14 +74,16 @@ def _orders(state: State, event: ev.Moved | ev.HoldWanted) -> list[Effect]:
     return [Order(runner, state.runners[runner].session, what, rows) for runner, rows in jobs.items()]
 
 
-def _end_given_up(state: State, runner: RunnerState, event: ev.Ended) -> list[Effect]:
+def _end_given_up(state: State, event: ev.Ended) -> list[Effect]:
     """A silent runner's attempts were given up though it may live: when it hears us again, it is to end them."""
+    runner = state.runners[event.runner]
+    if runner.state in ("CLOSED", "EXPIRED"):
+        return []
     jobs = []
     for number, pos, _, _, _ in event.rows:
         batch = state.batches[number]
         jobs.append((number, batch.index(pos), batch.attempts[pos]))
-    runner.given_up.update(dict.fromkeys(jobs))
-    return [Order(runner.id, runner.session, "kill", jobs, "given up")]
+    return [Order(runner.id, runner.session, "kill", jobs, GIVEN_UP)]
 
 
 def _allocation(state: State, event: ev.AllocationMoved) -> list[Effect]:
@@ -106,14 +95,9 @@ def _allocation(state: State, event: ev.AllocationMoved) -> list[Effect]:
     return []
 
 
-def restart_effects(state: State, at: At) -> list[Effect]:
+def restart_effects(state: State) -> list[Effect]:
     """What a manager that has just loaded its state must see to: allocations whose fate it does not know."""
     effects: list[Effect] = []
-    for runner in state.runners.values():
-        runner.contact = runner.idle_since = at.mono
-        runner.connected = runner.direct
-        for number, pos in runner.jobs:
-            state.batches[number].live[pos].since = at.mono
     arrays: dict[str, list[Allocation]] = {}
     doubtful = set()
     for allocation in state.allocations.values():

@@ -12,14 +12,17 @@ import msgspec
 from msgspec import Struct, field
 
 from rota.core.dependencies import watch_all
-from rota.core.evolve import bind, evolve, push_ready, set_limit, uncounted
+from rota.core.evolve import evolve
+from rota.core.evolve.batches import bind, set_limit
+from rota.core.evolve.jobs import push_ready, uncounted
 from rota.core.evolve.runners import place_runner, restore_slots
+from rota.core.notes import took
 from rota.core.ready import ReadyQueue
 from rota.core.selection import states_pattern
 from rota.core.state import COLUMN_CHUNK, BatchState, Live, RunnerState, Settings, State
 from rota.model.allocation import Allocation
 from rota.model.batch import BatchSpec, Template
-from rota.model.events import Entry
+from rota.model.events import Ended, Entry
 from rota.model.limits import parse_window
 from rota.model.needs import Amounts
 from rota.model.shape import Shape
@@ -209,6 +212,8 @@ def restore(
     for entry in tail:
         assert entry.seq == state.seq + 1, f"entry {entry.seq} follows {state.seq}"
         evolve(state, entry.event)
+        if isinstance(entry.event, Ended):
+            took(state, entry.event)
     watch_all(state)
     return state
 

@@ -1,40 +1,33 @@
 """The state: everything the core knows.
 
-Changed only by `evolve`, from events; what is volatile (contact, clocks) is marked so.
+Changed only by `evolve`, from events; what is not kept (contact, weather, memos) lies apart, in `rota.core.soft`.
 
 A batch of a million jobs is a few arrays, not a million objects; only what differs from its neighbours gets an entry
 in a dict.
 """
 
 import heapq
-import math
 from array import array
 from bisect import bisect
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from rota.core.ready import ReadyQueue
+from rota.core.soft import Soft
 from rota.model.allocation import Allocation
 from rota.model.amounts import format_day
 from rota.model.batch import BatchSpec, Template, index_at, position_of
 from rota.model.location import Kind, Location
 from rota.model.needs import Amounts
 from rota.model.shape import Shape
-from rota.model.site import SiteFacts
 from rota.model.tables import JOB_STATES, SETTLED, WAITING
-from rota.model.verdict import Verdict
 from rota.schedule.demand import ANY, SiteView
 from rota.schedule.estimate import Group
 from rota.schedule.ledger import Ledger
 from rota.schedule.limits import Starts
-from rota.schedule.pipeline import Memo
 from rota.schedule.view import Limit
-
-if TYPE_CHECKING:
-    from rota.core.plan.backfill import Reservation
 
 __all__ = ["BatchState", "Live", "RunnerState", "Settings", "ShapeState", "State"]
 
@@ -82,14 +75,12 @@ class Settings(Struct, frozen=True):
 class Live:
     """The live attempt of one job."""
 
-    __slots__ = ("attempt", "runner", "since", "slot")
+    __slots__ = ("attempt", "runner", "slot")
 
     def __init__(self, runner: str, slot: str, attempt: int) -> None:
         self.runner = runner
         self.slot = slot
         self.attempt = attempt
-        self.since = 0.0
-        """Monotonic time of the lease, or of the manager's start. Volatile."""
 
 
 class BatchState:
@@ -247,57 +238,48 @@ def _column(runs: list[int]) -> "array[int]":
 class ShapeState:
     """A shape and what waits for it."""
 
-    __slots__ = ("asked", "heads", "id", "learned", "mean_s", "ready", "shape", "slots", "verdicts")
+    __slots__ = ("heads", "id", "ready", "shape", "slots")
 
     def __init__(self, number: int, shape: Shape) -> None:
         self.id = number
         self.shape = shape
-        self.asked = shape
-        """The shape with what was learned in the place of what was not given (or overridden)."""
-        self.learned: tuple[object, ...] = ()
-        """What `asked` was worked out from."""
         self.ready = 0
         self.heads: list[tuple[int, int, int]] = []
-        """(-priority, batch, template) of queues that may have something; stale entries are skipped."""
-        self.mean_s: float | None = None
-        """Recent mean wall time: a hint for leases ahead, not part of the durable state."""
-        self.verdicts: list[Verdict] = []
-        """Why its jobs did not all start at the last pass."""
+        """(-priority, batch, template) of the queues that have something; others only behind the first."""
         self.slots = 0
         """How many it holds, on all runners."""
 
     def head(self, batches: dict[int, BatchState]) -> tuple[int, int, ReadyQueue] | None:
         """(batch, template, queue) that is next, or None."""
+        if not self.heads:
+            return None
+        _, batch, template = self.heads[0]
+        return batch, template, batches[batch].queues[template]
+
+    def trim(self, batches: dict[int, BatchState]) -> None:
+        """Let the first of the heads be one that has something."""
         while self.heads:
             _, batch, template = self.heads[0]
             queue = batches[batch].queues[template]
             if queue.count > 0:
-                return batch, template, queue
+                return
             heapq.heappop(self.heads)
             queue.listed = False
-        return None
 
 
 class RunnerState:
-    """A runner: durable part first, volatile part after."""
+    """A runner. What is known of the connection to it is in `Soft.contacts`."""
 
     __slots__ = (
         "allocation",
         "capacity",
-        "clock",
         "connect",
-        "connected",
-        "contact",
         "direct",
         "drain_wanted",
-        "given_up",
-        "got",
         "held",
         "host",
         "id",
-        "idle_since",
         "jobs",
-        "lease_n",
         "location",
         "output",
         "pid",
@@ -307,7 +289,6 @@ class RunnerState:
         "slots",
         "state",
         "tags",
-        "unacked",
         "until",
         "why",
     )
@@ -335,41 +316,20 @@ class RunnerState:
         """Live attempts here, by (batch, position), in order of lease."""
         self.drain_wanted = False
         self.direct = False
-        # volatile
         self.why: str | None = None
         """Why it made its last move."""
-        self.connected = False
-        self.contact = 0.0
-        self.idle_since = 0.0
-        self.clock = 0.0
-        self.lease_n = 0
-        self.got = 0
-        self.given_up: dict[tuple[int, int, int], None] = {}
-        """(batch, index, attempt) that were given up in this session.
-
-        Should it be back and hold them, it is to end them.
-        """
-        self.unacked: dict[int, tuple[float, list[tuple[int, int, int, str]], dict[str, int]]] = {}
-        """Lease messages that the runner has not confirmed: number → (sent, jobs, slots)."""
-
-
-class SiteState(Struct):
-    """A site. Not durable: told anew at every start from configuration and driver."""
-
-    name: str
-    facts: SiteFacts
-    closed_until: float = 0
-    failures: int = 0
-    why: str | None = None
-    failed_tag: str = ""
-    """Of the submission that failed last: an array that fails is one failure."""
 
 
 class State:
-    """The whole."""
+    """The durable whole, with its indices: written by `evolve` only.
+
+    What is not durable is in `soft`. Two indices have writers of their own: who is told of what
+    (`rota.core.dependencies`), and `timers` (`rota.core.notes`).
+    """
 
     def __init__(self, settings: Settings, seed: int = 1) -> None:
         self.settings = settings
+        self.soft = Soft(seed)
         self.seq = 0
         """Number of the last event."""
         self.mode = "serving"
@@ -382,7 +342,6 @@ class State:
         self.shape_numbers: dict[Shape, int] = {}
         self.runners: dict[str, RunnerState] = {}
         self.allocations: dict[str, Allocation] = {}
-        self.sites: dict[str, SiteState] = {}
         self.limits: dict[str, Limit] = {}
         self.over: deque[str] = deque()
         """Allocations that are over, oldest first."""
@@ -393,7 +352,6 @@ class State:
         """Dependency target (batch number or @name) → batches that depend on it."""
         self.timers: list[tuple[float, int, int]] = []
         """(wall clock, batch, position or -1) of what waits for its time."""
-        self.rng = seed & (2**64 - 1) or 1
         self.pauses: dict[str, tuple[float, str, str]] = {}
         """Who keeps the manager paused: holder → (since, why, who asked)."""
         self.pruned: list[tuple[int, int, float]] = []
@@ -402,35 +360,12 @@ class State:
         """The least number of a new attempt: greater than any that a backup does not know of."""
         self.floor_below = 0
         """That is so for batches with smaller numbers than this."""
-        # indices and volatile things
+        # indices
         self.dirty_batches: set[int] = set()
-        self.memo: Memo = {}
-        self.place_classes: dict[tuple[object, ...], int] = {}
-        self.replan = True
-        """Something changed that the scheduler should look at."""
-        self.safety_at = 0.0
-        self.refused: dict[tuple[str, int], tuple[float, int, str]] = {}
-        """(site, shape) → (monotonic time of the next try, tries, why) where the provider refuses such requests."""
-        self.reserved: Reservation | None = None
-        """The place that the last pass kept for a job that has waited for long."""
-        self.backfill_memo: Memo = {}
-        self.surplus_since: dict[tuple[str, int], float] = {}
-        """(site, shape) → since when more allocations are on their way than are needed."""
-        self.host_failures: dict[tuple[str, str], tuple[int, float]] = {}
-        """(site, host) → jobs in a row that failed there at once, and since when."""
-        self.good_hosts: dict[int, tuple[tuple[str, float], ...]] = {}
-        """Shape → the last two hosts where a job of it succeeded, and when."""
-        self.bad_hosts: dict[tuple[str, str], tuple[float, str]] = {}
-        """(site, host) → until when it gets no jobs, and why."""
         self.starts: dict[str, Starts] = {}
         """What was started under a limit with a rate."""
         self.timed: set[str] = set()
         """Limits with a rate or a window."""
-        self.window_at = math.inf
-        """Wall-clock time at which a window opens that something waits for."""
-        self.rate_at = math.inf
-        """Monotonic time at which a rate lets something start that waits for it."""
-        self._steady_less_mono: float | None = None
         self.open_names: dict[str, set[int]] = {}
         """Name → batches for which every new batch of that name counts."""
         self.unnamed: dict[str, list[int]] = {}
@@ -448,15 +383,15 @@ class State:
 
     def steady(self, wall: float, mono: float) -> float:
         """A clock that follows the wall's, but is never set while we live nor goes back when we start again."""
-        if self._steady_less_mono is None:
-            newest = max((starts.rows[-1][1] for starts in self.starts.values() if starts.rows), default=wall)
-            self._steady_less_mono = max(wall, newest) - mono
-        return self._steady_less_mono + mono
+        return self.steady_less_mono(wall, mono) + mono
 
-    def restarted(self) -> None:
-        """The monotonic clock may have begun anew."""
-        self._steady_less_mono = None
-        self.replan = True
+    def steady_less_mono(self, wall: float, mono: float) -> float:
+        """What that clock is ahead of the monotonic one."""
+        known = self.soft.planning.steady_less_mono
+        if known is not None:
+            return known
+        newest = max((starts.rows[-1][1] for starts in self.starts.values() if starts.rows), default=wall)
+        return max(wall, newest) - mono
 
     def shape_number(self, shape: Shape) -> int:
         """Intern a shape."""
@@ -478,17 +413,10 @@ class State:
         at = bisect(self.pruned, number, key=lambda row: row[0]) - 1
         return self.pruned[at][2] if at >= 0 and number <= self.pruned[at][1] else None
 
-    def random(self) -> float:
-        """The next number in [0, 1) of the core's own generator (splitmix64): chance is part of the state."""
-        self.rng = (self.rng + 0x9E3779B97F4A7C15) & (2**64 - 1)
-        mixed = self.rng
-        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
-        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
-        return float((mixed ^ (mixed >> 31)) >> 11) / float(1 << 53)
-
     def site_views(self) -> list[SiteView]:
         """Sites for the demand and for refusals at submission."""
-        views = {site.name: SiteView(site.name, site.facts, site.closed_until) for site in self.sites.values()}
+        weather = self.soft.weather
+        views = {name: SiteView(name, facts, weather.of(name).closed_until) for name, facts in self.soft.sites.items()}
         serving = {runner.allocation for runner in self.runners.values()} if self.allocations else set()
         for allocation in self.allocations.values():
             view = views.get(allocation.site)
@@ -507,10 +435,9 @@ class State:
 
     def ensure_site_location(self, site: str) -> None:
         """The root of a site's tree; its capacity is set when the driver tells it."""
-        known = self.sites.get(site)
-        capacity = known.facts.node if known is not None and known.facts.most == 1 else None
+        facts = self.soft.sites.get(site)
+        capacity = facts.node if facts is not None and facts.most == 1 else None
         have = self.ledger.locations.get(site)
         if have is None or have.capacity != capacity:
-            self.ledger.add(
-                Location(site, Kind.SITE, None, capacity, True, known.facts.tags if known else (), None, site)
-            )
+            tags = facts.tags if facts is not None else ()
+            self.ledger.add(Location(site, Kind.SITE, None, capacity, True, tags, None, site))

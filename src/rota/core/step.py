@@ -11,14 +11,17 @@ from rota.core.decide import decide
 from rota.core.decide.allocations import end_direct
 from rota.core.decide.deadlines import next_deadline, tick, was_set_back
 from rota.core.decide.decision import Decision
-from rota.core.decide.runners import back, greeted
+from rota.core.decide.runners import back
 from rota.core.dependencies import consequences, woken
 from rota.core.effects import Effect
 from rota.core.evolve import evolve
+from rota.core.evolve.leasing import Grant, lease_jobs
+from rota.core.notes import follow, pass_time, performed, restarted, take_note
 from rota.core.plan import plan
 from rota.core.react import react, restart_effects
+from rota.core.soft import Contact, chance_after
 from rota.core.state import Settings, State
-from rota.core.stimuli import At, Greet, Report, Stimulus, Tick, Touch
+from rota.core.stimuli import At, Report, Stimulus, Tick, Touch
 from rota.model.events import Event, Moved
 from rota.model.job import Result
 from rota.model.tables import HOLDING, WAITING
@@ -43,6 +46,8 @@ class Core:
 
     def __init__(self, settings: Settings, seed: int = 1, state: State | None = None) -> None:
         self.state = state if state is not None else State(settings, seed)
+        for runner in self.state.runners:
+            self.state.soft.contacts.setdefault(runner, Contact())
         self.last_tick: At | None = None
         self._seen: At | None = None
         self._set_back = False
@@ -50,49 +55,63 @@ class Core:
 
     def step(self, stimulus: Stimulus) -> Step:
         """Decide, apply, react. Raises a RotaError for a refusal; then nothing has changed."""
-        state = self.state
+        state, at = self.state, stimulus.at
         events: list[Event] = []
-        results: list[Result] = []
-        if self._seen is not None and was_set_back(self._seen, stimulus.at):
+        if self._seen is not None and was_set_back(self._seen, at):
             self._set_back = True
-        self._seen = stimulus.at
+        self._seen = at
         if isinstance(stimulus, Tick):
-            last, self.last_tick = self.last_tick, stimulus.at
+            last, self.last_tick = self.last_tick, at
             set_back, self._set_back = self._set_back, False
-            decision = tick(state, stimulus, last, set_back)
+            due = pass_time(state, at, last, set_back or (last is not None and was_set_back(last, at)))
+            state.freed.extend(due.jobs)
+            decision = tick(state, at, last, due)
         else:
             if isinstance(stimulus, Report | Touch):
-                self._apply(back(state, stimulus.runner, stimulus.session), events)
+                self._apply(back(state, stimulus.runner, stimulus.session), events, at)
             decision = decide(state, stimulus)
-        self._apply(decision, events)
-        if isinstance(stimulus, Greet):
-            greeted(state, stimulus)
-        results += decision.results
-        self._follow(decision.reconsider, stimulus.at, events)
-        effects = [*react(state, events, stimulus.at), *decision.effects]
-        return Step(events, results, effects, decision.reply)
+        self._apply(decision, events, at)
+        self._follow(decision.reconsider, at, events)
+        effects = react(state, events)
+        performed(state, effects, at)
+        return Step(events, decision.results, [*effects, *decision.effects], decision.reply)
 
     def schedule(self, at: At) -> Step:
-        """The scheduling pass, if anything has changed since the last."""
-        if not self.state.replan:
+        """The scheduling pass, if anything has changed since the last. Each event is applied before the next one."""
+        state = self.state
+        if not state.soft.planning.wanted:
             return Step()
-        events = plan(self.state, at)
-        return Step(events, [], react(self.state, events, at))
+        events: list[Event] = []
+        for made in plan(state, at):
+            if isinstance(made, Grant):
+                for event in lease_jobs(state, made):
+                    follow(state, event, at)
+                    events.append(event)
+            else:
+                self._happen(made, events, at)
+        effects = react(state, events)
+        performed(state, effects, at)
+        return Step(events, [], effects)
 
     def restart(self, at: At) -> list[Effect]:
         """Call once after loading: every deadline gets its full grace again."""
-        self.state.restarted()
-        return restart_effects(self.state, at)
+        restarted(self.state, at)
+        return restart_effects(self.state)
 
     def next_deadline(self, at: At) -> float:
         """Monotonic time at which a Tick is due."""
         return next_deadline(self.state, at, self.last_tick)
 
-    def _apply(self, decision: Decision, events: list[Event]) -> None:
+    def _apply(self, decision: Decision, events: list[Event], at: At) -> None:
+        state = self.state
         for event in decision.events:
-            self._happen(event, events)
-            for more in end_direct(self.state, event):
-                self._happen(more, events)
+            self._happen(event, events, at)
+            for more in end_direct(state, event):
+                self._happen(more, events, at)
+        for note in decision.notes:
+            take_note(state, note)
+        if decision.drawn:
+            state.soft.chance = chance_after(state.soft.chance, decision.drawn)
 
     def _follow(self, reconsider: set[int], at: At, events: list[Event]) -> None:
         """What follows for batches that wait: iterative, so that a chain of any length settles without recursion."""
@@ -102,7 +121,7 @@ class Core:
             if state.again:
                 again, state.again = state.again, []
                 for number, pos, why in again:
-                    self._happen(Moved(number, "reopen", [pos, pos + 1], why), events)
+                    self._happen(Moved(number, "reopen", [pos, pos + 1], why), events, at)
             settled, state.settled = state.settled, []
             for number, low, high in settled:
                 state.freed.extend(woken(state, number, low, high))
@@ -111,8 +130,9 @@ class Core:
                 batch = state.batches[number]
                 if batch.counts[WAITING] or batch.counts[HOLDING]:
                     for event in consequences(state, batch, low, high, at.wall):
-                        self._happen(event, events)
+                        self._happen(event, events, at)
 
-    def _happen(self, event: Event, events: list[Event]) -> None:
+    def _happen(self, event: Event, events: list[Event], at: At) -> None:
         evolve(self.state, event)
+        follow(self.state, event, at)
         events.append(event)

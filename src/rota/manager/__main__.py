@@ -192,8 +192,8 @@ async def _once(manager: Manager) -> None:
         expected = [
             a for a in manager.state.allocations.values() if a.state in ("WAITING", "SUBMITTING", "PENDING", "RUNNING")
         ]
-        there = {r.allocation for r in manager.state.runners.values() if r.connected}
-        asked = all(manager.state.sites[name].facts.most for name in manager.sites)
+        there = {r.allocation for r in manager.state.runners.values() if manager.state.soft.contacts[r.id].connected}
+        asked = all(manager.state.soft.sites[name].most for name in manager.sites)
         idle = asked and manager.state.seq == seq and all(a.id in there for a in expected)
         quiet = quiet + 1 if idle else 0
     manager.stop(kill=False)

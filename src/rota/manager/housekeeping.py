@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from rota.core.step import Step
 from rota.core.stimuli import Prune
-from rota.manager.outbound import now
+from rota.manager.inbound import now
 from rota.manager.paths import Paths
 from rota.model.errors import NoSpaceError, RefusedError, RotaError, StoreError, UsageError
 from rota.model.selector import Selector, parse_selector
@@ -265,7 +265,7 @@ class Upkeep:
         calm = {
             runner.output: runner.pid
             for runner in state.runners.values()
-            if runner.state == "SERVING" and runner.connected and runner.host == host
+            if runner.state == "SERVING" and runner.host == host and state.soft.contacts[runner.id].connected
         }
         live |= {os.path.join(self._paths.output, a.tag) for a in state.allocations.values() if a.state.endswith("ING")}
         closed = {runner.output for runner in state.runners.values() if runner.state == "CLOSED"} - live

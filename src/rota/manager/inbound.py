@@ -1,13 +1,14 @@
 """What peers say: the manager's ear. Everything becomes a stimulus or a question; nothing is decided here."""
 
+import json
 import os
 import socket
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 from rota import __version__
 from rota.core import effects as ef
-from rota.core.stimuli import Disconnected, Greet, Report, RunnerBye, Touch
-from rota.manager.outbound import now, report_rows
+from rota.core.stimuli import At, Disconnected, Ended, Greet, Report, RunnerBye, Touch
 from rota.model.needs import Amounts
 from rota.wire import messages
 from rota.wire.peer import Peer
@@ -17,7 +18,13 @@ if TYPE_CHECKING:
 
     from rota.manager.service import Manager
 
-__all__ = ["Hearing"]
+__all__ = ["Hearing", "now", "report_rows"]
+
+
+def now() -> At:
+    """The time on both clocks."""
+    wall = time.time()
+    return At(wall, time.monotonic(), time.localtime(wall).tm_gmtoff)
 
 
 class Hearing:
@@ -129,3 +136,18 @@ class Hearing:
         if known is not None and not known.state.endswith("ING"):
             return None
         return self._tokens(allocation)
+
+
+def report_rows(rows: list[Any], output: str) -> list[Ended]:
+    """Rows of a report as the core takes them; where the output is becomes text: directory, then the eight figures."""
+    prefix = json.dumps(output)
+    out = []
+    for row in rows:
+        place = row[10]
+        if place is not None:
+            name, at, size, cut, error, error_at, error_size, error_cut = place
+            name = "null" if name is None else f'"{name}"'
+            error = "null" if error is None else f'"{error}"'
+            place = f"[{prefix},{name},{at},{size},{cut},{error},{error_at},{error_size},{error_cut}]"
+        out.append(Ended._make((*row[:10], place, row[11], row[12] if len(row) > 12 else None)))
+    return out

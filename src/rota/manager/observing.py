@@ -12,8 +12,9 @@ from rota.core.state import RunnerState, State
 from rota.core.stimuli import AllocationSeen, Ended, Report, SiteSeen, Stimulus
 from rota.drivers.api import Known, Observation
 from rota.drivers.submitting import FullError
+from rota.manager.inbound import now, report_rows
 from rota.manager.jobbook import JobBook
-from rota.manager.outbound import lease_message, now, report_rows
+from rota.manager.outbound import lease_message
 from rota.manager.sites.api import FULL_S, Site
 from rota.model.allocation import Allocation, Outcome
 from rota.model.errors import BusyError, RefusedError, RotaError, UsageError
@@ -255,8 +256,8 @@ def _report_by_file(
         runner=runner.id,
         session=runner.session,
         seq=runner.seq + 1,
-        got=runner.got,
-        clock=runner.clock,
+        got=0,
+        clock=0.0,
         ended=ended,
         disclaimed=[(int(a), int(b), int(c), str(d)) for a, b, c, d in report.get("disclaimed", [])],
         host=host,

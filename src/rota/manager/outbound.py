@@ -1,24 +1,15 @@
 """Performing effects that become messages to runners. Called only once the facts behind them are durable."""
 
-import json
-import time
 from collections.abc import Callable
 from typing import Any
 
 from rota.core import effects as ef
 from rota.core.slots import slot_cores
 from rota.core.state import State
-from rota.core.stimuli import At, Ended
 from rota.manager.jobbook import JobBook
 from rota.wire.peer import Peer
 
-__all__ = ["Performer", "lease_message", "now", "report_rows"]
-
-
-def now() -> At:
-    """The time on both clocks."""
-    wall = time.time()
-    return At(wall, time.monotonic(), time.localtime(wall).tm_gmtoff)
+__all__ = ["Performer", "lease_message"]
 
 
 class Performer:
@@ -68,8 +59,8 @@ class Performer:
         self.peers[effect.runner] = found[0]
         self._sent[effect.runner] = set()
         self._newest[effect.runner] = 0
-        site = state.sites.get(state.runners[effect.runner].site)
-        linger = {"linger_s": site.facts.linger_s} if site is not None else {}
+        facts = state.soft.sites.get(state.runners[effect.runner].site)
+        linger = {"linger_s": facts.linger_s} if facts is not None else {}
         found[0].send({"t": "welcome", "connect": effect.connect, "session": effect.session, **self._welcome, **linger})
 
     def _order(self, state: State, effect: ef.Order) -> None:
@@ -145,18 +136,3 @@ def lease_message(book: JobBook, state: State, effect: ef.Lease, site: str, sent
     if envs:
         message["envs"] = envs
     return message
-
-
-def report_rows(rows: list[Any], output: str) -> list[Ended]:
-    """Rows of a report as the core takes them; where the output is becomes text: directory, then the eight figures."""
-    prefix = json.dumps(output)
-    out = []
-    for row in rows:
-        place = row[10]
-        if place is not None:
-            name, at, size, cut, error, error_at, error_size, error_cut = place
-            name = "null" if name is None else f'"{name}"'
-            error = "null" if error is None else f'"{error}"'
-            place = f"[{prefix},{name},{at},{size},{cut},{error},{error_at},{error_size},{error_cut}]"
-        out.append(Ended._make((*row[:10], place, row[11], row[12] if len(row) > 12 else None)))
-    return out

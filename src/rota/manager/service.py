@@ -14,6 +14,7 @@ from rota.core.snapshot import restore, take_columns, take_snapshot
 from rota.core.state import Settings, State
 from rota.core.step import Core, Step
 from rota.core.stimuli import SetMode, SiteSeen, Stimulus, Tick
+from rota.core.turn import Done, Turn
 from rota.manager.answers import Asking
 from rota.manager.answers.jobs import Queries
 from rota.manager.answers.live import LiveView
@@ -22,12 +23,12 @@ from rota.manager.answers.search import Searching
 from rota.manager.answers.tails import Tails
 from rota.manager.answers.waits import Watchers
 from rota.manager.housekeeping import Upkeep, UpkeepSettings
-from rota.manager.inbound import Hearing
+from rota.manager.inbound import Hearing, now
 from rota.manager.intake import Intake
 from rota.manager.jobbook import JobBook
 from rota.manager.observing import POLL_S, RESTING_POLL_S, Observer
 from rota.manager.once import Twins
-from rota.manager.outbound import Performer, now
+from rota.manager.outbound import Performer
 from rota.manager.sites.api import Site
 from rota.manager.writer import Writer
 from rota.model.allocation import Allocation
@@ -50,26 +51,6 @@ LEARN_S = 5.0
 LEARN_MOST_S = 300.0
 ALONE_S = 10.0
 """An embedded manager ends when nobody is connected and nothing has run for this long."""
-
-Done = Callable[[Step | RotaError], None]
-
-
-class _Turn:
-    """What one turn of the loop brings to the disk, and what waits for that."""
-
-    __slots__ = ("answers", "effects", "entries", "results", "tries")
-
-    def __init__(self) -> None:
-        self.entries: list[Entry] = []
-        self.results: list[Result] = []
-        self.effects: list[ef.Effect] = []
-        self.answers: list[tuple[Done, Step | RotaError]] = []
-        self.tries = 0
-
-    @property
-    def submits(self) -> bool:
-        """Whether it takes in new work."""
-        return any(isinstance(entry.event, Submitted) for entry in self.entries)
 
 
 class Manager:
@@ -157,7 +138,7 @@ class Manager:
         effects = self.core.restart(now())
         for site in self.sites.values():
             site.watch(self.observer.woken.set)
-            self.core.step(_site_seen(site, site.first_facts()))
+            self.core.step(_site_seen(site.name, site.first_facts()))
             self._tasks.add(self.loop.create_task(self._learn(site)))
         for effect in effects:
             self.performer.perform(self.state, effect)
@@ -172,12 +153,12 @@ class Manager:
             try:
                 facts = await site.learn()
                 if facts is not None:
-                    self.tell(_site_seen(site, facts))
+                    self.tell(_site_seen(site.name, facts))
                 return
             except RotaError as error:
                 log.warning("%s", error)
                 if wait == LEARN_S:  # it will say the same of submissions, and that is shown
-                    self.tell(_site_seen(site, site.facts()))
+                    self.tell(_site_seen(site.name, site.facts()))
             await asyncio.sleep(wait)
             wait = min(wait * 2, LEARN_MOST_S)
 
@@ -220,7 +201,7 @@ class Manager:
             await self._end_allocations()
         else:
             for runner in list(self.state.runners.values()):
-                if not runner.jobs and runner.connected:
+                if not runner.jobs and self.state.soft.contacts[runner.id].connected:
                     self.performer.perform(self.state, ef.Order(runner.id, runner.session, "close", []))
             await asyncio.sleep(0.05)
         if self.state.mode == "draining":  # that was for this manager; the next one serves
@@ -288,21 +269,11 @@ class Manager:
         if self.stopped.done():
             return
         inbox, self._inbox = self._inbox, []
-        core, turn = self.core, _Turn()
+        turn = Turn(self.core, self._completed)
         try:
-            for stimulus, done in inbox:
-                try:
-                    step = core.step(stimulus)
-                except RotaError as error:
-                    if done is not None:
-                        turn.answers.append((done, error))
-                    continue
-                self._add(turn, step, stimulus.at.wall, stimulus.by)
-                if done is not None:
-                    turn.answers.append((done, step))
+            turn.take(inbox)
             if not self.stopping:
-                at = now()
-                self._add(turn, core.schedule(at), at.wall, "rota")
+                turn.schedule(now())
         except Exception as error:
             log.exception("the core failed")
             self.fail(error)
@@ -312,26 +283,23 @@ class Manager:
         else:
             self._committed(None, turn)
 
-    def _add(self, turn: _Turn, step: Step, wall: float, by: str) -> None:
-        seq = self.core.state.seq - len(step.events)
-        turn.entries += [Entry(seq + number, wall, by, event) for number, event in enumerate(step.events, 1)]
-        results = step.results
-        if results and results[0].started is None:  # lost, so that nobody tells of its end
-            results = [self.running.completed(self.state, result) for result in results]
-        turn.results += results
-        turn.effects += step.effects
+    def _completed(self, results: list[Result]) -> list[Result]:
+        if results[0].started is not None:
+            return results
+        return [self.running.completed(self.state, result) for result in results]  # lost: nobody tells of their end
 
-    def _commit(self, turn: _Turn) -> None:
+    def _commit(self, turn: Turn, again: bool = False) -> None:
         store = self.store
-        turn.tries += 1
-        self.writer.put(lambda: store.commit(turn.entries, turn.results), lambda error: self._committed(error, turn))
+        self.writer.put(
+            lambda: store.commit(turn.entries, turn.results), lambda error: self._committed(error, turn, again)
+        )
 
-    def _committed(self, error: BaseException | None, turn: _Turn) -> None:
+    def _committed(self, error: BaseException | None, turn: Turn, again: bool = False) -> None:
         if self.stopped.done():
             return
-        if isinstance(error, NoSpaceError) and turn.tries == 1 and not turn.submits:
+        if isinstance(error, NoSpaceError) and not again and not _submits(turn.entries):
             self._in_trouble(error)
-            self._commit(turn)  # the store has given up its reserve, so that accepted work can be written
+            self._commit(turn, again=True)  # the store has given up its reserve, so that accepted work can be written
             return
         if isinstance(error, NoSpaceError | UsageError):
             self._reload(error, turn.answers)
@@ -345,7 +313,7 @@ class Manager:
             question()
         self._next()
 
-    def _act(self, turn: _Turn) -> None:
+    def _act(self, turn: Turn) -> None:
         """The facts are on disk: do what follows from them, and answer."""
         state, perform = self.state, self.performer.perform
         try:
@@ -356,8 +324,7 @@ class Manager:
             return
         except Exception:  # a bug; what was not done is repeated by the runner's next touch or greeting
             log.exception("an effect failed")
-        for done, outcome in turn.answers:
-            done(outcome)
+        turn.answer()
         self._since_checkpoint += len(turn.entries)
         gone = {number for e in turn.entries if isinstance(e.event, Pruned) for number in e.event.batches}
         if gone:
@@ -430,7 +397,7 @@ class Manager:
             peer.close()
         performer.peers.clear()
         performer.greeting.clear()
-        sites = self.state.sites
+        sites = self.state.soft.sites
         try:
             self.core = self._load()
         except RotaError as problem:
@@ -438,9 +405,8 @@ class Manager:
             return
         self.book.forget()
         self.running.forget()
-        self.state.sites = sites
-        for site in sites:
-            self.state.ensure_site_location(site)
+        for site, facts in sites.items():
+            self.core.step(_site_seen(site, facts))
         for effect in self.core.restart(now()):
             performer.perform(self.state, effect)
 
@@ -457,8 +423,13 @@ class Manager:
             self.trouble = None
 
 
-def _site_seen(site: Site, facts: SiteFacts) -> SiteSeen:
-    return SiteSeen(at=now(), site=site.name, facts=facts)
+def _site_seen(name: str, facts: SiteFacts) -> SiteSeen:
+    return SiteSeen(at=now(), site=name, facts=facts)
+
+
+def _submits(entries: list[Entry]) -> bool:
+    """Whether they take in new work."""
+    return any(isinstance(entry.event, Submitted) for entry in entries)
 
 
 def _changed(entries: list[Entry]) -> set[int]:

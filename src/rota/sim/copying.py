@@ -8,6 +8,7 @@ from array import array
 from collections import deque
 from typing import Any
 
+from rota.core.soft import Soft
 from rota.core.state import State
 from rota.core.step import Core
 
@@ -39,11 +40,27 @@ def _copy_state(state: State) -> State:
     new.shapes = [_copy_slots(shape) for shape in state.shapes]
     new.allocations = {key: copy.copy(allocation) for key, allocation in state.allocations.items()}
     new.groups = copy.deepcopy(state.groups)
-    new.sites = {key: copy.copy(site) for key, site in state.sites.items()}
-    new.ledger = ledger = copy.copy(state.ledger)
-    for name, value in state.ledger.__dict__.items():
-        if type(value) in _FLAT:
-            ledger.__dict__[name] = value.copy()
+    new.soft = _copy_soft(state.soft)
+    new.ledger = _copy_flat(state.ledger)
+    return new
+
+
+def _copy_soft(soft: Soft) -> Soft:
+    new = copy.copy(soft)
+    new.contacts = {key: _copy_slots(contact) for key, contact in soft.contacts.items()}
+    new.sites = soft.sites.copy()
+    new.weather = _copy_flat(soft.weather)
+    new.weather.sites = {key: copy.copy(site) for key, site in soft.weather.sites.items()}
+    new.planning = _copy_flat(soft.planning)
+    new.planning.shapes = {key: copy.copy(memo) for key, memo in soft.planning.shapes.items()}
+    return new
+
+
+def _copy_flat(old: Any) -> Any:
+    new = copy.copy(old)
+    for name, value in old.__dict__.items():
+        if type(value) in _FLAT and name not in _SHARED:
+            new.__dict__[name] = value.copy()
     return new
 
 

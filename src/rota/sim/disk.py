@@ -8,7 +8,7 @@ import msgspec
 from rota.core.snapshot import ColumnRow, restore, take_columns, take_snapshot
 from rota.core.state import Settings, State
 from rota.model.errors import NoSpaceError
-from rota.model.events import Entry, Event
+from rota.model.events import Entry
 from rota.model.job import Result
 
 __all__ = ["Disk"]
@@ -30,12 +30,13 @@ class Disk:
         self.full = False
         self.hash = hashlib.sha256()
 
-    def commit(self, events: Sequence[Event], results: Sequence[Result], wall: float) -> None:
+    def commit(self, entries: Sequence[Entry], results: Sequence[Result], wall: float) -> None:
         """All or nothing."""
         if self.full:
             raise NoSpaceError("no space left on device")
-        for event in events:
-            data = _encode(Entry(len(self.log) + 1, wall, "sim", event))
+        for entry in entries:
+            assert entry.seq == len(self.log) + 1, f"entry {entry.seq} follows {len(self.log)}"
+            data = _encode(Entry(entry.seq, wall, "sim", entry.event))
             self.log.append(data)
             self.hash.update(data)
         for result in results:

@@ -5,30 +5,21 @@ of faults.
 """
 
 import copy
+from operator import attrgetter
 from typing import Any
 
-from rota.core.effects import Ack, Allocate, Effect, Lease, Order, Welcome
+from rota.core.effects import Allocate, Effect
 from rota.core.evolve import evolve
 from rota.core.invariants import check
 from rota.core.snapshot import restore
+from rota.core.soft import ShapeMemo
 from rota.core.state import Settings
-from rota.core.step import Core
-from rota.core.stimuli import (
-    AllocationSeen,
-    At,
-    ChangeJobs,
-    Ended,
-    Greet,
-    Report,
-    RunnerBye,
-    SiteSeen,
-    Stimulus,
-    Submit,
-    Tick,
-    Touch,
-)
+from rota.core.step import Core, Step
+from rota.core.stimuli import AllocationSeen, At, ChangeJobs, SiteSeen, Stimulus, Submit, Tick
+from rota.core.turn import Turn
 from rota.model.batch import BatchSpec, Template
-from rota.model.events import AllocationPlanned, Entry, Event
+from rota.model.errors import RotaError
+from rota.model.events import AllocationPlanned, Entry
 from rota.model.needs import Amounts
 from rota.model.selector import parse_selector
 from rota.model.site import SiteFacts
@@ -36,10 +27,10 @@ from rota.model.tables import SETTLED
 from rota.runner.lease import RUNNING
 from rota.runner.protocol import Runner
 from rota.sim.copying import copy_core
+from rota.sim.messages import Message, message_of, stimulus_of
 
 __all__ = ["BUDGETS", "Breach", "ModelWorld", "Move"]
 
-Message = dict[str, Any]
 Move = tuple[Any, ...]
 Key = tuple[int, int, int]
 
@@ -61,9 +52,25 @@ FAULTS = ("loss", "duplicate", "reorder", "break", "manager-crash", "runner-cras
 BUDGETS = ("faults", *FAULTS, "short", "long")
 _NEAR = ("loss", "duplicate", "reorder", "break", "runner-crash", "short", "long")
 
+# What tells states apart, besides what fingerprint() says:
+_BATCH = attrgetter("failures", "losses", "hold_wanted")
+_KNOWN = attrgetter("state", "connect", "session", "seq", "slots", "held")
+_CONTACT = attrgetter("connected", "heard", "clock", "lease_n", "got", "unacked")
+_NODE = attrgetter("up", "down", "running", "closed", "dead", "gone")
+_LEASE = attrgetter("state", "start_by", "kill_asked", "told")
+_PROTOCOL = attrgetter(
+    "connect", "session", "got", "seq", "slots", "leaving", "expired",
+    "_flight", "_flight_sent", "_ended", "_disclaimed", "_doomed", "_owes_got", "_sent_at",
+)  # fmt: skip
+
 
 class Breach(AssertionError):  # noqa: N818
     """A promise is broken."""
+
+
+def _taken(outcome: Step | RotaError) -> None:
+    if isinstance(outcome, RotaError):  # nothing that happens here can be refused
+        raise outcome
 
 
 class ModelRunner:
@@ -104,6 +111,12 @@ class ModelRunner:
         new.protocol = copy.deepcopy(self.protocol)
         return new
 
+    def fingerprint(self) -> tuple[Any, ...]:
+        """Equal for those that have equal futures."""
+        protocol = self.protocol
+        held = [(key, *_LEASE(lease)) for key, lease in protocol._held.items()]
+        return (*_NODE(self), *_PROTOCOL(protocol), held, list(protocol._done))
+
 
 class ModelWorld:
     """One state of the whole."""
@@ -111,7 +124,7 @@ class ModelWorld:
     def __init__(self, budgets: dict[str, int], jobs: int = 2, ahead: bool = False) -> None:
         self.time = 100
         self.budgets = tuple(budgets.get(name, 0) for name in BUDGETS)
-        self.log: tuple[Event, ...] = ()
+        self.log: tuple[Entry, ...] = ()
         self.core = Core(MODEL_SETTINGS)
         self._shared = False
         """The core is another branch's, too: it is copied before it takes a step (most moves are not its)."""
@@ -119,15 +132,16 @@ class ModelWorld:
         self.runners = [ModelRunner(name, f"a{number}") for number, name in enumerate(NAMES, 1)]
         self.tell(self._site())
         self.tell(Submit(at=self.at, spec=BatchSpec(jobs, (Template(argv=("true",), retries=1),)), key="k"))
-        self.core.state.replan = True
+        self.core.state.soft.planning.wanted = True
         self.tell(Tick(at=self.at))
         for runner in self.runners:  # one job asks for one; the model begins with all of them
             if runner.allocation not in self.core.state.allocations:
                 planned = AllocationPlanned(runner.allocation, "s", runner.allocation, Amounts(1000), 1e9, submit=True)
                 evolve(self.core.state, planned)
-                self.log += (planned,)
+                self.log += (Entry(self.core.state.seq, self.at.wall, "rota", planned),)
         if ahead:
-            self.core.state.shapes[0].mean_s = 0.01
+            shape = self.core.state.shapes[0]
+            self.core.state.soft.planning.shapes[0] = ShapeMemo(shape.shape, mean_s=0.01)
         for runner in self.runners:
             runner.up = (runner.protocol.greet(float(self.time)),)
 
@@ -158,99 +172,34 @@ class ModelWorld:
         """One turn of the manager's loop."""
         if self._shared:
             self.core, self._shared = copy_core(self.core), False
-        step = self.core.step(stimulus)
-        plan = self.core.schedule(self.at)
-        self.log += tuple(step.events) + tuple(plan.events)
-        if step.events or plan.events:
+        turn = Turn(self.core)
+        turn.take([(stimulus, _taken)])
+        turn.schedule(self.at)
+        turn.answer()
+        self.log += tuple(turn.entries)
+        if turn.entries:
             check(self.core.state)
         if not effects_lost:
-            for effect in (*step.effects, *plan.effects):
+            for effect in turn.effects:
                 self._perform(effect)
 
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, Allocate):
             return
         runner = self.runners[NAMES.index(effect.runner)]
-        if runner.closed or runner.dead:
-            return
-        message: Message
-        if isinstance(effect, Welcome):
-            message = {
-                "t": "welcome",
-                "connect": effect.connect,
-                "session": effect.session,
-                "touch_s": 2,
-                "start_by_s": 3,
-            }
-        elif isinstance(effect, Lease):
-            jobs = [[slot, "s", number, pos + 1, attempt, ["true"], None] for number, pos, attempt, slot in effect.jobs]
-            message = {
-                "t": "lease",
-                "session": effect.session,
-                "n": effect.n,
-                "clock": effect.clock,
-                "slots": list(effect.slots.items()),
-                "specs": {"s": {}},
-                "jobs": jobs,
-            }
-        elif isinstance(effect, Ack):
-            message = {"t": "ack", "seq": effect.seq}
-        else:
-            assert isinstance(effect, Order)
-            message = {
-                "t": effect.what,
-                "session": effect.session,
-                "jobs": effect.jobs,
-                "connect": runner.protocol.connect,
-            }
-        runner.down += (message,)
+        if not runner.closed and not runner.dead:
+            runner.down += (message_of(effect, self.core.state, runner.protocol.connect),)
 
     def _hear(self, name: str, message: Message, effects_lost: bool) -> None:
-        kind = message["t"]
-        if kind == "greet":
-            held = [(b, i, a) for b, i, a in message["held"]]
-            stimulus: Stimulus = Greet(
-                at=self.at,
-                runner=name,
-                allocation=message["allocation"],
-                connect=message["connect"],
-                clock=message["clock"],
-                host=name,
-                pid=1,
-                capacity=Amounts(1000),
-                held=held,
-            )
-        elif kind == "report":
-            stimulus = Report(
-                at=self.at,
-                runner=name,
-                session=message["session"],
-                seq=message["seq"],
-                got=message["got"],
-                clock=message["clock"],
-                started=[(row[0], row[1], row[2]) for row in message["started"]],
-                ended=[Ended(*row) for row in message["ended"]],
-                disclaimed=[(b, i, a, why) for b, i, a, why in message["disclaimed"]],
-            )
-        elif kind == "touch":
-            stimulus = Touch(
-                at=self.at,
-                runner=name,
-                session=message["session"],
-                got=message["got"],
-                clock=message["clock"],
-                held=[tuple(job) for job in message["held"]],
-            )
-        elif kind == "gone":
-            stimulus = AllocationSeen(at=self.at, id=message["allocation"], verb="fail", reason="its runner was killed")
+        if message["t"] == "gone":
+            allocation, why = message["allocation"], "its runner was killed"
+            self.tell(AllocationSeen(at=self.at, id=allocation, verb="fail", reason=why), effects_lost)
         else:
-            stimulus = RunnerBye(at=self.at, runner=name, session=message["session"], reason=message["reason"])
-        self.tell(stimulus, effects_lost)
+            self.tell(stimulus_of(message, name, self.at), effects_lost)
 
     def crash_manager(self) -> None:
         """Die and start again: what was committed is there, connections are not. What was sent may still arrive."""
-        entries = (Entry(number, 0.0, "", event) for number, event in enumerate(self.log, 1))
-        self.core, self._shared = Core(MODEL_SETTINGS, state=restore(MODEL_SETTINGS, 1, None, 0, (), entries)), False
+        self.core, self._shared = Core(MODEL_SETTINGS, state=restore(MODEL_SETTINGS, 1, None, 0, (), self.log)), False
         for runner in self.runners:
             runner.closed = True
             runner.up = tuple(message for message in runner.up if message["t"] == "gone")
@@ -429,71 +378,18 @@ class ModelWorld:
     def fingerprint(self) -> str:
         """Equal for states that have equal futures."""
         state = self.core.state
-        core = []
-        for batch in state.batches.values():
-            live = sorted((pos, live.runner, live.attempt) for pos, live in batch.live.items())
-            core.append(
-                (bytes(batch.states), batch.attempts.tobytes(), live, batch.failures, batch.losses, batch.hold_wanted)
-            )
-        for runner in state.runners.values():
-            core.append(
-                (  # type: ignore[arg-type]
-                    runner.state,
-                    runner.connect,
-                    runner.session,
-                    runner.seq,
-                    runner.slots,
-                    runner.held,
-                    list(runner.jobs),
-                    runner.connected,
-                    runner.contact,
-                    runner.clock,
-                    runner.lease_n,
-                    runner.got,
-                    runner.unacked,
-                    list(runner.given_up),
-                )
-            )
-        allocations = [(a.id, a.state) for a in state.allocations.values()]
-        nodes = []
-        for node in self.runners:
-            p = node.protocol
-            held = [(key, lease.state, lease.start_by, lease.kill_asked, lease.told) for key, lease in p._held.items()]
-            nodes.append(
-                (
-                    node.up,
-                    node.down,
-                    node.running,
-                    node.closed,
-                    node.dead,
-                    node.gone,
-                    p.connect,
-                    p.session,
-                    p.got,
-                    p.seq,
-                    p.slots,
-                    p.leaving,
-                    p.expired,
-                    held,
-                    p._flight,
-                    p._flight_sent,
-                    p._ended,
-                    p._disclaimed,
-                    p._doomed,
-                    list(p._done),
-                    p._owes_got,
-                    p._sent_at,
-                )
-            )
-        return repr(
+        batches = [
             (
-                self.time,
-                self.budgets,
-                core,
-                allocations,
-                nodes,
-                sorted(self.executed),
-                self.core.last_tick,
-                state.replan,
+                bytes(batch.states),
+                batch.attempts.tobytes(),
+                sorted((pos, live.runner, live.attempt) for pos, live in batch.live.items()),
+                *_BATCH(batch),
             )
-        )
+            for batch in state.batches.values()
+        ]
+        known = [(*_KNOWN(runner), list(runner.jobs)) for runner in state.runners.values()]
+        contacts = [(*_CONTACT(contact), list(contact.given_up)) for contact in state.soft.contacts.values()]
+        allocations = [(a.id, a.state) for a in state.allocations.values()]
+        nodes = [runner.fingerprint() for runner in self.runners]
+        executed, core = sorted(self.executed), (self.core.last_tick, state.soft.planning.wanted)
+        return repr((self.time, self.budgets, batches, known, contacts, allocations, nodes, executed, core))

@@ -1,6 +1,8 @@
 """Connections between runners and the manager, with everything that can go wrong on the way."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rota.sim.messages import Message
 
 if TYPE_CHECKING:
     from rota.sim.node import SimRunner
@@ -8,7 +10,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Connection", "Network"]
 
-Message = dict[str, Any]
 _UP, _DOWN = "up", "down"
 
 

@@ -1,7 +1,6 @@
 """The shell around the core, as manager/service is: drain, step, schedule, commit, and only then act and answer."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -10,36 +9,21 @@ from rota.core.invariants import check
 from rota.core.snapshot import durable_view
 from rota.core.state import Settings
 from rota.core.step import Core
-from rota.core.stimuli import At, Disconnected, Ended, Greet, Report, RunnerBye, Stimulus, Tick, Touch
-from rota.model.errors import NoSpaceError, RotaError
-from rota.model.events import Event
-from rota.model.job import Result
-from rota.model.needs import Amounts
+from rota.core.stimuli import At, Disconnected, Stimulus, Tick
+from rota.core.turn import Done, Turn
+from rota.model.errors import NoSpaceError
 from rota.sim.disk import Disk
+from rota.sim.messages import Message, message_of, stimulus_of
 from rota.sim.network import Connection
 from rota.wire.messages import decode_greeting, decode_runner
 
 if TYPE_CHECKING:
     from rota.sim.world import World
 
-__all__ = ["Reply", "Shell"]
+__all__ = ["Shell"]
 
-Reply = Callable[[dict[str, Any] | None, RotaError | None], None]
 _NOW = At(0.0, 0.0)
 _json = msgspec.json.Encoder().encode
-
-
-class _Turn:
-    """One turn of the loop: what is to be committed, done and answered."""
-
-    __slots__ = ("at", "effects", "events", "replies", "results")
-
-    def __init__(self, at: At) -> None:
-        self.at = at
-        self.events: list[Event] = []
-        self.results: list[Result] = []
-        self.effects: list[Effect] = []
-        self.replies: list[tuple[Reply, dict[str, Any] | None, RotaError | None]] = []
 
 
 class Shell:
@@ -59,9 +43,12 @@ class Shell:
         self._clear()
 
     def _clear(self) -> None:
-        self._inbox: list[tuple[Stimulus, Reply | None]] = []
-        self._turn: _Turn | None = None
+        self._inbox: list[tuple[Stimulus, Done | None]] = []
+        self._turn: Turn | None = None
+        """What is being committed."""
         self._waking = False
+        self._at = _NOW
+        """When the last turn was."""
         self._tick_due = 0.0
         self._tick_number = 0
         self._greeted: dict[str, Connection] = {}
@@ -126,15 +113,15 @@ class Shell:
 
     # -- what arrives
 
-    def post(self, stimulus: Stimulus, reply: Reply | None = None) -> bool:
+    def post(self, stimulus: Stimulus, done: Done | None = None) -> bool:
         """Something happens. False if nobody is there to hear it."""
         if not self.up:
             return False
-        self._inbox.append((stimulus, reply))
+        self._inbox.append((stimulus, done))
         self._wake()
         return True
 
-    def receive(self, connection: Connection, message: dict[str, Any]) -> None:
+    def receive(self, connection: Connection, message: Message) -> None:
         """A runner's message arrives."""
         if not self.up or connection.life != self.life:
             return
@@ -144,54 +131,12 @@ class Shell:
         kind = message["t"]
         if self.world.rng.random() < 0.05:
             (decode_greeting if kind == "greet" else decode_runner)(_json(message))
-        stimulus: Stimulus
         if kind == "greet":
             connection.connect = message["connect"]
             newest = self._greeted.get(runner)
             if newest is None or newest.connect < connection.connect:
                 self._greeted[runner] = connection
-            stimulus = Greet(
-                at=_NOW,
-                by=runner,
-                runner=runner,
-                allocation=message["allocation"],
-                connect=message["connect"],
-                clock=message["clock"],
-                host=message["host"],
-                pid=message["pid"],
-                capacity=Amounts(message["cores"], message["memory"], message["disk"], message["gpus"]),
-                tags=tuple(message["tags"]),
-                output=message["output"],
-                held=[(b, i, a) for b, i, a in message["held"]],
-            )
-        elif kind == "report":
-            stimulus = Report(
-                at=_NOW,
-                by=runner,
-                runner=runner,
-                session=message["session"],
-                seq=message["seq"],
-                got=message["got"],
-                clock=message["clock"],
-                started=[(row[0], row[1], row[2]) for row in message["started"]],
-                ended=[Ended(*row) for row in message["ended"]],
-                disclaimed=[(b, i, a, why) for b, i, a, why in message["disclaimed"]],
-            )
-        elif kind == "touch":
-            stimulus = Touch(
-                at=_NOW,
-                by=runner,
-                runner=runner,
-                session=message["session"],
-                got=message["got"],
-                clock=message["clock"],
-                held=[tuple(job) for job in message["held"]],
-            )
-        else:
-            stimulus = RunnerBye(
-                at=_NOW, by=runner, runner=runner, session=message["session"], reason=message["reason"]
-            )
-        self.post(stimulus)
+        self.post(stimulus_of(message, runner, _NOW))
 
     def disconnected(self, connection: Connection) -> None:
         """A runner's connection is gone."""
@@ -222,51 +167,38 @@ class Shell:
         self._waking = False
         self.turns += 1
         inbox, self._inbox = self._inbox, []
-        at = world.clock.at(world.now)
-        turn = _Turn(at)
-        core = self.core
-        for stimulus, reply in inbox:
+        self._at = at = world.clock.at(world.now)
+        for stimulus, _ in inbox:
             stimulus.at = at
             if world.tracing and not isinstance(stimulus, Tick):
                 world.say("stimulus", stimulus)
-            try:
-                step = core.step(stimulus)
-            except RotaError as refusal:
-                if reply is not None:
-                    turn.replies.append((reply, None, refusal))
-                continue
-            turn.events += step.events
-            turn.results += step.results
-            turn.effects += step.effects
-            if reply is not None:
-                turn.replies.append((reply, step.reply, None))
-        step = core.schedule(at)
-        turn.events += step.events
-        turn.effects += step.effects
+        turn = Turn(self.core)
+        turn.take(inbox)
+        turn.schedule(at)
         if self.turns % world.check_every == 0:
-            check(core.state)
-        if turn.events and world.faults.strikes("crash-before-commit"):
+            check(self.core.state)
+        if turn.entries and world.faults.strikes("crash-before-commit"):
             self.crash("before commit", world.rng.uniform(0.1, 5.0))
             return
-        if turn.events or turn.results or turn.effects or turn.replies:
+        if turn.entries or turn.results or turn.effects or turn.answers:
             self._turn = turn
             delay = 0.001 if self.slow_until < world.now else world.rng.uniform(0.1, 3.0)
             world.after(delay, self._committed, life, turn)
         else:
             self._next_tick()
 
-    def _commit(self, turn: _Turn) -> None:
-        self.disk.commit(turn.events, turn.results, self.world.clock.at(self.world.now).wall)
-        self.world.durable(turn.events, turn.at)
+    def _commit(self, turn: Turn) -> None:
+        self.disk.commit(turn.entries, turn.results, self.world.clock.at(self.world.now).wall)
+        self.world.durable(turn.entries, self._at)
 
-    def _committed(self, life: int, turn: _Turn) -> None:
+    def _committed(self, life: int, turn: Turn) -> None:
         world = self.world
         if life != self.life or not self.up:
             return
         if self.frozen_until > world.now:
             world.when(self.frozen_until, self._committed, life, turn)
             return
-        if turn.events:
+        if turn.entries:
             self.disk.full = world.faults.strikes("no-space")
             try:
                 self._commit(turn)
@@ -275,7 +207,7 @@ class Shell:
                 self._reload()
                 return
         self._turn = None
-        if turn.events and world.faults.strikes("crash-after-commit"):
+        if turn.entries and world.faults.strikes("crash-after-commit"):
             self.crash("after commit", world.rng.uniform(0.1, 5.0))
             return
         if turn.effects and world.faults.strikes("crash-in-effects"):
@@ -283,9 +215,8 @@ class Shell:
             self.crash("in effects", world.rng.uniform(0.1, 5.0))
             return
         self._perform(turn.effects)
-        for reply, answer, refusal in turn.replies:
-            reply(answer, refusal)
-        if turn.events and world.rng.random() < world.checkpoint_chance:
+        turn.answer()
+        if turn.entries and world.rng.random() < world.checkpoint_chance:
             self.disk.checkpoint(self.core.state)
         if self._inbox:
             self._wake()
@@ -308,88 +239,39 @@ class Shell:
 
     def _perform(self, effects: list[Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, Lease):
-                self._send(effect.runner, effect.session, self._lease(effect))
-            elif isinstance(effect, Ack):
-                latest = self._latest.get(effect.runner) or self._greeted.get(effect.runner)
-                if latest is not None and latest.manager_open:
-                    latest.to_runner({"t": "ack", "seq": effect.seq})
-            elif isinstance(effect, Welcome):
-                self._welcome(effect)
-            elif isinstance(effect, Order):
-                self._order(effect)
-            elif isinstance(effect, Allocate):
+            if isinstance(effect, Allocate):
                 self.world.say("allocate", effect)
                 self.world.cluster.perform(effect.what, effect.id, effect.site, effect.tag, effect.ids)
+                continue
+            connection = self._welcomed(effect) if isinstance(effect, Welcome) else self._connection(effect)
+            if connection is not None and connection.manager_open:
+                named = self._named(effect) if isinstance(effect, Lease) else None
+                connection.to_runner(message_of(effect, self.core.state, connection.connect, named))
 
-    def _send(self, runner: str, session: int, message: dict[str, Any]) -> None:
-        connection = self._sessions.get((runner, session))
-        if connection is not None and connection.manager_open:
-            connection.to_runner(message)
+    def _connection(self, effect: Lease | Order | Ack) -> Connection | None:
+        if isinstance(effect, Ack):
+            return self._latest.get(effect.runner) or self._greeted.get(effect.runner)
+        if isinstance(effect, Order) and effect.what == "expired":
+            return self._greeted.get(effect.runner)
+        return self._sessions.get((effect.runner, effect.session))
 
-    def _welcome(self, effect: Welcome) -> None:
+    def _welcomed(self, effect: Welcome) -> Connection | None:
+        """The connection of a new session; None if a later one has greeted."""
         connection = self._greeted.get(effect.runner)
         if connection is None or connection.connect != effect.connect:
-            return
+            return None
         connection.session = effect.session
         self._sessions[effect.runner, effect.session] = connection
         self._latest[effect.runner] = connection
         if not connection.manager_open:
             self.post(Disconnected(at=_NOW, runner=effect.runner, session=effect.session))
-            return
-        settings = self.settings
-        connection.to_runner(
-            {
-                "t": "welcome",
-                "version": 1,
-                "connect": effect.connect,
-                "session": effect.session,
-                "touch_s": settings.touch_s,
-                "start_by_s": settings.start_by_s,
-                "grace_s": 2.0,
-                "linger_s": self.world.linger_s,
-            }
-        )
+        return connection
 
-    def _lease(self, effect: Lease) -> dict[str, Any]:
-        jobs = []
-        specs = {}
+    def _named(self, effect: Lease) -> dict[str, int]:
+        """The specs that the session of a lease has."""
         session = (effect.runner, effect.session)
         if effect.n <= self._leases.get(session, 0):
             # A repeat, and what follows it, says everything again: what first named a spec may be what was lost.
             self._specs[session] = {}
         self._leases[session] = max(effect.n, self._leases.get(session, 0))
-        known = self._specs.setdefault(session, {})
-        for number, pos, attempt, slot in effect.jobs:
-            batch = self.core.state.batches[number]
-            name = f"{number}.{batch.template_of(pos)}"
-            if known.setdefault(name, effect.n) == effect.n:
-                specs[name] = {"cwd": "/", "env": None}
-            jobs.append([slot, name, number, batch.index(pos), attempt, ["true"], None])
-        return {
-            "t": "lease",
-            "session": effect.session,
-            "n": effect.n,
-            "clock": effect.clock,
-            "slots": [[slot, count] for slot, count in effect.slots.items()],
-            "envs": {},
-            "specs": specs,
-            "jobs": jobs,
-        }
-
-    def _order(self, effect: Order) -> None:
-        if effect.what == "expired":
-            connection = self._greeted.get(effect.runner)
-            if connection is not None and connection.manager_open:
-                connection.to_runner({"t": "expired", "connect": connection.connect, "reason": effect.reason})
-        elif effect.what in ("drain", "close"):
-            self._send(effect.runner, effect.session, {"t": effect.what})
-        else:
-            message: dict[str, Any] = {
-                "t": effect.what,
-                "session": effect.session,
-                "jobs": [list(job) for job in effect.jobs],
-            }
-            if effect.what == "kill":
-                message["grace_s"] = 2.0
-            self._send(effect.runner, effect.session, message)
+        return self._specs.setdefault(session, {})

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from rota.core.step import Step
 from rota.core.stimuli import At, ChangeJobs, SetLimits, SetMode, Stimulus, Submit
+from rota.core.turn import Done
 from rota.model.batch import BatchSpec, Dependency, Template, count_of
 from rota.model.errors import RotaError
 from rota.model.events import Respecified
@@ -234,15 +236,15 @@ class Workload:
     def _submit(self, plan: Plan) -> None:
         self.open_questions += 1
 
-        def answered(answer: dict[str, Any] | None, refusal: RotaError | None) -> None:
+        def answered(outcome: Step | RotaError) -> None:
             self.open_questions -= 1
-            if answer is None:
-                if refusal is not None and refusal.code == "refused":  # draining: the user comes back
+            if isinstance(outcome, RotaError):
+                if outcome.code == "refused":  # draining: the user comes back
                     self.world.after(5.0, self._submit, plan)
-                elif refusal is not None and "wait for itself" not in str(refusal):
-                    self.world.witness.problems.append(f"batch {plan.key} was refused: {refusal}")
+                elif "wait for itself" not in str(outcome):
+                    self.world.witness.problems.append(f"batch {plan.key} was refused: {outcome}")
                 return
-            batch = answer["batch"]
+            batch = outcome.reply["batch"]
             known = self.world.witness.acked.setdefault(plan.key, batch)
             if known != batch or (plan.number is not None and plan.number != batch):
                 self.world.witness.problems.append(f"key {plan.key} gave batch {known} and then {batch}")
@@ -274,15 +276,15 @@ class Workload:
 
     # -- commands
 
-    def _ask(self, make: Callable[[], Stimulus], answered: Callable[[Any, Any], None], insist: bool) -> None:
+    def _ask(self, make: Callable[[], Stimulus], answered: Done, insist: bool) -> None:
         """Ask until there is an answer. The answer may be lost on its way; then `insist` asks again."""
         done = False
 
-        def reply(answer: dict[str, Any] | None, refusal: RotaError | None) -> None:
+        def reply(outcome: Step | RotaError) -> None:
             nonlocal done
             if not done and not (insist and self.world.faults.strikes("reply-lost")):
                 done = True
-                answered(answer, refusal)
+                answered(outcome)
 
         def send() -> None:
             if not done:
@@ -382,7 +384,7 @@ class Workload:
         return BatchPatch(**patch)
 
     def _tell(self, make: Callable[[], Stimulus]) -> None:
-        self._ask(make, lambda answer, refusal: None, False)
+        self._ask(make, lambda outcome: None, False)
 
     def settle_down(self) -> None:
         """The last phase: nobody holds anything any more, and nothing is waited for that never comes."""

@@ -133,10 +133,11 @@ class World:
         if self.tracing:
             self.story.append(f"{self.now:10.4f} " + " ".join(str(word) for word in words))
 
-    def durable(self, events: list[ev.Event], at: At) -> None:
+    def durable(self, entries: list[ev.Entry], at: At) -> None:
         """Events have become facts."""
         facts, now = self.witness.facts, self.now
-        for event in events:
+        for entry in entries:
+            event = entry.event
             facts.append((now, event))
             self.witness.local.append(at.wall + at.utc_offset_s)
             if self.tracing:

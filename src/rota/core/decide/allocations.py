@@ -2,11 +2,15 @@
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from rota.core.decide.decision import Decision
-from rota.core.decide.losses import lost
-from rota.core.decide.runners import give_back, take_ended
+from rota.core.decide.ends import give_back, lost, take_ended
+from rota.core.decide.hosts import failed
 from rota.core.effects import Allocate
-from rota.core.state import RunnerState, SiteState, State
+from rota.core.notes import Refused, SiteDoing, SiteTold
+from rota.core.soft import Refusal
+from rota.core.state import RunnerState, State
 from rota.core.stimuli import AllocationSeen, Ended, SiteSeen
 from rota.model import events as ev
 from rota.model.allocation import Allocation, Outcome
@@ -27,15 +31,7 @@ UNSURE_MOST = 100
 
 def site_seen(state: State, stimulus: SiteSeen) -> Decision:
     """A site is there. Not an event: it is told anew at every start."""
-    old = state.sites.get(stimulus.site)
-    site = SiteState(stimulus.site, stimulus.facts)
-    if old is not None:
-        site.closed_until, site.failures, site.why = old.closed_until, old.failures, old.why
-    state.sites[stimulus.site] = site
-    state.ensure_site_location(stimulus.site)
-    state.memo.clear()
-    state.replan = True
-    return Decision()
+    return Decision(notes=[SiteTold(stimulus.site, stimulus.facts)])
 
 
 def allocation_seen(state: State, stimulus: AllocationSeen) -> Decision:
@@ -71,13 +67,13 @@ def allocation_seen(state: State, stimulus: AllocationSeen) -> Decision:
         return decision
     if new.endswith("ED"):
         _close_runners(state, decision, stimulus)
-        _judge_site(state, stimulus, allocation.site)
+        _judge_site(state, decision, stimulus, allocation)
     elif stimulus.verb == "run":
-        site = state.sites.get(allocation.site)
-        if site is not None and allocation.direct:  # of others nothing is known until their runner calls
-            site.why = None
+        if allocation.site in state.soft.sites and allocation.direct:  # others are known to serve when a runner calls
+            weather = state.soft.weather.of(allocation.site)
+            decision.notes.append(SiteDoing(allocation.site, replace(weather, why=None)))
         if allocation.shape is not None:
-            state.refused.pop((allocation.site, allocation.shape), None)
+            decision.notes.append(Refused(allocation.site, allocation.shape, None))
     host = stimulus.host or (stimulus.outcome.host if stimulus.outcome is not None else None)
     moved = ev.AllocationMoved(allocation.id, stimulus.verb, stimulus.native_id, stimulus.reason, 0, host)
     decision.events.append(moved)
@@ -155,12 +151,10 @@ def _close_runners(state: State, decision: Decision, stimulus: AllocationSeen) -
         if had_jobs and _never_wanted(state, runner, stimulus):
             give_back(state, decision, runner, list(runner.jobs), 0, why)
         elif had_jobs and (row := _ended_row(state, runner, stimulus, outcome)) is not None:
-            take_ended(state, decision, runner, [row], 0, stimulus.at)
+            take_ended(state, decision, runner, [row], stimulus.at)
         else:
             reason = outcome.why if outcome.why in _REASONS else "lost"
-            events, results = lost(state, runner.id, list(runner.jobs), why, stimulus.at, reason)
-            decision.events.extend(events)
-            decision.results.extend(results)
+            decision.add(lost(state, runner.id, list(runner.jobs), why, stimulus.at, reason))
         decision.events.append(ev.RunnerMoved(runner.id, "lose" if had_jobs else "close", why))
 
 
@@ -228,30 +222,25 @@ def _served(state: State, allocation: Allocation, outcome: Outcome | None) -> bo
     return allocation.state != "SUBMITTING" and (outcome is None or outcome.why != "launch")
 
 
-def _judge_site(state: State, stimulus: AllocationSeen, site_name: str) -> None:
+def _judge_site(state: State, decision: Decision, stimulus: AllocationSeen, allocation: Allocation) -> None:
     """A site whose allocations end without ever having served is left alone for a while, longer each time."""
-    site = state.sites.get(site_name)
-    if site is None:
+    site, shape, at = allocation.site, allocation.shape, stimulus.at
+    if site not in state.soft.sites:
         return
-    shape = state.allocations[stimulus.id].shape
-    if shape is not None and stimulus.outcome is not None and stimulus.outcome.why == "refused":
-        tries = state.refused[site_name, shape][1] if (site_name, shape) in state.refused else 0
-        tag = state.allocations[stimulus.id].tag
-        tries = max(1, tries if tag == site.failed_tag else tries + 1)  # an array that is refused is one refusal
-        site.failed_tag = tag
+    weather, outcome = state.soft.weather.of(site), stimulus.outcome
+    if shape is not None and outcome is not None and outcome.why == "refused":
+        known = state.soft.weather.refused.get((site, shape))
+        tries = known.tries if known is not None else 0
+        tries = max(1, tries if allocation.tag == weather.failed_tag else tries + 1)  # a refused array is one refusal
         wait = min(state.settings.site_retry_most_s, state.settings.site_retry_s * 2.0 ** (tries - 1))
-        state.refused[site_name, shape] = (stimulus.at.mono + wait, tries, stimulus.reason or "no reason given")
-        return
-    allocation = state.allocations[stimulus.id]
-    if allocation.state == "KILLING" or _served(state, allocation, stimulus.outcome):
-        if not any((site_name, runner.host) in state.bad_hosts for runner in _runners_of(state, stimulus.id)):
-            site.failures = 0
-        return
-    if allocation.tag != site.failed_tag:
-        site.failures += 1
-        site.failed_tag = allocation.tag
-    settings = state.settings
-    wait = min(settings.site_retry_most_s, settings.site_retry_s * 2.0 ** (site.failures - 1))
-    site.closed_until = stimulus.at.mono + wait
-    what = "came to nothing" if allocation.direct else "gave no runner"
-    site.why = f"allocation {stimulus.id} {what}: {stimulus.reason or 'no reason known'}"
+        refusal = Refusal(at.mono + wait, tries, stimulus.reason or "no reason given")
+        decision.notes.append(SiteDoing(site, replace(weather, failed_tag=allocation.tag)))
+        decision.notes.append(Refused(site, shape, refusal))
+    elif allocation.state == "KILLING" or _served(state, allocation, outcome):
+        hosts = {runner.host for runner in _runners_of(state, allocation.id)}
+        if not any((site, host) in state.soft.weather.bad_hosts for host in hosts):
+            decision.notes.append(SiteDoing(site, replace(weather, failures=0)))
+    else:
+        what = "came to nothing" if allocation.direct else "gave no runner"
+        why = f"allocation {allocation.id} {what}: {stimulus.reason or 'no reason known'}"
+        decision.notes.append(SiteDoing(site, failed(state, site, allocation.tag, why, at)))

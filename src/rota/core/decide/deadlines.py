@@ -1,19 +1,18 @@
 """What time brings: jobs whose time has come, runners that have fallen silent, runners that have nothing to do."""
 
-import heapq
+from msgspec.structs import replace
 
 from rota.core.decide.decision import Decision
-from rota.core.decide.losses import lost
-from rota.core.dependencies import longest_backoff
+from rota.core.decide.ends import lost
 from rota.core.effects import Allocate
+from rota.core.notes import SWEEP_S, Due, Looked, SiteDoing
 from rota.core.state import RunnerState, State
-from rota.core.stimuli import At, Tick
+from rota.core.stimuli import At
 from rota.model import events as ev
 from rota.model.tables import MISSING, RUNNING, STARTING
 
 __all__ = ["is_busy", "next_deadline", "tick", "was_set_back"]
 
-SWEEP_S = 1.0
 RESTING_SWEEP_S = 5.0
 LINGER_SLACK_S = 0.01
 IDLE_SWEEP_S = 60.0
@@ -45,13 +44,15 @@ def next_deadline(state: State, at: At, last: At | None) -> float:
         period = max(SWEEP_S, min(RESTING_SWEEP_S, state.settings.missing_s / 4))
     else:
         period = IDLE_SWEEP_S
+    soft, planning = state.soft, state.soft.planning
     deadline = (at if last is None else last).mono + period
     for runner in state.runners.values():
-        if runner.state == "SERVING" and not runner.jobs and runner.site in state.sites and not runner.direct:
-            deadline = min(deadline, runner.idle_since + state.sites[runner.site].facts.linger_s + LINGER_SLACK_S)
+        if runner.state == "SERVING" and not runner.jobs and runner.site in soft.sites and not runner.direct:
+            idle_since = soft.contacts[runner.id].idle_since
+            deadline = min(deadline, idle_since + soft.sites[runner.site].linger_s + LINGER_SLACK_S)
     if state.timers:
         deadline = min(deadline, at.mono + state.timers[0][0] - at.wall)
-    return max(min(deadline, state.rate_at, at.mono + state.window_at - at.wall), at.mono)
+    return max(min(deadline, planning.rate_at, at.mono + planning.window_at - at.wall), at.mono)
 
 
 def was_set_back(before: At, now: At) -> bool:
@@ -59,71 +60,33 @@ def was_set_back(before: At, now: At) -> bool:
     return now.wall - before.wall < now.mono - before.mono - CLOCK_SET_BACK_S
 
 
-def tick(state: State, stimulus: Tick, last: At | None, set_back: bool = False) -> Decision:
-    """Everything that is due; `last` is when this was last asked, None after a start.
-
-    `set_back`: the wall clock was set back since then, by what other stimuli have seen of it.
-    """
-    decision = Decision()
-    at = stimulus.at
-    if last is None or set_back or was_set_back(last, at):
-        _set_timers(state, at.wall)
-    if last is not None:
-        _grace(state, at, at.mono - last.mono)
-    while state.timers and state.timers[0][0] <= at.wall:
-        _, number, pos = heapq.heappop(state.timers)
-        if pos < 0:
-            decision.reconsider.add(number)
-            continue
-        state.freed.append((number, pos, pos + 1))
-        until = state.batches[number].until.get(pos)
-        if until is not None and until > at.wall:  # due only because the clock is behind: it may be set again
-            heapq.heappush(state.timers, (until, number, pos))
+def tick(state: State, at: At, last: At | None, due: Due) -> Decision:
+    """Everything that is due; `last` is when this was last asked, None after a start."""
+    decision = Decision(reconsider=due.batches)
     for runner in list(state.runners.values()):
         if runner.state in ("SERVING", "DRAINING", "MISSING") and not runner.direct:
             _watch(state, decision, runner, at)
-    for site in state.sites.values():
+    weather, planning = state.soft.weather, state.soft.planning
+    for name, site in weather.sites.items():
         if 0 < site.closed_until <= at.mono:
-            site.closed_until = 0
-            state.replan = True
-    if state.refused and any(row[0] <= at.mono for row in state.refused.values()):
-        state.replan = True
+            decision.notes.append(SiteDoing(name, replace(site, closed_until=0), look=True))
     moved = last is not None and at.utc_offset_s != last.utc_offset_s
-    if at.wall >= state.window_at or at.mono >= state.rate_at or moved:
-        state.replan = True
-    if any(at.mono - since >= state.settings.shrink_s for since in state.surplus_since.values()):
-        state.replan = True
-    if at.mono >= state.safety_at:
-        state.safety_at = at.mono + RECOUNT_S
-        state.replan = True
+    if (
+        any(refusal.until <= at.mono for refusal in weather.refused.values())
+        or at.wall >= planning.window_at
+        or at.mono >= planning.rate_at
+        or moved
+        or any(at.mono - since >= state.settings.shrink_s for since in planning.surplus_since.values())
+    ):
+        decision.notes.append(Looked())
+    if at.mono >= planning.safety_at:
+        decision.notes.append(Looked(safety_at=at.mono + RECOUNT_S))
     return decision
 
 
-def _set_timers(state: State, wall: float) -> None:
-    """The wall clock may have been set back.
-
-    What had come due may have to wait again, and no back-off may last longer than one can.
-    """
-    last = wall + longest_backoff(state)
-    state.timers = []
-    for batch in state.batches.values():
-        if batch.spec.not_before is not None:
-            state.timers.append((batch.spec.not_before, batch.id, -1))
-        for pos, until in batch.until.items():
-            state.timers.append((until if until <= last else wall, batch.id, pos))
-    heapq.heapify(state.timers)
-
-
-def _grace(state: State, at: At, gap: float) -> None:
-    """If the manager itself was stopped for long, silence proves nothing: every deadline gets that time on top."""
-    if gap > SWEEP_S + max(SWEEP_S, state.settings.missing_s / 4):
-        for runner in state.runners.values():
-            runner.contact = min(at.mono, runner.contact + gap)
-            runner.idle_since = min(at.mono, runner.idle_since + gap)
-
-
 def _watch(state: State, decision: Decision, runner: RunnerState, at: At) -> None:
-    silence = at.mono - runner.contact
+    contact = state.soft.contacts[runner.id]
+    silence = at.mono - contact.heard
     if runner.state != "MISSING" and silence > state.settings.missing_s:
         decision.events.append(ev.RunnerMoved(runner.id, "lapse", f"not heard of for {silence:.0f} s"))
         by_batch: dict[int, list[int]] = {}
@@ -139,9 +102,9 @@ def _watch(state: State, decision: Decision, runner: RunnerState, at: At) -> Non
             _give_up_rerunnable(state, decision, runner, silence, at)
         _ask_driver(state, decision, runner)
     elif runner.state == "SERVING" and not runner.jobs:
-        site = state.sites.get(runner.site)
-        if site is not None and at.mono - runner.idle_since > site.facts.linger_s:
-            decision.events.append(ev.RunnerMoved(runner.id, "drain", f"nothing to do for {site.facts.linger_s:.0f} s"))
+        facts = state.soft.sites.get(runner.site)
+        if facts is not None and at.mono - contact.idle_since > facts.linger_s:
+            decision.events.append(ev.RunnerMoved(runner.id, "drain", f"nothing to do for {facts.linger_s:.0f} s"))
 
 
 def _ask_driver(state: State, decision: Decision, runner: RunnerState) -> None:
@@ -157,12 +120,5 @@ def _give_up_rerunnable(state: State, decision: Decision, runner: RunnerState, s
         batch = state.batches[number]
         if batch.states[pos] == MISSING and batch.template(pos).rerunnable:
             jobs.append((number, pos))
-    events, results = lost(
-        state,
-        runner.id,
-        jobs,
-        f"rerunnable, and its runner was silent for {silence:.0f} s: the first copy may still run",
-        at,
-    )
-    decision.events.extend(events)
-    decision.results.extend(results)
+    why = f"rerunnable, and its runner was silent for {silence:.0f} s: the first copy may still run"
+    decision.add(lost(state, runner.id, jobs, why, at))

@@ -8,10 +8,10 @@ import msgspec
 from rota.core.decide.batches import check_reopened, respecify
 from rota.core.decide.decision import Decision
 from rota.core.decide.dependency_checks import check_window
-from rota.core.decide.learning import refresh
-from rota.core.decide.losses import lost
+from rota.core.decide.ends import lost
 from rota.core.decide.reopening import Again
 from rota.core.dependencies import spans_of, touched
+from rota.core.plan.asked import asked_now
 from rota.core.selection import by_state, states_pattern
 from rota.core.state import BatchState, State
 from rota.core.stimuli import ChangeJobs
@@ -98,8 +98,7 @@ class _Plan:
 
     def _changed(self, batch: BatchState, number: int, patch: Patch) -> Template:
         shape = self.state.shapes[batch.shapes[number]]
-        refresh(self.state, shape)
-        template = patched(batch.templates[number], patch, shape.asked.needs)
+        template = patched(batch.templates[number], patch, asked_now(self.state, shape).asked.needs)
         for name in patch.limits_add:
             check_window(name, self.stimulus.at)
         why = impossible(template.needs, self.state.site_views())
@@ -149,9 +148,9 @@ def _confirm_dead(plan: _Plan) -> None:
                     gone.setdefault(runner.id, []).append((batch.id, pos))
                     plan.count(batch, [pos, pos + 1])
     for runner_id, jobs in gone.items():
-        events, results = lost(plan.state, runner_id, jobs, f"confirmed dead by {plan.stimulus.by}", plan.stimulus.at)
-        plan.events.extend(events)
-        plan.results.extend(results)
+        given_up = lost(plan.state, runner_id, jobs, f"confirmed dead by {plan.stimulus.by}", plan.stimulus.at)
+        plan.events.extend(given_up.events)
+        plan.results.extend(given_up.results)
     plan.skip(
         "is not MISSING: only what rota has lost sight of can be confirmed dead",
         *_QUEUED,

@@ -4,16 +4,17 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from rota.core.plan.asked import largest_node
 from rota.core.slots import slot_memory
-from rota.core.state import BatchState, ShapeState, State
+from rota.core.state import BatchState, State
 from rota.core.stimuli import Ended
 from rota.model import events as ev
 from rota.model.amounts import format_duration, show_size
 from rota.model.batch import MAX_TEMPLATES, Template
 from rota.model.needs import Amounts
-from rota.schedule.estimate import MIB, asked_for, escalate_disk, escalate_memory, escalate_time
+from rota.schedule.estimate import MIB, escalate_disk, escalate_memory, escalate_time
 
-__all__ = ["Sampling", "escalated", "refresh"]
+__all__ = ["Sampling", "escalated"]
 
 _NOT_ITS_SIZE = (
     "killed", "runner-stopped", "time", "disk-full", "cwd", "output", "not-found", "not-executable", "start",
@@ -58,30 +59,6 @@ class Sampling:
         yield from events.values()
 
 
-def refresh(state: State, shape: ShapeState) -> None:
-    """Bring what is asked for a shape up to date with what its group has taught."""
-    group = state.groups.get(shape.shape.group) if shape.shape.group else None
-    if group is None:
-        return
-    most = _largest(state, shape.shape.needs.site)
-    basis = (group.memory.seen, group.disk.seen, group.time_s.seen, most)
-    if basis == shape.learned:
-        return
-    shape.learned = basis
-    given = shape.shape
-    needs = asked_for(given.needs, group.found(), given.override, given.level, most)
-    if needs != shape.asked.needs:
-        shape.asked = replace(given, needs=needs)
-
-
-def _largest(state: State, site: str | None) -> Amounts | None:
-    """The most that any node of the sites in question has; None: no site is known."""
-    nodes = [known.facts.node for name, known in state.sites.items() if site in (None, name)]
-    if not nodes:
-        return None
-    return Amounts(memory=max(node.memory for node in nodes), disk=max(node.disk for node in nodes))
-
-
 def escalated(
     state: State, batch: BatchState, pos: int, slot: str, row: Ended, wall_ms: int
 ) -> tuple[Template, str] | None:
@@ -103,7 +80,7 @@ def escalated(
     if not ran_out and (not had or peak <= had or row.reason in _NOT_ITS_SIZE):
         return None
     memory = escalate_memory(max(peak, had) if ran_out else peak, had)
-    most = _largest(state, needs.site)
+    most = largest_node(state, needs.site)
     if most is not None and most.memory:
         memory = min(memory, most.memory)
     if memory <= had:

@@ -73,10 +73,10 @@ def _jobs(batch: BatchState) -> int:
 def _in_flight(state: State) -> set[int]:
     """Batches that messages to runners may still have to name."""
     found: set[int] = set()
-    for runner in state.runners.values():
-        for _, jobs, _ in runner.unacked.values():
-            found.update(job[0] for job in jobs)
-        found.update(job[0] for job in runner.given_up)
+    for contact in state.soft.contacts.values():
+        for sent in contact.unacked.values():
+            found.update(job[0] for job in sent.jobs)
+        found.update(job[0] for job in contact.given_up)
     return found
 
 

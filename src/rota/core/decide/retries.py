@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from rota.core.decide.decision import Decision
 from rota.core.dependencies import spans_of, without
 from rota.core.selection import states_pattern
 from rota.core.state import BatchState, State
@@ -24,7 +25,9 @@ _QUEUED = states_pattern((WAITING, PENDING))
 _LEASED = states_pattern((STARTING,))
 
 
-def after_failure(state: State, batch: BatchState, pos: int, row: Ended, at: At) -> tuple[str, str, float | None, bool]:
+def after_failure(
+    state: State, decision: Decision, batch: BatchState, pos: int, row: Ended, at: At
+) -> tuple[str, str, float | None, bool]:
     """(verb, state of the attempt, not before, whether it counts) for an attempt that did not succeed."""
     if batch.states[pos] == KILLING:
         return ("complete", "COMPLETED", None, True) if row.exit_code == 0 else ("abort", "ABORTED", None, True)
@@ -33,7 +36,7 @@ def after_failure(state: State, batch: BatchState, pos: int, row: Ended, at: At)
     template = batch.template(pos)
     failures = batch.failures.get(pos, 0)
     if failures < template.retries and no_use(template, row) is None:
-        return "requeue", "RETRIED", at.wall + backoff(state, failures), True
+        return "requeue", "RETRIED", at.wall + backoff(state, failures, decision.chance(state)), True
     return "fail", "FAILED", None, True
 
 
@@ -51,11 +54,11 @@ def no_use(template: Template, row: Ended | Result) -> str | None:
     return "that could not help; --retry-on says otherwise" if final else None
 
 
-def backoff(state: State, failures: int) -> float:
+def backoff(state: State, failures: int, chance: float) -> float:
     """Seconds to wait before the next try: doubling, bounded, with chance so that failures do not march in step."""
     settings = state.settings
     delay = min(settings.backoff_most_s, settings.backoff_first_s * 2.0 ** min(max(failures, 0), 60))
-    return delay + state.random() * settings.backoff_jitter_s
+    return delay + chance * settings.backoff_jitter_s
 
 
 def until_brake(batch: BatchState) -> int | None:

@@ -45,8 +45,6 @@ def set_slots(state: State, runner: RunnerState, slot: str, count: int, restorin
         runner.slots[slot] = count
     else:
         runner.slots.pop(slot, None)
-    if more < 0:
-        state.replan = True
 
 
 def restore_slots(state: State, runner: RunnerState, slot: str, count: int) -> None:
@@ -71,11 +69,7 @@ def runner_greeted(state: State, event: ev.RunnerGreeted) -> None:
     runner.output = event.output
     runner.site = event.site
     runner.direct = event.direct
-    runner.lease_n = runner.got = 0
-    runner.unacked.clear()
-    runner.given_up.clear()
     place_runner(state, runner)
-    state.replan = True
 
 
 def place_runner(state: State, runner: RunnerState) -> None:
@@ -107,9 +101,7 @@ def runner_moved(state: State, event: ev.RunnerMoved) -> None:
     runner.why = event.reason
     if new in ("CLOSED", "EXPIRED"):
         assert not runner.jobs, f"runner {event.runner} is {new} and holds jobs"
-        runner.unacked.clear()
         state.ledger.drop(runner.location)
-    state.replan = True
 
 
 def allocation_planned(state: State, event: ev.AllocationPlanned) -> None:
@@ -155,7 +147,6 @@ def allocation_moved(state: State, event: ev.AllocationMoved) -> None:
         state.over.append(allocation.id)
         if len(state.over) > OVER_MOST:
             _forget_allocation(state, state.over.popleft())
-    state.replan = True
 
 
 def _forget_allocation(state: State, name: str) -> None:

@@ -1,15 +1,22 @@
-"""The scheduling pass: leases for the runners that are there, allocations where more is wanted."""
+"""The scheduling pass: leases for the runners that are there, allocations where more is wanted.
+
+It decides, and writes nothing but what it remembers itself (`Planning`): each event and each grant of leases that it
+yields is applied by its caller before the next is computed, so what it reads is always the present.
+"""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
-from rota.core.decide.learning import refresh
 from rota.core.decide.retries import until_brake
-from rota.core.plan.allocations import lease_jobs, provide, take_back
+from rota.core.evolve.leasing import Grant
+from rota.core.plan.allocations import Provider, surplus
+from rota.core.plan.asked import asked_now
 from rota.core.plan.backfill import behind, fill, reserve
+from rota.core.plan.limits import limits_now, share_limits, wake_times, within_limits
 from rota.core.slots import shape_of, slot_cores, slot_name
+from rota.core.soft import chance_after
 from rota.core.state import RunnerState, ShapeState, State
 from rota.core.stimuli import At
 from rota.model import events as ev
@@ -22,170 +29,174 @@ from rota.schedule.view import Place, View, Want
 
 __all__ = ["plan"]
 
-_SLACK_S = 0.00001
-"""So much after a window opens or a rate frees, whatever is rounded."""
 
-
-def plan(state: State, at: At) -> list[ev.Event]:
-    """Decide and apply everything that can start now. Returns the events, already applied."""
-    state.replan = False
+def plan(state: State, at: At) -> Iterator[ev.Event | Grant]:
+    """Everything that can start now, and what is to be asked for."""
+    planning = state.soft.planning
+    planning.wanted = False
+    planning.steady_less_mono = state.steady_less_mono(at.wall, at.mono)
     wants = _wants(state)
-    events: list[ev.Event] = []
-    steady = _set_time(state, wants, at)
-    if not wants:
-        return list(take_back(state, wants, at)) if state.allocations else events
-    over = _share(state, wants)
-    view = View(at.wall, at.mono, state.mode, _places(state), state.ledger, state.limits, *_times(state))
-    parked: dict[int, Parked] = {}
-    blocked = False
-    for item in _placements(state, view, wants, at):
-        shape = state.shapes[item.want.shape_id]
-        if isinstance(item, Parked):
-            parked[shape.id] = item
-            continue
-        runner = state.runners[item.place.runner]
-        slot = slot_name(shape.id, item.cores, item.want.shape.needs)
-        events.extend(lease_jobs(state, runner.id, shape, slot, item.count, item.count, steady))
-    for want in wants:
-        shape = state.shapes[want.shape_id]
-        most = _ahead_most(state, shape, wants) if shape.id not in over else 0
-        if not blocked and shape.ready and most and state.mode == "serving":
-            events.extend(_ahead(state, shape, most, steady))
-        if shape.ready and shape.id in parked and _waits_for_room(parked[shape.id].verdicts):
-            blocked = True  # nothing behind it may queue ahead in slots that it could use
-        shape.verdicts = _at_limit(state, shape, parked[shape.id].verdicts if shape.id in parked else [])
-    _set_wake(state, wants, at)
-    if state.mode == "serving":
-        left = _within_limits(state, wants)
-        events.extend(provide(state, left, at, steady))
-        events.extend(take_back(state, left, at))
-    for want in wants:
-        shape = state.shapes[want.shape_id]
-        if shape.ready:
-            hopeless = all(verdict.lasting for verdict in shape.verdicts)  # here; what is to come may do
-            more = _site_verdicts(state, shape, at) if hopeless else ()
-            shape.verdicts = [*_refusals(state, shape.id, at), *more, *shape.verdicts]
-    return events
-
-
-def _placements(state: State, view: View, wants: list[Want], at: At) -> Iterator[Placement | Parked]:
-    """Place in order; from the first that has waited too long for room on, only what does not delay it.
-
-    Then another pass over what is left of a limit when somebody could not use his part of it.
-    """
-    yield from _in_order(state, view, wants, at)
-    again = [
-        replace(want, ready=ready, most=None)
-        for want in wants
-        if want.most is not None and (ready := state.shapes[want.shape_id].ready)
-        if limits.fits(want.shape, state.limits, 1)
-    ]
-    if again and state.reserved is None:
-        yield from place(view, again, DEFAULT, state.memo)
-
-
-def _in_order(state: State, view: View, wants: list[Want], at: At) -> Iterator[Placement | Parked]:
-    last, state.reserved = state.reserved, None
-    first, later = behind(state, wants, last) if last is not None else (wants, [])
-    rest: list[Want] = []
-    for item in place(view, first, DEFAULT, state.memo):
-        yield item
-        if isinstance(item, Parked) and _waits_for_room(item.verdicts):
-            state.reserved = reserve(state, view, item, at)
-            if state.reserved is not None:
-                rest = first[first.index(item.want) + 1 :]
-                break
-    if rest or later:
-        together: dict[int, Want] = {want.shape_id: want for want in rest}
-        for want in later:
-            more = together.get(want.shape_id)
-            together[want.shape_id] = want if more is None else replace(want, ready=want.ready + more.ready)
-        if state.reserved is None:
-            yield from place(view, list(together.values()), DEFAULT, state.memo)
-        else:
-            yield from fill(state, view, list(together.values()), state.reserved, DEFAULT, at)
-
-
-def _set_time(state: State, wants: Sequence[Want], at: At) -> float:
-    """Bring windows and rates up to now; returns the time by which starts are counted."""
-    steady = state.steady(at.wall, at.mono)
-    if state.timed:
-        for name in {name for want in wants for name in want.shape.limits} & state.timed:
-            state.limits[name] = limits.at_time(
-                state.limits[name], state.starts.get(name), at.wall + at.utc_offset_s, steady
-            )
-    return steady
-
-
-def _set_wake(state: State, wants: Sequence[Want], at: At) -> None:
-    """When the clock will let something start that waits."""
-    state.window_at = state.rate_at = math.inf
-    if not state.timed:
+    if wants:
+        yield from _Pass(state, at, wants).run()
         return
-    steady, local = state.steady(at.wall, at.mono), at.wall + at.utc_offset_s
-    waiting = {name for want in wants if state.shapes[want.shape_id].ready for name in want.shape.limits}
-    for name in waiting & state.timed:
-        limit = state.limits[name]
-        if limit.window is not None and limit.closed is not None:
-            opens = limit.window.opens(local)
-            if opens is not None:
-                state.window_at = min(state.window_at, opens - at.utc_offset_s + _SLACK_S)
-        if limit.rate is not None and name in state.starts:
-            frees = state.starts[name].frees(steady, limit.per_s, limit.rate)
-            if frees is not None:
-                state.rate_at = min(state.rate_at, at.mono + frees - steady + _SLACK_S)
+    planning.window_at = planning.rate_at = math.inf
+    if state.allocations:
+        planning.surplus_since, events = surplus(state, wants, at)
+        yield from events
 
 
-def _share(state: State, wants: Sequence[Want]) -> set[int]:
-    """Give each want its part of the limits that it shares; returns the shapes that hold more than theirs."""
-    if not any(want.shape.limits for want in wants):
-        return set()
-    most, over = limits.share(wants, state.limits, state.starts)
-    for want, count in zip(wants, most, strict=True):
-        if count < want.ready:
-            want.most = count
-    return over
+class _Pass:
+    """One pass over the shapes that want something."""
 
+    def __init__(self, state: State, at: At, wants: list[Want]) -> None:
+        self.state = state
+        self.at = at
+        self.wants = wants
+        self.steady = state.steady(at.wall, at.mono)
+        self.limits = limits_now(state, at)
+        self.view = View(at.wall, at.mono, state.mode, _places(state), state.ledger, self.limits, *_times(state))
+        self.memory = state.soft.planning
 
-def _within_limits(state: State, wants: Sequence[Want]) -> list[Want]:
-    """What is still wanted, cut down to what the limits leave for all shapes together."""
-    still = [
-        replace(want, ready=shape.ready, slots=shape.slots, most=None)
-        for want in wants
-        if (shape := state.shapes[want.shape_id]).ready
-    ]
-    if any(want.shape.limits for want in still):
-        most, _ = limits.share(still, state.limits, state.starts)
-        still = [replace(want, ready=count) for want, count in zip(still, most, strict=True) if count]
-    return still
+    def run(self) -> Iterator[ev.Event | Grant]:
+        """Leases first, then allocations for what is left over."""
+        state = self.state
+        over = share_limits(state, self.wants, self.limits)
+        parked: dict[int, Parked] = {}
+        for item in self._placements():
+            if isinstance(item, Parked):
+                parked[item.want.shape_id] = item
+                continue
+            slot = slot_name(item.want.shape_id, item.cores, item.want.shape.needs)
+            yield Grant(item.place.runner, item.want.shape_id, slot, item.count, item.count, self.steady)
+        yield from self._leases_ahead(parked, over)
+        self.memory.window_at, self.memory.rate_at = wake_times(state, self.wants, self.limits, self.at)
+        if state.mode == "serving":
+            left = within_limits(state, self.wants, self.limits)
+            provider = Provider(state, self.at, self.steady, self.limits)
+            yield from provider.provide(left)
+            state.soft.chance = chance_after(state.soft.chance, provider.drawn)
+            self.memory.surplus_since, events = surplus(state, left, self.at)
+            yield from events
+        for want in self.wants:
+            shape = state.shapes[want.shape_id]
+            if shape.ready:
+                memo = self.memory.shapes[shape.id]
+                hopeless = all(verdict.lasting for verdict in memo.verdicts)  # here; what is to come may do
+                more = _site_verdicts(state, shape, self.at) if hopeless else ()
+                memo.verdicts = [*_refusals(state, shape.id, self.at), *more, *memo.verdicts]
 
+    def _placements(self) -> Iterator[Placement | Parked]:
+        """Place in order; from the first that has waited too long for room on, only what does not delay it.
 
-def _at_limit(state: State, shape: ShapeState, verdicts: list[Verdict]) -> list[Verdict]:
-    """The reasons why not all started: also a limit that has become full while others had their part."""
-    if not shape.ready or not shape.shape.limits or any(verdict.filter == "limits" for verdict in verdicts):
-        return verdicts
-    no = limits.blocked(shape.shape, state.limits)
-    return verdicts if no is None else [*verdicts, Verdict("everywhere", "limits", no[0], no[1], False, (no[2],))]
+        Then another pass over what is left of a limit when somebody could not use his part of it.
+        """
+        yield from self._in_order()
+        again = [
+            replace(want, ready=ready, most=None)
+            for want in self.wants
+            if want.most is not None and (ready := self.state.shapes[want.shape_id].ready)
+            if limits.fits(want.shape, self.limits, 1)
+        ]
+        if again and self.memory.reserved is None:
+            yield from place(self.view, again, DEFAULT, self.memory.memo)
+
+    def _in_order(self) -> Iterator[Placement | Parked]:
+        state, memory = self.state, self.memory
+        last, memory.reserved = memory.reserved, None
+        first, later = behind(state, self.wants, last) if last is not None else (self.wants, [])
+        rest: list[Want] = []
+        for item in place(self.view, first, DEFAULT, memory.memo):
+            yield item
+            if isinstance(item, Parked) and _waits_for_room(item.verdicts):
+                memory.reserved = reserve(state, self.view, item, self.at)
+                if memory.reserved is not None:
+                    rest = first[first.index(item.want) + 1 :]
+                    break
+        if rest or later:
+            together: dict[int, Want] = {want.shape_id: want for want in rest}
+            for want in later:
+                more = together.get(want.shape_id)
+                together[want.shape_id] = want if more is None else replace(want, ready=want.ready + more.ready)
+            if memory.reserved is None:
+                yield from place(self.view, list(together.values()), DEFAULT, memory.memo)
+            else:
+                yield from fill(state, self.view, list(together.values()), memory.reserved, self.at)
+
+    def _leases_ahead(self, parked: Mapping[int, Parked], over: set[int]) -> Iterator[Grant]:
+        """Leases beyond the slots, in order, until one waits for room; and why each did not all start."""
+        blocked = False
+        for want in self.wants:
+            shape = self.state.shapes[want.shape_id]
+            verdicts = parked[shape.id].verdicts if shape.id in parked else []
+            most = self._ahead_most(shape) if shape.id not in over else 0
+            if not blocked and shape.ready and most and self.state.mode == "serving":
+                yield from self._ahead(shape, most)
+            if shape.ready and _waits_for_room(verdicts):
+                blocked = True  # nothing behind it may queue ahead in slots that it could use
+            self.memory.shapes[shape.id].verdicts = self._at_limit(shape, verdicts)
+
+    def _at_limit(self, shape: ShapeState, verdicts: list[Verdict]) -> list[Verdict]:
+        """The reasons why not all started: also a limit that has become full while others had their part."""
+        if not shape.ready or not shape.shape.limits or any(verdict.filter == "limits" for verdict in verdicts):
+            return verdicts
+        no = limits.blocked(shape.shape, self.limits)
+        return verdicts if no is None else [*verdicts, Verdict("everywhere", "limits", no[0], no[1], False, (no[2],))]
+
+    def _ahead_most(self, shape: ShapeState) -> int:
+        """How many of a shape its limits let queue ahead, in slots that are charged already.
+
+        None while a limit is overdrawn (it was lowered) or closed; and what a rate leaves only if nobody else wants it.
+        """
+        most = shape.ready
+        head = shape.head(self.state.batches)
+        if head is not None:
+            batch = self.state.batches[head[0]]
+            spare = until_brake(batch)
+            if spare is not None:  # all that is leased may fail before the rest is held
+                most = min(most, max(0, spare - batch.counts[STARTING]))
+        for name in shape.shape.limits:
+            limit = self.limits.get(name)
+            if limit is None:
+                continue
+            if limit.closed is not None or (limit.count is not None and limit.used > limit.count):
+                return 0
+            if limit.left is not None:
+                alone = sum([name in want.shape.limits for want in self.wants]) == 1
+                most = min(most, limit.left if alone else 0)
+        return most
+
+    def _ahead(self, shape: ShapeState, most: int) -> Iterator[Grant]:
+        """Leases of one shape beyond its slots, for short jobs, so that a runner never waits for us."""
+        state, settings = self.state, self.state.settings
+        memo = self.memory.shapes[shape.id]
+        mean, needs = memo.mean_s, memo.asked.needs
+        if mean is None or mean > settings.ahead_below_s:
+            return
+        for runner in list(state.runners.values()):
+            if _status(state, runner) != "SERVING" or runner.direct:
+                continue
+            for slot, slots in list(runner.slots.items()):
+                if shape_of(slot) != shape.id or slot != slot_name(shape.id, slot_cores(slot), needs):
+                    continue  # for another shape, or of a size that is not asked for any more
+                depth = min(settings.lease_most, int(slots * settings.ahead_s / mean) + 1)
+                missing = slots + depth - runner.held.get(slot, 0)
+                if missing * 2 >= depth and shape.ready and most > 0:
+                    count = min(missing, shape.ready, settings.lease_most, most)
+                    most -= count
+                    yield Grant(runner.id, shape.id, slot, 0, count, self.steady)
 
 
 def _wants(state: State) -> list[Want]:
     wants = []
+    memos = state.soft.planning.shapes
     for shape in state.shapes:
         if shape.ready > 0:
             head = shape.head(state.batches)
             assert head is not None, f"shape {shape.id} has {shape.ready} ready jobs and no head"
             batch, template, _ = head
-            refresh(state, shape)
-            wants.append(
-                Want(
-                    shape.id,
-                    shape.asked,
-                    shape.ready,
-                    state.batches[batch].templates[template].priority,
-                    batch,
-                    shape.slots,
-                )
-            )
+            memo = memos[shape.id] = asked_now(state, shape)
+            priority = state.batches[batch].templates[template].priority
+            wants.append(Want(shape.id, memo.asked, shape.ready, priority, batch, shape.slots))
     wants.sort(key=lambda want: (-want.priority, want.first, want.shape_id))
     return wants
 
@@ -193,75 +204,32 @@ def _wants(state: State) -> list[Want]:
 def _times(state: State) -> tuple[dict[str, int], dict[tuple[str, str | None], int]]:
     """By site: what a job needs of which nothing is known, and what is left of the longest time, by queue."""
     jobs, longest = {}, {}
-    for site in state.sites.values():
-        if site.facts.job_s is not None:
-            jobs[site.name] = site.facts.job_s
-        for queue, most_s in ((None, site.facts.time_most_s), *site.facts.queue_times):
+    for name, facts in state.soft.sites.items():
+        if facts.job_s is not None:
+            jobs[name] = facts.job_s
+        for queue, most_s in ((None, facts.time_most_s), *facts.queue_times):
             if most_s is not None:
-                longest[site.name, queue] = most_s - min(site.facts.spare_s, most_s // 2)
+                longest[name, queue] = most_s - min(facts.spare_s, most_s // 2)
     return jobs, longest
 
 
 def _places(state: State) -> list[Place]:
-    places = []
+    places, classes = [], state.soft.planning.place_classes
     for runner in state.runners.values():
         if runner.state in ("SERVING", "DRAINING", "MISSING") and not runner.direct:
             location = state.ledger.locations[runner.location]
             key = (location.site, location.tags, location.capacity, location.options)
-            class_number = state.place_classes.setdefault(key, len(state.place_classes))
-            places.append(Place(location, runner.id, _status(runner), class_number))
+            class_number = classes.setdefault(key, len(classes))
+            places.append(Place(location, runner.id, _status(state, runner), class_number))
     return places
 
 
-def _status(runner: RunnerState) -> str:
+def _status(state: State, runner: RunnerState) -> str:
     """What the filter on status sees: only SERVING takes jobs."""
-    if not runner.connected:
+    contact = state.soft.contacts[runner.id]
+    if not contact.connected:
         return "not connected"
-    return "ending attempts that were given up" if runner.given_up else runner.state
-
-
-def _ahead_most(state: State, shape: ShapeState, wants: Sequence[Want]) -> int:
-    """How many of a shape its limits let queue ahead, in slots that are charged already.
-
-    None while a limit is overdrawn (it was lowered) or closed; and what a rate leaves only if nobody else wants it.
-    """
-    most = shape.ready
-    head = shape.head(state.batches)
-    if head is not None:
-        batch = state.batches[head[0]]
-        spare = until_brake(batch)
-        if spare is not None:  # all that is leased may fail before the rest is held
-            most = min(most, max(0, spare - batch.counts[STARTING]))
-    for name in shape.shape.limits:
-        limit = state.limits.get(name)
-        if limit is None:
-            continue
-        if limit.closed is not None or (limit.count is not None and limit.used > limit.count):
-            return 0
-        if limit.left is not None:
-            alone = sum([name in want.shape.limits for want in wants]) == 1
-            most = min(most, limit.left if alone else 0)
-    return most
-
-
-def _ahead(state: State, shape: ShapeState, most: int, steady: float) -> Iterator[ev.Event]:
-    """Leases beyond the slots, for short jobs, so that a runner never waits for us."""
-    settings = state.settings
-    mean = shape.mean_s
-    if mean is None or mean > settings.ahead_below_s:
-        return
-    for runner in list(state.runners.values()):
-        if _status(runner) != "SERVING" or runner.direct:
-            continue
-        for slot, slots in list(runner.slots.items()):
-            if shape_of(slot) != shape.id or slot != slot_name(shape.id, slot_cores(slot), shape.asked.needs):
-                continue  # for another shape, or of a size that is not asked for any more
-            depth = min(settings.lease_most, int(slots * settings.ahead_s / mean) + 1)
-            missing = slots + depth - runner.held.get(slot, 0)
-            if missing * 2 >= depth and shape.ready and most > 0:
-                count = min(missing, shape.ready, settings.lease_most, most)
-                most -= count
-                yield from lease_jobs(state, runner.id, shape, slot, 0, count, steady)
+    return "ending attempts that were given up" if contact.given_up else runner.state
 
 
 def _waits_for_room(verdicts: list[Verdict]) -> bool:
@@ -269,10 +237,10 @@ def _waits_for_room(verdicts: list[Verdict]) -> bool:
 
 
 def _refusals(state: State, shape_id: int, at: At) -> Iterator[Verdict]:
-    for (site, shape), (until, _, why) in state.refused.items():
+    for (site, shape), no in state.soft.weather.refused.items():
         if shape == shape_id:
-            when = f"next try in {until - at.mono:.0f} s" if until > at.mono else "it is tried again now"
-            yield Verdict(site, "site", "refused", f"{why}; {when}", False, (Wake.TIME,))
+            when = f"next try in {no.until - at.mono:.0f} s" if no.until > at.mono else "it is tried again now"
+            yield Verdict(site, "site", "refused", f"{no.why}; {when}", False, (Wake.TIME,))
 
 
 def _site_verdicts(state: State, shape: ShapeState, at: At) -> list[Verdict]:
@@ -283,13 +251,14 @@ def _site_verdicts(state: State, shape: ShapeState, at: At) -> list[Verdict]:
         for allocation in state.allocations.values()
         if allocation.state.endswith("ING") and allocation.shape in (shape.id, None)
     }
-    for site in state.sites.values():
-        if shape.shape.needs.site not in (None, site.name):
+    for name in state.soft.sites:
+        site = state.soft.weather.of(name)
+        if shape.shape.needs.site not in (None, name):
             continue
         if site.why is not None and site.closed_until > at.mono:
             out.append(
                 Verdict(
-                    site.name,
+                    name,
                     "site",
                     "failing",
                     f"{site.why}; next try in {site.closed_until - at.mono:.0f} s",
@@ -297,11 +266,11 @@ def _site_verdicts(state: State, shape: ShapeState, at: At) -> list[Verdict]:
                     (Wake.TIME,),
                 )
             )
-        elif site.name in live:
-            allocation = live[site.name]
+        elif name in live:
+            allocation = live[name]
             out.append(
                 Verdict(
-                    site.name,
+                    name,
                     "site",
                     "starting",
                     f"allocation {allocation.id} is {allocation.state}" + (f"; before, {site.why}" if site.why else ""),
@@ -310,5 +279,5 @@ def _site_verdicts(state: State, shape: ShapeState, at: At) -> list[Verdict]:
                 )
             )
         elif state.mode != "serving":
-            out.append(Verdict(site.name, "status", state.mode, f"the manager is {state.mode}", False, (Wake.STATUS,)))
+            out.append(Verdict(name, "status", state.mode, f"the manager is {state.mode}", False, (Wake.STATUS,)))
     return out

@@ -1,141 +1,117 @@
 """Allocations for what is ready and has no place: arrays of runners, or a direct allocation for each job."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from rota.core.evolve import evolve
+from msgspec.structs import replace
+
+from rota.core.evolve.leasing import Grant
 from rota.core.slots import slot_name
-from rota.core.state import ShapeState, State
+from rota.core.soft import chance_at
+from rota.core.state import State
 from rota.core.stimuli import At
 from rota.model import events as ev
 from rota.schedule import demand, limits
 from rota.schedule.demand import Asked
-from rota.schedule.view import Want
+from rota.schedule.view import Limit, Want
 
-__all__ = ["lease_jobs", "provide", "take_back"]
-
-
-def provide(state: State, wants: list[Want], at: At, steady: float) -> Iterator[ev.Event]:
-    """Ask for what is wanted. Yields the events, already applied."""
-    views = state.site_views()
-    for view in views:
-        closed = (shape for (site, shape), row in state.refused.items() if site == view.name and row[0] > at.mono)
-        view.refused = frozenset(closed)
-    for asked in demand.wanted(views, wants, at.mono):
-        facts = state.sites[asked.site].facts
-        left = asked.count
-        while left > 0:
-            count = min(left, max(1, facts.array_most))
-            left -= count
-            tag = f"{int(state.random() * 2**48):012x}"
-            if facts.mode == "direct":
-                made = list(_direct(state, asked, count, tag, at, steady))
-            else:
-                made = list(_runners(state, asked, count, tag, at))
-            planned = [event for event in made if isinstance(event, ev.AllocationPlanned)]
-            for event in planned:  # how many there are is known only now
-                event.elements = state.allocations[event.id].elements = len(planned)
-            yield from made
+__all__ = ["Provider", "surplus"]
 
 
-def _runners(state: State, asked: Asked, count: int, tag: str, at: At) -> Iterator[ev.Event]:
-    shape = None if asked.shape_id == demand.ANY else asked.shape_id
-    options = () if shape is None else state.shapes[shape].shape.needs.options
-    for element in range(count):
-        yield _planned(state, asked, shape, element, "rota", tag, at, False, options)
+class Provider:
+    """Asks for what is wanted: one submission after the other, each event applied by the caller before the next."""
 
+    def __init__(self, state: State, at: At, steady: float, now: Mapping[str, Limit]) -> None:
+        self._state = state
+        self._at = at
+        self._steady = steady
+        self._limits = now
+        self.drawn = 0
+        """How often chance was asked."""
 
-def _planned(
-    state: State,
-    asked: Asked,
-    shape: int | None,
-    element: int,
-    name: str,
-    tag: str,
-    at: At,
-    direct: bool,
-    options: tuple[tuple[str, str], ...],
-) -> ev.AllocationPlanned:
-    event = ev.AllocationPlanned(
-        f"a{state.next_allocation}",
-        asked.site,
-        tag,
-        asked.amounts,
-        at.wall,
-        None,
-        shape,
-        element,
-        asked.time_s,
-        name,
-        direct,
-        True,
-        options,
-    )
-    evolve(state, event)
-    return event
+    def provide(self, wants: list[Want]) -> Iterator[ev.Event | Grant]:
+        """Ask for what is wanted."""
+        state, mono = self._state, self._at.mono
+        views = state.site_views()
+        for view in views:
+            refused = state.soft.weather.refused.items()
+            view.refused = frozenset(shape for (site, shape), no in refused if site == view.name and no.until > mono)
+        for asked in demand.wanted(views, wants, mono):
+            facts = state.soft.sites[asked.site]
+            left = asked.count
+            while left > 0:
+                count = min(left, max(1, facts.array_most))
+                left -= count
+                self.drawn += 1
+                tag = f"{int(chance_at(state.soft.chance, self.drawn) * 2**48):012x}"
+                provide = self._direct if facts.mode == "direct" else self._runners
+                yield from provide(asked, count, tag)
 
+    def _runners(self, asked: Asked, count: int, tag: str) -> Iterator[ev.Event | Grant]:
+        planned = self._planned(asked, tag, count)
+        if asked.shape_id != demand.ANY:
+            needs = self._state.shapes[asked.shape_id].shape.needs
+            planned = replace(planned, shape=asked.shape_id, options=needs.options)
+        for element in range(count):
+            yield replace(planned, id=f"a{self._state.next_allocation}", element=element)
 
-def _direct(state: State, asked: Asked, count: int, tag: str, at: At, steady: float) -> Iterator[ev.Event]:
-    """One allocation per job. A runner stands for it, that holds the lease and never speaks."""
-    shape, facts = state.shapes[asked.shape_id], state.sites[asked.site].facts
-    slot = slot_name(shape.id, shape.asked.needs.cores, shape.asked.needs)
-    for element in range(count):
-        head = shape.head(state.batches)
-        if head is None or not limits.fits(shape.shape, state.limits, 1):
-            return
-        name = state.batches[head[0]].spec.name or "rota"
-        planned = _planned(state, asked, shape.id, element, name, tag, at, True, shape.shape.needs.asked_options())
-        yield planned
-        runner = f"{tag}.{element}"
-        greeted = ev.RunnerGreeted(
-            runner,
-            planned.id,
-            1,
-            1,
-            "",
-            0,
-            asked.amounts,
-            facts.tags,
-            None,
-            f"{facts.directory}/{tag}/{element}",
-            asked.site,
-            True,
+    def _direct(self, asked: Asked, count: int, tag: str) -> Iterator[ev.Event | Grant]:
+        """One allocation per job. A runner stands for it, that holds the lease and never speaks."""
+        state = self._state
+        shape, facts = state.shapes[asked.shape_id], state.soft.sites[asked.site]
+        needs = state.soft.planning.shapes[shape.id].asked.needs
+        slot = slot_name(shape.id, needs.cores, needs)
+        count = limits.fits(shape.shape, self._limits, min(count, shape.ready))
+        planned = self._planned(asked, tag, count)
+        planned = replace(planned, shape=shape.id, direct=True, options=shape.shape.needs.asked_options())
+        for element in range(count):
+            head = shape.head(state.batches)
+            assert head is not None, f"shape {shape.id} has {shape.ready} ready jobs and no head"
+            name = state.batches[head[0]].spec.name or "rota"
+            yield (event := replace(planned, id=f"a{state.next_allocation}", element=element, name=name))
+            runner = f"{tag}.{element}"
+            yield ev.RunnerGreeted(
+                runner=runner,
+                allocation=event.id,
+                connect=1,
+                session=1,
+                host="",
+                pid=0,
+                capacity=asked.amounts,
+                tags=facts.tags,
+                until=None,
+                output=f"{facts.directory}/{tag}/{element}",
+                site=asked.site,
+                direct=True,
+            )
+            yield Grant(runner, shape.id, slot, 1, 1, self._steady)
+
+    def _planned(self, asked: Asked, tag: str, count: int) -> ev.AllocationPlanned:
+        """One element of a submission of so many; its id and number are still to be given."""
+        return ev.AllocationPlanned(
+            id="",
+            site=asked.site,
+            tag=tag,
+            capacity=asked.amounts,
+            at=self._at.wall,
+            time_s=asked.time_s,
+            name="rota",
+            submit=True,
+            elements=count,
         )
-        evolve(state, greeted)
-        yield greeted
-        yield from lease_jobs(state, runner, shape, slot, 1, 1, steady)
 
 
-def lease_jobs(
-    state: State, runner: str, shape: ShapeState, slot: str, slots: int, jobs: int, steady: float
-) -> Iterator[ev.Event]:
-    """Lease so many jobs to a runner and add so many slots for them."""
-    timed = [name for name in shape.shape.limits if name in state.timed]
-    counted = any(state.limits[name].rate is not None for name in timed)
-    while jobs > 0:
-        head = shape.head(state.batches)
-        if head is None:
-            return
-        number, _, queue = head
-        spans = queue.take(jobs, state.batches[number].states)
-        if not spans:
-            raise AssertionError(f"batch {number} says {queue.count} are ready and has none")
-        taken = sum(spans[1::2]) - sum(spans[::2])
-        more = min(slots, taken)
-        now = state.runners[runner].slots.get(slot, 0) + more
-        event = ev.Leased(number, spans, runner, slot, now, steady if counted else None)
-        evolve(state, event)
-        yield event
-        slots -= more
-        jobs -= taken
+def surplus(state: State, wants: list[Want], at: At) -> tuple[dict[tuple[str, int], float], list[ev.Event]]:
+    """Allocations that are on their way and that nothing is ready for: the newest are given up, once that has lasted.
 
-
-def take_back(state: State, wants: list[Want], at: At) -> Iterator[ev.Event]:
-    """Give up allocations that are on their way and that nothing is ready for: the newest, once that has lasted."""
+    The first part of the answer is since when that is so, by site and shape.
+    """
     found = {(site, shape): count for site, shape, count in demand.surplus(state.site_views(), wants)}
-    state.surplus_since = {key: state.surplus_since.get(key, at.mono) for key in found}
+    before = state.soft.planning.surplus_since
+    since = {key: before.get(key, at.mono) for key in found}
     serving = {runner.allocation for runner in state.runners.values()} if found else set()
+    events: list[ev.Event] = []
     for (site, shape), count in found.items():
-        if at.mono - state.surplus_since[site, shape] < state.settings.shrink_s:
+        if at.mono - since[site, shape] < state.settings.shrink_s:
             continue
         coming = [
             allocation.id
@@ -146,6 +122,5 @@ def take_back(state: State, wants: list[Want], at: At) -> Iterator[ev.Event]:
             and allocation.id not in serving
         ]
         for name in coming[-count:] if count < len(coming) else coming:
-            event = ev.AllocationMoved(name, "kill", None, "nothing is ready for it any more")
-            evolve(state, event)
-            yield event
+            events.append(ev.AllocationMoved(name, "kill", None, "nothing is ready for it any more"))
+    return since, events

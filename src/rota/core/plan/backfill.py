@@ -16,7 +16,7 @@ from rota.model.amounts import format_duration
 from rota.model.needs import Amounts
 from rota.model.verdict import Verdict, Wake
 from rota.schedule.pipeline import Parked, Placement, place
-from rota.schedule.policy import Policy
+from rota.schedule.policy import DEFAULT
 from rota.schedule.view import View, Want
 
 __all__ = ["Reservation", "behind", "fill", "reserve"]
@@ -64,14 +64,17 @@ def reserve(state: State, view: View, parked: Parked, at: At) -> Reservation | N
 
 def _start(state: State, runner: RunnerState, amounts: Amounts, at: At) -> tuple[float, Amounts]:
     """When so much is free there at the latest, and what is left over then."""
-    free = state.ledger.free(runner.location)
+    free, since = state.ledger.free(runner.location), state.soft.contacts[runner.id].since
+    facts = state.soft.sites.get(runner.site)
     ends = []
     for number, pos in runner.jobs:
         live = state.batches[number].live[pos]
         shape = state.shapes[shape_of(live.slot)]
-        site = state.sites.get(runner.site)
-        time_s = shape.asked.needs.time_s or (site.facts.job_s if site is not None else None)
-        ends.append((live.since + time_s if time_s else math.inf, number, pos, slot_amounts(live.slot, shape.shape)))
+        memo = state.soft.planning.shapes.get(shape.id)
+        asked = shape.shape if memo is None else memo.asked
+        time_s = asked.needs.time_s or (facts.job_s if facts is not None else None)
+        end = since[number, pos] + time_s if time_s else math.inf
+        ends.append((end, number, pos, slot_amounts(live.slot, shape.shape)))
     start = at.mono
     for end, _, _, held in sorted(ends, key=lambda row: row[:3]):
         if amounts.fits(free) and end > start:
@@ -100,14 +103,12 @@ def _ahead_of(state: State, shape: ShapeState, key: tuple[int, int]) -> int:
     )
 
 
-def fill(
-    state: State, view: View, wants: list[Want], kept: Reservation, policy: Policy, at: At
-) -> Iterator[Placement | Parked]:
+def fill(state: State, view: View, wants: list[Want], kept: Reservation, at: At) -> Iterator[Placement | Parked]:
     """Place what comes after: anywhere else, and on the kept place what is over in time or fits beside."""
     elsewhere = replace(view, places=[each for each in view.places if each.location.id != kept.location])
     there = replace(view, places=[each for each in view.places if each.location.id == kept.location])
     left = {want.shape_id: want.ready for want in wants}
-    for item in place(elsewhere, wants, policy, state.backfill_memo):
+    for item in place(elsewhere, wants, DEFAULT, state.soft.planning.backfill_memo):
         if isinstance(item, Placement):
             left[item.want.shape_id] -= item.count
             yield item
@@ -122,7 +123,7 @@ def fill(
         room = left[want.shape_id] if in_time else min(left[want.shape_id], needs.amounts().times_in(spare))
         if room <= 0:
             continue
-        for item in place(there, [replace(want, ready=room)], policy, {}):
+        for item in place(there, [replace(want, ready=room)], DEFAULT, {}):
             if isinstance(item, Placement):
                 if not in_time:
                     spare = spare.plus(needs.amounts(item.cores), -item.count)

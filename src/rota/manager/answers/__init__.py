@@ -17,8 +17,8 @@ from rota.manager.answers.limits import limit_rows
 from rota.manager.answers.live import LINE, last_line
 from rota.manager.answers.places import allocation_rows, runner_rows, site_row
 from rota.manager.answers.running import measure_sessions
+from rota.manager.inbound import now
 from rota.manager.intake import decode_spec
-from rota.manager.outbound import now
 from rota.model.batch import BatchSpec
 from rota.model.errors import NoSpaceError, NotFoundError, RotaError, StoreError, UsageError
 from rota.model.patch import decode_patch
@@ -309,7 +309,7 @@ class Asking:
         if op == "learning":
             return {"groups": [_learned(name, group) for name, group in sorted(state.groups.items())]}
         if op == "sites":
-            return {"sites": [site_row(manager, name, at) for name in state.sites]}
+            return {"sites": [site_row(manager, name, at) for name in state.soft.sites]}
         if op == "runners":
             return {"runners": runner_rows(manager, at)}
         if op == "allocations":

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from rota.core.decide.learning import refresh
 from rota.core.decide.modes import pause_rows
 from rota.core.dependencies import spans_of
+from rota.core.plan.asked import asked_now
 from rota.core.selection import select, states_pattern, wanted_states
 from rota.core.state import BatchState, State
 from rota.core.stimuli import At
@@ -28,8 +28,8 @@ from rota.manager.answers.reasons import (
     waiting_reason,
 )
 from rota.manager.answers.running import Running
+from rota.manager.inbound import now
 from rota.manager.jobbook import JobBook
-from rota.manager.outbound import now
 from rota.model.allocation import Allocation
 from rota.model.errors import NotFoundError, UsageError
 from rota.model.job import Result, format_job, parse_job
@@ -275,7 +275,7 @@ class Queries:
         attempts = self._store.results(batch.id, pos, pos, False)
         verdicts: list[Any] = []
         shape = state.shapes[batch.shapes[batch.template_of(pos)]]
-        refresh(state, shape)
+        memo = asked_now(state, shape)
         if byte == PENDING:
             limit = limit_reason(state, shape.shape, at)
             verdicts = [
@@ -286,7 +286,7 @@ class Queries:
                     "detail": limit if limit is not None and v.filter == "limits" else v.detail,
                     "lasting": v.lasting,
                 }
-                for v in shape.verdicts
+                for v in memo.verdicts
             ]
         return {
             "job": job,
@@ -294,7 +294,7 @@ class Queries:
             "reason": reason(state, batch, pos, attempts[-1] if attempts else None, at)
             + cluster_words(state, batch, pos, self.waits),
             "verdicts": verdicts,
-            "needs": shape.asked.needs.words(),
+            "needs": memo.asked.needs.words(),
             "given": shape.shape.needs.words(),
             "group": shape.shape.group,
             "command": self._book.command(batch, pos, max(batch.attempts[pos], 1)),

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from rota.core.plan.asked import asked_now
 from rota.core.stimuli import At
 from rota.model.allocation import Allocation
 from rota.schedule.demand import reservation_group
@@ -18,33 +19,33 @@ LIVE = "ING"
 def site_row(manager: "Manager", name: str, at: At) -> dict[str, Any]:
     """One site: what it offers, how it is doing, what is there."""
     state = manager.state
-    site = state.sites[name]
+    site = state.soft.sites[name]
     used = state.ledger.used.get(name)
     live = [a for a in state.allocations.values() if a.site == name and a.state.endswith(LIVE)]
     row = {
         "name": name,
         "driver": manager.sites[name].config.driver,
-        "mode": site.facts.mode,
+        "mode": site.mode,
         **_condition(manager, name, at),
         "partition": None,
         "pending": sum(a.state not in ("RUNNING", "KILLING") for a in live),
         "running": sum(a.state in ("RUNNING", "KILLING") for a in live),
         "jobs": sum(len(runner.jobs) for runner in state.runners.values() if runner.site == name),
         "allocations": len(live),
-        "most": site.facts.most,
-        "cores": _known_cores(site.facts.node.cores),
-        "memory": _known_size(site.facts.node.memory),
-        "gpus": site.facts.node.gpus if site.facts.node.gpus < 10**6 else None,
+        "most": site.most,
+        "cores": _known_cores(site.node.cores),
+        "memory": _known_size(site.node.memory),
+        "gpus": site.node.gpus if site.node.gpus < 10**6 else None,
         "cores_used": used.cores / 1000 if used is not None else 0,
         "memory_used": used.memory if used is not None else 0,
-        "tags": list(site.facts.tags),
-        "whole_nodes": site.facts.whole,
-        "array_most": site.facts.array_most,
-        "allocation_time_s": site.facts.allocation_s,
-        "job_time_s": site.facts.job_s,
-        "longest_s": site.facts.time_most_s,
-        "linger_s": site.facts.linger_s,
-        "directory": site.facts.directory or None,
+        "tags": list(site.tags),
+        "whole_nodes": site.whole,
+        "array_most": site.array_most,
+        "allocation_time_s": site.allocation_s,
+        "job_time_s": site.job_s,
+        "longest_s": site.time_most_s,
+        "linger_s": site.linger_s,
+        "directory": site.directory or None,
         "refused": _refused(manager, name, at),
     }
     return row | manager.sites[name].shown(at.wall)
@@ -52,7 +53,7 @@ def site_row(manager: "Manager", name: str, at: At) -> dict[str, Any]:
 
 def _condition(manager: "Manager", name: str, at: At) -> dict[str, Any]:
     """Its state in a word, why, and when it is tried again."""
-    site, seen = manager.state.sites[name], manager.sites[name].health()
+    site, seen = manager.state.soft.weather.of(name), manager.sites[name].health()
     wait = site.closed_until - at.mono if site.closed_until > at.mono else None
     if seen.state in ("failing", "needs login"):
         retry = None if seen.retry_at is None else max(0.0, seen.retry_at - at.wall)
@@ -66,14 +67,15 @@ def _refused(manager: "Manager", name: str, at: At) -> list[dict[str, Any]]:
     """Shapes that the provider does not want at the moment, and that somebody still wants."""
     state = manager.state
     return [
-        {"shape": _group(manager, shape), "why": why, "retry_s": _rounded(max(0.0, until - at.mono))}
-        for (site, shape), (until, _, why) in state.refused.items()
-        if site == name and (until > at.mono or state.shapes[shape].ready)
+        {"shape": _group(manager, shape), "why": no.why, "retry_s": _rounded(max(0.0, no.until - at.mono))}
+        for (site, shape), no in state.soft.weather.refused.items()
+        if site == name and (no.until > at.mono or state.shapes[shape].ready)
     ]
 
 
 def runner_rows(manager: "Manager", at: At) -> list[dict[str, Any]]:
     """The processes that run jobs."""
+    contacts = manager.state.soft.contacts
     return [
         {
             "id": runner.id,
@@ -82,12 +84,12 @@ def runner_rows(manager: "Manager", at: At) -> list[dict[str, Any]]:
             "host": runner.host,
             "pid": runner.pid,
             "allocation": runner.allocation,
-            "connected": runner.connected,
+            "connected": contacts[runner.id].connected,
             "cores": runner.capacity.cores / 1000,
             "memory": runner.capacity.memory,
             "jobs": len(runner.jobs),
             "slots": sum(runner.slots.values()),
-            "silent_s": round(at.mono - runner.contact, 3),
+            "silent_s": round(at.mono - contacts[runner.id].heard, 3),
             "reason": runner.why if runner.state != "SERVING" else None,
         }
         for runner in manager.state.runners.values()
@@ -133,7 +135,7 @@ def _allocation(manager: "Manager", a: Allocation, at: At, host: str | None, job
 
 
 def _group(manager: "Manager", shape: int) -> str:
-    asked = manager.state.shapes[shape].asked
+    asked = asked_now(manager.state, manager.state.shapes[shape]).asked
     return reservation_group(asked.needs, asked.limits)
 
 

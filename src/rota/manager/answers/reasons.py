@@ -144,14 +144,16 @@ def pending_reason(state: State, batch: BatchState, pos: int, at: At) -> str:
     ahead = _ahead(state, batch, pos)
     turn = f"; {ahead:,} job{'' if ahead == 1 else 's'} of its shape ahead of it" if ahead else ""
     limit = limit_reason(state, shape.shape, at) if shape.shape.limits else None
-    if limit is not None and not all(v.lasting for v in shape.verdicts):
+    memo = state.soft.planning.shapes.get(shape.id)
+    verdicts = memo.verdicts if memo is not None else []
+    if limit is not None and not all(v.lasting for v in verdicts):
         return f"{limit}{turn}"
-    if not shape.verdicts:
+    if not verdicts:
         return f"waits its turn{turn}"
-    lasting = [v for v in shape.verdicts if v.lasting]
-    if lasting and len(lasting) == len(shape.verdicts):
+    lasting = [v for v in verdicts if v.lasting]
+    if lasting and len(lasting) == len(verdicts):
         return "fits nowhere now: " + "; ".join(f"{v.location}: {v.detail}" for v in lasting[:3])
-    first = next(v for v in shape.verdicts if not v.lasting)
+    first = next(v for v in verdicts if not v.lasting)
     return f"{first.location}: {first.detail}{turn}"
 
 

@@ -1,0 +1,288 @@
+"""Attempts that end: as their runner tells it, given back unstarted, lost, or too late to count."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from rota.core.decide.decision import Decision
+from rota.core.decide.hosts import is_fast, judge_host
+from rota.core.decide.learning import Sampling, escalated
+from rota.core.decide.retries import after_failure, brakes
+from rota.core.dependencies import dependents
+from rota.core.notes import Forgot
+from rota.core.state import BatchState, Live, RunnerState, State
+from rota.core.stimuli import At, Ended
+from rota.model import events as ev
+from rota.model.job import Result, format_job
+from rota.model.tables import KILLING, MISSING, STARTING
+
+__all__ = ["find_job", "give_back", "is_live", "lost", "superseded", "take_ended"]
+
+Row = tuple[int, int, str, float | None, int]
+"""A row of an `Ended` event: batch, position, verb, not before, wall time in milliseconds."""
+_REMOVED_BY = {"success": ("complete",), "failure": ("fail", "abort"), "exit": ("complete", "fail", "abort")}
+
+
+def find_job(state: State, number: int, index: int) -> tuple[BatchState, int] | None:
+    """(batch, position) of a job as runners name it."""
+    batch = state.batches.get(number)
+    if batch is None:
+        return None
+    pos = index - 1 if batch.ranges is None and 1 <= index <= batch.count else batch.position(index)
+    return None if pos is None else (batch, pos)
+
+
+def is_live(state: State, runner_id: str, job: tuple[int, int, int]) -> bool:
+    """True for an attempt that this runner should hold, or whose end it may still report."""
+    found = find_job(state, job[0], job[1])
+    live = None if found is None else found[0].live.get(found[1])
+    return live is not None and live.runner == runner_id and live.attempt == job[2]
+
+
+# ---- as the runner tells it -----------------------------------------------------------------------------------------
+
+
+def take_ended(
+    state: State,
+    decision: Decision,
+    runner: RunnerState,
+    ended: Sequence[Ended],
+    at: At,
+    seq: int = 0,
+    host: str | None = None,
+) -> None:
+    """What ended on a runner, and what becomes of it; `host` is where, if that is not known of the runner.
+
+    Seven parameters: the report that it comes from is not always one (a driver may have told the end).
+    """
+    _Ends(state, decision, runner, at, host or runner.host).take(ended, seq)
+
+
+class _Ends:
+    """The ends of one report, gathered into few events. The hot path."""
+
+    def __init__(self, state: State, decision: Decision, runner: RunnerState, at: At, host: str) -> None:
+        self.state = state
+        self.decision = decision
+        self.runner = runner
+        self.at = at
+        self.host = host
+        self.rows: list[Row] = []
+        self.stopped: list[Row] = []
+        """Ends that count neither as success nor as failure."""
+        self.holds: list[tuple[int, int]] = []
+        self.raised: dict[tuple[int, str], ev.Retemplated] = {}
+        """Jobs that get more next time, by what they get."""
+        self.sampling = Sampling(runner.capacity)
+        self.good: set[str] = set()
+        """Slots where jobs succeeded."""
+        self.bad: list[str] = []
+        """The slot of each job that failed at once."""
+
+    def take(self, ended: Sequence[Ended], seq: int) -> None:
+        """Go through the rows, then make the events."""
+        state, decision, runner_id = self.state, self.decision, self.runner.id
+        seen: set[tuple[int, int]] = set()
+        batch: BatchState | None = None
+        for row in ended:
+            if batch is None or batch.id != row.batch:
+                batch = state.batches.get(row.batch)
+            pos = None if batch is None else batch.position(row.index)
+            live = None if batch is None or pos is None else batch.live.get(pos)
+            if batch is None or pos is None or live is None or live.runner != runner_id or live.attempt != row.attempt:
+                superseded(state, decision, runner_id, self.host, row)
+            elif (row.batch, pos) not in seen:
+                seen.add((row.batch, pos))
+                decision.results.append(self._ended(batch, pos, live, row))
+        self._make_events(seq)
+
+    def _ended(self, batch: BatchState, pos: int, live: Live, row: Ended) -> Result:
+        wall_ms = 0
+        if row.started is not None and row.ended is not None and row.ended >= row.started:
+            wall_ms = max(1, int((row.ended - row.started) * 1000))
+        if row.exit_code != 0 or row.reason is not None:
+            return self._failed(batch, pos, live, row, wall_ms)
+        self.rows.append((row.batch, pos, "complete", None, wall_ms))
+        self.good.add(live.slot)
+        group = batch.template(pos).group
+        if group:
+            self.sampling.add(group, row.peak_memory, wall_ms, row.peak_disk)
+        return result_of(pos, row, "COMPLETED", self.runner.id, self.host, None, row.note)
+
+    def _failed(self, batch: BatchState, pos: int, live: Live, row: Ended, wall_ms: int) -> Result:
+        number, note = row.batch, row.note
+        verb, outcome, until, counted = after_failure(self.state, self.decision, batch, pos, row, self.at)
+        reason = row.reason or ("signal" if row.signal is not None else "exit")
+        if verb == "abort" and reason in ("runner-stopped", "cancelled", "signal"):
+            reason = "killed"  # that was the way to do it
+        if counted and verb != "abort":
+            more = escalated(self.state, batch, pos, live.slot, row, wall_ms)
+            if more is not None:
+                note = f"{note}; {more[1]}" if note else more[1]
+                key = (number, str(more[0].needs) + str(more[0].level))
+                self.raised.setdefault(key, ev.Retemplated(number, [], *more)).spans.extend((pos, pos + 1))
+                self._sample_excess(batch.template(pos).group, row, reason, wall_ms)
+            if is_fast(self.state, wall_ms):
+                self.bad.append(live.slot)
+        (self.rows if counted else self.stopped).append((number, pos, verb, until, wall_ms))
+        if verb == "requeue" and pos in batch.hold_wanted:
+            self.holds.append((number, pos))
+        return result_of(pos, row, outcome, self.runner.id, self.host, reason, note)
+
+    def _sample_excess(self, group: str, row: Ended, reason: str, wall_ms: int) -> None:
+        """What a job used that exceeded what it had is a sample of just that."""
+        if not group:
+            return
+        if reason == "time":
+            self.sampling.add(group, wall_ms=wall_ms)
+        elif reason == "disk-full":
+            self.sampling.add(group, disk=row.peak_disk)
+        else:
+            self.sampling.add(group, row.peak_memory)
+
+    def _make_events(self, seq: int) -> None:
+        state, events, runner = self.state, self.decision.events, self.runner
+        if self.rows:
+            events.append(ev.Ended(runner.id, self.rows, seq=seq))
+            events.extend(brakes(state, self.rows))
+            events.extend(_removals(state, self.rows))
+        if self.stopped:
+            events.append(ev.Ended(runner.id, self.stopped, "nothing", seq=seq))
+        events.extend(self.raised.values())
+        events.extend(self.sampling.events())
+        events.extend(ev.Moved(number, "hold", [pos, pos + 1]) for number, pos in self.holds)
+        if self.good or self.bad:
+            judge_host(state, self.decision, runner, self.good, self.bad, self.at)
+
+
+def result_of(
+    pos: int, row: Ended, state: str, runner_id: str, host: str, reason: str | None, note: str | None
+) -> Result:
+    """The result of an attempt, from the row that tells of its end. (Seven parameters: what the row does not say.)"""
+    return Result(
+        row.batch,
+        pos,
+        row.attempt,
+        state,
+        row.exit_code,
+        row.signal,
+        reason,
+        runner_id,
+        host,
+        row.started,
+        row.ended,
+        row.cpu_s,
+        row.peak_memory,
+        row.output,
+        note,
+        row.peak_disk,
+    )
+
+
+def _removals(state: State, rows: Sequence[Row]) -> Iterator[ev.Removed]:
+    """Jobs that are taken off the books once they have settled in a certain way, if nothing waits for them."""
+    by_batch: dict[int, list[int]] = {}
+    for number, pos, verb, _, _ in rows:
+        batch = state.batches[number]
+        if batch.removes:
+            when = batch.template(pos).remove_on
+            if when is not None and verb in _REMOVED_BY[when] and pos not in batch.rerun_wanted:
+                by_batch.setdefault(number, []).append(pos)
+    for number, positions in by_batch.items():
+        if not any(waiter.unsettled for waiter in dependents(state, state.batches[number])):
+            yield ev.Removed(number, [edge for pos in sorted(positions) for edge in (pos, pos + 1)])
+
+
+# ---- given back unstarted -------------------------------------------------------------------------------------------
+
+
+def give_back(
+    state: State, decision: Decision, runner: RunnerState, jobs: list[tuple[int, int]], seq: int, why: str
+) -> None:
+    """Leases that were never started: back to the queue, or to where somebody wants them."""
+    rows: list[Row] = []
+    holds = []
+    for number, pos in jobs:
+        batch = state.batches[number]
+        if batch.states[pos] == KILLING:
+            rows.append((number, pos, "abort", None, 0))
+            attempt, note = batch.live[pos].attempt, "killed before it started"
+            aborted = Result(number, pos, attempt, "ABORTED", None, None, "killed", runner.id, runner.host, note=note)
+            decision.results.append(aborted)
+            continue
+        if batch.states[pos] in (STARTING, MISSING) and not batch.spec.after and batch.spec.not_before is None:
+            rows.append((number, pos, "return", None, 0))
+        else:  # what it depends on may have come back to life meanwhile
+            rows.append((number, pos, "requeue", None, 0))
+        if pos in batch.hold_wanted:
+            holds.append((number, pos))
+    if rows:
+        decision.events.append(ev.Ended(runner.id, rows, "nothing", why, seq))
+    decision.events.extend(ev.Moved(number, "hold", [pos, pos + 1]) for number, pos in holds)
+
+
+# ---- lost -----------------------------------------------------------------------------------------------------------
+
+
+def lost(
+    state: State, runner_id: str, jobs: Iterable[tuple[int, int]], why: str, at: At, reason: str = "lost"
+) -> Decision:
+    """Attempts on one runner are given up: two witnesses have said that they are over, or the user accepted the risk.
+
+    A lost attempt is not a failure of the job: it counts against its own limit. Giving up closes the attempt, so that a
+    late success of it is shown and changes nothing. `reason` is what the provider says became of the node, if it says;
+    a job may forbid to be started again after that.
+    """
+    rows: list[Row] = []
+    holds: list[tuple[int, int]] = []
+    decision, runner = Decision(), state.runners[runner_id]
+    for number, pos in jobs:
+        batch = state.batches[number]
+        attempt = batch.live[pos].attempt
+        if batch.states[pos] == KILLING:
+            verb, outcome = "abort", "ABORTED"
+        elif pos in batch.hold_wanted or (
+            batch.losses.get(pos, 0) < state.settings.losses and reason not in batch.template(pos).never_retry_on
+        ):
+            verb, outcome = "requeue", "LOST"
+            if pos in batch.hold_wanted:
+                holds.append((number, pos))
+        else:
+            verb, outcome = "fail", "FAILED"
+        rows.append((number, pos, verb, None, 0))
+        told = "lost-too-often" if verb == "fail" and reason == "lost" else reason
+        decision.results.append(
+            Result(number, pos, attempt, outcome, None, None, told, runner_id, runner.host, None, at.wall, note=why)
+        )
+    if rows:
+        decision.events.append(ev.Ended(runner_id, rows, "loss", why))
+        decision.events.extend(ev.Moved(number, "hold", [pos, pos + 1]) for number, pos in holds)
+        decision.events.extend(_removals(state, rows))
+    return decision
+
+
+# ---- too late -------------------------------------------------------------------------------------------------------
+
+
+def superseded(state: State, decision: Decision, runner_id: str, host: str | None, row: Ended) -> None:
+    """An end of an attempt that is not live.
+
+    Told again (nothing to do), or too late (recorded and shown, of no effect).
+    """
+    decision.notes.append(Forgot(runner_id, ((row.batch, row.index, row.attempt),), look=False))
+    found = find_job(state, row.batch, row.index)
+    if found is not None and row.attempt == found[0].attempts[found[1]] and not found[0].losses.get(found[1]):
+        live = found[0].live.get(found[1])
+        if live is None or live.runner == runner_id:
+            return
+    job = format_job(row.batch, row.index)
+    how = f"exit code {row.exit_code}" if row.exit_code is not None else f"signal {row.signal}"
+    decision.events.append(
+        ev.Noted(
+            job,
+            "late result",
+            f"attempt {row.attempt} ended with {how} on {host or runner_id} "
+            "after it had been given up; this changes nothing",
+        )
+    )
+    if found is not None and row.attempt <= found[0].attempts[found[1]]:
+        note = "came after it had been given up"
+        decision.results.append(result_of(found[1], row, "SUPERSEDED", runner_id, host or "", row.reason, note))

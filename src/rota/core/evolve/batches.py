@@ -1,0 +1,259 @@
+"""Evolve, the part of batches: what they are, what leads to them, limits, and how the manager stands."""
+
+import heapq
+import re
+from array import array
+from bisect import insort
+
+import msgspec
+
+from rota.core.dependencies import connect, disconnect, grown, reconnect, renamed
+from rota.core.evolve.jobs import push_ready, uncounted, unready
+from rota.core.ready import ReadyQueue
+from rota.core.state import COLUMN_CHUNK, BatchState, State
+from rota.model import events as ev
+from rota.model.batch import Template
+from rota.model.limits import parse_window
+from rota.model.shape import Shape
+from rota.model.tables import PENDING
+from rota.schedule.estimate import Group
+from rota.schedule.view import Limit
+
+__all__ = [
+    "bind",
+    "learned",
+    "limit_set",
+    "manager_moved",
+    "pruned",
+    "respecified",
+    "restored",
+    "retemplated",
+    "set_limit",
+    "submitted",
+]
+
+_PENDING_RUN = re.compile(bytes((PENDING,)) + b"+")
+_DAY_S = 86_400
+
+
+def submitted(state: State, event: ev.Submitted) -> None:
+    """A batch is added."""
+    batch = BatchState(event.batch, event.spec, event.key, event.at, event.env, event.runs)
+    state.batches[batch.id] = batch
+    state.keys[event.key] = batch.id
+    if event.spec.name:
+        state.names.setdefault(event.spec.name, []).append(batch.id)
+    state.next_batch = max(state.next_batch, batch.id + 1)
+    bind(state, batch)
+    if event.spec.name:
+        grown(state, event.spec.name)
+    batch.dirty.update(range((batch.count - 1) // COLUMN_CHUNK + 1))
+    state.dirty_batches.add(batch.id)
+
+
+def bind(state: State, batch: BatchState) -> None:
+    """Connect a new or restored batch with shapes, limits, dependencies and timers."""
+    own_limit = f"#{batch.id}"
+    if batch.spec.at_once is not None:
+        state.limits[own_limit] = Limit(batch.spec.at_once, state.limits.get(own_limit, Limit(None, 0)).used)
+    for template in batch.templates:
+        _bind_windows(state, template)
+    batch.shapes = [
+        state.shape_number(_shape(template, own_limit if batch.spec.at_once is not None else None))
+        for template in batch.templates
+    ]
+    if batch.spec.after:
+        connect(state, batch)
+    if batch.spec.not_before is not None:
+        heapq.heappush(state.timers, (batch.spec.not_before, batch.id, -1))
+
+
+def unbind(state: State, batch: BatchState) -> None:
+    """Take a batch, of which nothing is live, out of everything that leads to it."""
+    state.limits.pop(f"#{batch.id}", None)
+    for number, queue in zip(batch.shapes, batch.queues, strict=True):
+        if queue.listed:
+            shape = state.shapes[number]
+            shape.heads = [head for head in shape.heads if head[1] != batch.id]
+            heapq.heapify(shape.heads)
+            queue.listed = False
+            shape.trim(state.batches)
+    disconnect(state, batch)
+    if batch.spec.not_before is not None or batch.until:
+        state.timers = [timer for timer in state.timers if timer[1] != batch.id]
+        heapq.heapify(state.timers)
+
+
+def _shape(template: Template, own_limit: str | None) -> Shape:
+    limits = {*template.limits, own_limit} if own_limit else set(template.limits)
+    return Shape(
+        template.needs, tuple(sorted(limits)), group=template.group, override=template.override, level=template.level
+    )
+
+
+def _bind_windows(state: State, template: Template) -> None:
+    for name in template.limits:
+        if "<" in name and name not in state.limits:  # a window that stands for itself
+            set_limit(state, name, Limit(None, 0, window=parse_window(name)))
+
+
+def template_number(state: State, batch: BatchState, template: Template) -> int:
+    """The number of a template of a batch, which is added if it is new."""
+    if template in batch.templates:
+        return batch.templates.index(template)
+    own_limit = f"#{batch.id}" if batch.spec.at_once is not None else None
+    _bind_windows(state, template)
+    batch.templates.append(template)
+    batch.queues.append(ReadyQueue())
+    batch.shapes.append(state.shape_number(_shape(template, own_limit)))
+    return len(batch.templates) - 1
+
+
+def retemplated(state: State, event: ev.Retemplated) -> None:
+    """Jobs of a batch get another template."""
+    batch = state.batches[event.batch]
+    batch.changes += 1
+    number = template_number(state, batch, event.template)
+    if batch.template_numbers is None:
+        batch.template_numbers = array("H", bytes(2 * batch.count))
+    for low, high in zip(event.spans[::2], event.spans[1::2], strict=True):
+        pending = [match.span() for match in _PENDING_RUN.finditer(batch.states, low, high)]
+        if pending:
+            unready(state, batch, low, high)
+        batch.template_numbers[low:high] = array("H", [number]) * (high - low)
+        for start, end in pending:
+            push_ready(state, batch, start, end)
+    state.dirty_batches.add(batch.id)
+
+
+def respecified(state: State, event: ev.Respecified) -> None:
+    """A batch gets another name, other dependencies, times and bounds."""
+    batch = state.batches[event.batch]
+    old = batch.spec
+    spec = msgspec.structs.replace(
+        old,
+        name=event.name,
+        after=event.after,
+        not_before=event.not_before,
+        at_once=event.at_once,
+        max_failures=event.max_failures,
+    )
+    if spec.after != old.after:
+        reconnect(state, batch, spec)
+    batch.spec = spec
+    if spec.not_before != old.not_before:
+        state.timers = [timer for timer in state.timers if timer[1:] != (batch.id, -1)]
+        heapq.heapify(state.timers)
+        if spec.not_before is not None:
+            heapq.heappush(state.timers, (spec.not_before, batch.id, -1))
+    if spec.at_once != old.at_once:
+        _rebind(state, batch)
+    if spec.name != old.name:
+        if old.name:
+            forget_name(state, batch.id, old.name)
+        if spec.name:
+            insort(state.names.setdefault(spec.name, []), batch.id)
+        renamed(state, batch, old.name)
+    state.freed.append((batch.id, 0, batch.count))
+    state.dirty_batches.add(batch.id)
+
+
+def _rebind(state: State, batch: BatchState) -> None:
+    """Its own limit is another one, or came or went, and so its jobs have other shapes from now on."""
+    own_limit = f"#{batch.id}"
+    used = state.limits.pop(own_limit, Limit(None, 0)).used - batch.loose
+    batch.loose = 0
+    if batch.spec.at_once is not None:
+        batch.loose = uncounted(state, batch)
+    if batch.spec.at_once is not None or used:
+        state.limits[own_limit] = Limit(batch.spec.at_once, used + batch.loose)
+    for template, queue in enumerate(batch.queues):
+        shape = _shape(batch.templates[template], own_limit if batch.spec.at_once is not None else None)
+        old, new = state.shapes[batch.shapes[template]], state.shapes[state.shape_number(shape)]
+        batch.shapes[template] = new.id
+        old.ready -= queue.count
+        new.ready += queue.count
+        if queue.listed:
+            old.heads = [head for head in old.heads if head[1:] != (batch.id, template)]
+            heapq.heapify(old.heads)
+            old.trim(state.batches)
+            heapq.heappush(new.heads, (-batch.templates[template].priority, batch.id, template))
+            new.trim(state.batches)
+
+
+def forget_name(state: State, number: int, name: str) -> None:
+    """A batch does not have this name any more."""
+    state.names[name].remove(number)
+    if not state.names[name]:
+        del state.names[name]
+
+
+def pruned(state: State, event: ev.Pruned) -> None:
+    """Settled batches are forgotten."""
+    for number in event.batches:
+        batch = state.batches.pop(number)
+        assert not batch.unsettled, f"batch {number} is not settled and was pruned"
+        unbind(state, batch)
+        if state.keys.get(batch.key) == number:
+            del state.keys[batch.key]
+        if batch.spec.name:
+            forget_name(state, number, batch.spec.name)
+        state.dirty_batches.discard(number)
+    state.pruned = _merged([*state.pruned, *((number, number, event.at) for number in event.batches)])
+
+
+def _merged(rows: list[tuple[int, int, float]]) -> list[tuple[int, int, float]]:
+    """Neighbours that were pruned on the same day as one row, so that years of pruning stay a short list."""
+    out: list[tuple[int, int, float]] = []
+    for first, last, at in sorted(rows):
+        if out and out[-1][1] + 1 == first and out[-1][2] // _DAY_S == at // _DAY_S:
+            out[-1] = (out[-1][0], last, at)
+        else:
+            out.append((first, last, at))
+    return out
+
+
+def restored(state: State, event: ev.Restored) -> None:
+    """The state came from a backup."""
+    state.next_batch = max(state.next_batch, event.next_batch)
+    state.next_allocation = max(state.next_allocation, event.next_allocation)
+    state.attempt_floor, state.floor_below = event.attempt_floor, state.next_batch
+    for runner in state.runners.values():
+        runner.seq = -1  # whatever number its next report has: those before it were told to a manager that is no more
+
+
+def learned(state: State, event: ev.Learned) -> None:
+    """Samples of a group of jobs."""
+    group = state.groups.setdefault(event.group, Group())
+    for samples, values in ((group.memory, event.memory), (group.disk, event.disk), (group.time_s, event.time_s)):
+        for value, count in zip(values[::2], values[1::2], strict=True):
+            samples.add(value, count)
+
+
+def limit_set(state: State, event: ev.LimitSet) -> None:
+    """A named limit is set, or taken away."""
+    used = state.limits.get(event.name, Limit(None, 0)).used
+    window = parse_window(event.window) if event.window is not None else None
+    set_limit(state, event.name, Limit(event.count, used, event.rate, event.per_s, window))
+
+
+def set_limit(state: State, name: str, limit: Limit) -> None:
+    """Put a new or restored limit in its place. What a rate has counted so far stays counted."""
+    state.limits[name] = limit
+    if limit.rate is None:
+        state.starts.pop(name, None)
+    if limit.rate is None and limit.window is None:
+        state.timed.discard(name)
+        if limit.count is None and not limit.used:
+            del state.limits[name]
+    else:
+        state.timed.add(name)
+
+
+def manager_moved(state: State, event: ev.ManagerMoved) -> None:
+    """The manager serves, is paused, or drains."""
+    state.mode = event.mode
+    if event.pauses is not None:
+        state.pauses = {holder: (since, why, by) for holder, since, why, by in event.pauses}
+    elif event.mode != "draining":
+        state.pauses = {"user": (0.0, "", event.by)} if event.mode == "paused" else {}

@@ -1,0 +1,269 @@
+"""Evolve, the part of jobs: their moves, leases and ends, and the queues of what is ready."""
+
+import heapq
+from typing import Any
+
+import msgspec
+
+from rota.core.dependencies import freeze, note_settled, reopened
+from rota.core.evolve.runners import set_slots
+from rota.core.slots import shape_of
+from rota.core.state import COLUMN_CHUNK, BatchState, Live, State
+from rota.model import events as ev
+from rota.model.tables import COMPLETED, JOB_MOVES, PENDING, STARTING, WAITING
+from rota.schedule.limits import Starts
+
+__all__ = [
+    "ended",
+    "hold_wanted",
+    "leased",
+    "moved",
+    "push_ready",
+    "removed",
+    "rerun_wanted",
+    "started",
+    "uncounted",
+    "unready",
+]
+
+
+def moved(state: State, event: ev.Moved) -> None:
+    """Jobs of a batch move."""
+    batch = state.batches[event.batch]
+    moves = JOB_MOVES[event.verb]
+    for low, high in zip(event.spans[::2], event.spans[1::2], strict=True):
+        _shift(state, batch, low, high, moves)
+        if event.verb == "ready":
+            push_ready(state, batch, low, high)
+            _forget(batch.until, low, high)
+        elif event.verb == "reopen":
+            _forget(batch.failures, low, high)
+            _forget(batch.losses, low, high)
+            _forget(batch.until, low, high)
+        elif event.verb == "hold":
+            _forget(batch.hold_wanted, low, high)
+    if event.verb in ("block", "release", "reopen"):
+        state.freed.append((batch.id, event.spans[0], event.spans[-1]))
+    if event.verb == "ready":
+        batch.blocked = False
+    elif event.verb in ("reopen", "block"):
+        batch.blocked = bool(batch.spec.after)
+        if event.verb == "reopen":
+            reopened(state, batch)
+    elif event.verb == "omit":
+        batch.omitted_why = event.reason
+    elif event.verb == "hold" and event.reason is not None:
+        batch.held_why = event.reason
+    if event.verb in ("ready", "omit") and batch.epoch >= 0 and not batch.known_until:
+        freeze(state, batch)
+    if batch.followed and event.verb in ("omit", "abort", "fail"):
+        note_settled(state, batch, event.spans)
+    state.dirty_batches.add(batch.id)
+
+
+def _forget(overlay: dict[int, Any], low: int, high: int) -> None:
+    if overlay:
+        for pos in [pos for pos in overlay if low <= pos < high] if high - low > len(overlay) else range(low, high):
+            overlay.pop(pos, None)
+
+
+def _shift(state: State, batch: BatchState, low: int, high: int, moves: dict[int, int]) -> None:
+    """Move a range of jobs, whatever legal states they are in, and keep every count exact."""
+    states, counts = batch.states, batch.counts
+    if high - low == 1:
+        old = states[low]
+        if old == PENDING:
+            unready(state, batch, low, high)
+        states[low] = new = moves[old]
+        counts[old] -= 1
+        counts[new] += 1
+    else:
+        left = high - low
+        if states.find(PENDING, low, high) >= 0:
+            unready(state, batch, low, high)
+        table = bytearray(range(256))
+        for old, new in moves.items():
+            found = states.count(old, low, high)
+            counts[old] -= found
+            counts[new] += found
+            left -= found
+            table[old] = new
+        assert left == 0, f"batch {batch.id}: an illegal move in positions {low}-{high - 1}"
+        states[low:high] = states[low:high].translate(table)
+    batch.dirty.update(range(low // COLUMN_CHUNK, (high - 1) // COLUMN_CHUNK + 1))
+
+
+def push_ready(state: State, batch: BatchState, low: int, high: int) -> None:
+    """Positions that are PENDING now join the queues of their templates."""
+    for template, start, end in batch.runs(low, high):
+        queue = batch.queues[template]
+        queue.push(start, end)
+        queue.count += end - start
+        shape = state.shapes[batch.shapes[template]]
+        shape.ready += end - start
+        if not queue.listed:
+            queue.listed = True
+            heapq.heappush(shape.heads, (-batch.templates[template].priority, batch.id, template))
+
+
+def unready(state: State, batch: BatchState, low: int, high: int) -> None:
+    """Positions that are PENDING leave the queues of their templates."""
+    for template, start, end in batch.runs(low, high):
+        found = batch.states.count(PENDING, start, end)
+        queue, shape = batch.queues[template], state.shapes[batch.shapes[template]]
+        queue.count -= found
+        shape.ready -= found
+        if not queue.count:
+            shape.trim(state.batches)
+
+
+def leased(state: State, event: ev.Leased) -> None:
+    """Jobs are given to a runner, in a slot."""
+    batch = state.batches[event.batch]
+    runner = state.runners[event.runner]
+    states, attempts, live, jobs = batch.states, batch.attempts, batch.live, runner.jobs
+    number, total = batch.id, 0
+    floor = state.attempt_floor if number < state.floor_below else 0
+    for low, high in zip(event.spans[::2], event.spans[1::2], strict=True):
+        assert states.count(PENDING, low, high) == high - low, f"batch {number}: leased twice in {low}-{high - 1}"
+        unready(state, batch, low, high)
+        states[low:high] = bytes((STARTING,)) * (high - low)
+        batch.dirty.update(range(low // COLUMN_CHUNK, (high - 1) // COLUMN_CHUNK + 1))
+        for pos in range(low, high):
+            attempt = attempts[pos] + 1
+            if attempt < floor:
+                attempt = floor
+            attempts[pos] = attempt
+            live[pos] = Live(event.runner, event.slot, attempt)
+            jobs[number, pos] = None
+        total += high - low
+    batch.counts[PENDING] -= total
+    batch.counts[STARTING] += total
+    runner.held[event.slot] = runner.held.get(event.slot, 0) + total
+    set_slots(state, runner, event.slot, event.slots)
+    if event.at is not None:
+        _count_starts(state, int(event.slot.partition(":")[0]), total, event.at)
+    state.dirty_batches.add(number)
+
+
+def _count_starts(state: State, shape_id: int, count: int, at: float) -> None:
+    for name in state.shapes[shape_id].shape.limits:
+        limit = state.limits.get(name)
+        if limit is not None and limit.rate is not None:
+            state.starts.setdefault(name, Starts()).take(shape_id, count, at, limit.per_s)
+
+
+def started(state: State, event: ev.Started) -> None:
+    """Jobs have started."""
+    moves = JOB_MOVES["start"]
+    for number, pos in event.rows:
+        batch = state.batches[number]
+        _shift(state, batch, pos, pos + 1, moves)
+        state.dirty_batches.add(number)
+    _seen(state, event.runner, event.seq)
+
+
+def _seen(state: State, runner_id: str, seq: int) -> None:
+    if seq:
+        state.runners[runner_id].seq = seq
+
+
+def ended(state: State, event: ev.Ended) -> None:
+    """Attempts have ended."""
+    runner = state.runners[event.runner]
+    number, batch = -1, None
+    for number_, pos, verb, until, _ in event.rows:
+        if number_ != number or batch is None:
+            number = number_
+            batch = state.batches[number]
+            state.dirty_batches.add(number)
+        states = batch.states
+        old = states[pos]
+        states[pos] = new = JOB_MOVES[verb][old]
+        batch.counts[old] -= 1
+        batch.counts[new] += 1
+        batch.dirty.add(pos // COLUMN_CHUNK)
+        slot = batch.live.pop(pos).slot
+        if batch.loose and f"#{number}" not in state.shapes[shape_of(slot)].shape.limits:
+            _tighten(state, batch)
+        del runner.jobs[number, pos]
+        held = runner.held[slot] = runner.held[slot] - 1
+        if held < runner.slots[slot]:
+            set_slots(state, runner, slot, held)
+        if not held:
+            del runner.held[slot]
+        if new == PENDING:
+            push_ready(state, batch, pos, pos + 1)
+        elif new == WAITING:
+            _count_requeue(batch, pos, event.counts_as)
+            state.freed.append((number, pos, pos + 1))
+            if until is not None:
+                batch.until[pos] = until
+                heapq.heappush(state.timers, (until, number, pos))
+        else:
+            if batch.followed:
+                state.settled.append((number, pos, pos + 1))
+            if new == COMPLETED and pos in batch.rerun_wanted:
+                state.again.append((number, pos, batch.rerun_wanted[pos]))
+            if pos in batch.hold_wanted:
+                del batch.hold_wanted[pos]
+            if event.counts_as == "loss":
+                batch.losses[pos] = batch.losses.get(pos, 0) + 1
+        if batch.rerun_wanted:
+            batch.rerun_wanted.pop(pos, None)
+    _seen(state, event.runner, event.seq)
+
+
+def _tighten(state: State, batch: BatchState) -> None:
+    """One that its own limit did not know of, and that counted, has ended."""
+    batch.loose -= 1
+    limit = state.limits[f"#{batch.id}"]
+    state.limits[f"#{batch.id}"] = msgspec.structs.replace(limit, used=limit.used - 1)
+
+
+def _count_requeue(batch: BatchState, pos: int, counts_as: str) -> None:
+    if counts_as == "failure":
+        batch.failures[pos] = batch.failures.get(pos, 0) + 1
+    elif counts_as == "loss":
+        batch.losses[pos] = batch.losses.get(pos, 0) + 1
+
+
+def hold_wanted(state: State, event: ev.HoldWanted) -> None:
+    """Leased jobs are to be held once they are back, or not any more."""
+    batch = state.batches[event.batch]
+    if event.reason is not None:
+        batch.held_why = event.reason
+    for low, high in zip(event.spans[::2], event.spans[1::2], strict=True):
+        if event.wanted:
+            batch.hold_wanted.update(dict.fromkeys(range(low, high), event.stop))
+        else:
+            _forget(batch.hold_wanted, low, high)
+    state.dirty_batches.add(batch.id)
+
+
+def removed(state: State, event: ev.Removed) -> None:
+    """Jobs are forgotten: a tombstone stays."""
+    batch = state.batches[event.batch]
+    for low, high in zip(event.spans[::2], event.spans[1::2], strict=True):
+        _shift(state, batch, low, high, JOB_MOVES["remove"])
+        for overlay in (batch.failures, batch.losses):
+            _forget(overlay, low, high)
+        _forget(batch.until, low, high)
+    if batch.followed:
+        note_settled(state, batch, event.spans)
+    reopened(state, batch)
+    state.dirty_batches.add(batch.id)
+
+
+def rerun_wanted(state: State, event: ev.RerunWanted) -> None:
+    """Live jobs are to run once more when they have completed."""
+    batch = state.batches[event.batch]
+    for low, high in zip(event.spans[::2], event.spans[1::2], strict=True):
+        batch.rerun_wanted.update(dict.fromkeys(range(low, high), event.reason or ""))
+    state.dirty_batches.add(batch.id)
+
+
+def uncounted(state: State, batch: BatchState) -> int:
+    """How many of its live jobs have slots that do not count against its own limit."""
+    own_limit = f"#{batch.id}"
+    return sum(own_limit not in state.shapes[shape_of(live.slot)].shape.limits for live in batch.live.values())

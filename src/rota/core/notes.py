@@ -1,0 +1,378 @@
+"""Notes: what a decision changes about the soft state, and the one place that writes it.
+
+A note is to the soft state what an event is to the durable one: `decide` makes it, `take_note` applies it. The rest
+follows by itself: from events (`follow`), from effects (`performed`), from time (`pass_time`) and from a start.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from msgspec import Struct
+
+from rota.core.dependencies import longest_backoff
+from rota.core.effects import Effect, Lease, Order
+from rota.core.soft import Contact, Key, Refusal, Sent, ShapeMemo, SiteWeather
+from rota.core.state import State
+from rota.core.stimuli import At
+from rota.model import events as ev
+from rota.model.site import SiteFacts
+
+__all__ = [
+    "Due",
+    "Forgot",
+    "GoodHosts",
+    "Greeted",
+    "Heard",
+    "HostFailing",
+    "HostShut",
+    "Looked",
+    "Note",
+    "Refused",
+    "SiteDoing",
+    "SiteTold",
+    "Unheard",
+    "follow",
+    "pass_time",
+    "performed",
+    "restarted",
+    "take_note",
+    "took",
+]
+
+GIVEN_UP = "given up"
+"""The reason of an order to end attempts that have been given up."""
+_MEAN_WEIGHT = 0.1
+SWEEP_S = 1.0
+"""How often time is looked at while anything goes on."""
+
+
+class Heard(Struct, frozen=True):
+    """A runner gave a sign of life in its present session."""
+
+    runner: str
+    mono: float
+    clock: float
+    got: int
+    """Number of the newest lease message that it has."""
+
+
+class Greeted(Struct, frozen=True):
+    """A runner's greeting was accepted; its clock times leases until it says more."""
+
+    runner: str
+    clock: float
+
+
+class Unheard(Struct, frozen=True):
+    """A runner's connection is gone."""
+
+    runner: str
+
+
+class Forgot(Struct, frozen=True):
+    """Attempts that were given up are certainly over: their runner need not be told to end them any more."""
+
+    runner: str
+    jobs: tuple[Key, ...]
+    look: bool = True
+    """The runner may have become free for other jobs."""
+
+
+class SiteTold(Struct, frozen=True):
+    """A site said what it offers."""
+
+    site: str
+    facts: SiteFacts
+
+
+class SiteDoing(Struct, frozen=True):
+    """How a site is doing now."""
+
+    site: str
+    weather: SiteWeather
+    look: bool = False
+    """It may be asked again."""
+
+
+class Refused(Struct, frozen=True):
+    """A provider does not want allocations of a shape for a while; None: it takes them."""
+
+    site: str
+    shape: int
+    refusal: Refusal | None
+
+
+class GoodHosts(Struct, frozen=True):
+    """The last hosts on which jobs of a shape succeeded, and when."""
+
+    shape: int
+    hosts: tuple[tuple[str, float], ...]
+
+
+class HostFailing(Struct, frozen=True):
+    """(how many, since when) jobs failed on a host in a row; None: none."""
+
+    site: str
+    host: str
+    failures: tuple[int, float] | None
+
+
+class HostShut(Struct, frozen=True):
+    """(until when, why) a host gets no jobs; None: it gets some."""
+
+    site: str
+    host: str
+    shut: tuple[float, str] | None
+
+
+class Looked(Struct, frozen=True):
+    """The scheduler should look again; the next time by itself at `safety_at`."""
+
+    safety_at: float | None = None
+
+
+Note = Heard | Greeted | Unheard | Forgot | SiteTold | SiteDoing | Refused | GoodHosts | HostFailing | HostShut | Looked
+
+
+def take_note(state: State, note: Note) -> None:
+    """Apply one note."""
+    _TAKE[type(note)](state, note)
+
+
+def _heard(state: State, note: Heard) -> None:
+    contact = state.soft.contacts[note.runner]
+    contact.heard = note.mono
+    contact.clock = max(contact.clock, note.clock)
+    if note.got > contact.got:
+        contact.got = note.got
+        for number in [number for number in contact.unacked if number <= note.got]:
+            del contact.unacked[number]
+
+
+def _greeted(state: State, note: Greeted) -> None:
+    contact, runner = state.soft.contacts[note.runner], state.runners[note.runner]
+    contact.clock = max(contact.clock, note.clock)
+    weather = state.soft.weather.sites.get(runner.site)
+    if runner.state == "SERVING" and weather is not None:
+        weather.why = None
+
+
+def _unheard(state: State, note: Unheard) -> None:
+    state.soft.contacts[note.runner].connected = False
+
+
+def _forgot(state: State, note: Forgot) -> None:
+    contact = state.soft.contacts.get(note.runner)
+    if contact is not None:
+        for job in note.jobs:
+            contact.given_up.pop(job, None)
+    if note.look:
+        state.soft.planning.wanted = True
+
+
+def _site_told(state: State, note: SiteTold) -> None:
+    soft = state.soft
+    soft.sites[note.site] = note.facts
+    soft.weather.sites.setdefault(note.site, SiteWeather()).failed_tag = ""
+    soft.planning.memo.clear()
+    soft.planning.wanted = True
+    state.ensure_site_location(note.site)
+
+
+def _site_doing(state: State, note: SiteDoing) -> None:
+    state.soft.weather.sites[note.site] = note.weather
+    if note.look:
+        state.soft.planning.wanted = True
+
+
+def _refused(state: State, note: Refused) -> None:
+    if note.refusal is None:
+        state.soft.weather.refused.pop((note.site, note.shape), None)
+    else:
+        state.soft.weather.refused[note.site, note.shape] = note.refusal
+
+
+def _good_hosts(state: State, note: GoodHosts) -> None:
+    state.soft.weather.good_hosts[note.shape] = note.hosts
+
+
+def _host_failing(state: State, note: HostFailing) -> None:
+    if note.failures is None:
+        state.soft.weather.host_failures.pop((note.site, note.host), None)
+    else:
+        state.soft.weather.host_failures[note.site, note.host] = note.failures
+
+
+def _host_shut(state: State, note: HostShut) -> None:
+    if note.shut is None:
+        state.soft.weather.bad_hosts.pop((note.site, note.host), None)
+    else:
+        state.soft.weather.bad_hosts[note.site, note.host] = note.shut
+
+
+def _looked(state: State, note: Looked) -> None:
+    state.soft.planning.wanted = True
+    if note.safety_at is not None:
+        state.soft.planning.safety_at = note.safety_at
+
+
+_TAKE: dict[type[Any], Callable[[State, Any], None]] = {
+    Heard: _heard,
+    Greeted: _greeted,
+    Unheard: _unheard,
+    Forgot: _forgot,
+    SiteTold: _site_told,
+    SiteDoing: _site_doing,
+    Refused: _refused,
+    GoodHosts: _good_hosts,
+    HostFailing: _host_failing,
+    HostShut: _host_shut,
+    Looked: _looked,
+}
+
+
+# ---- what follows from events and effects ---------------------------------------------------------------------------
+
+
+def follow(state: State, event: ev.Event, at: At) -> None:
+    """What an event, which was applied just now, means for the soft state."""
+    kind = type(event)
+    if kind is ev.Leased:
+        assert isinstance(event, ev.Leased)
+        since, number = state.soft.contacts[event.runner].since, event.batch
+        for low, high in zip(event.spans[::2], event.spans[1::2], strict=True):
+            for pos in range(low, high):
+                since[number, pos] = at.mono
+        return
+    if kind is ev.Ended:
+        assert isinstance(event, ev.Ended)
+        _ended(state, event, at)
+    elif isinstance(event, ev.RunnerGreeted):
+        contact = state.soft.contacts.setdefault(event.runner, Contact())
+        contact.connected = True
+        contact.heard = contact.idle_since = at.mono
+        contact.lease_n = contact.got = 0
+        contact.unacked.clear()
+        contact.given_up.clear()
+    elif isinstance(event, ev.RunnerMoved):
+        if state.runners[event.runner].state in ("CLOSED", "EXPIRED"):
+            state.soft.contacts[event.runner].unacked.clear()
+    elif isinstance(event, ev.AllocationMoved) and len(state.soft.contacts) > len(state.runners):
+        for gone in state.soft.contacts.keys() - state.runners.keys():
+            del state.soft.contacts[gone]
+    if _concerns_the_scheduler(event):
+        state.soft.planning.wanted = True
+
+
+def _ended(state: State, event: ev.Ended, at: At) -> None:
+    contact = state.soft.contacts[event.runner]
+    for number, pos, *_ in event.rows:
+        contact.since.pop((number, pos), None)
+    if not state.runners[event.runner].jobs:
+        contact.idle_since = at.mono
+    took(state, event)
+
+
+def took(state: State, event: ev.Ended) -> None:
+    """How long jobs of a shape take of late."""
+    shapes, batch = state.soft.planning.shapes, None
+    for number, pos, verb, _, wall_ms in event.rows:
+        if wall_ms and verb in ("complete", "fail", "abort"):
+            if batch is None or batch.id != number:
+                batch = state.batches[number]
+            shape = batch.shapes[batch.template_of(pos)]
+            memo = shapes.get(shape)
+            if memo is None:
+                memo = shapes[shape] = ShapeMemo(state.shapes[shape].shape)
+            wall = wall_ms / 1000
+            memo.mean_s = wall if memo.mean_s is None else memo.mean_s + _MEAN_WEIGHT * (wall - memo.mean_s)
+
+
+_CONCERN = (
+    ev.Ended, ev.Retemplated, ev.Respecified, ev.ManagerMoved, ev.LimitSet, ev.RunnerGreeted, ev.RunnerMoved,
+    ev.AllocationMoved,
+)  # fmt: skip
+
+
+def _concerns_the_scheduler(event: ev.Event) -> bool:
+    """Whether something may start after it, or what is on its way may be too much."""
+    if isinstance(event, ev.Moved):
+        return event.verb in ("ready", "return", "abort", "hold", "block")
+    return isinstance(event, _CONCERN)
+
+
+def performed(state: State, effects: Iterable[Effect], at: At) -> None:
+    """Effects that follow from events are about to be carried out: leases wait for a confirmation from now on."""
+    for effect in effects:
+        if isinstance(effect, Lease):
+            contact = state.soft.contacts[effect.runner]
+            contact.lease_n = effect.n
+            contact.unacked[effect.n] = Sent(at.mono, effect.jobs, effect.slots)
+        elif isinstance(effect, Order) and effect.reason == GIVEN_UP:
+            state.soft.contacts[effect.runner].given_up.update(dict.fromkeys(effect.jobs))
+
+
+# ---- what follows from time -----------------------------------------------------------------------------------------
+
+
+class Due(Struct):
+    """What has come due."""
+
+    batches: set[int]
+    jobs: list[tuple[int, int, int]]
+    """(batch, low, high)."""
+
+
+def pass_time(state: State, at: At, last: At | None, set_back: bool) -> Due:
+    """It is this late; `last` is when time was last looked at, None after a start.
+
+    `set_back`: the wall clock was set back since then.
+    """
+    if last is None or set_back:
+        _set_timers(state, at.wall)
+    if last is not None:
+        _grace(state, at, at.mono - last.mono)
+    due = Due(set(), [])
+    while state.timers and state.timers[0][0] <= at.wall:
+        _, number, pos = heapq.heappop(state.timers)
+        if pos < 0:
+            due.batches.add(number)
+            continue
+        due.jobs.append((number, pos, pos + 1))
+        until = state.batches[number].until.get(pos)
+        if until is not None and until > at.wall:  # due only because the clock is behind: it may be set again
+            heapq.heappush(state.timers, (until, number, pos))
+    return due
+
+
+def _set_timers(state: State, wall: float) -> None:
+    """The wall clock may have been set back.
+
+    What had come due may have to wait again, and no back-off may last longer than one can.
+    """
+    last = wall + longest_backoff(state)
+    state.timers = []
+    for batch in state.batches.values():
+        if batch.spec.not_before is not None:
+            state.timers.append((batch.spec.not_before, batch.id, -1))
+        for pos, until in batch.until.items():
+            state.timers.append((until if until <= last else wall, batch.id, pos))
+    heapq.heapify(state.timers)
+
+
+def _grace(state: State, at: At, gap: float) -> None:
+    """If the manager itself was stopped for long, silence proves nothing: every deadline gets that time on top."""
+    if gap > SWEEP_S + max(SWEEP_S, state.settings.missing_s / 4):
+        for contact in state.soft.contacts.values():
+            contact.heard = min(at.mono, contact.heard + gap)
+            contact.idle_since = min(at.mono, contact.idle_since + gap)
+
+
+def restarted(state: State, at: At) -> None:
+    """A manager has just loaded its state: every deadline gets its full grace, and the monotonic clock begins anew."""
+    for runner in state.runners.values():
+        contact = state.soft.contacts[runner.id] = Contact(at.mono, connected=runner.direct)
+        contact.since = dict.fromkeys(runner.jobs, at.mono)
+    state.soft.planning.steady_less_mono = None
+    state.soft.planning.wanted = True

@@ -1,0 +1,33 @@
+"""What is asked for a shape: what its users gave, with what its group has taught."""
+
+from msgspec.structs import replace
+
+from rota.core.soft import ShapeMemo
+from rota.core.state import ShapeState, State
+from rota.model.needs import Amounts
+from rota.schedule.estimate import asked_for
+
+__all__ = ["asked_now", "largest_node"]
+
+
+def asked_now(state: State, shape: ShapeState) -> ShapeMemo:
+    """What is remembered of a shape, up to date with what its group has taught."""
+    memo = state.soft.planning.shapes.get(shape.id) or ShapeMemo(shape.shape)
+    group = state.groups.get(shape.shape.group) if shape.shape.group else None
+    if group is None:
+        return memo
+    most = largest_node(state, shape.shape.needs.site)
+    basis = (group.memory.seen, group.disk.seen, group.time_s.seen, most)
+    if basis == memo.learned:
+        return memo
+    given = shape.shape
+    needs = asked_for(given.needs, group.found(), given.override, given.level, most)
+    return replace(memo, learned=basis, asked=memo.asked if needs == memo.asked.needs else replace(given, needs=needs))
+
+
+def largest_node(state: State, site: str | None) -> Amounts | None:
+    """The most that any node of the sites in question has; None: no site is known."""
+    nodes = [facts.node for name, facts in state.soft.sites.items() if site in (None, name)]
+    if not nodes:
+        return None
+    return Amounts(memory=max(node.memory for node in nodes), disk=max(node.disk for node in nodes))

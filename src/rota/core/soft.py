@@ -1,0 +1,172 @@
+"""Soft state: what the manager knows and does not keep. After a start it is told or found anew.
+
+It lies apart from the durable state (`State`), which only `evolve` writes. Each part here has one writer:
+
+- `contacts`, `sites`, `weather`: `core/notes.py`, from the notes that a decision carries, from what follows from
+  events, and from the passing of time; `chance` by whoever asked it, once it is used;
+- `planning`: the scheduling pass (`core/plan`); the answers of filters in its memos are the pipeline's.
+"""
+
+import math
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+
+from rota.model.shape import Shape
+from rota.model.site import SiteFacts
+from rota.model.verdict import Verdict
+from rota.schedule.pipeline import Memo
+
+if TYPE_CHECKING:
+    from rota.core.plan.backfill import Reservation
+
+__all__ = ["Contact", "Planning", "Sent", "ShapeMemo", "SiteWeather", "Soft", "Weather", "chance_at"]
+
+Key = tuple[int, int, int]
+"""(batch, index, attempt), as runners name a job."""
+LeasedJob = tuple[int, int, int, str]
+"""(batch, position, attempt, slot)."""
+
+
+class Sent(Struct):
+    """A lease message that its runner has not confirmed."""
+
+    at: float
+    """Monotonic time."""
+    jobs: list[LeasedJob]
+    slots: dict[str, int]
+
+
+class Contact:
+    """What is known of the connection to one runner. Times are monotonic."""
+
+    __slots__ = ("clock", "connected", "given_up", "got", "heard", "idle_since", "lease_n", "since", "unacked")
+
+    def __init__(self, at: float = 0.0, connected: bool = False) -> None:
+        self.connected = connected
+        self.heard = at
+        """When it last gave a sign of life."""
+        self.idle_since = at
+        self.clock = 0.0
+        """The newest reading of the runner's own clock."""
+        self.lease_n = 0
+        """Number of the newest lease message of this session."""
+        self.got = 0
+        """Number of the newest lease message that the runner has confirmed."""
+        self.given_up: dict[Key, None] = {}
+        """Attempts that were given up in this session: should the runner still hold them, it is to end them."""
+        self.unacked: dict[int, Sent] = {}
+        """Lease messages by number."""
+        self.since: dict[tuple[int, int], float] = {}
+        """(batch, position) → time of the lease, or of the manager's start."""
+
+
+class SiteWeather(Struct):
+    """How a site is doing."""
+
+    closed_until: float = 0
+    """Monotonic time before which nothing is asked of it."""
+    failures: int = 0
+    """Submissions in a row that came to nothing."""
+    why: str | None = None
+    failed_tag: str = ""
+    """Tag of the submission that failed last: an array that fails is one failure."""
+
+
+class Refusal(Struct, frozen=True):
+    """A provider does not want allocations of a certain shape."""
+
+    until: float
+    """Monotonic time of the next try."""
+    tries: int
+    why: str
+
+
+class Weather:
+    """How sites and hosts are doing."""
+
+    def __init__(self) -> None:
+        self.sites: dict[str, SiteWeather] = {}
+        self.refused: dict[tuple[str, int], Refusal] = {}
+        """By (site, shape)."""
+        self.host_failures: dict[tuple[str, str], tuple[int, float]] = {}
+        """(site, host) → jobs in a row that failed there at once, and since when."""
+        self.good_hosts: dict[int, tuple[tuple[str, float], ...]] = {}
+        """Shape → the last two hosts where a job of it succeeded, and when."""
+        self.bad_hosts: dict[tuple[str, str], tuple[float, str]] = {}
+        """(site, host) → until when it gets no jobs, and why."""
+
+    def of(self, site: str) -> SiteWeather:
+        """How a site is doing; for reading."""
+        return self.sites.get(site, _FAIR)
+
+
+_FAIR = SiteWeather()
+
+
+class ShapeMemo(Struct):
+    """What the scheduling pass remembers of a shape."""
+
+    asked: Shape
+    """The shape with what was learned in the place of what was not given (or overridden)."""
+    learned: tuple[object, ...] = ()
+    """What `asked` was worked out from."""
+    mean_s: float | None = None
+    """Recent mean wall time: a hint for leases ahead."""
+    verdicts: list[Verdict] = field(default_factory=list)
+    """Why its jobs did not all start at the last pass."""
+
+
+class Planning:
+    """What the scheduling pass remembers until the next."""
+
+    def __init__(self) -> None:
+        self.wanted = True
+        """Something changed that the scheduler should look at."""
+        self.safety_at = 0.0
+        """Monotonic time at which it looks again even if nothing happened."""
+        self.memo: Memo = {}
+        self.backfill_memo: Memo = {}
+        self.place_classes: dict[tuple[object, ...], int] = {}
+        self.shapes: dict[int, ShapeMemo] = {}
+        self.reserved: Reservation | None = None
+        """The place that the last pass kept for a job that has waited for long."""
+        self.surplus_since: dict[tuple[str, int], float] = {}
+        """(site, shape) → since when more allocations are on their way than are needed."""
+        self.window_at = math.inf
+        """Wall-clock time at which a window opens that something waits for."""
+        self.rate_at = math.inf
+        """Monotonic time at which a rate lets something start that waits for it."""
+        self.steady_less_mono: float | None = None
+        """What a steady clock is ahead of the monotonic one (`State.steady`)."""
+
+
+class Soft:
+    """All of it."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self.contacts: dict[str, Contact] = {}
+        """By runner."""
+        self.sites: dict[str, SiteFacts] = {}
+        """What the sites offer, as they last said."""
+        self.weather = Weather()
+        self.planning = Planning()
+        self.chance = seed & _MASK or 1
+        """State of the core's own generator (splitmix64): time and chance come in as data."""
+
+
+_MASK = 2**64 - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+def chance_at(chance: int, number: int) -> float:
+    """The number in [0, 1) that the generator draws as its `number`-th from here, from 1."""
+    mixed = (chance + number * _GOLDEN) & _MASK
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
+    return float((mixed ^ (mixed >> 31)) >> 11) / float(1 << 53)
+
+
+def chance_after(chance: int, drawn: int) -> int:
+    """The state of the generator once so many numbers have been drawn."""
+    return (chance + drawn * _GOLDEN) & _MASK

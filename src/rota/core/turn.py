@@ -1,0 +1,64 @@
+"""A turn of the loop around the core: everything that waits is stepped, and one scheduling pass follows.
+
+A shell adds the time, and what comes after, in this order: commit the entries and results, perform the effects, answer.
+"""
+
+from collections.abc import Callable, Iterable
+
+from rota.core.effects import Effect
+from rota.core.step import Core, Step
+from rota.core.stimuli import At, Stimulus
+from rota.model.errors import RotaError
+from rota.model.events import Entry
+from rota.model.job import Result
+
+__all__ = ["Amend", "Done", "Turn"]
+
+Done = Callable[[Step | RotaError], None]
+"""Takes the answer to a stimulus: what it led to, or why it was refused."""
+Amend = Callable[[list[Result]], list[Result]]
+
+
+class Turn:
+    """What one turn brings to the disk, and what waits for that."""
+
+    __slots__ = ("_amend", "_core", "answers", "effects", "entries", "results")
+
+    def __init__(self, core: Core, amend: Amend | None = None) -> None:
+        self._core = core
+        self._amend = amend
+        """What the shell knows of results and the core does not, asked for after each step that has some."""
+        self.entries: list[Entry] = []
+        self.results: list[Result] = []
+        self.effects: list[Effect] = []
+        self.answers: list[tuple[Done, Step | RotaError]] = []
+
+    def take(self, inbox: Iterable[tuple[Stimulus, Done | None]]) -> None:
+        """Step the core with each stimulus."""
+        core, answers = self._core, self.answers
+        for stimulus, done in inbox:
+            try:
+                step = core.step(stimulus)
+            except RotaError as refusal:
+                if done is not None:
+                    answers.append((done, refusal))
+                continue
+            self._add(step, stimulus.at.wall, stimulus.by)
+            if done is not None:
+                answers.append((done, step))
+
+    def schedule(self, at: At) -> None:
+        """The scheduling pass."""
+        self._add(self._core.schedule(at), at.wall, "rota")
+
+    def answer(self) -> None:
+        """Answer everybody who waits for that."""
+        for done, outcome in self.answers:
+            done(outcome)
+
+    def _add(self, step: Step, wall: float, by: str) -> None:
+        seq = self._core.state.seq - len(step.events)
+        self.entries += [Entry(seq + number, wall, by, event) for number, event in enumerate(step.events, 1)]
+        if step.results:
+            self.results += step.results if self._amend is None else self._amend(step.results)
+        self.effects += step.effects

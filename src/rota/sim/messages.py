@@ -1,0 +1,104 @@
+"""Messages between the core and the real protocol.Runner: manager/inbound and outbound, as far as virtual jobs need."""
+
+from typing import Any
+
+from rota.core.effects import Ack, Lease, Order, Welcome
+from rota.core.state import State
+from rota.core.stimuli import At, Ended, Greet, Report, RunnerBye, Stimulus, Touch
+from rota.model.needs import Amounts
+
+__all__ = ["Message", "message_of", "stimulus_of"]
+
+Message = dict[str, Any]
+GRACE_S = 2.0
+
+
+def stimulus_of(message: Message, runner: str, at: At) -> Stimulus:
+    """What a runner says, for the core."""
+    kind = message["t"]
+    if kind == "greet":
+        return Greet(
+            at=at,
+            by=runner,
+            runner=runner,
+            allocation=message["allocation"],
+            connect=message["connect"],
+            clock=message["clock"],
+            host=message["host"],
+            pid=message["pid"],
+            capacity=Amounts(message["cores"], message["memory"], message["disk"], message["gpus"]),
+            tags=tuple(message["tags"]),
+            output=message["output"],
+            held=[(b, i, a) for b, i, a in message["held"]],
+        )
+    session = message["session"]
+    if kind == "report":
+        return Report(
+            at=at,
+            by=runner,
+            runner=runner,
+            session=session,
+            seq=message["seq"],
+            got=message["got"],
+            clock=message["clock"],
+            started=[(row[0], row[1], row[2]) for row in message["started"]],
+            ended=[Ended(*row) for row in message["ended"]],
+            disclaimed=[(b, i, a, why) for b, i, a, why in message["disclaimed"]],
+        )
+    if kind == "touch":
+        got, clock, held = message["got"], message["clock"], [tuple(job) for job in message["held"]]
+        return Touch(at=at, by=runner, runner=runner, session=session, got=got, clock=clock, held=held)
+    return RunnerBye(at=at, by=runner, runner=runner, session=session, reason=message["reason"])
+
+
+def message_of(
+    effect: Welcome | Lease | Order | Ack, state: State, connect: int, named: dict[str, int] | None = None
+) -> Message:
+    """What a runner is told, on the connection with this number.
+
+    `named` holds the specs of its session, each with the lease that named it first. Without it a lease names all.
+    """
+    if isinstance(effect, Ack):
+        return {"t": "ack", "seq": effect.seq}
+    if isinstance(effect, Lease):
+        return _lease(effect, state, {} if named is None else named)
+    if isinstance(effect, Welcome):
+        return {
+            "t": "welcome",
+            "version": 1,
+            "connect": effect.connect,
+            "session": effect.session,
+            "touch_s": state.settings.touch_s,
+            "start_by_s": state.settings.start_by_s,
+            "grace_s": GRACE_S,
+            "linger_s": state.soft.sites[state.runners[effect.runner].site].linger_s,
+        }
+    return {  # more than this order needs: a runner does not look at the rest
+        "t": effect.what,
+        "session": effect.session,
+        "connect": connect,
+        "jobs": [list(job) for job in effect.jobs],
+        "grace_s": GRACE_S,
+        "reason": effect.reason,
+    }
+
+
+def _lease(effect: Lease, state: State, named: dict[str, int]) -> Message:
+    jobs = []
+    specs = {}
+    for number, pos, attempt, slot in effect.jobs:
+        batch = state.batches[number]
+        name = f"{number}.{batch.template_of(pos)}"
+        if named.setdefault(name, effect.n) == effect.n:
+            specs[name] = {"cwd": "/", "env": None}
+        jobs.append([slot, name, number, batch.index(pos), attempt, ["true"], None])
+    return {
+        "t": "lease",
+        "session": effect.session,
+        "n": effect.n,
+        "clock": effect.clock,
+        "slots": [[slot, count] for slot, count in effect.slots.items()],
+        "envs": {},
+        "specs": specs,
+        "jobs": jobs,
+    }
