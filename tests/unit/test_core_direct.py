@@ -28,7 +28,7 @@ def seen(world: World, name: str, verb: str, outcome: Outcome | None = None, **m
 
 
 def reported(world: World, name: str, code: int = 0) -> None:
-    """What the performer makes of a report that a direct job has left."""
+    """What the observer makes of a report that a direct job has left."""
     allocation = world.state.allocations[name]
     runner = world.state.runners[f"{allocation.tag}.{allocation.element}"]
     ((number, pos),) = runner.jobs

@@ -4,7 +4,7 @@ import pytest
 
 from rota.core.stimuli import Ended
 from rota.manager.inbound import report_rows
-from rota.manager.outbound import stopped_for
+from rota.manager.observing import stopped_for
 from rota.model.allocation import Outcome
 
 

@@ -19,7 +19,8 @@ from rota.manager.config import SiteConfig, load_config
 from rota.manager.inbound import report_rows
 from rota.manager.offline.previewing import preview
 from rota.manager.paths import Paths
-from rota.manager.sites.batch import Cluster
+from rota.manager.sites.batch import BatchSite
+from rota.manager.sites.local import LocalSite
 from rota.model.batch import BatchSpec, Template
 from rota.model.errors import UsageError
 from rota.model.needs import Needs
@@ -103,8 +104,10 @@ def health(state, why=None, retry_at=None):
 def test_the_state_of_a_site_in_a_word(driver, why, closed_until, shown):
     soft = Soft()
     soft.weather.sites["hpc"] = SiteWeather(closed_until, why=why)
-    cluster = SimpleNamespace(driver=SimpleNamespace(health=lambda: driver))
-    manager = SimpleNamespace(state=SimpleNamespace(soft=soft), clusters={} if driver is None else {"hpc": cluster})
+    kind = LocalSite if driver is None else BatchSite
+    site = kind.__new__(kind)
+    site.driver = SimpleNamespace(health=lambda: driver)
+    manager = SimpleNamespace(state=SimpleNamespace(soft=soft), sites={"hpc": site})
     found = places._condition(manager, "hpc", At(1000.0, 100.0))
     assert (found["state"], found["why"], found["retry_s"]) == shown
 
@@ -133,7 +136,7 @@ def test_a_report_that_leaves_out_what_was_not_measured():
 
 def test_one_report_that_cannot_be_read_does_not_hide_the_others(tmp_path):
     config = SiteConfig(driver="slurm", mode="direct", directory=str(tmp_path))
-    cluster = Cluster("hpc", config, Paths(str(tmp_path)), None, user="me", install=False)
+    site = BatchSite("hpc", config, Paths(str(tmp_path)), None, user="me", install=False)
     known = [Known(f"a{element}", "0" * 12, "7", element) for element in range(3)]
     row = [1, 1, 1, 0, None, None, 10.0, 11.0, 0.1, 4096, None, None]
     for element in (0, 1):
@@ -142,12 +145,12 @@ def test_one_report_that_cannot_be_read_does_not_hide_the_others(tmp_path):
     report.write_text(json.dumps({"ended": [row]}))
     (tmp_path / ("0" * 12) / "0" / "report.json").mkdir()  # unreadable for root, too
     with pytest.raises(UnreadableError) as caught:
-        asyncio.run(cluster.last_words(known))
+        asyncio.run(site.last_words(known))
     assert caught.value.ids == {"a0"} and caught.value.found["a1"].exit_code == 0 and "a2" not in caught.value.found
-    words, unreadable = asyncio.run(cluster.driver._read_words(known))
+    words, unreadable = asyncio.run(site.driver._read_words(known))
     assert (set(words), unreadable) == ({"a1"}, {"a0"})
-    asyncio.run(cluster.driver._read_words(known))
-    assert len(cluster.driver.health().notes) == 1
+    asyncio.run(site.driver._read_words(known))
+    assert len(site.driver.health().notes) == 1
 
 
 @pytest.mark.parametrize("page", ["slurm", "lsf", "pbs", "torque", "gridengine"])

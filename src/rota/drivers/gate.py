@@ -21,24 +21,24 @@ class Health(Struct, frozen=True):
 
     state: str
     """new, ok, failing, or needs login."""
-    why: str | None
+    why: str | None = None
     """Of a state that is not ok: the command, and what it said."""
-    retry_at: float | None
+    retry_at: float | None = None
     """Wall-clock time at which a site that fails is tried again."""
-    last_poll: float | None
+    last_poll: float | None = None
     """Wall-clock time of the last listing that was good."""
-    last_error: str | None
+    last_error: str | None = None
     """The last command that failed, and what it said; stays when the site is well again."""
-    failures: int
+    failures: int = 0
     """In a row."""
-    commands_last_minute: int
-    commands_per_minute: int
+    commands_last_minute: int = 0
+    commands_per_minute: int = 0
     """The most that are sent."""
-    commands: int
+    commands: int = 0
     """Sent in all."""
-    programs: dict[str, str | None]
-    version: str | None
-    where: str
+    programs: dict[str, str | None] = {}
+    version: str | None = None
+    where: str = ""
     notes: tuple[str, ...] = ()
     """Other things that somebody should know, newest last."""
 

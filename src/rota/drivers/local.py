@@ -15,7 +15,6 @@ from typing import Protocol
 
 from rota.drivers.api import Ask, Known, Observation
 from rota.model.errors import RefusedError
-from rota.model.needs import Amounts
 from rota.model.site import SiteFacts
 
 __all__ = ["Door", "LocalDriver"]
@@ -41,23 +40,11 @@ class Door(Protocol):
 class LocalDriver:
     """Runner processes on this host."""
 
-    def __init__(
-        self,
-        node: Amounts,
-        door: Door,
-        output: str,
-        log: str,
-        *,
-        tags: Sequence[str] = (),
-        linger_s: float = 60,
-        launcher: str = "auto",
-    ) -> None:
-        self._node = node
+    def __init__(self, facts: SiteFacts, door: Door, output: str, log: str, *, launcher: str = "auto") -> None:
+        self._facts = facts
         self._door = door
         self._output = output
         self._log = log
-        self._tags = tuple(tags)
-        self._linger_s = linger_s
         self._launcher = launcher
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._watched: set[int] = set()
@@ -66,7 +53,7 @@ class LocalDriver:
 
     def facts(self) -> SiteFacts:
         """One allocation: the whole machine, or what the configuration leaves of it."""
-        return SiteFacts(self._node, self._tags, 1, self._linger_s)
+        return self._facts
 
     async def submit(self, ask: Ask) -> list[str]:
         """Start a runner in a session of its own, with nothing of ours open."""
@@ -79,12 +66,12 @@ class LocalDriver:
         return [f"{child.pid}:{_start_ticks(child.pid) or 0}"]
 
     def _start(self, allocation: str, tag: str) -> "subprocess.Popen[bytes]":
-        node, output = self._node, os.path.join(self._output, tag)
+        node, output = self._facts.node, os.path.join(self._output, tag)
         command = [*RUNNER, *self._door.open(allocation), "--id", tag]
         command += ["--allocation", allocation, "--output", output, "--launcher", self._launcher]
         for name in ("cores", "memory", "disk", "gpus"):
             command += [f"--{name}", str(getattr(node, name))]
-        for word in self._tags:
+        for word in self._facts.tags:
             command += ["--tag", word]
         os.makedirs(output, 0o700, exist_ok=True)
         with open(self._log, "ab") as log:
@@ -123,7 +110,6 @@ class LocalDriver:
                 why = f"{len(left)} processes of it cannot be ended: {left[:5]}"
                 out.append(Observation(allocation.id, "unsure", native, why))
             else:
-                self._door.shut(allocation.id)
                 out.append(Observation(allocation.id, "complete", native, f"its runner {how}"))
         return out
 

@@ -12,8 +12,6 @@ import time
 from collections.abc import Sequence
 
 from rota.core.state import Settings
-from rota.drivers.api import Driver
-from rota.drivers.local import LocalDriver
 from rota.manager.config import Config, SiteConfig, load_config
 from rota.manager.daemon import say_failed, say_ready
 from rota.manager.filesystem import warning_for
@@ -22,10 +20,10 @@ from rota.manager.lock import REFRESH_S, Lock, announce
 from rota.manager.offline.relay import Relay, forbid_other, take_lock
 from rota.manager.paths import Paths, prepare
 from rota.manager.service import Manager
-from rota.manager.sites.batch import Cluster
+from rota.manager.sites.api import Site
+from rota.manager.sites.batch import BatchSite
+from rota.manager.sites.local import LocalSite
 from rota.model.errors import RefusedError, RotaError, UsageError
-from rota.model.needs import Amounts
-from rota.runner import host
 from rota.store.sqlite import SqliteStore
 from rota.wire import auth
 from rota.wire.client import read_notice
@@ -49,20 +47,6 @@ def settings_of(config: Config) -> Settings:
         backoff_jitter_s=config.seconds("backoff_jitter"),
         backfill_after_s=config.backfill_after_s,
     )
-
-
-class UnixDoor:
-    """Runners on this host come by the Unix socket; the kernel says who they are."""
-
-    def __init__(self, paths: Paths) -> None:
-        self._socket = paths.socket
-
-    def open(self, allocation: str) -> Sequence[str]:
-        """The socket."""
-        return ["--connect", f"unix:{self._socket}"]
-
-    def shut(self, allocation: str) -> None:
-        """There is nothing to take back."""
 
 
 class TlsDoor:
@@ -89,36 +73,12 @@ class TlsDoor:
         auth.remove_token(self._paths.home, allocation)
 
 
-def make_local(name: str, site: SiteConfig, paths: Paths, tls: TlsDoor) -> Driver:
-    """The driver of this machine."""
-    if unknown := set(site.options) - {"gpus", "connect"}:
-        raise UsageError(
-            f"{paths.config}: [site.{name}.options] {', '.join(sorted(unknown))}: the driver local has gpus, connect"
-        )
-    if site.options.get("connect", "unix") not in ("unix", "tls"):
-        raise UsageError(f"{paths.config}: [site.{name}.options] connect: give unix or tls")
-    free = os.statvfs(paths.home)
-    node = Amounts(
-        site.cores if site.cores is not None else host.cores(),
-        site.memory if site.memory is not None else host.memory(),
-        free.f_bavail * free.f_frsize,
-        int(site.options.get("gpus", 0)),
-    )
-    return LocalDriver(
-        node,
-        tls if site.options.get("connect") == "tls" else UnixDoor(paths),
-        paths.output,
-        paths.log,
-        tags=site.tags,
-        linger_s=site.linger_s,
-        launcher=site.launcher,
-    )
-
-
-def make_cluster(name: str, site: SiteConfig, paths: Paths, tls: TlsDoor) -> Cluster:
-    """A site with a batch system."""
+def make_site(name: str, site: SiteConfig, paths: Paths, tls: TlsDoor) -> Site:
+    """The kind of site that the configuration names by its driver."""
+    if site.driver == "local":
+        return LocalSite(name, site, paths, tls)
     try:
-        return Cluster(name, site, paths, tls)
+        return BatchSite(name, site, paths, tls)
     except UsageError as error:
         raise UsageError(f"{paths.config}: [site.{name}] {error}") from None
     except OSError as error:
@@ -136,13 +96,7 @@ async def serve(paths: Paths, lock: Lock, args: argparse.Namespace) -> int:
     if relay is not None:
         _leave_here_alone(config)
     tls = TlsDoor(paths)
-    clusters = {
-        name: make_cluster(name, site, paths, tls) for name, site in config.site.items() if site.driver != "local"
-    }
-    drivers = {
-        name: clusters[name].driver if name in clusters else make_local(name, site, paths, tls)
-        for name, site in config.site.items()
-    }
+    sites = {name: make_site(name, site, paths, tls) for name, site in config.site.items()}
     warning = warning_for(paths.home)
     if warning:
         log.warning("%s", warning)
@@ -150,12 +104,9 @@ async def serve(paths: Paths, lock: Lock, args: argparse.Namespace) -> int:
     manager = Manager(
         store,
         settings_of(config),
-        drivers,
+        sites,
         home=paths.home,
-        setups={name: site.setup for name, site in config.site.items()},
-        tokens=lambda name: _token(paths.home, name),
         embedded=args.embedded,
-        clusters=clusters,
         upkeep=UpkeepSettings(
             config.seconds("backup_every") if config.backup_every is not None else None,
             config.backup_keep,
@@ -179,7 +130,7 @@ async def serve(paths: Paths, lock: Lock, args: argparse.Namespace) -> int:
     if args.once:
         loop.create_task(_once(manager))  # noqa: RUF006
     if relay is not None:
-        loop.create_task(relay.run(manager, clusters[relay.site].driver, config.site[relay.site]))  # noqa: RUF006
+        loop.create_task(relay.run(manager, sites[relay.site]))  # noqa: RUF006
     code = await manager.stopped
     refreshing.cancel()
     if relay is not None:
@@ -199,13 +150,6 @@ def _leave_here_alone(config: Config) -> None:
     config.listen = config.listen or ":0"
 
 
-def _token(home: str, name: str) -> str | None:
-    try:
-        return auth.read_token(home, name)
-    except (OSError, RotaError):
-        return None
-
-
 async def _listen_tls(server: Server, paths: Paths, config: Config) -> tuple[str | None, int | None]:
     listen = config.listen
     if listen is None and any(site.driver != "local" and site.mode == "runners" for site in config.site.values()):
@@ -217,7 +161,7 @@ async def _listen_tls(server: Server, paths: Paths, config: Config) -> tuple[str
     bind, _, port = listen.rpartition(":")
     if not port.isdigit():
         raise UsageError(f"{paths.config}: listen '{listen}': write host:port, or :0 for any address and port")
-    if _token(paths.home, auth.CLIENT) is None:
+    if auth.find_token(paths.home, auth.CLIENT) is None:
         auth.write_token(paths.home, auth.CLIENT)
     identity = server_identity(paths.tls)
     number = None
@@ -249,7 +193,7 @@ async def _once(manager: Manager) -> None:
             a for a in manager.state.allocations.values() if a.state in ("WAITING", "SUBMITTING", "PENDING", "RUNNING")
         ]
         there = {r.allocation for r in manager.state.runners.values() if manager.state.soft.contacts[r.id].connected}
-        asked = all(manager.state.soft.sites[name].most for name in manager.clusters)
+        asked = all(manager.state.soft.sites[name].most for name in manager.sites)
         idle = asked and manager.state.seq == seq and all(a.id in there for a in expected)
         quiet = quiet + 1 if idle else 0
     manager.stop(kill=False)

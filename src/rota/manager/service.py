@@ -7,8 +7,6 @@ import os
 import secrets
 from collections.abc import Callable, Mapping
 
-import msgspec
-
 from rota.core import effects as ef
 from rota.core import invariants
 from rota.core.decide.deadlines import is_busy
@@ -17,8 +15,6 @@ from rota.core.state import Settings, State
 from rota.core.step import Core, Step
 from rota.core.stimuli import SetMode, SiteSeen, Stimulus, Tick
 from rota.core.turn import Done, Turn
-from rota.drivers.api import Driver
-from rota.drivers.local import LocalDriver
 from rota.manager.answers import Asking
 from rota.manager.answers.jobs import Queries
 from rota.manager.answers.live import LiveView
@@ -30,9 +26,10 @@ from rota.manager.housekeeping import Upkeep, UpkeepSettings
 from rota.manager.inbound import Hearing, now
 from rota.manager.intake import Intake
 from rota.manager.jobbook import JobBook
+from rota.manager.observing import POLL_S, RESTING_POLL_S, Observer
 from rota.manager.once import Twins
-from rota.manager.outbound import POLL_S, RESTING_POLL_S, Performer
-from rota.manager.sites.batch import Cluster
+from rota.manager.outbound import Performer
+from rota.manager.sites.api import Site
 from rota.manager.writer import Writer
 from rota.model.allocation import Allocation
 from rota.model.errors import NoSpaceError, RotaError, StoreError, UsageError
@@ -40,7 +37,7 @@ from rota.model.events import Ended, Entry, Leased, Moved, Pruned, Removed, Star
 from rota.model.job import Result
 from rota.model.site import SiteFacts
 from rota.store.api import Column, Store
-from rota.wire import messages
+from rota.wire import auth, messages
 from rota.wire.peer import Peer
 
 __all__ = ["Manager"]
@@ -63,23 +60,21 @@ class Manager:
         self,
         store: Store,
         settings: Settings,
-        drivers: dict[str, Driver],
+        sites: Mapping[str, Site],
         *,
         home: str,
-        setups: dict[str, str | None],
-        tokens: Callable[[str], str | None],
-        embedded: bool = False,
-        clusters: Mapping[str, Cluster] | None = None,
-        upkeep: UpkeepSettings | None = None,
+        embedded: bool,
+        upkeep: UpkeepSettings,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.home = home
         self.store = store
         self.settings = settings
+        self.sites = sites
         self.started = now()
         self.embedded = embedded
         self.writer = Writer(self.loop)
-        self.book = JobBook(store, setups)
+        self.book = JobBook(store, {name: site.config.setup for name, site in sites.items()})
         self.running = Running()
         self.queries = Queries(store, self.book, self.running)
         self.watchers = Watchers(self.queries, lambda: self.state)
@@ -90,15 +85,16 @@ class Manager:
             "start_by_s": settings.start_by_s,
             "grace_s": 10,
         }
-        self.clusters = clusters or {}
         self.queries.waits = self._waits
-        self.performer = Performer(self.book, drivers, self.tell, welcome, self.clusters)
-        self.hearing = Hearing(self, tokens)
+        peers: dict[str, Peer] = {}
+        self.observer = Observer(sites, self.book, peers, self.tell)
+        self.performer = Performer(self.book, welcome, peers, self.observer.allocate)
+        self.hearing = Hearing(self, lambda name: auth.find_token(home, name))
         self.twins = Twins(store)
         self.searching = Searching(store)
         self.live = LiveView(self.book, self.running)
         self.tails = Tails(self.performer, lambda: self.state)
-        self.upkeep = Upkeep(self, upkeep or UpkeepSettings())
+        self.upkeep = Upkeep(self, upkeep)
         self.asking = Asking(self)
         self.clients: set[Peer] = set()
         self.trouble: str | None = None
@@ -140,31 +136,29 @@ class Manager:
     def start(self) -> None:
         """Take up the work: sites first, then what the last life left open."""
         effects = self.core.restart(now())
-        for name, driver in self.performer.drivers.items():
-            if isinstance(driver, LocalDriver):
-                driver.on_end = self.performer.woken.set
-            # A batch system is asked for nothing before it has said how much it takes at a time.
-            facts = msgspec.structs.replace(driver.facts(), most=0) if name in self.clusters else driver.facts()
-            self.core.step(_site_seen(name, facts))
-        for name in self.clusters:
-            self._tasks.add(self.loop.create_task(self._learn(name)))
+        for site in self.sites.values():
+            site.watch(self.observer.woken.set)
+            self.core.step(_site_seen(site.name, site.first_facts()))
+            self._tasks.add(self.loop.create_task(self._learn(site)))
         for effect in effects:
             self.performer.perform(self.state, effect)
         self.loop.create_task(self._poll())
         self.upkeep.start()
         self._tick()
 
-    async def _learn(self, name: str) -> None:
-        """Ask a batch system what nodes it has, until it says so."""
+    async def _learn(self, site: Site) -> None:
+        """Ask a site what it offers, until it says so."""
         wait = LEARN_S
         while not self.stopped.done():
             try:
-                self.tell(_site_seen(name, await self.clusters[name].learn()))
+                facts = await site.learn()
+                if facts is not None:
+                    self.tell(_site_seen(site.name, facts))
                 return
             except RotaError as error:
                 log.warning("%s", error)
                 if wait == LEARN_S:  # it will say the same of submissions, and that is shown
-                    self.tell(_site_seen(name, self.clusters[name].facts()))
+                    self.tell(_site_seen(site.name, site.facts()))
             await asyncio.sleep(wait)
             wait = min(wait * 2, LEARN_MOST_S)
 
@@ -172,10 +166,10 @@ class Manager:
         while not self.stopped.done():
             wait = POLL_S if is_busy(self.state) or self.trouble else RESTING_POLL_S
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.performer.woken.wait(), wait)
-            self.performer.woken.clear()
+                await asyncio.wait_for(self.observer.woken.wait(), wait)
+            self.observer.woken.clear()
             try:
-                await self.performer.poll(self.state)
+                await self.observer.poll(self.state)
             except Exception:
                 log.exception("polling failed")
             self._housekeeping()
@@ -217,7 +211,7 @@ class Manager:
         self._turning = True  # nothing more is taken
         if self._timer is not None:
             self._timer.cancel()
-        await self.performer.close()
+        await self.observer.close()
         await self.upkeep.close()
         try:
             await self.writer.run(self._snapshot())
@@ -237,7 +231,7 @@ class Manager:
         deadline = self.loop.time() + STOP_S
         while self.loop.time() < deadline and any(a.state.endswith("ING") for a in self.state.allocations.values()):
             await asyncio.sleep(0.02)
-            await self.performer.poll(self.state)
+            await self.observer.poll(self.state)
 
     def fail(self, error: BaseException) -> None:
         """The store cannot be trusted: stop at once, acknowledge nothing more. Runners go on and keep their reports."""
@@ -251,9 +245,9 @@ class Manager:
         self.fail(RotaError("another manager has taken over this home"))
 
     def _waits(self, allocation: Allocation) -> str | None:
-        """Why an allocation does not run yet, in the words of its batch system."""
-        cluster = self.clusters.get(allocation.site)
-        return None if cluster is None else cluster.waits(allocation)
+        """Why an allocation does not run yet, in the words of its site."""
+        site = self.sites.get(allocation.site)
+        return None if site is None else site.waits(allocation)
 
     # ---- the loop ---------------------------------------------------------------------------------------------------
 

@@ -10,13 +10,14 @@ import secrets
 import ssl
 from collections import deque
 
-from rota.model.errors import DeniedError, NotFoundError
+from rota.model.errors import DeniedError, NotFoundError, RotaError
 from rota.wire.home import CLIENT, TOKENS, private_directory, read_private, write_private
 
 __all__ = [
     "CLIENT",
     "RateLimiter",
     "client_context",
+    "find_token",
     "fingerprint",
     "new_nonce",
     "new_token",
@@ -79,6 +80,14 @@ def read_token(home: str, name: str) -> str:
         return read_private(path).decode("ascii", "replace").strip()
     except FileNotFoundError:
         raise NotFoundError(f"no token file {path}") from None
+
+
+def find_token(home: str, name: str) -> str | None:
+    """The token in that file; None: it opens nothing."""
+    try:
+        return read_token(home, name)
+    except (OSError, RotaError):
+        return None
 
 
 def remove_token(home: str, name: str) -> None:

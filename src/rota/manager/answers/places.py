@@ -4,8 +4,6 @@ from typing import TYPE_CHECKING, Any
 
 from rota.core.plan.asked import asked_now
 from rota.core.stimuli import At
-from rota.drivers.dialect import Queue
-from rota.manager.sites.batch import Cluster, options_of
 from rota.model.allocation import Allocation
 from rota.schedule.demand import reservation_group
 
@@ -16,8 +14,6 @@ __all__ = ["allocation_rows", "runner_rows", "site_row"]
 
 LIVE = "ING"
 """How the names of live states end."""
-OPTION_NAMES = {"raw": "native", "signal_s": "warn_s", "state_map": "states"}
-"""As the configuration calls them."""
 
 
 def site_row(manager: "Manager", name: str, at: At) -> dict[str, Any]:
@@ -26,13 +22,12 @@ def site_row(manager: "Manager", name: str, at: At) -> dict[str, Any]:
     site = state.soft.sites[name]
     used = state.ledger.used.get(name)
     live = [a for a in state.allocations.values() if a.site == name and a.state.endswith(LIVE)]
-    cluster = manager.clusters.get(name)
     row = {
         "name": name,
-        "driver": "local" if cluster is None else cluster.config.driver,
+        "driver": manager.sites[name].config.driver,
         "mode": site.mode,
         **_condition(manager, name, at),
-        "partition": None if cluster is None else cluster.config.partition,
+        "partition": None,
         "pending": sum(a.state not in ("RUNNING", "KILLING") for a in live),
         "running": sum(a.state in ("RUNNING", "KILLING") for a in live),
         "jobs": sum(len(runner.jobs) for runner in state.runners.values() if runner.site == name),
@@ -53,21 +48,19 @@ def site_row(manager: "Manager", name: str, at: At) -> dict[str, Any]:
         "directory": site.directory or None,
         "refused": _refused(manager, name, at),
     }
-    return row | (_of_cluster(cluster, at) if cluster is not None else {})
+    return row | manager.sites[name].shown(at.wall)
 
 
 def _condition(manager: "Manager", name: str, at: At) -> dict[str, Any]:
     """Its state in a word, why, and when it is tried again."""
-    site, cluster = manager.state.soft.weather.of(name), manager.clusters.get(name)
+    site, seen = manager.state.soft.weather.of(name), manager.sites[name].health()
     wait = site.closed_until - at.mono if site.closed_until > at.mono else None
-    if cluster is not None:
-        health = cluster.driver.health()
-        if health.state in ("failing", "needs login"):
-            retry = None if health.retry_at is None else max(0.0, health.retry_at - at.wall)
-            return {"state": health.state, "why": health.why, "retry_s": _rounded(retry)}
+    if seen.state in ("failing", "needs login"):
+        retry = None if seen.retry_at is None else max(0.0, seen.retry_at - at.wall)
+        return {"state": seen.state, "why": seen.why, "retry_s": _rounded(retry)}
     if site.why is not None:
         return {"state": "failing" if wait is None else "closed", "why": site.why, "retry_s": _rounded(wait)}
-    return {"state": "ok" if cluster is None else health.state, "why": None, "retry_s": None}
+    return {"state": seen.state, "why": None, "retry_s": None}
 
 
 def _refused(manager: "Manager", name: str, at: At) -> list[dict[str, Any]]:
@@ -78,44 +71,6 @@ def _refused(manager: "Manager", name: str, at: At) -> list[dict[str, Any]]:
         for (site, shape), no in state.soft.weather.refused.items()
         if site == name and (no.until > at.mono or state.shapes[shape].ready)
     ]
-
-
-def _of_cluster(cluster: Cluster, at: At) -> dict[str, Any]:
-    health = cluster.driver.health()
-    options = options_of(cluster.config)
-    return {
-        "last_poll": health.last_poll,
-        "last_poll_s": None if health.last_poll is None else _rounded(max(0.0, at.wall - health.last_poll)),
-        "commands_last_minute": health.commands_last_minute,
-        "commands_per_minute": health.commands_per_minute,
-        "commands": health.commands,
-        "failures": health.failures,
-        "last_error": health.last_error,
-        "version": health.version,
-        "where": health.where,
-        "programs": health.programs,
-        "queues": [queue_row(queue) for queue in cluster.queues],
-        "options": {
-            OPTION_NAMES.get(field, field): dict(value) if isinstance(value, tuple) else value
-            for field in options.__struct_fields__
-            if (value := getattr(options, field)) not in (None, (), False)
-        },
-        "notes": list(health.notes),
-    }
-
-
-def queue_row(queue: Queue) -> dict[str, Any]:
-    """A queue or partition with its limits, as far as they are known."""
-    return {
-        "name": queue.name,
-        "default": queue.is_default,
-        "up": queue.up,
-        "nodes": queue.nodes,
-        "cores": None if queue.cores is None else queue.cores / 1000,
-        "memory": queue.memory,
-        "gpus": queue.gpus,
-        "time_s": queue.time_s,
-    }
 
 
 def runner_rows(manager: "Manager", at: At) -> list[dict[str, Any]]:

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from rota.drivers.dialect import Answer, Dialect, Queue
 from rota.drivers.dialects import dialect_names, load_dialect
 from rota.drivers.transport import LocalTransport, Transport, UnreachableError
-from rota.manager.answers.places import queue_row
 from rota.manager.filesystem import NETWORK, kind_of
 from rota.manager.paths import Paths, prepare
+from rota.manager.sites.batch import queue_row
 from rota.model.amounts import format_duration, show_size
 from rota.model.errors import RefusedError, RotaError
 from rota.runner import host

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from rota.manager.config import load_config
 from rota.manager.paths import Paths
-from rota.manager.sites.batch import UNKNOWN, Cluster, options_of
+from rota.manager.sites.batch import UNKNOWN, BatchSite, options_of
 from rota.model.allocation import Allocation
 from rota.model.batch import BatchSpec
 from rota.model.errors import UsageError
@@ -59,22 +59,22 @@ def preview(home: str | None, spec: BatchSpec) -> list[dict[str, Any]]:
         name = needs.site or (next(iter(config.site)) if len(config.site) == 1 else None)
         if name is None:
             continue
-        site = config.site.get(name)
-        if site is None:
+        named = config.site.get(name)
+        if named is None:
             known = ", ".join(config.site)
             raise UsageError(f"--on {name}: there is no such site in {paths.config}; there are {known}")
-        if site.driver == "local" or len(out) >= SHAPES:
+        if named.driver == "local" or len(out) >= SHAPES:
             continue
-        cluster = Cluster(name, site, paths, _PaperDoor(paths, config.listen), user="", install=False)
+        site = BatchSite(name, named, paths, _PaperDoor(paths, config.listen), user="", install=False)
         most = spec.count if len(needs_seen) == 1 else 1
-        out.append(_submission(cluster, needs, spec.name, most))
+        out.append(_submission(site, needs, spec.name, most))
     return out
 
 
-def _submission(cluster: Cluster, needs: Needs, name: str, jobs: int) -> dict[str, Any]:
+def _submission(site: BatchSite, needs: Needs, name: str, jobs: int) -> dict[str, Any]:
     """The first array for these needs, as the scheduler would plan it for an idle site."""
-    facts, direct = cluster.facts(), cluster.config.mode == "direct"
-    why = impossible(replace(needs, site=cluster.name), [SiteView(cluster.name, facts)])
+    facts, direct = site.facts(), site.config.mode == "direct"
+    why = impossible(replace(needs, site=site.name), [SiteView(site.name, facts)])
     if why is not None:
         raise UsageError(f"no job could run there: {why}")
     amounts, notes = grouped(needs).amounts(), ["the tag 000000000000 stands for one that is drawn for each submission"]
@@ -90,14 +90,14 @@ def _submission(cluster: Cluster, needs: Needs, name: str, jobs: int) -> dict[st
             jobs = 1
     count = min(jobs, facts.most, facts.array_most)
     first = Allocation(
-        "a1", cluster.name, TAG, capacity=amounts, time_s=allocation_time(needs, facts), direct=direct,
+        "a1", site.name, TAG, capacity=amounts, time_s=allocation_time(needs, facts), direct=direct,
         name=(name or "rota") if direct else "rota", options=needs.asked_options(),
     )  # fmt: skip
     allocations = [replace(first, id=f"a{number + 1}", element=number) for number in range(count)]
-    ask = cluster.ask(TAG, allocations)
-    command = cluster.driver.dialect.submit(ask, options_of(cluster.config))
+    ask = site.ask(TAG, allocations)
+    command = site.driver.dialect.submit(ask, options_of(site.config))
     return {
-        "site": cluster.name,
+        "site": site.name,
         "mode": facts.mode,
         "allocations": count,
         "more": jobs - count,
@@ -105,6 +105,6 @@ def _submission(cluster: Cluster, needs: Needs, name: str, jobs: int) -> dict[st
         "line": shlex.join(command.argv),
         "script": command.stdin or "",
         "directory": ask.directory,
-        "where": cluster.transport.name,
+        "where": site.transport.name,
         "notes": notes,
     }

@@ -146,7 +146,7 @@ class Prober:
         self._top = site.directory or os.path.join(paths.home, "sites", name)
         self._place = os.path.join(self._top, self._tag)
         self._home_file = os.path.join(paths.home, f"probe-{self._tag}")
-        self._transport = make_transport(site, paths)
+        self._transport = make_transport(site)
         self._driver = CommandDriver(
             name,
             load_dialect(site.driver),

@@ -17,12 +17,13 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from rota.drivers.api import Ask
+from rota.drivers.api import Ask, Driver
 from rota.drivers.command import CommandDriver
 from rota.drivers.dialects import load_dialect
 from rota.manager.config import SiteConfig, load_config
 from rota.manager.lock import AlreadyRunningError, Lock
 from rota.manager.paths import Paths, prepare
+from rota.manager.sites.api import Site
 from rota.manager.sites.batch import make_transport, options_of
 from rota.model.errors import NotFoundError, RefusedError, RotaError, UsageError
 from rota.model.needs import Amounts
@@ -81,10 +82,10 @@ def forbid_other(paths: Paths) -> None:
 # ---- submitting ------------------------------------------------------------------------------------------------------
 
 
-def make_driver(name: str, site: SiteConfig, paths: Paths) -> CommandDriver:
+def make_driver(name: str, site: SiteConfig) -> CommandDriver:
     """A driver for one submission of our own."""
     facts = SiteFacts(Amounts(), (), 1, 0.0)
-    return CommandDriver(name, load_dialect(site.driver), make_transport(site, paths), facts, options_of(site))
+    return CommandDriver(name, load_dialect(site.driver), make_transport(site), facts, options_of(site))
 
 
 def _script(paths: Paths, tag: str, time_s: int) -> str:
@@ -97,11 +98,11 @@ def _script(paths: Paths, tag: str, time_s: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-async def _submit(driver: CommandDriver, site: SiteConfig, paths: Paths, said: dict[str, Any], tag: str) -> str:
+async def _submit(driver: Driver, site: SiteConfig, paths: Paths, said: dict[str, Any], tag: str) -> str:
     """Submit one manager job; its native id."""
-    directory = os.path.join(site.directory or os.path.join(paths.home, "sites", driver.site), tag)
+    directory = os.path.join(site.directory or os.path.join(paths.home, "sites", said["site"]), tag)
     script = _script(paths, tag, said["time_s"])
-    await make_transport(site, paths).write(os.path.join(directory, "script.sh"), script.encode())
+    await make_transport(site).write(os.path.join(directory, "script.sh"), script.encode())
     ask = Ask(tag, "rota-manager", (tag,), Amounts(1000, MEMORY), script, directory, time_s=said["time_s"])
     (native,) = await driver.submit(ask)
     return native
@@ -148,7 +149,7 @@ async def _launch(
     paths = Paths(home)
     site = _site(paths, name)
     prepare(home)
-    driver = make_driver(name, site, paths)
+    driver = make_driver(name, site)
     said = read(paths)
     submitted = False
     if said and said["site"] != name:
@@ -231,7 +232,7 @@ def cancel(home: str | None) -> dict[str, Any] | None:
 
 async def _kill(paths: Paths, said: dict[str, Any]) -> bool:
     site = _site(paths, said["site"])
-    driver = make_driver(said["site"], site, paths)
+    driver = make_driver(said["site"], site)
     for force in (0, 1, 1, 2):
         live = await _live(driver, site, said)
         if live == []:
@@ -290,7 +291,7 @@ class Relay:
         """Where it runs."""
         return str(self.said["site"])
 
-    async def run(self, manager: "Manager", driver: CommandDriver, site: SiteConfig) -> None:
+    async def run(self, manager: "Manager", site: Site) -> None:
         """Hand over in time."""
         left = self._end - self.said["hand_over_s"] - time.monotonic()
         with contextlib.suppress(TimeoutError):  # USR1: the batch system says that the end is near
@@ -298,23 +299,23 @@ class Relay:
         margin = min(MARGIN_S, self.said["hand_over_s"] / 4)
         while time.monotonic() < self._end - margin and not manager.stopping:
             try:
-                await self._name_successor(driver, site)
+                await self._name_successor(site)
                 break
             except RotaError as error:
                 log.error("no successor could be submitted (next try in %g s): %s", RETRY_S, error)
-                driver.gate.note(f"the next manager could not be submitted: {error}")
+                site.note(f"the next manager could not be submitted: {error}")
                 await asyncio.sleep(RETRY_S)
         while time.monotonic() < self._end - margin and not self._has_arrived():  # noqa: ASYNC110  a file tells
             await asyncio.sleep(LOOK_S)
         log.info("handing over to %s", self.said["next"] or "nobody: no successor could be submitted")
         manager.stop(kill=False)
 
-    async def _name_successor(self, driver: CommandDriver, site: SiteConfig) -> None:
+    async def _name_successor(self, site: Site) -> None:
         tag = secrets.token_hex(6)
         self.said["next"] = {"tag": tag}
         self._keep()
         try:
-            self.said["next"]["native_id"] = await _submit(driver, site, self._paths, self.said, tag)
+            self.said["next"]["native_id"] = await _submit(site.driver, site.config, self._paths, self.said, tag)
         except RotaError:
             self.said["next"] = None
             self._keep()

@@ -9,11 +9,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import asdict, replace
+
 from rota.drivers.api import Ask, Known, Outcome
 from rota.drivers.command import CommandDriver, UnreadableError
 from rota.drivers.dialect import Options, Queue
 from rota.drivers.dialects import load_dialect
-from rota.drivers.gate import shown
+from rota.drivers.gate import Health, shown
 from rota.drivers.local import Door
 from rota.drivers.script import ELEMENT, build_script
 from rota.drivers.settings import Settings
@@ -21,25 +23,31 @@ from rota.drivers.ssh import SshTransport
 from rota.drivers.transport import LocalTransport, PrefixTransport, Transport, UnreachableError
 from rota.manager.config import SiteConfig
 from rota.manager.paths import Paths
+from rota.manager.sites.api import Site
 from rota.model.allocation import Allocation
 from rota.model.errors import BusyError, RotaError
 from rota.model.needs import Amounts
 from rota.model.site import SiteFacts
 
-__all__ = ["Cluster"]
+__all__ = ["BatchSite"]
 
 MOST = 100
 ALLOCATION_S = 3600
-FULL_S = 600
 START_S = 180
 """How much later than its allocation a job may start, and how much too early the warning may come (Slurm: 60 s)."""
 UNKNOWN = Amounts(10**9, 1 << 60, 1 << 60, 10**6)
 """What a node may have while nobody has said what nodes there are."""
 RUNNER = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "runner")
+OPTION_NAMES = {"raw": "native", "signal_s": "warn_s", "state_map": "states"}
+"""As the configuration calls them."""
 
 
-class Cluster:
-    """One site: its driver, and the scripts for its nodes."""
+class BatchSite(Site):
+    """A site with a batch system: its driver, the scripts for its nodes, and the files of direct jobs."""
+
+    driver: CommandDriver
+    answers_at_once = False
+    verb_of_submitted = "pend"
 
     def __init__(
         self,
@@ -65,9 +73,7 @@ class Cluster:
         )
         self.longest_s = config.seconds("longest")
         self.queues: tuple[Queue, ...] = ()
-        self.takes: int | None = None
-        """So many allocations at once, because it has just refused more; None: as configured."""
-        self.transport = make_transport(config, paths)
+        self.transport = make_transport(config)
         dialect = load_dialect(config.driver)
         self.array_most = min(dialect.array_most, config.array_most or dialect.array_most)
         self.driver = CommandDriver(
@@ -101,7 +107,7 @@ class Cluster:
             config.linger_s,
             config.mode,
             config.whole_nodes,
-            getattr(self, "array_most", 1),
+            self.array_most,
             ALLOCATION_S if allocation_s is None and config.mode == "runners" else allocation_s,
             config.seconds("job_time"),
             self.longest_s,
@@ -110,8 +116,12 @@ class Cluster:
             tuple((queue.name, queue.time_s) for queue in self.queues if queue.time_s is not None),
         )
 
+    def first_facts(self) -> SiteFacts:
+        """It is asked for nothing before it has said how much it takes at a time."""
+        return replace(self.facts(), most=0)
+
     async def learn(self) -> SiteFacts:
-        """Ask the batch system what nodes it has, and how large arrays may be; raises RotaError: not now."""
+        """Ask the batch system what nodes it has, and how large arrays may be."""
         await self.driver.start()
         await self._learn_arrays()
         command = self.driver.dialect.queues()
@@ -147,14 +157,6 @@ class Cluster:
             most: int | None = self.driver.read(lambda: dialect.read_array_limit(answer), None)
             if most is not None:
                 self.array_most = min(self.array_most, most)
-
-    def full(self, live: int, count: int) -> None:
-        """It took no `count` more beside `live`: let there be no more than those, or fewer to begin with."""
-        self.takes = live or max(1, count // 2)
-        self.driver.gate.note(
-            f"{self.name} takes no {count} more jobs of yours beside {live}: {self.takes} at once are asked for in the "
-            f"next {FULL_S // 60} minutes"
-        )
 
     # ---- what a node is told ----------------------------------------------------------------------------------------
 
@@ -206,6 +208,17 @@ class Cluster:
         title = f"rota: runners of the site {self.name}"
         return build_script(words, title=title, python=self.config.python, per_element=per_element)
 
+    async def submit(
+        self, tag: str, allocations: Sequence[Allocation], leases: Mapping[int, dict[str, Any]]
+    ) -> list[str]:
+        """The directory of a submission has its script, to look at, and the leases of direct jobs by element."""
+        ask = self.ask(tag, allocations)
+        await self.transport.write(os.path.join(ask.directory, "script.sh"), ask.script.encode())
+        for element, lease in leases.items():
+            path = os.path.join(ask.directory, str(element), "lease.json")
+            await self.transport.write(path, json.dumps(lease).encode())
+        return await self.driver.submit(ask)
+
     def waits(self, allocation: Allocation) -> str | None:
         """Why one that was submitted does not run yet, in the cluster's words."""
         native = allocation.native_id
@@ -215,25 +228,21 @@ class Cluster:
         """It is over: nobody may call back in its name."""
         self._door.shut(allocation)
 
-    # ---- direct jobs ------------------------------------------------------------------------------------------------
+    # ---- what they leave --------------------------------------------------------------------------------------------
 
-    async def prepare(self, ask: Ask, leases: Mapping[int, dict[str, Any]]) -> None:
-        """Make the directory of a submission, with its script to look at, and the leases of direct jobs by element."""
-        await self.transport.write(os.path.join(ask.directory, "script.sh"), ask.script.encode())
-        for element, lease in leases.items():
-            path = os.path.join(ask.directory, str(element), "lease.json")
-            await self.transport.write(path, json.dumps(lease).encode())
+    def _path(self, known: Known, name: str) -> str:
+        """A file of a direct job."""
+        return os.path.join(self.directory, known.tag, str(known.element), name)
 
     async def report_of(self, known: Known) -> tuple[str, dict[str, Any]] | None:
         """(directory, the report that a direct job has left), if it has."""
-        directory = os.path.join(self.directory, known.tag, str(known.element))
-        path = os.path.join(directory, "report.json")
+        path = self._path(known, "report.json")
         found = (await self.transport.read([path])).get(path)
-        return None if found is None else (directory, json.loads(found))
+        return None if found is None else (os.path.dirname(path), json.loads(found))
 
     async def was_restarted(self, known: Known) -> bool:
         """Whether the cluster started a direct job a second time, which then did nothing."""
-        path = os.path.join(self.directory, known.tag, str(known.element), "restarted.json")
+        path = self._path(known, "restarted.json")
         try:
             return path in await self.transport.read([path])
         except RotaError:
@@ -259,7 +268,7 @@ class Cluster:
 
     async def host_of(self, known: Known) -> str | None:
         """Where a direct job says that it has started."""
-        path = os.path.join(self.directory, known.tag, str(known.element), "started.json")
+        path = self._path(known, "started.json")
         found = (await self.transport.read([path])).get(path)
         try:
             return None if found is None else str(json.loads(found)["host"])
@@ -268,7 +277,7 @@ class Cluster:
 
     async def last_words(self, known: Sequence[Known]) -> Mapping[str, Outcome]:
         """How direct jobs ended, by their own reports."""
-        paths = {os.path.join(self.directory, each.tag, str(each.element), "report.json"): each.id for each in known}
+        paths = {self._path(each, "report.json"): each.id for each in known}
         out: dict[str, Outcome] = {}
         unreadable: set[str] = set()
         try:
@@ -292,8 +301,56 @@ class Cluster:
             raise UnreadableError(why, out, unreadable)
         return out
 
+    # ---- what people see --------------------------------------------------------------------------------------------
 
-def make_transport(config: SiteConfig, paths: Paths) -> Transport:
+    def health(self) -> Health:
+        """As its commands go."""
+        return self.driver.health()
+
+    def shown(self, wall: float) -> dict[str, Any]:
+        """Its commands, queues and options."""
+        health = self.health()
+        return {
+            "partition": self.config.partition,
+            "last_poll": health.last_poll,
+            "last_poll_s": None if health.last_poll is None else round(max(0.0, wall - health.last_poll), 1),
+            "commands_last_minute": health.commands_last_minute,
+            "commands_per_minute": health.commands_per_minute,
+            "commands": health.commands,
+            "failures": health.failures,
+            "last_error": health.last_error,
+            "version": health.version,
+            "where": health.where,
+            "programs": health.programs,
+            "queues": [queue_row(queue) for queue in self.queues],
+            "options": {
+                OPTION_NAMES.get(name, name): dict(value) if isinstance(value, tuple) else value
+                for name, value in asdict(options_of(self.config)).items()
+                if value not in (None, (), False)
+            },
+            "notes": list(health.notes),
+        }
+
+    def note(self, words: str) -> None:
+        """Shown with the site."""
+        self.driver.gate.note(words)
+
+
+def queue_row(queue: Queue) -> dict[str, Any]:
+    """A queue or partition with its limits, as far as they are known."""
+    return {
+        "name": queue.name,
+        "default": queue.is_default,
+        "up": queue.up,
+        "nodes": queue.nodes,
+        "cores": None if queue.cores is None else queue.cores / 1000,
+        "memory": queue.memory,
+        "gpus": queue.gpus,
+        "time_s": queue.time_s,
+    }
+
+
+def make_transport(config: SiteConfig) -> Transport:
     """Where the batch system's commands are run."""
     transport: Transport = LocalTransport()
     if config.ssh is not None:

@@ -1,0 +1,278 @@
+"""Asking sites: to submit, find, end and look at allocations. What is seen becomes stimuli."""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Container, Coroutine, Mapping
+from typing import Any
+
+from rota.core import effects as ef
+from rota.core.state import RunnerState, State
+from rota.core.stimuli import AllocationSeen, Ended, Report, SiteSeen, Stimulus
+from rota.drivers.api import Known, Observation
+from rota.drivers.submitting import FullError
+from rota.manager.inbound import now, report_rows
+from rota.manager.jobbook import JobBook
+from rota.manager.outbound import lease_message
+from rota.manager.sites.api import FULL_S, Site
+from rota.model.allocation import Allocation, Outcome
+from rota.model.errors import BusyError, RefusedError, RotaError, UsageError
+
+__all__ = ["POLL_S", "RESTING_POLL_S", "Observer", "stopped_for"]
+
+log = logging.getLogger("rota")
+POLL_S = 1.0
+RESTING_POLL_S = 5.0
+LAST_WORDS_S = 1.0
+
+
+class Observer:
+    """Carries out effects that are requests to sites, and tells what sites say."""
+
+    def __init__(
+        self, sites: Mapping[str, Site], book: JobBook, peers: Container[str], tell: Callable[[Stimulus], None]
+    ) -> None:
+        self._sites = sites
+        self._book = book
+        self._peers = peers
+        """The runners in session."""
+        self._tell = tell
+        self._requests: set[asyncio.Task[None]] = set()
+        self._checking: set[str] = set()
+        self._polling: set[str] = set()
+        self.woken = asyncio.Event()
+        """Something was submitted, or a runner here has ended: there is something to look at."""
+
+    def allocate(self, state: State, effect: ef.Allocate) -> None:
+        """Carry out one effect; nobody waits for that."""
+        self._start(self._allocate(state, effect))
+
+    def _start(self, request: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(request)
+        self._requests.add(task)
+        task.add_done_callback(self._requests.discard)
+
+    async def close(self) -> None:
+        """Let running requests finish."""
+        if self._requests:
+            await asyncio.wait(self._requests, timeout=5)
+
+    async def _allocate(self, state: State, effect: ef.Allocate) -> None:
+        site = self._sites.get(effect.site)
+        if site is None or effect.id not in state.allocations:
+            return
+        try:
+            if effect.what in ("submit", "find"):
+                await self._submit(state, site, effect)
+            elif effect.what == "terminate":
+                await site.terminate(_known(state.allocations[effect.id]))
+            else:
+                await self._check(state, site, [_known(state.allocations[effect.id])])
+        except RotaError as error:
+            log.warning("%s %s: %s", effect.what, effect.id, error)
+            if isinstance(error, FullError):
+                self._full(state, site, len(effect.ids))
+            if effect.what in ("submit", "find"):
+                refused = Outcome(why="refused") if isinstance(error, RefusedError | UsageError) else None
+                for name in effect.ids:
+                    self._see(Observation(name, "fail", None, str(error), refused))
+
+    def _full(self, state: State, site: Site, count: int) -> None:
+        """A site takes no more for now: ask for less, and some time later for more again."""
+        there = [a for a in state.allocations.values() if a.site == site.name and a.native_id is not None]
+        site.full(sum(a.state.endswith("ING") for a in there), count)
+        self._tell(SiteSeen(at=now(), site=site.name, facts=site.facts()))
+
+        def forget() -> None:
+            site.takes = None
+            self._tell(SiteSeen(at=now(), site=site.name, facts=site.facts()))
+
+        asyncio.get_running_loop().call_later(FULL_S, forget)
+
+    async def _submit(self, state: State, site: Site, effect: ef.Allocate) -> None:
+        """Submit an array. After a restart look for it first: it may have been submitted."""
+        allocations = [state.allocations[name] for name in effect.ids]
+        count = allocations[0].elements or len(allocations)
+        found = await site.find(effect.tag, count) if effect.what == "find" else None
+        if found is None and effect.what == "find" and count != len(allocations):
+            raise BusyError(f"{effect.tag} was never submitted, and a part of it is over: the rest is asked for anew")
+        if found is None:
+            found = await site.submit(effect.tag, allocations, self._direct_leases(state, allocations))
+        self.woken.set()
+        for allocation in allocations:
+            if allocation.state == "SUBMITTING" or allocation.native_id is None:
+                self._see(Observation(allocation.id, site.verb_of_submitted, found[allocation.element]))
+
+    def _direct_leases(self, state: State, allocations: list[Allocation]) -> dict[int, dict[str, Any]]:
+        """Element → lease message, for direct jobs that are still wanted."""
+        out = {}
+        for allocation in allocations:
+            for runner in state.direct_runners(allocation):
+                for number, pos in runner.jobs:
+                    live = state.batches[number].live[pos]
+                    lease = ef.Lease(runner.id, 1, 1, 0.0, [(number, pos, live.attempt, live.slot)], {live.slot: 1})
+                    out[allocation.element] = lease_message(self._book, state, lease, runner.site, set())
+        return out
+
+    # ---- looking ----------------------------------------------------------------------------------------------------
+
+    async def poll(self, state: State) -> None:
+        """Look at every live allocation, one call per site; sites do not wait for each other."""
+        live: dict[str, list[Known]] = {}
+        for allocation in state.allocations.values():
+            if allocation.state in ("PENDING", "RUNNING", "KILLING"):
+                live.setdefault(allocation.site, []).append(_known(allocation))
+        asked = [(self._sites[name], known) for name, known in live.items() if name in self._sites]
+        for site, known in asked:
+            if not site.answers_at_once and site.name not in self._polling:
+                self._polling.add(site.name)
+                self._start(self._poll_site(state, site, known))
+        for site, known in asked:
+            if site.answers_at_once:
+                await self._check(state, site, known)
+
+    async def _poll_site(self, state: State, site: Site, known: list[Known]) -> None:
+        """A batch system may take its time; nobody waits for that."""
+        try:
+            await self._check(state, site, known)
+        except RotaError as error:
+            log.warning("site %s: %s", site.name, error)
+        except Exception:
+            log.exception("polling the site %s failed", site.name)
+        finally:
+            self._polling.discard(site.name)
+
+    async def _check(self, state: State, site: Site, known: list[Known]) -> None:
+        """Ask a site about allocations. One that is over has its last words read first."""
+        known = [item for item in known if item.id not in self._checking]
+        ids = {item.id for item in known}
+        self._checking.update(ids)
+        try:
+            for seen in await site.poll(known):
+                allocation, host = state.allocations.get(seen.id), None
+                if allocation is None:
+                    if seen.verb != "run":
+                        self._see(seen)
+                    continue
+                if seen.verb in ("complete", "fail", "abort"):
+                    seen = await self._last_words(state, site, allocation, seen)
+                elif seen.verb == "run" and allocation.direct:
+                    host = await site.host_of(_known(allocation))
+                if seen.verb != "run" or allocation.state != "RUNNING" or allocation.unsure:
+                    self._see(seen, host)
+        finally:
+            self._checking.difference_update(ids)
+
+    def _see(self, seen: Observation, host: str | None = None) -> None:
+        stimulus = AllocationSeen(
+            at=now(),
+            by="driver",
+            id=seen.id,
+            verb=seen.verb,
+            native_id=seen.native_id,
+            reason=seen.reason,
+            outcome=seen.outcome,
+            host=host,
+        )
+        self._tell(stimulus)
+
+    # ---- last words -------------------------------------------------------------------------------------------------
+
+    async def _last_words(self, state: State, site: Site, allocation: Allocation, seen: Observation) -> Observation:
+        """An allocation is over: before that is told, tell what it left behind, and let nobody in for it any more."""
+        reason, outcome = seen.reason, seen.outcome
+        if allocation.direct:
+            reported = await self._read_report(state, site, allocation, outcome)
+            if not reported and await site.was_restarted(_known(allocation)):
+                outcome, reason = Outcome(why="requeue"), f"{reason}; the cluster had started it again"
+        else:
+            await self._wait_for_peers(state, allocation)
+            self._read_unsent(state, site, allocation)
+        site.shut(allocation.id)
+        came = allocation.direct or any(runner.allocation == allocation.id for runner in state.runners.values())
+        if not came and (line := await site.last_output(_known(allocation))) is not None:
+            reason = f"{reason}; its output ends with: {line}"
+        return seen._replace(reason=reason, outcome=outcome)
+
+    async def _read_report(self, state: State, site: Site, allocation: Allocation, outcome: Outcome | None) -> bool:
+        """A direct job that ended has left a report; False: there is none (that can be read)."""
+        known = _known(allocation)
+        runner = state.runners.get(f"{known.tag}.{known.element}")
+        if runner is None or not runner.jobs:
+            return True
+        try:
+            found = await site.report_of(known)
+            if found is None:
+                return False
+            directory, report = found
+            host = await site.host_of(known)
+            rows = report_rows(report.get("ended", []), directory)
+            if allocation.state != "KILLING" and outcome is not None:
+                rows = stopped_for(rows, outcome)
+            stimulus = _report_by_file(f"allocation {known.id}", runner, rows, report, host)
+        except (RotaError, ValueError, TypeError, IndexError, AttributeError) as error:
+            log.warning("allocation %s left a report that cannot be read: %s", known.id, error)
+            return False
+        self._tell(stimulus)
+        return True
+
+    async def _wait_for_peers(self, state: State, allocation: Allocation) -> None:
+        """What a runner sent before it died counts: read its connection to the end, for a moment."""
+        deadline = time.monotonic() + LAST_WORDS_S
+        runners = [runner.id for runner in state.runners.values() if runner.allocation == allocation.id]
+        while any(runner in self._peers for runner in runners) and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+    def _read_unsent(self, state: State, site: Site, allocation: Allocation) -> None:
+        """A runner that had to exit wrote down what it could not report."""
+        for runner in state.runners.values():
+            if runner.allocation != allocation.id or runner.state in ("CLOSED", "EXPIRED"):
+                continue
+            try:
+                with site.unsent(runner.output) as unsent:
+                    rows = report_rows(unsent.get("ended", []), runner.output)
+                    stimulus = _report_by_file(f"runner {runner.id}", runner, rows, unsent)
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError, TypeError, IndexError) as error:
+                path = os.path.join(runner.output, "unsent.json")
+                log.warning("runner %s left reports that cannot be read (%s): %s", runner.id, path, error)
+                continue
+            self._tell(stimulus)
+
+
+def _known(allocation: Allocation) -> Known:
+    submitted, elements = allocation.submitted or 0.0, allocation.elements
+    return Known(allocation.id, allocation.tag, allocation.native_id, allocation.element, submitted, elements)
+
+
+def _report_by_file(
+    by: str, runner: RunnerState, ended: list[Ended], report: dict[str, Any], host: str | None = None
+) -> Report:
+    return Report(
+        at=now(),
+        by=f"{by} by file",
+        runner=runner.id,
+        session=runner.session,
+        seq=runner.seq + 1,
+        got=0,
+        clock=0.0,
+        ended=ended,
+        disclaimed=[(int(a), int(b), int(c), str(d)) for a, b, c, d in report.get("disclaimed", [])],
+        host=host,
+    )
+
+
+def stopped_for(rows: list[Ended], outcome: Outcome) -> list[Ended]:
+    """Rows of a job that the batch system stopped: what for, it alone knows.
+
+    One that it took the node from is no report of a failure: it is left out, and counts as lost.
+    """
+    out = []
+    for row in rows:
+        if row.reason != "runner-stopped" or outcome.why is None:
+            out.append(row)
+        elif outcome.why in ("cancelled", "deadline", "oom", "time"):
+            out.append(row._replace(reason=outcome.why))
+    return out

@@ -1,0 +1,128 @@
+"""What a site is to the manager: whatever gives allocations. Each kind of site is a module beside this one."""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from rota.drivers.api import Driver, Known, Observation
+from rota.drivers.gate import Health
+from rota.manager.config import SiteConfig
+from rota.model.allocation import Allocation
+from rota.model.site import SiteFacts
+
+__all__ = ["FULL_S", "Site"]
+
+FULL_S = 600
+"""How long a site that took no more is asked for less."""
+
+
+class Site(Protocol):
+    """Asks its driver for allocations, and knows what they leave behind.
+
+    A kind of site inherits this: a method with a body here need not be written where there is nothing to say.
+    """
+
+    name: str
+    config: SiteConfig
+    driver: Driver
+    answers_at_once: bool
+    """The loop waits for its poll; one that may take its time is polled beside the loop."""
+    verb_of_submitted: str
+    """Of the allocation table: `run` if nothing stands in a queue there, else `pend`."""
+    takes: int | None = None
+    """So many allocations at once, because it has just refused more; None: as configured."""
+
+    def facts(self) -> SiteFacts:
+        """What it offers, as far as that is known."""
+        ...
+
+    def first_facts(self) -> SiteFacts:
+        """What it offers until `learn` has answered."""
+        return self.facts()
+
+    async def learn(self) -> SiteFacts | None:
+        """Ask what it offers; None: no more than is known. Raises RotaError: not now."""
+        return None
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        """Call `wake` when something has ended that a poll should see at once."""
+        return
+
+    # ---- allocations ------------------------------------------------------------------------------------------------
+
+    async def submit(
+        self, tag: str, allocations: Sequence[Allocation], leases: Mapping[int, dict[str, Any]]
+    ) -> list[str]:
+        """Start allocations that were planned together, direct jobs with their leases by element; the native ids."""
+        ...
+
+    async def find(self, tag: str, count: int) -> list[str] | None:
+        """The native ids of what was submitted with this tag; None: certainly nothing was."""
+        return await self.driver.find(tag, count)
+
+    async def terminate(self, known: Known) -> bool:
+        """Ask one to end. True: the message got through; False: try again later."""
+        return await self.driver.terminate(known)
+
+    async def poll(self, known: Sequence[Known]) -> list[Observation]:
+        """Look at all of them at once. What is not mentioned has not changed."""
+        return await self.driver.poll(known)
+
+    def shut(self, allocation: str) -> None:
+        """It is over: nobody may call back in its name."""
+        ...
+
+    def full(self, live: int, count: int) -> None:
+        """It took no `count` more beside `live`: let there be no more than those, or fewer to begin with."""
+        self.takes = live or max(1, count // 2)
+        self.note(
+            f"{self.name} takes no {count} more jobs of yours beside {live}: {self.takes} at once are asked for in the "
+            f"next {FULL_S // 60} minutes"
+        )
+
+    def waits(self, allocation: Allocation) -> str | None:
+        """Why one that was submitted does not run yet, in the provider's words."""
+        return None
+
+    # ---- what they leave --------------------------------------------------------------------------------------------
+
+    async def host_of(self, known: Known) -> str | None:
+        """Where a direct job says that it has started."""
+        return None
+
+    async def report_of(self, known: Known) -> tuple[str, dict[str, Any]] | None:
+        """(directory, the report that a direct job has left), if it has."""
+        return None
+
+    async def was_restarted(self, known: Known) -> bool:
+        """Whether the provider started a direct job a second time, which then did nothing."""
+        return False
+
+    @contextmanager
+    def unsent(self, output: str) -> Iterator[dict[str, Any]]:
+        """What a runner with this output directory could not report before it exited; put aside once understood."""
+        path = os.path.join(output, "unsent.json")
+        with open(path, "rb") as file:
+            unsent = json.load(file)
+        yield unsent
+        os.rename(path, path + ".read")
+
+    async def last_output(self, known: Known) -> str | None:
+        """The last line of the provider's own output file: why a runner did not come up."""
+        return None
+
+    # ---- what people see --------------------------------------------------------------------------------------------
+
+    def health(self) -> Health:
+        """How it is doing."""
+        return Health("ok")
+
+    def shown(self, wall: float) -> dict[str, Any]:
+        """What `rota sites` shows of this kind of site beyond what every kind has."""
+        return {}
+
+    def note(self, words: str) -> None:
+        """Something that somebody should know, as far as there is a place to show it."""
+        return

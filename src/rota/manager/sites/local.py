@@ -1,0 +1,78 @@
+"""This machine as a site: one allocation, a runner process that outlives the manager."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rota.drivers.api import Ask
+from rota.drivers.local import Door, LocalDriver
+from rota.manager.config import SiteConfig
+from rota.manager.paths import Paths
+from rota.manager.sites.api import Site
+from rota.model.allocation import Allocation
+from rota.model.errors import UsageError
+from rota.model.needs import Amounts
+from rota.model.site import SiteFacts
+from rota.runner import host
+
+__all__ = ["LocalSite"]
+
+
+class UnixDoor:
+    """Runners on this host come by the Unix socket; the kernel says who they are."""
+
+    def __init__(self, paths: Paths) -> None:
+        self._socket = paths.socket
+
+    def open(self, allocation: str) -> Sequence[str]:
+        """The socket."""
+        return ["--connect", f"unix:{self._socket}"]
+
+    def shut(self, allocation: str) -> None:
+        """There is nothing to take back."""
+
+
+class LocalSite(Site):
+    """This machine, or what the configuration leaves of it."""
+
+    driver: LocalDriver
+    answers_at_once = True
+    verb_of_submitted = "run"
+
+    def __init__(self, name: str, config: SiteConfig, paths: Paths, tls: Door) -> None:
+        options, where = config.options, f"{paths.config}: [site.{name}.options]"
+        if unknown := set(options) - {"gpus", "connect"}:
+            raise UsageError(f"{where} {', '.join(sorted(unknown))}: the driver local has gpus, connect")
+        if options.get("connect", "unix") not in ("unix", "tls"):
+            raise UsageError(f"{where} connect: give unix or tls")
+        self.name = name
+        self.config = config
+        self._door = tls if options.get("connect") == "tls" else UnixDoor(paths)
+        free = os.statvfs(paths.home)
+        node = Amounts(
+            config.cores if config.cores is not None else host.cores(),
+            config.memory if config.memory is not None else host.memory(),
+            free.f_bavail * free.f_frsize,
+            int(options.get("gpus", 0)),
+        )
+        facts = SiteFacts(node, tuple(config.tags), linger_s=config.linger_s)
+        self.driver = LocalDriver(facts, self._door, paths.output, paths.log, launcher=config.launcher)
+
+    def facts(self) -> SiteFacts:
+        """One allocation: the whole machine."""
+        return self.driver.facts()
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        """The end of a runner is seen at once."""
+        self.driver.on_end = wake
+
+    async def submit(
+        self, tag: str, allocations: Sequence[Allocation], leases: Mapping[int, dict[str, Any]]
+    ) -> list[str]:
+        """Start the runner."""
+        ids = tuple(allocation.id for allocation in allocations)
+        return await self.driver.submit(Ask(tag, "rota", ids, allocations[0].capacity, "", "/"))
+
+    def shut(self, allocation: str) -> None:
+        """Its token opens nothing any more."""
+        self._door.shut(allocation)
