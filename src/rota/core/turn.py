@@ -12,22 +12,19 @@ from rota.model.errors import RotaError
 from rota.model.events import Entry
 from rota.model.job import Result
 
-__all__ = ["Amend", "Done", "Turn"]
+__all__ = ["Done", "Turn"]
 
 Done = Callable[[Step | RotaError], None]
 """Takes the answer to a stimulus: what it led to, or why it was refused."""
-Amend = Callable[[list[Result]], list[Result]]
 
 
 class Turn:
     """What one turn brings to the disk, and what waits for that."""
 
-    __slots__ = ("_amend", "_core", "answers", "effects", "entries", "results")
+    __slots__ = ("_core", "answers", "effects", "entries", "results")
 
-    def __init__(self, core: Core, amend: Amend | None = None) -> None:
+    def __init__(self, core: Core) -> None:
         self._core = core
-        self._amend = amend
-        """What the shell knows of results and the core does not, asked for after each step that has some."""
         self.entries: list[Entry] = []
         self.results: list[Result] = []
         self.effects: list[Effect] = []
@@ -59,6 +56,5 @@ class Turn:
     def _add(self, step: Step, wall: float, by: str) -> None:
         seq = self._core.state.seq - len(step.events)
         self.entries += [Entry(seq + number, wall, by, event) for number, event in enumerate(step.events, 1)]
-        if step.results:
-            self.results += step.results if self._amend is None else self._amend(step.results)
+        self.results += step.results
         self.effects += step.effects

@@ -2,24 +2,23 @@
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Callable, Container, Coroutine, Mapping
 from typing import Any
 
 from rota.core import effects as ef
 from rota.core.state import RunnerState, State
-from rota.core.stimuli import AllocationSeen, Ended, Report, SiteSeen, Stimulus
+from rota.core.stimuli import AllocationSeen, LastWords, SiteFull, Stimulus, Written
 from rota.drivers.api import Known, Observation
 from rota.drivers.submitting import FullError
 from rota.manager.inbound import now, report_rows
 from rota.manager.jobbook import JobBook
 from rota.manager.outbound import lease_message
-from rota.manager.sites.api import FULL_S, Site
+from rota.manager.sites.api import Site
 from rota.model.allocation import Allocation, Outcome
 from rota.model.errors import BusyError, RefusedError, RotaError, UsageError
 
-__all__ = ["POLL_S", "RESTING_POLL_S", "Observer", "stopped_for"]
+__all__ = ["POLL_S", "RESTING_POLL_S", "Observer"]
 
 log = logging.getLogger("rota")
 POLL_S = 1.0
@@ -67,28 +66,20 @@ class Observer:
                 await self._submit(state, site, effect)
             elif effect.what == "terminate":
                 await site.terminate(_known(state.allocations[effect.id]))
+            elif effect.what == "collect":
+                await self._collect(state, site, state.allocations[effect.id])
+            elif effect.what == "shut":
+                site.shut(effect.id)
             else:
                 await self._check(state, site, [_known(state.allocations[effect.id])])
         except RotaError as error:
             log.warning("%s %s: %s", effect.what, effect.id, error)
             if isinstance(error, FullError):
-                self._full(state, site, len(effect.ids))
+                self._tell(SiteFull(at=now(), by="driver", site=site.name, count=len(effect.ids)))
             if effect.what in ("submit", "find"):
                 refused = Outcome(why="refused") if isinstance(error, RefusedError | UsageError) else None
                 for name in effect.ids:
                     self._see(Observation(name, "fail", None, str(error), refused))
-
-    def _full(self, state: State, site: Site, count: int) -> None:
-        """A site takes no more for now: ask for less, and some time later for more again."""
-        there = [a for a in state.allocations.values() if a.site == site.name and a.native_id is not None]
-        site.full(sum(a.state.endswith("ING") for a in there), count)
-        self._tell(SiteSeen(at=now(), site=site.name, facts=site.facts()))
-
-        def forget() -> None:
-            site.takes = None
-            self._tell(SiteSeen(at=now(), site=site.name, facts=site.facts()))
-
-        asyncio.get_running_loop().call_later(FULL_S, forget)
 
     async def _submit(self, state: State, site: Site, effect: ef.Allocate) -> None:
         """Submit an array. After a restart look for it first: it may have been submitted."""
@@ -121,7 +112,7 @@ class Observer:
         """Look at every live allocation, one call per site; sites do not wait for each other."""
         live: dict[str, list[Known]] = {}
         for allocation in state.allocations.values():
-            if allocation.state in ("PENDING", "RUNNING", "KILLING"):
+            if allocation.state in ("PENDING", "RUNNING", "KILLING") and allocation.id not in state.soft.ending:
                 live.setdefault(allocation.site, []).append(_known(allocation))
         asked = [(self._sites[name], known) for name, known in live.items() if name in self._sites]
         for site, known in asked:
@@ -144,22 +135,18 @@ class Observer:
             self._polling.discard(site.name)
 
     async def _check(self, state: State, site: Site, known: list[Known]) -> None:
-        """Ask a site about allocations. One that is over has its last words read first."""
+        """Ask a site about allocations."""
         known = [item for item in known if item.id not in self._checking]
         ids = {item.id for item in known}
         self._checking.update(ids)
         try:
             for seen in await site.poll(known):
                 allocation, host = state.allocations.get(seen.id), None
-                if allocation is None:
-                    if seen.verb != "run":
-                        self._see(seen)
-                    continue
-                if seen.verb in ("complete", "fail", "abort"):
-                    seen = await self._last_words(state, site, allocation, seen)
-                elif seen.verb == "run" and allocation.direct:
-                    host = await site.host_of(_known(allocation))
-                if seen.verb != "run" or allocation.state != "RUNNING" or allocation.unsure:
+                if allocation is not None and seen.verb == "run":
+                    if allocation.state == "RUNNING" and not allocation.unsure:
+                        continue
+                    host = await site.host_of(_known(allocation)) if allocation.direct else None
+                if allocation is not None or seen.verb != "run":
                     self._see(seen, host)
         finally:
             self._checking.difference_update(ids)
@@ -179,100 +166,59 @@ class Observer:
 
     # ---- last words -------------------------------------------------------------------------------------------------
 
-    async def _last_words(self, state: State, site: Site, allocation: Allocation, seen: Observation) -> Observation:
-        """An allocation is over: before that is told, tell what it left behind, and let nobody in for it any more."""
-        reason, outcome = seen.reason, seen.outcome
-        if allocation.direct:
-            reported = await self._read_report(state, site, allocation, outcome)
-            if not reported and await site.was_restarted(_known(allocation)):
-                outcome, reason = Outcome(why="requeue"), f"{reason}; the cluster had started it again"
-        else:
-            await self._wait_for_peers(state, allocation)
-            self._read_unsent(state, site, allocation)
-        site.shut(allocation.id)
-        came = allocation.direct or any(runner.allocation == allocation.id for runner in state.runners.values())
-        if not came and (line := await site.last_output(_known(allocation))) is not None:
-            reason = f"{reason}; its output ends with: {line}"
-        return seen._replace(reason=reason, outcome=outcome)
-
-    async def _read_report(self, state: State, site: Site, allocation: Allocation, outcome: Outcome | None) -> bool:
-        """A direct job that ended has left a report; False: there is none (that can be read)."""
+    async def _collect(self, state: State, site: Site, allocation: Allocation) -> None:
+        """An allocation is over: tell what it left behind. That is told whatever happens: its end waits for it."""
+        words = LastWords(at=now(), by=f"allocation {allocation.id} by file", id=allocation.id)
         known = _known(allocation)
-        runner = state.runners.get(f"{known.tag}.{known.element}")
-        if runner is None or not runner.jobs:
-            return True
+        try:
+            if allocation.direct:
+                words.written = await self._read_report(state, site, known)
+                words.restarted = not words.written and await site.was_restarted(known)
+            else:
+                runners = [runner for runner in state.runners.values() if runner.allocation == allocation.id]
+                await self._wait_for_peers(runners)
+                words.written = [found for runner in runners if (found := _read_unsent(site, runner)) is not None]
+                words.output = None if runners else await site.last_output(known)
+        except Exception:  # a bug, and no reason to keep the job for ever
+            log.exception("the last words of allocation %s were not read", allocation.id)
+        words.at = now()
+        self._tell(words)
+
+    async def _read_report(self, state: State, site: Site, known: Known) -> list[Written]:
+        """The report that a direct job has left, if there is one that can be read."""
         try:
             found = await site.report_of(known)
             if found is None:
-                return False
+                return []
             directory, report = found
             host = await site.host_of(known)
-            rows = report_rows(report.get("ended", []), directory)
-            if allocation.state != "KILLING" and outcome is not None:
-                rows = stopped_for(rows, outcome)
-            stimulus = _report_by_file(f"allocation {known.id}", runner, rows, report, host)
+            return [_written(f"{known.tag}.{known.element}", report, directory, host)]
         except (RotaError, ValueError, TypeError, IndexError, AttributeError) as error:
             log.warning("allocation %s left a report that cannot be read: %s", known.id, error)
-            return False
-        self._tell(stimulus)
-        return True
+            return []
 
-    async def _wait_for_peers(self, state: State, allocation: Allocation) -> None:
+    async def _wait_for_peers(self, runners: list[RunnerState]) -> None:
         """What a runner sent before it died counts: read its connection to the end, for a moment."""
         deadline = time.monotonic() + LAST_WORDS_S
-        runners = [runner.id for runner in state.runners.values() if runner.allocation == allocation.id]
-        while any(runner in self._peers for runner in runners) and time.monotonic() < deadline:  # noqa: ASYNC110
+        while any(runner.id in self._peers for runner in runners) and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
-    def _read_unsent(self, state: State, site: Site, allocation: Allocation) -> None:
-        """A runner that had to exit wrote down what it could not report."""
-        for runner in state.runners.values():
-            if runner.allocation != allocation.id or runner.state in ("CLOSED", "EXPIRED"):
-                continue
-            try:
-                with site.unsent(runner.output) as unsent:
-                    rows = report_rows(unsent.get("ended", []), runner.output)
-                    stimulus = _report_by_file(f"runner {runner.id}", runner, rows, unsent)
-            except FileNotFoundError:
-                continue
-            except (OSError, ValueError, TypeError, IndexError) as error:
-                path = os.path.join(runner.output, "unsent.json")
-                log.warning("runner %s left reports that cannot be read (%s): %s", runner.id, path, error)
-                continue
-            self._tell(stimulus)
+
+def _read_unsent(site: Site, runner: RunnerState) -> Written | None:
+    """What a runner that had to exit could not report, as it wrote that down."""
+    try:
+        unsent = site.unsent(runner.output)
+        return None if unsent is None else _written(runner.id, unsent, runner.output)
+    except (OSError, ValueError, TypeError, IndexError) as error:
+        log.warning("runner %s left reports in %s that cannot be read: %s", runner.id, runner.output, error)
+        return None
+
+
+def _written(runner: str, report: dict[str, Any], directory: str, host: str | None = None) -> Written:
+    disclaimed = [(int(a), int(b), int(c), str(d)) for a, b, c, d in report.get("disclaimed", [])]
+    return Written(runner, report_rows(report.get("ended", []), directory), disclaimed, host)
 
 
 def _known(allocation: Allocation) -> Known:
     submitted, elements = allocation.submitted or 0.0, allocation.elements
     return Known(allocation.id, allocation.tag, allocation.native_id, allocation.element, submitted, elements)
-
-
-def _report_by_file(
-    by: str, runner: RunnerState, ended: list[Ended], report: dict[str, Any], host: str | None = None
-) -> Report:
-    return Report(
-        at=now(),
-        by=f"{by} by file",
-        runner=runner.id,
-        session=runner.session,
-        seq=runner.seq + 1,
-        got=0,
-        clock=0.0,
-        ended=ended,
-        disclaimed=[(int(a), int(b), int(c), str(d)) for a, b, c, d in report.get("disclaimed", [])],
-        host=host,
-    )
-
-
-def stopped_for(rows: list[Ended], outcome: Outcome) -> list[Ended]:
-    """Rows of a job that the batch system stopped: what for, it alone knows.
-
-    One that it took the node from is no report of a failure: it is left out, and counts as lost.
-    """
-    out = []
-    for row in rows:
-        if row.reason != "runner-stopped" or outcome.why is None:
-            out.append(row)
-        elif outcome.why in ("cancelled", "deadline", "oom", "time"):
-            out.append(row._replace(reason=outcome.why))
-    return out

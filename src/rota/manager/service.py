@@ -34,7 +34,6 @@ from rota.manager.writer import Writer
 from rota.model.allocation import Allocation
 from rota.model.errors import NoSpaceError, RotaError, StoreError, UsageError
 from rota.model.events import Ended, Entry, Leased, Moved, Pruned, Removed, Started, Submitted
-from rota.model.job import Result
 from rota.model.site import SiteFacts
 from rota.store.api import Column, Store
 from rota.wire import auth, messages
@@ -269,7 +268,7 @@ class Manager:
         if self.stopped.done():
             return
         inbox, self._inbox = self._inbox, []
-        turn = Turn(self.core, self._completed)
+        turn = Turn(self.core)
         try:
             turn.take(inbox)
             if not self.stopping:
@@ -282,11 +281,6 @@ class Manager:
             self._commit(turn)
         else:
             self._committed(None, turn)
-
-    def _completed(self, results: list[Result]) -> list[Result]:
-        if results[0].started is not None:
-            return results
-        return [self.running.completed(self.state, result) for result in results]  # lost: nobody tells of their end
 
     def _commit(self, turn: Turn, again: bool = False) -> None:
         store = self.store

@@ -115,7 +115,7 @@ def _over(state: State, decision: Decision, seen: AllocationSeen, allocation: Al
     if not _may_have_words(state, seen, allocation):
         _end(state, decision, seen, allocation)
     elif ending is None or mono - ending.asked >= COLLECT_AGAIN_S:
-        decision.notes.append(Awaited(allocation.id, Ending(seen, mono)))
+        decision.notes.append(Awaited(allocation.id, Ending(seen if ending is None else ending.seen, mono)))
         decision.effects.append(Allocate("collect", allocation.id, allocation.site, allocation.tag))
 
 

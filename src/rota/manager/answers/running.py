@@ -7,10 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from msgspec.structs import replace
-
 from rota.core.state import State
-from rota.model.job import Result
 from rota.runner import measure
 
 __all__ = ["Now", "Running", "measure_sessions", "told_by_file"]
@@ -84,14 +81,6 @@ class Running:
         if self._known:
             for row in rows:
                 self._known.pop((row[0], row[1], row[2]), None)
-
-    def completed(self, state: State, result: Result) -> Result:
-        """The result of an attempt that nobody reports the end of, with what its runner had told of it."""
-        batch = state.batches.get(result.batch)
-        known = self._known.get((result.batch, batch.index(result.pos), result.attempt)) if batch is not None else None
-        if known is None or result.started is not None:
-            return result
-        return replace(result, started=known.started, cpu_s=known.cpu_s, peak_memory=known.memory)
 
     def now(self, job: Ref) -> Now | None:
         """What is known of a running attempt."""

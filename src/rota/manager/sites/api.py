@@ -2,8 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from rota.drivers.api import Driver, Known, Observation
@@ -12,10 +11,7 @@ from rota.manager.config import SiteConfig
 from rota.model.allocation import Allocation
 from rota.model.site import SiteFacts
 
-__all__ = ["FULL_S", "Site"]
-
-FULL_S = 600
-"""How long a site that took no more is asked for less."""
+__all__ = ["Site"]
 
 
 class Site(Protocol):
@@ -31,8 +27,6 @@ class Site(Protocol):
     """The loop waits for its poll; one that may take its time is polled beside the loop."""
     verb_of_submitted: str
     """Of the allocation table: `run` if nothing stands in a queue there, else `pend`."""
-    takes: int | None = None
-    """So many allocations at once, because it has just refused more; None: as configured."""
 
     def facts(self) -> SiteFacts:
         """What it offers, as far as that is known."""
@@ -74,14 +68,6 @@ class Site(Protocol):
         """It is over: nobody may call back in its name."""
         ...
 
-    def full(self, live: int, count: int) -> None:
-        """It took no `count` more beside `live`: let there be no more than those, or fewer to begin with."""
-        self.takes = live or max(1, count // 2)
-        self.note(
-            f"{self.name} takes no {count} more jobs of yours beside {live}: {self.takes} at once are asked for in the "
-            f"next {FULL_S // 60} minutes"
-        )
-
     def waits(self, allocation: Allocation) -> str | None:
         """Why one that was submitted does not run yet, in the provider's words."""
         return None
@@ -100,14 +86,14 @@ class Site(Protocol):
         """Whether the provider started a direct job a second time, which then did nothing."""
         return False
 
-    @contextmanager
-    def unsent(self, output: str) -> Iterator[dict[str, Any]]:
-        """What a runner with this output directory could not report before it exited; put aside once understood."""
-        path = os.path.join(output, "unsent.json")
-        with open(path, "rb") as file:
-            unsent = json.load(file)
-        yield unsent
-        os.rename(path, path + ".read")
+    def unsent(self, output: str) -> dict[str, Any] | None:
+        """What a runner with this output directory could not report before it exited."""
+        try:
+            with open(os.path.join(output, "unsent.json"), "rb") as file:
+                unsent: dict[str, Any] = json.load(file)
+        except FileNotFoundError:
+            return None
+        return unsent
 
     async def last_output(self, known: Known) -> str | None:
         """The last line of the provider's own output file: why a runner did not come up."""

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -103,7 +102,7 @@ class BatchSite(Site):
         return SiteFacts(
             self.node,
             tuple(config.tags),
-            min(config.most or MOST, self.takes or sys.maxsize),
+            config.most or MOST,
             config.linger_s,
             config.mode,
             config.whole_nodes,

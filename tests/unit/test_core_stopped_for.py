@@ -2,9 +2,9 @@
 
 import pytest
 
+from rota.core.decide.allocations import stopped_for
 from rota.core.stimuli import Ended
 from rota.manager.inbound import report_rows
-from rota.manager.observing import stopped_for
 from rota.model.allocation import Outcome
 
 
