@@ -6,7 +6,7 @@ import pytest
 
 from core_world import World, lease_all
 from rota.core.dependencies import waiting_for
-from rota.manager.answers.reasons import omitted_reason
+from rota.core.explain import omitted_reason
 from rota.model.batch import Dependency
 from rota.model.errors import RefusedError, UsageError
 

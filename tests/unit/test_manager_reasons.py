@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from core_world import GIB, World, cores, lease_all
+from rota.core.explain import reason
 from rota.manager.answers.jobs import Queries
-from rota.manager.answers.reasons import reason
 from rota.model.batch import Dependency
 from rota.model.patch import Patch
 from rota.model.tables import PENDING

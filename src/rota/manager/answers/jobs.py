@@ -15,18 +15,18 @@ import msgspec
 from rota.core.decide.learning import refresh
 from rota.core.decide.modes import pause_rows
 from rota.core.dependencies import spans_of
-from rota.core.selection import select, states_pattern, wanted_states
-from rota.core.state import BatchState, State
-from rota.core.stimuli import At
-from rota.manager.answers.limits import limit_reason
-from rota.manager.answers.reasons import (
+from rota.core.explain import (
     cluster_words,
     held_reason,
+    limit_reason,
     omitted_reason,
     pending_reason,
     reason,
     waiting_reason,
 )
+from rota.core.selection import select, states_pattern, wanted_states
+from rota.core.state import BatchState, State
+from rota.core.stimuli import At
 from rota.manager.answers.running import Running
 from rota.manager.jobbook import JobBook
 from rota.manager.outbound import now

@@ -1,16 +1,18 @@
 """Why jobs are where they are, in words."""
 
-import time
+import math
 from collections.abc import Callable
 
 from rota.core.decide.retries import no_use
 from rota.core.dependencies import element_reason, waiting_for
 from rota.core.state import BatchState, RunnerState, State
 from rota.core.stimuli import At
-from rota.manager.answers.limits import limit_reason
 from rota.model.allocation import Allocation
+from rota.model.amounts import format_duration
 from rota.model.batch import Template
 from rota.model.job import Result, format_job
+from rota.model.limits import local_text
+from rota.model.shape import Shape
 from rota.model.tables import (
     COMPLETED,
     FAILED,
@@ -24,15 +26,21 @@ from rota.model.tables import (
     STARTING,
     WAITING,
 )
+from rota.schedule.limits import at_time, blocked
+from rota.schedule.view import Limit
 
 __all__ = [
     "cluster_words",
     "describe_end",
     "held_reason",
+    "limit_now",
+    "limit_reason",
     "omitted_reason",
     "pending_reason",
+    "rate_wait",
     "reason",
     "waiting_reason",
+    "window_wait",
 ]
 
 
@@ -119,9 +127,8 @@ def cluster_words(state: State, batch: BatchState, pos: int, waits: Callable[[Al
 
 def waiting_reason(state: State, batch: BatchState, pos: int | None, wall: float) -> str:
     """What a WAITING job (None: the first of its batch that can go on) waits for."""
-    blocked = waiting_for(state, batch, wall, pos)
-    if blocked is not None:
-        return blocked
+    if (why := waiting_for(state, batch, wall, pos)) is not None:
+        return why
     backing_off = [until for at, until in batch.until.items() if batch.states[at] == WAITING and pos in (None, at)]
     if backing_off and min(backing_off) > wall:
         return f"failed and is tried again in {min(backing_off) - wall:.0f} s"
@@ -140,7 +147,7 @@ def pending_reason(state: State, batch: BatchState, pos: int, at: At) -> str:
     shape = state.shapes[batch.shapes[template]]
     if state.mode != "serving":
         how = "" if state.mode != "paused" or "user" in state.pauses else f" --as {next(iter(state.pauses), 'user')}"
-        return f"the manager is {state.mode}{_pauses(state)}: rota resume{how} lets jobs start again"
+        return f"the manager is {state.mode}{_pauses(state, at)}: rota resume{how} lets jobs start again"
     ahead = _ahead(state, batch, pos)
     turn = f"; {ahead:,} job{'' if ahead == 1 else 's'} of its shape ahead of it" if ahead else ""
     limit = limit_reason(state, shape.shape, at) if shape.shape.limits else None
@@ -155,13 +162,13 @@ def pending_reason(state: State, batch: BatchState, pos: int, at: At) -> str:
     return f"{first.location}: {first.detail}{turn}"
 
 
-def _pauses(state: State) -> str:
+def _pauses(state: State, at: At) -> str:
     """Whose pauses keep it from starting jobs."""
     if state.mode != "paused" or (list(state.pauses) == ["user"] and not state.pauses["user"][1]):
         return ""
     rows = []
     for holder, (since, why, _) in state.pauses.items():
-        when = time.strftime(" since %Y-%m-%d %H:%M", time.localtime(since)) if since else ""
+        when = f" since {local_text(int(since) + at.utc_offset_s)[:-3]}" if since else ""
         rows.append(f"{holder}{when}{f' ({why})' if why else ''}")
     return f" by {', '.join(rows[:3])}{' and others' if len(rows) > 3 else ''}"
 
@@ -197,3 +204,57 @@ def describe_end(result: Result) -> str:
         "lost-too-often": "was lost with its runner too often",
     }.get(result.reason or "", f"failed ({result.reason})" if result.reason else "failed")
     return f"{how}{': ' + result.note if result.note else ''}"
+
+
+# ---- limits ----------------------------------------------------------------------------------------------------------
+
+
+def limit_reason(state: State, shape: Shape, at: At) -> str | None:
+    """Which limit keeps a shape from starting now, and until when."""
+    limits = {name: limit_now(state, name, at) for name in shape.limits if name in state.limits}
+    for name in shape.limits:
+        no = blocked(Shape(shape.needs, (name,)), limits)
+        if no is None:
+            continue
+        code, words, _ = no
+        wait = None
+        if code == "closed":
+            wait = window_wait(limits[name], at)
+            more = f" (in {_duration(wait)})" if wait is not None else ": set another, or remove it (rota limit)"
+            return words + more
+        if code == "rate":
+            wait = rate_wait(state, name, limits[name], at)
+        return words if wait is None else f"{words}; next start in {_duration(wait, spaced=True)}"
+    return None
+
+
+def limit_now(state: State, name: str, at: At) -> Limit:
+    """A limit as it stands at a moment."""
+    steady = state.steady(at.wall, at.mono)
+    return at_time(state.limits[name], state.starts.get(name), at.wall + at.utc_offset_s, steady)
+
+
+def window_wait(limit: Limit, at: At) -> float | None:
+    """Seconds until its window opens, if that is closed and ever does."""
+    if limit.window is None or limit.closed is None:
+        return None
+    local = at.wall + at.utc_offset_s
+    opens = limit.window.opens(local)
+    return None if opens is None else opens - local
+
+
+def rate_wait(state: State, name: str, limit: Limit, at: At) -> float | None:
+    """Seconds until its rate lets the next job start, if it lets none now."""
+    if limit.rate is None or name not in state.starts:
+        return None
+    steady = state.steady(at.wall, at.mono)
+    frees = state.starts[name].frees(steady, limit.per_s, limit.rate)
+    return None if frees is None else max(0.0, frees - steady)
+
+
+def _duration(wait: float, spaced: bool = False) -> str:
+    """Seconds below two minutes, else minutes: nobody needs the seconds of an hour."""
+    seconds = math.ceil(wait)
+    if seconds < 120:
+        return f"{seconds} s" if spaced else f"{seconds}s"
+    return format_duration(-(-seconds // 60) * 60)
