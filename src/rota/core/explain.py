@@ -1,15 +1,21 @@
-"""Why jobs are where they are, in words."""
+"""Why jobs are where they are, in words: all that `rota explain` and the reasons of `rota status` say.
+
+Worked out from the state when somebody asks. What a filter says stays in the filter, and what was recorded with an
+event (why a job was omitted, or not tried again) where that was decided: here it is only put together.
+"""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+from msgspec.structs import replace
 
 from rota.core.decide.retries import no_use
-from rota.core.dependencies import element_reason, waiting_for
-from rota.core.state import BatchState, RunnerState, State
+from rota.core.dependencies import element_reason, named, never, positions_of
+from rota.core.state import BatchState, RunnerState, ShapeState, State
 from rota.core.stimuli import At
 from rota.model.allocation import Allocation
 from rota.model.amounts import format_duration
-from rota.model.batch import Template
+from rota.model.batch import Dependency, Template
 from rota.model.job import Result, format_job
 from rota.model.limits import local_text
 from rota.model.shape import Shape
@@ -23,9 +29,11 @@ from rota.model.tables import (
     PENDING,
     REMOVED,
     RUNNING,
+    SETTLED,
     STARTING,
     WAITING,
 )
+from rota.model.verdict import Verdict, Wake
 from rota.schedule.limits import at_time, blocked
 from rota.schedule.view import Limit
 
@@ -39,6 +47,9 @@ __all__ = [
     "pending_reason",
     "rate_wait",
     "reason",
+    "standing",
+    "verdicts",
+    "waiting_for",
     "waiting_reason",
     "window_wait",
 ]
@@ -89,6 +100,24 @@ def _no_more(template: Template, last: Result) -> str:
     return "; no retries are left" if why is None else f"; it is not tried again ({why})"
 
 
+def describe_end(result: Result) -> str:
+    """How an attempt ended, in words."""
+    if result.state == "COMPLETED":
+        return "succeeded"
+    how = {
+        "exit": f"ended with exit code {result.exit_code}",
+        "signal": f"was ended by signal {result.signal}",
+        "killed": "was killed on request",
+        "time": "took longer than its time and was ended",
+        "memory": "used more than its memory and was ended",
+        "oom": "ran the machine out of memory and was ended by the kernel",
+        "disk-full": "found no space left to write to",
+        "lost": "was lost with its runner",
+        "lost-too-often": "was lost with its runner too often",
+    }.get(result.reason or "", f"failed ({result.reason})" if result.reason else "failed")
+    return f"{how}{': ' + result.note if result.note else ''}"
+
+
 def held_reason(batch: BatchState, what: str) -> str:
     """Why a HOLDING job, or all that is HOLDING of its batch, does not go on."""
     why = f" ({batch.held_why})" if batch.held_why else ""
@@ -125,6 +154,9 @@ def cluster_words(state: State, batch: BatchState, pos: int, waits: Callable[[Al
     return ""
 
 
+# ---- WAITING and OMITTED: dependencies, time -------------------------------------------------------------------------
+
+
 def waiting_reason(state: State, batch: BatchState, pos: int | None, wall: float) -> str:
     """What a WAITING job (None: the first of its batch that can go on) waits for."""
     if (why := waiting_for(state, batch, wall, pos)) is not None:
@@ -135,31 +167,80 @@ def waiting_reason(state: State, batch: BatchState, pos: int | None, wall: float
     return "is about to become ready"
 
 
+def waiting_for(state: State, batch: BatchState, wall: float, pos: int | None = None) -> str | None:
+    """Why a WAITING job (None: those of the batch) waits, or None if nothing blocks it."""
+    for dependency in batch.spec.after:
+        if dependency.each and pos is not None:
+            continue
+        kind, text = standing(state, dependency, batch)
+        if kind == "open" or (kind == "never" and not dependency.each):
+            return text
+    if pos is not None and (found := element_reason(state, batch, pos)) is not None:
+        return found
+    if batch.spec.not_before is not None and batch.spec.not_before > wall:
+        return f"waits for its time ({format_duration(round(batch.spec.not_before - wall))} from now)"
+    return None
+
+
+def standing(state: State, dependency: Dependency, batch: BatchState | None = None) -> tuple[str, str]:
+    """(met, open or never; a sentence that says so) for a dependency of a batch; job by job: as far as all go."""
+    what = dependency.target
+    if what.startswith("@"):
+        numbers = state.names.get(what[1:], [])
+        start, end = 0, len(numbers)
+        if batch is not None:
+            _, start, end = named(state, batch, dependency)
+        if start >= end:
+            return "open", f"waits for something named '{what[1:]}' to be added"
+        others = [state.batches[number] for number in numbers[start:end] if number in state.batches]
+        found = [(other, 0, other.count) for other in others if other is not batch]
+    else:
+        number, low, high = positions_of(state, what)
+        found = [(state.batches[number], low, high)] if number in state.batches else []
+    left = good = bad = 0
+    for other, low, high in found:
+        counts = other.counts
+        if low > 0 or high < other.count:
+            counts = [other.states.count(number, low, high) for number in range(len(JOB_STATES))]
+        left += sum(counts[:SETTLED])
+        good += counts[COMPLETED]
+        bad += sum(counts[SETTLED:REMOVED]) - counts[COMPLETED]
+    if left:
+        extra = f", {bad} did not succeed" if bad else ""
+        each = ", each job for the one of its number" if dependency.each else ""
+        live = " (and for any other that is given this name)" if dependency.live else ""
+        return "open", f"waits for {what}{live}{each}: {left} of {left + good + bad} jobs not settled{extra}"
+    why = never(dependency, good, bad)
+    return "never" if why else "met", why
+
+
 def omitted_reason(state: State, batch: BatchState, pos: int) -> str:
     """Why a job was omitted: its own reason if it depends on another job by job, or that of the batch."""
     found = element_reason(state, batch, pos) if batch.elements else None
-    return found[1] if found is not None else batch.omitted_why or "a dependency can never be met"
+    return found or batch.omitted_why or "a dependency can never be met"
+
+
+# ---- PENDING: what the scheduler found -------------------------------------------------------------------------------
 
 
 def pending_reason(state: State, batch: BatchState, pos: int, at: At) -> str:
     """Why a PENDING job has not started."""
-    template = batch.template_of(pos)
-    shape = state.shapes[batch.shapes[template]]
     if state.mode != "serving":
         how = "" if state.mode != "paused" or "user" in state.pauses else f" --as {next(iter(state.pauses), 'user')}"
         return f"the manager is {state.mode}{_pauses(state, at)}: rota resume{how} lets jobs start again"
+    shape = state.shapes[batch.shapes[batch.template_of(pos)]]
     ahead = _ahead(state, batch, pos)
     turn = f"; {ahead:,} job{'' if ahead == 1 else 's'} of its shape ahead of it" if ahead else ""
-    limit = limit_reason(state, shape.shape, at) if shape.shape.limits else None
-    if limit is not None and not all(v.lasting for v in shape.verdicts):
+    said = verdicts(state, shape, at)
+    limit = limit_reason(state, shape.shape, at)
+    passing = [verdict for verdict in said if not verdict.lasting]
+    if limit is not None and passing:
         return f"{limit}{turn}"
-    if not shape.verdicts:
+    if not said:
         return f"waits its turn{turn}"
-    lasting = [v for v in shape.verdicts if v.lasting]
-    if lasting and len(lasting) == len(shape.verdicts):
-        return "fits nowhere now: " + "; ".join(f"{v.location}: {v.detail}" for v in lasting[:3])
-    first = next(v for v in shape.verdicts if not v.lasting)
-    return f"{first.location}: {first.detail}{turn}"
+    if not passing:
+        return "fits nowhere now: " + "; ".join(f"{verdict.location}: {verdict.detail}" for verdict in said[:3])
+    return f"{passing[0].location}: {passing[0].detail}{turn}"
 
 
 def _pauses(state: State, at: At) -> str:
@@ -188,22 +269,44 @@ def _ahead(state: State, batch: BatchState, pos: int) -> int:
     return ahead
 
 
-def describe_end(result: Result) -> str:
-    """How an attempt ended, in words."""
-    if result.state == "COMPLETED":
-        return "succeeded"
-    how = {
-        "exit": f"ended with exit code {result.exit_code}",
-        "signal": f"was ended by signal {result.signal}",
-        "killed": "was killed on request",
-        "time": "took longer than its time and was ended",
-        "memory": "used more than its memory and was ended",
-        "oom": "ran the machine out of memory and was ended by the kernel",
-        "disk-full": "found no space left to write to",
-        "lost": "was lost with its runner",
-        "lost-too-often": "was lost with its runner too often",
-    }.get(result.reason or "", f"failed ({result.reason})" if result.reason else "failed")
-    return f"{how}{': ' + result.note if result.note else ''}"
+def verdicts(state: State, shape: ShapeState, at: At) -> list[Verdict]:
+    """What keeps the PENDING jobs of a shape from starting.
+
+    Providers that refuse it, what sites are doing about it if it fits nowhere, and what the last scheduling pass said.
+    """
+    limit = limit_reason(state, shape.shape, at)
+    said = [replace(v, detail=limit) if limit is not None and v.filter == "limits" else v for v in shape.verdicts]
+    coming = _sites(state, shape, at) if all(verdict.lasting for verdict in said) else ()
+    return [*_refusals(state, shape, at), *coming, *said]
+
+
+def _refusals(state: State, shape: ShapeState, at: At) -> Iterator[Verdict]:
+    """Providers that do not want the shape at the moment."""
+    for (site, number), (until, _, why) in state.refused.items():
+        if number == shape.id:
+            when = f"next try in {until - at.mono:.0f} s" if until > at.mono else "it is tried again now"
+            yield Verdict(site, "site", "refused", f"{why}; {when}", False, (Wake.TIME,))
+
+
+def _sites(state: State, shape: ShapeState, at: At) -> Iterator[Verdict]:
+    """There is no node yet: what each site that may be asked is doing about it."""
+    live = {
+        allocation.site: allocation
+        for allocation in state.allocations.values()
+        if allocation.state.endswith("ING") and allocation.shape in (shape.id, None)
+    }
+    for site in state.sites.values():
+        if shape.shape.needs.site not in (None, site.name):
+            continue
+        if site.why is not None and site.closed_until > at.mono:
+            words = f"{site.why}; next try in {site.closed_until - at.mono:.0f} s"
+            yield Verdict(site.name, "site", "failing", words, False, (Wake.TIME,))
+        elif site.name in live:
+            before = f"; before, {site.why}" if site.why else ""
+            words = f"allocation {live[site.name].id} is {live[site.name].state}{before}"
+            yield Verdict(site.name, "site", "starting", words, False, (Wake.CAPACITY,))
+        elif state.mode != "serving":
+            yield Verdict(site.name, "status", state.mode, f"the manager is {state.mode}", False, (Wake.STATUS,))
 
 
 # ---- limits ----------------------------------------------------------------------------------------------------------

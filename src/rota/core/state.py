@@ -261,7 +261,7 @@ class ShapeState:
         self.mean_s: float | None = None
         """Recent mean wall time: a hint for leases ahead, not part of the durable state."""
         self.verdicts: list[Verdict] = []
-        """Why its jobs did not all start at the last pass."""
+        """Why its jobs did not all start, as the last pass found; `core.explain` adds what else is known."""
         self.slots = 0
         """How many it holds, on all runners."""
 

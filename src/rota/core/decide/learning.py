@@ -11,9 +11,10 @@ from rota.model import events as ev
 from rota.model.amounts import format_duration, show_size
 from rota.model.batch import MAX_TEMPLATES, Template
 from rota.model.needs import Amounts
+from rota.model.shape import Shape
 from rota.schedule.estimate import MIB, asked_for, escalate_disk, escalate_memory, escalate_time
 
-__all__ = ["Sampling", "escalated", "refresh"]
+__all__ = ["Sampling", "asked_now", "escalated", "refresh"]
 
 _NOT_ITS_SIZE = (
     "killed", "runner-stopped", "time", "disk-full", "cwd", "output", "not-found", "not-executable", "start",
@@ -63,15 +64,19 @@ def refresh(state: State, shape: ShapeState) -> None:
     group = state.groups.get(shape.shape.group) if shape.shape.group else None
     if group is None:
         return
-    most = _largest(state, shape.shape.needs.site)
-    basis = (group.memory.seen, group.disk.seen, group.time_s.seen, most)
-    if basis == shape.learned:
-        return
-    shape.learned = basis
+    basis = (group.memory.seen, group.disk.seen, group.time_s.seen, _largest(state, shape.shape.needs.site))
+    if basis != shape.learned:
+        shape.asked, shape.learned = asked_now(state, shape), basis
+
+
+def asked_now(state: State, shape: ShapeState) -> Shape:
+    """The shape as it is to be asked for, given what its group has taught; nothing is changed."""
     given = shape.shape
-    needs = asked_for(given.needs, group.found(), given.override, given.level, most)
-    if needs != shape.asked.needs:
-        shape.asked = replace(given, needs=needs)
+    group = state.groups.get(given.group) if given.group else None
+    if group is None:
+        return shape.asked
+    needs = asked_for(given.needs, group.found(), given.override, given.level, _largest(state, given.needs.site))
+    return shape.asked if needs == shape.asked.needs else replace(given, needs=needs)
 
 
 def _largest(state: State, site: str | None) -> Amounts | None:

@@ -14,7 +14,7 @@ from rota.core.state import RunnerState, ShapeState, State
 from rota.core.stimuli import At
 from rota.model import events as ev
 from rota.model.tables import STARTING
-from rota.model.verdict import Verdict, Wake
+from rota.model.verdict import Verdict
 from rota.schedule import limits
 from rota.schedule.pipeline import Parked, Placement, place
 from rota.schedule.policy import DEFAULT
@@ -59,12 +59,6 @@ def plan(state: State, at: At) -> list[ev.Event]:
         left = _within_limits(state, wants)
         events.extend(provide(state, left, at, steady))
         events.extend(take_back(state, left, at))
-    for want in wants:
-        shape = state.shapes[want.shape_id]
-        if shape.ready:
-            hopeless = all(verdict.lasting for verdict in shape.verdicts)  # here; what is to come may do
-            more = _site_verdicts(state, shape, at) if hopeless else ()
-            shape.verdicts = [*_refusals(state, shape.id, at), *more, *shape.verdicts]
     return events
 
 
@@ -266,49 +260,3 @@ def _ahead(state: State, shape: ShapeState, most: int, steady: float) -> Iterato
 
 def _waits_for_room(verdicts: list[Verdict]) -> bool:
     return any(verdict.code == "busy" for verdict in verdicts)
-
-
-def _refusals(state: State, shape_id: int, at: At) -> Iterator[Verdict]:
-    for (site, shape), (until, _, why) in state.refused.items():
-        if shape == shape_id:
-            when = f"next try in {until - at.mono:.0f} s" if until > at.mono else "it is tried again now"
-            yield Verdict(site, "site", "refused", f"{why}; {when}", False, (Wake.TIME,))
-
-
-def _site_verdicts(state: State, shape: ShapeState, at: At) -> list[Verdict]:
-    """There is no node yet: say what each site that may be asked is doing about it."""
-    out = []
-    live = {
-        allocation.site: allocation
-        for allocation in state.allocations.values()
-        if allocation.state.endswith("ING") and allocation.shape in (shape.id, None)
-    }
-    for site in state.sites.values():
-        if shape.shape.needs.site not in (None, site.name):
-            continue
-        if site.why is not None and site.closed_until > at.mono:
-            out.append(
-                Verdict(
-                    site.name,
-                    "site",
-                    "failing",
-                    f"{site.why}; next try in {site.closed_until - at.mono:.0f} s",
-                    False,
-                    (Wake.TIME,),
-                )
-            )
-        elif site.name in live:
-            allocation = live[site.name]
-            out.append(
-                Verdict(
-                    site.name,
-                    "site",
-                    "starting",
-                    f"allocation {allocation.id} is {allocation.state}" + (f"; before, {site.why}" if site.why else ""),
-                    False,
-                    (Wake.CAPACITY,),
-                )
-            )
-        elif state.mode != "serving":
-            out.append(Verdict(site.name, "status", state.mode, f"the manager is {state.mode}", False, (Wake.STATUS,)))
-    return out

@@ -12,16 +12,16 @@ from typing import Any
 
 import msgspec
 
-from rota.core.decide.learning import refresh
+from rota.core.decide.learning import asked_now
 from rota.core.decide.modes import pause_rows
 from rota.core.dependencies import spans_of
 from rota.core.explain import (
     cluster_words,
     held_reason,
-    limit_reason,
     omitted_reason,
     pending_reason,
     reason,
+    verdicts,
     waiting_reason,
 )
 from rota.core.selection import select, states_pattern, wanted_states
@@ -273,28 +273,16 @@ class Queries:
         batch, pos = self.find(state, job)
         byte = batch.states[pos]
         attempts = self._store.results(batch.id, pos, pos, False)
-        verdicts: list[Any] = []
         shape = state.shapes[batch.shapes[batch.template_of(pos)]]
-        refresh(state, shape)
-        if byte == PENDING:
-            limit = limit_reason(state, shape.shape, at)
-            verdicts = [
-                {
-                    "location": v.location,
-                    "filter": v.filter,
-                    "code": v.code,
-                    "detail": limit if limit is not None and v.filter == "limits" else v.detail,
-                    "lasting": v.lasting,
-                }
-                for v in shape.verdicts
-            ]
+        fields = ("location", "filter", "code", "detail", "lasting")
+        found = verdicts(state, shape, at) if byte == PENDING else ()
         return {
             "job": job,
             "state": JOB_STATES[byte],
             "reason": reason(state, batch, pos, attempts[-1] if attempts else None, at)
             + cluster_words(state, batch, pos, self.waits),
-            "verdicts": verdicts,
-            "needs": shape.asked.needs.words(),
+            "verdicts": [{field: getattr(verdict, field) for field in fields} for verdict in found],
+            "needs": asked_now(state, shape).needs.words(),
             "given": shape.shape.needs.words(),
             "group": shape.shape.group,
             "command": self._book.command(batch, pos, max(batch.attempts[pos], 1)),
