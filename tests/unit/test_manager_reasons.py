@@ -6,7 +6,8 @@ import pytest
 
 from core_world import GIB, World, cores, lease_all
 from rota.core.explain import reason
-from rota.manager.answers.jobs import Queries
+from rota.manager.answers.attempts import Attempts
+from rota.manager.answers.jobs import status
 from rota.model.batch import Dependency
 from rota.model.patch import Patch
 from rota.model.tables import PENDING
@@ -20,7 +21,7 @@ def said(world: World, batch: int, index: int = 1) -> str:
 
 
 def why(world: World, *words: str) -> dict[int, str]:
-    rows = Queries(None, None, None).status(world.state, list(words))["why"]  # type: ignore[arg-type]
+    rows = status(world.state, list(words), world.at)["why"]
     return {row["batch"]: row["reason"] for row in rows}
 
 
@@ -120,11 +121,16 @@ def test_explain_says_what_is_asked_for_with_what_was_learned() -> None:
     asks = {}
     for override in ("never", "higher", "always"):
         batch = world.submit(1, cores(1, memory=GIB, group="align", override=override))
-        answer = Queries(Results(), Commands(), None).explain(world.state, f"{batch}.1", world.at)  # type: ignore[arg-type]
+        answer = explained(world, batch)
         assert answer["given"] == "1 core, 1G memory"
         asks[override] = answer["needs"]
     assert asks["never"] == "1 core, 100M memory, 10s"
     assert asks["higher"] == asks["always"] == "1 core, 1G memory, 10s"
+
+
+def explained(world: World, batch: int) -> dict[str, Any]:
+    attempts = Attempts(Results(), Commands(), None, None, lambda _: None)  # type: ignore[arg-type]
+    return attempts.explain(world.state, f"{batch}.1", world.at)
 
 
 class Results:

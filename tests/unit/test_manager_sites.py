@@ -103,10 +103,7 @@ def health(state, why=None, retry_at=None):
 def test_the_state_of_a_site_in_a_word(driver, why, closed_until, shown):
     site = SiteState("hpc", Amounts(), why=why, closed_until=closed_until)
     cluster = SimpleNamespace(driver=SimpleNamespace(health=lambda: driver))
-    manager = SimpleNamespace(
-        state=SimpleNamespace(sites={"hpc": site}), clusters={} if driver is None else {"hpc": cluster}
-    )
-    found = places._condition(manager, "hpc", At(1000.0, 100.0))
+    found = places._condition(site, None if driver is None else cluster, At(1000.0, 100.0))
     assert (found["state"], found["why"], found["retry_s"]) == shown
 
 

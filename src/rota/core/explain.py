@@ -38,19 +38,16 @@ from rota.schedule.limits import at_time, blocked
 from rota.schedule.view import Limit
 
 __all__ = [
+    "batch_reason",
     "cluster_words",
-    "describe_end",
-    "held_reason",
     "limit_now",
     "limit_reason",
     "omitted_reason",
-    "pending_reason",
     "rate_wait",
     "reason",
     "standing",
     "verdicts",
     "waiting_for",
-    "waiting_reason",
     "window_wait",
 ]
 
@@ -59,15 +56,15 @@ def reason(state: State, batch: BatchState, pos: int, last: Result | None, at: A
     """Why a job is where it is, in words; `last` is its last attempt that ended."""
     byte = batch.states[pos]
     if byte == WAITING:
-        return waiting_reason(state, batch, pos, at.wall)
+        return _waiting(state, batch, pos, at.wall)
     if byte == PENDING:
-        return pending_reason(state, batch, pos, at)
+        return _pending(state, batch, pos, at)
     if byte == HOLDING:
-        return held_reason(batch, format_job(batch.id, batch.index(pos)))
+        return _held(batch, format_job(batch.id, batch.index(pos)))
     if byte in (STARTING, RUNNING, MISSING, KILLING):
         runner = state.runners[batch.live[pos].runner]
         if runner.direct:
-            return _direct_reason(state, batch, pos, runner)
+            return _direct(state, batch, pos, runner)
         then = f"; it runs again when it has finished: {batch.rerun_wanted[pos]}" if pos in batch.rerun_wanted else ""
         then += "; it is to be held" if pos in batch.hold_wanted else ""
         where = f"on {runner.host} (attempt {batch.attempts[pos]}, runner {runner.id})"
@@ -89,7 +86,16 @@ def reason(state: State, batch: BatchState, pos: int, last: Result | None, at: A
         return "was removed"
     if last is None:
         return "was killed before it ran" if byte != FAILED else "failed"
-    return describe_end(last) + (_no_more(batch.template(pos), last) if byte == FAILED else "")
+    return _end(last) + (_no_more(batch.template(pos), last) if byte == FAILED else "")
+
+
+def batch_reason(state: State, batch: BatchState, at: At) -> str | None:
+    """Why what is left of a batch does not run: its first job that could, else what waits, else what is held."""
+    if batch.counts[PENDING]:
+        return _pending(state, batch, batch.states.find(PENDING), at)
+    if batch.counts[WAITING]:
+        return _waiting(state, batch, None, at.wall)
+    return _held(batch, str(batch.id)) if batch.counts[HOLDING] else None
 
 
 def _no_more(template: Template, last: Result) -> str:
@@ -100,7 +106,7 @@ def _no_more(template: Template, last: Result) -> str:
     return "; no retries are left" if why is None else f"; it is not tried again ({why})"
 
 
-def describe_end(result: Result) -> str:
+def _end(result: Result) -> str:
     """How an attempt ended, in words."""
     if result.state == "COMPLETED":
         return "succeeded"
@@ -118,13 +124,13 @@ def describe_end(result: Result) -> str:
     return f"{how}{': ' + result.note if result.note else ''}"
 
 
-def held_reason(batch: BatchState, what: str) -> str:
+def _held(batch: BatchState, what: str) -> str:
     """Why a HOLDING job, or all that is HOLDING of its batch, does not go on."""
     why = f" ({batch.held_why})" if batch.held_why else ""
     return f"is held{why}: rota release {what} lets it go on"
 
 
-def _direct_reason(state: State, batch: BatchState, pos: int, runner: RunnerState) -> str:
+def _direct(state: State, batch: BatchState, pos: int, runner: RunnerState) -> str:
     """Of a job that is a cluster job of its own."""
     allocation = state.allocations[runner.allocation or ""]
     attempt = f"attempt {batch.attempts[pos]}, allocation {allocation.id}"
@@ -157,7 +163,7 @@ def cluster_words(state: State, batch: BatchState, pos: int, waits: Callable[[Al
 # ---- WAITING and OMITTED: dependencies, time -------------------------------------------------------------------------
 
 
-def waiting_reason(state: State, batch: BatchState, pos: int | None, wall: float) -> str:
+def _waiting(state: State, batch: BatchState, pos: int | None, wall: float) -> str:
     """What a WAITING job (None: the first of its batch that can go on) waits for."""
     if (why := waiting_for(state, batch, wall, pos)) is not None:
         return why
@@ -223,7 +229,7 @@ def omitted_reason(state: State, batch: BatchState, pos: int) -> str:
 # ---- PENDING: what the scheduler found -------------------------------------------------------------------------------
 
 
-def pending_reason(state: State, batch: BatchState, pos: int, at: At) -> str:
+def _pending(state: State, batch: BatchState, pos: int, at: At) -> str:
     """Why a PENDING job has not started."""
     if state.mode != "serving":
         how = "" if state.mode != "paused" or "user" in state.pauses else f" --as {next(iter(state.pauses), 'user')}"

@@ -16,13 +16,8 @@ from rota.core.step import Core, Step
 from rota.core.stimuli import SetMode, SiteSeen, Stimulus, Tick
 from rota.drivers.api import Driver, SiteFacts
 from rota.drivers.local import LocalDriver
-from rota.manager.answers import Asking
-from rota.manager.answers.jobs import Queries
-from rota.manager.answers.live import LiveView
+from rota.manager.answers import Answers
 from rota.manager.answers.running import Running
-from rota.manager.answers.search import Searching
-from rota.manager.answers.tails import Tails
-from rota.manager.answers.waits import Watchers
 from rota.manager.housekeeping import Upkeep, UpkeepSettings
 from rota.manager.inbound import Hearing
 from rota.manager.intake import Intake
@@ -31,7 +26,6 @@ from rota.manager.once import Twins
 from rota.manager.outbound import POLL_S, RESTING_POLL_S, Performer, now
 from rota.manager.sites.batch import Cluster
 from rota.manager.writer import Writer
-from rota.model.allocation import Allocation
 from rota.model.errors import NoSpaceError, RotaError, StoreError, UsageError
 from rota.model.events import Ended, Entry, Leased, Moved, Pruned, Removed, Started, Submitted
 from rota.model.job import Result
@@ -97,8 +91,6 @@ class Manager:
         self.writer = Writer(self.loop)
         self.book = JobBook(store, setups)
         self.running = Running()
-        self.queries = Queries(store, self.book, self.running)
-        self.watchers = Watchers(self.queries, lambda: self.state)
         self.intake = Intake(store, self.writer)
         welcome = {
             "version": messages.VERSION,
@@ -107,15 +99,11 @@ class Manager:
             "grace_s": 10,
         }
         self.clusters = clusters or {}
-        self.queries.waits = self._waits
         self.performer = Performer(self.book, drivers, self.tell, welcome, self.clusters)
         self.hearing = Hearing(self, tokens)
         self.twins = Twins(store)
-        self.searching = Searching(store)
-        self.live = LiveView(self.book, self.running)
-        self.tails = Tails(self.performer, lambda: self.state)
         self.upkeep = Upkeep(self, upkeep or UpkeepSettings())
-        self.asking = Asking(self)
+        self.answers = Answers(self)
         self.clients: set[Peer] = set()
         self.trouble: str | None = None
         """Why new work is refused, if it is."""
@@ -266,11 +254,6 @@ class Manager:
         """Another manager has our home."""
         self.fail(RotaError("another manager has taken over this home"))
 
-    def _waits(self, allocation: Allocation) -> str | None:
-        """Why an allocation does not run yet, in the words of its batch system."""
-        cluster = self.clusters.get(allocation.site)
-        return None if cluster is None else cluster.waits(allocation)
-
     # ---- the loop ---------------------------------------------------------------------------------------------------
 
     def tell(self, stimulus: Stimulus, done: Done | None = None) -> None:
@@ -367,7 +350,7 @@ class Manager:
             self.book.drop(gone)
         changed = _changed(turn.entries) | gone
         if changed:
-            self.watchers.changed(changed)
+            self.answers.watchers.changed(changed)
 
     def _next(self) -> None:
         if self._inbox:

@@ -1,15 +1,14 @@
 """What there is to see of sites, runners and allocations."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
+from rota.core.state import SiteState, State
 from rota.core.stimuli import At
 from rota.drivers.dialect import Queue
 from rota.manager.sites.batch import Cluster, options_of
 from rota.model.allocation import Allocation
 from rota.schedule.demand import reservation_group
-
-if TYPE_CHECKING:
-    from rota.manager.service import Manager
 
 __all__ = ["allocation_rows", "runner_rows", "site_row"]
 
@@ -19,18 +18,16 @@ OPTION_NAMES = {"raw": "native", "signal_s": "warn_s", "state_map": "states"}
 """As the configuration calls them."""
 
 
-def site_row(manager: "Manager", name: str, at: At) -> dict[str, Any]:
+def site_row(state: State, site: SiteState, cluster: Cluster | None, at: At) -> dict[str, Any]:
     """One site: what it offers, how it is doing, what is there."""
-    state = manager.state
-    site = state.sites[name]
+    name = site.name
     used = state.ledger.used.get(name)
     live = [a for a in state.allocations.values() if a.site == name and a.state.endswith(LIVE)]
-    cluster = manager.clusters.get(name)
     row = {
         "name": name,
         "driver": "local" if cluster is None else cluster.config.driver,
         "mode": site.mode,
-        **_condition(manager, name, at),
+        **_condition(site, cluster, at),
         "partition": None if cluster is None else cluster.config.partition,
         "pending": sum(a.state not in ("RUNNING", "KILLING") for a in live),
         "running": sum(a.state in ("RUNNING", "KILLING") for a in live),
@@ -50,14 +47,13 @@ def site_row(manager: "Manager", name: str, at: At) -> dict[str, Any]:
         "longest_s": site.time_most_s,
         "linger_s": site.linger_s,
         "directory": site.directory or None,
-        "refused": _refused(manager, name, at),
+        "refused": _refused(state, name, at),
     }
     return row | (_of_cluster(cluster, at) if cluster is not None else {})
 
 
-def _condition(manager: "Manager", name: str, at: At) -> dict[str, Any]:
+def _condition(site: SiteState, cluster: Cluster | None, at: At) -> dict[str, Any]:
     """Its state in a word, why, and when it is tried again."""
-    site, cluster = manager.state.sites[name], manager.clusters.get(name)
     wait = site.closed_until - at.mono if site.closed_until > at.mono else None
     if cluster is not None:
         health = cluster.driver.health()
@@ -69,11 +65,10 @@ def _condition(manager: "Manager", name: str, at: At) -> dict[str, Any]:
     return {"state": "ok" if cluster is None else health.state, "why": None, "retry_s": None}
 
 
-def _refused(manager: "Manager", name: str, at: At) -> list[dict[str, Any]]:
+def _refused(state: State, name: str, at: At) -> list[dict[str, Any]]:
     """Shapes that the provider does not want at the moment, and that somebody still wants."""
-    state = manager.state
     return [
-        {"shape": _group(manager, shape), "why": why, "retry_s": _rounded(max(0.0, until - at.mono))}
+        {"shape": _group(state, shape), "why": why, "retry_s": _rounded(max(0.0, until - at.mono))}
         for (site, shape), (until, _, why) in state.refused.items()
         if site == name and (until > at.mono or state.shapes[shape].ready)
     ]
@@ -117,7 +112,7 @@ def queue_row(queue: Queue) -> dict[str, Any]:
     }
 
 
-def runner_rows(manager: "Manager", at: At) -> list[dict[str, Any]]:
+def runner_rows(state: State, at: At) -> list[dict[str, Any]]:
     """The processes that run jobs."""
     return [
         {
@@ -135,50 +130,48 @@ def runner_rows(manager: "Manager", at: At) -> list[dict[str, Any]]:
             "silent_s": round(at.mono - runner.contact, 3),
             "reason": runner.why if runner.state != "SERVING" else None,
         }
-        for runner in manager.state.runners.values()
+        for runner in state.runners.values()
     ]
 
 
-def allocation_rows(manager: "Manager", at: At) -> list[dict[str, Any]]:
-    """What was asked of clusters: live ones first, each kind newest first."""
+def allocation_rows(state: State, waits: Callable[[Allocation], str | None], at: At) -> list[dict[str, Any]]:
+    """What was asked of clusters (which say why each still waits): live ones first, each kind newest first."""
     hosts: dict[str | None, str] = {}
     jobs: dict[str | None, int] = {}
-    for runner in manager.state.runners.values():
+    for runner in state.runners.values():
         if runner.host:
             hosts[runner.allocation] = runner.host
         jobs[runner.allocation] = jobs.get(runner.allocation, 0) + len(runner.jobs)
-    found = reversed(manager.state.allocations.values())
-    ordered = sorted(found, key=lambda a: not a.state.endswith(LIVE))
-    return [_allocation(manager, a, at, a.host or hosts.get(a.id), jobs.get(a.id, 0)) for a in ordered]
+    newest_first = reversed(state.allocations.values())
+    return [
+        {
+            "id": a.id,
+            "state": a.state,
+            "site": a.site,
+            "native_id": a.native_id,
+            "tag": a.tag,
+            "element": a.element,
+            "name": a.name or None,
+            "mode": "direct" if a.direct else "runners",
+            "shape": None if a.shape is None else _group(state, a.shape),
+            "cores": _known_cores(a.capacity.cores),
+            "memory": _known_size(a.capacity.memory),
+            "time_s": a.time_s,
+            "host": a.host or hosts.get(a.id),
+            "jobs": jobs.get(a.id, 0),
+            "submitted": a.submitted,
+            "ended": a.ended,
+            "age_s": None if a.submitted is None else _rounded(max(0.0, (a.ended or at.wall) - a.submitted)),
+            "unsure": a.unsure,
+            "options": dict(a.options),
+            "reason": a.reason or waits(a),
+        }
+        for a in sorted(newest_first, key=lambda a: not a.state.endswith(LIVE))
+    ]
 
 
-def _allocation(manager: "Manager", a: Allocation, at: At, host: str | None, jobs: int) -> dict[str, Any]:
-    return {
-        "id": a.id,
-        "state": a.state,
-        "site": a.site,
-        "native_id": a.native_id,
-        "tag": a.tag,
-        "element": a.element,
-        "name": a.name or None,
-        "mode": "direct" if a.direct else "runners",
-        "shape": None if a.shape is None else _group(manager, a.shape),
-        "cores": _known_cores(a.capacity.cores),
-        "memory": _known_size(a.capacity.memory),
-        "time_s": a.time_s,
-        "host": host,
-        "jobs": jobs,
-        "submitted": a.submitted,
-        "ended": a.ended,
-        "age_s": None if a.submitted is None else _rounded(max(0.0, (a.ended or at.wall) - a.submitted)),
-        "unsure": a.unsure,
-        "options": dict(a.options),
-        "reason": a.reason or manager.queries.waits(a),
-    }
-
-
-def _group(manager: "Manager", shape: int) -> str:
-    asked = manager.state.shapes[shape].asked
+def _group(state: State, shape: int) -> str:
+    asked = state.shapes[shape].asked
     return reservation_group(asked.needs, asked.limits)
 
 
