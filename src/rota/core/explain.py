@@ -5,7 +5,7 @@ event (why a job was omitted, or not tried again) where that was decided: here i
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from msgspec.structs import replace
 
@@ -38,7 +38,7 @@ from rota.schedule.limits import at_time, blocked
 from rota.schedule.view import Limit
 
 __all__ = [
-    "batch_reason",
+    "batch_reasons",
     "cluster_words",
     "limit_now",
     "limit_reason",
@@ -51,6 +51,9 @@ __all__ = [
     "window_wait",
 ]
 
+_Newest = dict[tuple[str, int | None], tuple[int, Allocation]]
+"""The newest live allocation of each site for each shape (None: for any), with its rank by age."""
+
 
 def reason(state: State, batch: BatchState, pos: int, last: Result | None, at: At) -> str:
     """Why a job is where it is, in words; `last` is its last attempt that ended."""
@@ -58,7 +61,7 @@ def reason(state: State, batch: BatchState, pos: int, last: Result | None, at: A
     if byte == WAITING:
         return _waiting(state, batch, pos, at.wall)
     if byte == PENDING:
-        return _pending(state, batch, pos, at)
+        return _pending(state, batch, pos, at, _newest(state))
     if byte == HOLDING:
         return _held(batch, format_job(batch.id, batch.index(pos)))
     if byte in (STARTING, RUNNING, MISSING, KILLING):
@@ -89,13 +92,16 @@ def reason(state: State, batch: BatchState, pos: int, last: Result | None, at: A
     return _end(last) + (_no_more(batch.template(pos), last) if byte == FAILED else "")
 
 
-def batch_reason(state: State, batch: BatchState, at: At) -> str | None:
-    """Why what is left of a batch does not run: its first job that could, else what waits, else what is held."""
-    if batch.counts[PENDING]:
-        return _pending(state, batch, batch.states.find(PENDING), at)
-    if batch.counts[WAITING]:
-        return _waiting(state, batch, None, at.wall)
-    return _held(batch, str(batch.id)) if batch.counts[HOLDING] else None
+def batch_reasons(state: State, batches: Iterable[BatchState], at: At) -> Iterator[tuple[int, str]]:
+    """(batch, why what is left of it does not run): its first job that could, else what waits, else what is held."""
+    newest = _newest(state)
+    for batch in batches:
+        if batch.counts[PENDING]:
+            yield batch.id, _pending(state, batch, batch.states.find(PENDING), at, newest)
+        elif batch.counts[WAITING]:
+            yield batch.id, _waiting(state, batch, None, at.wall)
+        elif batch.counts[HOLDING]:
+            yield batch.id, _held(batch, str(batch.id))
 
 
 def _no_more(template: Template, last: Result) -> str:
@@ -229,7 +235,7 @@ def omitted_reason(state: State, batch: BatchState, pos: int) -> str:
 # ---- PENDING: what the scheduler found -------------------------------------------------------------------------------
 
 
-def _pending(state: State, batch: BatchState, pos: int, at: At) -> str:
+def _pending(state: State, batch: BatchState, pos: int, at: At, newest: _Newest) -> str:
     """Why a PENDING job has not started."""
     if state.mode != "serving":
         how = "" if state.mode != "paused" or "user" in state.pauses else f" --as {next(iter(state.pauses), 'user')}"
@@ -237,16 +243,13 @@ def _pending(state: State, batch: BatchState, pos: int, at: At) -> str:
     shape = state.shapes[batch.shapes[batch.template_of(pos)]]
     ahead = _ahead(state, batch, pos)
     turn = f"; {ahead:,} job{'' if ahead == 1 else 's'} of its shape ahead of it" if ahead else ""
-    said = verdicts(state, shape, at)
-    limit = limit_reason(state, shape.shape, at)
-    passing = [verdict for verdict in said if not verdict.lasting]
-    if limit is not None and passing:
-        return f"{limit}{turn}"
-    if not said:
+    found = _verdicts(state, shape, at, newest)
+    passing = next((verdict for verdict in found if not verdict.lasting), None)
+    if passing is not None:
+        return f"{limit_reason(state, shape.shape, at) or f'{passing.location}: {passing.detail}'}{turn}"
+    if not found:
         return f"waits its turn{turn}"
-    if not passing:
-        return "fits nowhere now: " + "; ".join(f"{verdict.location}: {verdict.detail}" for verdict in said[:3])
-    return f"{passing[0].location}: {passing[0].detail}{turn}"
+    return "fits nowhere now: " + "; ".join(f"{verdict.location}: {verdict.detail}" for verdict in found[:3])
 
 
 def _pauses(state: State, at: At) -> str:
@@ -281,9 +284,20 @@ def verdicts(state: State, shape: ShapeState, at: At) -> list[Verdict]:
     Providers that refuse it, what sites are doing about it if it fits nowhere, and what the last scheduling pass said.
     """
     limit = limit_reason(state, shape.shape, at)
-    said = [replace(v, detail=limit) if limit is not None and v.filter == "limits" else v for v in shape.verdicts]
-    coming = _sites(state, shape, at) if all(verdict.lasting for verdict in said) else ()
-    return [*_refusals(state, shape, at), *coming, *said]
+    found = _verdicts(state, shape, at, _newest(state))
+    return [replace(v, detail=limit) if limit is not None and v.filter == "limits" else v for v in found]
+
+
+def _verdicts(state: State, shape: ShapeState, at: At, newest: _Newest) -> list[Verdict]:
+    """The same, with limits as they were at the last pass."""
+    hopeless = all(verdict.lasting for verdict in shape.verdicts)  # here; what is to come may do
+    coming = _sites(state, shape, at, newest) if hopeless else ()
+    return [*_refusals(state, shape, at), *coming, *shape.verdicts]
+
+
+def _newest(state: State) -> _Newest:
+    live = (pair for pair in enumerate(state.allocations.values()) if pair[1].state.endswith("ING"))
+    return {(allocation.site, allocation.shape): (rank, allocation) for rank, allocation in live}
 
 
 def _refusals(state: State, shape: ShapeState, at: At) -> Iterator[Verdict]:
@@ -294,22 +308,18 @@ def _refusals(state: State, shape: ShapeState, at: At) -> Iterator[Verdict]:
             yield Verdict(site, "site", "refused", f"{why}; {when}", False, (Wake.TIME,))
 
 
-def _sites(state: State, shape: ShapeState, at: At) -> Iterator[Verdict]:
+def _sites(state: State, shape: ShapeState, at: At, newest: _Newest) -> Iterator[Verdict]:
     """There is no node yet: what each site that may be asked is doing about it."""
-    live = {
-        allocation.site: allocation
-        for allocation in state.allocations.values()
-        if allocation.state.endswith("ING") and allocation.shape in (shape.id, None)
-    }
     for site in state.sites.values():
         if shape.shape.needs.site not in (None, site.name):
             continue
+        _, live = max(newest.get((site.name, of), (-1, None)) for of in (shape.id, None))
         if site.why is not None and site.closed_until > at.mono:
             words = f"{site.why}; next try in {site.closed_until - at.mono:.0f} s"
             yield Verdict(site.name, "site", "failing", words, False, (Wake.TIME,))
-        elif site.name in live:
+        elif live is not None:
             before = f"; before, {site.why}" if site.why else ""
-            words = f"allocation {live[site.name].id} is {live[site.name].state}{before}"
+            words = f"allocation {live.id} is {live.state}{before}"
             yield Verdict(site.name, "site", "starting", words, False, (Wake.CAPACITY,))
         elif state.mode != "serving":
             yield Verdict(site.name, "status", state.mode, f"the manager is {state.mode}", False, (Wake.STATUS,))

@@ -81,10 +81,8 @@ class Answers:
             return self._told(_mode(peer, op, args))
         if op == "limit":
             return self._limit(peer, args)
-        if op == "submit":
-            return self._submit(peer, args)
-        if op == "stage":
-            return self._stage(args)
+        if op in ("submit", "stage"):
+            return self._take_in(peer, op, args)
         if op == "backup":
             return upkeep.backup(args.path)
         if op == "prune":
@@ -156,13 +154,17 @@ class Answers:
         change = SetLimits(at=now(), by=peer.principal, counts=args.set)
         return self._told(change, lambda _: {"limits": limit_rows(self._manager.state, now())})
 
-    async def _submit(self, peer: Peer, args: Any) -> Answer:
-        self._check_space()
-        if args.once is not None and args.key not in self._manager.state.keys:
-            return await self._submit_new(peer, args)
+    async def _take_in(self, peer: Peer, op: str, args: Any) -> Answer:
+        manager = self._manager
+        if manager.trouble is not None:
+            raise NoSpaceError(manager.trouble)
+        if op == "stage":
+            return await manager.intake.stage(args)
+        if args.once is not None and args.key not in manager.state.keys:
+            return await self._once(peer, args)
         return await self._told(await self._submission(peer, args))
 
-    async def _submit_new(self, peer: Peer, args: Any) -> Answer:
+    async def _once(self, peer: Peer, args: Any) -> Answer:
         """Add what is not there already. One at a time, so that no two find the same job missing."""
         manager, twins = self._manager, self._manager.twins
         async with twins.lock:
@@ -191,14 +193,6 @@ class Answers:
             limits=args.limits,
             then=decode_spec(bytes(args.end)) if bytes(args.end) != b"null" else None,
         )
-
-    async def _stage(self, args: Any) -> Answer:
-        self._check_space()
-        return await self._manager.intake.stage(args)
-
-    def _check_space(self) -> None:
-        if self._manager.trouble is not None:
-            raise NoSpaceError(self._manager.trouble)
 
     # ---- questions --------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import msgspec
 
 from rota.core.decide.modes import pause_rows
 from rota.core.dependencies import spans_of
-from rota.core.explain import batch_reason, omitted_reason
+from rota.core.explain import batch_reasons, omitted_reason
 from rota.core.selection import select, states_pattern, wanted_states
 from rota.core.state import BatchState, State
 from rota.core.stimuli import At
@@ -119,15 +119,12 @@ def status(state: State, words: list[str], at: At) -> dict[str, Any]:
             row["counts"][name] = row["counts"].get(name, 0) + count
             totals[name] = totals.get(name, 0) + count
     batches = [row for _, row in sorted(rows.items()) if row["jobs"]]
+    shown = [state.batches[row["id"]] for row in batches[-WHY_SHOWN:]]
     return {
         "counts": totals,
         "batches": batches,
         "state": state.mode,
-        "why": [
-            {"batch": row["id"], "reason": why}
-            for row in batches[-WHY_SHOWN:]
-            if (why := batch_reason(state, state.batches[row["id"]], at))
-        ],
+        "why": [{"batch": number, "reason": why} for number, why in batch_reasons(state, shown, at)],
         "pauses": pause_rows(state.pauses),
     }
 
