@@ -1,7 +1,7 @@
 """Why jobs are where they are, in words: all that `rota explain` and the reasons of `rota status` say.
 
-Worked out from the state when somebody asks. What a filter says stays in the filter, and what was recorded with an
-event (why a job was omitted, or not tried again) where that was decided: here it is only put together.
+Worked out from the state when somebody asks. Filters bring their own words, and so does what decides: that a job is
+omitted (the event keeps why), that another try is of no use. Here they are only put together.
 """
 
 import math
@@ -296,6 +296,7 @@ def _verdicts(state: State, shape: ShapeState, at: At, newest: _Newest) -> list[
 
 
 def _newest(state: State) -> _Newest:
+    """The live allocations, looked through once."""
     live = (pair for pair in enumerate(state.allocations.values()) if pair[1].state.endswith("ING"))
     return {(allocation.site, allocation.shape): (rank, allocation) for rank, allocation in live}
 
