@@ -5,6 +5,7 @@ import pytest
 from core_world import NODE, World, cores, lease_all
 from rota.core.decide.retries import backoff
 from rota.core.effects import Ack, Allocate, Lease, Order
+from rota.core.explain import verdicts
 from rota.core.soft import chance_at
 from rota.core.state import Settings, State
 from rota.core.stimuli import AllocationSeen, Disconnected
@@ -12,7 +13,6 @@ from rota.model.allocation import Outcome
 from rota.model.batch import Template
 from rota.model.errors import RefusedError, UsageError
 from rota.model.needs import Amounts, Needs
-from rota.model.verdict import Verdict
 
 # ---- retries -------------------------------------------------------------------------------------------------------
 
@@ -534,8 +534,8 @@ def test_over_commit_is_impossible_on_a_node_that_came_back_smaller() -> None:
 
 
 def details(world: World, shape: int = 0) -> list[tuple[str, str, str]]:
-    verdicts: list[Verdict] = world.shape_memo(shape).verdicts
-    return [(verdict.location, verdict.code, verdict.detail) for verdict in verdicts]
+    found = verdicts(world.state, world.state.shapes[shape], world.at)
+    return [(verdict.location, verdict.code, verdict.detail) for verdict in found]
 
 
 def test_why_nothing_runs_yet() -> None:

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from core_world import World, cores, lease_all, run_jobs
-from rota.core.dependencies import standing, waiting_for
+from rota.core.explain import standing, waiting_for
 from rota.model.batch import Dependency
 from rota.model.errors import UsageError
 from rota.model.tables import JOB_STATES

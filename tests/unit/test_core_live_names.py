@@ -5,7 +5,7 @@ import time
 import pytest
 
 from core_world import World, lease_all, run_jobs
-from rota.core.dependencies import standing
+from rota.core.explain import standing
 from rota.model.batch import MAX_AFTER, BatchSpec, Dependency, Template
 from rota.model.errors import RefusedError, UsageError
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from core_world import World, cores, lease_all, run_jobs
-from rota.core.dependencies import waiting_for
+from rota.core.explain import waiting_for
 from rota.model import events as ev
 from rota.model.batch import BatchSpec, Dependency, Template
 from rota.model.errors import NotFoundError, RefusedError, UsageError

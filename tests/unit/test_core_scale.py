@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from core_world import World, cores, lease_all
-from rota.core.dependencies import standing
+from rota.core.explain import standing
 from rota.core.stimuli import Submit
 from rota.model.batch import BatchSpec, Dependency
 

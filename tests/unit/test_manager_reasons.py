@@ -5,8 +5,11 @@ from typing import Any
 import pytest
 
 from core_world import GIB, World, cores, lease_all
-from rota.manager.answers.jobs import Queries
-from rota.manager.answers.reasons import reason
+from rota.core.decide.learning import refresh
+from rota.core.explain import reason
+from rota.core.stimuli import SetMode
+from rota.manager.answers.attempts import Attempts
+from rota.manager.answers.jobs import status
 from rota.model.batch import Dependency
 from rota.model.patch import Patch
 from rota.model.tables import PENDING
@@ -20,7 +23,7 @@ def said(world: World, batch: int, index: int = 1) -> str:
 
 
 def why(world: World, *words: str) -> dict[int, str]:
-    rows = Queries(None, None, None).status(world.state, list(words))["why"]  # type: ignore[arg-type]
+    rows = status(world.state, list(words), world.at)["why"]
     return {row["batch"]: row["reason"] for row in rows}
 
 
@@ -120,11 +123,54 @@ def test_explain_says_what_is_asked_for_with_what_was_learned() -> None:
     asks = {}
     for override in ("never", "higher", "always"):
         batch = world.submit(1, cores(1, memory=GIB, group="align", override=override))
-        answer = Queries(Results(), Commands(), None).explain(world.state, f"{batch}.1", world.at)  # type: ignore[arg-type]
+        answer = explained(world, batch)
         assert answer["given"] == "1 core, 1G memory"
         asks[override] = answer["needs"]
     assert asks["never"] == "1 core, 100M memory, 10s"
     assert asks["higher"] == asks["always"] == "1 core, 1G memory, 10s"
+
+
+def test_a_question_changes_nothing() -> None:
+    world = World()
+    world.submit(1, cores(1, group="align"))
+    runner = world.start_runner()
+    world.mode("paused")
+    batch = world.submit(1, cores(1, group="align"))
+    shape = world.state.shapes[world.state.batches[batch].shapes[0]]
+    world.mode("serving")
+    world.end(runner, lease_all(world, runner)[0])
+    before = shape.asked, shape.learned
+    assert explained(world, batch)["needs"] == "1 core, 100M memory, 10s"
+    assert (shape.asked, shape.learned) == before
+    refresh(world.state, shape)
+    assert shape.asked.needs.words() == "1 core, 100M memory, 10s" != before[0].needs.words()
+
+
+def test_the_next_try_is_counted_from_the_question() -> None:
+    world = World()
+    batch = world.submit(1, cores(1))
+    world.schedule()
+    world.allocation("a1", "fail", "sbatch: no such partition")
+    world.schedule()
+    for passed, left in ((0, 5), (2, 3)):
+        world.mono += passed
+        (row,) = explained(world, batch)["verdicts"]
+        assert row["detail"] == f"allocation a1 gave no runner: sbatch: no such partition; next try in {left} s"
+        assert said(world, batch) == f"local: {row['detail']}"
+
+
+def test_since_when_it_is_paused_by_the_local_clock() -> None:
+    world = World()
+    world.wall, world.utc_offset_s = 1_900_000_000.0, 19_800
+    batch = world.submit(1, cores(1))
+    world.step(SetMode(at=world.at, mode="paused", holder="backup", reason="the disk is full"))
+    when = "2030-03-17 23:16"
+    assert said(world, batch).startswith(f"the manager is paused by backup since {when} (the disk is full): ")
+
+
+def explained(world: World, batch: int) -> dict[str, Any]:
+    attempts = Attempts(Results(), Commands(), None, None, lambda _: None)  # type: ignore[arg-type]
+    return attempts.explain(world.state, f"{batch}.1", world.at)
 
 
 class Results:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rota.core.soft import SiteWeather, Soft
+from rota.core.soft import SiteWeather
 from rota.core.stimuli import At
 from rota.drivers.api import Known
 from rota.drivers.command import UnreadableError
@@ -102,13 +102,10 @@ def health(state, why=None, retry_at=None):
     ],
 )
 def test_the_state_of_a_site_in_a_word(driver, why, closed_until, shown):
-    soft = Soft()
-    soft.weather.sites["hpc"] = SiteWeather(closed_until, why=why)
     kind = LocalSite if driver is None else BatchSite
     site = kind.__new__(kind)
     site.driver = SimpleNamespace(health=lambda: driver)
-    manager = SimpleNamespace(state=SimpleNamespace(soft=soft), sites={"hpc": site})
-    found = places._condition(manager, "hpc", At(1000.0, 100.0))
+    found = places._condition(SiteWeather(closed_until, why=why), site.health(), At(1000.0, 100.0))
     assert (found["state"], found["why"], found["retry_s"]) == shown
 
 

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 
 from rota.core.state import BatchState, State
 from rota.model import events as ev
-from rota.model.amounts import format_duration
 from rota.model.batch import BatchSpec, Dependency
 from rota.model.job import format_job
 from rota.model.selector import parse_selector
@@ -27,22 +26,20 @@ __all__ = [
     "grown",
     "longest_backoff",
     "named",
+    "never",
     "note_settled",
     "open_to",
     "positions_of",
     "reconnect",
     "renamed",
     "reopened",
-    "standing",
     "touched",
-    "waiting_for",
     "watch_all",
     "woken",
 ]
 
 _MET, _OPEN, _NEVER = 0, 1, 2
 _HELD, _NO = 8, 4
-_KINDS = ("met", "open", "never")
 _WAITING_RUN = re.compile(bytes((WAITING,)) + b"+")
 _OMITTABLE_RUN = re.compile(b"[" + bytes((WAITING, HOLDING)) + b"]+")
 _UNSETTLED = re.compile(b"[" + bytes((0,)) + b"-" + bytes((SETTLED - 1,)) + b"]")
@@ -346,9 +343,8 @@ def _look(state: State, batch: BatchState) -> tuple[int, str]:
             found = _look_by_name(state, batch, dependency) if edge[0] == 0 else _look_at(state, batch, edge)
             if found is None:
                 return _OPEN, ""
-            code, why = _verdict(dependency, *found)
-            if code != _MET:
-                return code, why
+            if why := never(dependency, *found):
+                return _NEVER, why
         batch.met += 1
         batch.seen = -1
     return _MET, ""
@@ -405,15 +401,15 @@ def _look_by_name(state: State, batch: BatchState, dependency: Dependency) -> tu
     return good[high] - good[low], bad[high] - bad[low]
 
 
-def _verdict(dependency: Dependency, good: int, bad: int) -> tuple[int, str]:
-    """How settled jobs stand to the condition."""
+def never(dependency: Dependency, good: int, bad: int) -> str:
+    """Why settled jobs do not meet the condition, and never will; nothing if they do."""
     what = dependency.target
     if dependency.condition == "failure" and not bad:
         rest = f"all {good} jobs succeeded" if good else "none of its jobs is left"
-        return _NEVER, f"was to run if {what} failed, but {rest}"
+        return f"was to run if {what} failed, but {rest}"
     if dependency.condition == "success" and bad:
-        return _NEVER, f"depends on {what}, of which {bad} of {good + bad} jobs did not succeed"
-    return _MET, ""
+        return f"depends on {what}, of which {bad} of {good + bad} jobs did not succeed"
+    return ""
 
 
 def consequences(state: State, batch: BatchState, low: int, high: int, wall: float) -> Iterator[ev.Moved]:
@@ -460,57 +456,14 @@ def _elements(state: State, batch: BatchState, low: int, high: int, whole: int) 
     omitted = [low + edge for match in _OMIT_RUN.finditer(stands) for edge in match.span()]
     why = ""
     if omitted:
-        why = (element_reason(state, batch, omitted[0]) or (0, ""))[1]
+        why = element_reason(state, batch, omitted[0]) or ""
         if omitted[1] - omitted[0] > 1 or len(omitted) > 2:
             why += ", and others likewise"
     return ready, omitted, why
 
 
-def longest_backoff(state: State) -> float:
-    """Seconds that the next try can be off.
-
-    Who would have to wait longer does not: the wall clock was set back meanwhile.
-    """
-    return state.settings.backoff_most_s + state.settings.backoff_jitter_s
-
-
-# ---- in words -----------------------------------------------------------------------------------------------------
-
-
-def standing(state: State, dependency: Dependency, batch: BatchState | None = None) -> tuple[str, str]:
-    """(met, open or never; a sentence that says so) for a dependency of a batch; job by job: as far as all go."""
-    what = dependency.target
-    if what.startswith("@"):
-        numbers = state.names.get(what[1:], [])
-        start, end = 0, len(numbers)
-        if batch is not None:
-            _, start, end = named(state, batch, dependency)
-        if start >= end:
-            return "open", f"waits for something named '{what[1:]}' to be added"
-        others = [state.batches[number] for number in numbers[start:end] if number in state.batches]
-        found = [(other, 0, other.count) for other in others if other is not batch]
-    else:
-        number, low, high = positions_of(state, what)
-        found = [(state.batches[number], low, high)] if number in state.batches else []
-    left = good = bad = 0
-    for other, low, high in found:
-        counts = other.counts
-        if low > 0 or high < other.count:
-            counts = [other.states.count(number, low, high) for number in range(len(JOB_STATES))]
-        left += sum(counts[:SETTLED])
-        good += counts[COMPLETED]
-        bad += sum(counts[SETTLED:REMOVED]) - counts[COMPLETED]
-    if left:
-        extra = f", {bad} did not succeed" if bad else ""
-        each = ", each job for the one of its number" if dependency.each else ""
-        live = " (and for any other that is given this name)" if dependency.live else ""
-        return "open", f"waits for {what}{live}{each}: {left} of {left + good + bad} jobs not settled{extra}"
-    code, why = _verdict(dependency, good, bad)
-    return _KINDS[code], why
-
-
-def element_reason(state: State, batch: BatchState, pos: int) -> tuple[int, str] | None:
-    """(code, sentence) of the dependency job by job that keeps this one from running, if there is one."""
+def element_reason(state: State, batch: BatchState, pos: int) -> str | None:
+    """A sentence about the dependency job by job that keeps this one from running, if there is one."""
     open_ = None
     for at in batch.elements:
         dependency, (number, start, _) = batch.spec.after[at], batch.edges[at]
@@ -523,26 +476,19 @@ def element_reason(state: State, batch: BatchState, pos: int) -> tuple[int, str]
         if code == _NEVER:
             if dependency.condition == "failure":
                 how = "was removed" if byte == REMOVED else "succeeded"
-                return code, f"was to run if {job} failed, but it {how}"
-            return code, f"depends on {job}, which is {JOB_STATES[byte]}"
+                return f"was to run if {job} failed, but it {how}"
+            return f"depends on {job}, which is {JOB_STATES[byte]}"
         if code == _OPEN and open_ is None:
-            open_ = code, f"waits for {job}, which is {JOB_STATES[byte]}"
+            open_ = f"waits for {job}, which is {JOB_STATES[byte]}"
     return open_
 
 
-def waiting_for(state: State, batch: BatchState, wall: float, pos: int | None = None) -> str | None:
-    """Why a WAITING job (None: those of the batch) waits, or None if nothing blocks it."""
-    for dependency in batch.spec.after:
-        if dependency.each and pos is not None:
-            continue
-        kind, text = standing(state, dependency, batch)
-        if kind == "open" or (kind == "never" and not dependency.each):
-            return text
-    if pos is not None and (found := element_reason(state, batch, pos)) is not None:
-        return found[1]
-    if batch.spec.not_before is not None and batch.spec.not_before > wall:
-        return f"waits for its time ({format_duration(round(batch.spec.not_before - wall))} from now)"
-    return None
+def longest_backoff(state: State) -> float:
+    """Seconds that the next try can be off.
+
+    Who would have to wait longer does not: the wall clock was set back meanwhile.
+    """
+    return state.settings.backoff_most_s + state.settings.backoff_jitter_s
 
 
 # ---- ranges of positions ------------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ class Hearing:
 
     def on_ask(self, peer: Peer, ask_id: int, op: str, body: bytes) -> None:
         """A client asks."""
-        self._manager.asking.ask(peer, ask_id, op, messages.decode_ask(op, body))
+        self._manager.answers.ask(peer, ask_id, op, messages.decode_ask(op, body))
 
     def on_runner(
         self, peer: Peer, message: messages.Greet | messages.Report | messages.Touch | messages.Tail | messages.Bye
@@ -81,7 +81,7 @@ class Hearing:
             )
             manager.tell(report)
         elif isinstance(message, messages.Tail):
-            manager.tails.told(runner, message)
+            manager.answers.output.told(runner, message)
         elif isinstance(message, messages.Touch):
             session, got, clock = message.session, message.got, message.clock
             if message.live and runner in manager.state.runners:
@@ -119,7 +119,7 @@ class Hearing:
         manager = self._manager
         performer = manager.performer
         manager.clients.discard(peer)
-        manager.watchers.gone(peer)
+        manager.answers.watchers.gone(peer)
         runner = peer.runner_id
         if runner is not None and performer.peers.get(runner) is peer:
             del performer.peers[runner]

@@ -15,13 +15,8 @@ from rota.core.state import Settings, State
 from rota.core.step import Core, Step
 from rota.core.stimuli import SetMode, SiteSeen, Stimulus, Tick
 from rota.core.turn import Done, Turn
-from rota.manager.answers import Asking
-from rota.manager.answers.jobs import Queries
-from rota.manager.answers.live import LiveView
+from rota.manager.answers import Answers
 from rota.manager.answers.running import Running
-from rota.manager.answers.search import Searching
-from rota.manager.answers.tails import Tails
-from rota.manager.answers.waits import Watchers
 from rota.manager.housekeeping import Upkeep, UpkeepSettings
 from rota.manager.inbound import Hearing, now
 from rota.manager.intake import Intake
@@ -31,7 +26,6 @@ from rota.manager.once import Twins
 from rota.manager.outbound import Performer
 from rota.manager.sites.api import Site
 from rota.manager.writer import Writer
-from rota.model.allocation import Allocation
 from rota.model.errors import NoSpaceError, RotaError, StoreError, UsageError
 from rota.model.events import Ended, Entry, Leased, Moved, Pruned, Removed, Started, Submitted
 from rota.model.site import SiteFacts
@@ -75,8 +69,6 @@ class Manager:
         self.writer = Writer(self.loop)
         self.book = JobBook(store, {name: site.config.setup for name, site in sites.items()})
         self.running = Running()
-        self.queries = Queries(store, self.book, self.running)
-        self.watchers = Watchers(self.queries, lambda: self.state)
         self.intake = Intake(store, self.writer)
         welcome = {
             "version": messages.VERSION,
@@ -84,17 +76,13 @@ class Manager:
             "start_by_s": settings.start_by_s,
             "grace_s": 10,
         }
-        self.queries.waits = self._waits
         peers: dict[str, Peer] = {}
         self.observer = Observer(sites, self.book, peers, self.tell)
         self.performer = Performer(self.book, welcome, peers, self.observer.allocate)
         self.hearing = Hearing(self, lambda name: auth.find_token(home, name))
         self.twins = Twins(store)
-        self.searching = Searching(store)
-        self.live = LiveView(self.book, self.running)
-        self.tails = Tails(self.performer, lambda: self.state)
         self.upkeep = Upkeep(self, upkeep)
-        self.asking = Asking(self)
+        self.answers = Answers(self)
         self.clients: set[Peer] = set()
         self.trouble: str | None = None
         """Why new work is refused, if it is."""
@@ -243,11 +231,6 @@ class Manager:
         """Another manager has our home."""
         self.fail(RotaError("another manager has taken over this home"))
 
-    def _waits(self, allocation: Allocation) -> str | None:
-        """Why an allocation does not run yet, in the words of its site."""
-        site = self.sites.get(allocation.site)
-        return None if site is None else site.waits(allocation)
-
     # ---- the loop ---------------------------------------------------------------------------------------------------
 
     def tell(self, stimulus: Stimulus, done: Done | None = None) -> None:
@@ -325,7 +308,7 @@ class Manager:
             self.book.drop(gone)
         changed = _changed(turn.entries) | gone
         if changed:
-            self.watchers.changed(changed)
+            self.answers.watchers.changed(changed)
 
     def _next(self) -> None:
         if self._inbox:

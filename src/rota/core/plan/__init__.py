@@ -21,7 +21,7 @@ from rota.core.state import RunnerState, ShapeState, State
 from rota.core.stimuli import At
 from rota.model import events as ev
 from rota.model.tables import STARTING
-from rota.model.verdict import Verdict, Wake
+from rota.model.verdict import Verdict
 from rota.schedule import limits
 from rota.schedule.pipeline import Parked, Placement, place
 from rota.schedule.policy import DEFAULT
@@ -77,13 +77,6 @@ class _Pass:
             state.soft.chance = chance_after(state.soft.chance, provider.drawn)
             self.memory.surplus_since, events = surplus(state, left, self.at)
             yield from events
-        for want in self.wants:
-            shape = state.shapes[want.shape_id]
-            if shape.ready:
-                memo = self.memory.shapes[shape.id]
-                hopeless = all(verdict.lasting for verdict in memo.verdicts)  # here; what is to come may do
-                more = _site_verdicts(state, shape, self.at) if hopeless else ()
-                memo.verdicts = [*_refusals(state, shape.id, self.at), *more, *memo.verdicts]
 
     def _placements(self) -> Iterator[Placement | Parked]:
         """Place in order; from the first that has waited too long for room on, only what does not delay it.
@@ -234,50 +227,3 @@ def _status(state: State, runner: RunnerState) -> str:
 
 def _waits_for_room(verdicts: list[Verdict]) -> bool:
     return any(verdict.code == "busy" for verdict in verdicts)
-
-
-def _refusals(state: State, shape_id: int, at: At) -> Iterator[Verdict]:
-    for (site, shape), no in state.soft.weather.refused.items():
-        if shape == shape_id:
-            when = f"next try in {no.until - at.mono:.0f} s" if no.until > at.mono else "it is tried again now"
-            yield Verdict(site, "site", "refused", f"{no.why}; {when}", False, (Wake.TIME,))
-
-
-def _site_verdicts(state: State, shape: ShapeState, at: At) -> list[Verdict]:
-    """There is no node yet: say what each site that may be asked is doing about it."""
-    out = []
-    live = {
-        allocation.site: allocation
-        for allocation in state.allocations.values()
-        if allocation.state.endswith("ING") and allocation.shape in (shape.id, None)
-    }
-    for name in state.soft.sites:
-        site = state.soft.weather.of(name)
-        if shape.shape.needs.site not in (None, name):
-            continue
-        if site.why is not None and site.closed_until > at.mono:
-            out.append(
-                Verdict(
-                    name,
-                    "site",
-                    "failing",
-                    f"{site.why}; next try in {site.closed_until - at.mono:.0f} s",
-                    False,
-                    (Wake.TIME,),
-                )
-            )
-        elif name in live:
-            allocation = live[name]
-            out.append(
-                Verdict(
-                    name,
-                    "site",
-                    "starting",
-                    f"allocation {allocation.id} is {allocation.state}" + (f"; before, {site.why}" if site.why else ""),
-                    False,
-                    (Wake.CAPACITY,),
-                )
-            )
-        elif state.mode != "serving":
-            out.append(Verdict(name, "status", state.mode, f"the manager is {state.mode}", False, (Wake.STATUS,)))
-    return out

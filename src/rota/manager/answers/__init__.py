@@ -4,22 +4,25 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rota import __version__
 from rota.core.decide.modes import pause_rows
 from rota.core.step import Step
-from rota.core.stimuli import ChangeJobs, SetLimits, SetMode, Submit
-from rota.manager.answers.jobs import log_answer
+from rota.core.stimuli import ChangeJobs, SetLimits, SetMode, Stimulus, Submit
+from rota.manager.answers.attempts import Attempts
+from rota.manager.answers.jobs import Jobs, count_jobs, status
 from rota.manager.answers.limits import limit_rows
-from rota.manager.answers.live import LINE, last_line
+from rota.manager.answers.live import Live
+from rota.manager.answers.output import Output
 from rota.manager.answers.places import allocation_rows, runner_rows, site_row
-from rota.manager.answers.running import measure_sessions
+from rota.manager.answers.search import Search
+from rota.manager.answers.waits import Watchers
 from rota.manager.inbound import now
 from rota.manager.intake import decode_spec
-from rota.model.batch import BatchSpec
+from rota.model.allocation import Allocation
 from rota.model.errors import NoSpaceError, NotFoundError, RotaError, StoreError, UsageError
 from rota.model.patch import decode_patch
 from rota.model.selector import parse_selector
@@ -30,64 +33,67 @@ from rota.wire.peer import Peer
 if TYPE_CHECKING:
     from rota.manager.service import Manager
 
-__all__ = ["Asking"]
+__all__ = ["Answers"]
 
 log = logging.getLogger("rota")
 
-TAILS_AT_ONCE = 100
-"""Jobs on other hosts whose last lines are asked for in a live view."""
 MODES = {"pause": "paused", "resume": "serving", "drain": "draining"}
+CHANGES = ("modify", "kill", "hold", "release", "retry", "remove")
+
+Answer = dict[str, Any]
 
 
-class Asking:
+class Answers:
     """Answers asks. Questions are answered from durable state; changes once they are durable."""
 
     def __init__(self, manager: "Manager") -> None:
         self._manager = manager
+        store, book, running = manager.store, manager.book, manager.running
+        self._jobs = Jobs(store, book, running)
+        self.output = Output(store, book, running, manager.performer)
+        self._attempts = Attempts(store, book, self._jobs, self.output, self._waits)
+        self._live = Live(book, running, self.output)
+        self._search = Search(store, self._jobs, lambda: manager.state)
+        self.watchers = Watchers(self._jobs, lambda: manager.state)
         self._work: set[asyncio.Task[None]] = set()
 
     def ask(self, peer: Peer, ask_id: int, op: str, args: Any) -> None:
         """Answer one, now or later."""
         manager = self._manager
-        if op in ("submit", "stage"):
-            task = manager.loop.create_task(self._take_in(peer, ask_id, op, args))
-            self._work.add(task)
-            task.add_done_callback(self._work.discard)
-        elif op in ("modify", "kill", "hold", "release", "retry", "remove"):
-            self._change(peer, ask_id, op, args)
-        elif op in MODES:
-            mode = SetMode(
-                at=now(),
-                by=peer.principal,
-                mode=MODES[op],
-                holder=getattr(args, "holder", ""),
-                reason=getattr(args, "reason", ""),
-                everyone=getattr(args, "all", False),
-            )
-            manager.tell(mode, self._answer(peer, ask_id))
-        elif op == "backup":
-            self._later(peer, ask_id, manager.upkeep.backup(args.path))
-        elif op == "prune":
-            self._later(peer, ask_id, manager.upkeep.prune(args, peer.principal))
-        elif op == "live":
-            self._later(peer, ask_id, self._live(args))
-        elif op == "log":
-            self._later(peer, ask_id, self._log(args))
-        elif op in ("jobs", "history") and (args.searches or (op == "history" and (args.sel or args.states))):
-            self._later(peer, ask_id, self._search(op, args))
-        elif op == "limit":
-            self._limit(peer, ask_id, args)
-        elif op in ("wait", "follow"):
+        if op in ("wait", "follow"):
             timeout = args.timeout_s if op == "wait" else None
-            wait = lambda: manager.watchers.add(peer, ask_id, args.sel, op == "follow", args.held, timeout)  # noqa: E731
+            wait = partial(self.watchers.add, peer, ask_id, args.sel, op == "follow", args.held, timeout)
             manager.when_durable(self._guard(peer, ask_id, wait))
+        elif (work := self._work_for(peer, op, args)) is not None:
+            self._later(peer, ask_id, work)
         else:
             manager.when_durable(self._guard(peer, ask_id, lambda: peer.answer(ask_id, self._look_up(op, args))))
             if op == "down":
                 manager.taken_down = True
                 manager.stop(args.kill)
 
-    def _later(self, peer: Peer, ask_id: int, work: Coroutine[Any, Any, dict[str, Any]]) -> None:
+    def _work_for(self, peer: Peer, op: str, args: Any) -> Awaitable[Answer] | None:
+        """What answers an op that changes something or may take a while; None: it is answered at once."""
+        upkeep = self._manager.upkeep
+        if op in CHANGES:
+            return self._told(_change(peer, op, args))
+        if op in MODES:
+            return self._told(_mode(peer, op, args))
+        if op == "limit":
+            return self._limit(peer, args)
+        if op in ("submit", "stage"):
+            return self._take_in(peer, op, args)
+        if op == "backup":
+            return upkeep.backup(args.path)
+        if op == "prune":
+            return upkeep.prune(args, peer.principal)
+        if op in ("live", "log") or (op in ("jobs", "history") and args.searches):
+            return self._look(op, args)
+        return self._look(op, args) if op == "history" and (args.sel or args.states) else None
+
+    # ---- how answers get to clients ---------------------------------------------------------------------------------
+
+    def _later(self, peer: Peer, ask_id: int, work: Awaitable[Answer]) -> None:
         """Answer when the work is done, which may take a while."""
 
         async def answer() -> None:
@@ -99,50 +105,6 @@ class Asking:
         task = self._manager.loop.create_task(answer())
         self._work.add(task)
         task.add_done_callback(self._work.discard)
-
-    async def _search(self, op: str, args: Any) -> dict[str, Any]:
-        """Look in a thread, then make rows of what was found."""
-        manager = self._manager
-        await manager.upkeep.durable()
-        searching = manager.searching
-        if op == "jobs":
-            found, after = await asyncio.to_thread(searching.jobs(manager.state, args))
-            found = [(batch, pos) for batch, pos in found if manager.state.batches.get(batch.id) is batch]
-            rows = manager.queries.rows(manager.state, found)
-            return {"jobs": rows, "next": after}
-        results, after = await asyncio.to_thread(searching.attempts(manager.state, args))
-        batches = manager.state.batches
-        attempts = [manager.queries.attempt_row(batches[row.batch], row) for row in results if row.batch in batches]
-        return {"attempts": attempts, "next": after}
-
-    async def _live(self, args: Any) -> dict[str, Any]:
-        """Jobs of this host are measured now, others are as their runners last told."""
-        manager = self._manager
-        await manager.upkeep.durable()
-        here = manager.running.here(manager.state)
-        used = await asyncio.to_thread(measure_sessions, list(here.values()))
-        manager.running.measured(here, used)
-        found = manager.live.rows(manager.state, args.sel, args.limit, now().wall)
-        asked: list[tuple[dict[str, Any], Coroutine[Any, Any, bytes]]] = []
-        for row in found["jobs"]:
-            there = manager.queries.elsewhere(manager.state, row["id"], row["attempt"], "stdout")
-            if there is not None and len(asked) < TAILS_AT_ONCE:
-                asked.append((row, manager.tails.ask(*there, "stdout", -LINE, LINE)))
-        ends = await asyncio.gather(*(question for _, question in asked))
-        for (row, _), data in zip(asked, ends, strict=True):
-            row["last_line"] = last_line(data)
-        return found
-
-    async def _log(self, args: Any) -> dict[str, Any]:
-        """From a file; or, of a job that runs on another host, from its runner."""
-        manager = self._manager
-        await manager.upkeep.durable()
-        queries = manager.queries
-        there = queries.elsewhere(manager.state, args.job, args.attempt, args.stream)
-        if there is None:
-            return queries.log(manager.state, args.job, args.attempt, args.stream, args.offset, args.limit)
-        data = await manager.tails.ask(*there, args.stream, args.offset, args.limit)
-        return log_answer(data, args.offset, False, 0, None)
 
     def _guard(self, peer: Peer, ask_id: int, question: Callable[[], None]) -> Callable[[], None]:
         """A question that is answered whatever happens, and never harms the loop that it runs in."""
@@ -164,43 +126,56 @@ class Asking:
         if isinstance(error, StoreError):
             self._manager.fail(error)
 
-    def _answer(self, peer: Peer, ask_id: int) -> Callable[[Step | RotaError], None]:
+    def _told(
+        self, stimulus: Stimulus, reply: Callable[[Step], Answer] = lambda step: step.reply
+    ) -> asyncio.Future[Answer]:
+        """The reply to a stimulus, made as soon as that is durable."""
+        future: asyncio.Future[Answer] = self._manager.loop.create_future()
+
         def done(outcome: Step | RotaError) -> None:
             if isinstance(outcome, RotaError):
-                peer.refuse(ask_id, outcome)
+                future.set_exception(outcome)
             else:
-                peer.answer(ask_id, outcome.reply)
+                future.set_result(reply(outcome))
 
-        return done
+        self._manager.tell(stimulus, done)
+        return future
 
-    async def _take_in(self, peer: Peer, ask_id: int, op: str, args: Any) -> None:
+    # ---- changes ----------------------------------------------------------------------------------------------------
+
+    def _limit(self, peer: Peer, args: Any) -> Awaitable[Answer]:
+        """Change limits, then list them."""
+        change = SetLimits(at=now(), by=peer.principal, counts=args.set)
+        return self._told(change, lambda _: {"limits": limit_rows(self._manager.state, now())})
+
+    async def _take_in(self, peer: Peer, op: str, args: Any) -> Answer:
         manager = self._manager
-        try:
-            if manager.trouble is not None:
-                raise NoSpaceError(manager.trouble)
-            if op == "stage":
-                peer.answer(ask_id, await manager.intake.stage(args))
-                return
-            if args.once is not None and args.key not in manager.state.keys:
-                peer.answer(ask_id, await self._once(peer, args))
-                return
-            spec, stage, env, runs = await manager.intake.prepare(args)
-            then = decode_spec(bytes(args.end)) if bytes(args.end) != b"null" else None
-        except Exception as error:
-            self._failed(peer, ask_id, error)
-            return
-        manager.tell(self._submission(peer, args, spec, stage, env, runs, then), self._answer(peer, ask_id))
+        if manager.trouble is not None:
+            raise NoSpaceError(manager.trouble)
+        if op == "stage":
+            return await manager.intake.stage(args)
+        if args.once is not None and args.key not in manager.state.keys:
+            return await self._once(peer, args)
+        return await self._told(await self._submission(peer, args))
 
-    @staticmethod
-    def _submission(
-        peer: Peer,
-        args: Any,
-        spec: BatchSpec,
-        stage: str | None,
-        env: str | None,
-        runs: list[int] | None,
-        then: BatchSpec | None,
-    ) -> Submit:
+    async def _once(self, peer: Peer, args: Any) -> Answer:
+        """Add what is not there already. One at a time, so that no two find the same job missing."""
+        manager, twins = self._manager, self._manager.twins
+        async with twins.lock:
+            new = await self._submission(peer, args)
+            batches = list(manager.state.batches.values())
+            found = await asyncio.to_thread(twins.compare, batches, new.spec, new.stage, new.runs, args.once)
+            if found.duplicates and not args.rerun:
+                if found.duplicates == new.spec.count:
+                    if new.stage is not None:
+                        await manager.writer.run(partial(manager.store.unstage, new.stage))
+                    return {"batch": None, "jobs": 0, "warnings": [], **found.words()}
+                new.spec, new.stage, new.runs = await twins.keep_new(manager.writer, new.spec, new.stage, found)
+            new.at = now()
+            return {**await self._told(new), **found.words()}
+
+    async def _submission(self, peer: Peer, args: Any) -> Submit:
+        spec, stage, env, runs = await self._manager.intake.prepare(args)
         return Submit(
             at=now(),
             by=peer.principal,
@@ -210,86 +185,40 @@ class Asking:
             env=env,
             runs=runs,
             limits=args.limits,
-            then=then,
+            then=decode_spec(bytes(args.end)) if bytes(args.end) != b"null" else None,
         )
 
-    async def _once(self, peer: Peer, args: Any) -> dict[str, Any]:
-        """Add what is not there already. One at a time, so that no two find the same job missing."""
+    # ---- questions --------------------------------------------------------------------------------------------------
+
+    async def _look(self, op: str, args: Any) -> Answer:
+        """Questions that take a while."""
         manager = self._manager
-        async with manager.twins.lock:
-            spec, stage, env, runs = await manager.intake.prepare(args)
-            then = decode_spec(bytes(args.end)) if bytes(args.end) != b"null" else None
-            batches = list(manager.state.batches.values())
-            found = await asyncio.to_thread(manager.twins.compare, batches, spec, stage, runs, args.once)
-            if found.duplicates and not args.rerun:
-                if found.duplicates == spec.count:
-                    if stage is not None:
-                        await manager.writer.run(partial(manager.store.unstage, stage))
-                    return {"batch": None, "jobs": 0, "warnings": [], **found.words()}
-                spec, stage, runs = await manager.twins.keep_new(manager.writer, spec, stage, found)
-            future: asyncio.Future[dict[str, Any]] = manager.loop.create_future()
+        await manager.upkeep.durable()
+        if op == "log":
+            return await self.output.log(manager.state, args)
+        if op == "live":
+            await manager.running.measure(manager.state)
+            return await self._live.rows(manager.state, args.sel, args.limit, now().wall)
+        return await (self._search.jobs(args) if op == "jobs" else self._search.attempts(args))
 
-            def done(outcome: Step | RotaError) -> None:
-                if isinstance(outcome, RotaError):
-                    future.set_exception(outcome)
-                else:
-                    future.set_result(outcome.reply)
-
-            manager.tell(self._submission(peer, args, spec, stage, env, runs, then), done)
-            return {**await future, **found.words()}
-
-    def _limit(self, peer: Peer, ask_id: int, args: Any) -> None:
-        """Change limits, then list them."""
-        for name, setting in args.set.items():
-            limit = self._manager.state.limits.get(name)
-            is_set = limit is not None and (limit.count is not None or name in self._manager.state.timed)
-            if setting is None and (not is_set or "<" in name):
-                raise NotFoundError(f"there is no limit '{name}' that could be removed: see rota limit")
-
-        def done(outcome: Step | RotaError) -> None:
-            if isinstance(outcome, RotaError):
-                peer.refuse(ask_id, outcome)
-                return
-            peer.answer(ask_id, {"limits": limit_rows(self._manager.state, now())})
-
-        self._manager.tell(SetLimits(at=now(), by=peer.principal, counts=args.set), done)
-
-    def _change(self, peer: Peer, ask_id: int, op: str, args: Any) -> None:
-        selector = parse_selector(args.sel)
-        if selector.empty and not args.all:
-            raise UsageError(f"which jobs? Name some (7, 7.12, @name, :failed), or give --all to {op} everything")
-        self._manager.tell(
-            ChangeJobs(
-                at=now(),
-                by=peer.principal,
-                what=op,
-                selector=selector,
-                dry_run=args.dry_run,
-                stop=getattr(args, "stop", False),
-                confirm_dead=getattr(args, "confirm_dead", False),
-                patch=decode_patch(bytes(args.changes)) if hasattr(args, "changes") else None,
-            ),
-            self._answer(peer, ask_id),
-        )
-
-    def _look_up(self, op: str, args: Any) -> dict[str, Any]:
-        manager, state = self._manager, self._manager.state
-        queries, at = manager.queries, now()
+    def _look_up(self, op: str, args: Any) -> Answer:
+        """Questions about jobs."""
+        state, at = self._manager.state, now()
         if op == "status":
-            return queries.status(state, args.sel)
+            return status(state, args.sel, at)
         if op == "jobs":
-            return queries.jobs(state, args.sel, args.after, args.limit, args.newest)
+            return self._jobs.page(state, args.sel, args.after, args.limit, args.newest)
         if op == "count":
-            return queries.count(state, args.sel)
+            return count_jobs(state, args.sel)
         if op == "explain":
-            return queries.explain(state, args.job, at)
+            return self._attempts.explain(state, args.job, at)
         if op == "history":
-            return queries.history(state, args.sel, args.after, args.limit)
+            return self._attempts.history(state, args.after, args.limit)
         if op == "summary":
-            return queries.summary(state, args.batch, args.failures, args.slowest, at.wall)
+            return self._attempts.summary(state, args.batch, args.failures, args.slowest, at.wall)
         return self._about(op)
 
-    def _about(self, op: str) -> dict[str, Any]:
+    def _about(self, op: str) -> Answer:
         """The manager and its places."""
         manager, state, at = self._manager, self._manager.state, now()
         running = sum(batch.counts[RUNNING] + batch.counts[STARTING] for batch in state.batches.values())
@@ -309,12 +238,42 @@ class Asking:
         if op == "learning":
             return {"groups": [_learned(name, group) for name, group in sorted(state.groups.items())]}
         if op == "sites":
-            return {"sites": [site_row(manager, name, at) for name in state.soft.sites]}
+            return {"sites": [site_row(state, manager.sites[name], at) for name in state.soft.sites]}
         if op == "runners":
-            return {"runners": runner_rows(manager, at)}
+            return {"runners": runner_rows(state, at)}
         if op == "allocations":
-            return {"allocations": allocation_rows(manager, at)}
+            return {"allocations": allocation_rows(state, self._waits, at)}
         raise UsageError(f"no such op: {op}")
+
+    def _waits(self, allocation: Allocation) -> str | None:
+        """Why an allocation does not run yet, in the words of its site."""
+        site = self._manager.sites.get(allocation.site)
+        return None if site is None else site.waits(allocation)
+
+
+def _change(peer: Peer, op: str, args: Any) -> ChangeJobs:
+    return ChangeJobs(
+        at=now(),
+        by=peer.principal,
+        what=op,
+        selector=parse_selector(args.sel),
+        everything=args.all,
+        dry_run=args.dry_run,
+        stop=getattr(args, "stop", False),
+        confirm_dead=getattr(args, "confirm_dead", False),
+        patch=decode_patch(bytes(args.changes)) if hasattr(args, "changes") else None,
+    )
+
+
+def _mode(peer: Peer, op: str, args: Any) -> SetMode:
+    return SetMode(
+        at=now(),
+        by=peer.principal,
+        mode=MODES[op],
+        holder=getattr(args, "holder", ""),
+        reason=getattr(args, "reason", ""),
+        everyone=getattr(args, "all", False),
+    )
 
 
 def _learned(name: str, group: Group) -> dict[str, Any]:

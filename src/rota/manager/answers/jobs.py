@@ -1,55 +1,142 @@
-"""Answers to clients' questions: read-only, from the core's state and the store."""
+"""Jobs as clients see them: how many are in which state, why they wait, and rows of them."""
 
-import base64
-import contextlib
-import heapq
 import json
 import os
-import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from rota.core.decide.modes import pause_rows
 from rota.core.dependencies import spans_of
-from rota.core.plan.asked import asked_now
+from rota.core.explain import batch_reasons, omitted_reason
 from rota.core.selection import select, states_pattern, wanted_states
 from rota.core.state import BatchState, State
 from rota.core.stimuli import At
-from rota.manager.answers.limits import limit_reason
-from rota.manager.answers.reasons import (
-    cluster_words,
-    held_reason,
-    omitted_reason,
-    pending_reason,
-    reason,
-    waiting_reason,
-)
 from rota.manager.answers.running import Running
-from rota.manager.inbound import now
 from rota.manager.jobbook import JobBook
-from rota.model.allocation import Allocation
 from rota.model.errors import NotFoundError, UsageError
 from rota.model.job import Result, format_job, parse_job
 from rota.model.selector import Selector, parse_selector
-from rota.model.tables import (
-    COMPLETED,
-    HOLDING,
-    JOB_STATES,
-    PENDING,
-    REMOVED,
-    WAITING,
-)
+from rota.model.tables import COMPLETED, JOB_STATES, PENDING, REMOVED, WAITING
 from rota.store.api import Store
 
-__all__ = ["Queries", "attempt_cursor", "job_cursor", "log_answer", "read_stretch"]
+__all__ = ["Jobs", "count_jobs", "counts_of", "find_job", "find_jobs", "job_cursor", "selected", "status"]
 
-TAIL = 2000
-"""Bytes of stderr that a summary shows."""
 PAGE_SIZE = 1 << 20
 """Characters of commands and values in one message."""
+PLACES = 10_000
+"""Runners that are gone and whose places are remembered."""
+WHY_SHOWN = 1000
+"""Batches of which a status says why they wait."""
+AFTER_SHOWN = 100
+"""Dependencies of a batch that its row shows."""
+
+
+# ---- which jobs -----------------------------------------------------------------------------------------------------
+
+
+def selected(state: State, words: list[str]) -> list[tuple[BatchState, int, int]]:
+    """(batch, low, high) of what a selector names, by batch and position."""
+    return sorted(select(state, parse_selector(words)), key=lambda span: (span[0].id, span[1]))
+
+
+def find_jobs(
+    state: State, words: list[str], after: tuple[int, int] | None, limit: int, newest: bool
+) -> list[tuple[BatchState, int]]:
+    """One page of selected jobs, in order (or against it)."""
+    selector = parse_selector(words)
+    pattern = states_pattern(wanted_states(selector))
+    spans = selected(state, words)
+    out: list[tuple[BatchState, int]] = []
+    for batch, low, high in reversed(spans) if newest else spans:
+        if after is not None and not newest:
+            low = max(low, after[1] + 1) if batch.id == after[0] else (low if batch.id > after[0] else high)
+        elif after is not None:
+            high = min(high, after[1]) if batch.id == after[0] else (high if batch.id < after[0] else low)
+        if low >= high:
+            continue
+        runs = spans_of(batch, pattern, low, high)
+        pairs = list(zip(runs[::2], runs[1::2], strict=True))
+        for start, end in reversed(pairs) if newest else pairs:
+            for pos in range(end - 1, start - 1, -1) if newest else range(start, end):
+                out.append((batch, pos))
+                if len(out) == limit:
+                    return out
+    return out
+
+
+def find_job(state: State, job: str) -> tuple[BatchState, int]:
+    """A job by its id."""
+    number, index = parse_job(job)
+    batch = state.batches.get(number)
+    pos = batch.position(index) if batch is not None else None
+    if batch is None and number < state.next_batch:
+        raise NotFoundError(state.absent(number))
+    if batch is None or pos is None or batch.states[pos] == REMOVED:
+        raise NotFoundError(f"there is no job {job}")
+    return batch, pos
+
+
+def job_cursor(after: Any) -> tuple[int, int] | None:
+    """Where a page of jobs goes on: (batch, position)."""
+    if after is None:
+        return None
+    batch, _, pos = str(after).partition(".")
+    if not batch.isdigit() or not pos.isdigit():
+        raise UsageError(f"'{after}' is not a cursor")
+    return int(batch), int(pos)
+
+
+# ---- counts ---------------------------------------------------------------------------------------------------------
+
+
+def status(state: State, words: list[str], at: At) -> dict[str, Any]:
+    """Counts per batch, and why what waits does."""
+    selector = parse_selector(words)
+    totals: dict[str, int] = {}
+    rows: dict[int, dict[str, Any]] = {}
+    for batch, low, high in select(state, selector):
+        counts = _counts(batch, low, high, selector)
+        row = rows.get(batch.id)
+        if row is None:
+            row = rows[batch.id] = {
+                "id": batch.id,
+                "name": batch.spec.name,
+                "jobs": 0,
+                "counts": {},
+                "submitted": batch.submitted,
+                "priority": max(template.priority for template in batch.templates),
+                "ends": batch.spec.ends,
+                "after": [msgspec.to_builtins(dependency) for dependency in batch.spec.after[:AFTER_SHOWN]],
+                "not_before": batch.spec.not_before,
+                "at_once": batch.spec.at_once,
+                "max_failures": batch.spec.max_failures,
+            }
+        row["jobs"] += sum(counts.values())
+        for name, count in counts.items():
+            row["counts"][name] = row["counts"].get(name, 0) + count
+            totals[name] = totals.get(name, 0) + count
+    batches = [row for _, row in sorted(rows.items()) if row["jobs"]]
+    shown = [state.batches[row["id"]] for row in batches[-WHY_SHOWN:]]
+    return {
+        "counts": totals,
+        "batches": batches,
+        "state": state.mode,
+        "why": [{"batch": number, "reason": why} for number, why in batch_reasons(state, shown, at)],
+        "pauses": pause_rows(state.pauses),
+    }
+
+
+def count_jobs(state: State, words: list[str]) -> dict[str, Any]:
+    """How many, by state."""
+    selector = parse_selector(words)
+    totals: dict[str, int] = {}
+    for batch, low, high in select(state, selector):
+        for name, count in _counts(batch, low, high, selector).items():
+            totals[name] = totals.get(name, 0) + count
+    return {"jobs": sum(totals.values()), "counts": totals}
 
 
 def counts_of(batch: BatchState) -> dict[str, int]:
@@ -61,135 +148,37 @@ def counts_of(batch: BatchState) -> dict[str, int]:
     }
 
 
-PLACES = 10_000
-"""Runners that are gone and whose places are remembered."""
+def _counts(batch: BatchState, low: int, high: int, selector: Selector) -> dict[str, int]:
+    if low == 0 and high == batch.count and not selector.states:
+        return counts_of(batch)
+    states = batch.states
+    return {
+        JOB_STATES[number]: count
+        for number in sorted(wanted_states(selector))
+        if (count := states.count(number, low, high))
+    }
 
 
-AFTER_SHOWN = 100
-"""Dependencies of a batch that its row shows."""
+# ---- rows -----------------------------------------------------------------------------------------------------------
 
 
-class Queries:
-    """Everything that can be asked without changing anything."""
+class Jobs:
+    """Rows of jobs, from the state, the store, and what runners tell of what runs."""
 
     def __init__(self, store: Store, book: JobBook, running: Running) -> None:
         self._store = store
         self._book = book
         self._running = running
-        self.waits: Callable[[Allocation], str | None] = lambda _: None
-        """Why an allocation does not run yet, in the words of its batch system."""
         self._places: dict[str, tuple[str | None, str | None]] = {}
 
-    def spans(self, state: State, words: list[str]) -> list[tuple[BatchState, int, int]]:
-        """(batch, low, high) of what a selector names, by batch and position."""
-        return sorted(select(state, parse_selector(words)), key=lambda span: (span[0].id, span[1]))
-
-    def status(self, state: State, words: list[str]) -> dict[str, Any]:
-        """Counts per batch."""
-        selector = parse_selector(words)
-        totals: dict[str, int] = {}
-        rows: dict[int, dict[str, Any]] = {}
-        for batch, low, high in select(state, selector):
-            counts = self._counts(batch, low, high, selector)
-            row = rows.get(batch.id)
-            if row is None:
-                row = rows[batch.id] = {
-                    "id": batch.id,
-                    "name": batch.spec.name,
-                    "jobs": 0,
-                    "counts": {},
-                    "submitted": batch.submitted,
-                    "priority": max(template.priority for template in batch.templates),
-                    "ends": batch.spec.ends,
-                    "after": [msgspec.to_builtins(dependency) for dependency in batch.spec.after[:AFTER_SHOWN]],
-                    "not_before": batch.spec.not_before,
-                    "at_once": batch.spec.at_once,
-                    "max_failures": batch.spec.max_failures,
-                }
-            row["jobs"] += sum(counts.values())
-            for name, count in counts.items():
-                row["counts"][name] = row["counts"].get(name, 0) + count
-                totals[name] = totals.get(name, 0) + count
-        batches = [row for _, row in sorted(rows.items()) if row["jobs"]]
-        return {
-            "counts": totals,
-            "batches": batches,
-            "state": state.mode,
-            "why": self._why(state, batches),
-            "pauses": pause_rows(state.pauses),
-        }
-
-    def _counts(self, batch: BatchState, low: int, high: int, selector: Selector) -> dict[str, int]:
-        if low == 0 and high == batch.count and not selector.states:
-            return counts_of(batch)
-        states = batch.states
-        return {
-            JOB_STATES[number]: count
-            for number in sorted(wanted_states(selector))
-            if (count := states.count(number, low, high))
-        }
-
-    def _why(self, state: State, batches: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        out = []
-        for row in batches[-1000:]:
-            batch = state.batches[row["id"]]
-            why = None
-            if batch.counts[PENDING]:
-                why = pending_reason(state, batch, batch.states.find(PENDING), now())
-            elif batch.counts[WAITING]:
-                why = waiting_reason(state, batch, None, time.time())
-            elif batch.counts[HOLDING]:
-                why = held_reason(batch, str(batch.id))
-            if why:
-                out.append({"batch": batch.id, "reason": why})
-        return out
-
-    def count(self, state: State, words: list[str]) -> dict[str, Any]:
-        """How many, by state."""
-        selector = parse_selector(words)
-        totals: dict[str, int] = {}
-        for batch, low, high in select(state, selector):
-            for name, count in self._counts(batch, low, high, selector).items():
-                totals[name] = totals.get(name, 0) + count
-        return {"jobs": sum(totals.values()), "counts": totals}
-
-    # ---- jobs -------------------------------------------------------------------------------------------------------
-
-    def positions(
-        self, state: State, words: list[str], after: tuple[int, int] | None, limit: int, newest: bool
-    ) -> list[tuple[BatchState, int]]:
-        """One page of selected jobs, in order (or against it)."""
-        selector = parse_selector(words)
-        pattern = states_pattern(wanted_states(selector))
-        spans = self.spans(state, words)
-        out: list[tuple[BatchState, int]] = []
-        seen = after
-        for batch, low, high in reversed(spans) if newest else spans:
-            if seen is not None and not newest:
-                low = max(low, seen[1] + 1) if batch.id == seen[0] else (low if batch.id > seen[0] else high)
-            elif seen is not None:
-                high = min(high, seen[1]) if batch.id == seen[0] else (high if batch.id < seen[0] else low)
-            if low >= high:
-                continue
-            runs = spans_of(batch, pattern, low, high)
-            pairs = list(zip(runs[::2], runs[1::2], strict=True))
-            for start, end in reversed(pairs) if newest else pairs:
-                positions = range(end - 1, start - 1, -1) if newest else range(start, end)
-                for pos in positions:
-                    out.append((batch, pos))
-                    if len(out) == limit:
-                        return out
-        return out
-
-    def jobs(self, state: State, words: list[str], after: Any, limit: int, newest: bool) -> dict[str, Any]:
+    def page(self, state: State, words: list[str], after: Any, limit: int, newest: bool) -> dict[str, Any]:
         """One page of job rows."""
-        cursor = job_cursor(after)
-        found = self.positions(state, words, cursor, limit, newest)
-        rows = self.page(state, found)
+        found = find_jobs(state, words, job_cursor(after), limit, newest)
+        rows = self.first_rows(state, found)
         last = found[len(rows) - 1] if len(found) == limit or len(rows) < len(found) else None
         return {"jobs": rows, "next": f"{last[0].id}.{last[1]}" if last is not None else None}
 
-    def page(self, state: State, found: list[tuple[BatchState, int]]) -> list[dict[str, Any]]:
+    def first_rows(self, state: State, found: list[tuple[BatchState, int]]) -> list[dict[str, Any]]:
         """Rows of the first of these jobs, as many as fit well into one message (at least one)."""
         rows, size = self.rows(state, found), 0
         for number, row in enumerate(rows):
@@ -204,25 +193,14 @@ class Queries:
         for batch, low, high in _stretches(found):
             for result in self._store.results(batch.id, low, high, True):
                 results[batch.id, result.pos] = result
-        return [self.row(state, batch, pos, results.get((batch.id, pos))) for batch, pos in found]
+        return [self._row(state, batch, pos, results.get((batch.id, pos))) for batch, pos in found]
 
-    def _place(self, result: Result | None) -> tuple[str | None, str | None]:
-        """Site and native id of an attempt whose runner is long gone."""
-        if result is None or result.runner is None:
-            return None, None
-        found = self._places.get(result.runner)
-        if found is None:
-            found = self._places[result.runner] = self._store.place_of(result.runner) or (None, None)
-            if len(self._places) > PLACES:
-                self._places.clear()
-        return found
-
-    def row(self, state: State, batch: BatchState, pos: int, result: Result | None) -> dict[str, Any]:
+    def _row(self, state: State, batch: BatchState, pos: int, result: Result | None) -> dict[str, Any]:
         """One job as `rota jobs --json` shows it."""
         attempt = batch.attempts[pos]
         live = self._book.live(state, batch, pos)
-        if live or (result is not None and result.attempt != attempt):
-            result = None if live else result
+        if live:
+            result = None
         running = self._running.now((batch.id, batch.index(pos), attempt)) if live else None
         started = result.started if result else running.started if running else None
         ended = result.ended if result else None
@@ -238,7 +216,7 @@ class Queries:
             "attempt": attempt,
             "exit_code": result.exit_code if result else None,
             "signal": result.signal if result else None,
-            "reason": self._job_reason(state, batch, pos, result),
+            "reason": _job_reason(state, batch, pos, result),
             "site": live.get("site") or site,
             "host": live.get("host") or (result.host if result else None),
             "native_id": native,
@@ -258,201 +236,25 @@ class Queries:
             "peak_disk_bytes": result.peak_disk if result else running.disk if running else None,
         }
 
-    def _job_reason(self, state: State, batch: BatchState, pos: int, result: Result | None) -> str | None:
-        byte = batch.states[pos]
-        if byte in (WAITING, PENDING):
-            return None  # `explain` has it; a page of a thousand jobs should not work it out a thousand times
-        if byte == JOB_STATES.index("OMITTED"):
-            return omitted_reason(state, batch, pos)
-        return result.reason if result is not None and byte >= COMPLETED else None
+    def _place(self, result: Result | None) -> tuple[str | None, str | None]:
+        """Site and native id of an attempt whose runner is long gone."""
+        if result is None or result.runner is None:
+            return None, None
+        found = self._places.get(result.runner)
+        if found is None:
+            found = self._places[result.runner] = self._store.place_of(result.runner) or (None, None)
+            if len(self._places) > PLACES:
+                self._places.clear()
+        return found
 
-    # ---- explain ----------------------------------------------------------------------------------------------------
 
-    def explain(self, state: State, job: str, at: At) -> dict[str, Any]:
-        """Why a job is where it is."""
-        batch, pos = self.find(state, job)
-        byte = batch.states[pos]
-        attempts = self._store.results(batch.id, pos, pos, False)
-        verdicts: list[Any] = []
-        shape = state.shapes[batch.shapes[batch.template_of(pos)]]
-        memo = asked_now(state, shape)
-        if byte == PENDING:
-            limit = limit_reason(state, shape.shape, at)
-            verdicts = [
-                {
-                    "location": v.location,
-                    "filter": v.filter,
-                    "code": v.code,
-                    "detail": limit if limit is not None and v.filter == "limits" else v.detail,
-                    "lasting": v.lasting,
-                }
-                for v in memo.verdicts
-            ]
-        return {
-            "job": job,
-            "state": JOB_STATES[byte],
-            "reason": reason(state, batch, pos, attempts[-1] if attempts else None, at)
-            + cluster_words(state, batch, pos, self.waits),
-            "verdicts": verdicts,
-            "needs": memo.asked.needs.words(),
-            "given": shape.shape.needs.words(),
-            "group": shape.shape.group,
-            "command": self._book.command(batch, pos, max(batch.attempts[pos], 1)),
-            "attempts": [self.attempt_row(batch, result) for result in attempts],
-        }
-
-    # ---- attempts, output -------------------------------------------------------------------------------------------
-
-    def history(self, state: State, words: list[str], after: Any, limit: int) -> dict[str, Any]:
-        """Attempts, newest first."""
-        selector = parse_selector(words)
-        cursor = attempt_cursor(after)
-        spans = self.spans(state, words)
-        batches = sorted({batch.id for batch, _, _ in spans}) if not selector.empty else None
-        allowed = wanted_states(selector)
-        rows: list[Any] = []
-        while len(rows) < limit:
-            page = self._store.recent_results(batches, cursor, limit)
-            for result in page:
-                cursor = (result.ended or 0.0, result.batch, result.pos, result.attempt)
-                batch = state.batches.get(result.batch)
-                if batch is None or batch.states[result.pos] not in allowed:
-                    continue
-                if not selector.empty and not any(
-                    b.id == result.batch and low <= result.pos < high for b, low, high in spans
-                ):
-                    continue
-                rows.append(self.attempt_row(batch, result))
-                if len(rows) == limit:
-                    return {"attempts": rows, "next": json.dumps(cursor)}
-            if len(page) < limit:
-                return {"attempts": rows, "next": None}
-        return {"attempts": rows, "next": json.dumps(cursor)}
-
-    def attempt_row(self, batch: BatchState, result: Result) -> dict[str, Any]:
-        """One attempt as `rota history --json` shows it."""
-        wall = result.ended - result.started if result.started is not None and result.ended is not None else None
-        return {
-            "id": format_job(batch.id, batch.index(result.pos)),
-            "attempt": result.attempt,
-            "state": result.state,
-            "exit_code": result.exit_code,
-            "signal": result.signal,
-            "reason": result.reason,
-            "host": result.host,
-            "runner": result.runner,
-            "started": result.started,
-            "ended": result.ended,
-            "wall_s": round(wall, 6) if wall is not None else None,
-            "cpu_s": result.cpu_s,
-            "peak_memory_bytes": result.peak_memory,
-            "note": result.note,
-            "peak_disk_bytes": result.peak_disk,
-        }
-
-    def find(self, state: State, job: str) -> tuple[BatchState, int]:
-        """A job by its id."""
-        number, index = parse_job(job)
-        batch = state.batches.get(number)
-        pos = batch.position(index) if batch is not None else None
-        if batch is None and number < state.next_batch:
-            raise NotFoundError(state.absent(number))
-        if batch is None or pos is None or batch.states[pos] == REMOVED:
-            raise NotFoundError(f"there is no job {job}")
-        return batch, pos
-
-    def log(self, state: State, job: str, attempt: int | None, stream: str, offset: int, limit: int) -> dict[str, Any]:
-        """A stretch of a job's output."""
-        batch, pos = self.find(state, job)
-        newest = batch.attempts[pos]
-        wanted = newest if attempt is None else attempt
-        if wanted > newest or wanted < 0:
-            raise NotFoundError(f"job {job} has had {newest} attempts; there is no attempt {wanted}")
-        running = pos in batch.live and wanted == newest
-        path = self._book.path(batch, pos, max(wanted, 1), stream)
-        if path is not None:
-            data, size = read_stretch(path, offset, limit)
-            return log_answer(data, offset, not running and offset + len(data) >= size, 0, path)
-        found = [result for result in self._store.results(batch.id, pos, pos, False) if result.attempt == wanted]
-        if running:
-            return self._tail_of(state, batch, pos, stream, offset, limit)
-        if not found or found[0].output is None:
-            return log_answer(b"", offset, True, 0, None)
-        place = json.loads(found[0].output)
-        at = 1 if stream == "stdout" else 5
-        name, start, length, dropped = place[at : at + 4]
-        if name is None:
-            return log_answer(b"", offset, True, dropped, None)
-        path = os.path.join(place[0], name)
-        data, _ = read_stretch(path, start + offset, max(0, min(limit, length - offset)))
-        return log_answer(data, offset, offset + len(data) >= length or not data, dropped, path)
-
-    def elsewhere(
-        self, state: State, job: str, attempt: int | None, stream: str
-    ) -> tuple[tuple[int, int, int], str] | None:
-        """(the attempt, its runner) if it runs, and only its runner can read what it has written so far."""
-        batch, pos = self.find(state, job)
-        live = batch.live.get(pos)
-        if live is None or attempt not in (None, live.attempt) or not self._running.is_elsewhere(state, live.runner):
-            return None
-        if self._book.path(batch, pos, live.attempt, stream) is not None:
-            return None
-        return (batch.id, batch.index(pos), live.attempt), live.runner
-
-    def _tail_of(
-        self, state: State, batch: BatchState, pos: int, stream: str, offset: int, limit: int
-    ) -> dict[str, Any]:
-        """What a running job has written so far, if it runs here."""
-        job = (batch.id, batch.index(pos), batch.attempts[pos])
-        path = self._running.scratch(state, job, batch.live[pos].runner, stream)
-        data = b""
-        if path is not None:
-            with contextlib.suppress(NotFoundError):
-                data, _ = read_stretch(path, offset, limit)
-            if not self._running.lives(state, job, batch.live[pos].runner):
-                data = b""  # it has just ended, and its file may be another's already
-        return log_answer(data, offset, False, 0, None)
-
-    def summary(self, state: State, number: int, failures: int, slowest: int, wall: float) -> dict[str, Any]:
-        """What `rota run` says at the end."""
-        batch = state.batches.get(number)
-        if batch is None:
-            raise NotFoundError(state.absent(number))
-        failed = self.positions(state, [str(number), ":failed", ":aborted"], None, failures, False) if failures else []
-        rows = self.rows(state, failed)
-        for row in rows:
-            row["stderr_tail"] = self._tail(state, row["id"])
-        slow = self._store.slowest(number, slowest) if slowest else []
-        positions = list(dict.fromkeys((batch, result.pos) for result in slow))
-        return {
-            "batch": number,
-            "name": batch.spec.name,
-            "counts": counts_of(batch),
-            "failures": rows,
-            "slowest": self.rows(state, positions),
-            "wall_s": wall - batch.submitted,
-        }
-
-    def _tail(self, state: State, job: str) -> str:
-        batch, pos = self.find(state, job)
-        attempt = batch.attempts[pos]
-        if not attempt:
-            return ""
-        for stream in ("stderr", "stdout"):
-            try:
-                size, text = 0, b""
-                while True:
-                    part = self.log(state, job, attempt, stream, size, 1 << 20)
-                    data = base64.b64decode(part["data"])
-                    text = (text + data)[-TAIL:]
-                    size += len(data)
-                    if part["end"] or not data:
-                        break
-            except (NotFoundError, UsageError):
-                continue
-            if text.strip():
-                return text.decode("utf-8", "replace")
-        return ""
+def _job_reason(state: State, batch: BatchState, pos: int, result: Result | None) -> str | None:
+    byte = batch.states[pos]
+    if byte in (WAITING, PENDING):
+        return None  # `explain` has it; a page of a thousand jobs should not work it out a thousand times
+    if byte == JOB_STATES.index("OMITTED"):
+        return omitted_reason(state, batch, pos)
+    return result.reason if result is not None and byte >= COMPLETED else None
 
 
 def _wall(started: float | None, ended: float | None, running: bool) -> float | None:
@@ -462,61 +264,15 @@ def _wall(started: float | None, ended: float | None, running: bool) -> float | 
     return round(max(0.0, ended - started), 6) if started is not None and ended is not None else None
 
 
-def log_answer(data: bytes, offset: int, end: bool, dropped: int, path: str | None) -> dict[str, Any]:
-    """A stretch of a job's output as clients get it."""
-    return {
-        "data": base64.b64encode(data).decode(),
-        "next": offset + len(data),
-        "end": end,
-        "truncated": dropped,
-        "path": path,
-    }
-
-
-def read_stretch(path: str, offset: int, limit: int) -> tuple[bytes, int]:
-    """Bytes of a regular file that is ours, and its size."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise NotFoundError(f"its output cannot be read: {path}: {error.strerror}") from None
-    try:
-        info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode):
-            return b"", 0
-        return os.pread(fd, limit, offset), info.st_size
-    finally:
-        os.close(fd)
-
-
-def job_cursor(after: Any) -> tuple[int, int] | None:
-    """Where a page of jobs goes on: (batch, position)."""
-    if after is None:
-        return None
-    batch, _, pos = str(after).partition(".")
-    if not batch.isdigit() or not pos.isdigit():
-        raise UsageError(f"'{after}' is not a cursor")
-    return int(batch), int(pos)
-
-
-def attempt_cursor(after: Any) -> tuple[float, int, int, int] | None:
-    """Where a page of attempts goes on: (ended, batch, position, attempt)."""
-    if after is None:
-        return None
-    try:
-        return msgspec.json.decode(str(after), type=tuple[float, int, int, int])
-    except msgspec.MsgspecError:
-        raise UsageError(f"'{after}' is not a cursor") from None
-
-
 def _stretches(found: list[tuple[BatchState, int]]) -> Iterator[tuple[BatchState, int, int]]:
     """(batch, first, last) of neighbours, so that one query serves many jobs."""
     by_batch: dict[int, list[int]] = {}
     batches = {batch.id: batch for batch, _ in found}
     for batch, pos in found:
         if batch.attempts[pos]:
-            heapq.heappush(by_batch.setdefault(batch.id, []), pos)
-    for number, heap in by_batch.items():
-        positions = sorted(heap)
+            by_batch.setdefault(batch.id, []).append(pos)
+    for number, positions in by_batch.items():
+        positions.sort()
         start = previous = positions[0]
         for pos in positions[1:]:
             if pos - previous > 16:

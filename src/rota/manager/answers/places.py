@@ -1,14 +1,16 @@
 """What there is to see of sites, runners and allocations."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from rota.core.plan.asked import asked_now
+from rota.core.soft import SiteWeather
+from rota.core.state import State
 from rota.core.stimuli import At
+from rota.drivers.gate import Health
+from rota.manager.sites.api import Site
 from rota.model.allocation import Allocation
 from rota.schedule.demand import reservation_group
-
-if TYPE_CHECKING:
-    from rota.manager.service import Manager
 
 __all__ = ["allocation_rows", "runner_rows", "site_row"]
 
@@ -16,66 +18,64 @@ LIVE = "ING"
 """How the names of live states end."""
 
 
-def site_row(manager: "Manager", name: str, at: At) -> dict[str, Any]:
+def site_row(state: State, site: Site, at: At) -> dict[str, Any]:
     """One site: what it offers, how it is doing, what is there."""
-    state = manager.state
-    site = state.soft.sites[name]
-    used = state.ledger.used.get(name)
+    name = site.name
+    facts, weather, used = state.soft.sites[name], state.soft.weather.of(name), state.ledger.used.get(name)
     live = [a for a in state.allocations.values() if a.site == name and a.state.endswith(LIVE)]
     row = {
         "name": name,
-        "driver": manager.sites[name].config.driver,
-        "mode": site.mode,
-        **_condition(manager, name, at),
+        "driver": site.config.driver,
+        "mode": facts.mode,
+        **_condition(weather, site.health(), at),
         "partition": None,
         "pending": sum(a.state not in ("RUNNING", "KILLING") for a in live),
         "running": sum(a.state in ("RUNNING", "KILLING") for a in live),
         "jobs": sum(len(runner.jobs) for runner in state.runners.values() if runner.site == name),
         "allocations": len(live),
-        "most": site.most,
-        "cores": _known_cores(site.node.cores),
-        "memory": _known_size(site.node.memory),
-        "gpus": site.node.gpus if site.node.gpus < 10**6 else None,
+        "most": facts.most if weather.takes is None else min(facts.most, weather.takes),
+        "cores": _known_cores(facts.node.cores),
+        "memory": _known_size(facts.node.memory),
+        "gpus": facts.node.gpus if facts.node.gpus < 10**6 else None,
         "cores_used": used.cores / 1000 if used is not None else 0,
         "memory_used": used.memory if used is not None else 0,
-        "tags": list(site.tags),
-        "whole_nodes": site.whole,
-        "array_most": site.array_most,
-        "allocation_time_s": site.allocation_s,
-        "job_time_s": site.job_s,
-        "longest_s": site.time_most_s,
-        "linger_s": site.linger_s,
-        "directory": site.directory or None,
-        "refused": _refused(manager, name, at),
-    }
-    return row | manager.sites[name].shown(at.wall)
+        "tags": list(facts.tags),
+        "whole_nodes": facts.whole,
+        "array_most": facts.array_most,
+        "allocation_time_s": facts.allocation_s,
+        "job_time_s": facts.job_s,
+        "longest_s": facts.time_most_s,
+        "linger_s": facts.linger_s,
+        "directory": facts.directory or None,
+        "refused": _refused(state, name, at),
+    } | site.shown(at.wall)
+    if weather.takes_why is not None:
+        row["notes"] = [weather.takes_why, *row.get("notes", ())]
+    return row
 
 
-def _condition(manager: "Manager", name: str, at: At) -> dict[str, Any]:
+def _condition(weather: SiteWeather, health: Health, at: At) -> dict[str, Any]:
     """Its state in a word, why, and when it is tried again."""
-    site, seen = manager.state.soft.weather.of(name), manager.sites[name].health()
-    wait = site.closed_until - at.mono if site.closed_until > at.mono else None
-    if seen.state in ("failing", "needs login"):
-        retry = None if seen.retry_at is None else max(0.0, seen.retry_at - at.wall)
-        return {"state": seen.state, "why": seen.why, "retry_s": _rounded(retry)}
-    if site.why is not None:
-        return {"state": "failing" if wait is None else "closed", "why": site.why, "retry_s": _rounded(wait)}
-    return {"state": seen.state, "why": None, "retry_s": None}
+    wait = weather.closed_until - at.mono if weather.closed_until > at.mono else None
+    if health.state in ("failing", "needs login"):
+        retry = None if health.retry_at is None else max(0.0, health.retry_at - at.wall)
+        return {"state": health.state, "why": health.why, "retry_s": _rounded(retry)}
+    if weather.why is not None:
+        return {"state": "failing" if wait is None else "closed", "why": weather.why, "retry_s": _rounded(wait)}
+    return {"state": health.state, "why": None, "retry_s": None}
 
 
-def _refused(manager: "Manager", name: str, at: At) -> list[dict[str, Any]]:
+def _refused(state: State, name: str, at: At) -> list[dict[str, Any]]:
     """Shapes that the provider does not want at the moment, and that somebody still wants."""
-    state = manager.state
     return [
-        {"shape": _group(manager, shape), "why": no.why, "retry_s": _rounded(max(0.0, no.until - at.mono))}
+        {"shape": _group(state, shape), "why": no.why, "retry_s": _rounded(max(0.0, no.until - at.mono))}
         for (site, shape), no in state.soft.weather.refused.items()
         if site == name and (no.until > at.mono or state.shapes[shape].ready)
     ]
 
 
-def runner_rows(manager: "Manager", at: At) -> list[dict[str, Any]]:
+def runner_rows(state: State, at: At) -> list[dict[str, Any]]:
     """The processes that run jobs."""
-    contacts = manager.state.soft.contacts
     return [
         {
             "id": runner.id,
@@ -84,58 +84,56 @@ def runner_rows(manager: "Manager", at: At) -> list[dict[str, Any]]:
             "host": runner.host,
             "pid": runner.pid,
             "allocation": runner.allocation,
-            "connected": contacts[runner.id].connected,
+            "connected": state.soft.contacts[runner.id].connected,
             "cores": runner.capacity.cores / 1000,
             "memory": runner.capacity.memory,
             "jobs": len(runner.jobs),
             "slots": sum(runner.slots.values()),
-            "silent_s": round(at.mono - contacts[runner.id].heard, 3),
+            "silent_s": round(at.mono - state.soft.contacts[runner.id].heard, 3),
             "reason": runner.why if runner.state != "SERVING" else None,
         }
-        for runner in manager.state.runners.values()
+        for runner in state.runners.values()
     ]
 
 
-def allocation_rows(manager: "Manager", at: At) -> list[dict[str, Any]]:
-    """What was asked of clusters: live ones first, each kind newest first."""
+def allocation_rows(state: State, waits: Callable[[Allocation], str | None], at: At) -> list[dict[str, Any]]:
+    """What was asked of clusters (which say why each still waits): live ones first, each kind newest first."""
     hosts: dict[str | None, str] = {}
     jobs: dict[str | None, int] = {}
-    for runner in manager.state.runners.values():
+    for runner in state.runners.values():
         if runner.host:
             hosts[runner.allocation] = runner.host
         jobs[runner.allocation] = jobs.get(runner.allocation, 0) + len(runner.jobs)
-    found = reversed(manager.state.allocations.values())
-    ordered = sorted(found, key=lambda a: not a.state.endswith(LIVE))
-    return [_allocation(manager, a, at, a.host or hosts.get(a.id), jobs.get(a.id, 0)) for a in ordered]
+    newest_first = reversed(state.allocations.values())
+    return [
+        {
+            "id": a.id,
+            "state": a.state,
+            "site": a.site,
+            "native_id": a.native_id,
+            "tag": a.tag,
+            "element": a.element,
+            "name": a.name or None,
+            "mode": "direct" if a.direct else "runners",
+            "shape": None if a.shape is None else _group(state, a.shape),
+            "cores": _known_cores(a.capacity.cores),
+            "memory": _known_size(a.capacity.memory),
+            "time_s": a.time_s,
+            "host": a.host or hosts.get(a.id),
+            "jobs": jobs.get(a.id, 0),
+            "submitted": a.submitted,
+            "ended": a.ended,
+            "age_s": None if a.submitted is None else _rounded(max(0.0, (a.ended or at.wall) - a.submitted)),
+            "unsure": a.unsure,
+            "options": dict(a.options),
+            "reason": a.reason or waits(a),
+        }
+        for a in sorted(newest_first, key=lambda a: not a.state.endswith(LIVE))
+    ]
 
 
-def _allocation(manager: "Manager", a: Allocation, at: At, host: str | None, jobs: int) -> dict[str, Any]:
-    return {
-        "id": a.id,
-        "state": a.state,
-        "site": a.site,
-        "native_id": a.native_id,
-        "tag": a.tag,
-        "element": a.element,
-        "name": a.name or None,
-        "mode": "direct" if a.direct else "runners",
-        "shape": None if a.shape is None else _group(manager, a.shape),
-        "cores": _known_cores(a.capacity.cores),
-        "memory": _known_size(a.capacity.memory),
-        "time_s": a.time_s,
-        "host": host,
-        "jobs": jobs,
-        "submitted": a.submitted,
-        "ended": a.ended,
-        "age_s": None if a.submitted is None else _rounded(max(0.0, (a.ended or at.wall) - a.submitted)),
-        "unsure": a.unsure,
-        "options": dict(a.options),
-        "reason": a.reason or manager.queries.waits(a),
-    }
-
-
-def _group(manager: "Manager", shape: int) -> str:
-    asked = asked_now(manager.state, manager.state.shapes[shape]).asked
+def _group(state: State, shape: int) -> str:
+    asked = asked_now(state, state.shapes[shape]).asked
     return reservation_group(asked.needs, asked.limits)
 
 

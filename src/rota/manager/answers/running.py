@@ -1,5 +1,6 @@
 """What runs right now: its memory, its CPU time, what it wrote so far. Not durable: its runner tells it anew."""
 
+import asyncio
 import json
 import os
 import socket
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 from rota.core.state import State
 from rota.runner import measure
 
-__all__ = ["Now", "Running", "measure_sessions", "told_by_file"]
+__all__ = ["Now", "Running", "told_by_file"]
 
 SHORT_S = 0.2
 """A shorter time says nothing about the use of CPU."""
@@ -57,7 +58,16 @@ class Running:
                 Now(pid, _below(output, scratch), started, disk=disk), before, cpu_s, memory
             )
 
-    def here(self, state: State) -> dict[Ref, int]:
+    async def measure(self, state: State) -> None:
+        """What the attempts on this host use now, without waiting for their runners to tell."""
+        here = self._here(state)
+        used = await asyncio.to_thread(_measure_sessions, list(here.values()))
+        for job, pid in here.items():
+            known = self._known.get(job)
+            if known is not None and known.pid == pid and pid in used:
+                self._known[job] = _with_usage(known, known, *used[pid])
+
+    def _here(self, state: State) -> dict[Ref, int]:
         """The first processes of attempts that run on this host."""
         hosts = {runner.id: runner.host for runner in state.runners.values()}
         found: dict[Ref, int] = {}
@@ -68,13 +78,6 @@ class Running:
             if live is not None and live.attempt == job[2] and hosts.get(live.runner) == self._host:
                 found[job] = known.pid
         return found
-
-    def measured(self, jobs: dict[Ref, int], used: dict[int, tuple[float, int]]) -> None:
-        """What sessions use now, by their first process: CPU seconds and bytes."""
-        for job, pid in jobs.items():
-            known = self._known.get(job)
-            if known is not None and known.pid == pid and pid in used:
-                self._known[job] = _with_usage(known, known, *used[pid])
 
     def ended(self, rows: Sequence[Any]) -> None:
         """These run no more."""
@@ -146,7 +149,7 @@ def _with_usage(known: Now, before: Now | None, cpu_s: float, memory: int) -> No
     )
 
 
-def measure_sessions(pids: Sequence[int]) -> dict[int, tuple[float, int]]:
+def _measure_sessions(pids: Sequence[int]) -> dict[int, tuple[float, int]]:
     """CPU seconds and bytes of sessions of this host, by their leaders. Reads all of /proc: not for the loop."""
     if not pids:
         return {}

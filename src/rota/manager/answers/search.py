@@ -4,13 +4,16 @@ What takes long runs in a thread and reads the store over a connection of its ow
 and then says how far it has come, so that memory and time of one answer stay bounded; whoever asks goes on from there.
 """
 
+import asyncio
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from rota.core.selection import select, states_pattern, wanted_states
 from rota.core.state import BatchState, State
-from rota.manager.answers.jobs import attempt_cursor, job_cursor
+from rota.manager.answers.attempts import attempt_cursor, attempt_row
+from rota.manager.answers.jobs import Jobs, job_cursor
 from rota.model.batch import Value
 from rota.model.command import CommandMaker, show_command
 from rota.model.errors import UsageError
@@ -19,7 +22,7 @@ from rota.model.selector import parse_selector
 from rota.store.api import Query, Store
 from rota.wire import messages
 
-__all__ = ["Searching"]
+__all__ = ["Search"]
 
 PAGE = 4_096
 """Values that are read at a time."""
@@ -80,15 +83,32 @@ class _Spans:
         return batch if any(low <= pos < high for low, high in self._of[number]) else None
 
 
-class Searching:
-    """Searches over one store. The methods are called in the loop, what they return in a thread."""
+class Search:
+    """Searches over one store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, rows: Jobs, state: Callable[[], State]) -> None:
         self._store = store
+        self._rows = rows
+        self._state = state
 
-    def jobs(self, state: State, args: messages.Jobs) -> Callable[[], tuple[Found, str | None]]:
-        """Jobs that fit, and where to go on."""
-        spans = _Spans(state, args.sel, args.newest)
+    async def jobs(self, args: messages.Jobs) -> dict[str, Any]:
+        """Rows of jobs that fit, and where to go on."""
+        found, after = await asyncio.to_thread(self._look_for_jobs(args))
+        state = self._state()
+        there = [(batch, pos) for batch, pos in found if state.batches.get(batch.id) is batch]
+        return {"jobs": self._rows.rows(state, there), "next": after}
+
+    async def attempts(self, args: messages.History) -> dict[str, Any]:
+        """Rows of attempts that fit, newest first, and where to go on."""
+        results, after = await asyncio.to_thread(self._look_for_attempts(args))
+        batches = self._state().batches
+        rows = [attempt_row(batches[row.batch], row) for row in results if row.batch in batches]
+        return {"attempts": rows, "next": after}
+
+    # ---- made in the loop, called in a thread -----------------------------------------------------------------------
+
+    def _look_for_jobs(self, args: messages.Jobs) -> Callable[[], tuple[Found, str | None]]:
+        spans = _Spans(self._state(), args.sel, args.newest)
         after = job_cursor(args.after)
         query = self._query(args, spans)
         query.newest_first, query.descending = False, args.newest
@@ -99,9 +119,8 @@ class Searching:
             return lambda: self._jobs_by_results(spans, query, args.command, args.limit)
         return lambda: self._jobs_by_command(spans, args.command or "", after, args.newest, args.limit)
 
-    def attempts(self, state: State, args: messages.History) -> Callable[[], tuple[list[Result], str | None]]:
-        """Attempts that fit, newest first, and where to go on."""
-        spans = _Spans(state, args.sel)
+    def _look_for_attempts(self, args: messages.History) -> Callable[[], tuple[list[Result], str | None]]:
+        spans = _Spans(self._state(), args.sel)
         query = self._query(args, spans)
         query.states = tuple(word.upper() for word in args.states)
         for word in query.states:

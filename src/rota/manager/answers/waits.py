@@ -9,7 +9,7 @@ from collections.abc import Callable
 from rota.core.dependencies import spans_of
 from rota.core.selection import states_pattern, wanted_states
 from rota.core.state import BatchState, State
-from rota.manager.answers.jobs import Queries
+from rota.manager.answers.jobs import Jobs, selected
 from rota.model.errors import RotaError
 from rota.model.selector import parse_selector
 from rota.model.tables import HOLDING, JOB_STATES, REMOVED, SETTLED
@@ -43,8 +43,8 @@ class _Watch:
 class Watchers:
     """All open questions."""
 
-    def __init__(self, queries: Queries, state: Callable[[], State]) -> None:
-        self._queries = queries
+    def __init__(self, jobs: Jobs, state: Callable[[], State]) -> None:
+        self._jobs = jobs
         self._state = state
         self._watches: dict[tuple[int, int], _Watch] = {}
 
@@ -53,7 +53,7 @@ class Watchers:
         state = self._state()
         allowed = wanted_states(parse_selector(words))
         spans = []
-        for batch, low, high in self._queries.spans(state, words):
+        for batch, low, high in selected(state, words):
             if len(allowed) == REMOVED:
                 spans.append((batch.id, low, high))
             else:
@@ -117,7 +117,7 @@ class Watchers:
                     new.append((batch, low + at))
                     at = told.find(0, at + 1, end - low)
         while new:
-            rows = self._queries.page(state, new[:500])
+            rows = self._jobs.first_rows(state, new[:500])
             watch.peer.note(watch.ask_id, {"ended": rows})
             del new[: len(rows)]
 

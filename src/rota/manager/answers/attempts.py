@@ -1,0 +1,125 @@
+"""Attempts as clients see them: a job's with why it is where it is, the newest of all, and what became of a batch."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from rota.core.explain import cluster_words, reason, verdicts
+from rota.core.plan.asked import asked_now
+from rota.core.state import BatchState, State
+from rota.core.stimuli import At
+from rota.manager.answers.jobs import Jobs, counts_of, find_job, find_jobs
+from rota.manager.answers.output import Output
+from rota.manager.jobbook import JobBook
+from rota.model.allocation import Allocation
+from rota.model.errors import NotFoundError, UsageError
+from rota.model.job import Result, format_job
+from rota.model.tables import JOB_STATES, PENDING, REMOVED
+from rota.store.api import Store
+
+__all__ = ["Attempts", "attempt_cursor", "attempt_row"]
+
+
+class Attempts:
+    """Answers that need the results of attempts."""
+
+    def __init__(
+        self, store: Store, book: JobBook, jobs: Jobs, output: Output, waits: Callable[[Allocation], str | None]
+    ) -> None:
+        self._store = store
+        self._book = book
+        self._jobs = jobs
+        self._output = output
+        self._waits = waits
+        """Why an allocation does not run yet, in the words of its batch system."""
+
+    def explain(self, state: State, job: str, at: At) -> dict[str, Any]:
+        """Why a job is where it is."""
+        batch, pos = find_job(state, job)
+        byte = batch.states[pos]
+        attempts = self._store.results(batch.id, pos, pos, False)
+        shape = state.shapes[batch.shapes[batch.template_of(pos)]]
+        fields = ("location", "filter", "code", "detail", "lasting")
+        found = verdicts(state, shape, at) if byte == PENDING else ()
+        return {
+            "job": job,
+            "state": JOB_STATES[byte],
+            "reason": reason(state, batch, pos, attempts[-1] if attempts else None, at)
+            + cluster_words(state, batch, pos, self._waits),
+            "verdicts": [{field: getattr(verdict, field) for field in fields} for verdict in found],
+            "needs": asked_now(state, shape).asked.needs.words(),
+            "given": shape.shape.needs.words(),
+            "group": shape.shape.group,
+            "command": self._book.command(batch, pos, max(batch.attempts[pos], 1)),
+            "attempts": [attempt_row(batch, result) for result in attempts],
+        }
+
+    def history(self, state: State, after: Any, limit: int) -> dict[str, Any]:
+        """The attempts of all jobs, newest first."""
+        cursor = attempt_cursor(after)
+        rows: list[Any] = []
+        while True:
+            page = self._store.recent_results(None, cursor, limit)
+            for result in page:
+                cursor = (result.ended or 0.0, result.batch, result.pos, result.attempt)
+                batch = state.batches.get(result.batch)
+                if batch is None or batch.states[result.pos] == REMOVED:
+                    continue
+                rows.append(attempt_row(batch, result))
+                if len(rows) == limit:
+                    return {"attempts": rows, "next": json.dumps(cursor)}
+            if len(page) < limit:
+                return {"attempts": rows, "next": None}
+
+    def summary(self, state: State, number: int, failures: int, slowest: int, wall: float) -> dict[str, Any]:
+        """What `rota run` says at the end."""
+        batch = state.batches.get(number)
+        if batch is None:
+            raise NotFoundError(state.absent(number))
+        failed = find_jobs(state, [str(number), ":failed", ":aborted"], None, failures, False) if failures else []
+        rows = self._jobs.rows(state, failed)
+        for row in rows:
+            row["stderr_tail"] = self._output.last_words(state, row["id"])
+        slow = self._store.slowest(number, slowest) if slowest else []
+        return {
+            "batch": number,
+            "name": batch.spec.name,
+            "counts": counts_of(batch),
+            "failures": rows,
+            "slowest": self._jobs.rows(state, list(dict.fromkeys((batch, result.pos) for result in slow))),
+            "wall_s": wall - batch.submitted,
+        }
+
+
+def attempt_row(batch: BatchState, result: Result) -> dict[str, Any]:
+    """One attempt as `rota history --json` shows it."""
+    wall = result.ended - result.started if result.started is not None and result.ended is not None else None
+    return {
+        "id": format_job(batch.id, batch.index(result.pos)),
+        "attempt": result.attempt,
+        "state": result.state,
+        "exit_code": result.exit_code,
+        "signal": result.signal,
+        "reason": result.reason,
+        "host": result.host,
+        "runner": result.runner,
+        "started": result.started,
+        "ended": result.ended,
+        "wall_s": round(wall, 6) if wall is not None else None,
+        "cpu_s": result.cpu_s,
+        "peak_memory_bytes": result.peak_memory,
+        "note": result.note,
+        "peak_disk_bytes": result.peak_disk,
+    }
+
+
+def attempt_cursor(after: Any) -> tuple[float, int, int, int] | None:
+    """Where a page of attempts goes on: (ended, batch, position, attempt)."""
+    if after is None:
+        return None
+    try:
+        return msgspec.json.decode(str(after), type=tuple[float, int, int, int])
+    except msgspec.MsgspecError:
+        raise UsageError(f"'{after}' is not a cursor") from None

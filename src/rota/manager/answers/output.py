@@ -1,0 +1,175 @@
+"""What jobs have written: read from files here, or asked of the runner where a job runs on another host."""
+
+import asyncio
+import base64
+import itertools
+import json
+import os
+import stat
+from typing import Any, Literal
+
+from rota.core.state import BatchState, State
+from rota.manager.answers.jobs import find_job
+from rota.manager.answers.running import Ref, Running
+from rota.manager.jobbook import JobBook
+from rota.manager.outbound import Performer
+from rota.model.errors import NotFoundError, UsageError
+from rota.store.api import Store
+from rota.wire.messages import Log, Tail
+
+__all__ = ["LINE", "Output", "last_line"]
+
+LINE = 2000
+"""Bytes of a running job's output of which the last line is shown."""
+END = 2000
+"""Bytes of stderr that a summary shows."""
+ANSWER_S = 3.0
+"""A runner that is busy or away: then nothing is shown, as if nothing had been written."""
+
+
+class Output:
+    """The output of jobs, and the questions to runners about it that are open."""
+
+    def __init__(self, store: Store, book: JobBook, running: Running, performer: Performer) -> None:
+        self._store = store
+        self._book = book
+        self._running = running
+        self._performer = performer
+        self._numbers = itertools.count(1)
+        self._asked: dict[int, tuple[str, asyncio.Future[bytes | None]]] = {}
+
+    async def log(self, state: State, asked: Log) -> dict[str, Any]:
+        """A stretch of a job's output."""
+        there = self.elsewhere(state, asked.job, asked.attempt, asked.stream)
+        if there is None:
+            data, end, dropped, path = self._read(state, asked)
+        else:
+            data = await self.ask(state, *there, asked.stream, asked.offset, asked.limit)
+            end, dropped, path = False, 0, None
+        text = base64.b64encode(data).decode()
+        return {"data": text, "next": asked.offset + len(data), "end": end, "truncated": dropped, "path": path}
+
+    def _read(self, state: State, asked: Log) -> tuple[bytes, bool, int, str | None]:
+        """(data, whether that was the end, bytes that were dropped, the file) of what can be read here."""
+        stream, offset, limit = asked.stream, asked.offset, asked.limit
+        batch, pos = find_job(state, asked.job)
+        newest = batch.attempts[pos]
+        wanted = newest if asked.attempt is None else asked.attempt
+        if wanted > newest or wanted < 0:
+            raise NotFoundError(f"job {asked.job} has had {newest} attempts; there is no attempt {wanted}")
+        running = pos in batch.live and wanted == newest
+        path = self._book.path(batch, pos, max(wanted, 1), stream)
+        if path is not None:
+            data, size = _read_file(path, offset, limit)
+            return data, not running and offset + len(data) >= size, 0, path
+        if running:
+            return self._so_far(state, batch, pos, stream, offset, limit) or b"", False, 0, None
+        found = [result for result in self._store.results(batch.id, pos, pos, False) if result.attempt == wanted]
+        if not found or found[0].output is None:
+            return b"", True, 0, None
+        place = json.loads(found[0].output)
+        at = 1 if stream == "stdout" else 5
+        name, start, length, dropped = place[at : at + 4]
+        if name is None:
+            return b"", True, dropped, None
+        path = os.path.join(place[0], name)
+        data, _ = _read_file(path, start + offset, max(0, min(limit, length - offset)))
+        return data, offset + len(data) >= length or not data, dropped, path
+
+    def _so_far(self, state: State, batch: BatchState, pos: int, stream: str, offset: int, limit: int) -> bytes | None:
+        """What a running job has written so far to a file of rota's, if that can be read here."""
+        job, runner = (batch.id, batch.index(pos), batch.attempts[pos]), batch.live[pos].runner
+        path = self._running.scratch(state, job, runner, stream)
+        if path is None:
+            return None
+        try:
+            data, _ = _read_file(path, offset, limit)
+        except NotFoundError:
+            return None
+        # If it has just ended, its file may be another's already.
+        return data if self._running.lives(state, job, runner) else None
+
+    def last_line(self, state: State, batch: BatchState, pos: int) -> str | None:
+        """The end of the standard output of a job that runs, if that can be read here."""
+        path = self._book.path(batch, pos, batch.attempts[pos], "stdout")
+        try:
+            if path is not None:
+                return last_line(_read_file(path, -LINE, LINE)[0])
+            data = self._so_far(state, batch, pos, "stdout", -LINE, LINE)
+        except (NotFoundError, OSError):
+            return None
+        return None if data is None else last_line(data)
+
+    def last_words(self, state: State, job: str) -> str:
+        """The last that a job wrote: on standard error, or else on standard output."""
+        batch, pos = find_job(state, job)
+        streams: tuple[Literal["stderr", "stdout"], ...] = ("stderr", "stdout") if batch.attempts[pos] else ()
+        for stream in streams:
+            size, text, end = 0, b"", False
+            try:
+                while not end:
+                    data, end, _, _ = self._read(state, Log(job, batch.attempts[pos], stream, size))
+                    text = (text + data)[-END:]
+                    size += len(data)
+                    end = end or not data
+            except (NotFoundError, UsageError):
+                continue
+            if text.strip():
+                return text.decode("utf-8", "replace")
+        return ""
+
+    # ---- on other hosts ---------------------------------------------------------------------------------------------
+
+    def elsewhere(self, state: State, job: str, attempt: int | None, stream: str) -> tuple[Ref, str] | None:
+        """(the attempt, its runner) if it runs, and only its runner can read what it has written so far."""
+        batch, pos = find_job(state, job)
+        live = batch.live.get(pos)
+        if live is None or attempt not in (None, live.attempt) or not self._running.is_elsewhere(state, live.runner):
+            return None
+        if self._book.path(batch, pos, live.attempt, stream) is not None:
+            return None
+        return (batch.id, batch.index(pos), live.attempt), live.runner
+
+    async def ask(self, state: State, job: Ref, runner: str, stream: str, offset: int, limit: int) -> bytes:
+        """A stretch of what a running job has written; a negative offset counts from the end."""
+        peer, known = self._performer.peers.get(runner), state.runners.get(runner)
+        if peer is None or known is None:
+            return b""
+        number = next(self._numbers)
+        future: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        self._asked[number] = (runner, future)
+        what = {"job": job, "stream": stream, "offset": offset, "limit": limit}
+        try:
+            peer.send({"t": "tail", "session": known.session, "ask": number, **what})
+            return await asyncio.wait_for(future, ANSWER_S) or b""
+        except TimeoutError:
+            return b""
+        finally:
+            self._asked.pop(number, None)
+
+    def told(self, runner: str, message: Tail) -> None:
+        """A runner answers."""
+        asked = self._asked.get(message.ask)
+        if asked is not None and asked[0] == runner and not asked[1].done():
+            asked[1].set_result(message.data)
+
+
+def _read_file(path: str, offset: int, limit: int) -> tuple[bytes, int]:
+    """Bytes of a regular file that is ours, and its size; a negative offset counts from the end."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise NotFoundError(f"its output cannot be read: {path}: {error.strerror}") from None
+    try:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            return b"", 0
+        return os.pread(fd, limit, offset if offset >= 0 else max(0, info.st_size + offset)), info.st_size
+    finally:
+        os.close(fd)
+
+
+def last_line(data: bytes) -> str:
+    """The last line of the end of an output."""
+    lines = data.rstrip(b"\r\n").splitlines()
+    return lines[-1].decode("utf-8", "replace") if lines else ""
