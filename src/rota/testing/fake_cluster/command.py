@@ -32,7 +32,9 @@ def main(directory: str, argv: list[str]) -> int:
     if plan:
         _hang_first(directory, name, plan)
     with opened(directory) as world:
-        reply = perform(world, Processes(directory), [name, *argv[1:]], caller, time.time(), plan)
+        processes = Processes(directory)
+        world.advance(processes, time.time())
+        reply = perform(world, processes, [name, *argv[1:]], caller, plan)
     time.sleep(reply.wait_s)
     sys.stdout.buffer.write(reply.out.encode("utf-8", "surrogateescape"))
     sys.stdout.flush()

@@ -2,8 +2,8 @@
 
 import time
 
+from rota.testing.fake_cluster.arguments import BadOptionError, indices_of, options
 from rota.testing.fake_cluster.model import Caller, Executor, Job, Reply, Submission, World
-from rota.testing.fake_cluster.personality import BadOptionError, options
 
 SERVER = "pbs1"
 STATES = ("B", "E", "F", "H", "M", "Q", "R", "S", "T", "U", "W", "X")
@@ -148,20 +148,6 @@ def fill(world: World, submission: Submission, given: dict[str, list[str]], call
         for part in text.split(","):
             name, equals, value = part.partition("=")
             submission.environ[name] = value if equals else caller.environ.get(name, "")
-
-
-def indices_of(text: str) -> tuple[list[int], int | None] | None:
-    """`1-5`, `0-9:2`, `1-5%2`, and for TORQUE `1,3,5`."""
-    spec, _, throttle = text.partition("%")
-    out: list[int] = []
-    try:
-        for part in spec.split(","):
-            low, dash, high = part.partition("-")
-            high, _, step = high.partition(":")
-            out += range(int(low), int(high) + 1, int(step or 1)) if dash else [int(low)]
-        return (sorted(set(out)), int(throttle) if throttle else None) if out else None
-    except ValueError:
-        return None
 
 
 def qsub(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:

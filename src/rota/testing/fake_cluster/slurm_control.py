@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from rota.testing.fake_cluster.arguments import BadOptionError, options
 from rota.testing.fake_cluster.model import Caller, Executor, Job, Reply, World
-from rota.testing.fake_cluster.personality import BadOptionError, options
 from rota.testing.fake_cluster.slurm_jobs import (
     STATES,
     error_path,

@@ -2,8 +2,8 @@
 
 import time
 
+from rota.testing.fake_cluster.arguments import BadOptionError, indices_of, options
 from rota.testing.fake_cluster.model import Caller, Executor, Job, Reply, Submission, World
-from rota.testing.fake_cluster.personality import BadOptionError, options
 
 STATES = {
     "BF": "BOOT_FAIL", "CA": "CANCELLED", "CD": "COMPLETED", "CF": "CONFIGURING", "CG": "COMPLETING", "DL": "DEADLINE",
@@ -164,19 +164,6 @@ def megabytes(text: str) -> int:
     letter = text[-1:].upper()
     number = text[:-1] if letter in units else text
     return max(int(float(number) * units.get(letter, 1)), 0)
-
-
-def indices_of(text: str) -> tuple[list[int], int | None] | None:
-    spec, _, throttle = text.partition("%")
-    out: list[int] = []
-    try:
-        for part in spec.split(","):
-            low, dash, high = part.partition("-")
-            high, _, step = high.partition(":")
-            out += range(int(low), int(high) + 1, int(step or 1)) if dash else [int(low)]
-        return (sorted(set(out)), int(throttle) if throttle else None) if out else None
-    except ValueError:
-        return None
 
 
 def sbatch(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
