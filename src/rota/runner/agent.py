@@ -18,7 +18,7 @@ TYPE_CHECKING = False  # as in `typing`, which is not worth its load time before
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional
 
-    from rota.runner.launched import Launched
+    from rota.runner.launcher_jobs import LauncherJobs
     from rota.runner.lease import Key, Order
 
 __all__ = ["Agent", "log"]
@@ -82,11 +82,11 @@ class Agent:
         self.jobs = Jobs(runner, Segments(output), Plans(inherited(os.environb), runner.runner_id))
         self.jobs.until = NEVER if self._until is None else self._until
         self.jobs.children.adopt_orphans()
-        self._launched: Optional[Launched] = None
+        self._launched: Optional[LauncherJobs] = None
         if launcher != "none":
-            from rota.runner.launched import Launched
+            from rota.runner.launcher_jobs import LauncherJobs
 
-            self._launched = self.jobs.launched = Launched(self.jobs, self._epoll, launcher)
+            self._launched = self.jobs.launched = LauncherJobs(self.jobs, self._epoll, launcher)
 
     def take_over(self, restored: Dict[Key, None]) -> None:
         """Remember which held attempts come from an earlier runner's unsent.json, to remove it once they are told."""

@@ -18,8 +18,8 @@ from rota.runner.workdir import Workdir, slice_of
 
 if TYPE_CHECKING:
     from rota.runner.jobs import Jobs
-    from rota.runner.lease import Key
-    from rota.runner.running import Outcome, Running
+    from rota.runner.lease import Key, Outcome
+    from rota.runner.running import Running
 
 __all__ = ["Closings", "make_place"]
 

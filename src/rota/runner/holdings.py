@@ -13,11 +13,12 @@ TYPE_CHECKING = False  # as in `typing`, which is not worth its load time before
 if TYPE_CHECKING:
     from typing import Any, Deque, Dict, List, Optional
 
-    from rota.runner.lease import Key
+    from rota.runner.lease import Key, Outcome, Used
 
 __all__ = ["Holdings"]
 
 NOTE_CHARS = 1000
+UNUSED: Used = (0.0, 0, None)
 
 
 class Holdings:
@@ -84,22 +85,19 @@ class Holdings:
     def ended(
         self,
         lease: Lease,
-        exit_code: Optional[int],
-        signal: Optional[int],
-        reason: Optional[str],
+        outcome: Outcome,
         started: float,
         ended: float,
-        cpu_s: float,
-        peak_memory: int,
-        output: Optional[List[Any]],
-        note: Optional[str],
-        peak_disk: Optional[int] = None,
+        used: Used = UNUSED,
+        output: Optional[List[Any]] = None,
     ) -> None:
         """Note the end of an attempt that was handed out; it stays held until the manager acknowledges it."""
         if lease.state != RUNNING:
             return
         lease.state = ENDED
         self._free(lease.slot)
+        exit_code, signal, reason, note = outcome
+        cpu_s, peak_memory, peak_disk = used
         if note is not None and len(note) > NOTE_CHARS:
             note = note[: NOTE_CHARS - 1] + "…"
         row: List[Any] = [

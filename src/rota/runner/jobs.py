@@ -8,20 +8,19 @@ import time
 from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
 
 from rota.runner import host, measure
-from rota.runner.doubts import Doubts
 from rota.runner.kill import TreeKill
 from rota.runner.lease import Lease
 from rota.runner.plan import Plan, Plans, StartError
 from rota.runner.protocol import Runner
-from rota.runner.running import Running
+from rota.runner.running import Result, Running
 from rota.runner.segments import Lane, Segments
+from rota.runner.signalled_ends import SignalledEnds
 from rota.runner.spawn import Spawner, enter
 
 if TYPE_CHECKING:
     from rota.runner.closing import Closings
-    from rota.runner.launched import Launched
-    from rota.runner.lease import Key
-    from rota.runner.running import Outcome
+    from rota.runner.launcher_jobs import LauncherJobs
+    from rota.runner.lease import Key, Outcome
     from rota.runner.workdir import Workdir
 
 __all__ = ["Jobs"]
@@ -43,13 +42,13 @@ class Jobs:
         self.segments = segments
         self.plans = plans
         self.by_pid: Dict[int, Running] = {}
-        self.launched: Optional[Launched] = None
+        self.launched: Optional[LauncherJobs] = None
         self.unknown: Dict[int, None] = {}  # pids of ours that are no jobs: the compiler, the launcher
         self.own: Dict[int, Running] = {}  # those of by_pid that are our children, not the launcher's
         self.next_tick = NEVER
         self.until = NEVER  # when the allocation ends
         self._closings: Optional[Closings] = None  # loaded when the first job needs it
-        self._doubts = Doubts()
+        self._signalled = SignalledEnds()
         self._ending: Dict[int, Running] = {}  # by pid: their tree is being killed; they may be reaped already
         self.spawner = Spawner()
         self.table = measure.Table(runner.runner_id)
@@ -64,7 +63,7 @@ class Jobs:
             self.by_pid
             or self._ending
             or self._closings
-            or self._doubts
+            or self._signalled
             or (self.launched is not None and self.launched.pending)
         )
 
@@ -190,7 +189,7 @@ class Jobs:
         """Report a job that could not be started; always False."""
         if lane is not None:
             self.segments.release(lane, False)
-        self.runner.ended(lease, error.exit_code, None, error.reason, wall, time.time(), 0.0, 0, None, error.note)
+        self.runner.ended(lease, (error.exit_code, None, error.reason, error.note), wall, time.time())
         return False
 
     # -- ending --------------------------------------------------------------------------------------------------
@@ -221,7 +220,7 @@ class Jobs:
                 if not running.plan.special:
                     self.collect(running)
                     self.segments.release(running.lane, running.pid in surviving)
-                self.over(running, status, cpu_s, maxrss, wall, now, running.pid in surviving)
+                self.over(running, (status, cpu_s, maxrss, wall), now, running.pid in surviving)
 
     def _helper_ended(self, pid: int, status: int, now: float) -> None:
         if pid not in self.unknown:
@@ -258,16 +257,14 @@ class Jobs:
                         found[running.pid] = True
         return found
 
-    def over(
-        self, running: Running, status: int, cpu_s: float, maxrss: int, wall: float, now: float, survivors: bool
-    ) -> None:
+    def over(self, running: Running, result: Result, now: float, survivors: bool) -> None:
         """The first process of a job has ended; the job has, too, unless its tree is just being killed.
 
         What a failed job left running is ended first: it may be tried again, and must not run twice. So is what was
         left in a directory that is to be removed.
         """
-        running.result = (status, cpu_s, maxrss, wall)
-        if survivors and (status or running.place is not None) and running.ending is None:
+        running.result = result
+        if survivors and (result[0] or running.place is not None) and running.ending is None:
             running.ending = TreeKill(now, self.grace(running))
             self._ending[running.pid] = running
         if running.ending is not None:
@@ -313,23 +310,20 @@ class Jobs:
         return running.result is not None and running.result[2] > measure.own_peak() and self._oom.rose()
 
     def tell(self, running: Running, outcome: Outcome) -> None:
-        """Report how a job ended; see doubts.py for what waits a moment first."""
-        if running.plan.warn is None and self._doubts.concerns(running, outcome):
-            self.next_tick = min(self.next_tick, self._doubts.add(running, outcome, time.monotonic()))
+        """Report how a job ended; see signalled_ends.py for what waits a moment first."""
+        if running.plan.warn is None and self._signalled.concerns(running, outcome):
+            self.next_tick = min(self.next_tick, self._signalled.add(running, outcome, time.monotonic()))
         else:
             self._report(running, outcome)
 
     def _report(self, running: Running, outcome: Outcome) -> None:
         assert running.result is not None
         _, cpu_s, maxrss, wall = running.result
-        code, number, reason, note = outcome
         peak = running.peak or maxrss
         if maxrss > max(peak, running.rss) and maxrss > measure.own_peak():
             peak = maxrss  # it grew after we last looked
-        cpu_s = max(cpu_s, running.cpu_s)
-        disk = None if running.place is None else running.place.peak
-        output = running.output
-        self.runner.ended(running.lease, code, number, reason, running.wall, wall, cpu_s, peak, output, note, disk)
+        used = (max(cpu_s, running.cpu_s), peak, None if running.place is None else running.place.peak)
+        self.runner.ended(running.lease, outcome, running.wall, wall, used, running.output)
 
     def collect(self, running: Running) -> None:
         """Keep what a job wrote."""
@@ -365,7 +359,7 @@ class Jobs:
         """End everything; each with its own grace if none is given."""
         if self.launched is not None:
             self.launched.give_back()
-        for running, outcome in self._doubts.settle(note or "its runner was told to stop"):
+        for running, outcome in self._signalled.settle(note or "its runner was told to stop"):
             self._report(running, outcome)
         for running in list(self.by_pid.values()):
             self.kill(running.lease, self.grace(running) if grace_s is None else grace_s, why, now, note)
@@ -376,7 +370,7 @@ class Jobs:
         """The allocation ends soon: those that want to be warned are, the others are ended."""
         if self.launched is not None:
             self.launched.give_back()
-        for running, outcome in self._doubts.settle(note):
+        for running, outcome in self._signalled.settle(note):
             self._report(running, outcome)
         why = "time" if self.until - now <= SOON_S else "runner-stopped"
         for running in list(self.by_pid.values()):
@@ -429,10 +423,10 @@ class Jobs:
             times.extend(running.ending.next_at for running in self._ending.values() if running.ending)
         if self._closings:
             times.append(self._closings.tick(now))
-        if self._doubts:
-            for running, outcome in self._doubts.take(now):
+        if self._signalled:
+            for running, outcome in self._signalled.take(now):
                 self._report(running, outcome)
-            times.append(self._doubts.next_at())
+            times.append(self._signalled.next_at())
         self.next_tick = min(times)
 
     def _end_trees(self, now: float) -> None:
