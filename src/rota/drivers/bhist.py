@@ -5,6 +5,8 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
+from msgspec.structs import replace
+
 from rota.drivers.api import Outcome
 from rota.drivers.dialect import Kind, Seen
 from rota.drivers.native import tag_of
@@ -53,22 +55,14 @@ def events(stdout: str, table: Mapping[str, Kind]) -> tuple[list[Seen], bool]:
     return [one for text in whole if (one := _history(text, table))], len(whole) == len(records)
 
 
-def outcome_of(
-    code: int | None,
-    term: str | None,
-    signal: int | None = None,
-    *,
-    host: str | None = None,
-    started: float | None = None,
-    ended: float | None = None,
-    cpu_s: float | None = None,
-    peak: float | None = None,
-) -> Outcome:
-    """Codes above 128 are taken for signals only if LSF says that it ended the job: a script may exit so by itself."""
+def outcome_of(used: Outcome, code: int | None, term: str | None, signal: int | None = None) -> Outcome:
+    """How a job ended, added to where it ran and what it used. `term` is LSF's word for why it ended the job.
+
+    Codes above 128 are taken for signals only if there is such a word: a script may exit so by itself.
+    """
     if term and code is not None and 128 < code <= 192:
         signal, code = code - 128, None
-    why = WHY.get(term) if term else None
-    return Outcome(code, signal, why, host, started, ended, cpu_s, None if peak is None else int(peak))
+    return replace(used, exit_code=code, signal=signal, why=WHY.get(term) if term else None)
 
 
 def _records(stdout: str) -> list[str]:
@@ -188,15 +182,8 @@ class _Story:
             self.code, self.signal, self.term, self.reason = 0, None, None, None
         elif kind == "failed" and self.term:
             kind = table.get(f"TERM_{self.term}", kind)
-        outcome = outcome_of(
-            self.code,
-            self.term,
-            self.signal,
-            host=self.host,
-            started=when(self.started),
-            ended=when(self.ended),
-            cpu_s=self.cpu_s,
-        )
+        used = Outcome(host=self.host, started=when(self.started), ended=when(self.ended), cpu_s=self.cpu_s)
+        outcome = outcome_of(used, self.code, self.term, self.signal)
         return Seen(job, self.state, kind, tag, self.reason, outcome, self.requeued)
 
 

@@ -11,10 +11,9 @@ from typing import TypeVar
 
 from rota.drivers.api import Ask, Known, Observation, Outcome, SiteFacts
 from rota.drivers.dialect import Answer, Command, Dialect, Listing, Options, Seen, Submitted
-from rota.drivers.ending import Ender, chunks
 from rota.drivers.gate import Gate, Health, Times, shown
-from rota.drivers.kills import Kills
-from rota.drivers.outcome import OVER, Verdict
+from rota.drivers.killing import Killer, Kills, chunks
+from rota.drivers.outcome import OVER, Evidence, Verdict
 from rota.drivers.settings import Settings
 from rota.drivers.submitting import Submitter
 from rota.drivers.tracking import LOST, Entry, Sight, Tracker
@@ -54,7 +53,7 @@ def real_times() -> Times:
 class CommandDriver:
     """One site with a batch system."""
 
-    def __init__(
+    def __init__(  # the parts of a site, put together in one place; those with names are for the few that need them
         self,
         site: str,
         dialect: Dialect,
@@ -82,7 +81,7 @@ class CommandDriver:
         self._tracker = Tracker(settings, dialect.history_lag_s)
         self._kills = Kills(settings)
         self._submitter = Submitter(self, settings, self._times)
-        self._ender = Ender(self, self._tracker, self._kills, settings, self._times)
+        self._killer = Killer(self, self._tracker, self._kills, settings, self._times)
         self._starting = asyncio.Lock()
         self._ready = False
         self._busy = False
@@ -238,7 +237,7 @@ class CommandDriver:
     # ---- killing -----------------------------------------------------------------------------------------------------
 
     async def terminate(self, known: Known) -> bool:
-        """Ask it to end; see `Ender`. Polling goes on until it has."""
+        """Ask it to end; see `Killer`. Polling goes on until it has."""
         now = self._times.mono()
         self._tracker.enter([known], now)
         entry = self._tracker.entries[known.id]
@@ -247,11 +246,11 @@ class CommandDriver:
         self._kills.want(known.id, now)
         if entry.native is None and known.tag not in self._submitter.tags:
             await self._resolve(entry)
-        return await self._ender.terminate(entry, now)
+        return await self._killer.terminate(entry, now)
 
     async def end(self, natives: list[str]) -> None:
         """End native jobs that are nobody's."""
-        await self._ender.end(natives)
+        await self._killer.end(natives)
 
     # ---- polling -----------------------------------------------------------------------------------------------------
 
@@ -268,7 +267,7 @@ class CommandDriver:
         try:
             out = [entry.over for entry in self._tracker.enter(known, now) if entry.over is not None]
             if kills_due:
-                out += await self._ender.send(now)
+                out += await self._killer.send(now)
             if listing_due:
                 out += await self._cycle()
             return out
@@ -307,7 +306,7 @@ class CommandDriver:
         self._schedule(failed=False)
         sight = self._tracker.look(listing, self._submitter.tags, now, self._times.wall())
         await self._decide(sight, now)
-        await self._ender.end_strays(sight.strays, now)
+        await self._killer.end_strays(sight.strays, now)
         await self._find_unknown(sight, now)
         self._tracker.forget(now)
         if len(self._counts) > COUNTS_MOST:
@@ -358,9 +357,9 @@ class CommandDriver:
         own, unreadable = await self._read_words([entry.known for entry, _ in open_cases])
         for entry, last_seen in open_cases:
             killed = (wish := self._kills.wishes.get(entry.id)) is not None and wish.delivered
-            words = own.get(entry.id)
+            evidence = Evidence(last_seen, own.get(entry.id), writes)
             readable = entry.id not in unreadable
-            over = self._tracker.conclude(entry, last_seen, words, now, writes=writes, readable=readable, killed=killed)
+            over = self._tracker.conclude(entry, evidence, now, readable=readable, killed=killed)
             if over is not None:
                 self._kills.done(entry.id)
                 sight.out.append(over)
@@ -447,7 +446,7 @@ class CommandDriver:
                     await self.end([entry.native or ""])
 
     async def _find_unknown(self, sight: Sight, now: float) -> None:
-        """Those whose native id nobody knows, because a kill came before the answer to the submission."""
+        """Look for allocations without a native id: a kill came before the answer to their submission."""
         entries = self._tracker.entries.values()
         unknown = [entry for entry in entries if entry.native is None and entry.over is None]
         for entry in [entry for entry in unknown if entry.tag not in self._submitter.tags][:UNKNOWN_LOOKS]:
@@ -476,4 +475,4 @@ class CommandDriver:
 
     async def close(self) -> None:
         """Let kills that are on their way go out."""
-        await self._ender.close()
+        await self._killer.close()

@@ -13,7 +13,7 @@ from rota.drivers.api import Ask, Outcome
 from rota.drivers.bhist import CANCELLED, ENDS, TERM, events, outcome_of, when
 from rota.drivers.dialect import Answer, Class, Command, Kind, Listing, Options, Queue, Seen, Submitted
 from rota.drivers.native import WARNED, element, enter, kinds, native_name, script, share, tag_of, words, worth
-from rota.drivers.options import check_directory, merge
+from rota.drivers.options import Rules, check_directory, merge
 from rota.model.errors import UsageError
 
 __all__ = ["Lsf", "OpenLava"]
@@ -156,7 +156,7 @@ class Lsf:
 
     def submit(self, ask: Ask, options: Options) -> Command:
         """All on the command line; the script on stdin, where a `#BSUB` would be read as an option, so none is left."""
-        wants = merge("LSF", ask, options, self.allowed, repeat=frozenset({"-R"}), phrases=frozenset({"constraint"}))
+        wants = merge(Rules("LSF", self.allowed, frozenset({"-R"}), phrases=frozenset({"constraint"})), ask, options)
         check_directory("LSF", ask.directory)
         if wants.qos:
             raise UsageError(f"LSF has no qos ('{wants.qos}'): give a service class as option -sla, or a queue")
@@ -443,15 +443,16 @@ def _row(row: Mapping[str, str], table: Mapping[str, Kind]) -> Seen | None:
     elif kind in ENDS:
         code = row.get("EXIT_CODE", "").strip()
         status = int(code) if code.isascii() and code.isdigit() and len(code) < 6 else 0
-        outcome = outcome_of(
-            None if state in ("EXIT", "ERROR") and not status else status,
-            term[1] if term else None,
+        peak = _number(row.get("MAX_MEM", ""), in_bytes=True)
+        used = Outcome(
             host=_host(hosts),
             started=when(row.get("START_TIME", "")),
             ended=when(row.get("FINISH_TIME", "")),
             cpu_s=_number(row.get("CPU_USED", "")),
-            peak=_number(row.get("MAX_MEM", ""), in_bytes=True),
+            peak_memory=None if peak is None else int(peak),
         )
+        exited = None if state in ("EXIT", "ERROR") and not status else status
+        outcome = outcome_of(used, exited, term[1] if term else None)
     return Seen(job, state, kind, tag_of(name), reason, outcome)
 
 

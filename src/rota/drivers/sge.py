@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from rota.drivers.api import Ask, Outcome
 from rota.drivers.dialect import Answer, Class, Command, Kind, Listing, Options, Queue, Seen, Submitted
 from rota.drivers.native import element, keep_output, kinds, native_name, ranges, script, share, tag_of
-from rota.drivers.options import Wants, check_directory, merge
+from rota.drivers.options import Rules, Wants, check_directory, merge
 from rota.drivers.pbs_records import date
 from rota.model.errors import UsageError
 
@@ -130,7 +130,7 @@ class Sge:
         With several nodes it is the environment's allocation rule that spreads the slots. A soft time limit makes the
         warning: USR1 to all processes of the job.
         """
-        wants = merge("Grid Engine", ask, options, self.allowed, repeat=REPEAT, owned=OWNED)
+        wants = merge(Rules("Grid Engine", self.allowed, REPEAT, OWNED), ask, options)
         if wants.qos:
             raise UsageError(f"qos '{wants.qos}': Grid Engine has none; a queue (partition) stands for it")
         path = check_directory("Grid Engine", ask.directory, ":,$")

@@ -217,18 +217,14 @@ class Tracker:
     # ---- how it ended ------------------------------------------------------------------------------------------------
 
     def conclude(
-        self,
-        entry: Entry,
-        seen: Seen | None,
-        own: Outcome | None,
-        now: float,
-        *,
-        writes: bool,
-        readable: bool,
-        killed: bool,
+        self, entry: Entry, evidence: Evidence, now: float, *, readable: bool, killed: bool
     ) -> Observation | None:
-        """Judge one that its provider calls ended, or knows nothing of. None: not yet."""
+        """Judge an allocation that its provider calls ended, or knows nothing of. None: not yet.
+
+        Whether enough time has passed (`waited`, `gone`) is added to the evidence here.
+        """
         settings = self._settings
+        seen, own = evidence.seen, evidence.own
         if own is not None and (own.ended or 0.0) < (entry.requeued_at or 0.0):
             own = None
         if seen is not None and entry.over_at is None:
@@ -244,7 +240,7 @@ class Tracker:
             waited_only = entry.said == "pend" and entry.requeued_at is None
             polls, seconds = settings.gone_polls, settings.gone_waiting_s if waited_only else settings.gone_s
         gone = entry.silent and readable and entry.misses >= polls and now - entry.missed >= seconds
-        verdict = judge(Evidence(seen, own, writes, waited, False, gone), settings.trust_scheduler)
+        verdict = judge(evidence._replace(own=own, waited=waited, gone=gone), settings.trust_scheduler)
         if verdict.verb is None:
             return None
         if killed and seen is None and own is None:
