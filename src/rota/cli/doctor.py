@@ -76,7 +76,7 @@ def examine_site(args: "argparse.Namespace") -> int:
 
 
 def show(row: "dict[str, Any]") -> None:
-    """One line, and one more with what to do."""
+    """Print what a check found, and below it what to do."""
     word = f"{row['status']:<4}"
     if colours(sys.stdout):
         word = tint({"ok": "COMPLETED", "warn": "MISSING", "fail": "FAILED"}[row["status"]], word)
@@ -96,7 +96,7 @@ class Doctor:
         self._up = False
 
     def checks(self) -> "list[tuple[str, Callable[[], None]]]":
-        """All of them, in order."""
+        """Run all checks, in order."""
         return [
             ("python", self.python), ("machine", self.machine), ("home", self.home), ("space", self.space),
             ("config", self.config), ("shell", self.shell), ("manager", self.manager), ("job", self.job),
@@ -114,7 +114,7 @@ class Doctor:
         self.say("python", "ok", text)
 
     def machine(self) -> None:
-        """What there is to use."""
+        """Check what the machine has."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self.say("machine", "ok", f"{os.uname().nodename}: {cores} cores for this process, {size(memory)} memory")

@@ -26,7 +26,7 @@ ATTEMPT_FIELDS = (
 
 
 def configure(parser: "Parser", command: str) -> None:
-    """The options of both."""
+    """The options of jobs and history."""
     parser.selectors()
     parser.add_argument("-n", "--limit", type=int, metavar="N", help="at most so many lines")
     parser.json("one object per line")

@@ -34,7 +34,7 @@ def show_live(args: "argparse.Namespace", words: "list[str]") -> int:
 
 
 def cells(row: "dict[str, Any]") -> "list[str]":
-    """One line of the table."""
+    """The cells of one job in the table."""
     percent = row.get("cpu_percent")
     return [
         row["id"], row["state"], row.get("host") or "", seconds(row.get("elapsed_s")),

@@ -68,7 +68,7 @@ def copy(outputs: "list[Output]", targets: "list[int]", follow: bool) -> None:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write all of it, unbuffered."""
+    """Write all of these bytes, unbuffered."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
@@ -89,7 +89,7 @@ class Output:
         self._offset = 0
 
     def pieces(self) -> "Iterator[bytes]":
-        """What is there and was not read yet."""
+        """The pieces of the stream that were not read yet."""
         while not self.end:
             answer = self._connection.ask(
                 "log", job=self._job, attempt=self._attempt, stream=self.stream, offset=self._offset, limit=LIMIT
@@ -110,5 +110,5 @@ class Output:
 
 
 def read_all(connection: "Connection", job: str, stream: str = "stdout", attempt: "int | None" = None) -> bytes:
-    """All that is there of one stream."""
+    """Everything that an attempt wrote to one stream."""
     return b"".join(Output(connection, job, stream, attempt).pieces())

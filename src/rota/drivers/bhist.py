@@ -88,7 +88,7 @@ def _in_order(text: str) -> bool:
 
 
 def _history(text: str, table: Mapping[str, Kind]) -> Seen | None:
-    """One job by its events."""
+    """How a job stands by its events; None if the text is of no job."""
     lines = text.split("\n")
     job = JOB.match(lines[0])
     if job is None:
@@ -107,7 +107,7 @@ def _history(text: str, table: Mapping[str, Kind]) -> Seen | None:
 
 
 class _Story:
-    """What the events of a job come to. Blanks count for nothing: a line may have been broken at one."""
+    """The state of a job, event by event. Blanks count for nothing: a line may have been broken at one."""
 
     def __init__(self) -> None:
         self.state = "PEND"
@@ -123,7 +123,7 @@ class _Story:
         """It is being taken back: its next end is not the end."""
 
     def add(self, when: str, text: str) -> None:
-        """The next event."""
+        """Take in the next event."""
         said = INDEX.sub("", re.sub(r"\s", "", text))
         said = said[:1].upper() + said[1:]
         limit = LIMIT.match(said)
@@ -163,7 +163,7 @@ class _Story:
             self.state = "UNKWN"
 
     def ended_by_itself(self) -> bool:
-        """Ended as by a signal, with no word of who sent it."""
+        """Whether the job ended as by a signal, with no word of who sent it."""
         return self.state == "EXIT" and not self.term and (bool(self.signal) or (self.code or 0) > 128)
 
     def ran_s(self) -> float:
@@ -174,7 +174,7 @@ class _Story:
         return ended - started if ended >= started else ended - started + 366 * 86400
 
     def seen(self, job: str, tag: str | None, table: Mapping[str, Kind]) -> Seen:
-        """All in all. What has not ended is unsure."""
+        """How the job stands after all events. If it has not ended, that is unsure."""
         kind = table.get(self.state, "unsure")
         if kind not in ENDS:
             return Seen(job, self.state, "unsure", tag, self.reason, None, self.requeued)

@@ -1,4 +1,4 @@
-"""A dialect becomes a driver: its commands are run over a transport, patiently, and never twice by mistake."""
+"""The driver of a batch system: runs a dialect's commands over a transport, patiently, and never twice by mistake."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class UnreadableError(UnreachableError):
-    """The last words of some cannot be read; of the others they were."""
+    """The last words of some allocations (`ids`) cannot be read; those of the others were (`found`)."""
 
     def __init__(self, words: str, found: Mapping[str, Outcome], ids: set[str]) -> None:
         super().__init__(words, ran=True)
@@ -51,7 +51,7 @@ def real_times() -> Times:
 
 
 class CommandDriver:
-    """One site with a batch system."""
+    """The driver of one site with a batch system."""
 
     def __init__(  # the parts of a site, put together in one place; those with names are for the few that need them
         self,
@@ -93,11 +93,11 @@ class CommandDriver:
         self._turn = 0
 
     def facts(self) -> SiteFacts:
-        """As configured."""
+        """What the site offers, as configured."""
         return self._facts
 
     def health(self) -> Health:
-        """For `rota sites`."""
+        """How the site is doing, for `rota sites`."""
         return self.gate.health()
 
     # ---- commands ----------------------------------------------------------------------------------------------------
@@ -162,13 +162,13 @@ class CommandDriver:
 
     @property
     def user(self) -> str:
-        """Whose jobs they are."""
+        """The user whose jobs ours are at the site."""
         return self._user or ""
 
     # ---- submitting --------------------------------------------------------------------------------------------------
 
     async def submit(self, ask: Ask) -> list[str]:
-        """Submit; see `Submitter`."""
+        """Submit allocations; see `Submitter`."""
         if not 1 <= ask.count <= self._array_most:
             raise UsageError(
                 f"site {self.site}: {ask.count} allocations in one submission; it takes 1 to {self._array_most}"
@@ -216,13 +216,13 @@ class CommandDriver:
         return natives
 
     def elements(self, base: str, count: int) -> list[str]:
-        """The native ids of the elements."""
+        """The native ids of the elements of a submission."""
         if base.startswith(LOST):
             return [f"{base}.{element}" for element in range(count)]
         return [self.dialect.element_id(base, element, count) for element in range(count)]
 
     def is_unwanted(self, ids: Iterable[str]) -> bool:
-        """Whether all of these are to be killed."""
+        """Whether all of these allocations are to be killed."""
         return all(id in self._kills.wishes for id in ids)
 
     async def left_words(self, ids: Sequence[str], tag: str) -> bool | None:
@@ -237,7 +237,7 @@ class CommandDriver:
     # ---- killing -----------------------------------------------------------------------------------------------------
 
     async def terminate(self, known: Known) -> bool:
-        """Ask it to end; see `Killer`. Polling goes on until it has."""
+        """Ask an allocation to end; see `Killer`. Polling goes on until it has."""
         now = self._times.mono()
         self._tracker.enter([known], now)
         entry = self._tracker.entries[known.id]
@@ -255,7 +255,7 @@ class CommandDriver:
     # ---- polling -----------------------------------------------------------------------------------------------------
 
     async def poll(self, known: Sequence[Known]) -> list[Observation]:
-        """What is new. Called often; whether it is time to ask the cluster is decided here."""
+        """What is new of the allocations. Called often; whether it is time to ask the cluster is decided here."""
         now = self._times.mono()
         if len(known) < self._tracker.live:  # somebody wants to know about a few of them, now
             self._next_poll = min(self._next_poll, self._last_start + self._settings.poll_min_s)
@@ -275,14 +275,14 @@ class CommandDriver:
             self._busy = False
 
     def waits(self, native: str) -> str | None:
-        """Why it does not run, as the last whole listing has it: the cluster's own words; None: it runs, or no word."""
+        """Why a native job does not run, in the words of the last whole listing; None: it runs, or there is no word."""
         seen = self._tracker.listed.get(native)
         if seen is None or seen.kind not in ("pending", "unsure"):
             return None
         return seen.reason or (seen.native_state if seen.kind == "unsure" else None)
 
     def hurry(self) -> None:
-        """Something was done whose effect is to be seen soon: look in 2, 4, 8 … seconds."""
+        """Look in 2, 4, 8 … seconds: something was done whose effect is to be seen soon."""
         self._quick_s = self._settings.poll_min_s
         self._next_poll = min(self._next_poll, self._times.mono() + self._times.jittered(self._quick_s))
 
@@ -314,7 +314,7 @@ class CommandDriver:
         return sight.out
 
     async def _list(self) -> Listing | None:
-        """One command, however many there are. None: it says nothing."""
+        """The listing: one command, however many jobs there are. None: it says nothing."""
         try:
             await self.start()
         except RotaError as error:
@@ -337,7 +337,7 @@ class CommandDriver:
         return listing
 
     async def _decide(self, sight: Sight, now: float) -> None:
-        """Ask the history and the jobs' own last words about those that ended or are missing, and judge."""
+        """Judge the allocations that ended or are missing, by the history and by the jobs' own last words."""
         thin = [entry for entry, seen in sight.ended if seen.outcome is None or seen.outcome.exit_code is None]
         told = await self._history([*thin, *sight.missing], now)
         open_cases: list[tuple[Entry, Seen | None]] = []
@@ -366,7 +366,7 @@ class CommandDriver:
         await self._look_for_lingering(sight, now)
 
     async def _history(self, entries: list[Entry], now: float) -> dict[str, Seen]:
-        """What the history knows, of a bounded number per cycle; whoever has waited longest comes first."""
+        """What the history knows of allocations: of so many per cycle, those first that have waited longest."""
         settings = self._settings
         due = [
             entry
@@ -396,7 +396,7 @@ class CommandDriver:
         return found
 
     async def _ask_history(self, commands: Sequence[Command]) -> tuple[bool, dict[str, Seen]]:
-        """Whether silence in it means something, and what it says. A site that keeps no history is silent."""
+        """Whether silence of the history means something, and its rows. A site that keeps no history is silent."""
         silent = True
         rows: dict[str, Seen] = {}
         for command in commands:
@@ -413,7 +413,7 @@ class CommandDriver:
         return silent, rows
 
     async def _read_words(self, known: Sequence[Known]) -> tuple[Mapping[str, Outcome], set[str]]:
-        """What they wrote, and of which ones that cannot be seen."""
+        """The last words of allocations, and the ids of those whose words cannot be read."""
         if self._last_words is None or not known:
             return {}, set()
         try:
@@ -427,7 +427,7 @@ class CommandDriver:
             return {}, {each.id for each in known}
 
     async def _look_for_lingering(self, sight: Sight, now: float) -> None:
-        """A few running ones per cycle, in turn: some have written their last words and are still listed."""
+        """Look, a few per cycle, for allocations that have written their last words and are listed as running."""
         if self._last_words is None:
             return
         running = [entry for entry in self._tracker.entries.values() if entry.said == "run" and entry.native]
@@ -461,7 +461,7 @@ class CommandDriver:
                 sight.out.append(self._tracker.finish(entry, verdict, now, vanished=True))
 
     async def _resolve(self, entry: Entry) -> Submitted | None:
-        """Look up which native job it is. Where the size of its array is not known, the listing shows it."""
+        """Find the native job of an allocation. Where the size of its array is not known, the listing shows it."""
         found = await self._submitter.look_up(entry.tag)
         if found is None or found.native_id is None or entry.native is not None:
             return found
@@ -474,5 +474,5 @@ class CommandDriver:
         return found
 
     async def close(self) -> None:
-        """Let kills that are on their way go out."""
+        """Wait for kills that are being sent."""
         await self._killer.close()

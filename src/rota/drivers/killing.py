@@ -231,6 +231,6 @@ class Killer:
 
 
 def chunks(items: list[T], size: int) -> Iterable[list[T]]:
-    """Pieces of at most that size."""
+    """The items in pieces of at most this size."""
     for start in range(0, len(items), max(1, size)):
         yield items[start : start + max(1, size)]

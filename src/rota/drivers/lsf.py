@@ -151,7 +151,7 @@ class Lsf:
         return Command(("bsub", "-V"))
 
     def is_mine(self, answer: Answer) -> bool:
-        """Whether it calls itself LSF, under any of its owners, and knows `bjobs -o`."""
+        """Whether the program calls itself LSF, under any of its owners, and knows `bjobs -o`."""
         return answer.code is not None and _release(answer.stdout + answer.stderr) >= 9
 
     def submit(self, ask: Ask, options: Options) -> Command:
@@ -271,7 +271,7 @@ class Lsf:
         return [self.listing(user)]
 
     def read_find(self, tag: str, answer: Answer) -> Submitted:
-        """The oldest, should there be several."""
+        """The oldest job with the tag, should there be several."""
         seen, result, detail = self.read_listing(answer, Options())
         found = {int(one.native_id.partition("[")[0]) for one in seen if one.tag == tag}
         if found:
@@ -421,7 +421,7 @@ def _wide(line: str) -> dict[str, str]:
 
 
 def _row(row: Mapping[str, str], table: Mapping[str, Kind]) -> Seen | None:
-    """One job of the listing; None if it is none."""
+    """The job in one line of the listing; None if the line is of none."""
     state, name = row.get("STAT", "").strip(), row.get("JOB_NAME", "").rstrip()
     number = JOB.fullmatch(row.get("JOBID", "").strip())
     if number is None or not state:
@@ -457,7 +457,7 @@ def _row(row: Mapping[str, str], table: Mapping[str, Kind]) -> Seen | None:
 
 
 def _said(cell: str | None) -> str | None:
-    """What is in a cell; an empty one has a dash."""
+    """The text of a cell; an empty cell has a dash."""
     text = (cell or "").strip()
     return None if text in ("", "-") else text
 

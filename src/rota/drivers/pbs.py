@@ -119,11 +119,11 @@ class Pbs(PbsFamily):
     allowed = frozenset({"-a", "-c", "-h", "-j", "-k", "-l", "-m", "-M", "-p", "-P", "-u", "-W"})
 
     def is_mine(self, answer: Answer) -> bool:
-        """Only this one calls it pbs_version."""
+        """Only OpenPBS calls it pbs_version."""
         return "pbs_version" in answer.stdout + answer.stderr
 
     def submit(self, ask: Ask, options: Options) -> Command:
-        """One chunk per node. An array of one is refused, so it is a plain job.
+        """One chunk per node. An array of one element is refused, so that is a plain job.
 
         An array must be rerunnable here, so only a plain job can be kept from being started again by the cluster.
         """

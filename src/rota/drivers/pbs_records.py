@@ -143,7 +143,7 @@ def hosts(record: Record) -> str | None:
 
 
 def usage(record: Record, started: float | None, ended: float | None) -> Outcome:
-    """What a record says besides how it ended."""
+    """Host, times, CPU seconds and memory of a record."""
     cpu = seconds(record.get("resources_used.cput"))
     return Outcome(
         host=hosts(record),
@@ -171,7 +171,7 @@ def read_status(text: str | None, negative: Mapping[int, tuple[str | None, str]]
 
 
 def past_limit(record: Record) -> bool:
-    """Whether it used all the time that it had asked for: old servers show a kill at the limit only as a signal."""
+    """Whether a job used all the time that it had: old servers show a kill at the limit only as a signal."""
     used, limit = seconds(record.get("resources_used.walltime")), seconds(record.get("Resource_List.walltime"))
     return used is not None and limit is not None and 0 < limit <= used
 
@@ -196,5 +196,5 @@ def clock(time_s: int) -> str:
 
 
 def megabytes(size: int) -> int:
-    """Whole ones, rounded up."""
+    """Whole megabytes, rounded up."""
     return max(1, -(-size // (1 << 20)))

@@ -116,7 +116,7 @@ class Sge:
     )
 
     def version(self) -> Command:
-        """Its help begins with the version."""
+        """Asks for the help, which begins with the version."""
         return Command(("qstat", "-help"))
 
     def is_mine(self, answer: Answer) -> bool:

@@ -160,7 +160,7 @@ class Slurm:
         return [live, Command(past)]
 
     def read_find(self, tag: str, answer: Answer) -> Submitted:
-        """The oldest, should there be several. Where the accounting cannot be asked, the controller's word is all.
+        """The oldest job with the tag, should there be several; by the controller alone, if there is no accounting.
 
         Of what no node can satisfy sbatch says that it is refused, and the controller keeps it as a job that failed.
         """

@@ -158,7 +158,7 @@ SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)")
 
 
 def body_of(answer: Answer, heading: str) -> tuple[list[str], Class, str]:
-    """The lines below the heading, and what they are worth. Without it they are worth nothing."""
+    """The lines below the heading, and what they are worth: nothing, if there is no heading."""
     lines = answer.stdout.split("\n")
     cut = lines.pop()
     top = next((number for number, line in enumerate(lines[:50]) if line.startswith(heading)), None)
@@ -173,7 +173,7 @@ def body_of(answer: Answer, heading: str) -> tuple[list[str], Class, str]:
 
 
 def read_row(line: str, table: Mapping[str, Kind], options: Options) -> list[Seen]:
-    """One line of the listing; empty if it is none."""
+    """The jobs in one line of the listing; empty if the line is of none."""
     native_id = line[JOB].rstrip()
     state = line[STATE].rstrip()
     if not EDGES[-2] < len(line) <= EDGES[-1] or not state:
@@ -199,7 +199,7 @@ def read_row(line: str, table: Mapping[str, Kind], options: Options) -> list[See
 
 
 def read_record(job: str, row: Mapping[str, str], peak: int | None, table: Mapping[str, Kind]) -> list[Seen]:
-    """One job of the accounting."""
+    """The jobs in one record of the accounting: elements that were cancelled together have one."""
     state = row.get("State", "")
     base = _long(state)
     kind = table.get(base, "unsure")

@@ -31,7 +31,7 @@ NOT_THERE = (
 
 
 class SshTransport(PrefixTransport):
-    """One connection that all commands share, and that outlives them for a while.
+    """Commands on another host, over one connection that they share and that outlives them for a while.
 
     It never asks for a password: where one is needed, somebody opens the connection by hand and it is used from then
     on. `over` is where ssh itself runs: another SshTransport makes a chain.
@@ -68,7 +68,7 @@ class SshTransport(PrefixTransport):
         super().__init__(outer, prefix, joined=True, name=name)
 
     def unreachable(self, answer: Answer, argv: Sequence[str]) -> UnreachableError:
-        """Told apart: not let in, not there, and lost on the way (when the command may have run)."""
+        """The error for what ssh said: not let in, not there, or lost on the way (then the command may have run)."""
         words = answer.stderr.strip()[-500:] or f"ssh ended with code {answer.code}"
         if any(text in words for text in NOT_LET_IN):
             stay = ("-o", "ControlMaster=yes", "-o", "ControlPersist=yes", "-fN")
@@ -87,7 +87,10 @@ class SshTransport(PrefixTransport):
 
 
 def shared_directory() -> str | None:
-    """One for all managers of a user, so that a connection opened by hand serves the next one too; None: not safe."""
+    """A directory for the sockets of all managers of a user: a connection opened by hand serves the next one too.
+
+    None: it is not safe.
+    """
     directory = f"/tmp/rota-ssh-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
         os.mkdir(directory, 0o700)

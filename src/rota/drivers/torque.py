@@ -87,7 +87,7 @@ class Torque(PbsFamily):
     allowed = frozenset({"-a", "-b", "-c", "-h", "-j", "-k", "-l", "-m", "-M", "-p", "-u", "-W"})
 
     def is_mine(self, answer: Answer) -> bool:
-        """The others call it pbs_version, or do not know the option."""
+        """TORQUE calls it Version; the others call it pbs_version, or do not know the option."""
         text = answer.stdout + answer.stderr
         return bool(re.search(r"^version:\s", text, re.IGNORECASE | re.MULTILINE)) and "pbs_version" not in text
 

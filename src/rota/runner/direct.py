@@ -114,7 +114,7 @@ def _sync(directory: str) -> None:
 
 
 class Direct:
-    """The one job, from its start to its report."""
+    """A runner of one job, from its start to its report."""
 
     def __init__(self, directory: str, lease: Lease, runner_id: str, until_s: Optional[float]) -> None:
         self.directory = directory
@@ -132,7 +132,7 @@ class Direct:
         self._stopping = False
 
     def run(self) -> int:
-        """Start it, see it through, report; the exit status."""
+        """Start the job, see it through, report; returns the exit status."""
         self.runner.hold(self.lease)
         self.jobs.start(self.runner.startable(clock()), clock())
         self.jobs.leave_directory()

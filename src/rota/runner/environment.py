@@ -95,7 +95,7 @@ class Environment:
         return self._base
 
     def own(self, lease: Lease) -> Dict[bytes, bytes]:
-        """The part that only this job has."""
+        """The variables that only this job has."""
         batch, index = b"%d" % lease.batch, b"%d" % lease.index
         env = {
             b"ROTA_JOB": b"%b.%b" % (batch, index),

@@ -1,4 +1,4 @@
-"""What a runner holds, and where each of its leases stands: queued, running or ended.
+"""The leases that a runner holds, and where each stands: queued, running or ended.
 
 Pure, as is the rest of the protocol: it knows slots and counts, and nothing of sessions and messages.
 """
@@ -78,7 +78,7 @@ class Holdings:
         return found
 
     def started(self, lease: Lease, wall: float, pid: int) -> None:
-        """Note that the process exists."""
+        """Note that the process of a lease exists."""
         lease.wall = wall
         lease.pid = pid
 

@@ -1,4 +1,4 @@
-"""The attempts that run here: started, watched, ended."""
+"""The jobs that a runner runs: started, watched, ended."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Jobs:
 
     @property
     def busy(self) -> bool:
-        """Is anything running, or its tree not yet dead?"""
+        """Whether any job runs, waits to be told, or has processes that are not yet dead."""
         return bool(
             self.by_pid
             or self._ending
@@ -118,7 +118,7 @@ class Jobs:
             raise
 
     def environment(self, lease: Lease, plan: Plan, place: Optional[Workdir]) -> Dict[bytes, bytes]:
-        """What a job and its behaviours see."""
+        """The environment of a job and its behaviours."""
         env = plan.env.of(lease)
         if place is not None:
             env.update(place.environment(plan.home))
@@ -163,7 +163,7 @@ class Jobs:
         return sum(running.lease.slot == slot for running in self.own.values()) + self.closing_count(slot)
 
     def closing_count(self, slot: str) -> int:
-        """How many of a slot have ended their command, but are not yet done."""
+        """How many jobs of a slot are being closed: their command has ended."""
         return self._closings.count(slot) if self._closings else 0
 
     @property
@@ -178,7 +178,7 @@ class Jobs:
         TreeKill(now, 0.0).step(now, alive)
 
     def adopt(self, running: Running) -> None:
-        """A job of a launcher that died has become our child."""
+        """Look after a job of a launcher that died: it has become our child."""
         self.own[running.pid] = running
 
     def leave_directory(self) -> None:
@@ -306,7 +306,7 @@ class Jobs:
         return code, number, reason, note
 
     def _was_out_of_memory(self, running: Running) -> bool:
-        """Whether the kernel's count of such kills rose for it: not for one that was never larger than we are."""
+        """Whether the kernel killed a job for want of memory: its count rose, and the job was larger than we are."""
         return running.result is not None and running.result[2] > measure.own_peak() and self._oom.rose()
 
     def tell(self, running: Running, outcome: Outcome) -> None:
@@ -367,7 +367,7 @@ class Jobs:
             self._closings.kill_all(self.runner.grace_s if grace_s is None else grace_s, note or why, now)
 
     def warn_all(self, note: str, now: float) -> None:
-        """The allocation ends soon: those that want to be warned are, the others are ended."""
+        """Warn the jobs that want it that the allocation ends soon, and end the others."""
         if self.launched is not None:
             self.launched.give_back()
         for running, outcome in self._signalled.settle(note):
@@ -380,7 +380,7 @@ class Jobs:
                 self._warn(running)
 
     def _warn_at(self, running: Running) -> float:
-        """When to warn it that its time, or ours, will be over."""
+        """When to warn a job that its time, or ours, will be over."""
         warn, limit = running.plan.warn, running.plan.time_s
         if warn is None or running.warned:
             return NEVER

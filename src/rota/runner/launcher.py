@@ -169,7 +169,7 @@ class Launcher:
 
     @property
     def waiting(self) -> bool:
-        """Is there something to write?"""
+        """Whether messages wait to be sent."""
         return bool(self._out)
 
     # -- from the launcher ---------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a runner holds: one attempt of one job, from the lease to the acknowledged end."""
+"""A lease: one attempt of one job in the hands of a runner, until its end is acknowledged."""
 
 from __future__ import annotations
 

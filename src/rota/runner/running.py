@@ -1,4 +1,4 @@
-"""One attempt that runs here."""
+"""A job that runs: its lease, its process, what was measured."""
 
 from __future__ import annotations
 
@@ -60,6 +60,6 @@ class Running:
 
     @property
     def mark(self) -> Tuple[bytes, bytes]:
-        """What the environment of its processes says."""
+        """Job and attempt, as the environment of every process of this job has them."""
         lease = self.lease
         return (b"%d.%d" % (lease.batch, lease.index), b"%d" % lease.attempt)

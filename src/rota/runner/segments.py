@@ -58,7 +58,7 @@ class Segments:
         self.problem: Optional[str] = None  # why output could not be kept, for the note of the job
 
     def lane(self) -> Lane:
-        """A lane that nobody uses."""
+        """A lane that no job uses, made if there is none."""
         if self._free:
             return self._free.pop()
         if self._fd < 0:

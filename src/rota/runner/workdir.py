@@ -106,7 +106,7 @@ class Workdir:
         return fds
 
     def environment(self, home: bool) -> Dict[bytes, bytes]:
-        """What a job that runs here is told."""
+        """The variables that tell a job about its directory."""
         path = os.fsencode(self.path)
         env = {b"TMPDIR": path + b"/" + TMP.encode(), b"ROTA_WORKDIR": path}
         if home:
@@ -215,7 +215,7 @@ class Workdir:
                 os.close(fd)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the descriptor of the directory."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

@@ -236,7 +236,7 @@ class Database:
         return found
 
     def side(self) -> Reserve:
-        """The file beside it."""
+        """The reserve: a file beside the database."""
         if self._reserve is None:
             raise StoreError(self.failed or f"{self.path} is not open")
         return self._reserve

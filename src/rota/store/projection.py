@@ -133,7 +133,7 @@ def _pruned(con: Connection, entry: Entry, event: Pruned) -> None:
 
 
 def _respecified(con: Connection, entry: Entry, event: Respecified) -> None:
-    """The specification as it is from now on; if the old one is damaged, it stays, for whoever reads it to see."""
+    """Write the changed specification; a damaged one is left as it is, for whoever reads it to see."""
     for count, source, crc, body in con.execute(
         "SELECT count, source, crc, spec FROM batches WHERE id = ?", (event.batch,)
     ):

@@ -108,7 +108,7 @@ class Checked:
 
     @staticmethod
     def check(what: str, crc: int, body: bytes, *place: object) -> bytes:
-        """The body, if it is what was written."""
+        """The body, if it fits its checksum; else DamagedError."""
         if type(body) is not bytes or crc32(body, crc32(pack(place))) != crc:
             raise DamagedError(f"{what} does not fit its checksum")
         return body

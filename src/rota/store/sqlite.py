@@ -109,7 +109,7 @@ class SqliteStore:
                 self._db.write("dropping staged values", work)  # now that the reserve has been released
 
     def _drop_environments(self) -> None:
-        """Those that no batch has any more. Only at first: later one may be meant for a submission under way."""
+        """Drop environments that no batch has. Only when opening: later one may be meant for a submission under way."""
         unused = "FROM environments WHERE name NOT IN (SELECT env FROM batches WHERE env IS NOT NULL)"
         pruned = self._db.read("batches", "SELECT max(id) > count(*) FROM batches")[0][0]
         if pruned and self._db.read("environments", f"SELECT 1 {unused} LIMIT 1"):

@@ -89,7 +89,7 @@ DisclaimedRow = tuple[Count, Count, Number, Note]
 
 
 class LiveRow(NamedTuple):
-    """What an attempt that runs has now."""
+    """What a running attempt uses now."""
 
     batch: Count
     number: Count
@@ -243,7 +243,7 @@ class Filtered(Struct):
 
     @property
     def searches(self) -> bool:
-        """Whether any of it restricts."""
+        """Whether any field restricts the search."""
         given = (self.command, self.host, self.exit_code, self.reason, self.since, self.until)
         return any(field is not None for field in given)
 

@@ -1,4 +1,4 @@
-"""One connection as the manager sees it: bytes in, messages to the handler, answers out."""
+"""A connection as the manager sees it: bytes in, messages to the handler, answers out."""
 
 import asyncio
 from collections import deque
@@ -155,7 +155,7 @@ class Peer(asyncio.Protocol):
             self._settle(message)
 
     def answer(self, ask_id: int, result: dict[str, Any]) -> None:
-        """The answer to a request. One that does not fit into a frame becomes an error."""
+        """Send the answer to a request. One that does not fit into a frame becomes an error."""
         try:
             self.send({"t": "answer", "id": ask_id, **result})
         except ProtocolError as error:
@@ -166,14 +166,14 @@ class Peer(asyncio.Protocol):
         self.send({"t": "note", "id": ask_id, **body})
 
     def refuse(self, ask_id: int | None, error: RotaError, **more: Any) -> None:
-        """The error that answers a request, or (None) the peer as such."""
+        """Send the error that answers a request, or (None) the peer as such."""
         head: dict[str, Any] = {"t": "error", "code": error.code, "message": str(error), **more}
         if ask_id is not None:
             head["id"] = ask_id
         self.send(head)
 
     def ack(self, seq: int) -> None:
-        """All reports of this runner up to `seq` are durable."""
+        """Tell the runner that all its reports up to `seq` are durable."""
         self.send({"t": "ack", "seq": seq})
 
     def flush(self) -> None:

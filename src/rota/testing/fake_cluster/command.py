@@ -1,4 +1,4 @@
-"""What every installed command is: read the world, answer in its words, write it back."""
+"""The program behind every installed command: read the world, answer in its words, write it back."""
 
 import os
 import pwd
@@ -17,7 +17,7 @@ SUBMITS = ("sbatch", "bsub", "qsub")
 
 
 def main(directory: str, argv: list[str]) -> int:
-    """Run one command."""
+    """Run one command of the batch system; returns its exit status."""
     name = argv[0].rpartition("/")[2]
     stdin = None
     if name in SUBMITS and not sys.stdin.isatty():

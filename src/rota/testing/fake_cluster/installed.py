@@ -70,7 +70,7 @@ class FakeCluster:
 
     @classmethod
     def at(cls, directory: str | os.PathLike[str]) -> "FakeCluster":
-        """One that is installed there already."""
+        """The fake cluster that is installed in a directory."""
         made = cls.__new__(cls)
         made.directory = os.path.abspath(directory)
         made._processes = Processes(made.directory)
@@ -78,12 +78,12 @@ class FakeCluster:
 
     @property
     def bin(self) -> str:
-        """The directory of its commands."""
+        """The directory of the cluster's commands."""
         return os.path.join(self.directory, "bin")
 
     @property
     def path(self) -> str:
-        """PATH with its commands first."""
+        """PATH with the cluster's commands first."""
         return f"{self.bin}:{os.environ.get('PATH', '/usr/bin:/bin')}"
 
     def __enter__(self) -> "FakeCluster":

@@ -205,7 +205,7 @@ def _minutes(text: str) -> int | None:
 
 
 def _megabytes(text: str) -> int:
-    """Kilobytes unless it says otherwise."""
+    """Megabytes of an amount that is in kilobytes unless it has a unit."""
     units = {"KB": 2**-10, "MB": 1, "GB": 1024, "TB": 2**20, "K": 2**-10, "M": 1, "G": 1024}
     digits = text.rstrip("KMGTBkmgtb")
     return int(float(digits) * units.get(text[len(digits) :].upper(), 2**-10))

@@ -31,7 +31,7 @@ def state(job: Job, whole_over: bool = True) -> str:
 
 
 def exit_status(job: Job, time_limit: int = -29, memory: int = -27, lost: int = -20) -> int | None:
-    """The number that the server has; None: it never ran."""
+    """The exit status that the server shows; None: the job never ran."""
     if job.state != "over" or job.started is None:
         return None
     known = {"time": time_limit, "memory": memory, "node": lost, "cancelled": 271, "preempt": 271, "launch": -1}
@@ -129,7 +129,7 @@ def read_script(rest: list[str], caller: Caller, missing: str) -> "str | Reply":
 
 
 def fill(world: World, submission: Submission, given: dict[str, list[str]], caller: Caller, words: list[str]) -> None:
-    """What both qsubs read alike."""
+    """Fill a submission with what the qsub of OpenPBS and that of TORQUE read alike."""
     submission.user, submission.uid = caller.user, caller.uid
     home = caller.environ.get("HOME", "/")
     submission.cwd = given.get("d", given.get("w", [home]))[-1]

@@ -24,7 +24,7 @@ FAILED = "sbatch: error: Batch job submission failed: "
 
 
 def state(job: Job) -> str:
-    """The word that squeue has for it."""
+    """The word that squeue has for the state of a job."""
     if job.forced:
         return STATES.get(job.forced, job.forced)
     if job.state == "over":
@@ -114,7 +114,7 @@ def run_time(world: World, job: Job) -> float:
 
 
 def limit_s(world: World, submission: Submission) -> int | None:
-    """Its limit in seconds, in Slurm's whole minutes."""
+    """The time limit of a submission in seconds, in Slurm's whole minutes."""
     if submission.time_s is not None:
         return -(-submission.time_s // 60) * 60
     queue = world.queue(submission.queue)
