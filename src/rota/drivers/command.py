@@ -53,7 +53,7 @@ def real_times() -> Times:
 class CommandDriver:
     """The driver of one site with a batch system."""
 
-    def __init__(  # the parts of a site, put together in one place; those with names are for the few that need them
+    def __init__(  # the parts of a site: only who builds it names them, and all after the facts have defaults
         self,
         site: str,
         dialect: Dialect,

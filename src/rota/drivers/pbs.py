@@ -24,6 +24,7 @@ from rota.drivers.pbs_answers import (
 )
 from rota.drivers.pbs_errors import OPENPBS, read_error
 from rota.drivers.pbs_records import (
+    NOT_THE_JOBS,
     Record,
     clock,
     combine,
@@ -44,13 +45,8 @@ __all__ = ["Pbs"]
 NAME_MOST = 64
 """The server takes 230; longer ones are of no use to people."""
 NEGATIVE: Mapping[int, tuple[str | None, str]] = {
-    -1: ("launch", "could not be started, before its files were there"),
-    -2: ("launch", "could not be started, after its files were there"),
-    -3: ("launch", "could not be started, to be tried again"),
-    -4: ("node-fail", "the node's daemon was restarted"),
+    **NOT_THE_JOBS,
     -5: ("node-fail", "the node's daemon was restarted, the job can be restarted"),
-    -6: ("node-fail", "the node's daemon was restarted, the job can be run again"),
-    -7: ("launch", "could not be restarted from its checkpoint"),
     -10: ("launch", "its user is not known on the node"),
     -11: ("preempt", "was put back into the queue"),
     -12: ("preempt", "was checkpointed and ended"),

@@ -23,6 +23,7 @@ from rota.drivers.pbs_answers import (
 )
 from rota.drivers.pbs_errors import TORQUE, read_error
 from rota.drivers.pbs_records import (
+    NOT_THE_JOBS,
     Record,
     clock,
     combine,
@@ -42,13 +43,8 @@ __all__ = ["Torque"]
 NAME_MOST = 15
 """What every release takes, and what its tables show whole."""
 NEGATIVE: Mapping[int, tuple[str | None, str]] = {
-    -1: ("launch", "could not be started, before its files were there"),
-    -2: ("launch", "could not be started, after its files were there"),
-    -3: ("launch", "could not be started, to be tried again"),
-    -4: ("node-fail", "the node's daemon was restarted"),
+    **NOT_THE_JOBS,
     -5: ("node-fail", "the node's daemon was restarted, the job was migrated"),
-    -6: ("node-fail", "the node's daemon was restarted, the job can be run again"),
-    -7: ("launch", "could not be restarted from its checkpoint"),
     -8: ("launch", "its command could not be executed"),
     -9: ("launch", "its output files could not be made"),
     -10: ("oom", "used more memory than it asked for"),

@@ -218,7 +218,7 @@ class Closings:
             limit = min(limit, jobs.grace(running))  # who ended the job does not want to wait much longer
         closing.deadline = time.monotonic() + limit
         self._by_pid[closing.pid] = closing
-        jobs.unknown[closing.pid] = None
+        jobs.helpers[closing.pid] = None
         running.lease.pid = closing.pid
         return True
 

@@ -43,7 +43,7 @@ class Jobs:
         self.plans = plans
         self.by_pid: Dict[int, Running] = {}
         self.launched: Optional[LauncherJobs] = None
-        self.unknown: Dict[int, None] = {}  # pids of ours that are no jobs: the compiler, the launcher
+        self.helpers: Dict[int, None] = {}  # pids of ours that are no jobs: the compiler, the launcher, behaviours
         self.own: Dict[int, Running] = {}  # those of by_pid that are our children, not the launcher's
         self.next_tick = NEVER
         self.until = NEVER  # when the allocation ends
@@ -223,10 +223,10 @@ class Jobs:
                 self.over(running, (status, cpu_s, maxrss, wall), now, running.pid in surviving)
 
     def _helper_ended(self, pid: int, status: int, now: float) -> None:
-        if pid not in self.unknown:
+        if pid not in self.helpers:
             self.children.stray_ended()
             return
-        del self.unknown[pid]
+        del self.helpers[pid]
         if self._closings and self._closings.ended(pid, status, now):
             return
         if self.launched is not None:
@@ -244,7 +244,7 @@ class Jobs:
                 except PermissionError:
                     pass
                 found[running.pid] = True
-        strays = self.children.strangers([*self.own, *self.unknown], len(self.own) + len(self.unknown))
+        strays = self.children.strangers([*self.own, *self.helpers], len(self.own) + len(self.helpers))
         for stray in strays:
             process = measure.read_process(stray)
             if process is not None:

@@ -45,7 +45,7 @@ class LauncherJobs:
         if self._builder.begin():
             self._open()
         elif self._builder.pid:
-            jobs.unknown[self._builder.pid] = None
+            jobs.helpers[self._builder.pid] = None
 
     def _open(self) -> None:
         assert self._builder.path is not None
@@ -53,7 +53,7 @@ class LauncherJobs:
             self._launcher = Launcher(self._builder.path, self.jobs.runner.runner_id)
         except OSError:
             return
-        self.jobs.unknown[self._launcher.pid] = None
+        self.jobs.helpers[self._launcher.pid] = None
         self._registered = select.EPOLLIN
         self._epoll.register(self._launcher.fd, self._registered)
 

@@ -18,6 +18,7 @@ from rota.store.rows import (
     Checked,
     DamagedError,
     check_overlap,
+    check_range,
     check_stage,
     column_row,
     columns_of,
@@ -324,9 +325,7 @@ class SqliteStore:
         """
         with self._db.reading:
             size, source = self._source(batch)
-            if first < 0 or count < 0 or first + count > size:
-                asked = f"{first} to {first + count - 1}"
-                raise NotFoundError(f"batch {batch} has positions 0 to {size - 1}, not {asked}")
+            check_range(batch, size, first, count)
             if source is None:
                 return [None] * count
             found: list[Any] = []

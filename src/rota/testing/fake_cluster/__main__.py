@@ -9,8 +9,8 @@ from typing import Any
 
 from rota.testing.fake_cluster.faults import KINDS
 from rota.testing.fake_cluster.installed import VERBS, FakeCluster
-from rota.testing.fake_cluster.model import DEFAULTS
 from rota.testing.fake_cluster.personality import PERSONALITIES
+from rota.testing.fake_cluster.world import DEFAULTS
 
 
 def _value(text: str) -> Any:

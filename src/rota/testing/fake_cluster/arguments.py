@@ -1,9 +1,9 @@
 """How the commands of batch systems read their arguments: options, and lists of array indices."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-__all__ = ["BadOptionError", "indices_of", "options"]
+__all__ = ["BadOptionError", "indices_of", "options", "variables_of"]
 
 
 class BadOptionError(Exception):
@@ -77,3 +77,12 @@ def indices_of(text: str) -> tuple[list[int], int | None] | None:
         return (sorted(set(out)), int(throttle) if throttle else None) if out else None
     except ValueError:
         return None
+
+
+def variables_of(lists: Sequence[str], own: Mapping[str, str]) -> dict[str, str]:
+    """The variables of each `A=1,B`; one without a value has that of the caller, whose own these are."""
+    found = {}
+    for part in ",".join(lists).split(",") if lists else ():
+        name, equals, value = part.partition("=")
+        found[name] = value if equals else own.get(name, "")
+    return found

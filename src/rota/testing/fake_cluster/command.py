@@ -6,10 +6,10 @@ import sys
 import time
 from typing import Any
 
-from rota.testing.fake_cluster.model import Caller
 from rota.testing.fake_cluster.personality import perform
 from rota.testing.fake_cluster.processes import Processes
 from rota.testing.fake_cluster.state_file import opened, rules
+from rota.testing.fake_cluster.world import Caller
 
 __all__ = ["main"]
 

@@ -9,7 +9,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rota.testing.fake_cluster.model import Reply
+from rota.testing.fake_cluster.world import Reply
 
 __all__ = ["KINDS", "before", "choose", "spoil"]
 

@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import Any
 
 from rota.testing.fake_cluster.faults import KINDS
-from rota.testing.fake_cluster.model import Job, World
 from rota.testing.fake_cluster.personality import native
 from rota.testing.fake_cluster.processes import Processes, end_all
 from rota.testing.fake_cluster.state_file import opened
+from rota.testing.fake_cluster.world import Job, World
 
 __all__ = ["VERBS", "FakeCluster"]
 

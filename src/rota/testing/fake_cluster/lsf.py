@@ -18,7 +18,7 @@ from rota.testing.fake_cluster.lsf_jobs import (
     version,
 )
 from rota.testing.fake_cluster.lsf_lists import bhist, bhosts, bjobs, bqueues
-from rota.testing.fake_cluster.model import Caller, Executor, Job, Reply, World
+from rota.testing.fake_cluster.world import Caller, Executor, Job, Reply, World
 
 __all__ = ["COMMANDS", "STATES", "down", "error_path", "job_environment", "output_path"]
 

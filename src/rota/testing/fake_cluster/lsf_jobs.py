@@ -3,7 +3,7 @@
 import shlex
 
 from rota.testing.fake_cluster.arguments import BadOptionError, indices_of, options
-from rota.testing.fake_cluster.model import Caller, Executor, Job, Reply, Submission, World
+from rota.testing.fake_cluster.world import Caller, Executor, Job, Reply, Submission, World
 
 STATES = ("PEND", "PROV", "PSUSP", "RUN", "USUSP", "SSUSP", "DONE", "EXIT", "UNKWN", "WAIT", "ZOMBI", "PDONE", "PERR")
 REASONS = {

@@ -15,7 +15,7 @@ from rota.testing.fake_cluster.lsf_jobs import (
     state,
     version,
 )
-from rota.testing.fake_cluster.model import Caller, Executor, Job, Reply, Submission, World
+from rota.testing.fake_cluster.world import Caller, Executor, Job, Reply, Submission, World
 
 
 def bjobs(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:

@@ -3,7 +3,6 @@
 import json
 
 from rota.testing.fake_cluster.arguments import BadOptionError, options
-from rota.testing.fake_cluster.model import Caller, Executor, Job, Reply, World
 from rota.testing.fake_cluster.pbs_jobs import (
     SERVER,
     STATES,
@@ -15,6 +14,7 @@ from rota.testing.fake_cluster.pbs_jobs import (
     shown,
 )
 from rota.testing.fake_cluster.pbs_qstat import find, forgotten, full_id, is_over, qstat, row_state, rows_of, select
+from rota.testing.fake_cluster.world import Caller, Executor, Job, Reply, World
 
 __all__ = ["COMMANDS", "STATES", "down", "error_path", "job_environment", "output_path"]
 

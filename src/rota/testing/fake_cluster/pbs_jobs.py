@@ -2,8 +2,8 @@
 
 import time
 
-from rota.testing.fake_cluster.arguments import BadOptionError, indices_of, options
-from rota.testing.fake_cluster.model import Caller, Executor, Job, Reply, Submission, World
+from rota.testing.fake_cluster.arguments import BadOptionError, indices_of, options, variables_of
+from rota.testing.fake_cluster.world import Caller, Executor, Job, Reply, Submission, World
 
 SERVER = "pbs1"
 STATES = ("B", "E", "F", "H", "M", "Q", "R", "S", "T", "U", "W", "X")
@@ -144,10 +144,7 @@ def fill(world: World, submission: Submission, given: dict[str, list[str]], call
         submission.options["hold"] = "u"
     path = {"PATH": caller.environ.get("PATH", "/usr/bin:/bin"), "HOME": home, "USER": caller.user}
     submission.environ = dict(caller.environ) if "V" in given else path
-    for text in given.get("v", []):
-        for part in text.split(","):
-            name, equals, value = part.partition("=")
-            submission.environ[name] = value if equals else caller.environ.get(name, "")
+    submission.environ |= variables_of(given.get("v", []), caller.environ)
 
 
 def qsub(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from rota.testing.fake_cluster.arguments import BadOptionError, options
-from rota.testing.fake_cluster.model import Caller, Executor, Job, Reply, Submission, World
 from rota.testing.fake_cluster.pbs_jobs import (
     SERVER,
     VERSION,
@@ -16,6 +15,7 @@ from rota.testing.fake_cluster.pbs_jobs import (
     shown,
     state,
 )
+from rota.testing.fake_cluster.world import Caller, Executor, Job, Reply, Submission, World
 
 Row = tuple[Submission, Job | None, list[Job]]
 """A submission's parent (no job) or one of its jobs; and all of them."""

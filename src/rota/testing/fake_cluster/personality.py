@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from rota.testing.fake_cluster import faults as faulty
-from rota.testing.fake_cluster.model import Caller, Executor, Job, Reply, Submission, World
+from rota.testing.fake_cluster.world import Caller, Executor, Job, Reply, Submission, World
 
 __all__ = ["PERSONALITIES", "Personality", "native", "perform"]
 

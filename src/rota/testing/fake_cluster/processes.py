@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-from rota.testing.fake_cluster.model import End, Job, World
+from rota.testing.fake_cluster.world import End, Job, World
 
 __all__ = ["Processes", "end_all"]
 

@@ -1,8 +1,8 @@
 """Grid Engine's words: qsub, qstat, qdel, qacct, qhost, qconf, qmod, qhold, qrls, as version 8.1.9 says them."""
 
-from rota.testing.fake_cluster.model import Caller, Executor, Job, Reply, World
 from rota.testing.fake_cluster.sge_jobs import STATES, error_path, job_environment, output_path, qsub
 from rota.testing.fake_cluster.sge_lists import qacct, qconf, qhost, qstat
+from rota.testing.fake_cluster.world import Caller, Executor, Job, Reply, World
 
 __all__ = ["COMMANDS", "STATES", "down", "error_path", "job_environment", "output_path"]
 

@@ -2,8 +2,8 @@
 
 import os
 
-from rota.testing.fake_cluster.arguments import BadOptionError, options
-from rota.testing.fake_cluster.model import Caller, Executor, Job, Reply, Submission, World
+from rota.testing.fake_cluster.arguments import BadOptionError, options, variables_of
+from rota.testing.fake_cluster.world import Caller, Executor, Job, Reply, Submission, World
 
 STATES = ("qw", "hqw", "Rq", "hRwq", "hRqw", "r", "t", "hr", "Rr", "Rt", "s", "ts", "S", "tS", "T", "tT", "Rs", "Rts",
           "RS", "RtS", "RT", "RtT", "Eqw", "Ehqw", "EhRqw", "dr", "dt", "dRr", "dRt", "ds", "dS", "dT", "dRs", "dRS",
@@ -101,10 +101,7 @@ def _fill(
     submission.requeue = given.get("r", "n") == "y"
     path = {"PATH": caller.environ.get("PATH", "/usr/bin:/bin"), "HOME": home, "USER": caller.user}
     submission.environ = dict(caller.environ) if "V" in given else path
-    for text in raw.get("v", []):
-        for part in text.split(","):
-            name, equals, value = part.partition("=")
-            submission.environ[name] = value if equals else caller.environ.get(name, "")
+    submission.environ |= variables_of(raw.get("v", []), caller.environ)
     if "h" in given:
         submission.options["hold"] = "u"
     submission.words = [f"{key}={value}" for key, value in given.items()]

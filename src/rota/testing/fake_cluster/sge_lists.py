@@ -6,8 +6,8 @@ from itertools import pairwise
 from xml.sax.saxutils import escape
 
 from rota.testing.fake_cluster.arguments import BadOptionError, options
-from rota.testing.fake_cluster.model import Caller, Executor, Job, Reply, Submission, World
 from rota.testing.fake_cluster.sge_jobs import state
+from rota.testing.fake_cluster.world import Caller, Executor, Job, Reply, Submission, World
 
 SCHEMA = "http://arc.liv.ac.uk/repos/darcs/sge/source/dist/util/resources/schemas/qstat/qstat.xsd"
 

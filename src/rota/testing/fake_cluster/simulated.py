@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rota.testing.fake_cluster.model import Caller, End, Job, Submission, World
 from rota.testing.fake_cluster.personality import perform
+from rota.testing.fake_cluster.world import Caller, End, Job, Submission, World
 
 __all__ = ["SimulatedCluster", "Span"]
 

@@ -3,7 +3,7 @@
 import time
 
 from rota.testing.fake_cluster.arguments import BadOptionError, indices_of, options
-from rota.testing.fake_cluster.model import Caller, Executor, Job, Reply, Submission, World
+from rota.testing.fake_cluster.world import Caller, Executor, Job, Reply, Submission, World
 
 STATES = {
     "BF": "BOOT_FAIL", "CA": "CANCELLED", "CD": "COMPLETED", "CF": "CONFIGURING", "CG": "COMPLETING", "DL": "DEADLINE",

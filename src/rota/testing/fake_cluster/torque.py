@@ -4,9 +4,9 @@ import time
 
 from rota.testing.fake_cluster import pbs_jobs
 from rota.testing.fake_cluster.arguments import BadOptionError, indices_of, options
-from rota.testing.fake_cluster.model import Caller, Executor, Job, Reply, Submission, World
 from rota.testing.fake_cluster.pbs_jobs import clock, date
 from rota.testing.fake_cluster.pbs_qstat import Row, parse_id, select
+from rota.testing.fake_cluster.world import Caller, Executor, Job, Reply, Submission, World
 
 SERVER = "trq1"
 STATES = ("C", "E", "H", "Q", "R", "S", "T", "W")
