@@ -76,7 +76,7 @@ def execute(args: "argparse.Namespace") -> int:
 
 
 def ping(args: "argparse.Namespace") -> int:
-    """Is it there, and how is it?"""
+    """Print whether a manager is up, and how it is."""
     begin = time.perf_counter()
     with connect(args) as connection:
         answer = connection.ask("ping")
@@ -97,7 +97,7 @@ def ping(args: "argparse.Namespace") -> int:
 
 
 def change_state(args: "argparse.Namespace") -> int:
-    """`pause`, `resume`, `drain`."""
+    """Run pause, resume or drain."""
     op = args.command_name
     given: dict[str, object] = {"as": args.holder} if op != "drain" else {}
     if op == "pause":
@@ -119,7 +119,7 @@ def change_state(args: "argparse.Namespace") -> int:
 
 
 def pause_words(row: "dict[str, Any]") -> str:
-    """Who paused it, since when and why."""
+    """Who paused the manager, since when and why."""
     since = f" since {when(row['since'])}" if row.get("since") else ""
     why = f": {clean(row['reason'])}" if row.get("reason") else ""
     return f"  paused by {clean(row['as'])}{since}{why} (rota resume --as {clean(row['as'])})"

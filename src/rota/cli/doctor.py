@@ -107,7 +107,7 @@ class Doctor:
         self.found.append({"name": name, "status": status, "text": text, "advice": advice})
 
     def python(self) -> None:
-        """The interpreter and rota's own version."""
+        """Check the interpreter and rota's own version."""
         from rota import __version__
 
         text = f"Python {sys.version.split()[0]} ({sys.executable}), rota {__version__}"
@@ -125,7 +125,7 @@ class Doctor:
             self.say("machine", "warn", f"only {files} open files are allowed", "ulimit -n 1024")
 
     def home(self) -> None:
-        """Owner, mode, kind of file system."""
+        """Check the home: owner, mode, kind of file system."""
         from rota.manager.filesystem import kind_of, warning_for
 
         home = self.paths.home
@@ -146,7 +146,7 @@ class Doctor:
             self.say("home", "warn", text, advice)
 
     def space(self) -> None:
-        """Room on the disk."""
+        """Check the room on the disk."""
         place = self.paths.home
         while not os.path.isdir(place):
             place = os.path.dirname(place)
@@ -156,7 +156,7 @@ class Doctor:
         self.say("space", status, f"{size(free)} free", advice)
 
     def config(self) -> None:
-        """The settings can be read."""
+        """Check that the settings can be read."""
         from rota.manager.config import load_config
 
         config = load_config(self.paths.home)
@@ -164,7 +164,7 @@ class Doctor:
         self.say("config", "ok", f"{there}; sites: {', '.join(config.site)}")
 
     def shell(self) -> None:
-        """Lines that need a shell are run by bash."""
+        """Check that there is a bash: it runs lines that need a shell."""
         bash = shutil.which("bash")
         if bash is None:
             self.say("shell", "warn", "bash was not found", "command lines with pipes or quotes need it: install bash")
@@ -172,7 +172,7 @@ class Doctor:
             self.say("shell", "ok", bash)
 
     def manager(self) -> None:
-        """Is one up, and of the same version?"""
+        """Check whether a manager is up, and of the same version."""
         from rota import __version__
 
         try:
@@ -196,7 +196,7 @@ class Doctor:
             self._no_job = True
 
     def job(self) -> None:
-        """Add, wait, read, remove: with the manager that is up, or with one of our own in a temporary home."""
+        """Add, await, read and remove a job: with the manager that is up, or with our own in a temporary home."""
         if self._no_job:
             return
         if self._up:

@@ -18,7 +18,7 @@ MOST = 200
 
 
 def show_live(args: "argparse.Namespace", words: "list[str]") -> int:
-    """Once; on a terminal again and again, until Ctrl-C."""
+    """Print what runs now; on a terminal again and again, until Ctrl-C."""
     most = min(args.limit or MOST, 1_000)
     with connect(args) as connection:
         if args.json or not sys.stdout.isatty():
@@ -69,7 +69,7 @@ def watch(connection: "Connection", words: "list[str]", most: int, interval: flo
 
 
 def picture(connection: "Connection", words: "list[str]", most: int) -> "Any":
-    """The table of now."""
+    """The table of what runs now."""
     from rich.table import Table as RichTable
     from rich.text import Text
 

@@ -104,7 +104,7 @@ class Output:
             yield data
 
     def as_json(self) -> "dict[str, object]":
-        """For --json: bytes that are not UTF-8 are shown as U+FFFD."""
+        """The stream for --json: bytes that are not UTF-8 are shown as U+FFFD."""
         text = b"".join(self.pieces()).decode(errors="replace")
         return {"text": text, "truncated": self.truncated, "path": self.path}
 

@@ -189,7 +189,7 @@ class Lsf:
         return Command((*argv, *wants.argv(but="-R")), text)
 
     def _own(self, ask: Ask, options: Options) -> list[str]:
-        """What OpenLava does not have: the directory, the warning before the end, gpus, and a `never again`."""
+        """Arguments that OpenLava does not have: the directory, the warning before the end, gpus, no second run."""
         out = ["-cwd", ask.directory, "-r" if options.requeue else "-rn"]
         warning = share(options.signal_s, 60)
         if options.signal_s and ask.time_s is not None and share(ask.time_s, 60) >= 2 * warning:
@@ -300,7 +300,7 @@ class Lsf:
         return ("fatal" if hopeless else "transient"), words(answer)
 
     def queues(self) -> Command | None:
-        """With their limits; the sizes of hosts are not in it."""
+        """All queues with their limits; the sizes of hosts are not in it."""
         return Command(("bqueues", "-l"))
 
     def read_queues(self, answer: Answer) -> tuple[Queue, ...]:

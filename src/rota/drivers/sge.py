@@ -325,7 +325,7 @@ class Sge:
         return Command(("qdel", *(("-f",) if force >= 2 else ()), *native_ids))
 
     def read_kill(self, answer: Answer) -> tuple[Class, str]:
-        """A line for each, and complaints are on stdout too; the exit status is that of the worst."""
+        """A line for each job, and complaints are on stdout too; the exit status is that of the worst."""
         lines = [line.strip() for line in (answer.stdout + "\n" + answer.stderr).splitlines() if line.strip(" .\n")]
         words = "; ".join(lines)[:300]
         if answer.code is None:
@@ -370,7 +370,7 @@ class Sge:
 
 
 def _kind(state: str) -> Kind:
-    """By its letters: a combination that the table does not have."""
+    """The kind of a state by its letters, for a combination that the table does not have."""
     letters = set(state)
     if not letters or letters - set("EdrtsSTNPqwhRz"):
         return "unsure"
@@ -458,7 +458,7 @@ def _used_nothing(record: Mapping[str, str]) -> bool:
 
 
 def _limit(record: Mapping[str, str]) -> str:
-    """Which limit it was: time, unless only memory was limited or the time had not passed."""
+    """Which limit ended a job: time, unless only memory was limited or the time had not passed."""
     asked = dict(re.findall(r"\b(h_rt|h_cpu|h_vmem)=([^\s,]+)", record.get("category", "")))
     wall = _amount(record.get("ru_wallclock"))
     limit = _amount(asked.get("h_rt"))

@@ -91,7 +91,7 @@ class Environment:
 
     @property
     def base(self) -> Dict[bytes, bytes]:
-        """The common part; not to be changed."""
+        """The variables that all jobs of the spec have; not to be changed."""
         return self._base
 
     def own(self, lease: Lease) -> Dict[bytes, bytes]:

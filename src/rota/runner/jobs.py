@@ -51,7 +51,7 @@ class Jobs:
         self._signalled = SignalledEnds()
         self._ending: Dict[int, Running] = {}  # by pid: their tree is being killed; they may be reaped already
         self.spawner = Spawner()
-        self.table = measure.Table(runner.runner_id)
+        self.table = measure.ProcessTable(runner.runner_id)
         self.children = measure.Children()
         self._oom = host.OomCounter()
         self._sample_at = NEVER

@@ -1,4 +1,4 @@
-"""Where jobs' output goes: a few append-only segment files, in which a job's output is a range.
+"""The output of jobs: a few append-only segment files, in which a job's output is a range.
 
 While it runs, a job writes to the two scratch files of its *lane* (one lane per concurrently running job; opened
 once, not per job). When it has ended, what it wrote is copied to the runner's current segment and the scratch

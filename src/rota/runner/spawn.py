@@ -57,12 +57,12 @@ def cannot_enter(cwd: str, error: Exception) -> StartError:
 
 
 def cannot_read(path: Optional[str], error: Exception) -> StartError:
-    """The job's standard input cannot be opened."""
+    """The error of a job whose standard input cannot be opened."""
     return StartError("start", "cannot read standard input from %s: %s" % (path, _why(error)))
 
 
 def cannot_write(path: Optional[str], error: Exception) -> StartError:
-    """A file for the job's output cannot be opened."""
+    """The error of a job that has a file for its output which cannot be opened."""
     full = isinstance(error, OSError) and error.errno in FULL
     return StartError("disk-full" if full else "output", "cannot write output to %s: %s" % (path, _why(error)))
 
@@ -160,7 +160,7 @@ class Spawner:
                 os.close(fd)
 
     def use_umask(self, plan: Plan) -> None:
-        """Files are made as the submitter would."""
+        """Take the umask of the job: files are made as its submitter would."""
         if plan.umask != self._umask:
             os.umask(plan.umask)
             self._umask = plan.umask

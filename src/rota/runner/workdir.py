@@ -1,4 +1,4 @@
-"""A directory of its own for each attempt: made fresh, measured, emptied and removed again.
+"""The directory of one attempt alone: made fresh, measured, emptied and removed again.
 
 What is removed is only the very directory that was made here (the same inode, with our marker in it). Everything goes
 by descriptors, so that no symbolic link leads out of it, and nothing on another mount is touched. Long work is cut

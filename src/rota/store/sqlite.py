@@ -125,7 +125,7 @@ class SqliteStore:
             WHERE batch NOT IN (SELECT batch FROM pruned WHERE seq <= ?) ORDER BY batch, chunk"""
         columns = columns_of(self._db.read("the columns", sql, (seq,)))
         last = max(self._db.read("the log", "SELECT max(seq) FROM entries")[0][0] or 0, seq)
-        marked = self._db.side().marked()
+        marked = self._db.reserve().marked()
         if last < marked:
             raise DamagedError(f"the log ends at entry {last}, but entry {marked} was acknowledged")
         self._last, self._covered = last, seq
@@ -178,7 +178,7 @@ class SqliteStore:
                         self._sources.pop(number, None)
             if entries:
                 self._last = entries[-1].seq
-                self._db.side().mark(self._last)
+                self._db.reserve().mark(self._last)
             self._db.wrote(8 + (sum([len(row[5]) for row in log]) + 300 * len(ended)) // PAGE)
 
     def checkpoint(self, seq: int, snapshot: bytes, columns: Sequence[Column]) -> None:
@@ -202,7 +202,7 @@ class SqliteStore:
             self._db.wrote(8 + (len(snapshot) + sum(len(row[3]) + len(row[4]) for row in rows)) // PAGE)
             with suppress(NoSpaceError):
                 self._prune()
-            self._db.side().allocate()
+            self._db.reserve().allocate()
 
     def _prune(self) -> None:
         """Take the oldest entries out of the log if the checkpoint covers them and enough stay; a few at a time."""
@@ -242,7 +242,7 @@ class SqliteStore:
 
         with self._db.writing:
             self._db.check_usable()
-            if not self._db.side().held:
+            if not self._db.reserve().held:
                 why = "what is left is kept for work that was accepted; free some space"
                 raise NoSpaceError(f"no space left for {self.path}: {why}")
             if rows:
@@ -446,16 +446,16 @@ class SqliteStore:
     @property
     def reserve_held(self) -> bool:
         """False after the reserve was given up: no new work is taken until `restore_reserve` brings it back."""
-        return self._db.side().held
+        return self._db.reserve().held
 
     def restore_reserve(self) -> bool:
         """Take the reserve again if there is room for it; True if it is held."""
         with self._db.writing:
-            return self._db.side().allocate()
+            return self._db.reserve().allocate()
 
     def free_bytes(self) -> int:
         """Space left where the store lives."""
-        return self._db.side().free_bytes()
+        return self._db.reserve().free_bytes()
 
 
 _CHECKS: Final[list[tuple[str, str, Callable[[tuple[Any, ...]], object]]]] = [

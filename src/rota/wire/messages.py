@@ -149,7 +149,7 @@ class Report(Struct, tag_field="t", tag="report"):
 
 
 class Touch(Struct, tag_field="t", tag="touch"):
-    """The runner lives."""
+    """A sign of life of a runner."""
 
     session: Count
     got: Count
@@ -453,7 +453,7 @@ def decode_ask(op: str, payload: bytes) -> Any:
 
 
 def decode_runner(payload: bytes) -> Report | Touch | Tail | Bye:
-    """What a runner says after its greeting."""
+    """A message of a runner after its greeting."""
     try:
         return _RUNNER.decode(payload)
     except _BAD as error:

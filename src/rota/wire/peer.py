@@ -52,13 +52,13 @@ class Handler(Protocol):
 
 
 class Gate(Protocol):
-    """How one kind of socket decides whom to let in."""
+    """Decides for one kind of socket whom to let in."""
 
     def arrive(self, peer: "Peer", transport: asyncio.Transport) -> None:
         """The connection stands; DeniedError closes it before anything is read."""
 
     def admit(self, peer: "Peer", greeting: Hello | Greet) -> str:
-        """The principal, or DeniedError."""
+        """The name of the peer that greeted, for the log; DeniedError if it is not let in."""
 
     def failed(self, peer: "Peer") -> None:
         """A greeting failed."""
@@ -162,7 +162,7 @@ class Peer(asyncio.Protocol):
             self.refuse(ask_id, RefusedError(f"the answer is too large ({error}); ask for less at a time"))
 
     def note(self, ask_id: int, body: dict[str, Any]) -> None:
-        """News for a request that goes on (`follow`)."""
+        """Send news for a request that goes on (`follow`)."""
         self.send({"t": "note", "id": ask_id, **body})
 
     def refuse(self, ask_id: int | None, error: RotaError, **more: Any) -> None:
@@ -243,7 +243,7 @@ class Peer(asyncio.Protocol):
             self._handler.on_gone(self)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came."""
+        """Take in bytes that came."""
         if self._closing:
             return
         if self._transport is None:  # nothing may be said before the challenge

@@ -200,7 +200,7 @@ class Server:
                 pass
 
     def forget(self, peer: Peer) -> None:
-        """A connection is over."""
+        """Forget a peer whose connection is over."""
         self.peers.discard(peer)
         if self._empty is not None and not self.peers:
             self._empty.set()

@@ -95,7 +95,7 @@ class FakeCluster:
         self.close()
 
     def close(self, remove: bool = False) -> None:
-        """End every process of its jobs; raises if one stays."""
+        """End every process of the cluster's jobs; raises if one stays."""
         left = end_all(self.directory)
         if left:
             raise RuntimeError(f"the fake cluster in {self.directory} cannot end its processes {left}")
@@ -185,7 +185,7 @@ class FakeCluster:
                 world.preempt(self._processes, job)
 
     def cancel(self, text: str) -> None:
-        """As an administrator does."""
+        """Kill jobs, as an administrator does."""
         with self.world() as world:
             for job in self._chosen(world, text):
                 world.cancel(self._processes, job, "admin")
@@ -201,7 +201,7 @@ class FakeCluster:
                 world.run_out_of_time(self._processes, job)
 
     def force_state(self, text: str, code: str | None) -> None:
-        """Show this native state for it, whatever is true; None or `-`: the truth again."""
+        """Show this native state for a job, whatever is true; None or `-`: the truth again."""
         with self.world() as world:
             for job in self._chosen(world, text):
                 job.forced = None if code in (None, "-") else code
@@ -215,12 +215,12 @@ class FakeCluster:
             world.mend_node(name)
 
     def stop_daemon(self) -> None:
-        """Connections are refused."""
+        """Let the daemon refuse connections."""
         with self.world() as world:
             world.down = "refused"
 
     def hang_daemon(self) -> None:
-        """Connections are taken, and nothing is answered."""
+        """Let the daemon take connections, and answer nothing."""
         with self.world() as world:
             world.down = "hung"
 
@@ -229,6 +229,6 @@ class FakeCluster:
             world.down = None
 
     def next_id(self, number: int | str) -> None:
-        """The id of the next submission: an older one may have had it."""
+        """Set the id of the next submission: an older one may have had it."""
         with self.world() as world:
             world.next_number = int(number)

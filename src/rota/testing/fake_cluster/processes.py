@@ -145,7 +145,7 @@ def _children(parent: int) -> set[int]:
 
 
 def _ticks(pid: int) -> int:
-    """When it began; 0 if it does not run."""
+    """When a process began; 0 if it does not run."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()

@@ -200,15 +200,15 @@ class Executor(Protocol):
     """Makes jobs happen."""
 
     def start(self, world: "World", job: Job, now: float) -> str | None:
-        """Begin it; a handle to know it by, or None: it cannot be started."""
+        """Begin a job; a handle to know it by, or None: it cannot be started."""
         ...
 
     def look(self, world: "World", job: Job, now: float) -> End | None:
-        """How it ended, if it has by now."""
+        """How a job ended, if it has by now."""
         ...
 
     def due(self, world: "World", job: Job) -> float | None:
-        """When it will end, if that is known."""
+        """When a job will end, if that is known."""
         ...
 
     def signal(self, world: "World", job: Job, name: str, now: float) -> None:
@@ -408,7 +408,7 @@ class World:
                 free[name] = (had[0] - submission.cores, had[1] - submission.memory_mb)
 
     def _room(self, free: Mapping[str, tuple[int, int]], submission: Submission) -> list[str]:
-        """Nodes that have room for it, in their order; not more than it needs."""
+        """Nodes that have room for a job, in their order; not more than it needs."""
         fits: list[str] = []
         for name, (cores, memory) in free.items():
             if cores >= submission.cores and memory >= submission.memory_mb:
@@ -430,7 +430,7 @@ class World:
             job.state = "running"
 
     def cancel(self, executor: Executor, job: Job, by: str, why: str = "cancelled") -> bool:
-        """End it; false if it is over already."""
+        """End a job; false if it is over already."""
         if job.state == "over":
             return False
         job.by, job.touched = by, self.now
