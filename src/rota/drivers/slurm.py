@@ -9,24 +9,20 @@ import re
 from collections.abc import Mapping, Sequence
 
 from rota.drivers.api import Ask
-from rota.drivers.dialect import Answer, Class, Command, Kind, Listing, Options, Queue, Seen, Submitted
-from rota.drivers.native import WARNED, element, enter, kinds, native_name, script, share, tag_of, words, worth
+from rota.drivers.dialect import Answer, Class, Command, Kind, Listing, Options, Queue, Submitted
+from rota.drivers.native import WARNED, element, enter, kinds, native_name, script, share, words, worth
 from rota.drivers.options import NAMED, Rules, Wants, check_directory, merge
 from rota.drivers.slurm_answers import (
     COLUMNS,
     FIELDS,
     GONE,
-    ID,
     OTHER,
     SUBMIT,
     TABLE,
-    body_of,
-    columns_of,
-    read_record,
-    read_row,
+    find_tag,
+    read_sacct,
+    read_squeue,
     seconds,
-    size,
-    split_step,
 )
 
 __all__ = ["Slurm"]
@@ -113,18 +109,7 @@ class Slurm:
 
     def read_listing(self, answer: Answer, options: Options) -> Listing:
         """One line per job or element."""
-        lines, result, detail = body_of(answer, "JOBID ")
-        table = kinds(self.states, self.strict, options, OTHER)
-        seen: list[Seen] = []
-        foreign = False  # the line before has the name of a job that is not ours, which may go on in this one
-        for line in lines:
-            found = read_row(line, table, options)
-            if found:
-                seen.extend(found)
-                foreign = found[0].tag is None
-            elif not (foreign and not line[:1].isdigit()):
-                result, detail = "partial", detail or f"a line that is none: {line[:80]!r}"
-        return Listing(tuple(seen), result, detail)
+        return read_squeue(answer, kinds(self.states, self.strict, options, OTHER), options)
 
     def history(self, native_ids: Sequence[str]) -> Sequence[Command]:
         """sacct, by whole array: elements that were cancelled while they waited have one record for all of them.
@@ -136,22 +121,7 @@ class Slurm:
 
     def read_history(self, answer: Answer, options: Options) -> Listing:
         """The end of jobs. Of others sacct is seconds late (PENDING while they run), so those are unsure."""
-        lines, result, detail = body_of(answer, "JobID|")
-        columns = columns_of(answer.stdout)
-        table = kinds(self.states, self.strict, options, OTHER)
-        jobs: dict[str, dict[str, str]] = {}
-        peaks: dict[str, int] = {}
-        for line in lines:
-            row = dict(zip(columns, line.split("|", len(columns) - 1), strict=False))
-            job, step = split_step(row.get("JobID", ""))
-            if len(row) < len(columns) or not ID.fullmatch(job):
-                result, detail = "partial", detail or f"a line that is none: {line[:80]!r}"
-            elif step:
-                peaks[job] = max(peaks.get(job, 0), size(row.get("MaxRSS", "")))
-            else:
-                jobs[job] = row
-        seen = [one for job, row in jobs.items() for one in read_record(job, row, peaks.get(job), table)]
-        return Listing(tuple(seen), result, detail)
+        return read_sacct(answer, kinds(self.states, self.strict, options, OTHER))
 
     def find(self, tag: str, user: str) -> Sequence[Command]:
         """All jobs of the user with their names; then the accounting, for what the controller has forgotten."""
@@ -164,24 +134,7 @@ class Slurm:
 
         Of what no node can satisfy sbatch says that it is refused, and the controller keeps it as a job that failed.
         """
-        past = answer.stdout.startswith("JobID|") or "sacct" in answer.stderr or "ccounting" in answer.stderr
-        lines, result, detail = body_of(answer, "JobID|" if past else "JOBID ")
-        columns = columns_of(answer.stdout)
-        found = set()
-        for line in lines:
-            row = dict(zip(columns, line.split("|", len(columns) - 1), strict=False))
-            name = row.get("JobName", "") if past else line[24:104]
-            refused = line[104:].rstrip() == "BadConstraints"
-            if past:
-                refused = row.get("State") == "FAILED" and row.get("NodeList") == "None assigned"
-            if tag_of(name.rstrip()) == tag and not refused and (match := ID.match(line)):
-                found.add(int(match[1]))
-        if found:
-            first, *others = map(str, sorted(found))
-            return Submitted(first, "ok", "", tuple(others))
-        if result == "ok" or past:
-            return Submitted(None, "not-found", f"no job of that name ends in {tag}")
-        return Submitted(None, "transient" if result in ("partial", "not-found") else result, detail)
+        return find_tag(tag, answer)
 
     def kill(self, native_ids: Sequence[str], force: int) -> Command:
         """scancel is gentle by itself: TERM, then KILL after the site's KillWait.

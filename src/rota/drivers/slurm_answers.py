@@ -9,25 +9,10 @@ from itertools import accumulate, pairwise, starmap
 from msgspec.structs import replace
 
 from rota.drivers.api import Outcome
-from rota.drivers.dialect import Answer, Class, Kind, Options, Seen
+from rota.drivers.dialect import Answer, Class, Kind, Listing, Options, Seen, Submitted
 from rota.drivers.native import ranges, tag_of, words, worth
 
-__all__ = [
-    "COLUMNS",
-    "FIELDS",
-    "GONE",
-    "ID",
-    "OTHER",
-    "SUBMIT",
-    "TABLE",
-    "body_of",
-    "columns_of",
-    "read_record",
-    "read_row",
-    "seconds",
-    "size",
-    "split_step",
-]
+__all__ = ["COLUMNS", "FIELDS", "GONE", "OTHER", "SUBMIT", "TABLE", "find_tag", "read_sacct", "read_squeue", "seconds"]
 
 TABLE: tuple[tuple[str, str, Kind, Kind | None, str | None], ...] = (
     # long form, compact form, what it means, what `strict` would rather have, why it ended
@@ -157,7 +142,63 @@ SPAN = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)")
 SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)")
 
 
-def body_of(answer: Answer, heading: str) -> tuple[list[str], Class, str]:
+def read_squeue(answer: Answer, table: Mapping[str, Kind], options: Options) -> Listing:
+    """The jobs of the listing, one line per job or element."""
+    lines, result, detail = _body(answer, "JOBID ")
+    seen: list[Seen] = []
+    foreign = False  # the line before has the name of a job that is not ours, which may go on in this one
+    for line in lines:
+        found = _row(line, table, options)
+        if found:
+            seen.extend(found)
+            foreign = found[0].tag is None
+        elif not (foreign and not line[:1].isdigit()):
+            result, detail = "partial", detail or f"a line that is none: {line[:80]!r}"
+    return Listing(tuple(seen), result, detail)
+
+
+def read_sacct(answer: Answer, table: Mapping[str, Kind]) -> Listing:
+    """The jobs of the accounting, with the memory of their steps."""
+    lines, result, detail = _body(answer, "JobID|")
+    columns = _columns(answer.stdout)
+    jobs: dict[str, dict[str, str]] = {}
+    peaks: dict[str, int] = {}
+    for line in lines:
+        row = dict(zip(columns, line.split("|", len(columns) - 1), strict=False))
+        job, step = _split(row.get("JobID", ""))
+        if len(row) < len(columns) or not ID.fullmatch(job):
+            result, detail = "partial", detail or f"a line that is none: {line[:80]!r}"
+        elif step:
+            peaks[job] = max(peaks.get(job, 0), _size(row.get("MaxRSS", "")))
+        else:
+            jobs[job] = row
+    seen = [one for job, row in jobs.items() for one in _record(job, row, peaks.get(job), table)]
+    return Listing(tuple(seen), result, detail)
+
+
+def find_tag(tag: str, answer: Answer) -> Submitted:
+    """The oldest job with a tag, in an answer of squeue or sacct."""
+    past = answer.stdout.startswith("JobID|") or "sacct" in answer.stderr or "ccounting" in answer.stderr
+    lines, result, detail = _body(answer, "JobID|" if past else "JOBID ")
+    columns = _columns(answer.stdout)
+    found = set()
+    for line in lines:
+        row = dict(zip(columns, line.split("|", len(columns) - 1), strict=False))
+        name = row.get("JobName", "") if past else line[24:104]
+        refused = line[104:].rstrip() == "BadConstraints"
+        if past:
+            refused = row.get("State") == "FAILED" and row.get("NodeList") == "None assigned"
+        if tag_of(name.rstrip()) == tag and not refused and (match := ID.match(line)):
+            found.add(int(match[1]))
+    if found:
+        first, *others = map(str, sorted(found))
+        return Submitted(first, "ok", "", tuple(others))
+    if result == "ok" or past:
+        return Submitted(None, "not-found", f"no job of that name ends in {tag}")
+    return Submitted(None, "transient" if result in ("partial", "not-found") else result, detail)
+
+
+def _body(answer: Answer, heading: str) -> tuple[list[str], Class, str]:
     """The lines below the heading, and what they are worth: nothing, if there is no heading."""
     lines = answer.stdout.split("\n")
     cut = lines.pop()
@@ -172,7 +213,7 @@ def body_of(answer: Answer, heading: str) -> tuple[list[str], Class, str]:
     return lines[top + 1 :], "ok", ""
 
 
-def read_row(line: str, table: Mapping[str, Kind], options: Options) -> list[Seen]:
+def _row(line: str, table: Mapping[str, Kind], options: Options) -> list[Seen]:
     """The jobs in one line of the listing; empty if the line is of none."""
     native_id = line[JOB].rstrip()
     state = line[STATE].rstrip()
@@ -198,7 +239,7 @@ def read_row(line: str, table: Mapping[str, Kind], options: Options) -> list[See
     return [Seen(one, state, kind, tag, reason, outcome, again, held) for one in ids]
 
 
-def read_record(job: str, row: Mapping[str, str], peak: int | None, table: Mapping[str, Kind]) -> list[Seen]:
+def _record(job: str, row: Mapping[str, str], peak: int | None, table: Mapping[str, Kind]) -> list[Seen]:
     """The jobs in one record of the accounting: elements that were cancelled together have one."""
     state = row.get("State", "")
     base = _long(state)
@@ -269,7 +310,7 @@ def _long(state: str) -> str:
     return LONG.get(word, word)
 
 
-def split_step(job: str) -> tuple[str, str]:
+def _split(job: str) -> tuple[str, str]:
     """The job and the step of `7_3.batch`; elements that wait have no steps."""
     if job.endswith("]"):
         return job, ""
@@ -313,12 +354,12 @@ def seconds(text: str) -> float | None:
     return ((days * 24 + hours) * 60 + minutes) * 60 + rest
 
 
-def size(text: str) -> int:
+def _size(text: str) -> int:
     """Bytes of `4924K`; 0 if there is nothing."""
     found = SIZE.fullmatch(text)
     return int(float(found[1][:15]) * 1024.0 ** " KMGTP".index(found[2] or " ")) if found else 0
 
 
-def columns_of(stdout: str) -> list[str]:
+def _columns(stdout: str) -> list[str]:
     """The names of the columns of sacct's answer."""
     return next((line.split("|") for line in stdout.split("\n")[:50] if line.startswith("JobID|")), ["JobID"])

@@ -137,12 +137,14 @@ class FakeCluster:
 
     # ---- verbs -----------------------------------------------------------------------------------------------------
 
-    def _chosen(self, world: World, text: str) -> list[Job]:
+    def _each(self, text: str) -> Iterator[tuple[World, Job]]:
+        """The jobs with this id, each with its world."""
         digits = "".join(letter if letter.isdigit() else " " for letter in str(text).partition(".")[0]).split()
-        found = world.find(int(digits[0]), int(digits[1]) if len(digits) > 1 else None) if digits else []
-        if not found:
-            raise ValueError(f"the fake cluster in {self.directory} has no job {text!r}")
-        return found
+        with self.world() as world:
+            found = world.find(int(digits[0]), int(digits[1]) if len(digits) > 1 else None) if digits else []
+            if not found:
+                raise ValueError(f"the fake cluster in {self.directory} has no job {text!r}")
+            yield from ((world, job) for job in found)
 
     def jobs(self) -> list[dict[str, Any]]:
         """What is true of every job, oldest first."""
@@ -154,57 +156,47 @@ class FakeCluster:
             ]
 
     def hold(self, text: str) -> None:
-        with self.world() as world:
-            for job in self._chosen(world, text):
-                job.hold = "admin"
+        for _, job in self._each(text):
+            job.hold = "admin"
 
     def release(self, text: str) -> None:
-        with self.world() as world:
-            for job in self._chosen(world, text):
-                job.hold = None
+        for _, job in self._each(text):
+            job.hold = None
         self.tick()
 
     def suspend(self, text: str) -> None:
-        with self.world() as world:
-            for job in self._chosen(world, text):
-                world.suspend(self._processes, job)
+        for world, job in self._each(text):
+            world.suspend(self._processes, job)
 
     def resume(self, text: str) -> None:
-        with self.world() as world:
-            for job in self._chosen(world, text):
-                world.resume(self._processes, job)
+        for world, job in self._each(text):
+            world.resume(self._processes, job)
 
     def requeue(self, text: str) -> None:
-        with self.world() as world:
-            for job in self._chosen(world, text):
-                world.requeue(self._processes, job)
+        for world, job in self._each(text):
+            world.requeue(self._processes, job)
 
     def preempt(self, text: str) -> None:
-        with self.world() as world:
-            for job in self._chosen(world, text):
-                world.preempt(self._processes, job)
+        for world, job in self._each(text):
+            world.preempt(self._processes, job)
 
     def cancel(self, text: str) -> None:
         """Kill jobs, as an administrator does."""
-        with self.world() as world:
-            for job in self._chosen(world, text):
-                world.cancel(self._processes, job, "admin")
+        for world, job in self._each(text):
+            world.cancel(self._processes, job, "admin")
 
     def out_of_memory(self, text: str) -> None:
-        with self.world() as world:
-            for job in self._chosen(world, text):
-                world.run_out_of_memory(self._processes, job)
+        for world, job in self._each(text):
+            world.run_out_of_memory(self._processes, job)
 
     def out_of_time(self, text: str) -> None:
-        with self.world() as world:
-            for job in self._chosen(world, text):
-                world.run_out_of_time(self._processes, job)
+        for world, job in self._each(text):
+            world.run_out_of_time(self._processes, job)
 
     def force_state(self, text: str, code: str | None) -> None:
         """Show this native state for a job, whatever is true; None or `-`: the truth again."""
-        with self.world() as world:
-            for job in self._chosen(world, text):
-                job.forced = None if code in (None, "-") else code
+        for _, job in self._each(text):
+            job.forced = None if code in (None, "-") else code
 
     def fail_node(self, name: str) -> None:
         with self.world() as world:

@@ -4,8 +4,6 @@ With the setting `cluster` = "openlava" it has what OpenLava has: no `-o`, no `-
 version line.
 """
 
-from collections.abc import Callable
-
 from rota.testing.fake_cluster.arguments import BadOptionError, options
 from rota.testing.fake_cluster.lsf_jobs import (
     HOST,
@@ -18,7 +16,7 @@ from rota.testing.fake_cluster.lsf_jobs import (
     version,
 )
 from rota.testing.fake_cluster.lsf_lists import bhist, bhosts, bjobs, bqueues
-from rota.testing.fake_cluster.world import Caller, Executor, Job, Reply, World
+from rota.testing.fake_cluster.world import Caller, Command, Executor, Job, Reply, World
 
 __all__ = ["COMMANDS", "STATES", "down", "error_path", "job_environment", "output_path"]
 
@@ -65,7 +63,7 @@ def bkill(world: World, executor: Executor, words: list[str], caller: Caller) ->
     return Reply(out, errors, code)
 
 
-def _simple(verb: str, done: str) -> Callable[[World, Executor, list[str], Caller], Reply]:
+def _simple(verb: str, done: str) -> Command:
     def command(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
         out, errors = "", ""
         for text in [word for word in words if not word.startswith("-")]:

@@ -9,6 +9,7 @@ from rota.testing.fake_cluster.pbs_jobs import (
     VERSION,
     error_path,
     job_environment,
+    on_each,
     output_path,
     qsub,
     shown,
@@ -90,30 +91,6 @@ def qsig(world: World, executor: Executor, words: list[str], caller: Caller) -> 
     return Reply("", errors, code)
 
 
-def qhold(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
-    _, ids = options(words, "h:")
-    jobs, errors, code = _each(world, "qhold", ids)
-    for job in jobs:
-        job.hold = "user"
-    return Reply("", errors, code)
-
-
-def qrls(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
-    _, ids = options(words, "h:")
-    jobs, errors, code = _each(world, "qrls", ids)
-    for job in jobs:
-        job.hold = None
-    return Reply("", errors, code)
-
-
-def qrerun(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
-    _, ids = options(words, "W:")
-    jobs, errors, code = _each(world, "qrerun", ids)
-    for job in jobs:
-        world.requeue(executor, job)
-    return Reply("", errors, code)
-
-
 def pbsnodes(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
     cores, memory = int(world.settings["cores"]), int(world.settings["memory_mb"]) * 1024
     free = world.free()
@@ -157,8 +134,6 @@ COMMANDS = {
     "qdel": qdel,
     "qselect": qselect,
     "qsig": qsig,
-    "qhold": qhold,
-    "qrls": qrls,
-    "qrerun": qrerun,
+    **on_each(_each, {"qhold": "h:", "qrls": "h:", "qrerun": "W:"}),
     "pbsnodes": pbsnodes,
 }

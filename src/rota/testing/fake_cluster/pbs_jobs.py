@@ -1,9 +1,10 @@
 """PBS jobs: what qsub takes in (TORQUE's reads the same words), what a job sees, its state and its exit status."""
 
 import time
+from collections.abc import Callable, Mapping
 
 from rota.testing.fake_cluster.arguments import BadOptionError, indices_of, options, variables_of
-from rota.testing.fake_cluster.world import Caller, Executor, Job, Reply, Submission, World
+from rota.testing.fake_cluster.world import Caller, Command, Executor, Job, Reply, Submission, World
 
 SERVER = "pbs1"
 STATES = ("B", "E", "F", "H", "M", "Q", "R", "S", "T", "U", "W", "X")
@@ -250,3 +251,25 @@ def output_path(world: World, submission: Submission, job: Job) -> str:
 
 def error_path(world: World, submission: Submission, job: Job) -> str | None:
     return None if "join" in submission.options else _place(submission.error, submission, job, "e")
+
+
+Chosen = Callable[[World, str, list[str]], tuple[list[Job], str, int]]
+"""Of a command's name and its ids: the jobs, the complaints, and the exit status."""
+
+
+def on_each(chosen: Chosen, letters: Mapping[str, str]) -> dict[str, Command]:
+    """The commands qhold, qrls and qrerun: name → the letters of its options."""
+
+    def made(name: str) -> Command:
+        def command(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
+            jobs, errors, code = chosen(world, name, options(words, letters[name])[1])
+            for job in jobs:
+                if name == "qrerun":
+                    world.requeue(executor, job)
+                else:
+                    job.hold = "user" if name == "qhold" else None
+            return Reply("", errors, code)
+
+        return command
+
+    return {name: made(name) for name in letters}

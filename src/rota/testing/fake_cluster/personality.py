@@ -1,11 +1,11 @@
 """What a personality is, and how one command is carried out by it."""
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from rota.testing.fake_cluster import faults as faulty
-from rota.testing.fake_cluster.world import Caller, Executor, Job, Reply, Submission, World
+from rota.testing.fake_cluster.world import Caller, Command, Executor, Job, Reply, Submission, World
 
 __all__ = ["PERSONALITIES", "Personality", "native", "perform"]
 
@@ -15,7 +15,7 @@ PERSONALITIES = ("slurm", "lsf", "pbs", "torque", "sge")
 class Personality(Protocol):
     """The words of one batch system; a module."""
 
-    COMMANDS: Mapping[str, Callable[[World, Executor, list[str], Caller], Reply]]
+    COMMANDS: Mapping[str, Command]
     STATES: Sequence[str]
     """Native states that can be forced."""
 

@@ -2,7 +2,7 @@
 
 from rota.testing.fake_cluster.sge_jobs import STATES, error_path, job_environment, output_path, qsub
 from rota.testing.fake_cluster.sge_lists import qacct, qconf, qhost, qstat
-from rota.testing.fake_cluster.world import Caller, Executor, Job, Reply, World
+from rota.testing.fake_cluster.world import Caller, Command, Executor, Job, Reply, World
 
 __all__ = ["COMMANDS", "STATES", "down", "error_path", "job_environment", "output_path"]
 
@@ -64,18 +64,16 @@ def _chosen(world: World, words: list[str]) -> list[Job]:
     return [job for number in numbers if number.isdigit() for job in world.find(int(number)) if job.state != "over"]
 
 
-def qhold(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
-    jobs = _chosen(world, words)
-    for job in jobs:
-        job.hold = "user"
-    return Reply("".join(f"modified hold of job {world.of(job).number}\n" for job in jobs[:1]), "", 0 if jobs else 1)
+def _hold(hold: str | None) -> Command:
+    def command(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
+        jobs = _chosen(world, words)
+        for job in jobs:
+            job.hold = hold
+        return Reply(
+            "".join(f"modified hold of job {world.of(job).number}\n" for job in jobs[:1]), "", 0 if jobs else 1
+        )
 
-
-def qrls(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
-    jobs = _chosen(world, words)
-    for job in jobs:
-        job.hold = None
-    return Reply("".join(f"modified hold of job {world.of(job).number}\n" for job in jobs[:1]), "", 0 if jobs else 1)
+    return command
 
 
 def qmod(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
@@ -102,6 +100,6 @@ COMMANDS = {
     "qhost": qhost,
     "qconf": qconf,
     "qmod": qmod,
-    "qhold": qhold,
-    "qrls": qrls,
+    "qhold": _hold("user"),
+    "qrls": _hold(None),
 }

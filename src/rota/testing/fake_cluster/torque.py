@@ -4,7 +4,7 @@ import time
 
 from rota.testing.fake_cluster import pbs_jobs
 from rota.testing.fake_cluster.arguments import BadOptionError, indices_of, options
-from rota.testing.fake_cluster.pbs_jobs import clock, date
+from rota.testing.fake_cluster.pbs_jobs import clock, date, on_each
 from rota.testing.fake_cluster.pbs_qstat import Row, parse_id, select
 from rota.testing.fake_cluster.world import Caller, Executor, Job, Reply, Submission, World
 
@@ -434,27 +434,6 @@ def qsig(world: World, executor: Executor, words: list[str], caller: Caller) -> 
     return Reply("", errors, code)
 
 
-def qhold(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
-    jobs, errors, code = _each(world, "qhold", options(words, "h:t:")[1])
-    for job in jobs:
-        job.hold = "user"
-    return Reply("", errors, code)
-
-
-def qrls(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
-    jobs, errors, code = _each(world, "qrls", options(words, "h:t:")[1])
-    for job in jobs:
-        job.hold = None
-    return Reply("", errors, code)
-
-
-def qrerun(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
-    jobs, errors, code = _each(world, "qrerun", options(words, "f")[1])
-    for job in jobs:
-        world.requeue(executor, job)
-    return Reply("", errors, code)
-
-
 def pbsnodes(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
     cores, memory = int(world.settings["cores"]), int(world.settings["memory_mb"]) * 1024
     text = ""
@@ -471,8 +450,6 @@ COMMANDS = {
     "qdel": qdel,
     "qselect": qselect,
     "qsig": qsig,
-    "qhold": qhold,
-    "qrls": qrls,
-    "qrerun": qrerun,
+    **on_each(_each, {"qhold": "h:t:", "qrls": "h:t:", "qrerun": "f"}),
     "pbsnodes": pbsnodes,
 }

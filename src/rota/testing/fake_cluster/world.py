@@ -4,10 +4,10 @@ Whoever shows it in the words of a batch system is a personality; whoever makes 
 processes, or a function that says how long a job takes. Imports are few: every fake command loads this file.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
-__all__ = ["Caller", "End", "Executor", "Job", "Reply", "Submission", "World"]
+__all__ = ["Caller", "Command", "End", "Executor", "Job", "Reply", "Submission", "World"]
 
 DEFAULTS: dict[str, Any] = {
     "personality": "slurm",
@@ -214,6 +214,9 @@ class Executor(Protocol):
     def signal(self, world: "World", job: Job, name: str, now: float) -> None:
         """Send TERM (which becomes KILL after a while), KILL, STOP, CONT or another signal to all of its processes."""
         ...
+
+
+Command = Callable[["World", Executor, list[str], Caller], Reply]
 
 
 class World:
