@@ -49,11 +49,11 @@ class Rules(NamedTuple):
     owned: Mapping[str, frozenset[str]] = {}
     """Parts of raw options (`name=value,…`) that rota itself sets."""
     phrases: frozenset[str] = frozenset()
-    """Named ones that may have blanks in them."""
+    """Named options (account, constraint …) that may have blanks in them."""
 
 
 def merge(rules: Rules, ask: Ask, options: Options) -> Wants:
-    """Join what the site and the user want; the user is stronger. An empty account, partition … is none at all.
+    """Join what the site and the user want; the user is stronger. An empty account … is none, not even the site's.
 
     Raises UsageError for what the rules do not allow, and for what could be read as something else: control characters,
     a name that begins with a dash, or has blanks.
