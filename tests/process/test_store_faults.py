@@ -11,7 +11,7 @@ import pytest
 from rota.model.errors import NoSpaceError, StoreError
 from rota.model.events import Noted
 from rota.model.job import Result
-from rota.store import database, faults
+from rota.store import database, sql_errors
 from rota.store.api import Column
 from rota.store.connection import SqlError
 from rota.store.sqlite import SqliteStore
@@ -117,11 +117,11 @@ def test_io_error_at_every_operation(tmp_path: Path, kind: str) -> None:
 def test_a_quota_is_no_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite calls EDQUOT an I/O error; a probe tells them apart, but never after a failed sync."""
     error = SqlError(sqlite3.SQLITE_IOERR_WRITE, "disk I/O error")
-    assert isinstance(faults.meaning(str(tmp_path / "rota.db"), "x", error), StoreError)
-    monkeypatch.setattr(faults, "out_of_space", lambda _: True)
-    assert isinstance(faults.meaning(str(tmp_path / "rota.db"), "x", error), NoSpaceError)
+    assert isinstance(sql_errors.meaning(str(tmp_path / "rota.db"), "x", error), StoreError)
+    monkeypatch.setattr(sql_errors, "out_of_space", lambda _: True)
+    assert isinstance(sql_errors.meaning(str(tmp_path / "rota.db"), "x", error), NoSpaceError)
     fsync = SqlError(sqlite3.SQLITE_IOERR_FSYNC, "disk I/O error")
-    assert isinstance(faults.meaning(str(tmp_path / "rota.db"), "x", fsync), StoreError)
+    assert isinstance(sql_errors.meaning(str(tmp_path / "rota.db"), "x", fsync), StoreError)
 
 
 def test_a_failed_sync_of_the_database_stops(tmp_path: Path) -> None:

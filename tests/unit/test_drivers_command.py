@@ -11,6 +11,7 @@ import pytest
 from driver_world import ModelCluster, ScriptedTransport, make_ask, make_driver, run_virtual
 from rota.drivers.api import Known, Outcome
 from rota.drivers.dialect import Answer, Command, Listing, Seen
+from rota.drivers.outcome import Evidence
 from rota.drivers.settings import Settings
 from rota.drivers.submitting import FullError
 from rota.drivers.tracking import DELETED, Tracker
@@ -597,7 +598,7 @@ def test_for_one_that_never_ran_no_last_words_are_awaited(host, before, verb):
     tracker.look(Listing((Seen(KNOWN.native_id, before, before, KNOWN.tag),), "ok"), set(), 0.0, 0.0)
     ended = Seen(KNOWN.native_id, "CANCELLED", "aborted", KNOWN.tag, None, Outcome(why="cancelled", host=host))
     entry = tracker.entries[KNOWN.id]
-    found = tracker.conclude(entry, ended, None, 1.0, writes=True, readable=True, killed=False)
+    found = tracker.conclude(entry, Evidence(ended, None, True), 1.0, readable=True, killed=False)
     assert (found and found.verb) == verb
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from fake_recordings import START, cluster, ends
-from rota.testing.fake_cluster.model import World
+from rota.testing.fake_cluster.world import World
 
 
 def submit(fake, *options, now=START):

@@ -5,14 +5,16 @@ from typing import Any
 import pytest
 
 from core_world import GIB, World, cores, lease_all
-from rota.core.decide.learning import refresh
 from rota.core.explain import reason
 from rota.core.stimuli import SetMode
 from rota.manager.answers.attempts import Attempts
-from rota.manager.answers.jobs import status
+from rota.manager.answers.jobs import count_jobs, status
+from rota.manager.answers.limits import limit_rows
+from rota.manager.answers.places import allocation_rows, runner_rows
 from rota.model.batch import Dependency
 from rota.model.patch import Patch
 from rota.model.tables import PENDING
+from state_print import whole_print
 
 
 def said(world: World, batch: int, index: int = 1) -> str:
@@ -136,14 +138,18 @@ def test_a_question_changes_nothing() -> None:
     runner = world.start_runner()
     world.mode("paused")
     batch = world.submit(1, cores(1, group="align"))
-    shape = world.state.shapes[world.state.batches[batch].shapes[0]]
     world.mode("serving")
+    world.limit("db", "100/min")
     world.end(runner, lease_all(world, runner)[0])
-    before = shape.asked, shape.learned
-    assert explained(world, batch)["needs"] == "1 core, 100M memory, 10s"
-    assert (shape.asked, shape.learned) == before
-    refresh(world.state, shape)
-    assert shape.asked.needs.words() == "1 core, 100M memory, 10s" != before[0].needs.words()
+    state, at = world.state, world.at
+    before = whole_print(state)
+    assert explained(world, batch)["needs"] == "1 core, 100M memory, 10s", "with what was learned since the last pass"
+    status(state, [], at)
+    count_jobs(state, [":pending"])
+    limit_rows(state, at)
+    runner_rows(state, at)
+    allocation_rows(state, lambda allocation: None, at)
+    assert whole_print(state) == before
 
 
 def test_the_next_try_is_counted_from_the_question() -> None:

@@ -61,7 +61,7 @@ def lease(n: int, *indices: int, session: int = 5, clock: float = 100.0, slots: 
 
 def end(runner: Runner, lease: Lease, code: int = 0) -> None:
     runner.started(lease, 1.0, 4711)
-    runner.ended(lease, code, None, None if code == 0 else "exit", 1.0, 2.0, 0.1, 1000, None, None)
+    runner.ended(lease, (code, None, None if code == 0 else "exit", None), 1.0, 2.0, (0.1, 1000, None))
 
 
 def kinds(messages: list[dict]) -> list[str]:
@@ -380,7 +380,7 @@ def test_expired_ends_all_reports_and_leaves():
     assert runner.receive({"t": "expired", "connect": 1, "reason": "old"}, 110.0) == []
     orders = runner.receive({"t": "expired", "connect": 2, "reason": "gone"}, 110.0)
     assert orders == [("kill", one, 10), ("exit", "expired: gone")]
-    runner.ended(one, None, 15, "killed", 1.0, 2.0, 0.0, 0, None, None)
+    runner.ended(one, (None, 15, "killed", None), 1.0, 2.0)
     report = runner.outgoing(110.0, flush=True)[0]
     assert report["session"] == 5
     assert len(report["ended"]) == 1 and report["disclaimed"] == [[7, 2, 1, "expired"]]
@@ -479,7 +479,7 @@ def test_a_long_note_is_cut():
     runner = welcomed()
     runner.receive(lease(1, 1), 100.0)
     (one,) = runner.startable(100.0)
-    runner.ended(one, 1, None, "exit", 1.0, 2.0, 0.0, 0, None, "x" * 5000)
+    runner.ended(one, (1, None, "exit", "x" * 5000), 1.0, 2.0)
     assert len(runner.outgoing(100.0)[0]["ended"][0][11]) == 1000
 
 

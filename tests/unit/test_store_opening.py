@@ -12,6 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from rota.core.snapshot import SNAPSHOT_VERSION, restore, take_snapshot
+from rota.core.state import Settings, State
 from rota.model import selector, tables
 from rota.model.errors import NotFoundError, RefusedError, StoreError, UsageError, VersionError
 from rota.model.events import AllocationMoved, AllocationPlanned, Noted, RunnerGreeted, RunnerMoved
@@ -188,8 +190,18 @@ def test_projections_make_the_moves_of_the_tables(tmp_path: Path) -> None:
     store.close()
     found = dict(ask(path, "SELECT id, state FROM allocations UNION ALL SELECT id, state FROM runners"))
     assert found == expected
-    assert set(projection.ALLOCATION) | {"plan", "retry"} == set(tables.ALLOCATION)
-    assert set(projection.RUNNER) | {"greet"} == set(tables.RUNNER)
+    assert projection.ALLOCATION is tables.ALLOCATION and projection.RUNNER is tables.RUNNER
+
+
+def test_an_allocation_that_is_submitted_at_once_is_killed_and_not_aborted(tmp_path: Path) -> None:
+    path = tmp_path / "rota.db"
+    store = made(path)
+    planned = AllocationPlanned("a1", "hpc", "tag", Amounts(), 1.0, submit=True)
+    store.commit(entries_of([planned]), [])
+    assert ask(path, "SELECT state FROM allocations") == [("SUBMITTING",)]
+    store.commit(entries_of([AllocationMoved("a1", "kill")], first=2), [])
+    store.close()
+    assert ask(path, "SELECT state FROM allocations") == [("KILLING",)]
 
 
 def test_what_a_person_finds(tmp_path: Path) -> None:
@@ -209,6 +221,14 @@ def test_what_a_person_finds(tmp_path: Path) -> None:
     fields = Result.__struct_fields__
     assert rows[0] == {name: getattr(full_result(7, 0, 1, 5.5), name) for name in fields}
     assert rows[1] == {name: getattr(Result(7, 1, 1, "FAILED", 3), name) for name in fields}
+
+
+def test_a_checkpoint_of_a_newer_rota_is_refused() -> None:
+    snapshot = take_snapshot(State(Settings()))
+    assert restore(Settings(), 1, snapshot, 0, (), ()).mode == "serving"
+    newer = msgspec.msgpack.decode(snapshot) | {"version": SNAPSHOT_VERSION + 1, "mode": ["in another way"]}
+    with pytest.raises(StoreError, match=r"version 2, .* up to 1: use the newer rota that wrote it, or a backup"):
+        restore(Settings(), 1, msgspec.msgpack.encode(newer), 0, (), ())
 
 
 # ---- who may open it ------------------------------------------------------------------------------------------------

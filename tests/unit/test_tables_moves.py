@@ -140,6 +140,29 @@ def test_the_bytes_are_the_names() -> None:
     assert not any(tables.REMOVED in moves for moves in JOB_MOVES.values())
 
 
+def test_the_bytes_on_disk_stay_what_they_are() -> None:
+    on_disk = {
+        "WAITING": 0,
+        "PENDING": 1,
+        "HOLDING": 2,
+        "STARTING": 3,
+        "RUNNING": 4,
+        "MISSING": 5,
+        "KILLING": 6,
+        "COMPLETED": 7,
+        "FAILED": 8,
+        "ABORTED": 9,
+        "OMITTED": 10,
+        "REMOVED": 11,
+    }
+    now = {name: number for number, name in enumerate(JOB_STATES)}
+    moved = {name: (number, now.get(name)) for name, number in on_disk.items() if now.get(name) != number}
+    assert not moved, (
+        f"these states have other bytes than in the databases that exist (name: on disk, now): {moved}. The order of "
+        "JOB_STATES must not change: append, or write a migration that rewrites the columns (rota/store/migrations)"
+    )
+
+
 # ---- in the core ----------------------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def configure(parser: "Parser", command: str) -> None:
-    """The options of one of them."""
+    """The options of backup, restore or prune."""
     if command == "backup":
         parser.add_argument(
             "path", nargs="?", metavar="PATH", help="a file or a directory (default: $ROTA_HOME/backups/rota-TIME.db)"
@@ -47,7 +47,7 @@ def configure(parser: "Parser", command: str) -> None:
 
 
 def execute(args: "argparse.Namespace") -> int:
-    """Run one of them."""
+    """Run backup, restore or prune."""
     return {"backup": backup, "restore": restore, "prune": prune}[args.command_name](args)
 
 

@@ -136,7 +136,7 @@ def options_of(name: str) -> "dict[str, argparse.Action]":
 
 
 def matching(current: str, words: "Iterable[str]") -> "Iterator[str]":
-    """Those that begin with what was typed."""
+    """The words that begin with what was typed."""
     return (word for word in words if word.startswith(current))
 
 

@@ -36,7 +36,7 @@ _SAID = {
 
 
 def configure(parser: "Parser", command: str) -> None:
-    """The options of one of them."""
+    """The options of one command about the manager."""
     if command == "up":
         parser.add_argument(
             "--once", action="store_true", help="do what is due, then end: returns when that is done (for cron)"
@@ -64,7 +64,7 @@ def configure(parser: "Parser", command: str) -> None:
 
 
 def execute(args: "argparse.Namespace") -> int:
-    """Run one of them."""
+    """Run one command about the manager."""
     for option, most in (("holder", 64), ("reason", 255)):
         text = getattr(args, option, None)
         if text is not None and (not text.isprintable() or len(text) > most or (option == "holder" and not text)):
@@ -76,7 +76,7 @@ def execute(args: "argparse.Namespace") -> int:
 
 
 def ping(args: "argparse.Namespace") -> int:
-    """Is it there, and how is it?"""
+    """Print whether a manager is up, and how it is."""
     begin = time.perf_counter()
     with connect(args) as connection:
         answer = connection.ask("ping")
@@ -97,7 +97,7 @@ def ping(args: "argparse.Namespace") -> int:
 
 
 def change_state(args: "argparse.Namespace") -> int:
-    """`pause`, `resume`, `drain`."""
+    """Run pause, resume or drain."""
     op = args.command_name
     given: dict[str, object] = {"as": args.holder} if op != "drain" else {}
     if op == "pause":
@@ -119,7 +119,7 @@ def change_state(args: "argparse.Namespace") -> int:
 
 
 def pause_words(row: "dict[str, Any]") -> str:
-    """Who paused it, since when and why."""
+    """Who paused the manager, since when and why."""
     since = f" since {when(row['since'])}" if row.get("since") else ""
     why = f": {clean(row['reason'])}" if row.get("reason") else ""
     return f"  paused by {clean(row['as'])}{since}{why} (rota resume --as {clean(row['as'])})"
@@ -147,7 +147,7 @@ def up(args: "argparse.Namespace") -> int:
 
 
 def up_on(args: "argparse.Namespace") -> int:
-    """Start it as a cluster job."""
+    """Start the manager as a cluster job."""
     from rota.manager.offline.relay import launch
     from rota.model.amounts import parse_duration
     from rota.model.errors import UsageError
@@ -218,7 +218,7 @@ def down(args: "argparse.Namespace") -> int:
 
 
 def call_back(args: "argparse.Namespace") -> int:
-    """The manager is a cluster job that does not serve (yet): end that."""
+    """End the cluster job of a manager that does not serve (yet)."""
     from rota.manager.offline.relay import cancel
 
     row = cancel(args.home)

@@ -76,7 +76,7 @@ def examine_site(args: "argparse.Namespace") -> int:
 
 
 def show(row: "dict[str, Any]") -> None:
-    """One line, and one more with what to do."""
+    """Print what a check found, and below it what to do."""
     word = f"{row['status']:<4}"
     if colours(sys.stdout):
         word = tint({"ok": "COMPLETED", "warn": "MISSING", "fail": "FAILED"}[row["status"]], word)
@@ -96,7 +96,7 @@ class Doctor:
         self._up = False
 
     def checks(self) -> "list[tuple[str, Callable[[], None]]]":
-        """All of them, in order."""
+        """Run all checks, in order."""
         return [
             ("python", self.python), ("machine", self.machine), ("home", self.home), ("space", self.space),
             ("config", self.config), ("shell", self.shell), ("manager", self.manager), ("job", self.job),
@@ -107,14 +107,14 @@ class Doctor:
         self.found.append({"name": name, "status": status, "text": text, "advice": advice})
 
     def python(self) -> None:
-        """The interpreter and rota's own version."""
+        """Check the interpreter and rota's own version."""
         from rota import __version__
 
         text = f"Python {sys.version.split()[0]} ({sys.executable}), rota {__version__}"
         self.say("python", "ok", text)
 
     def machine(self) -> None:
-        """What there is to use."""
+        """Check what the machine has."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self.say("machine", "ok", f"{os.uname().nodename}: {cores} cores for this process, {size(memory)} memory")
@@ -125,7 +125,7 @@ class Doctor:
             self.say("machine", "warn", f"only {files} open files are allowed", "ulimit -n 1024")
 
     def home(self) -> None:
-        """Owner, mode, kind of file system."""
+        """Check the home: owner, mode, kind of file system."""
         from rota.manager.filesystem import kind_of, warning_for
 
         home = self.paths.home
@@ -146,7 +146,7 @@ class Doctor:
             self.say("home", "warn", text, advice)
 
     def space(self) -> None:
-        """Room on the disk."""
+        """Check the room on the disk."""
         place = self.paths.home
         while not os.path.isdir(place):
             place = os.path.dirname(place)
@@ -156,7 +156,7 @@ class Doctor:
         self.say("space", status, f"{size(free)} free", advice)
 
     def config(self) -> None:
-        """The settings can be read."""
+        """Check that the settings can be read."""
         from rota.manager.config import load_config
 
         config = load_config(self.paths.home)
@@ -164,7 +164,7 @@ class Doctor:
         self.say("config", "ok", f"{there}; sites: {', '.join(config.site)}")
 
     def shell(self) -> None:
-        """Lines that need a shell are run by bash."""
+        """Check that there is a bash: it runs lines that need a shell."""
         bash = shutil.which("bash")
         if bash is None:
             self.say("shell", "warn", "bash was not found", "command lines with pipes or quotes need it: install bash")
@@ -172,7 +172,7 @@ class Doctor:
             self.say("shell", "ok", bash)
 
     def manager(self) -> None:
-        """Is one up, and of the same version?"""
+        """Check whether a manager is up, and of the same version."""
         from rota import __version__
 
         try:
@@ -196,7 +196,7 @@ class Doctor:
             self._no_job = True
 
     def job(self) -> None:
-        """Add, wait, read, remove: with the manager that is up, or with one of our own in a temporary home."""
+        """Add, await, read and remove a job: with the manager that is up, or with our own in a temporary home."""
         if self._no_job:
             return
         if self._up:

@@ -39,7 +39,7 @@ class Follower:
         self._order = _Order(spec) if args.show == "ordered" and spec is not None else None
 
     def follow(self, connection: Connection) -> dict[str, int]:
-        """The counts, once all jobs are settled or held. A manager that goes away and comes back is waited for."""
+        """Wait until all jobs are settled or held, also for a manager that went away; returns the counts."""
         while True:
             try:
                 if self._args.show:
@@ -120,7 +120,7 @@ class _Order:
         self._waiting: list[tuple[int, str]] = []
 
     def put(self, job: str) -> list[str]:
-        """Those whose turn has come."""
+        """Take in a job that ended; returns the jobs whose turn has come."""
         position = position_of(self._spec.ranges, self._spec.count, int(job.partition(".")[2]))
         heapq.heappush(self._waiting, (-1 if position is None else position, job))
         out = []
@@ -131,7 +131,7 @@ class _Order:
         return out
 
     def rest(self) -> list[str]:
-        """All that is left."""
+        """The jobs that still wait for their turn."""
         out = [job for _, job in sorted(self._waiting)]
         self._waiting.clear()
         return out

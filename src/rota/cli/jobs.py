@@ -26,7 +26,7 @@ ATTEMPT_FIELDS = (
 
 
 def configure(parser: "Parser", command: str) -> None:
-    """The options of both."""
+    """The options of jobs and history."""
     parser.selectors()
     parser.add_argument("-n", "--limit", type=int, metavar="N", help="at most so many lines")
     parser.json("one object per line")
@@ -64,7 +64,7 @@ def configure(parser: "Parser", command: str) -> None:
 
 
 def execute(args: "argparse.Namespace") -> int:
-    """Ask page by page, and print as they come."""
+    """Ask page by page, and print the rows as they come."""
     if args.limit is not None and args.limit < 1:
         raise UsageError(f"--limit {args.limit}: give 1 or more")
     return attempts(args) if args.command_name == "history" else jobs(args)
@@ -117,7 +117,7 @@ def attempts(args: "argparse.Namespace") -> int:
 
 
 def search_of(args: "argparse.Namespace") -> "dict[str, Any]":
-    """What was given to search by."""
+    """The search that the options ask for."""
     if args.exit_code is not None and not 0 <= args.exit_code <= 255:
         raise UsageError(f"--exit-code {args.exit_code}: give 0 to 255")
     given = {
@@ -175,7 +175,7 @@ def field_text(value: "Any") -> str:
 
 
 def ending(row: "dict[str, Any]") -> str:
-    """How it ended, in one word: an exit code, a signal, or a reason."""
+    """How an attempt ended, in one word: an exit code, a signal, or a reason."""
     reason = row.get("reason")
     if row.get("state") == "OMITTED":
         return ""  # it never began; `explain` and the field `reason` have the sentence

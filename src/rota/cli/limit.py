@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def configure(parser: "Parser", command: str) -> None:
-    """Its options."""
+    """The options of limit."""
     parser.add_argument(
         "limits",
         nargs="*",
@@ -55,7 +55,7 @@ def execute(args: "argparse.Namespace") -> int:
 
 
 def _print(rows: "list[dict[str, Any]]") -> None:
-    """The columns that anything is said in."""
+    """Print the limits, with the columns in which any has something."""
     columns = {
         "LIMIT": [row["name"] for row in rows],
         "COUNT": ["none" if row["count"] is None else row["count"] for row in rows],

@@ -1,4 +1,4 @@
-"""The way from a command to its manager."""
+"""Connections from commands to their manager, which is started or taken down if need be."""
 
 import os
 import sys

@@ -18,7 +18,7 @@ MOST = 200
 
 
 def show_live(args: "argparse.Namespace", words: "list[str]") -> int:
-    """Once; on a terminal again and again, until Ctrl-C."""
+    """Print what runs now; on a terminal again and again, until Ctrl-C."""
     most = min(args.limit or MOST, 1_000)
     with connect(args) as connection:
         if args.json or not sys.stdout.isatty():
@@ -34,7 +34,7 @@ def show_live(args: "argparse.Namespace", words: "list[str]") -> int:
 
 
 def cells(row: "dict[str, Any]") -> "list[str]":
-    """One line of the table."""
+    """The cells of one job in the table."""
     percent = row.get("cpu_percent")
     return [
         row["id"], row["state"], row.get("host") or "", seconds(row.get("elapsed_s")),
@@ -69,7 +69,7 @@ def watch(connection: "Connection", words: "list[str]", most: int, interval: flo
 
 
 def picture(connection: "Connection", words: "list[str]", most: int) -> "Any":
-    """The table of now."""
+    """The table of what runs now."""
     from rich.table import Table as RichTable
     from rich.text import Text
 

@@ -68,7 +68,7 @@ def copy(outputs: "list[Output]", targets: "list[int]", follow: bool) -> None:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write all of it, unbuffered."""
+    """Write all of these bytes, unbuffered."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
@@ -89,7 +89,7 @@ class Output:
         self._offset = 0
 
     def pieces(self) -> "Iterator[bytes]":
-        """What is there and was not read yet."""
+        """The pieces of the stream that were not read yet."""
         while not self.end:
             answer = self._connection.ask(
                 "log", job=self._job, attempt=self._attempt, stream=self.stream, offset=self._offset, limit=LIMIT
@@ -104,11 +104,11 @@ class Output:
             yield data
 
     def as_json(self) -> "dict[str, object]":
-        """For --json: bytes that are not UTF-8 are shown as U+FFFD."""
+        """The stream for --json: bytes that are not UTF-8 are shown as U+FFFD."""
         text = b"".join(self.pieces()).decode(errors="replace")
         return {"text": text, "truncated": self.truncated, "path": self.path}
 
 
 def read_all(connection: "Connection", job: str, stream: str = "stdout", attempt: "int | None" = None) -> bytes:
-    """All that is there of one stream."""
+    """Everything that an attempt wrote to one stream."""
     return b"".join(Output(connection, job, stream, attempt).pieces())

@@ -38,7 +38,7 @@ _EXAMPLES = {
 
 
 def configure(parser: "Parser", command: str) -> None:
-    """The options of one of the three."""
+    """The options of sites, allocations or runners."""
     if command == "sites":
         parser.add_argument("site", nargs="*", metavar="NAME|detect", help="this site, in full; or find what there is")
         parser.add_argument("-v", "--verbose", action="store_true", help="all that is known of every site")
@@ -141,7 +141,7 @@ def troubles(row: "dict[str, Any]") -> "list[str]":
 
 
 def print_site(row: "dict[str, Any]") -> None:
-    """Everything about one."""
+    """Print everything about one site."""
     again = "" if row["retry_s"] is None else f", tried again in {seconds(row['retry_s'])}"
     said: list[tuple[str, object]] = [
         ("state", row["state"] + again),

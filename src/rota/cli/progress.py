@@ -60,5 +60,5 @@ class Bar:
 
 
 def settled(counts: Mapping[str, int]) -> int:
-    """How many are settled."""
+    """How many jobs of these counts are settled."""
     return sum(count for state, count in counts.items() if state in SETTLED)

@@ -1,4 +1,4 @@
-"""`rota report`: what rota found out."""
+"""`rota report`: what rota has learned about jobs."""
 
 from rota.cli.link import connect
 from rota.cli.show import Table, print_json, seconds, size
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def configure(parser: "Parser", command: str) -> None:
-    """Which report."""
+    """The options of `report`."""
     parser.add_argument("what", choices=("learning",), help="learning: what jobs of each group use")
     parser.json('{"groups": […]}')
     parser.examples("rota report learning", "rota report learning --json")

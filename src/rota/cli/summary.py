@@ -56,7 +56,7 @@ def print_summary(
 
 
 def head(batch: int, answer: Mapping[str, Any], counts: Mapping[str, int], elapsed_s: float, paint: bool) -> str:
-    """The first line."""
+    """The first line of the summary."""
     words = count_words(counts)
     if paint:
         words = tint("COMPLETED" if all_well(counts) else "FAILED", words)
@@ -74,7 +74,7 @@ def slow_lines(answer: Mapping[str, Any]) -> list[str]:
 
 
 def failure_lines(batch: int, answer: Mapping[str, Any], counts: Mapping[str, int]) -> list[str]:
-    """What failed, and how to see the rest."""
+    """The jobs that failed, and how to see the rest."""
     lines = []
     failures = answer.get("failures") or []
     for row in failures:

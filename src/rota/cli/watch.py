@@ -45,7 +45,7 @@ def settled(answer: "dict[str, Any]") -> bool:
 
 
 def lines(connection: "Connection", words: "list[str]", interval: float, as_json: bool) -> "dict[str, Any]":
-    """Without a terminal: a line whenever the counts change."""
+    """Print, without a terminal, a line whenever the counts change."""
     before = None
     while True:
         answer = connection.ask("status", sel=words)
@@ -62,7 +62,7 @@ def lines(connection: "Connection", words: "list[str]", interval: float, as_json
 
 
 def live(connection: "Connection", words: "list[str]", interval: float) -> "dict[str, Any]":
-    """On a terminal: a table that changes in place."""
+    """Show, on a terminal, a table that changes in place."""
     from rich.live import Live
 
     answer = connection.ask("status", sel=words)

@@ -22,6 +22,7 @@ from rota.core.selection import states_pattern
 from rota.core.state import COLUMN_CHUNK, BatchState, Live, RunnerState, Settings, State
 from rota.model.allocation import Allocation
 from rota.model.batch import BatchSpec, Template
+from rota.model.errors import StoreError
 from rota.model.events import Ended, Entry
 from rota.model.limits import parse_window
 from rota.model.needs import Amounts
@@ -77,6 +78,14 @@ class _Batch(Struct, array_like=True):
     known_until: int = 0
 
 
+SNAPSHOT_VERSION = 1
+"""Raised when a snapshot is written that an older rota would misread."""
+
+
+class _Version(Struct):
+    version: int = 1
+
+
 class _Snapshot(Struct):
     mode: str
     next_batch: int
@@ -85,7 +94,7 @@ class _Snapshot(Struct):
     runners: list[_Runner]
     allocations: list[Allocation]
     limits: dict[str, int | None]
-    version: int = 1
+    version: int = SNAPSHOT_VERSION
     groups: dict[str, Group] = field(default_factory=dict)
     timed: dict[str, tuple[int | None, int, str | None]] = field(default_factory=dict)
     """Limits with more than a count: rate, its seconds, window."""
@@ -97,6 +106,7 @@ class _Snapshot(Struct):
 
 
 _encode = msgspec.msgpack.Encoder().encode
+_decode_version = msgspec.msgpack.Decoder(_Version).decode
 _decode_snapshot = msgspec.msgpack.Decoder(_Snapshot).decode
 _decode_batch = msgspec.msgpack.Decoder(_Batch).decode
 
@@ -200,10 +210,16 @@ def _runs(batch: BatchState) -> list[int] | None:
 def restore(
     settings: Settings, seed: int, snapshot: bytes | None, seq: int, columns: Iterable[ColumnRow], tail: Iterable[Entry]
 ) -> State:
-    """The state as of the last entry."""
+    """The state as of the last entry. Raises StoreError for a snapshot of a newer rota."""
     state = State(settings, seed)
     live: list[tuple[BatchState, int, str, str]] = []
     if snapshot is not None:
+        version = _decode_version(snapshot).version
+        if version > SNAPSHOT_VERSION:
+            raise StoreError(
+                f"the checkpoint has version {version}, and this rota knows versions up to {SNAPSHOT_VERSION}: use the "
+                "newer rota that wrote it, or a backup made before the upgrade"
+            )
         kept = _decode_snapshot(snapshot)
         _restore_small(state, kept)
         _restore_batches(state, columns, live)

@@ -70,11 +70,11 @@ class Driver(Protocol):
     """Submit, find, terminate and poll allocations. Any call may be repeated."""
 
     def facts(self) -> SiteFacts:
-        """What the site has."""
+        """What the site offers."""
         ...
 
     async def submit(self, ask: Ask) -> list[str]:
-        """Start them; returns the native ids, one per element.
+        """Submit the allocations; returns the native ids, one per element.
 
         Raises RefusedError if the provider does not accept it, another RotaError if it may at another time. After a
         doubtful answer it has looked the tag up, and waited long enough for that to be certain, before it raises: an
@@ -90,9 +90,9 @@ class Driver(Protocol):
         ...
 
     async def terminate(self, known: Known) -> bool:
-        """Ask it to end. True: the message got through; False: try again later."""
+        """Ask an allocation to end. True: the message got through; False: try again later."""
         ...
 
     async def poll(self, known: Sequence[Known]) -> list[Observation]:
-        """Look at all of them at once. What is not mentioned has not changed."""
+        """Look at all allocations at once. One that is not mentioned has not changed."""
         ...

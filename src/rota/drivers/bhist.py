@@ -5,6 +5,8 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
+from msgspec.structs import replace
+
 from rota.drivers.api import Outcome
 from rota.drivers.dialect import Kind, Seen
 from rota.drivers.native import tag_of
@@ -53,22 +55,14 @@ def events(stdout: str, table: Mapping[str, Kind]) -> tuple[list[Seen], bool]:
     return [one for text in whole if (one := _history(text, table))], len(whole) == len(records)
 
 
-def outcome_of(
-    code: int | None,
-    term: str | None,
-    signal: int | None = None,
-    *,
-    host: str | None = None,
-    started: float | None = None,
-    ended: float | None = None,
-    cpu_s: float | None = None,
-    peak: float | None = None,
-) -> Outcome:
-    """Codes above 128 are taken for signals only if LSF says that it ended the job: a script may exit so by itself."""
+def outcome_of(used: Outcome, code: int | None, term: str | None, signal: int | None = None) -> Outcome:
+    """How a job ended, added to where it ran and what it used. `term` is LSF's word for why it ended the job.
+
+    Codes above 128 are taken for signals only if there is such a word: a script may exit so by itself.
+    """
     if term and code is not None and 128 < code <= 192:
         signal, code = code - 128, None
-    why = WHY.get(term) if term else None
-    return Outcome(code, signal, why, host, started, ended, cpu_s, None if peak is None else int(peak))
+    return replace(used, exit_code=code, signal=signal, why=WHY.get(term) if term else None)
 
 
 def _records(stdout: str) -> list[str]:
@@ -94,7 +88,7 @@ def _in_order(text: str) -> bool:
 
 
 def _history(text: str, table: Mapping[str, Kind]) -> Seen | None:
-    """One job by its events."""
+    """How a job stands by its events; None if the text is of no job."""
     lines = text.split("\n")
     job = JOB.match(lines[0])
     if job is None:
@@ -113,7 +107,7 @@ def _history(text: str, table: Mapping[str, Kind]) -> Seen | None:
 
 
 class _Story:
-    """What the events of a job come to. Blanks count for nothing: a line may have been broken at one."""
+    """The state of a job, event by event. Blanks count for nothing: a line may have been broken at one."""
 
     def __init__(self) -> None:
         self.state = "PEND"
@@ -129,7 +123,7 @@ class _Story:
         """It is being taken back: its next end is not the end."""
 
     def add(self, when: str, text: str) -> None:
-        """The next event."""
+        """Take in the next event."""
         said = INDEX.sub("", re.sub(r"\s", "", text))
         said = said[:1].upper() + said[1:]
         limit = LIMIT.match(said)
@@ -169,7 +163,7 @@ class _Story:
             self.state = "UNKWN"
 
     def ended_by_itself(self) -> bool:
-        """Ended as by a signal, with no word of who sent it."""
+        """Whether the job ended as by a signal, with no word of who sent it."""
         return self.state == "EXIT" and not self.term and (bool(self.signal) or (self.code or 0) > 128)
 
     def ran_s(self) -> float:
@@ -180,7 +174,7 @@ class _Story:
         return ended - started if ended >= started else ended - started + 366 * 86400
 
     def seen(self, job: str, tag: str | None, table: Mapping[str, Kind]) -> Seen:
-        """All in all. What has not ended is unsure."""
+        """How the job stands after all events. If it has not ended, that is unsure."""
         kind = table.get(self.state, "unsure")
         if kind not in ENDS:
             return Seen(job, self.state, "unsure", tag, self.reason, None, self.requeued)
@@ -188,15 +182,8 @@ class _Story:
             self.code, self.signal, self.term, self.reason = 0, None, None, None
         elif kind == "failed" and self.term:
             kind = table.get(f"TERM_{self.term}", kind)
-        outcome = outcome_of(
-            self.code,
-            self.term,
-            self.signal,
-            host=self.host,
-            started=when(self.started),
-            ended=when(self.ended),
-            cpu_s=self.cpu_s,
-        )
+        used = Outcome(host=self.host, started=when(self.started), ended=when(self.ended), cpu_s=self.cpu_s)
+        outcome = outcome_of(used, self.code, self.term, self.signal)
         return Seen(job, self.state, kind, tag, self.reason, outcome, self.requeued)
 
 

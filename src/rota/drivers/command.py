@@ -1,4 +1,4 @@
-"""A dialect becomes a driver: its commands are run over a transport, patiently, and never twice by mistake."""
+"""The driver of a batch system: runs a dialect's commands over a transport, patiently, and never twice by mistake."""
 
 import asyncio
 import logging
@@ -11,10 +11,9 @@ from typing import TypeVar
 
 from rota.drivers.api import Ask, Known, Observation, Outcome
 from rota.drivers.dialect import Answer, Command, Dialect, Listing, Options, Seen, Submitted
-from rota.drivers.ending import Ender, chunks
 from rota.drivers.gate import Gate, Health, Times, shown
-from rota.drivers.kills import Kills
-from rota.drivers.outcome import OVER, Verdict
+from rota.drivers.killing import Killer, Kills, chunks
+from rota.drivers.outcome import OVER, Evidence, Verdict
 from rota.drivers.settings import Settings
 from rota.drivers.submitting import Submitter
 from rota.drivers.tracking import LOST, Entry, Sight, Tracker
@@ -29,7 +28,7 @@ T = TypeVar("T")
 
 
 class UnreadableError(UnreachableError):
-    """The last words of some cannot be read; of the others they were."""
+    """The last words of some allocations (`ids`) cannot be read; those of the others were (`found`)."""
 
     def __init__(self, words: str, found: Mapping[str, Outcome], ids: set[str]) -> None:
         super().__init__(words, ran=True)
@@ -53,9 +52,9 @@ def real_times() -> Times:
 
 
 class CommandDriver:
-    """One site with a batch system."""
+    """The driver of one site with a batch system."""
 
-    def __init__(
+    def __init__(  # the parts of a site: only who builds it names them, and all after the facts have defaults
         self,
         site: str,
         dialect: Dialect,
@@ -83,7 +82,7 @@ class CommandDriver:
         self._tracker = Tracker(settings, dialect.history_lag_s)
         self._kills = Kills(settings)
         self._submitter = Submitter(self, settings, self._times)
-        self._ender = Ender(self, self._tracker, self._kills, settings, self._times)
+        self._killer = Killer(self, self._tracker, self._kills, settings, self._times)
         self._starting = asyncio.Lock()
         self._ready = False
         self._busy = False
@@ -95,11 +94,11 @@ class CommandDriver:
         self._turn = 0
 
     def facts(self) -> SiteFacts:
-        """As configured."""
+        """What the site offers, as configured."""
         return self._facts
 
     def health(self) -> Health:
-        """For `rota sites`."""
+        """How the site is doing, for `rota sites`."""
         return self.gate.health()
 
     # ---- commands ----------------------------------------------------------------------------------------------------
@@ -164,13 +163,13 @@ class CommandDriver:
 
     @property
     def user(self) -> str:
-        """Whose jobs they are."""
+        """The user whose jobs ours are at the site."""
         return self._user or ""
 
     # ---- submitting --------------------------------------------------------------------------------------------------
 
     async def submit(self, ask: Ask) -> list[str]:
-        """Submit; see `Submitter`."""
+        """Submit allocations; see `Submitter`."""
         if not 1 <= ask.count <= self._array_most:
             raise UsageError(
                 f"site {self.site}: {ask.count} allocations in one submission; it takes 1 to {self._array_most}"
@@ -218,13 +217,13 @@ class CommandDriver:
         return natives
 
     def elements(self, base: str, count: int) -> list[str]:
-        """The native ids of the elements."""
+        """The native ids of the elements of a submission."""
         if base.startswith(LOST):
             return [f"{base}.{element}" for element in range(count)]
         return [self.dialect.element_id(base, element, count) for element in range(count)]
 
     def is_unwanted(self, ids: Iterable[str]) -> bool:
-        """Whether all of these are to be killed."""
+        """Whether all of these allocations are to be killed."""
         return all(id in self._kills.wishes for id in ids)
 
     async def left_words(self, ids: Sequence[str], tag: str) -> bool | None:
@@ -239,7 +238,7 @@ class CommandDriver:
     # ---- killing -----------------------------------------------------------------------------------------------------
 
     async def terminate(self, known: Known) -> bool:
-        """Ask it to end; see `Ender`. Polling goes on until it has."""
+        """Ask an allocation to end; see `Killer`. Polling goes on until it has."""
         now = self._times.mono()
         self._tracker.enter([known], now)
         entry = self._tracker.entries[known.id]
@@ -248,16 +247,16 @@ class CommandDriver:
         self._kills.want(known.id, now)
         if entry.native is None and known.tag not in self._submitter.tags:
             await self._resolve(entry)
-        return await self._ender.terminate(entry, now)
+        return await self._killer.terminate(entry, now)
 
     async def end(self, natives: list[str]) -> None:
         """End native jobs that are nobody's."""
-        await self._ender.end(natives)
+        await self._killer.end(natives)
 
     # ---- polling -----------------------------------------------------------------------------------------------------
 
     async def poll(self, known: Sequence[Known]) -> list[Observation]:
-        """What is new. Called often; whether it is time to ask the cluster is decided here."""
+        """What is new of the allocations. Called often; whether it is time to ask the cluster is decided here."""
         now = self._times.mono()
         if len(known) < self._tracker.live:  # somebody wants to know about a few of them, now
             self._next_poll = min(self._next_poll, self._last_start + self._settings.poll_min_s)
@@ -269,7 +268,7 @@ class CommandDriver:
         try:
             out = [entry.over for entry in self._tracker.enter(known, now) if entry.over is not None]
             if kills_due:
-                out += await self._ender.send(now)
+                out += await self._killer.send(now)
             if listing_due:
                 out += await self._cycle()
             return out
@@ -277,14 +276,14 @@ class CommandDriver:
             self._busy = False
 
     def waits(self, native: str) -> str | None:
-        """Why it does not run, as the last whole listing has it: the cluster's own words; None: it runs, or no word."""
+        """Why a native job does not run, in the words of the last whole listing; None: it runs, or there is no word."""
         seen = self._tracker.listed.get(native)
         if seen is None or seen.kind not in ("pending", "unsure"):
             return None
         return seen.reason or (seen.native_state if seen.kind == "unsure" else None)
 
     def hurry(self) -> None:
-        """Something was done whose effect is to be seen soon: look in 2, 4, 8 … seconds."""
+        """Look in 2, 4, 8 … seconds: something was done whose effect is to be seen soon."""
         self._quick_s = self._settings.poll_min_s
         self._next_poll = min(self._next_poll, self._times.mono() + self._times.jittered(self._quick_s))
 
@@ -308,7 +307,7 @@ class CommandDriver:
         self._schedule(failed=False)
         sight = self._tracker.look(listing, self._submitter.tags, now, self._times.wall())
         await self._decide(sight, now)
-        await self._ender.end_strays(sight.strays, now)
+        await self._killer.end_strays(sight.strays, now)
         await self._find_unknown(sight, now)
         self._tracker.forget(now)
         if len(self._counts) > COUNTS_MOST:
@@ -316,7 +315,7 @@ class CommandDriver:
         return sight.out
 
     async def _list(self) -> Listing | None:
-        """One command, however many there are. None: it says nothing."""
+        """The listing: one command, however many jobs there are. None: it says nothing."""
         try:
             await self.start()
         except RotaError as error:
@@ -339,7 +338,7 @@ class CommandDriver:
         return listing
 
     async def _decide(self, sight: Sight, now: float) -> None:
-        """Ask the history and the jobs' own last words about those that ended or are missing, and judge."""
+        """Judge the allocations that ended or are missing, by the history and by the jobs' own last words."""
         thin = [entry for entry, seen in sight.ended if seen.outcome is None or seen.outcome.exit_code is None]
         told = await self._history([*thin, *sight.missing], now)
         open_cases: list[tuple[Entry, Seen | None]] = []
@@ -359,16 +358,16 @@ class CommandDriver:
         own, unreadable = await self._read_words([entry.known for entry, _ in open_cases])
         for entry, last_seen in open_cases:
             killed = (wish := self._kills.wishes.get(entry.id)) is not None and wish.delivered
-            words = own.get(entry.id)
+            evidence = Evidence(last_seen, own.get(entry.id), writes)
             readable = entry.id not in unreadable
-            over = self._tracker.conclude(entry, last_seen, words, now, writes=writes, readable=readable, killed=killed)
+            over = self._tracker.conclude(entry, evidence, now, readable=readable, killed=killed)
             if over is not None:
                 self._kills.done(entry.id)
                 sight.out.append(over)
         await self._look_for_lingering(sight, now)
 
     async def _history(self, entries: list[Entry], now: float) -> dict[str, Seen]:
-        """What the history knows, of a bounded number per cycle; whoever has waited longest comes first."""
+        """What the history knows of allocations: of so many per cycle, those first that have waited longest."""
         settings = self._settings
         due = [
             entry
@@ -398,7 +397,7 @@ class CommandDriver:
         return found
 
     async def _ask_history(self, commands: Sequence[Command]) -> tuple[bool, dict[str, Seen]]:
-        """Whether silence in it means something, and what it says. A site that keeps no history is silent."""
+        """Whether silence of the history means something, and its rows. A site that keeps no history is silent."""
         silent = True
         rows: dict[str, Seen] = {}
         for command in commands:
@@ -415,7 +414,7 @@ class CommandDriver:
         return silent, rows
 
     async def _read_words(self, known: Sequence[Known]) -> tuple[Mapping[str, Outcome], set[str]]:
-        """What they wrote, and of which ones that cannot be seen."""
+        """The last words of allocations, and the ids of those whose words cannot be read."""
         if self._last_words is None or not known:
             return {}, set()
         try:
@@ -429,7 +428,7 @@ class CommandDriver:
             return {}, {each.id for each in known}
 
     async def _look_for_lingering(self, sight: Sight, now: float) -> None:
-        """A few running ones per cycle, in turn: some have written their last words and are still listed."""
+        """Look, a few per cycle, for allocations that have written their last words and are listed as running."""
         if self._last_words is None:
             return
         running = [entry for entry in self._tracker.entries.values() if entry.said == "run" and entry.native]
@@ -448,7 +447,7 @@ class CommandDriver:
                     await self.end([entry.native or ""])
 
     async def _find_unknown(self, sight: Sight, now: float) -> None:
-        """Those whose native id nobody knows, because a kill came before the answer to the submission."""
+        """Look for allocations without a native id: a kill came before the answer to their submission."""
         entries = self._tracker.entries.values()
         unknown = [entry for entry in entries if entry.native is None and entry.over is None]
         for entry in [entry for entry in unknown if entry.tag not in self._submitter.tags][:UNKNOWN_LOOKS]:
@@ -463,7 +462,7 @@ class CommandDriver:
                 sight.out.append(self._tracker.finish(entry, verdict, now, vanished=True))
 
     async def _resolve(self, entry: Entry) -> Submitted | None:
-        """Look up which native job it is. Where the size of its array is not known, the listing shows it."""
+        """Find the native job of an allocation. Where the size of its array is not known, the listing shows it."""
         found = await self._submitter.look_up(entry.tag)
         if found is None or found.native_id is None or entry.native is not None:
             return found
@@ -476,5 +475,5 @@ class CommandDriver:
         return found
 
     async def close(self) -> None:
-        """Let kills that are on their way go out."""
-        await self._ender.close()
+        """Wait for kills that are being sent."""
+        await self._killer.close()

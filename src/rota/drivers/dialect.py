@@ -36,7 +36,7 @@ class Command(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What came back."""
+    """What a command printed, and how it ended."""
 
     code: int | None
     """Exit status; None: it was ended because it took too long."""
@@ -47,7 +47,7 @@ class Answer(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What it said, complaints first, on one short line."""
+        """What the command said, complaints first, on one short line."""
         words = " ".join((self.stderr.strip() or self.stdout.strip()).split())
         words = "".join(c if c.isprintable() else "?" for c in words[:301])
         words = words if len(words) <= 300 else words[:297] + "..."
@@ -116,7 +116,7 @@ class Listing(NamedTuple):
 
 
 class Dialect(Protocol):
-    """One batch system. Command builders return what to run; readers never raise, whatever is in the answer."""
+    """A batch system. Command builders return what to run; readers never raise, whatever is in the answer."""
 
     name: str
     programs: tuple[str, ...]
@@ -135,11 +135,11 @@ class Dialect(Protocol):
     """Raw options that a user may give; those that rota itself sets are not among them."""
 
     def version(self) -> Command:
-        """Asks the programs who they are."""
+        """The command that asks the programs who they are."""
         ...
 
     def is_mine(self, answer: Answer) -> bool:
-        """Whether that answer is from this batch system (qsub and qstat have three owners)."""
+        """Whether the answer to `version` is from this batch system (qsub and qstat have three owners)."""
         ...
 
     def submit(self, ask: Ask, options: Options) -> Command:
@@ -158,11 +158,11 @@ class Dialect(Protocol):
         ...
 
     def listing(self, user: str) -> Command:
-        """Everything that this user has there, in one command, finished jobs included where they can be."""
+        """The command that lists all jobs of a user, finished ones included where they can be."""
         ...
 
     def read_listing(self, answer: Answer, options: Options) -> Listing:
-        """What the listing says."""
+        """The jobs of a listing."""
         ...
 
     def history(self, native_ids: Sequence[str]) -> Sequence[Command]:
@@ -170,7 +170,7 @@ class Dialect(Protocol):
         ...
 
     def read_history(self, answer: Answer, options: Options) -> Listing:
-        """What the history says (of any one of those commands)."""
+        """The jobs in the answer to one command of `history`."""
         ...
 
     def find(self, tag: str, user: str) -> Sequence[Command]:
@@ -186,11 +186,11 @@ class Dialect(Protocol):
         ...
 
     def kill(self, native_ids: Sequence[str], force: int) -> Command:
-        """Ends them: force 0 gently where there is such a thing, 1 natively, 2 by the last means there is."""
+        """Ends jobs: force 0 gently where there is such a thing, 1 natively, 2 by the last means there is."""
         ...
 
     def read_kill(self, answer: Answer) -> tuple[Class, str]:
-        """ok also if all of them were gone already."""
+        """What the answer to a kill is worth: ok also if all jobs were gone already."""
         ...
 
     def queues(self) -> Command | None:
@@ -198,7 +198,7 @@ class Dialect(Protocol):
         ...
 
     def read_queues(self, answer: Answer) -> "tuple[Queue, ...]":
-        """What it says; empty if it says nothing."""
+        """The queues in the answer; empty if it says nothing."""
         ...
 
     # A dialect may also have `array_limit()`, a command that asks how many elements an array may have at this site, and

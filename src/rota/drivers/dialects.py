@@ -20,7 +20,7 @@ BUILT_IN = {
 
 
 def dialect_names() -> list[str]:
-    """All of them."""
+    """The names of all dialects."""
     return sorted({*BUILT_IN, *(point.name for point in entry_points(group=GROUP))})
 
 

@@ -30,12 +30,12 @@ class Health(Struct, frozen=True):
     last_error: str | None = None
     """The last command that failed, and what it said; stays when the site is well again."""
     failures: int = 0
-    """In a row."""
+    """Commands that failed in a row."""
     commands_last_minute: int = 0
     commands_per_minute: int = 0
-    """The most that are sent."""
+    """The most commands that are sent in a minute."""
     commands: int = 0
-    """Sent in all."""
+    """Commands sent in all."""
     programs: dict[str, str | None] = {}
     version: str | None = None
     where: str = ""
@@ -80,7 +80,7 @@ class Gate:
 
     @property
     def is_shut(self) -> bool:
-        """After too many failures, until its time has come."""
+        """Whether no commands are sent: after too many failures, for a while."""
         return self._shut_until is not None and self._times.mono() < self._shut_until
 
     @property
@@ -90,7 +90,7 @@ class Gate:
 
     @property
     def why(self) -> str:
-        """What is wrong."""
+        """What is wrong with the site."""
         return self._why or "nothing is known to be wrong"
 
     async def run(self, command: Command, timeout_s: float) -> Answer:
@@ -99,7 +99,7 @@ class Gate:
         return await self.send(command, timeout_s)
 
     async def send(self, command: Command, timeout_s: float) -> Answer:
-        """Send it now; `turn` was waited for."""
+        """Send a command now; `turn` was waited for."""
         self._count += 1
         path = self.programs.get(command.argv[0]) or command.argv[0]
         return await self._transport.run((path, *command.argv[1:]), command.stdin, timeout_s)
@@ -117,13 +117,13 @@ class Gate:
             await self._times.sleep(sent[0] + MINUTE_S - now + 0.01)
 
     def good(self) -> None:
-        """The site answered sensibly: whatever was wrong is over."""
+        """Note that the site answered sensibly: whatever was wrong is over."""
         self._failures = self._shuts = 0
         self._shut_until = self._why = None
         self._login = False
 
     def bad(self, command: Command, words: str, error: UnreachableError | None = None) -> None:
-        """A command failed. The fifth in a row shuts the gate, and so does the first after it opened for a try."""
+        """Note that a command failed. The fifth in a row shuts the gate, and the first after it opened for a try."""
         self._failures += 1
         self._last_error = self._why = f"{shown(command)}: {tail(words)}"
         self._login = error is not None and error.login
@@ -134,11 +134,11 @@ class Gate:
             self._shut_until = self._times.mono() + self._times.jittered(wait)
 
     def doubt(self, command: Command, words: str) -> None:
-        """The site answered, but not with all that was asked for."""
+        """Note that the site answered, but not with all that was asked for."""
         self._last_error = f"{shown(command)}: {tail(words)}"
 
     def note(self, words: str) -> None:
-        """Something that somebody should know."""
+        """Keep a remark for people."""
         if words in self._notes:  # said again, it is new again
             self._notes.remove(words)
         self._notes.append(words)
@@ -154,7 +154,7 @@ class Gate:
         )
 
     def health(self) -> Health:
-        """As it is now."""
+        """How the site is doing now."""
         now, wall = self._times.mono(), self._times.wall()
         state = "ok" if self.last_poll is not None or (self._count and not self._failures) else "new"
         if self._login:

@@ -13,7 +13,7 @@ from rota.drivers.api import Ask, Outcome
 from rota.drivers.bhist import CANCELLED, ENDS, TERM, events, outcome_of, when
 from rota.drivers.dialect import Answer, Class, Command, Kind, Listing, Options, Queue, Seen, Submitted
 from rota.drivers.native import WARNED, element, enter, kinds, native_name, script, share, tag_of, words, worth
-from rota.drivers.options import check_directory, merge
+from rota.drivers.options import Rules, check_directory, merge
 from rota.model.errors import UsageError
 
 __all__ = ["Lsf", "OpenLava"]
@@ -151,12 +151,12 @@ class Lsf:
         return Command(("bsub", "-V"))
 
     def is_mine(self, answer: Answer) -> bool:
-        """Whether it calls itself LSF, under any of its owners, and knows `bjobs -o`."""
+        """Whether the program calls itself LSF, under any of its owners, and knows `bjobs -o`."""
         return answer.code is not None and _release(answer.stdout + answer.stderr) >= 9
 
     def submit(self, ask: Ask, options: Options) -> Command:
         """All on the command line; the script on stdin, where a `#BSUB` would be read as an option, so none is left."""
-        wants = merge("LSF", ask, options, self.allowed, repeat=frozenset({"-R"}), phrases=frozenset({"constraint"}))
+        wants = merge(Rules("LSF", self.allowed, frozenset({"-R"}), phrases=frozenset({"constraint"})), ask, options)
         check_directory("LSF", ask.directory)
         if wants.qos:
             raise UsageError(f"LSF has no qos ('{wants.qos}'): give a service class as option -sla, or a queue")
@@ -189,7 +189,7 @@ class Lsf:
         return Command((*argv, *wants.argv(but="-R")), text)
 
     def _own(self, ask: Ask, options: Options) -> list[str]:
-        """What OpenLava does not have: the directory, the warning before the end, gpus, and a `never again`."""
+        """Arguments that OpenLava does not have: the directory, the warning before the end, gpus, no second run."""
         out = ["-cwd", ask.directory, "-r" if options.requeue else "-rn"]
         warning = share(options.signal_s, 60)
         if options.signal_s and ask.time_s is not None and share(ask.time_s, 60) >= 2 * warning:
@@ -271,7 +271,7 @@ class Lsf:
         return [self.listing(user)]
 
     def read_find(self, tag: str, answer: Answer) -> Submitted:
-        """The oldest, should there be several."""
+        """The oldest job with the tag, should there be several."""
         seen, result, detail = self.read_listing(answer, Options())
         found = {int(one.native_id.partition("[")[0]) for one in seen if one.tag == tag}
         if found:
@@ -300,7 +300,7 @@ class Lsf:
         return ("fatal" if hopeless else "transient"), words(answer)
 
     def queues(self) -> Command | None:
-        """With their limits; the sizes of hosts are not in it."""
+        """All queues with their limits; the sizes of hosts are not in it."""
         return Command(("bqueues", "-l"))
 
     def read_queues(self, answer: Answer) -> tuple[Queue, ...]:
@@ -421,7 +421,7 @@ def _wide(line: str) -> dict[str, str]:
 
 
 def _row(row: Mapping[str, str], table: Mapping[str, Kind]) -> Seen | None:
-    """One job of the listing; None if it is none."""
+    """The job in one line of the listing; None if the line is of none."""
     state, name = row.get("STAT", "").strip(), row.get("JOB_NAME", "").rstrip()
     number = JOB.fullmatch(row.get("JOBID", "").strip())
     if number is None or not state:
@@ -443,20 +443,21 @@ def _row(row: Mapping[str, str], table: Mapping[str, Kind]) -> Seen | None:
     elif kind in ENDS:
         code = row.get("EXIT_CODE", "").strip()
         status = int(code) if code.isascii() and code.isdigit() and len(code) < 6 else 0
-        outcome = outcome_of(
-            None if state in ("EXIT", "ERROR") and not status else status,
-            term[1] if term else None,
+        peak = _number(row.get("MAX_MEM", ""), in_bytes=True)
+        used = Outcome(
             host=_host(hosts),
             started=when(row.get("START_TIME", "")),
             ended=when(row.get("FINISH_TIME", "")),
             cpu_s=_number(row.get("CPU_USED", "")),
-            peak=_number(row.get("MAX_MEM", ""), in_bytes=True),
+            peak_memory=None if peak is None else int(peak),
         )
+        exited = None if state in ("EXIT", "ERROR") and not status else status
+        outcome = outcome_of(used, exited, term[1] if term else None)
     return Seen(job, state, kind, tag_of(name), reason, outcome)
 
 
 def _said(cell: str | None) -> str | None:
-    """What is in a cell; an empty one has a dash."""
+    """The text of a cell; an empty cell has a dash."""
     text = (cell or "").strip()
     return None if text in ("", "-") else text
 

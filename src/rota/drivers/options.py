@@ -8,7 +8,7 @@ from rota.drivers.api import Ask
 from rota.drivers.dialect import Options
 from rota.model.errors import UsageError
 
-__all__ = ["NAMED", "Wants", "check_directory", "merge"]
+__all__ = ["NAMED", "Rules", "Wants", "check_directory", "merge"]
 
 NAMED = ("account", "partition", "qos", "reservation", "constraint")
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -38,22 +38,27 @@ class Wants(NamedTuple):
         return out
 
 
-def merge(
-    system: str,
-    ask: Ask,
-    options: Options,
-    allowed: frozenset[str],
-    *,
-    repeat: frozenset[str] = frozenset(),
-    owned: Mapping[str, frozenset[str]] | None = None,
-    phrases: frozenset[str] = frozenset(),
-) -> Wants:
-    """Join what the site and the user want; the user is stronger. Raw options in `repeat` add up instead.
+class Rules(NamedTuple):
+    """What a batch system takes as options, and what it is called."""
 
-    An empty account, partition … is none, not even the site's. Raises UsageError for raw options that are not
-    `allowed`, for parts of them that are `owned` by rota (`name=value,…`), and for what could be read as something
-    else: control characters, a name that begins with a dash, and one with blanks if it is not among `phrases`.
+    system: str
+    allowed: frozenset[str]
+    """Raw options that may be given."""
+    repeat: frozenset[str] = frozenset()
+    """Raw options that add up; of the others the last counts."""
+    owned: Mapping[str, frozenset[str]] = {}
+    """Parts of raw options (`name=value,…`) that rota itself sets."""
+    phrases: frozenset[str] = frozenset()
+    """Named options (account, constraint …) that may have blanks in them."""
+
+
+def merge(rules: Rules, ask: Ask, options: Options) -> Wants:
+    """Join what the site and the user want; the user is stronger. An empty account … is none, not even the site's.
+
+    Raises UsageError for what the rules do not allow, and for what could be read as something else: control characters,
+    a name that begins with a dash, or has blanks.
     """
+    system = rules.system
     named: dict[str, str | None] = {name: getattr(options, name) or None for name in NAMED}
     raw: list[tuple[str, str]] = []
     for key, value in (*options.raw, *ask.options):
@@ -65,16 +70,18 @@ def merge(
         if key.removeprefix("--") in named:
             named[key.removeprefix("--")] = value or None
             continue
-        native = _native(system, key, allowed)
+        native = _native(system, key, rules.allowed)
         names = {part.partition("=")[0].strip() for part in value.split(",")}
-        if bad := names & (owned or {}).get(native, frozenset()):
+        if bad := names & rules.owned.get(native, frozenset()):
             raise UsageError(f"{system}: option '{native} {value}': rota itself sets {', '.join(sorted(bad))}")
-        if native not in repeat:
+        if native not in rules.repeat:
             raw = [pair for pair in raw if pair[0] != native]
         raw.append((native, value))
     for name, said in named.items():
-        if said and (said.startswith("-") or CONTROL.search(said) or (name not in phrases and re.search(r"\s", said))):
-            blanks = "" if name in phrases else "blanks, or "
+        if said and (
+            said.startswith("-") or CONTROL.search(said) or (name not in rules.phrases and re.search(r"\s", said))
+        ):
+            blanks = "" if name in rules.phrases else "blanks, or "
             raise UsageError(f"{system}: {name} {said!r} is no name: no '-' first, no {blanks}control characters in it")
     return Wants(**named, raw=tuple(raw))
 

@@ -32,7 +32,7 @@ class Evidence(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What follows; no verb: nothing yet, look again."""
+    """What follows from the evidence; no verb: nothing yet, look again."""
 
     verb: Verb | None
     reason: str | None = None
@@ -67,7 +67,7 @@ def judge(evidence: Evidence, trust_scheduler: bool = False) -> Verdict:
 
 
 def succeeded(seen: Seen) -> bool:
-    """Whether the provider itself saw it end well."""
+    """Whether the provider itself saw the allocation end well."""
     if seen.kind == "completed":
         return seen.outcome is None or not _is_bad(seen.outcome)
     if seen.kind == "exited":
@@ -132,7 +132,7 @@ def _by_own(own: Outcome, remark: str | None, seen: Outcome | None = None) -> Ve
 
 
 def _merge(first: Outcome | None, second: Outcome | None) -> Outcome:
-    """What the second says, and what only the first says; but the reason of the first is the stronger one."""
+    """The second outcome, completed by the first; but why it ended is said by the first, if it says so."""
     if first is None or second is None:
         return first or second or Outcome()
     status = second if second.exit_code is not None or second.signal is not None else first

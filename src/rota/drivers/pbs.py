@@ -11,20 +11,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rota.drivers.api import Ask, Outcome
-from rota.drivers.dialect import Answer, Class, Command, Kind, Listing, Options, Queue, Seen, Submitted
+from rota.drivers.dialect import Answer, Command, Kind, Listing, Options, Queue, Seen, Submitted
 from rota.drivers.native import element, enter, keep_output, kinds, native_name, script, share, tag_of
-from rota.drivers.options import Wants, check_directory, merge
+from rota.drivers.options import Rules, Wants, check_directory, merge
 from rota.drivers.pbs_answers import (
+    PbsFamily,
     check_server,
     judge_records,
     judge_table,
     queues_of,
-    read_complaints,
-    read_qsub,
     submitted,
 )
 from rota.drivers.pbs_errors import OPENPBS, read_error
 from rota.drivers.pbs_records import (
+    NOT_THE_JOBS,
     Record,
     clock,
     combine,
@@ -45,13 +45,8 @@ __all__ = ["Pbs"]
 NAME_MOST = 64
 """The server takes 230; longer ones are of no use to people."""
 NEGATIVE: Mapping[int, tuple[str | None, str]] = {
-    -1: ("launch", "could not be started, before its files were there"),
-    -2: ("launch", "could not be started, after its files were there"),
-    -3: ("launch", "could not be started, to be tried again"),
-    -4: ("node-fail", "the node's daemon was restarted"),
+    **NOT_THE_JOBS,
     -5: ("node-fail", "the node's daemon was restarted, the job can be restarted"),
-    -6: ("node-fail", "the node's daemon was restarted, the job can be run again"),
-    -7: ("launch", "could not be restarted from its checkpoint"),
     -10: ("launch", "its user is not known on the node"),
     -11: ("preempt", "was put back into the queue"),
     -12: ("preempt", "was checkpointed and ended"),
@@ -96,14 +91,12 @@ GONE = (
 FORGETFUL = re.compile(r"\D*1\d\.")
 
 
-class Pbs:
+class Pbs(PbsFamily):
     """OpenPBS and PBS Professional."""
 
     name = "pbs"
-    programs: tuple[str, ...] = ("qsub", "qstat", "qdel", "qsig")
-    history_lag_s = 30.0
-    array_most = 10_000
-    chunk = 200
+    errors = OPENPBS
+    gone = GONE
     states: Mapping[str, Kind] = {
         "Q": "pending",
         "H": "running",
@@ -119,23 +112,18 @@ class Pbs:
         "M": "unsure",
     }
     """Held and waiting jobs count as running, as with TORQUE; E is over only once there is an exit status."""
-    strict: Mapping[str, Kind] = {"H": "pending", "W": "pending", "T": "unsure"}
     allowed = frozenset({"-a", "-c", "-h", "-j", "-k", "-l", "-m", "-M", "-p", "-P", "-u", "-W"})
 
-    def version(self) -> Command:
-        """Asks qstat, which says `pbs_version`."""
-        return Command(("qstat", "--version"))
-
     def is_mine(self, answer: Answer) -> bool:
-        """Only this one calls it pbs_version."""
+        """Only OpenPBS calls it pbs_version."""
         return "pbs_version" in answer.stdout + answer.stderr
 
     def submit(self, ask: Ask, options: Options) -> Command:
-        """One chunk per node. An array of one is refused, so it is a plain job.
+        """One chunk per node. An array of one element is refused, so that is a plain job.
 
         An array must be rerunnable here, so only a plain job can be kept from being started again by the cluster.
         """
-        wants = merge("OpenPBS", ask, options, self.allowed, repeat=REPEAT, owned=OWNED)
+        wants = merge(Rules("OpenPBS", self.allowed, REPEAT, OWNED), ask, options)
         if wants.qos:
             raise UsageError(f"qos '{wants.qos}': OpenPBS has none; a queue (partition) stands for it")
         check_server(wants, "OpenPBS")
@@ -180,24 +168,12 @@ class Pbs:
             chunk.append(wants.constraint)
         return "select=" + ":".join(chunk)
 
-    def read_submit(self, ask: Ask, answer: Answer) -> Submitted:
-        """The id is all that qsub prints."""
-        return read_qsub(answer, *read_error(answer, OPENPBS, "submit"))
-
-    def element_id(self, native_id: str, element: int, count: int) -> str:
-        """`6[]` has `6[0]`, `6[1]`, …"""
-        return native_id.replace("[]", f"[{element}]") if count > 1 else native_id
-
-    def listing(self, user: str) -> Command:
-        """A light table of what is live, with the elements of arrays."""
-        return Command(("qstat", "-t", "-u", user))
-
     def read_listing(self, answer: Answer, options: Options) -> Listing:
         """The table. It has no exit status: what is over there is `exited` without an outcome."""
         rows, odd = read_table(answer.stdout)
         table = kinds(self.states, self.strict, options)
         seen = tuple(Seen(row.id, row.state, table.get(row.state, "unsure"), tag_of(row.name)) for row in rows)
-        return judge_table(answer, seen, odd, *read_error(answer, OPENPBS))
+        return judge_table(answer, seen, odd, *read_error(answer, self.errors))
 
     def history(self, native_ids: Sequence[str]) -> Sequence[Command]:
         """Full records, of live jobs too.
@@ -215,7 +191,7 @@ class Pbs:
         seen = tuple(self._seen(record, table, options) for record in records)
         if NO_HISTORY in answer.stderr and not seen:
             return Listing((), "not-found", answer.words)
-        return judge_records(answer, seen, whole, *read_error(answer, OPENPBS))
+        return judge_records(answer, seen, whole, *read_error(answer, self.errors))
 
     def _seen(self, record: Record, table: Mapping[str, Kind], options: Options) -> Seen:
         state = record.get("job_state", "?")
@@ -286,17 +262,13 @@ class Pbs:
             return Submitted(None, "not-found", answer.words)
         if answer.code == 0 and whole:
             return Submitted(None, "not-found", "")
-        result, words = read_error(answer, OPENPBS)
+        result, words = read_error(answer, self.errors)
         return Submitted(None, "transient" if result in ("not-found", "ok") else result, words)
 
     def kill(self, native_ids: Sequence[str], force: int) -> Command:
         """TERM; then qdel, which sends TERM and KILL; then without waiting for the node."""
         how = (("qsig", "-s", "TERM"), ("qdel",), ("qdel", "-W", "force"))[min(max(force, 0), 2)]
         return Command((*how, *native_ids))
-
-    def read_kill(self, answer: Answer) -> tuple[Class, str]:
-        """Each complaint has its own line; the exit status is only that of the last."""
-        return read_complaints(answer, GONE, *read_error(answer, OPENPBS))
 
     def queues(self) -> Command | None:
         """All queues with their attributes."""

@@ -1,21 +1,22 @@
-"""What the answers of PBS and TORQUE are worth, where both say it alike."""
+"""What OpenPBS and TORQUE do and say alike, and what their answers are worth."""
 
 import re
 from collections.abc import Mapping, Sequence
 
-from rota.drivers.dialect import Answer, Class, Listing, Queue, Seen, Submitted
+from rota.drivers.api import Ask
+from rota.drivers.dialect import Answer, Class, Command, Kind, Listing, Queue, Seen, Submitted
 from rota.drivers.options import Wants
+from rota.drivers.pbs_errors import Error, read_error
 from rota.drivers.pbs_records import Record, job_id, seconds
 from rota.model.errors import UsageError
 
 __all__ = [
+    "PbsFamily",
     "check_server",
     "complaints",
     "judge_records",
     "judge_table",
     "queues_of",
-    "read_complaints",
-    "read_qsub",
     "submitted",
 ]
 
@@ -25,6 +26,39 @@ COMPLAINT = re.compile(
     r"\s*(q(stat|del|sig)|pbs_\w+|trqauthd|munge)\b|error|connect|credential|unauthori[sz]ed|denied|time[d ]? ?out"
 )
 """What a line of stderr has that is worth a thought; profiles and loaders write others, with every command."""
+
+
+class PbsFamily:
+    """What OpenPBS and TORQUE have in common."""
+
+    programs: tuple[str, ...] = ("qsub", "qstat", "qdel", "qsig")
+    history_lag_s = 30.0
+    array_most = 10_000
+    chunk = 200
+    strict: Mapping[str, Kind] = {"H": "pending", "W": "pending", "T": "unsure"}
+    errors: Mapping[int, Error]
+    gone: tuple[str, ...]
+    """In complaints about a job that is no more."""
+
+    def version(self) -> Command:
+        """Asks qstat, which says `pbs_version` or, of TORQUE, `Version:`."""
+        return Command(("qstat", "--version"))
+
+    def read_submit(self, ask: Ask, answer: Answer) -> Submitted:
+        """The id is all that qsub prints."""
+        return read_qsub(answer, *read_error(answer, self.errors, "submit"))
+
+    def element_id(self, native_id: str, element: int, count: int) -> str:
+        """`6[]` has `6[0]`, `6[1]`, …"""
+        return native_id.replace("[]", f"[{element}]") if count > 1 else native_id
+
+    def listing(self, user: str) -> Command:
+        """A light table of the user's jobs, with the elements of arrays; other forms know no users."""
+        return Command(("qstat", "-t", "-u", user))
+
+    def read_kill(self, answer: Answer) -> tuple[Class, str]:
+        """Each complaint has its own line; the exit status is only that of the last."""
+        return read_complaints(answer, self.gone, *read_error(answer, self.errors))
 
 
 def check_server(wants: Wants, system: str) -> None:

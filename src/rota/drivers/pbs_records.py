@@ -8,6 +8,7 @@ from typing import NamedTuple
 from rota.drivers.api import Outcome
 
 __all__ = [
+    "NOT_THE_JOBS",
     "Record",
     "Row",
     "Status",
@@ -35,6 +36,16 @@ UNITS = {"b": 1, "w": 8, "kb": 1 << 10, "kw": 8 << 10, "mb": 1 << 20, "mw": 8 <<
 UNITS |= {"tb": 1 << 40, "tw": 8 << 40, "pb": 1 << 50, "pw": 8 << 50}
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 DATE = re.compile(r"\w{3} (\w{3}) +(\d{1,2}) (\d{1,2}):(\d\d):(\d\d)(?:\.\d+)? (\d{4})")
+
+NOT_THE_JOBS: Mapping[int, tuple[str | None, str]] = {
+    -1: ("launch", "could not be started, before its files were there"),
+    -2: ("launch", "could not be started, after its files were there"),
+    -3: ("launch", "could not be started, to be tried again"),
+    -4: ("node-fail", "the node's daemon was restarted"),
+    -6: ("node-fail", "the node's daemon was restarted, the job can be run again"),
+    -7: ("launch", "could not be restarted from its checkpoint"),
+}
+"""Exit statuses below 0, which the batch system gives and not the job, with their meaning: those that both have."""
 
 Record = Mapping[str, str]
 """A job's attributes; those inside a list as `resources_used.mem`. Its id is `Job_Id`."""
@@ -143,7 +154,7 @@ def hosts(record: Record) -> str | None:
 
 
 def usage(record: Record, started: float | None, ended: float | None) -> Outcome:
-    """What a record says besides how it ended."""
+    """Host, times, CPU seconds and memory of a record."""
     cpu = seconds(record.get("resources_used.cput"))
     return Outcome(
         host=hosts(record),
@@ -171,7 +182,7 @@ def read_status(text: str | None, negative: Mapping[int, tuple[str | None, str]]
 
 
 def past_limit(record: Record) -> bool:
-    """Whether it used all the time that it had asked for: old servers show a kill at the limit only as a signal."""
+    """Whether a job used all the time that it had: old servers show a kill at the limit only as a signal."""
     used, limit = seconds(record.get("resources_used.walltime")), seconds(record.get("Resource_List.walltime"))
     return used is not None and limit is not None and 0 < limit <= used
 
@@ -196,5 +207,5 @@ def clock(time_s: int) -> str:
 
 
 def megabytes(size: int) -> int:
-    """Whole ones, rounded up."""
+    """Whole megabytes, rounded up."""
     return max(1, -(-size // (1 << 20)))

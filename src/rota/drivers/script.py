@@ -81,7 +81,7 @@ def _cases(per_element: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _quoted(word: str) -> str:
-    """As one word for the shell, whatever is in it."""
+    """A text as one word for the shell, whatever is in it."""
     parts = word.split(ELEMENT)
     if any("\0" in part for part in parts):
         raise UsageError(f"a word of a command cannot have a NUL character in it: {word!r}")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from rota.drivers.api import Ask, Outcome
 from rota.drivers.dialect import Answer, Class, Command, Kind, Listing, Options, Queue, Seen, Submitted
 from rota.drivers.native import element, keep_output, kinds, native_name, ranges, script, share, tag_of
-from rota.drivers.options import Wants, check_directory, merge
+from rota.drivers.options import Rules, Wants, check_directory, merge
 from rota.drivers.pbs_records import date
 from rota.model.errors import UsageError
 
@@ -116,7 +116,7 @@ class Sge:
     )
 
     def version(self) -> Command:
-        """Its help begins with the version."""
+        """Asks for the help, which begins with the version."""
         return Command(("qstat", "-help"))
 
     def is_mine(self, answer: Answer) -> bool:
@@ -130,7 +130,7 @@ class Sge:
         With several nodes it is the environment's allocation rule that spreads the slots. A soft time limit makes the
         warning: USR1 to all processes of the job.
         """
-        wants = merge("Grid Engine", ask, options, self.allowed, repeat=REPEAT, owned=OWNED)
+        wants = merge(Rules("Grid Engine", self.allowed, REPEAT, OWNED), ask, options)
         if wants.qos:
             raise UsageError(f"qos '{wants.qos}': Grid Engine has none; a queue (partition) stands for it")
         path = check_directory("Grid Engine", ask.directory, ":,$")
@@ -325,7 +325,7 @@ class Sge:
         return Command(("qdel", *(("-f",) if force >= 2 else ()), *native_ids))
 
     def read_kill(self, answer: Answer) -> tuple[Class, str]:
-        """A line for each, and complaints are on stdout too; the exit status is that of the worst."""
+        """A line for each job, and complaints are on stdout too; the exit status is that of the worst."""
         lines = [line.strip() for line in (answer.stdout + "\n" + answer.stderr).splitlines() if line.strip(" .\n")]
         words = "; ".join(lines)[:300]
         if answer.code is None:
@@ -370,7 +370,7 @@ class Sge:
 
 
 def _kind(state: str) -> Kind:
-    """By its letters: a combination that the table does not have."""
+    """The kind of a state by its letters, for a combination that the table does not have."""
     letters = set(state)
     if not letters or letters - set("EdrtsSTNPqwhRz"):
         return "unsure"
@@ -458,7 +458,7 @@ def _used_nothing(record: Mapping[str, str]) -> bool:
 
 
 def _limit(record: Mapping[str, str]) -> str:
-    """Which limit it was: time, unless only memory was limited or the time had not passed."""
+    """Which limit ended a job: time, unless only memory was limited or the time had not passed."""
     asked = dict(re.findall(r"\b(h_rt|h_cpu|h_vmem)=([^\s,]+)", record.get("category", "")))
     wall = _amount(record.get("ru_wallclock"))
     limit = _amount(asked.get("h_rt"))

@@ -15,6 +15,8 @@ __all__ = ["SshTransport"]
 
 PATH_MOST = 60
 """Of the directory of a master's socket: ssh adds a hash of 40 characters, and the path of a socket is short."""
+CONNECT_S = 15
+PERSIST_S = 600
 NOT_LET_IN = ("Permission denied", "Host key verification failed", "Too many authentication failures")
 NOT_THERE = (
     "Connection refused",
@@ -29,7 +31,7 @@ NOT_THERE = (
 
 
 class SshTransport(PrefixTransport):
-    """One connection that all commands share, and that outlives them for a while.
+    """Commands on another host, over one connection that they share and that outlives them for a while.
 
     It never asks for a password: where one is needed, somebody opens the connection by hand and it is used from then
     on. `over` is where ssh itself runs: another SshTransport makes a chain.
@@ -43,9 +45,6 @@ class SshTransport(PrefixTransport):
         options: Sequence[str] = (),
         directory: str | None = None,
         control_path: str | None = None,
-        connect_s: int = 15,
-        persist_s: int = 600,
-        setup: str = "",
     ) -> None:
         if host.startswith("-") or not host:
             raise ValueError(f"not the name of a host: {host!r}")
@@ -62,14 +61,14 @@ class SshTransport(PrefixTransport):
         self._over = outer
         prefix = (
             *self._connect,
-            *("-o", "ControlMaster=auto", "-o", f"ControlPersist={persist_s}", "-o", f"ConnectTimeout={connect_s}"),
+            *("-o", "ControlMaster=auto", "-o", f"ControlPersist={PERSIST_S}", "-o", f"ConnectTimeout={CONNECT_S}"),
             *("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4", "-o", "LogLevel=ERROR", "-T", host, "--"),
         )
         name = host if over is None else f"{host} (over {outer.name})"
-        super().__init__(outer, prefix, joined=True, setup=setup, name=name)
+        super().__init__(outer, prefix, joined=True, name=name)
 
     def unreachable(self, answer: Answer, argv: Sequence[str]) -> UnreachableError:
-        """Told apart: not let in, not there, and lost on the way (when the command may have run)."""
+        """The error for what ssh said: not let in, not there, or lost on the way (then the command may have run)."""
         words = answer.stderr.strip()[-500:] or f"ssh ended with code {answer.code}"
         if any(text in words for text in NOT_LET_IN):
             stay = ("-o", "ControlMaster=yes", "-o", "ControlPersist=yes", "-fN")
@@ -88,7 +87,10 @@ class SshTransport(PrefixTransport):
 
 
 def shared_directory() -> str | None:
-    """One for all managers of a user, so that a connection opened by hand serves the next one too; None: not safe."""
+    """A directory for the sockets of all managers of a user: a connection opened by hand serves the next one too.
+
+    None: it is not safe.
+    """
     directory = f"/tmp/rota-ssh-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
         os.mkdir(directory, 0o700)

@@ -32,14 +32,14 @@ class FullError(BusyError):
 
 
 class Submitter:
-    """Submissions of one site."""
+    """Submits the allocations of one site."""
 
     def __init__(self, driver: "CommandDriver", settings: Settings, times: Times) -> None:
         self._driver = driver
         self._settings = settings
         self._times = times
         self.tags: set[str] = set()
-        """Being submitted or looked for right now."""
+        """Tags that are being submitted or looked for right now."""
 
     async def submit(self, ask: Ask, command: Command) -> list[str]:
         """Try until it is accepted, refused, or has failed too often. At most one native job ever has the tag."""
@@ -109,7 +109,7 @@ class Submitter:
         return done, answer
 
     async def _run(self, ask: Ask, command: Command) -> Answer | Submitted:
-        """Run it; if it takes long, look now and then whether it has long been accepted.
+        """Run the submit command; if it takes long, look now and then whether the job has long been accepted.
 
         Not for speed: a short job may be over and forgotten by the time that a command which hangs is given up.
         """
@@ -129,7 +129,7 @@ class Submitter:
                 await asyncio.wait({running})
 
     def _refused(self, command: Command, done: Submitted, answer: Answer | None, tries: str) -> RotaError:
-        """What to raise. Only what the cluster does not accept is refused; for the rest another time may be better."""
+        """The error to raise: refused if the cluster does not accept it, busy if another time may be better."""
         words = answer.stderr or answer.stdout if answer is not None else ""
         said = _line(words) or _line(done.detail) or "nothing"
         repeats = " ".join(words.split())[:100] in " ".join(done.detail.split())  # as most dialects do
@@ -181,7 +181,7 @@ class Submitter:
             await times.sleep(self.pause(failures) if failures else max(settings.settle_every_s, settings.poll_min_s))
 
     async def look_up(self, tag: str) -> Submitted | None:
-        """Look once. None: that said nothing. More than one with the tag: the first stays, the others are ended."""
+        """Look a tag up once. None: that said nothing. Of several jobs with the tag, all but the first are ended."""
         driver = self._driver
         commands = driver.dialect.find(tag, driver.user)
         certain = bool(commands)

@@ -9,21 +9,21 @@ import re
 from collections.abc import Mapping, Sequence
 
 from rota.drivers.api import Ask, Outcome
-from rota.drivers.dialect import Answer, Class, Command, Kind, Listing, Options, Queue, Seen, Submitted
+from rota.drivers.dialect import Answer, Command, Kind, Listing, Options, Queue, Seen, Submitted
 from rota.drivers.native import element, enter, keep_output, kinds, native_name, script, share, tag_of
-from rota.drivers.options import check_directory, merge
+from rota.drivers.options import Rules, check_directory, merge
 from rota.drivers.pbs_answers import (
+    PbsFamily,
     check_server,
     complaints,
     judge_records,
     judge_table,
     queues_of,
-    read_complaints,
-    read_qsub,
     submitted,
 )
 from rota.drivers.pbs_errors import TORQUE, read_error
 from rota.drivers.pbs_records import (
+    NOT_THE_JOBS,
     Record,
     clock,
     combine,
@@ -43,13 +43,8 @@ __all__ = ["Torque"]
 NAME_MOST = 15
 """What every release takes, and what its tables show whole."""
 NEGATIVE: Mapping[int, tuple[str | None, str]] = {
-    -1: ("launch", "could not be started, before its files were there"),
-    -2: ("launch", "could not be started, after its files were there"),
-    -3: ("launch", "could not be started, to be tried again"),
-    -4: ("node-fail", "the node's daemon was restarted"),
+    **NOT_THE_JOBS,
     -5: ("node-fail", "the node's daemon was restarted, the job was migrated"),
-    -6: ("node-fail", "the node's daemon was restarted, the job can be run again"),
-    -7: ("launch", "could not be restarted from its checkpoint"),
     -8: ("launch", "its command could not be executed"),
     -9: ("launch", "its output files could not be made"),
     -10: ("oom", "used more memory than it asked for"),
@@ -68,14 +63,12 @@ FIELD = re.compile(r"<(\w+)>([^<]*)</\1>")
 LISTS = re.compile(r"<(resources_used|Resource_List|Walltime)>(.*?)</\1>", re.DOTALL)
 
 
-class Torque:
+class Torque(PbsFamily):
     """TORQUE, by itself or with Maui or Moab."""
 
     name = "torque"
-    programs: tuple[str, ...] = ("qsub", "qstat", "qdel", "qsig")
-    history_lag_s = 30.0
-    array_most = 10_000
-    chunk = 200
+    errors = TORQUE
+    gone = GONE
     states: Mapping[str, Kind] = {
         "Q": "pending",
         "H": "running",
@@ -87,21 +80,16 @@ class Torque:
         "C": "exited",
     }
     """Held and waiting jobs count as running; E is over only once there is an exit status."""
-    strict: Mapping[str, Kind] = {"H": "pending", "W": "pending", "T": "unsure"}
     allowed = frozenset({"-a", "-b", "-c", "-h", "-j", "-k", "-l", "-m", "-M", "-p", "-u", "-W"})
 
-    def version(self) -> Command:
-        """Asks qstat, which says `Version:`."""
-        return Command(("qstat", "--version"))
-
     def is_mine(self, answer: Answer) -> bool:
-        """The others call it pbs_version, or do not know the option."""
+        """TORQUE calls it Version; the others call it pbs_version, or do not know the option."""
         text = answer.stdout + answer.stderr
         return bool(re.search(r"^version:\s", text, re.IGNORECASE | re.MULTILINE)) and "pbs_version" not in text
 
     def submit(self, ask: Ask, options: Options) -> Command:
         """Nodes and processors per node; memory is that of all nodes together."""
-        wants = merge("TORQUE", ask, options, self.allowed, repeat=REPEAT, owned=OWNED)
+        wants = merge(Rules("TORQUE", self.allowed, REPEAT, OWNED), ask, options)
         check_server(wants, "TORQUE")
         path = check_directory("TORQUE", ask.directory, ":, ").rstrip("/") + "/"
         # No `-C ""` against directives: they end with the first line that is a command, and the empty word gets lost in
@@ -148,24 +136,12 @@ class Torque:
             found.append(f"walltime={clock(ask.time_s)}")
         return found
 
-    def read_submit(self, ask: Ask, answer: Answer) -> Submitted:
-        """The id is all that qsub prints."""
-        return read_qsub(answer, *read_error(answer, TORQUE, "submit"))
-
-    def element_id(self, native_id: str, element: int, count: int) -> str:
-        """`7[]` has `7[0]`, `7[1]`, …"""
-        return native_id.replace("[]", f"[{element}]") if count > 1 else native_id
-
-    def listing(self, user: str) -> Command:
-        """A light table, with the elements of arrays; the XML form knows no users."""
-        return Command(("qstat", "-t", "-u", user))
-
     def read_listing(self, answer: Answer, options: Options) -> Listing:
         """The table. It has no exit status: what is over there is `exited` without an outcome."""
         rows, odd = read_table(answer.stdout)
         table = kinds(self.states, self.strict, options)
         seen = tuple(Seen(row.id, row.state, table.get(row.state, "unsure"), _tag(row.id, row.name)) for row in rows)
-        return judge_table(answer, seen, odd, *read_error(answer, TORQUE))
+        return judge_table(answer, seen, odd, *read_error(answer, self.errors))
 
     def history(self, native_ids: Sequence[str]) -> Sequence[Command]:
         """Full records. (`-x` is XML here. Without an id it would show all jobs of all users.)"""
@@ -177,7 +153,7 @@ class Torque:
         records, whole = read_records(answer.stdout)
         table = kinds(self.states, self.strict, options)
         seen = tuple(self._seen(record, table, options) for record in records)
-        return judge_records(answer, seen, whole, *read_error(answer, TORQUE))
+        return judge_records(answer, seen, whole, *read_error(answer, self.errors))
 
     def _seen(self, record: Record, table: Mapping[str, Kind], options: Options) -> Seen:
         state = record.get("job_state", "?")
@@ -230,17 +206,13 @@ class Torque:
             return found
         if answer.code == 0 and (whole or not (answer.stdout.strip() or complaints(answer))):
             return Submitted(None, "not-found", "")
-        result, words = read_error(answer, TORQUE)
+        result, words = read_error(answer, self.errors)
         return Submitted(None, "transient" if result == "not-found" else result, words)
 
     def kill(self, native_ids: Sequence[str], force: int) -> Command:
         """TERM; then qdel, which sends TERM and KILL; then without the node (which a site may keep to itself)."""
         how = (("qsig", "-s", "TERM"), ("qdel",), ("qdel", "-p"))[min(max(force, 0), 2)]
         return Command((*how, *native_ids))
-
-    def read_kill(self, answer: Answer) -> tuple[Class, str]:
-        """Each complaint has its own line; the exit status is only that of the last."""
-        return read_complaints(answer, GONE, *read_error(answer, TORQUE))
 
     def queues(self) -> Command | None:
         """All queues with their attributes."""

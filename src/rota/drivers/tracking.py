@@ -11,7 +11,7 @@ from rota.drivers.settings import Settings
 __all__ = ["Entry", "Tracker"]
 
 LOST = "lost:"
-"""Before the native id of one that ran, by its own words, though no native id of it was ever learned."""
+"""Stands before the native id of an allocation that ran, by its own words, though none was ever learned."""
 DELETED = (
     "it waited when it was last seen, its provider knows nothing of it any more, and it left no words: "
     "it seems that it was deleted from the queue"
@@ -45,7 +45,7 @@ class Entry:
         """Wall-clock time: last words from before belong to an earlier run."""
         self.misses = 0
         self.missed = 0.0
-        """Good listings in a row without it, and when the first was."""
+        """Good listings in a row that do not have it, and when the first was."""
         self.asked: float | None = None
         self.asks = 0
         self.silent = False
@@ -58,13 +58,13 @@ class Entry:
         self.over: Observation | None = None
         self.told = 0.0
         self.vanished = False
-        """Called over without the provider's word for it: it is watched for."""
+        """It was called over without the provider's word: should it turn up, it is a stray."""
         self.waited_at: float | None = None
         """When it was last listed as waiting."""
 
 
 class Sight:
-    """What one listing left open."""
+    """What one listing showed: news to tell, and what is still open."""
 
     __slots__ = ("ended", "missing", "out", "strays")
 
@@ -76,7 +76,7 @@ class Sight:
 
 
 class Tracker:
-    """All allocations of one site."""
+    """The allocations of one site, and what was last said of each."""
 
     def __init__(self, settings: Settings, history_lag_s: float) -> None:
         self._settings = settings
@@ -84,7 +84,7 @@ class Tracker:
         self._unsure_s = dict(settings.unsure_states)
         self.entries: dict[str, Entry] = {}
         self.live = 0
-        """How many are not over, of those that the manager asks about."""
+        """How many allocations that the manager asks about are not over."""
         self.listed: dict[str, Seen] = {}
         """The last listing that was whole."""
         self._natives: dict[str, Entry] = {}
@@ -96,7 +96,7 @@ class Tracker:
     # ---- who is known ------------------------------------------------------------------------------------------------
 
     def enter(self, known: Iterable[Known], now: float) -> list[Entry]:
-        """The manager asks about these. Returns those that were over already, and that it has not understood."""
+        """Take in what the manager asks about. Returns the entries that are over, to be told to it once more."""
         entries, again = self.entries, []
         for item in known:
             entry = entries.get(item.id)
@@ -114,24 +114,24 @@ class Tracker:
         return again
 
     def bind(self, entry: Entry, native: str) -> None:
-        """Its native id is known."""
+        """Note the native id of an allocation."""
         entry.native = native
         self._natives[native] = entry
         self.own(entry.tag, native)
 
     def own(self, tag: str, native: str) -> None:
-        """What is listed with this tag and the number of this native id is ours."""
+        """Note that jobs with this tag and the number of this native id are ours."""
         found = NUMBER.match(native)
         if found and not native.startswith(LOST):
             self._numbers.setdefault(tag, set()).add(found[1])
         self._given_up.pop(tag, None)
 
     def give_up(self, tag: str, now: float) -> None:
-        """Nothing was submitted with this tag. If something turns up all the same, it is a stray."""
+        """Note that nothing was submitted with this tag: should a job with it turn up, it is a stray."""
         self._given_up[tag] = now
 
     def forget(self, now: float) -> None:
-        """Let go of what nobody has asked about for long."""
+        """Forget the allocations that nobody has asked about for long."""
         limit = now - self._settings.remember_s
         old = [entry for entry in self.entries.values() if entry.mentioned < limit]
         for entry in old:
@@ -177,7 +177,7 @@ class Tracker:
         return sight
 
     def live_seen(self, entry: Entry, seen: Seen, now: float, wall: float, out: list[Observation]) -> None:
-        """It waits, runs, or is in a state that tells nothing: said when it is news."""
+        """Tell of an allocation that waits, runs, or is in a state that tells nothing, if that is news."""
         entry.over_at = None
         ran = entry.said == "run"
         again = entry.requeued is not None and seen.requeued > entry.requeued
@@ -217,18 +217,14 @@ class Tracker:
     # ---- how it ended ------------------------------------------------------------------------------------------------
 
     def conclude(
-        self,
-        entry: Entry,
-        seen: Seen | None,
-        own: Outcome | None,
-        now: float,
-        *,
-        writes: bool,
-        readable: bool,
-        killed: bool,
+        self, entry: Entry, evidence: Evidence, now: float, *, readable: bool, killed: bool
     ) -> Observation | None:
-        """Judge one that its provider calls ended, or knows nothing of. None: not yet."""
+        """Judge an allocation that its provider calls ended, or knows nothing of. None: not yet.
+
+        Whether enough time has passed (`waited`, `gone`) is added to the evidence here.
+        """
         settings = self._settings
+        seen, own = evidence.seen, evidence.own
         if own is not None and (own.ended or 0.0) < (entry.requeued_at or 0.0):
             own = None
         if seen is not None and entry.over_at is None:
@@ -244,7 +240,7 @@ class Tracker:
             waited_only = entry.said == "pend" and entry.requeued_at is None
             polls, seconds = settings.gone_polls, settings.gone_waiting_s if waited_only else settings.gone_s
         gone = entry.silent and readable and entry.misses >= polls and now - entry.missed >= seconds
-        verdict = judge(Evidence(seen, own, writes, waited, False, gone), settings.trust_scheduler)
+        verdict = judge(evidence._replace(own=own, waited=waited, gone=gone), settings.trust_scheduler)
         if verdict.verb is None:
             return None
         if killed and seen is None and own is None:
@@ -254,7 +250,7 @@ class Tracker:
         return self.finish(entry, verdict, now, vanished=seen is None)
 
     def lingers(self, entry: Entry, own: Outcome, now: float) -> Observation | None:
-        """It has written its last words, and is still listed as running."""
+        """Call an allocation over that wrote its last words long ago and is still listed as running. None: not yet."""
         if entry.own_at is None:
             entry.own_at = now
         if now - entry.own_at < self._settings.linger_s:
@@ -263,7 +259,7 @@ class Tracker:
         return self.finish(entry, judge(Evidence(seen, own, True, True, True)), now, vanished=True)
 
     def finish(self, entry: Entry, verdict: Verdict, now: float, *, vanished: bool) -> Observation:
-        """It is over; said now, and again should the manager still ask."""
+        """Call an allocation over: told now, and again should the manager still ask."""
         assert verdict.verb is not None
         entry.over = Observation(entry.id, verdict.verb, entry.native, verdict.reason, verdict.outcome)
         entry.said, entry.told, entry.vanished = verdict.verb, now, vanished
@@ -272,7 +268,7 @@ class Tracker:
 
 
 def _never_ran(entry: Entry, seen: Seen | None) -> bool:
-    """It was ended while it waited, and its provider names no host: there are no last words to wait for."""
+    """Whether it was ended while it waited, and has no host: then there are no last words to wait for."""
     if seen is None or seen.outcome is None or entry.requeued_at is not None:
         return False
     return entry.said == "pend" and seen.outcome.why == "cancelled" and seen.outcome.host is None
@@ -291,7 +287,7 @@ def _status(seen: Seen) -> bool:
 
 
 def _index(seen: Sequence[Seen]) -> dict[str, Seen]:
-    """By native id; of two rows with the same one, that which lives: nothing is over while a row says otherwise."""
+    """The rows by native id; of two with the same id the live one: no job is over while a row says otherwise."""
     rows = {row.native_id: row for row in seen}
     if len(rows) != len(seen):
         for row in seen:

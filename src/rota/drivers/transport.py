@@ -66,7 +66,7 @@ class Transport(Protocol):
 
 
 def scrubbed(environ: Mapping[str, str]) -> dict[str, str]:
-    """What of an environment the commands get."""
+    """The part of an environment that commands of batch systems get."""
     keep = {name: value for name, value in environ.items() if name in KEEP or name.startswith(("LSF_", "EGO_"))}
     keep.setdefault("PATH", os.defpath)
     return {**keep, "LANG": "C.UTF-8", "LC_ALL": "C", "TZ": "UTC"}
@@ -89,7 +89,7 @@ class LocalTransport:
         self._slots = asyncio.Semaphore(at_once)
 
     async def run(self, argv: Sequence[str], stdin: str | None = None, timeout_s: float = 60.0) -> Answer:
-        """Run it here."""
+        """Run a command on this host."""
         async with self._slots:
             with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
                 if stdin is not None:
@@ -143,15 +143,15 @@ class LocalTransport:
         return data.decode("utf-8", "replace"), cut
 
     async def which(self, programs: Sequence[str]) -> dict[str, str | None]:
-        """Looked for along the PATH that the commands get."""
+        """Find programs along the PATH that the commands get."""
         return {program: _which(program, self.environ["PATH"]) for program in programs}
 
     async def read(self, paths: Sequence[str]) -> dict[str, bytes]:
-        """In a thread: a network file system may take its time."""
+        """Read files, in a thread: a network file system may take its time."""
         return await asyncio.to_thread(_read_all, paths)
 
     async def write(self, path: str, data: bytes, mode: int = 0o600) -> None:
-        """Under another name first, then renamed."""
+        """Write a file under another name, then rename it."""
         await asyncio.to_thread(_write, path, data, mode)
 
 
@@ -173,7 +173,7 @@ class PrefixTransport:
         self.name = name or f"{shlex.join(self._prefix)} on {outer.name}"
 
     async def run(self, argv: Sequence[str], stdin: str | None = None, timeout_s: float = 60.0) -> Answer:
-        """Run it there; that it did run is known by a last line that only the far side can write."""
+        """Run a command there; that it did run is known by a last line that only the far side can write."""
         script = WRAP.replace("SETUP", self._setup or ":")
         words = ("sh", "-c", script, "rota", str(max(1, round(timeout_s))), *argv)
         inner = (shlex.join(words),) if self._joined else words
@@ -190,13 +190,13 @@ class PrefixTransport:
         raise self.unreachable(answer, argv)
 
     def unreachable(self, answer: Answer, argv: Sequence[str]) -> UnreachableError:
-        """What to say of an answer that does not come from the far side."""
+        """The error for an answer that does not come from the far side."""
         words = answer.stderr.strip()[-500:] or answer.stdout.strip()[-500:] or "it said nothing"
         never = answer.code == NO_SUCH_PROGRAM and words.startswith("rota: cannot run")
         return UnreachableError(f"{self.name}: {argv[0]} got no answer (code {answer.code}): {words}", ran=not never)
 
     async def which(self, programs: Sequence[str]) -> dict[str, str | None]:
-        """Asked there, and of a login shell too: what modules and profiles add is not on a plain PATH."""
+        """Find programs there, by a login shell too: what modules and profiles add is not on a plain PATH."""
         answer = await self.run(("sh", "-c", WHICH, "rota", *programs))
         found: dict[str, str | None] = dict.fromkeys(programs)
         for line in answer.stdout.splitlines():
@@ -206,7 +206,7 @@ class PrefixTransport:
         return found
 
     async def read(self, paths: Sequence[str]) -> dict[str, bytes]:
-        """All of them with one command."""
+        """Read files there, all with one command."""
         if not paths:
             return {}
         answer = await self.run(("sh", "-c", READ), "".join(f"{path}\n" for path in _sound(paths)))
@@ -220,7 +220,7 @@ class PrefixTransport:
         return found
 
     async def write(self, path: str, data: bytes, mode: int = 0o600) -> None:
-        """Sent as text, and decoded there."""
+        """Write a file there: sent as text, and decoded."""
         text = base64.encodebytes(data).decode()
         answer = await self.run(("sh", "-c", WRITE, "rota", path, f"{mode:o}"), text)
         if answer.code != 0:

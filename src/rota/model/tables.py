@@ -70,7 +70,12 @@ RUNNER: Table = {
 """A runner that was DRAINING when it went MISSING is told to drain again once it is back (`resume`, then `drain`)."""
 
 JOB_STATES = (*STATES, "REMOVED")
-"""A job's state is one byte: its place in this tuple. REMOVED is the tombstone of a removed job; nothing leaves it."""
+"""A job's state is one byte: its place in this tuple. REMOVED is the tombstone of a removed job; nothing leaves it.
+
+These bytes are on disk, one per job: `columns.states` in every database. So the order never changes and no name leaves.
+A settled state may be appended here (not to STATES, which would move REMOVED), with a migration that adds it to the
+database's `job_states`; any other change needs one that rewrites the columns, a live state too (below SETTLED).
+"""
 
 WAITING, PENDING, HOLDING, STARTING, RUNNING, MISSING, KILLING, COMPLETED, FAILED, ABORTED, OMITTED, REMOVED = range(12)
 SETTLED = COMPLETED

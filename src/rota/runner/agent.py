@@ -18,10 +18,10 @@ TYPE_CHECKING = False  # as in `typing`, which is not worth its load time before
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional
 
-    from rota.runner.launched import Launched
+    from rota.runner.launcher_jobs import LauncherJobs
     from rota.runner.lease import Key, Order
 
-__all__ = ["Agent", "log"]
+__all__ = ["Agent", "log", "sync_directory", "write_json"]
 
 GREETING_S = 10.0
 FIRST_RETRY_S = 0.1
@@ -43,6 +43,28 @@ def log(text: str) -> None:
         sys.stderr.flush()
     except OSError:
         pass  # nobody listens; that must not end jobs
+
+
+def write_json(directory: str, name: str, content: Dict[str, Any]) -> None:
+    """Write a file whole or not at all, and have it on disk."""
+    path = os.path.join(directory, name)
+    temporary = "%s.%s.%d" % (path, os.uname().nodename, os.getpid())
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w", encoding="ascii") as file:
+        json.dump(content, file)
+        file.flush()
+        os.fsync(fd)
+    os.rename(temporary, path)
+    sync_directory(directory)
+
+
+def sync_directory(directory: str) -> None:
+    """Have the names in a directory on disk."""
+    fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 class Agent:
@@ -82,11 +104,11 @@ class Agent:
         self.jobs = Jobs(runner, Segments(output), Plans(inherited(os.environb), runner.runner_id))
         self.jobs.until = NEVER if self._until is None else self._until
         self.jobs.children.adopt_orphans()
-        self._launched: Optional[Launched] = None
+        self._launched: Optional[LauncherJobs] = None
         if launcher != "none":
-            from rota.runner.launched import Launched
+            from rota.runner.launcher_jobs import LauncherJobs
 
-            self._launched = self.jobs.launched = Launched(self.jobs, self._epoll, launcher)
+            self._launched = self.jobs.launched = LauncherJobs(self.jobs, self._epoll, launcher)
 
     def take_over(self, restored: Dict[Key, None]) -> None:
         """Remember which held attempts come from an earlier runner's unsent.json, to remove it once they are told."""
@@ -337,7 +359,7 @@ class Agent:
             self._last_words()
         unsent = runner.unsent()
         if unsent["ended"] or unsent["disclaimed"]:
-            self._spool(unsent)
+            write_json(self.output, UNSENT, unsent)
             log("wrote what was not acknowledged to %s" % os.path.join(self.output, UNSENT))
         self.jobs.segments.close()
         if not runner.welcomed and runner.refused is None and not self._stopping:
@@ -357,20 +379,6 @@ class Agent:
         except ClosedError:
             pass
         connection.close()
-
-    def _spool(self, unsent: Dict[str, Any]) -> None:
-        path = os.path.join(self.output, UNSENT)
-        fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "w", encoding="ascii") as file:
-            json.dump(unsent, file)
-            file.flush()
-            os.fsync(fd)
-        os.rename(path + ".new", path)
-        directory = os.open(self.output, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
 
     def _forget_restored(self) -> None:
         for key in list(self._restored):

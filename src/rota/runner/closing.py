@@ -18,8 +18,8 @@ from rota.runner.workdir import Workdir, slice_of
 
 if TYPE_CHECKING:
     from rota.runner.jobs import Jobs
-    from rota.runner.lease import Key
-    from rota.runner.running import Outcome, Running
+    from rota.runner.lease import Key, Outcome
+    from rota.runner.running import Running
 
 __all__ = ["Closings", "make_place"]
 
@@ -67,11 +67,11 @@ class Closings:
         return len(self._open)
 
     def count(self, slot: str) -> int:
-        """How many are of a slot."""
+        """How many jobs of a slot are being closed."""
         return sum(closing.running.lease.slot == slot for closing in self._open.values())
 
     def begin(self, running: Running, outcome: Outcome, now: float) -> None:
-        """The command of this job has ended so, and nothing of it runs that has to be ended."""
+        """Begin to close a job: its command has this outcome, and nothing is left of it that has to be ended."""
         closing = self._open[running.lease.key] = Closing(running, outcome)
         closing.course = self._course(closing)
         if self._jobs.runner.leaving in ("runner-stopped", "expired") and running.why is None:
@@ -90,12 +90,12 @@ class Closings:
         return True
 
     def kill_all(self, grace_s: float, why: str, now: float) -> None:
-        """The same for all."""
+        """End the behaviours of all jobs that are being closed, and run no more."""
         for closing in list(self._open.values()):
             self.kill(closing.running.lease, grace_s, why, now)
 
     def ended(self, pid: int, status: int, now: float) -> bool:
-        """A process has ended; False if it was no behaviour."""
+        """Take note that a process has ended; False if it was no behaviour."""
         closing = self._by_pid.pop(pid, None)
         if closing is None:
             return False
@@ -150,10 +150,10 @@ class Closings:
                 self._jobs.next_tick = min(self._jobs.next_tick, self._next(closing, now))
                 return
 
-    # -- the course of one ---------------------------------------------------------------------------------------
+    # -- the closing of one job ---------------------------------------------------------------------------------------
 
     def _course(self, closing: Closing) -> Iterator[bool]:
-        """All there is to do; yields True to wait for a process, False to let others go on."""
+        """The steps of closing one job; yields True to wait for a process, False to let others go on."""
         running = closing.running
         place = running.place
         if place is not None:
@@ -218,7 +218,7 @@ class Closings:
             limit = min(limit, jobs.grace(running))  # who ended the job does not want to wait much longer
         closing.deadline = time.monotonic() + limit
         self._by_pid[closing.pid] = closing
-        jobs.unknown[closing.pid] = None
+        jobs.helpers[closing.pid] = None
         running.lease.pid = closing.pid
         return True
 

@@ -55,7 +55,7 @@ class Target:
             raise ValueError("--connect takes unix:PATH or tls:HOST:PORT")
 
     def shown(self) -> str:
-        """For people."""
+        """The address of the manager, for people."""
         return self.path or "%s:%d" % (self.host, self.port)
 
     def open(self) -> Connection:
@@ -111,11 +111,11 @@ class Connection:
 
     @property
     def events(self) -> int:
-        """What to wait for."""
+        """What epoll should wait for."""
         return select.EPOLLIN | select.EPOLLOUT if self._out else select.EPOLLIN
 
     def proof(self) -> Dict[str, str]:
-        """What the greeting must carry besides; nothing on a Unix socket."""
+        """The proof that the greeting must carry; nothing on a Unix socket."""
         return {}
 
     def send(self, message: Dict[str, Any]) -> None:
@@ -163,7 +163,7 @@ class Connection:
         return messages
 
     def _decrypted(self) -> bool:
-        """Is there more in a buffer that epoll knows nothing of?"""
+        """Whether there is more in a buffer that epoll knows nothing of."""
         return False
 
     def _split(self, messages: List[Dict[str, Any]]) -> None:

@@ -16,7 +16,7 @@ import time
 from typing import Any, Dict, Optional
 
 from rota.runner import host, measure
-from rota.runner.agent import WARNINGS, log
+from rota.runner.agent import WARNINGS, log, sync_directory, write_json
 from rota.runner.environment import inherited
 from rota.runner.guard import Guard
 from rota.runner.jobs import Jobs
@@ -46,7 +46,7 @@ def run(directory: str, runner_id: Optional[str], until_s: Optional[float]) -> i
     try:
         claim = _claim(directory, lease)
         if claim is None:
-            _write(directory, "restarted.json", {**_about(lease), "at": time.time()})
+            write_json(directory, "restarted.json", {**_about(lease), "at": time.time()})
             log("attempt %d of job %d.%d was started before: not run again" % (lease.attempt, lease.batch, lease.index))
             return 0
         try:
@@ -84,7 +84,7 @@ def _claim(directory: str, lease: Lease) -> Optional[str]:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:
         return None
-    _sync(directory)
+    sync_directory(directory)
     return path
 
 
@@ -92,29 +92,8 @@ def _about(lease: Lease) -> Dict[str, Any]:
     return {"job": list(lease.key), "host": host.name(), "runner_pid": os.getpid()}
 
 
-def _write(directory: str, name: str, content: Dict[str, Any]) -> None:
-    """Write a file whole, and have it on disk."""
-    path = os.path.join(directory, name)
-    temporary = "%s.%s.%d" % (path, os.uname().nodename, os.getpid())
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "w", encoding="ascii") as file:
-        json.dump(content, file)
-        file.flush()
-        os.fsync(fd)
-    os.rename(temporary, path)
-    _sync(directory)
-
-
-def _sync(directory: str) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 class Direct:
-    """The one job, from its start to its report."""
+    """A runner of one job, from its start to its report."""
 
     def __init__(self, directory: str, lease: Lease, runner_id: str, until_s: Optional[float]) -> None:
         self.directory = directory
@@ -132,7 +111,7 @@ class Direct:
         self._stopping = False
 
     def run(self) -> int:
-        """Start it, see it through, report; the exit status."""
+        """Start the job, see it through, report; returns the exit status."""
         self.runner.hold(self.lease)
         self.jobs.start(self.runner.startable(clock()), clock())
         self.jobs.leave_directory()
@@ -179,7 +158,7 @@ class Direct:
             scratch=lease.scratch,
         )
         try:
-            _write(self.directory, "started.json", told)
+            write_json(self.directory, "started.json", told)
         except OSError as error:  # the job runs; the report will say it all
             log("cannot write started.json: %s" % error)
 
@@ -188,7 +167,7 @@ class Direct:
         until = clock() + WRITE_FOR_S
         while True:
             try:
-                _write(self.directory, "report.json", report)
+                write_json(self.directory, "report.json", report)
                 return
             except OSError as error:
                 if clock() >= until:

@@ -91,11 +91,11 @@ class Environment:
 
     @property
     def base(self) -> Dict[bytes, bytes]:
-        """The common part; not to be changed."""
+        """The variables that all jobs of the spec have; not to be changed."""
         return self._base
 
     def own(self, lease: Lease) -> Dict[bytes, bytes]:
-        """The part that only this job has."""
+        """The variables that only this job has."""
         batch, index = b"%d" % lease.batch, b"%d" % lease.index
         env = {
             b"ROTA_JOB": b"%b.%b" % (batch, index),

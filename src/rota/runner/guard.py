@@ -1,4 +1,4 @@
-"""Ends what a runner leaves behind when it is killed.
+"""A process beside the runner that ends its jobs when the runner is killed.
 
 A batch system that has no control groups kills the process group it started, and jobs have sessions of their own: they
 would go on, unseen, while another copy of them is started elsewhere. So beside the runner stands a small process that
@@ -21,10 +21,10 @@ LOOK_S = 0.05
 
 
 class Guard:
-    """The runner's side of it."""
+    """The runner's hold on its guard process."""
 
     def __init__(self, runner_id: str) -> None:
-        """Start it. Before the runner adopts orphans or has threads: it is forked, and given to init."""
+        """Start the guard, before the runner adopts orphans or has threads: it is forked, and given to init."""
         read, self._farewell = os.pipe2(os.O_CLOEXEC)
         child = os.fork()
         if child:
@@ -39,7 +39,7 @@ class Guard:
             os._exit(0)
 
     def dismiss(self) -> None:
-        """Nothing is left: it may go."""
+        """Let the guard go: nothing of the runner is left."""
         try:
             os.write(self._farewell, b".")
         except OSError:
@@ -71,7 +71,7 @@ def _watch(read: int, mark: bytes) -> None:
 
 
 def marked(mark: bytes) -> "list[int]":
-    """Processes with this in their environment."""
+    """The pids of processes that have this variable in their environment."""
     found = []
     for name in os.listdir("/proc"):
         if not name.isdigit():

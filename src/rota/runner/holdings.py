@@ -1,4 +1,4 @@
-"""What a runner holds, and where each of its leases stands: queued, running or ended.
+"""The leases that a runner holds, and where each stands: queued, running or ended.
 
 Pure, as is the rest of the protocol: it knows slots and counts, and nothing of sessions and messages.
 """
@@ -13,11 +13,12 @@ TYPE_CHECKING = False  # as in `typing`, which is not worth its load time before
 if TYPE_CHECKING:
     from typing import Any, Deque, Dict, List, Optional
 
-    from rota.runner.lease import Key
+    from rota.runner.lease import Key, Outcome, Used
 
 __all__ = ["Holdings"]
 
 NOTE_CHARS = 1000
+UNUSED: Used = (0.0, 0, None)
 
 
 class Holdings:
@@ -77,29 +78,26 @@ class Holdings:
         return found
 
     def started(self, lease: Lease, wall: float, pid: int) -> None:
-        """Note that the process exists."""
+        """Note that the process of a lease exists."""
         lease.wall = wall
         lease.pid = pid
 
     def ended(
         self,
         lease: Lease,
-        exit_code: Optional[int],
-        signal: Optional[int],
-        reason: Optional[str],
+        outcome: Outcome,
         started: float,
         ended: float,
-        cpu_s: float,
-        peak_memory: int,
-        output: Optional[List[Any]],
-        note: Optional[str],
-        peak_disk: Optional[int] = None,
+        used: Used = UNUSED,
+        output: Optional[List[Any]] = None,
     ) -> None:
         """Note the end of an attempt that was handed out; it stays held until the manager acknowledges it."""
         if lease.state != RUNNING:
             return
         lease.state = ENDED
         self._free(lease.slot)
+        exit_code, signal, reason, note = outcome
+        cpu_s, peak_memory, peak_disk = used
         if note is not None and len(note) > NOTE_CHARS:
             note = note[: NOTE_CHARS - 1] + "…"
         row: List[Any] = [

@@ -1,4 +1,4 @@
-"""What this node has: cores, memory and the cgroups that bound them."""
+"""The node that we are on: its name, cores and memory, and the cgroups that bound them."""
 
 from __future__ import annotations
 

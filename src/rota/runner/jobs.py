@@ -1,4 +1,4 @@
-"""The attempts that run here: started, watched, ended."""
+"""The jobs that a runner runs: started, watched, ended."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ import time
 from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
 
 from rota.runner import host, measure
-from rota.runner.doubts import Doubts
 from rota.runner.kill import TreeKill
 from rota.runner.lease import Lease
 from rota.runner.plan import Plan, Plans, StartError
 from rota.runner.protocol import Runner
-from rota.runner.running import Running
+from rota.runner.running import Result, Running
 from rota.runner.segments import Lane, Segments
+from rota.runner.signalled_ends import SignalledEnds
 from rota.runner.spawn import Spawner, enter
 
 if TYPE_CHECKING:
     from rota.runner.closing import Closings
-    from rota.runner.launched import Launched
-    from rota.runner.lease import Key
-    from rota.runner.running import Outcome
+    from rota.runner.launcher_jobs import LauncherJobs
+    from rota.runner.lease import Key, Outcome
     from rota.runner.workdir import Workdir
 
 __all__ = ["Jobs"]
@@ -43,28 +42,28 @@ class Jobs:
         self.segments = segments
         self.plans = plans
         self.by_pid: Dict[int, Running] = {}
-        self.launched: Optional[Launched] = None
-        self.unknown: Dict[int, None] = {}  # pids of ours that are no jobs: the compiler, the launcher
+        self.launched: Optional[LauncherJobs] = None
+        self.helpers: Dict[int, None] = {}  # pids of ours that are no jobs: the compiler, the launcher, behaviours
         self.own: Dict[int, Running] = {}  # those of by_pid that are our children, not the launcher's
         self.next_tick = NEVER
         self.until = NEVER  # when the allocation ends
         self._closings: Optional[Closings] = None  # loaded when the first job needs it
-        self._doubts = Doubts()
+        self._signalled = SignalledEnds()
         self._ending: Dict[int, Running] = {}  # by pid: their tree is being killed; they may be reaped already
         self.spawner = Spawner()
-        self.table = measure.Table(runner.runner_id)
+        self.table = measure.ProcessTable(runner.runner_id)
         self.children = measure.Children()
         self._oom = host.OomCounter()
         self._sample_at = NEVER
 
     @property
     def busy(self) -> bool:
-        """Is anything running, or its tree not yet dead?"""
+        """Whether any job runs, waits to be told, or has processes that are not yet dead."""
         return bool(
             self.by_pid
             or self._ending
             or self._closings
-            or self._doubts
+            or self._signalled
             or (self.launched is not None and self.launched.pending)
         )
 
@@ -119,7 +118,7 @@ class Jobs:
             raise
 
     def environment(self, lease: Lease, plan: Plan, place: Optional[Workdir]) -> Dict[bytes, bytes]:
-        """What a job and its behaviours see."""
+        """The environment of a job and its behaviours."""
         env = plan.env.of(lease)
         if place is not None:
             env.update(place.environment(plan.home))
@@ -164,7 +163,7 @@ class Jobs:
         return sum(running.lease.slot == slot for running in self.own.values()) + self.closing_count(slot)
 
     def closing_count(self, slot: str) -> int:
-        """How many of a slot have ended their command, but are not yet done."""
+        """How many jobs of a slot are being closed: their command has ended."""
         return self._closings.count(slot) if self._closings else 0
 
     @property
@@ -179,7 +178,7 @@ class Jobs:
         TreeKill(now, 0.0).step(now, alive)
 
     def adopt(self, running: Running) -> None:
-        """A job of a launcher that died has become our child."""
+        """Look after a job of a launcher that died: it has become our child."""
         self.own[running.pid] = running
 
     def leave_directory(self) -> None:
@@ -190,7 +189,7 @@ class Jobs:
         """Report a job that could not be started; always False."""
         if lane is not None:
             self.segments.release(lane, False)
-        self.runner.ended(lease, error.exit_code, None, error.reason, wall, time.time(), 0.0, 0, None, error.note)
+        self.runner.ended(lease, (error.exit_code, None, error.reason, error.note), wall, time.time())
         return False
 
     # -- ending --------------------------------------------------------------------------------------------------
@@ -221,13 +220,13 @@ class Jobs:
                 if not running.plan.special:
                     self.collect(running)
                     self.segments.release(running.lane, running.pid in surviving)
-                self.over(running, status, cpu_s, maxrss, wall, now, running.pid in surviving)
+                self.over(running, (status, cpu_s, maxrss, wall), now, running.pid in surviving)
 
     def _helper_ended(self, pid: int, status: int, now: float) -> None:
-        if pid not in self.unknown:
+        if pid not in self.helpers:
             self.children.stray_ended()
             return
-        del self.unknown[pid]
+        del self.helpers[pid]
         if self._closings and self._closings.ended(pid, status, now):
             return
         if self.launched is not None:
@@ -245,7 +244,7 @@ class Jobs:
                 except PermissionError:
                     pass
                 found[running.pid] = True
-        strays = self.children.strangers([*self.own, *self.unknown], len(self.own) + len(self.unknown))
+        strays = self.children.strangers([*self.own, *self.helpers], len(self.own) + len(self.helpers))
         for stray in strays:
             process = measure.read_process(stray)
             if process is not None:
@@ -258,16 +257,14 @@ class Jobs:
                         found[running.pid] = True
         return found
 
-    def over(
-        self, running: Running, status: int, cpu_s: float, maxrss: int, wall: float, now: float, survivors: bool
-    ) -> None:
+    def over(self, running: Running, result: Result, now: float, survivors: bool) -> None:
         """The first process of a job has ended; the job has, too, unless its tree is just being killed.
 
         What a failed job left running is ended first: it may be tried again, and must not run twice. So is what was
         left in a directory that is to be removed.
         """
-        running.result = (status, cpu_s, maxrss, wall)
-        if survivors and (status or running.place is not None) and running.ending is None:
+        running.result = result
+        if survivors and (result[0] or running.place is not None) and running.ending is None:
             running.ending = TreeKill(now, self.grace(running))
             self._ending[running.pid] = running
         if running.ending is not None:
@@ -309,27 +306,24 @@ class Jobs:
         return code, number, reason, note
 
     def _was_out_of_memory(self, running: Running) -> bool:
-        """Whether the kernel's count of such kills rose for it: not for one that was never larger than we are."""
+        """Whether the kernel killed a job for want of memory: its count rose, and the job was larger than we are."""
         return running.result is not None and running.result[2] > measure.own_peak() and self._oom.rose()
 
     def tell(self, running: Running, outcome: Outcome) -> None:
-        """Report how a job ended; see doubts.py for what waits a moment first."""
-        if running.plan.warn is None and self._doubts.concerns(running, outcome):
-            self.next_tick = min(self.next_tick, self._doubts.add(running, outcome, time.monotonic()))
+        """Report how a job ended; see signalled_ends.py for what waits a moment first."""
+        if running.plan.warn is None and self._signalled.concerns(running, outcome):
+            self.next_tick = min(self.next_tick, self._signalled.add(running, outcome, time.monotonic()))
         else:
             self._report(running, outcome)
 
     def _report(self, running: Running, outcome: Outcome) -> None:
         assert running.result is not None
         _, cpu_s, maxrss, wall = running.result
-        code, number, reason, note = outcome
         peak = running.peak or maxrss
         if maxrss > max(peak, running.rss) and maxrss > measure.own_peak():
             peak = maxrss  # it grew after we last looked
-        cpu_s = max(cpu_s, running.cpu_s)
-        disk = None if running.place is None else running.place.peak
-        output = running.output
-        self.runner.ended(running.lease, code, number, reason, running.wall, wall, cpu_s, peak, output, note, disk)
+        used = (max(cpu_s, running.cpu_s), peak, None if running.place is None else running.place.peak)
+        self.runner.ended(running.lease, outcome, running.wall, wall, used, running.output)
 
     def collect(self, running: Running) -> None:
         """Keep what a job wrote."""
@@ -365,7 +359,7 @@ class Jobs:
         """End everything; each with its own grace if none is given."""
         if self.launched is not None:
             self.launched.give_back()
-        for running, outcome in self._doubts.settle(note or "its runner was told to stop"):
+        for running, outcome in self._signalled.settle(note or "its runner was told to stop"):
             self._report(running, outcome)
         for running in list(self.by_pid.values()):
             self.kill(running.lease, self.grace(running) if grace_s is None else grace_s, why, now, note)
@@ -373,10 +367,10 @@ class Jobs:
             self._closings.kill_all(self.runner.grace_s if grace_s is None else grace_s, note or why, now)
 
     def warn_all(self, note: str, now: float) -> None:
-        """The allocation ends soon: those that want to be warned are, the others are ended."""
+        """Warn the jobs that want it that the allocation ends soon, and end the others."""
         if self.launched is not None:
             self.launched.give_back()
-        for running, outcome in self._doubts.settle(note):
+        for running, outcome in self._signalled.settle(note):
             self._report(running, outcome)
         why = "time" if self.until - now <= SOON_S else "runner-stopped"
         for running in list(self.by_pid.values()):
@@ -386,7 +380,7 @@ class Jobs:
                 self._warn(running)
 
     def _warn_at(self, running: Running) -> float:
-        """When to warn it that its time, or ours, will be over."""
+        """When to warn a job that its time, or ours, will be over."""
         warn, limit = running.plan.warn, running.plan.time_s
         if warn is None or running.warned:
             return NEVER
@@ -429,10 +423,10 @@ class Jobs:
             times.extend(running.ending.next_at for running in self._ending.values() if running.ending)
         if self._closings:
             times.append(self._closings.tick(now))
-        if self._doubts:
-            for running, outcome in self._doubts.take(now):
+        if self._signalled:
+            for running, outcome in self._signalled.take(now):
                 self._report(running, outcome)
-            times.append(self._doubts.next_at())
+            times.append(self._signalled.next_at())
         self.next_tick = min(times)
 
     def _end_trees(self, now: float) -> None:

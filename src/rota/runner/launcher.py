@@ -1,4 +1,4 @@
-"""Drive the optional C launcher: the same jobs, started and reaped by a program that is quicker at it.
+"""The process of the optional C launcher, which starts and reaps jobs quicker than we do: its messages, its making.
 
 Everything works without it. It is compiled when a compiler is there, in the background, and used from then on; if
 it ever dies, the runner goes on by itself. The messages are described in launcher.c.
@@ -12,6 +12,7 @@ import struct
 import sys
 from typing import Any, Dict, List, Optional, Tuple
 
+from rota.runner.lease import Lease
 from rota.runner.plan import Plan
 from rota.runner.segments import Lane
 
@@ -84,7 +85,7 @@ class Launcher:
     # -- to the launcher -----------------------------------------------------------------------------------------
 
     def open_lane(self, lane: Lane) -> None:
-        """Let it use a lane, or open it again after a scratch file was replaced."""
+        """Let the launcher use a lane, or open it again after a scratch file was replaced."""
         number = self._lane_numbers.get(id(lane))
         if number is None:
             number = self._free_numbers.pop() if self._free_numbers else len(self._lane_numbers)
@@ -94,18 +95,18 @@ class Launcher:
         self._out += _message(b"L", _one.pack(number) + base + b".out\0" + base + b".err\0")
 
     def clean_lane(self, number: int) -> None:
-        """Its scratch files are empty again."""
+        """Say that the scratch files of a lane are empty again."""
         self._out += _message(b"C", _one.pack(number))
 
     def close_lane(self, number: int) -> None:
-        """Do not use it again."""
+        """Say that a lane is not to be used again."""
         lane = self.lanes.pop(number)
         del self._lane_numbers[id(lane)]
         self._free_numbers.append(number)
         self._out += _message(b"X", _one.pack(number))
 
     def limit(self, slot: str, count: int) -> None:
-        """How many jobs of a slot it may run at once."""
+        """Say how many jobs of a slot may run at once."""
         if self._limits.get(slot) != count:
             self._limits[slot] = count
             self._out += _message(b"N", _two.pack(self._slot(slot), max(0, count)))
@@ -113,30 +114,22 @@ class Launcher:
     def _slot(self, slot: str) -> int:
         return self._slots.setdefault(slot, len(self._slots))
 
-    def start(
-        self,
-        number: int,
-        slot: str,
-        plan: Plan,
-        start_by: float,
-        cwd: str,
-        path: str,
-        argv: List[str],
-        own: Dict[bytes, bytes],
-    ) -> None:
+    def start(self, number: int, lease: Lease, plan: Plan, path: str, argv: List[str]) -> None:
         """Start a job when its slot has a place."""
+        own = plan.env.own(lease)
         env = self._env(plan) if plan.shared else NO_ENV
         if env == NO_ENV:
             own = {**plan.env.base, **own}
-        texts = ["\0".join((cwd, path, plan.stdin or "", plan.stdout or "", plan.stderr or "")), *argv]
+        texts = ["\0".join((plan.cwd, path, plan.stdin or "", plan.stdout or "", plan.stderr or "")), *argv]
         body = b"\0".join([os.fsencode("\0".join(texts)), *[b"%b=%b" % item for item in own.items()]])
         if body.count(b"\0") != 4 + len(argv) + len(own):
             raise ValueError("embedded null byte")
         count = len(argv)
-        slot_number = self._slots.get(slot)
-        if slot_number is None:
-            slot_number = self._slot(slot)
-        self._out += _start.pack(len(body) + 34, b"S", number, slot_number, env, start_by, count, len(own), plan.umask)
+        slot = self._slots.get(lease.slot)
+        if slot is None:
+            slot = self._slot(lease.slot)
+        start_by = lease.start_by
+        self._out += _start.pack(len(body) + 34, b"S", number, slot, env, start_by, count, len(own), plan.umask)
         self._out += body
         self._out += b"\0"
 
@@ -159,7 +152,7 @@ class Launcher:
             self._envs.clear()
 
     def give_back(self) -> None:
-        """Ask for everything that has not started."""
+        """Ask for every job that has not started."""
         self._out += _message(b"R", b"")
 
     def flush(self) -> bool:
@@ -176,13 +169,13 @@ class Launcher:
 
     @property
     def waiting(self) -> bool:
-        """Is there something to write?"""
+        """Whether messages wait to be sent."""
         return bool(self._out)
 
     # -- from the launcher ---------------------------------------------------------------------------------------
 
     def receive(self) -> Optional[List[Record]]:
-        """What happened; None if the launcher is gone."""
+        """What the launcher tells of its jobs; None if it is gone."""
         try:
             data = self._sock.recv(1 << 18)
         except BlockingIOError:
@@ -197,7 +190,7 @@ class Launcher:
         return list(_record.iter_unpack(data[:whole]))
 
     def close(self) -> None:
-        """Let it go: it exits when its socket is closed."""
+        """Close the socket: then the launcher exits."""
         self._sock.close()
 
 

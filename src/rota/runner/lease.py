@@ -1,4 +1,4 @@
-"""What a runner holds: one attempt of one job, from the lease to the acknowledged end."""
+"""A lease: one attempt of one job in the hands of a runner, until its end is acknowledged."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ if TYPE_CHECKING:
 
     Key = Tuple[int, int, int]
     Order = Tuple[Any, ...]
-
+    Outcome = Tuple[Optional[int], Optional[int], Optional[str], Optional[str]]  # exit code, signal, reason, note
+    Used = Tuple[float, int, Optional[int]]  # CPU seconds, and at most: bytes of memory, of a directory of its own
 
 __all__ = ["ENDED", "QUEUED", "RUNNING", "Lease", "ProtocolError", "read_keys", "read_leases"]
 
@@ -46,7 +47,7 @@ class Lease:
         "wall",
     )
 
-    def __init__(
+    def __init__(  # seven, as in a lease message: one is made for each job
         self,
         slot: str,
         spec: Dict[str, Any],

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import Dict, Iterable, List, Optional, Tuple
 
-__all__ = ["Children", "Process", "Table", "become_subreaper", "memory_of", "own_peak", "scan", "start_of"]
+__all__ = ["Children", "Process", "ProcessTable", "become_subreaper", "memory_of", "own_peak", "scan", "start_of"]
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -63,7 +63,7 @@ def _read(path: str) -> Optional[bytes]:
 
 
 def read_process(pid: int) -> Optional[Process]:
-    """Look at one process."""
+    """The facts of one process; None if there is none with this pid."""
     data = _read("/proc/%d/stat" % pid)
     try:
         return Process(pid, data) if data else None
@@ -98,7 +98,7 @@ def memory_of(process: Process) -> int:
     return process.rss
 
 
-class Table:
+class ProcessTable:
     """Which processes belong to which job: by descent, by session, and by the marks in their environment.
 
     A process that changed its session and lost its parent is still found by ROTA_RUNNER, ROTA_JOB and ROTA_ATTEMPT.
@@ -203,7 +203,7 @@ class Children:
         self.complete = become_subreaper() and self._fd >= 0
 
     def stray_ended(self) -> None:
-        """A child that was none of the expected has been reaped."""
+        """Note that a child which is neither a job nor a helper was reaped."""
         self._known = max(0, self._known - 1)
 
     def strangers(self, expected: Iterable[int], count: int) -> List[int]:

@@ -138,7 +138,7 @@ class Plans:
         self._known: Dict[int, Plan] = {}
 
     def of(self, lease: Lease) -> Plan:
-        """The plan for a lease."""
+        """The plan for the job of a lease: that of its spec, or one of its own if it has overrides."""
         spec = lease.spec
         if lease.extra:
             return Plan({**spec, **lease.extra}, lease.env, self._own, self._runner_id)

@@ -1,4 +1,4 @@
-"""One attempt that runs here."""
+"""A job that runs: its lease, its process, what was measured."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rota.runner.segments import Lane
 if TYPE_CHECKING:
     from rota.runner.workdir import Workdir
 
-__all__ = ["Outcome", "Running"]
+__all__ = ["Result", "Running"]
 
-Outcome = Tuple[Optional[int], Optional[int], Optional[str], Optional[str]]
-"""exit code, signal, reason, note"""
+Result = Tuple[int, float, int, float]
+"""How the first process of an attempt ended: wait status, CPU seconds, most bytes of memory, when."""
 
 
 class Running:
@@ -56,10 +56,10 @@ class Running:
         self.rss = 0  # of its largest process, as far as we have looked
         self.cpu_s = 0.0
         self.output: Optional[List[Any]] = None
-        self.result: Optional[Tuple[int, float, int, float]] = None  # status, cpu, maxrss, wall of an end not yet told
+        self.result: Optional[Result] = None  # set once it has ended, until that is told
 
     @property
     def mark(self) -> Tuple[bytes, bytes]:
-        """What the environment of its processes says."""
+        """Job and attempt, as the environment of every process of this job has them."""
         lease = self.lease
         return (b"%d.%d" % (lease.batch, lease.index), b"%d" % lease.attempt)

@@ -1,4 +1,4 @@
-"""Where jobs' output goes: a few append-only segment files, in which a job's output is a range.
+"""The output of jobs: a few append-only segment files, in which a job's output is a range.
 
 While it runs, a job writes to the two scratch files of its *lane* (one lane per concurrently running job; opened
 once, not per job). When it has ended, what it wrote is copied to the runner's current segment and the scratch
@@ -58,7 +58,7 @@ class Segments:
         self.problem: Optional[str] = None  # why output could not be kept, for the note of the job
 
     def lane(self) -> Lane:
-        """A lane that nobody uses."""
+        """A lane that no job uses, made if there is none."""
         if self._free:
             return self._free.pop()
         if self._fd < 0:

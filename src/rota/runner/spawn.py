@@ -50,19 +50,19 @@ def enter(plan: Plan) -> str:
 
 
 def cannot_enter(cwd: str, error: Exception) -> StartError:
-    """The job's directory is not there, or cannot be made."""
+    """The error of a job whose directory is not there, or cannot be made."""
     if isinstance(error, OSError) and error.errno in FULL:
         return StartError("disk-full", "cannot make the directory %s: %s" % (cwd, error.strerror))
     return StartError("cwd", "cannot change to the directory %s: %s" % (cwd, _why(error)))
 
 
 def cannot_read(path: Optional[str], error: Exception) -> StartError:
-    """The job's standard input cannot be opened."""
+    """The error of a job whose standard input cannot be opened."""
     return StartError("start", "cannot read standard input from %s: %s" % (path, _why(error)))
 
 
 def cannot_write(path: Optional[str], error: Exception) -> StartError:
-    """A file for the job's output cannot be opened."""
+    """The error of a job that has a file for its output which cannot be opened."""
     full = isinstance(error, OSError) and error.errno in FULL
     return StartError("disk-full" if full else "output", "cannot write output to %s: %s" % (path, _why(error)))
 
@@ -160,7 +160,7 @@ class Spawner:
                 os.close(fd)
 
     def use_umask(self, plan: Plan) -> None:
-        """Files are made as the submitter would."""
+        """Take the umask of the job: files are made as its submitter would."""
         if plan.umask != self._umask:
             os.umask(plan.umask)
             self._umask = plan.umask
@@ -184,7 +184,7 @@ class Spawner:
         return self._spawn(path, argv, env, (self._null, err, err), cwd)
 
     def find(self, name: str, search: bytes) -> str:
-        """As resolve(), remembering what it found; a stale memory shows as an error of exec."""
+        """The path of a program, as resolve() finds it, remembered; if that is out of date, exec fails."""
         path = self._paths.get((name, search))
         if path is not None:
             return path
@@ -211,7 +211,7 @@ class Spawner:
         raise problem(path, code, cwd)
 
     def again(self, name: str, path: str, search: bytes) -> Optional[str]:
-        """The program may have moved since it was found: look again; the new place, if there is one."""
+        """Look again for a program that may have moved since find(); its new path, if there is one."""
         if "/" in name or not self._paths:
             return None
         self._paths.clear()

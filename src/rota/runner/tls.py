@@ -42,7 +42,7 @@ class TlsConnection(Connection):
 
     @property
     def events(self) -> int:
-        """What to wait for."""
+        """What epoll should wait for."""
         return super().events if self._shaken else self._wants
 
     def proof(self) -> Dict[str, str]:

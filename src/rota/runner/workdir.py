@@ -1,4 +1,4 @@
-"""A directory of its own for each attempt: made fresh, measured, emptied and removed again.
+"""The directory of one attempt alone: made fresh, measured, emptied and removed again.
 
 What is removed is only the very directory that was made here (the same inode, with our marker in it). Everything goes
 by descriptors, so that no symbolic link leads out of it, and nothing on another mount is touched. Long work is cut
@@ -106,7 +106,7 @@ class Workdir:
         return fds
 
     def environment(self, home: bool) -> Dict[bytes, bytes]:
-        """What a job that runs here is told."""
+        """The variables that tell a job about its directory."""
         path = os.fsencode(self.path)
         env = {b"TMPDIR": path + b"/" + TMP.encode(), b"ROTA_WORKDIR": path}
         if home:
@@ -215,7 +215,7 @@ class Workdir:
                 os.close(fd)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the descriptor of the directory."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

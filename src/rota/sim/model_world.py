@@ -244,7 +244,7 @@ class ModelWorld:
         for lease in runner.protocol.leases():
             if lease.key == key and lease.state == RUNNING:
                 reason = "killed" if signal else None
-                runner.protocol.ended(lease, None if signal else 0, signal, reason, 0.0, 0.0, 0.0, 0, None, None)
+                runner.protocol.ended(lease, (None if signal else 0, signal, reason, None), 0.0, 0.0)
         self.pump(runner)
 
     def _obey(self, runner: ModelRunner, message: Message) -> None:

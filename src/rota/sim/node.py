@@ -223,7 +223,7 @@ class SimRunner:
         if reason in ("exit", "signal") and self.world.faults.strikes("out-of-memory"):
             reason = "oom"
         peak = self.world.workload.peak_memory(process.execution)
-        self.runner.ended(process.lease, code, signal, reason, process.wall, end, 0.01, peak, None, None)
+        self.runner.ended(process.lease, (code, signal, reason, None), process.wall, end, (0.01, peak, None))
 
     def _kill(self, lease: Lease, grace_s: float) -> None:
         process = self.processes.get(lease.key)

@@ -69,7 +69,7 @@ class Query(Struct):
     """(ended, batch, pos, attempt) of the last one seen; for an order by position the first figure is not looked at."""
 
     def fits(self, row: Result) -> bool:
-        """Whether a result is one of those, wherever the search has come to."""
+        """Whether a result is one that is searched for, on whatever page."""
         ended = row.ended or 0.0
         return (
             (self.batches is None or row.batch in self.batches)

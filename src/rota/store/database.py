@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 
 from rota.model.errors import NoSpaceError, RefusedError, RotaError, StoreError, UsageError
 from rota.store.connection import Connect, Connection, SqlError
-from rota.store.faults import meaning
 from rota.store.reserve import Reserve
 from rota.store.rows import DamagedError
 from rota.store.schema import PAGE, check_file, prepare
+from rota.store.sql_errors import meaning
 
 __all__ = ["Database"]
 
@@ -184,7 +184,7 @@ class Database:
         SQLite would do this by itself, and would keep a failed sync to itself.
         """
         self._dirty_pages += pages
-        if self._dirty_pages < (CHECKPOINT_PAGES if self.side().held else SCARCE_PAGES):
+        if self._dirty_pages < (CHECKPOINT_PAGES if self.reserve().held else SCARCE_PAGES):
             return
         self._dirty_pages = 0
         try:
@@ -232,11 +232,11 @@ class Database:
         if isinstance(found, StoreError):
             self.failed = str(found)
         elif accepted:
-            self.side().release()
+            self.reserve().release()
         return found
 
-    def side(self) -> Reserve:
-        """The file beside it."""
+    def reserve(self) -> Reserve:
+        """The reserve: a file beside the database."""
         if self._reserve is None:
             raise StoreError(self.failed or f"{self.path} is not open")
         return self._reserve

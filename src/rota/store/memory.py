@@ -17,6 +17,7 @@ from rota.model.job import Result
 from rota.store.api import Column, Loaded, Query, Staged
 from rota.store.rows import (
     check_overlap,
+    check_range,
     check_stage,
     from_json,
     merged_runs,
@@ -264,9 +265,7 @@ class MemoryStore:
         if batch not in self._disk.batches:
             raise NotFoundError(f"there is no batch {batch}")
         size, held = self._disk.batches[batch]
-        if first < 0 or count < 0 or first + count > size:
-            asked = f"{first} to {first + count - 1}"
-            raise NotFoundError(f"batch {batch} has positions 0 to {size - 1}, not {asked}")
+        check_range(batch, size, first, count)
         if held is None:
             return [None] * count
         found: list[Any] = []

@@ -1,7 +1,6 @@
 """Current-state rows that follow from events: batches, runners, allocations, limits, and how the manager stands.
 
-They are for people and tools that read the database; a restart folds the log and does not look at them. The moves are
-those of `rota.model.tables`, which a store may not import; a test compares the two.
+They are for people and tools that read the database; a restart folds the log and does not look at them.
 """
 
 from collections.abc import Callable
@@ -23,22 +22,11 @@ from rota.model.events import (
     RunnerMoved,
     Submitted,
 )
+from rota.model.tables import ALLOCATION, RUNNER, move
 from rota.store.connection import Connection
 from rota.store.rows import Checked, to_json
 
 __all__ = ["PROJECTED", "coverage", "project"]
-
-RUNNER: Final = {"drain": "DRAINING", "lapse": "MISSING", "resume": "SERVING", "close": "CLOSED", "lose": "EXPIRED"}
-ALLOCATION: Final = {
-    "submit": "SUBMITTING",
-    "pend": "PENDING",
-    "run": "RUNNING",
-    "kill": "KILLING",
-    "complete": "COMPLETED",
-    "fail": "FAILED",
-    "abort": "ABORTED",
-}
-"""Verbs that are not here leave the state as it is. Two depend on it: kill when WAITING and fail when KILLING abort."""
 
 _GREET = """INSERT INTO runners (id, state, allocation, site, host, pid, connect, session, until, seq)
     VALUES (?, 'SERVING', ?, ?, ?, ?, ?, ?, ?, ?)
@@ -47,12 +35,9 @@ _GREET = """INSERT INTO runners (id, state, allocation, site, host, pid, connect
     until = excluded.until, reason = NULL, seq = excluded.seq"""
 _RUNNER = "UPDATE runners SET state = coalesce(?, state), reason = coalesce(?, reason), seq = ? WHERE id = ?"
 _PLAN = """INSERT OR REPLACE INTO allocations (id, state, site, tag, queue, planned, unsure, seq)
-    VALUES (?, 'WAITING', ?, ?, ?, ?, 0, ?)"""
-_ALLOCATION = """UPDATE allocations SET
-    state = CASE WHEN ?1 = 'KILLING' AND state = 'WAITING' THEN 'ABORTED'
-            WHEN ?1 = 'FAILED' AND state = 'KILLING' THEN 'ABORTED'
-            ELSE coalesce(?1, state) END,
-    native_id = coalesce(?2, native_id), reason = coalesce(?3, reason), unsure = ?4, seq = ?5 WHERE id = ?6"""
+    VALUES (?, ?, ?, ?, ?, ?, 0, ?)"""
+_ALLOCATION = """UPDATE allocations SET state = coalesce(?, state), native_id = coalesce(?, native_id),
+    reason = coalesce(?, reason), unsure = ?, seq = ? WHERE id = ?"""
 _BATCH = """INSERT INTO batches (id, name, count, submitted, key, by, env, source, crc, spec)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
@@ -113,17 +98,20 @@ def _greeted(con: Connection, entry: Entry, event: RunnerGreeted) -> None:
 
 
 def _runner_moved(con: Connection, entry: Entry, event: RunnerMoved) -> None:
-    con.execute(_RUNNER, (RUNNER.get(event.verb), event.reason, entry.seq, event.runner))
+    for (state,) in con.execute("SELECT state FROM runners WHERE id = ?", (event.runner,)):
+        con.execute(_RUNNER, (move(RUNNER, state, event.verb), event.reason, entry.seq, event.runner))
 
 
 def _planned(con: Connection, entry: Entry, event: AllocationPlanned) -> None:
-    con.execute(_PLAN, (event.id, event.site, event.tag, event.queue, event.at, entry.seq))
+    state = "SUBMITTING" if event.submit else "WAITING"
+    con.execute(_PLAN, (event.id, state, event.site, event.tag, event.queue, event.at, entry.seq))
 
 
 def _allocation_moved(con: Connection, entry: Entry, event: AllocationMoved) -> None:
-    con.execute(
-        _ALLOCATION, (ALLOCATION.get(event.verb), event.native_id, event.reason, event.unsure, entry.seq, event.id)
-    )
+    for (state,) in con.execute("SELECT state FROM allocations WHERE id = ?", (event.id,)):
+        # Rows that an older version wrote may say WAITING of an allocation that is SUBMITTING.
+        new = move(ALLOCATION, state, event.verb) or move(ALLOCATION, "SUBMITTING", event.verb)
+        con.execute(_ALLOCATION, (new, event.native_id, event.reason, event.unsure, entry.seq, event.id))
 
 
 def _limit_set(con: Connection, entry: Entry, event: LimitSet) -> None:
@@ -145,7 +133,7 @@ def _pruned(con: Connection, entry: Entry, event: Pruned) -> None:
 
 
 def _respecified(con: Connection, entry: Entry, event: Respecified) -> None:
-    """The specification as it is from now on; if the old one is damaged, it stays, for whoever reads it to see."""
+    """Write the changed specification; a damaged one is left as it is, for whoever reads it to see."""
     for count, source, crc, body in con.execute(
         "SELECT count, source, crc, spec FROM batches WHERE id = ?", (event.batch,)
     ):

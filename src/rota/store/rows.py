@@ -8,7 +8,7 @@ from zlib import error as ZlibError  # noqa: N812
 
 import msgspec
 
-from rota.model.errors import StoreError, UsageError
+from rota.model.errors import NotFoundError, StoreError, UsageError
 from rota.model.events import Entry, Event
 from rota.model.job import Result
 from rota.store.api import Column
@@ -108,7 +108,7 @@ class Checked:
 
     @staticmethod
     def check(what: str, crc: int, body: bytes, *place: object) -> bytes:
-        """The body, if it is what was written."""
+        """The body, if it fits its checksum; else DamagedError."""
         if type(body) is not bytes or crc32(body, crc32(pack(place))) != crc:
             raise DamagedError(f"{what} does not fit its checksum")
         return body
@@ -151,6 +151,12 @@ def check_overlap(stage: str, first: int, count: int, held: Iterable[tuple[int, 
             raise UsageError(
                 f"chunk {first}+{count} of '{stage}' covers a part of chunk {other}+{size}: send the same chunks again"
             )
+
+
+def check_range(batch: int, size: int, first: int, count: int) -> None:
+    """Raise NotFoundError for positions that a batch of this size has not."""
+    if first < 0 or count < 0 or first + count > size:
+        raise NotFoundError(f"batch {batch} has positions 0 to {size - 1}, not {first} to {first + count - 1}")
 
 
 def runs_of(templates: Sequence[int]) -> list[int]:

@@ -93,7 +93,7 @@ def _refuse_newer(path: str, what: str, found: int, known: int) -> None:
 
 
 def _create(con: Connection, newest: int, migrations: Path) -> None:
-    """Make everything in one transaction.
+    """Make all tables in one transaction.
 
     Still without a write-ahead log, so that the header tells whose file it is from the first moment on.
     """
@@ -112,7 +112,7 @@ def _create(con: Connection, newest: int, migrations: Path) -> None:
 
 
 def _migrate(con: Connection, version: int, newest: int, migrations: Path) -> None:
-    """All steps in one transaction: the old version or the new, nothing between."""
+    """Make all steps of a migration in one transaction: the old version or the new, nothing between."""
     found = _numbered(migrations)
     con.execute("BEGIN IMMEDIATE")
     try:

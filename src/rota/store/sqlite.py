@@ -18,6 +18,7 @@ from rota.store.rows import (
     Checked,
     DamagedError,
     check_overlap,
+    check_range,
     check_stage,
     column_row,
     columns_of,
@@ -109,7 +110,7 @@ class SqliteStore:
                 self._db.write("dropping staged values", work)  # now that the reserve has been released
 
     def _drop_environments(self) -> None:
-        """Those that no batch has any more. Only at first: later one may be meant for a submission under way."""
+        """Drop environments that no batch has. Only when opening: later one may be meant for a submission under way."""
         unused = "FROM environments WHERE name NOT IN (SELECT env FROM batches WHERE env IS NOT NULL)"
         pruned = self._db.read("batches", "SELECT max(id) > count(*) FROM batches")[0][0]
         if pruned and self._db.read("environments", f"SELECT 1 {unused} LIMIT 1"):
@@ -124,7 +125,7 @@ class SqliteStore:
             WHERE batch NOT IN (SELECT batch FROM pruned WHERE seq <= ?) ORDER BY batch, chunk"""
         columns = columns_of(self._db.read("the columns", sql, (seq,)))
         last = max(self._db.read("the log", "SELECT max(seq) FROM entries")[0][0] or 0, seq)
-        marked = self._db.side().marked()
+        marked = self._db.reserve().marked()
         if last < marked:
             raise DamagedError(f"the log ends at entry {last}, but entry {marked} was acknowledged")
         self._last, self._covered = last, seq
@@ -177,7 +178,7 @@ class SqliteStore:
                         self._sources.pop(number, None)
             if entries:
                 self._last = entries[-1].seq
-                self._db.side().mark(self._last)
+                self._db.reserve().mark(self._last)
             self._db.wrote(8 + (sum([len(row[5]) for row in log]) + 300 * len(ended)) // PAGE)
 
     def checkpoint(self, seq: int, snapshot: bytes, columns: Sequence[Column]) -> None:
@@ -201,7 +202,7 @@ class SqliteStore:
             self._db.wrote(8 + (len(snapshot) + sum(len(row[3]) + len(row[4]) for row in rows)) // PAGE)
             with suppress(NoSpaceError):
                 self._prune()
-            self._db.side().allocate()
+            self._db.reserve().allocate()
 
     def _prune(self) -> None:
         """Take the oldest entries out of the log if the checkpoint covers them and enough stay; a few at a time."""
@@ -241,7 +242,7 @@ class SqliteStore:
 
         with self._db.writing:
             self._db.check_usable()
-            if not self._db.side().held:
+            if not self._db.reserve().held:
                 why = "what is left is kept for work that was accepted; free some space"
                 raise NoSpaceError(f"no space left for {self.path}: {why}")
             if rows:
@@ -324,9 +325,7 @@ class SqliteStore:
         """
         with self._db.reading:
             size, source = self._source(batch)
-            if first < 0 or count < 0 or first + count > size:
-                asked = f"{first} to {first + count - 1}"
-                raise NotFoundError(f"batch {batch} has positions 0 to {size - 1}, not {asked}")
+            check_range(batch, size, first, count)
             if source is None:
                 return [None] * count
             found: list[Any] = []
@@ -447,16 +446,16 @@ class SqliteStore:
     @property
     def reserve_held(self) -> bool:
         """False after the reserve was given up: no new work is taken until `restore_reserve` brings it back."""
-        return self._db.side().held
+        return self._db.reserve().held
 
     def restore_reserve(self) -> bool:
         """Take the reserve again if there is room for it; True if it is held."""
         with self._db.writing:
-            return self._db.side().allocate()
+            return self._db.reserve().allocate()
 
     def free_bytes(self) -> int:
         """Space left where the store lives."""
-        return self._db.side().free_bytes()
+        return self._db.reserve().free_bytes()
 
 
 _CHECKS: Final[list[tuple[str, str, Callable[[tuple[Any, ...]], object]]]] = [

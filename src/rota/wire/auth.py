@@ -36,7 +36,7 @@ def new_token() -> str:
 
 
 def new_nonce() -> str:
-    """What a challenge carries: never the same twice, so that a proof is good once."""
+    """The nonce of a challenge: never the same twice, so that a proof is good once."""
     return secrets.token_hex(32)
 
 

@@ -36,7 +36,6 @@ class Identity(NamedTuple):
 
     context: ssl.SSLContext
     fingerprint: str
-    expires: float
     renewed: bool
     """Whether the certificate was made just now."""
 
@@ -60,7 +59,6 @@ def server_identity(directory: str, names: Iterable[str] | None = None, now: dat
     return Identity(
         server_context(os.path.join(directory, SERVER), os.path.join(directory, SERVER_KEY)),
         fingerprint(certificate.public_bytes(serialization.Encoding.DER)),
-        certificate.not_valid_after_utc.timestamp(),
         renewed,
     )
 

@@ -31,7 +31,7 @@ def default_home() -> str:
 
 
 def absolute(home: "str | None") -> str:
-    """This home, or the default one."""
+    """The absolute path of a home; of the default home if none is given."""
     return os.path.abspath(home) if home else default_home()
 
 

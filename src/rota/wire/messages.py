@@ -89,7 +89,7 @@ DisclaimedRow = tuple[Count, Count, Number, Note]
 
 
 class LiveRow(NamedTuple):
-    """What an attempt that runs has now."""
+    """What a running attempt uses now."""
 
     batch: Count
     number: Count
@@ -149,7 +149,7 @@ class Report(Struct, tag_field="t", tag="report"):
 
 
 class Touch(Struct, tag_field="t", tag="touch"):
-    """The runner lives."""
+    """A sign of life of a runner."""
 
     session: Count
     got: Count
@@ -243,7 +243,7 @@ class Filtered(Struct):
 
     @property
     def searches(self) -> bool:
-        """Whether any of it restricts."""
+        """Whether any field restricts the search."""
         given = (self.command, self.host, self.exit_code, self.reason, self.since, self.until)
         return any(field is not None for field in given)
 
@@ -453,7 +453,7 @@ def decode_ask(op: str, payload: bytes) -> Any:
 
 
 def decode_runner(payload: bytes) -> Report | Touch | Tail | Bye:
-    """What a runner says after its greeting."""
+    """A message of a runner after its greeting."""
     try:
         return _RUNNER.decode(payload)
     except _BAD as error:

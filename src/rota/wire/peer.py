@@ -1,4 +1,4 @@
-"""One connection as the manager sees it: bytes in, messages to the handler, answers out."""
+"""A connection as the manager sees it: bytes in, messages to the handler, answers out."""
 
 import asyncio
 from collections import deque
@@ -52,13 +52,13 @@ class Handler(Protocol):
 
 
 class Gate(Protocol):
-    """How one kind of socket decides whom to let in."""
+    """Decides for one kind of socket whom to let in."""
 
     def arrive(self, peer: "Peer", transport: asyncio.Transport) -> None:
         """The connection stands; DeniedError closes it before anything is read."""
 
     def admit(self, peer: "Peer", greeting: Hello | Greet) -> str:
-        """The principal, or DeniedError."""
+        """The name of the peer that greeted, for the log; DeniedError if it is not let in."""
 
     def failed(self, peer: "Peer") -> None:
         """A greeting failed."""
@@ -155,25 +155,25 @@ class Peer(asyncio.Protocol):
             self._settle(message)
 
     def answer(self, ask_id: int, result: dict[str, Any]) -> None:
-        """The answer to a request. One that does not fit into a frame becomes an error."""
+        """Send the answer to a request. One that does not fit into a frame becomes an error."""
         try:
             self.send({"t": "answer", "id": ask_id, **result})
         except ProtocolError as error:
             self.refuse(ask_id, RefusedError(f"the answer is too large ({error}); ask for less at a time"))
 
     def note(self, ask_id: int, body: dict[str, Any]) -> None:
-        """News for a request that goes on (`follow`)."""
+        """Send news for a request that goes on (`follow`)."""
         self.send({"t": "note", "id": ask_id, **body})
 
     def refuse(self, ask_id: int | None, error: RotaError, **more: Any) -> None:
-        """The error that answers a request, or (None) the peer as such."""
+        """Send the error that answers a request, or (None) the peer as such."""
         head: dict[str, Any] = {"t": "error", "code": error.code, "message": str(error), **more}
         if ask_id is not None:
             head["id"] = ask_id
         self.send(head)
 
     def ack(self, seq: int) -> None:
-        """All reports of this runner up to `seq` are durable."""
+        """Tell the runner that all its reports up to `seq` are durable."""
         self.send({"t": "ack", "seq": seq})
 
     def flush(self) -> None:
@@ -243,7 +243,7 @@ class Peer(asyncio.Protocol):
             self._handler.on_gone(self)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came."""
+        """Take in bytes that came."""
         if self._closing:
             return
         if self._transport is None:  # nothing may be said before the challenge

@@ -29,14 +29,14 @@ class UnixGate:
         self._uid_of = uid_of
 
     def arrive(self, peer: Peer, transport: asyncio.Transport) -> None:
-        """Ask the kernel who it is."""
+        """Ask the kernel whose process the peer is."""
         self._server.peers.add(peer)
         uid = self._uid_of(transport.get_extra_info("socket"))
         if uid != os.getuid():
             raise DeniedError(f"this manager belongs to uid {os.getuid()}, you are uid {uid}")
 
     def admit(self, peer: Peer, greeting: Hello | Greet) -> str:
-        """It has been let in already."""
+        """Name the peer: it was let in when it arrived."""
         if isinstance(greeting, Greet):
             return f"runner {greeting.runner} of uid {os.getuid()} via unix"
         return f"uid {os.getuid()} via unix"
@@ -45,7 +45,7 @@ class UnixGate:
         """Our own mistakes are not counted."""
 
     def closed(self, peer: Peer) -> None:
-        """Forget it."""
+        """Forget the peer."""
         self._server.forget(peer)
 
 
@@ -69,7 +69,7 @@ class TlsGate:
         self._ungreeted.setdefault(peer.address, set()).add(peer)
 
     def arrive(self, peer: Peer, transport: asyncio.Transport) -> None:
-        """Nothing is known yet."""
+        """Let the connection stand: nothing is known of the peer before its greeting."""
 
     def admit(self, peer: Peer, greeting: Hello | Greet) -> str:
         """Check the proof. A client's token is never good for a runner, nor the other way round."""
@@ -83,11 +83,11 @@ class TlsGate:
         return f"client via {peer.address}" if isinstance(greeting, Hello) else f"allocation {name} via {peer.address}"
 
     def failed(self, peer: Peer) -> None:
-        """Count it."""
+        """Count the failure against the peer's address."""
         self.limiter.failed(peer.address, self._server.loop.time())
 
     def closed(self, peer: Peer) -> None:
-        """Forget it."""
+        """Forget the peer."""
         self._greeted(peer)
         self._server.forget(peer)
 
@@ -200,7 +200,7 @@ class Server:
                 pass
 
     def forget(self, peer: Peer) -> None:
-        """A connection is over."""
+        """Forget a peer whose connection is over."""
         self.peers.discard(peer)
         if self._empty is not None and not self.peers:
             self._empty.set()

@@ -23,7 +23,7 @@ from rota.manager.answers.waits import Watchers
 from rota.manager.inbound import now
 from rota.manager.intake import decode_spec
 from rota.model.allocation import Allocation
-from rota.model.errors import NoSpaceError, NotFoundError, RotaError, StoreError, UsageError
+from rota.model.errors import NoSpaceError, RotaError, StoreError, UsageError
 from rota.model.patch import decode_patch
 from rota.model.selector import parse_selector
 from rota.model.tables import RUNNING, STARTING

@@ -9,8 +9,8 @@ from typing import Any
 
 from rota.testing.fake_cluster.faults import KINDS
 from rota.testing.fake_cluster.installed import VERBS, FakeCluster
-from rota.testing.fake_cluster.model import DEFAULTS
 from rota.testing.fake_cluster.personality import PERSONALITIES
+from rota.testing.fake_cluster.world import DEFAULTS
 
 
 def _value(text: str) -> Any:
@@ -20,7 +20,7 @@ def _value(text: str) -> Any:
         return text
 
 
-def main(words: list[str] | None = None) -> int:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m rota.testing.fake_cluster", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     install = commands.add_parser("install", help="write the commands of a batch system to DIR/bin")
@@ -48,9 +48,19 @@ def main(words: list[str] | None = None) -> int:
     serve.add_argument("--every", type=float, default=0.2, metavar="S")
     close = commands.add_parser("close", help="end every process of its jobs")
     close.add_argument("directory", metavar="DIR")
+    return parser
+
+
+def _settings(words: list[str]) -> dict[str, Any]:
+    """`NAME=VALUE …` as a dictionary."""
+    return {name: _value(value) for name, _, value in (word.partition("=") for word in words)}
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = _parser()
     given = parser.parse_args(words)
     if given.command == "install":
-        settings = {name: _value(value) for name, _, value in (each.partition("=") for each in given.settings)}
+        settings = _settings(given.settings)
         try:
             made = FakeCluster(
                 given.directory, personality=given.personality, nodes=given.nodes, cores=given.cores, **settings
@@ -76,7 +86,7 @@ def main(words: list[str] | None = None) -> int:
         for job in cluster.jobs():
             print(json.dumps(job))
     elif given.verb == "set":
-        cluster.set(**{name: _value(value) for name, _, value in (each.partition("=") for each in given.words)})
+        cluster.set(**_settings(given.words))
     else:
         try:
             getattr(cluster, given.verb.replace("-", "_"))(*given.words)

@@ -1,4 +1,4 @@
-"""What every installed command is: read the world, answer in its words, write it back."""
+"""The program behind every installed command: read the world, answer in its words, write it back."""
 
 import os
 import pwd
@@ -6,10 +6,10 @@ import sys
 import time
 from typing import Any
 
-from rota.testing.fake_cluster.model import Caller
 from rota.testing.fake_cluster.personality import perform
 from rota.testing.fake_cluster.processes import Processes
 from rota.testing.fake_cluster.state_file import opened, rules
+from rota.testing.fake_cluster.world import Caller
 
 __all__ = ["main"]
 
@@ -17,7 +17,7 @@ SUBMITS = ("sbatch", "bsub", "qsub")
 
 
 def main(directory: str, argv: list[str]) -> int:
-    """Run one command."""
+    """Run one command of the batch system; returns its exit status."""
     name = argv[0].rpartition("/")[2]
     stdin = None
     if name in SUBMITS and not sys.stdin.isatty():
@@ -32,7 +32,9 @@ def main(directory: str, argv: list[str]) -> int:
     if plan:
         _hang_first(directory, name, plan)
     with opened(directory) as world:
-        reply = perform(world, Processes(directory), [name, *argv[1:]], caller, time.time(), plan)
+        processes = Processes(directory)
+        world.advance(processes, time.time())
+        reply = perform(world, processes, [name, *argv[1:]], caller, plan)
     time.sleep(reply.wait_s)
     sys.stdout.buffer.write(reply.out.encode("utf-8", "surrogateescape"))
     sys.stdout.flush()

@@ -9,7 +9,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rota.testing.fake_cluster.model import Reply
+from rota.testing.fake_cluster.world import Reply
 
 __all__ = ["KINDS", "before", "choose", "spoil"]
 
@@ -50,14 +50,14 @@ def choose(rules: Sequence[Mapping[str, Any]], command: str, call: int) -> Mappi
 
 
 def before(rule: Mapping[str, Any]) -> Reply | None:
-    """What happens instead of the work, if it is not done at all."""
+    """The reply of a command that does none of its work; None: it does it."""
     if rule["do"] == "exit":
         return Reply("", _text(rule), int(rule.get("code", 1)))
     return None
 
 
 def spoil(rule: Mapping[str, Any], reply: Reply, call: int) -> Reply:
-    """What becomes of an answer."""
+    """The reply as the fault leaves it."""
     kind, chance = rule["do"], random.Random(f"{rule.get('seed', 0)}:{call}")
     if kind in ("hang", "hang-after", "slow"):
         reply.wait_s = float(rule.get("seconds", 60 if kind != "slow" else 1))

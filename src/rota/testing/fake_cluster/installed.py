@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import Any
 
 from rota.testing.fake_cluster.faults import KINDS
-from rota.testing.fake_cluster.model import Job, World
 from rota.testing.fake_cluster.personality import native
 from rota.testing.fake_cluster.processes import Processes, end_all
 from rota.testing.fake_cluster.state_file import opened
+from rota.testing.fake_cluster.world import Job, World
 
 __all__ = ["VERBS", "FakeCluster"]
 
@@ -70,7 +70,7 @@ class FakeCluster:
 
     @classmethod
     def at(cls, directory: str | os.PathLike[str]) -> "FakeCluster":
-        """One that is installed there already."""
+        """The fake cluster that is installed in a directory."""
         made = cls.__new__(cls)
         made.directory = os.path.abspath(directory)
         made._processes = Processes(made.directory)
@@ -78,12 +78,12 @@ class FakeCluster:
 
     @property
     def bin(self) -> str:
-        """The directory of its commands."""
+        """The directory of the cluster's commands."""
         return os.path.join(self.directory, "bin")
 
     @property
     def path(self) -> str:
-        """PATH with its commands first."""
+        """PATH with the cluster's commands first."""
         return f"{self.bin}:{os.environ.get('PATH', '/usr/bin:/bin')}"
 
     def __enter__(self) -> "FakeCluster":
@@ -95,7 +95,7 @@ class FakeCluster:
         self.close()
 
     def close(self, remove: bool = False) -> None:
-        """End every process of its jobs; raises if one stays."""
+        """End every process of the cluster's jobs; raises if one stays."""
         left = end_all(self.directory)
         if left:
             raise RuntimeError(f"the fake cluster in {self.directory} cannot end its processes {left}")
@@ -137,12 +137,14 @@ class FakeCluster:
 
     # ---- verbs -----------------------------------------------------------------------------------------------------
 
-    def _chosen(self, world: World, text: str) -> list[Job]:
+    def _each(self, text: str) -> Iterator[tuple[World, Job]]:
+        """The jobs with this id, each with its world."""
         digits = "".join(letter if letter.isdigit() else " " for letter in str(text).partition(".")[0]).split()
-        found = world.find(int(digits[0]), int(digits[1]) if len(digits) > 1 else None) if digits else []
-        if not found:
-            raise ValueError(f"the fake cluster in {self.directory} has no job {text!r}")
-        return found
+        with self.world() as world:
+            found = world.find(int(digits[0]), int(digits[1]) if len(digits) > 1 else None) if digits else []
+            if not found:
+                raise ValueError(f"the fake cluster in {self.directory} has no job {text!r}")
+            yield from ((world, job) for job in found)
 
     def jobs(self) -> list[dict[str, Any]]:
         """What is true of every job, oldest first."""
@@ -154,57 +156,47 @@ class FakeCluster:
             ]
 
     def hold(self, text: str) -> None:
-        with self.world() as world:
-            for job in self._chosen(world, text):
-                job.hold = "admin"
+        for _, job in self._each(text):
+            job.hold = "admin"
 
     def release(self, text: str) -> None:
-        with self.world() as world:
-            for job in self._chosen(world, text):
-                job.hold = None
+        for _, job in self._each(text):
+            job.hold = None
         self.tick()
 
     def suspend(self, text: str) -> None:
-        with self.world() as world:
-            for job in self._chosen(world, text):
-                world.suspend(self._processes, job)
+        for world, job in self._each(text):
+            world.suspend(self._processes, job)
 
     def resume(self, text: str) -> None:
-        with self.world() as world:
-            for job in self._chosen(world, text):
-                world.resume(self._processes, job)
+        for world, job in self._each(text):
+            world.resume(self._processes, job)
 
     def requeue(self, text: str) -> None:
-        with self.world() as world:
-            for job in self._chosen(world, text):
-                world.requeue(self._processes, job)
+        for world, job in self._each(text):
+            world.requeue(self._processes, job)
 
     def preempt(self, text: str) -> None:
-        with self.world() as world:
-            for job in self._chosen(world, text):
-                world.preempt(self._processes, job)
+        for world, job in self._each(text):
+            world.preempt(self._processes, job)
 
     def cancel(self, text: str) -> None:
-        """As an administrator does."""
-        with self.world() as world:
-            for job in self._chosen(world, text):
-                world.cancel(self._processes, job, "admin")
+        """Kill jobs, as an administrator does."""
+        for world, job in self._each(text):
+            world.cancel(self._processes, job, "admin")
 
     def out_of_memory(self, text: str) -> None:
-        with self.world() as world:
-            for job in self._chosen(world, text):
-                world.run_out_of_memory(self._processes, job)
+        for world, job in self._each(text):
+            world.run_out_of_memory(self._processes, job)
 
     def out_of_time(self, text: str) -> None:
-        with self.world() as world:
-            for job in self._chosen(world, text):
-                world.run_out_of_time(self._processes, job)
+        for world, job in self._each(text):
+            world.run_out_of_time(self._processes, job)
 
     def force_state(self, text: str, code: str | None) -> None:
-        """Show this native state for it, whatever is true; None or `-`: the truth again."""
-        with self.world() as world:
-            for job in self._chosen(world, text):
-                job.forced = None if code in (None, "-") else code
+        """Show this native state for a job, whatever is true; None or `-`: the truth again."""
+        for _, job in self._each(text):
+            job.forced = None if code in (None, "-") else code
 
     def fail_node(self, name: str) -> None:
         with self.world() as world:
@@ -215,12 +207,12 @@ class FakeCluster:
             world.mend_node(name)
 
     def stop_daemon(self) -> None:
-        """Connections are refused."""
+        """Let the daemon refuse connections."""
         with self.world() as world:
             world.down = "refused"
 
     def hang_daemon(self) -> None:
-        """Connections are taken, and nothing is answered."""
+        """Let the daemon take connections, and answer nothing."""
         with self.world() as world:
             world.down = "hung"
 
@@ -229,6 +221,6 @@ class FakeCluster:
             world.down = None
 
     def next_id(self, number: int | str) -> None:
-        """The id of the next submission: an older one may have had it."""
+        """Set the id of the next submission: an older one may have had it."""
         with self.world() as world:
             world.next_number = int(number)

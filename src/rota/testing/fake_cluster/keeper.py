@@ -90,7 +90,7 @@ class Keeper:
             signal.sigtimedwait([signal.SIGCHLD], wait) if wait else None
 
     def _processes(self) -> "list[int]":
-        """All in the job's session."""
+        """The pids of all processes in the job's session."""
         assert self.child is not None
         out = []
         for name in os.listdir("/proc"):

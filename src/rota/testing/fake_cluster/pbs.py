@@ -2,55 +2,22 @@
 
 import json
 
-from rota.testing.fake_cluster.model import Caller, Executor, Job, Reply, World
+from rota.testing.fake_cluster.arguments import BadOptionError, options
 from rota.testing.fake_cluster.pbs_jobs import (
     SERVER,
     STATES,
     VERSION,
-    RefusedError,
-    clock,
-    date,
     error_path,
-    exit_status,
-    fill,
-    indices_of,
     job_environment,
+    on_each,
     output_path,
     qsub,
-    read_resources,
-    read_script,
     shown,
 )
-from rota.testing.fake_cluster.pbs_qstat import (
-    _find,
-    _forgotten,
-    _is_over,
-    _row_state,
-    _rows,
-    full_id,
-    parse_id,
-    qstat,
-)
-from rota.testing.fake_cluster.personality import BadOptionError, options
+from rota.testing.fake_cluster.pbs_qstat import find, forgotten, full_id, is_over, qstat, row_state, rows_of, select
+from rota.testing.fake_cluster.world import Caller, Executor, Job, Reply, World
 
-__all__ = [
-    "COMMANDS",
-    "STATES",
-    "RefusedError",
-    "clock",
-    "date",
-    "down",
-    "error_path",
-    "exit_status",
-    "fill",
-    "indices_of",
-    "job_environment",
-    "output_path",
-    "parse_id",
-    "read_resources",
-    "read_script",
-    "shown",
-]
+__all__ = ["COMMANDS", "STATES", "down", "error_path", "job_environment", "output_path"]
 
 
 def down(command: str, how: str) -> Reply:
@@ -73,10 +40,10 @@ def qdel(world: World, executor: Executor, words: list[str], caller: Caller) -> 
         return Reply("", "usage:\n\tqdel [-W force|suppress_email=X] [-x] job_identifier...\n\tqdel --version\n", 2)
     errors, code = "", 0
     for text in ids:
-        found = _find(world, text)
-        if not found or all(_forgotten(world, row) for row in found):
+        found = find(world, text)
+        if not found or all(forgotten(world, row) for row in found):
             errors, code = errors + f"qdel: Unknown Job Id {full_id(text)}\n", 153
-        elif all(_is_over(row) for row in found):
+        elif all(is_over(row) for row in found):
             errors, code = errors + f"qdel: Job has finished {full_id(text)}\n", 35
         else:
             for submission, job, jobs in found:
@@ -91,23 +58,17 @@ def qdel(world: World, executor: Executor, words: list[str], caller: Caller) -> 
 
 def qselect(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
     given, _ = options(words, "xN:u:s:q:Hta:A:l:p:r:T")
-    rows = [row for row in _rows(world, "T" in given) if not _forgotten(world, row)]
-    rows = [row for row in rows if "x" in given or "H" in given or not _is_over(row)]
-    if "N" in given:
-        rows = [row for row in rows if row[0].name == given["N"][-1]]
-    if "u" in given:
-        rows = [row for row in rows if row[0].user in given["u"][-1].split(",")]
-    if "s" in given:
-        rows = [row for row in rows if _row_state(row) in given["s"][-1]]
-    return Reply("".join(shown(row[0], row[1]) + "\n" for row in rows))
+    found = [row for row in rows_of(world, "T" in given) if not forgotten(world, row)]
+    found = [row for row in found if "x" in given or "H" in given or not is_over(row)]
+    return Reply("".join(shown(row[0], row[1]) + "\n" for row in select(found, given, row_state)))
 
 
 def _each(world: World, name: str, ids: list[str]) -> tuple[list[Job], str, int]:
     jobs: list[Job] = []
     errors, code = "", 0
     for text in ids:
-        found = _find(world, text)
-        if not found or all(_forgotten(world, row) for row in found):
+        found = find(world, text)
+        if not found or all(forgotten(world, row) for row in found):
             errors, code = errors + f"{name}: Unknown Job Id {full_id(text)}\n", 153
         for row in found or []:
             jobs += row[2] if row[1] is None else [row[1]]
@@ -127,30 +88,6 @@ def qsig(world: World, executor: Executor, words: list[str], caller: Caller) -> 
             world.resume(executor, job)
         else:
             executor.signal(world, job, {"9": "KILL", "15": "TERM", "10": "USR1"}.get(signal, signal), world.now)
-    return Reply("", errors, code)
-
-
-def qhold(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
-    _, ids = options(words, "h:")
-    jobs, errors, code = _each(world, "qhold", ids)
-    for job in jobs:
-        job.hold = "user"
-    return Reply("", errors, code)
-
-
-def qrls(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
-    _, ids = options(words, "h:")
-    jobs, errors, code = _each(world, "qrls", ids)
-    for job in jobs:
-        job.hold = None
-    return Reply("", errors, code)
-
-
-def qrerun(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
-    _, ids = options(words, "W:")
-    jobs, errors, code = _each(world, "qrerun", ids)
-    for job in jobs:
-        world.requeue(executor, job)
     return Reply("", errors, code)
 
 
@@ -197,8 +134,6 @@ COMMANDS = {
     "qdel": qdel,
     "qselect": qselect,
     "qsig": qsig,
-    "qhold": qhold,
-    "qrls": qrls,
-    "qrerun": qrerun,
+    **on_each(_each, {"qhold": "h:", "qrls": "h:", "qrerun": "W:"}),
     "pbsnodes": pbsnodes,
 }

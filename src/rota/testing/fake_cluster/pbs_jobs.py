@@ -1,9 +1,10 @@
 """PBS jobs: what qsub takes in (TORQUE's reads the same words), what a job sees, its state and its exit status."""
 
 import time
+from collections.abc import Callable, Mapping
 
-from rota.testing.fake_cluster.model import Caller, Executor, Job, Reply, Submission, World
-from rota.testing.fake_cluster.personality import BadOptionError, options
+from rota.testing.fake_cluster.arguments import BadOptionError, indices_of, options, variables_of
+from rota.testing.fake_cluster.world import Caller, Command, Executor, Job, Reply, Submission, World
 
 SERVER = "pbs1"
 STATES = ("B", "E", "F", "H", "M", "Q", "R", "S", "T", "U", "W", "X")
@@ -31,7 +32,7 @@ def state(job: Job, whole_over: bool = True) -> str:
 
 
 def exit_status(job: Job, time_limit: int = -29, memory: int = -27, lost: int = -20) -> int | None:
-    """The number that the server has; None: it never ran."""
+    """The exit status that the server shows; None: the job never ran."""
     if job.state != "over" or job.started is None:
         return None
     known = {"time": time_limit, "memory": memory, "node": lost, "cancelled": 271, "preempt": 271, "launch": -1}
@@ -129,7 +130,7 @@ def read_script(rest: list[str], caller: Caller, missing: str) -> "str | Reply":
 
 
 def fill(world: World, submission: Submission, given: dict[str, list[str]], caller: Caller, words: list[str]) -> None:
-    """What both qsubs read alike."""
+    """Fill a submission with what the qsub of OpenPBS and that of TORQUE read alike."""
     submission.user, submission.uid = caller.user, caller.uid
     home = caller.environ.get("HOME", "/")
     submission.cwd = given.get("d", given.get("w", [home]))[-1]
@@ -144,24 +145,7 @@ def fill(world: World, submission: Submission, given: dict[str, list[str]], call
         submission.options["hold"] = "u"
     path = {"PATH": caller.environ.get("PATH", "/usr/bin:/bin"), "HOME": home, "USER": caller.user}
     submission.environ = dict(caller.environ) if "V" in given else path
-    for text in given.get("v", []):
-        for part in text.split(","):
-            name, equals, value = part.partition("=")
-            submission.environ[name] = value if equals else caller.environ.get(name, "")
-
-
-def indices_of(text: str) -> tuple[list[int], int | None] | None:
-    """`1-5`, `0-9:2`, `1-5%2`, and for TORQUE `1,3,5`."""
-    spec, _, throttle = text.partition("%")
-    out: list[int] = []
-    try:
-        for part in spec.split(","):
-            low, dash, high = part.partition("-")
-            high, _, step = high.partition(":")
-            out += range(int(low), int(high) + 1, int(step or 1)) if dash else [int(low)]
-        return (sorted(set(out)), int(throttle) if throttle else None) if out else None
-    except ValueError:
-        return None
+    submission.environ |= variables_of(given.get("v", []), caller.environ)
 
 
 def qsub(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
@@ -267,3 +251,25 @@ def output_path(world: World, submission: Submission, job: Job) -> str:
 
 def error_path(world: World, submission: Submission, job: Job) -> str | None:
     return None if "join" in submission.options else _place(submission.error, submission, job, "e")
+
+
+Chosen = Callable[[World, str, list[str]], tuple[list[Job], str, int]]
+"""Of a command's name and its ids: the jobs, the complaints, and the exit status."""
+
+
+def on_each(chosen: Chosen, letters: Mapping[str, str]) -> dict[str, Command]:
+    """The commands qhold, qrls and qrerun: name → the letters of its options."""
+
+    def made(name: str) -> Command:
+        def command(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
+            jobs, errors, code = chosen(world, name, options(words, letters[name])[1])
+            for job in jobs:
+                if name == "qrerun":
+                    world.requeue(executor, job)
+                else:
+                    job.hold = "user" if name == "qhold" else None
+            return Reply("", errors, code)
+
+        return command
+
+    return {name: made(name) for name in letters}

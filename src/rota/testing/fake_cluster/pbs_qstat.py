@@ -2,9 +2,10 @@
 
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
-from rota.testing.fake_cluster.model import Caller, Executor, Job, Reply, Submission, World
+from rota.testing.fake_cluster.arguments import BadOptionError, options
 from rota.testing.fake_cluster.pbs_jobs import (
     SERVER,
     VERSION,
@@ -14,15 +15,13 @@ from rota.testing.fake_cluster.pbs_jobs import (
     shown,
     state,
 )
-from rota.testing.fake_cluster.personality import BadOptionError, options
-
-# ---- qstat -----------------------------------------------------------------------------------------------------------
+from rota.testing.fake_cluster.world import Caller, Executor, Job, Reply, Submission, World
 
 Row = tuple[Submission, Job | None, list[Job]]
 """A submission's parent (no job) or one of its jobs; and all of them."""
 
 
-def _rows(world: World, elements: bool) -> list[Row]:
+def rows_of(world: World, elements: bool) -> list[Row]:
     out: list[Row] = []
     by_serial: dict[int, list[Job]] = {}
     for job in world.jobs:
@@ -38,7 +37,7 @@ def _rows(world: World, elements: bool) -> list[Row]:
     return out
 
 
-def _row_state(row: Row) -> str:
+def row_state(row: Row) -> str:
     _, job, jobs = row
     whole_over = all(each.state == "over" for each in jobs)
     if job is not None:
@@ -50,12 +49,12 @@ def _row_state(row: Row) -> str:
     return "B" if any(each.started is not None or each.state == "over" for each in jobs) else "Q"
 
 
-def _is_over(row: Row) -> bool:
+def is_over(row: Row) -> bool:
     return all(each.state == "over" and not each.forced for each in row[2])
 
 
-def _forgotten(world: World, row: Row) -> bool:
-    if not _is_over(row):
+def forgotten(world: World, row: Row) -> bool:
+    if not is_over(row):
         return False
     return not world.settings["history"] or all(world.purged(each) for each in row[2])
 
@@ -69,12 +68,12 @@ def parse_id(text: str) -> tuple[int, str | None] | None:
     return int(number), (rest.rstrip("]") if bracket else None)
 
 
-def _find(world: World, text: str) -> list[Row] | None:
+def find(world: World, text: str) -> list[Row] | None:
     parsed = parse_id(text)
     if parsed is None:
         return None
     number, index = parsed
-    rows = [row for row in _rows(world, True) if row[0].number == number]
+    rows = [row for row in rows_of(world, True) if row[0].number == number]
     rows = [row for row in rows if row[0].serial == rows[-1][0].serial]
     if index is None or index == "":
         return [row for row in rows if row[1] is None or not row[0].array]
@@ -83,6 +82,17 @@ def _find(world: World, text: str) -> list[Row] | None:
 
 def full_id(text: str) -> str:
     return text if "." in text else f"{text}.{SERVER}"
+
+
+def select(rows: list[Row], given: dict[str, list[str]], row_state: Callable[[Row], str]) -> list[Row]:
+    """The rows that qselect's options -N, -u and -s leave."""
+    if "N" in given:
+        rows = [row for row in rows if row[0].name == given["N"][-1]]
+    if "u" in given:
+        rows = [row for row in rows if row[0].user in given["u"][-1].split(",")]
+    if "s" in given:
+        rows = [row for row in rows if row_state(row) in given["s"][-1]]
+    return rows
 
 
 def qstat(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
@@ -102,26 +112,26 @@ def qstat(world: World, executor: Executor, words: list[str], caller: Caller) ->
         # What is alive is not shown either: the server refuses the whole question.
         return Reply(_json(world, []) if as_json else "", "qstat: PBS is not configured to maintain job history \n", 0)
     for text in ids:
-        found = _find(world, text)
+        found = find(world, text)
         if found is None:
             return Reply("", f"qstat: Unknown queue destination {text}\n", 170)
         if history and not world.settings["history"]:
             errors += f"qstat: PBS is not configured to maintain job history {full_id(text)}\n"
-        elif not found or all(_forgotten(world, row) for row in found):
+        elif not found or all(forgotten(world, row) for row in found):
             errors, code = errors + f"qstat: Unknown Job Id {full_id(text)}\n", 153
-        elif not history and all(_is_over(row) for row in found):
+        elif not history and all(is_over(row) for row in found):
             errors += f"qstat: {full_id(text)} Job has finished, use -x or -H to obtain historical job information\n"
             code = 35
         else:
             rows += found
             if "t" in given:
                 serials = {row[0].serial for row in found if row[1] is None}
-                rows += [row for row in _rows(world, True) if row[0].serial in serials and row[1] is not None]
+                rows += [row for row in rows_of(world, True) if row[0].serial in serials and row[1] is not None]
     if "E" in given and rows:
         errors, code = "", 0  # One question: if it has any answer, what is not in it is passed over.
     if not ids:
-        rows = [row for row in _rows(world, "t" in given) if not _forgotten(world, row)]
-        rows = [row for row in rows if history or not _is_over(row)]
+        rows = [row for row in rows_of(world, "t" in given) if not forgotten(world, row)]
+        rows = [row for row in rows if history or not is_over(row)]
     if "u" in given:
         rows = [row for row in rows if row[0].user in given["u"][-1].split(",")]
     if as_json:
@@ -148,10 +158,10 @@ def _table(world: World, rows: list[Row], wide: bool) -> str:
         name = shown(submission, job)
         if wide:
             out += f"{name:<30} {submission.name[:15]:<15} {submission.user[:15]:<15}  {used:>8} "
-            out += f"{_row_state(row)} {submission.queue[:15]:<15}\n"
+            out += f"{row_state(row)} {submission.queue[:15]:<15}\n"
         else:
             out += f"{name[:17]:<17} {submission.name[:16]:<16} {submission.user[:16]:<16}  {used:>8} "
-            out += f"{_row_state(row)} {submission.queue[:16]:<16}\n"
+            out += f"{row_state(row)} {submission.queue[:16]:<16}\n"
     return out
 
 
@@ -172,7 +182,7 @@ def _alternative(world: World, rows: list[Row]) -> str:
         used = "--" if began is None or job is None else clock((job.ended or world.now) - began)[:5]
         out += f"{cut(shown(submission, job), 15)} {cut(submission.user, 8)} {cut(submission.queue, 8)} "
         out += f"{cut(submission.name, 10)} {'--':>6} {submission.nodes:>3} {submission.cores:>3} {memory:>6} "
-        out += f"{limit:>5} {_row_state(row)} {used:>5}\n"
+        out += f"{limit:>5} {row_state(row)} {used:>5}\n"
     return out
 
 
@@ -181,7 +191,7 @@ def _substate(row: Row) -> int:
     if job is None:
         over = all(each.state == "over" for each in jobs)
         failed = any(exit_status(each) != 0 for each in jobs)
-        return (93 if failed else 92) if over else 70 if _row_state(row) == "B" else 10
+        return (93 if failed else 92) if over else 70 if row_state(row) == "B" else 10
     if job.state == "over":
         return 91 if job.why == "cancelled" else 92 if exit_status(job) == 0 else 93
     return {"running": 42, "suspended": 43, "ending": 41}.get(job.state, 20 if job.hold else 10)
@@ -196,25 +206,16 @@ def _attributes(world: World, row: Row) -> dict[str, Any]:
     if submission.array and job is not None and job.started is None and not job.restarts:
         whole = _attributes(world, (submission, None, jobs))
         names = list(whole)[: list(whole).index("array")]
-        return {**{name: whole[name] for name in names}, "job_state": _row_state(row)}
+        return {**{name: whole[name] for name in names}, "job_state": row_state(row)}
     started = job.started if job is not None else min((each.started for each in jobs if each.started), default=None)
-    status = exit_status(job) if job is not None else None
-    over = _row_state(row) in ("F", "X")
+    over = row_state(row) in ("F", "X")
     index = "^array_index^" if job is None else job.index
     end = f".{index}" if submission.array else ""
     where = submission.options["workdir"]
     out: dict[str, Any] = {"Job_Name": submission.name, "Job_Owner": f"{submission.user}@{SERVER}"}
-    if job is not None and job.started is not None:
-        wall = (job.ended or job.suspended or world.now) - job.started
-        out["resources_used"] = {
-            "cpupercent": 0,
-            "cput": clock(job.cpu_s),
-            "mem": f"{job.rss_kb}kb",
-            "ncpus": submission.cores,
-            "vmem": f"{job.rss_kb}kb",
-            "walltime": clock(wall),
-        }
-    out |= {"job_state": _row_state(row), "queue": submission.queue, "server": SERVER}
+    if job is not None and started is not None:
+        out["resources_used"] = _used(world, job, started)
+    out |= {"job_state": row_state(row), "queue": submission.queue, "server": SERVER}
     out |= {"Checkpoint": "u", "ctime": date(submission.at)}
     out["Error_Path"] = f"{SERVER}:{submission.error or f'{where}/{submission.name}.e{submission.number}{end}'}"
     if job is not None and job.nodes:
@@ -228,15 +229,7 @@ def _attributes(world: World, row: Row) -> dict[str, Any]:
     out["mtime"] = date(max(each.touched for each in (jobs if job is None else [job])))
     out["Output_Path"] = f"{SERVER}:{submission.output or f'{where}/{submission.name}.o{submission.number}{end}'}"
     out |= {"Priority": 0, "qtime": date(submission.at), "Rerunable": str(submission.requeue)}
-    resources: dict[str, Any] = {}
-    if submission.memory_mb:
-        resources["mem"] = f"{submission.memory_mb}mb"
-    resources |= {"ncpus": submission.cores * submission.nodes, "nodect": submission.nodes}
-    resources["place"] = submission.options.get("place", "pack" if submission.nodes == 1 else "free")
-    resources["select"] = submission.options.get("select", f"{submission.nodes}:ncpus={submission.cores}")
-    if submission.time_s is not None:
-        resources["walltime"] = clock(submission.time_s)
-    out["Resource_List"] = resources
+    out["Resource_List"] = _requested(submission)
     if started is not None:
         out["stime"] = date(started)
     if job is not None and job.state == "over" and job.started is not None:
@@ -248,26 +241,57 @@ def _attributes(world: World, row: Row) -> dict[str, Any]:
     out["etime"] = date(submission.at)
     if job is not None and started is not None:
         out["run_count"] = job.restarts + 1
-    if status is not None:
+    if (status := _status(row)) is not None:
         out |= {"Stageout_status": 1, "Exit_status": status}
-    elif job is None and (ended := [exit_status(each) for each in jobs if each.state == "over"]):
-        out |= {"Stageout_status": 1, "Exit_status": int(any(each != 0 for each in ended))}
-    if submission.array and job is None:
-        live = [each for each in jobs if each.state == "pending"]
-        running = sum(each.live for each in jobs)
-        expired = 0 if over else len(jobs) - len(live) - running
+    if not submission.array or job is None:
         out["Submit_arguments"] = " ".join(submission.words)
-        out["array"] = "True"
-        out["array_state_count"] = f"Queued:{len(live)} Running:{running} Exiting:0 Expired:{expired}"
-        out["array_indices_submitted"] = submission.shown_array
-        out["array_indices_remaining"] = ",".join(str(each.index) for each in live) or "-"
-    elif submission.array and job is not None:
-        out |= {"array_id": shown(submission, None), "array_index": job.index}
-    else:
-        out["Submit_arguments"] = " ".join(submission.words)
+    if submission.array:
+        out |= _array(row) if job is None else {"array_id": shown(submission, None), "array_index": job.index}
     if over:
         out["history_timestamp"] = int(max(each.ended or world.now for each in (jobs if job is None else [job])))
     return out | {"project": "_pbs_project_default", "Submit_Host": SERVER}
+
+
+def _used(world: World, job: Job, started: float) -> dict[str, Any]:
+    return {
+        "cpupercent": 0,
+        "cput": clock(job.cpu_s),
+        "mem": f"{job.rss_kb}kb",
+        "ncpus": world.of(job).cores,
+        "vmem": f"{job.rss_kb}kb",
+        "walltime": clock((job.ended or job.suspended or world.now) - started),
+    }
+
+
+def _requested(submission: Submission) -> dict[str, Any]:
+    out: dict[str, Any] = {"mem": f"{submission.memory_mb}mb"} if submission.memory_mb else {}
+    out |= {"ncpus": submission.cores * submission.nodes, "nodect": submission.nodes}
+    out["place"] = submission.options.get("place", "pack" if submission.nodes == 1 else "free")
+    out["select"] = submission.options.get("select", f"{submission.nodes}:ncpus={submission.cores}")
+    if submission.time_s is not None:
+        out["walltime"] = clock(submission.time_s)
+    return out
+
+
+def _status(row: Row) -> int | None:
+    _, job, jobs = row
+    if job is not None:
+        return exit_status(job)
+    ended = [exit_status(each) for each in jobs if each.state == "over"]
+    return int(any(each != 0 for each in ended)) if ended else None
+
+
+def _array(row: Row) -> dict[str, Any]:
+    submission, _, jobs = row
+    queued = [job for job in jobs if job.state == "pending"]
+    running = sum(job.live for job in jobs)
+    expired = 0 if row_state(row) == "F" else len(jobs) - len(queued) - running
+    return {
+        "array": "True",
+        "array_state_count": f"Queued:{len(queued)} Running:{running} Exiting:0 Expired:{expired}",
+        "array_indices_submitted": submission.shown_array,
+        "array_indices_remaining": ",".join(str(job.index) for job in queued) or "-",
+    }
 
 
 def _variables(submission: Submission) -> dict[str, str]:
@@ -292,7 +316,7 @@ def _comment(row: Row, started: float | None) -> str | None:
         return "Not Running: Not enough free nodes available" if job is not None and job.mark == "resources" else None
     when = time.strftime("%a %b %d at %H:%M", time.localtime(started))
     if job is None:
-        return f"Job Array Began at {when}" + (" and failed" if _row_state(row) == "F" and _substate(row) == 93 else "")
+        return f"Job Array Began at {when}" + (" and failed" if row_state(row) == "F" and _substate(row) == 93 else "")
     where = "+".join(f"({name}:ncpus={submission.cores})" for name in job.nodes)
     text = f"Job run at {when} on {where}"
     if job.state != "over" or job.why == "node":

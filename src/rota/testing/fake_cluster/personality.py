@@ -1,13 +1,13 @@
 """What a personality is, and how one command is carried out by it."""
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from rota.testing.fake_cluster import faults as faulty
-from rota.testing.fake_cluster.model import Caller, Executor, Job, Reply, Submission, World
+from rota.testing.fake_cluster.world import Caller, Command, Executor, Job, Reply, Submission, World
 
-__all__ = ["PERSONALITIES", "Personality", "native", "options", "perform"]
+__all__ = ["PERSONALITIES", "Personality", "native", "perform"]
 
 PERSONALITIES = ("slurm", "lsf", "pbs", "torque", "sge")
 
@@ -15,7 +15,7 @@ PERSONALITIES = ("slurm", "lsf", "pbs", "torque", "sge")
 class Personality(Protocol):
     """The words of one batch system; a module."""
 
-    COMMANDS: Mapping[str, Callable[[World, Executor, list[str], Caller], Reply]]
+    COMMANDS: Mapping[str, Command]
     STATES: Sequence[str]
     """Native states that can be forced."""
 
@@ -43,13 +43,11 @@ def perform(
     executor: Executor,
     argv: list[str],
     caller: Caller,
-    now: float,
     rules: Sequence[Mapping[str, Any]] = (),
     timeout: float | None = None,
 ) -> Reply:
-    """One command: time passes, a fault may strike, the personality answers."""
+    """Carry out one command, at the world's present time: a fault may strike, or the personality answers."""
     command = argv[0].rpartition("/")[2]
-    world.advance(executor, now)
     call = world.calls[command] = world.calls.get(command, 0) + 1
     rule = faulty.choose(rules, command, call)
     if rule is not None:
@@ -65,73 +63,5 @@ def perform(
     if world.down is not None:
         return personality.down(command, world.down)
     reply = known(world, executor, argv[1:], caller)
-    world.advance(executor, now)  # what it made due begins now
+    world.advance(executor, world.now)  # what it made due begins now
     return reply if rule is None else faulty.spoil(rule, reply, call)
-
-
-class BadOptionError(Exception):
-    """An option that the command does not have, as the user wrote it."""
-
-
-def options(
-    words: Sequence[str], short: str, long: Sequence[str] = (), single: Sequence[str] = ()
-) -> tuple[dict[str, list[str]], list[str]]:
-    """Read a command line as getopt would, options anywhere before `--`.
-
-    `short`: letters, with `:` after those that have a value. `long`: names for `--name`, with `=` at the end of those
-    that have a value. `single`: the same for `-name` (Grid Engine, LSF). Raises BadOptionError.
-    """
-    found: dict[str, list[str]] = {}
-    rest: list[str] = []
-    place = 0
-    while place < len(words):
-        word = words[place]
-        place += 1
-        if word == "--":
-            rest += words[place:]
-            break
-        if word.startswith("-") and word[1:] in single:
-            found.setdefault(word[1:], []).append("")
-            continue
-        if word.startswith("-") and word[1:] + "=" in single:
-            if place >= len(words):
-                raise BadOptionError(word)
-            found.setdefault(word[1:], []).append(words[place])
-            place += 1
-            continue
-        if word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-            if name in long and not equals:
-                found.setdefault(name, []).append("")
-            elif name + "=" in long:
-                if not equals:
-                    if place >= len(words):
-                        raise BadOptionError(word)
-                    value = words[place]
-                    place += 1
-                found.setdefault(name, []).append(value)
-            else:
-                raise BadOptionError(word)
-            continue
-        if not word.startswith("-") or word == "-":
-            rest.append(word)
-            continue
-        if not short:
-            raise BadOptionError(word)
-        letters = word[1:]
-        while letters:
-            letter, letters = letters[0], letters[1:]
-            where = short.find(letter)
-            if where < 0 or letter == ":":
-                raise BadOptionError("-" + letter)
-            if short[where + 1 : where + 2] == ":":
-                if not letters:
-                    if place >= len(words):
-                        raise BadOptionError("-" + letter)
-                    letters = words[place]
-                    place += 1
-                found.setdefault(letter, []).append(letters)
-                letters = ""
-            else:
-                found.setdefault(letter, []).append("")
-    return found, rest

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-from rota.testing.fake_cluster.model import End, Job, World
+from rota.testing.fake_cluster.world import End, Job, World
 
 __all__ = ["Processes", "end_all"]
 
@@ -145,7 +145,7 @@ def _children(parent: int) -> set[int]:
 
 
 def _ticks(pid: int) -> int:
-    """When it began; 0 if it does not run."""
+    """When a process began; 0 if it does not run."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()

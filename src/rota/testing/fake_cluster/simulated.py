@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rota.testing.fake_cluster.model import Caller, End, Job, Submission, World
 from rota.testing.fake_cluster.personality import perform
+from rota.testing.fake_cluster.world import Caller, End, Job, Submission, World
 
 __all__ = ["SimulatedCluster", "Span"]
 
@@ -39,7 +39,8 @@ class SimulatedCluster:
     ) -> tuple[int | None, str, str]:
         """Exit code, stdout, stderr; None as code: it had not answered after the timeout and was ended."""
         caller = Caller(self._user, 1001, self._directory, {"HOME": f"/home/{self._user}"}, stdin)
-        reply = perform(self.world, self, list(argv), caller, now, self.faults, timeout)
+        self.advance(now)
+        reply = perform(self.world, self, list(argv), caller, self.faults, timeout)
         if timeout is not None and reply.wait_s >= timeout:
             return None, "", ""
         return reply.code, reply.out, reply.err

@@ -1,9 +1,9 @@
 """Slurm's words: sbatch, squeue, sacct, scontrol, scancel, sinfo, as version 22.05 says them."""
 
-from rota.testing.fake_cluster.model import Reply
 from rota.testing.fake_cluster.slurm_control import scancel, scontrol, sinfo
 from rota.testing.fake_cluster.slurm_jobs import FAILED, STATES, error_path, job_environment, output_path, sbatch
 from rota.testing.fake_cluster.slurm_lists import sacct, squeue
+from rota.testing.fake_cluster.world import Reply
 
 __all__ = ["COMMANDS", "STATES", "down", "error_path", "job_environment", "output_path"]
 

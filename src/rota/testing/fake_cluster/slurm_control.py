@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from rota.testing.fake_cluster.model import Caller, Executor, Job, Reply, World
-from rota.testing.fake_cluster.personality import BadOptionError, options
+from rota.testing.fake_cluster.arguments import BadOptionError, options
 from rota.testing.fake_cluster.slurm_jobs import (
     STATES,
     error_path,
@@ -23,6 +22,7 @@ from rota.testing.fake_cluster.slurm_lists import (
     _format,
     rows,
 )
+from rota.testing.fake_cluster.world import Caller, Executor, Job, Reply, World
 
 # ---- scontrol --------------------------------------------------------------------------------------------------------
 

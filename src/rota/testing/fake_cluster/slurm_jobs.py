@@ -2,8 +2,8 @@
 
 import time
 
-from rota.testing.fake_cluster.model import Caller, Executor, Job, Reply, Submission, World
-from rota.testing.fake_cluster.personality import BadOptionError, options
+from rota.testing.fake_cluster.arguments import BadOptionError, indices_of, options
+from rota.testing.fake_cluster.world import Caller, Executor, Job, Reply, Submission, World
 
 STATES = {
     "BF": "BOOT_FAIL", "CA": "CANCELLED", "CD": "COMPLETED", "CF": "CONFIGURING", "CG": "COMPLETING", "DL": "DEADLINE",
@@ -24,7 +24,7 @@ FAILED = "sbatch: error: Batch job submission failed: "
 
 
 def state(job: Job) -> str:
-    """The word that squeue has for it."""
+    """The word that squeue has for the state of a job."""
     if job.forced:
         return STATES.get(job.forced, job.forced)
     if job.state == "over":
@@ -114,7 +114,7 @@ def run_time(world: World, job: Job) -> float:
 
 
 def limit_s(world: World, submission: Submission) -> int | None:
-    """Its limit in seconds, in Slurm's whole minutes."""
+    """The time limit of a submission in seconds, in Slurm's whole minutes."""
     if submission.time_s is not None:
         return -(-submission.time_s // 60) * 60
     queue = world.queue(submission.queue)
@@ -164,19 +164,6 @@ def megabytes(text: str) -> int:
     letter = text[-1:].upper()
     number = text[:-1] if letter in units else text
     return max(int(float(number) * units.get(letter, 1)), 0)
-
-
-def indices_of(text: str) -> tuple[list[int], int | None] | None:
-    spec, _, throttle = text.partition("%")
-    out: list[int] = []
-    try:
-        for part in spec.split(","):
-            low, dash, high = part.partition("-")
-            high, _, step = high.partition(":")
-            out += range(int(low), int(high) + 1, int(step or 1)) if dash else [int(low)]
-        return (sorted(set(out)), int(throttle) if throttle else None) if out else None
-    except ValueError:
-        return None
 
 
 def sbatch(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:

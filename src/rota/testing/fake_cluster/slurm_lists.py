@@ -2,14 +2,12 @@
 
 from collections.abc import Callable, Mapping
 
-from rota.testing.fake_cluster.model import Caller, Executor, Job, Reply, World
-from rota.testing.fake_cluster.personality import BadOptionError, options
+from rota.testing.fake_cluster.arguments import BadOptionError, indices_of, options
 from rota.testing.fake_cluster.slurm_jobs import (
     CODES,
     OVER,
     STATES,
     exit_code,
-    indices_of,
     limit_s,
     raw_status,
     reason,
@@ -20,6 +18,7 @@ from rota.testing.fake_cluster.slurm_jobs import (
     state,
     task_text,
 )
+from rota.testing.fake_cluster.world import Caller, Executor, Job, Reply, World
 
 # ---- squeue ----------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rota.testing.fake_cluster.model import World
+from rota.testing.fake_cluster.world import World
 
 __all__ = ["opened", "rules"]
 

@@ -2,10 +2,11 @@
 
 import time
 
-from rota.testing.fake_cluster import pbs
-from rota.testing.fake_cluster.model import Caller, Executor, Job, Reply, Submission, World
-from rota.testing.fake_cluster.pbs import clock, date, indices_of, parse_id
-from rota.testing.fake_cluster.personality import BadOptionError, options
+from rota.testing.fake_cluster import pbs_jobs
+from rota.testing.fake_cluster.arguments import BadOptionError, indices_of, options
+from rota.testing.fake_cluster.pbs_jobs import clock, date, on_each
+from rota.testing.fake_cluster.pbs_qstat import Row, parse_id, select
+from rota.testing.fake_cluster.world import Caller, Executor, Job, Reply, Submission, World
 
 SERVER = "trq1"
 STATES = ("C", "E", "H", "Q", "R", "S", "T", "W")
@@ -45,11 +46,11 @@ def state(job: Job) -> str:
 
 
 def exit_status(job: Job) -> int | None:
-    return pbs.exit_status(job, time_limit=-11, memory=-10, lost=271)
+    return pbs_jobs.exit_status(job, time_limit=-11, memory=-10, lost=271)
 
 
 def shown(submission: Submission, job: Job | None) -> str:
-    return pbs.shown(submission, job, SERVER)
+    return pbs_jobs.shown(submission, job, SERVER)
 
 
 def _refused(text: str, code: int) -> Reply:
@@ -66,8 +67,8 @@ def qsub(world: World, executor: Executor, words: list[str], caller: Caller) -> 
     except BadOptionError as error:
         return Reply("", f"/opt/torque/bin/qsub: invalid option -- '{str(error)[1:]}'\n{USAGE}", 2)
     submission = Submission()
-    pbs.fill(world, submission, given, caller, words)
-    script = pbs.read_script(rest, caller, "qsub: script file '{}' cannot be loaded - No such file or directory\n")
+    pbs_jobs.fill(world, submission, given, caller, words)
+    script = pbs_jobs.read_script(rest, caller, "qsub: script file '{}' cannot be loaded - No such file or directory\n")
     if isinstance(script, Reply):
         return script
     submission.script = script
@@ -79,8 +80,8 @@ def qsub(world: World, executor: Executor, words: list[str], caller: Caller) -> 
         submission.array, (submission.indices, submission.throttle) = True, found
         submission.shown_array = given["t"][-1].partition("%")[0]
     try:
-        pbs.read_resources(world, submission, given.get("l", []))
-    except pbs.RefusedError as error:
+        pbs_jobs.read_resources(world, submission, given.get("l", []))
+    except pbs_jobs.RefusedError as error:
         kind, name = error.args
         if kind == "value":
             return _refused(f"Illegal attribute or resource value for Resource_List.{name}", 168)
@@ -110,7 +111,7 @@ def _check(world: World, submission: Submission, name: str | None) -> Reply:
 
 
 def job_environment(world: World, submission: Submission, job: Job) -> dict[str, str]:
-    out = pbs.job_environment(world, submission, job)
+    out = pbs_jobs.job_environment(world, submission, job)
     out["PBS_JOBID"] = shown(submission, job)
     out["PBS_NUM_PPN"], out["PBS_NUM_NODES"] = str(submission.cores), str(submission.nodes)
     for name in ("PBS_ARRAY_INDEX", "PBS_ARRAY_ID", "NCPUS"):
@@ -139,8 +140,6 @@ def error_path(world: World, submission: Submission, job: Job) -> str | None:
 
 
 # ---- qstat -----------------------------------------------------------------------------------------------------------
-
-Row = tuple[Submission, Job | None, list[Job]]
 
 
 def _rows(world: World, elements: bool) -> list[Row]:
@@ -249,14 +248,10 @@ def _attributes(world: World, row: Row) -> Attributes:
     submission, job, jobs = row
     where = submission.options["workdir"]
     end = f"-{job.index}" if submission.array and job is not None else ""
-    name = submission.name + end
-    out: Attributes = [("Job_Name", name), ("Job_Owner", f"{submission.user}@{SERVER}")]
+    out: Attributes = [("Job_Name", submission.name + end), ("Job_Owner", f"{submission.user}@{SERVER}")]
     over = job is not None and job.state == "over"
     if job is not None and over and job.started is not None:
-        used = {"cput": clock(job.cpu_s), "vmem": f"{job.rss_kb}kb",
-                "walltime": clock((job.ended or world.now) - job.started), "mem": f"{job.rss_kb}kb",
-                "energy_used": "0"}  # fmt: skip
-        out += [(f"resources_used.{key}", value) for key, value in used.items()]
+        out += _used(world, job, job.started)
     out += [("job_state", _row_state(row)), ("queue", submission.queue), ("server", SERVER), ("Checkpoint", "u")]
     out.append(("ctime", submission.at))
     out.append(("Error_Path", f"{SERVER}:{submission.error or f'{where}/{submission.name}.e{submission.number}{end}'}"))
@@ -271,21 +266,10 @@ def _attributes(world: World, row: Row) -> Attributes:
     if job is not None:
         out.append(("qtime", submission.at))
     out.append(("Rerunable", str(submission.requeue)))
-    default = str(submission.nodes) + (f":ppn={submission.cores}" if submission.cores > 1 else "")
-    out.append(("Resource_List.nodes", submission.options.get("nodes", default)))
-    out.append(("Resource_List.nodect", str(submission.nodes)))
-    if submission.memory_mb:
-        out.append(("Resource_List.mem", f"{submission.memory_mb}mb"))
-    out.append(("Resource_List.walltime", clock(submission.time_s if submission.time_s is not None else 3600)))
+    out += _requested(submission)
     if job is not None and job.started is not None:
         out.append(("session_id", "20148" if job.handle is None else job.handle.partition(":")[0]))
-    variables = {"PBS_O_QUEUE": submission.queue, "PBS_O_HOME": submission.environ.get("HOME", "/"),
-                 "PBS_O_LOGNAME": submission.user, "PBS_O_PATH": "/usr/local/bin:/usr/bin:/bin",
-                 "PBS_O_SHELL": "/bin/bash", "PBS_O_LANG": "C.UTF-8", "PBS_O_WORKDIR": where,
-                 "PBS_O_HOST": SERVER, "PBS_O_SERVER": SERVER}  # fmt: skip
-    if end and job is not None:
-        variables = {"PBS_ARRAYID": str(job.index), **variables}
-    out.append(("Variable_List", ",".join(f"{key}={value}" for key, value in variables.items())))
+    out.append(("Variable_List", ",".join(f"{key}={value}" for key, value in _variables(submission, job).items())))
     out += [("euser", submission.user), ("egroup", submission.user), ("queue_type", "E")]
     if job is not None and job.started is not None:
         out.append(("comment", time.strftime("Job started on %a %b %d at %H:%M", time.localtime(job.started))))
@@ -312,6 +296,36 @@ def _attributes(world: World, row: Row) -> Attributes:
     if job is not None and over and job.started is not None:
         out.append(("total_runtime", f"{(job.ended or world.now) - job.started:.6f}"))
     return [*out, ("submit_host", SERVER), ("init_work_dir", submission.cwd), ("request_version", "1")]
+
+
+def _used(world: World, job: Job, started: float) -> Attributes:
+    used = {"cput": clock(job.cpu_s), "vmem": f"{job.rss_kb}kb", "walltime": clock((job.ended or world.now) - started),
+            "mem": f"{job.rss_kb}kb", "energy_used": "0"}  # fmt: skip
+    return [(f"resources_used.{key}", value) for key, value in used.items()]
+
+
+def _requested(submission: Submission) -> Attributes:
+    default = str(submission.nodes) + (f":ppn={submission.cores}" if submission.cores > 1 else "")
+    wanted = {"nodes": submission.options.get("nodes", default), "nodect": str(submission.nodes)}
+    if submission.memory_mb:
+        wanted["mem"] = f"{submission.memory_mb}mb"
+    wanted["walltime"] = clock(submission.time_s if submission.time_s is not None else 3600)
+    return [(f"Resource_List.{key}", value) for key, value in wanted.items()]
+
+
+def _variables(submission: Submission, job: Job | None) -> dict[str, str]:
+    return {
+        **({"PBS_ARRAYID": str(job.index)} if submission.array and job is not None else {}),
+        "PBS_O_QUEUE": submission.queue,
+        "PBS_O_HOME": submission.environ.get("HOME", "/"),
+        "PBS_O_LOGNAME": submission.user,
+        "PBS_O_PATH": "/usr/local/bin:/usr/bin:/bin",
+        "PBS_O_SHELL": "/bin/bash",
+        "PBS_O_LANG": "C.UTF-8",
+        "PBS_O_WORKDIR": submission.options["workdir"],
+        "PBS_O_HOST": SERVER,
+        "PBS_O_SERVER": SERVER,
+    }
 
 
 def _full(world: World, row: Row) -> str:
@@ -389,13 +403,7 @@ def qdel(world: World, executor: Executor, words: list[str], caller: Caller) -> 
 
 def qselect(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
     given, _ = options(words, "N:u:s:q:a:A:l:p:r:h:")
-    rows = _rows(world, False)
-    if "N" in given:
-        rows = [row for row in rows if row[0].name == given["N"][-1]]
-    if "u" in given:
-        rows = [row for row in rows if row[0].user in given["u"][-1].split(",")]
-    if "s" in given:
-        rows = [row for row in rows if _row_state(row) in given["s"][-1]]
+    rows = select(_rows(world, False), given, _row_state)
     return Reply("".join(shown(row[0], row[1]) + "\n" for row in rows))
 
 
@@ -426,27 +434,6 @@ def qsig(world: World, executor: Executor, words: list[str], caller: Caller) -> 
     return Reply("", errors, code)
 
 
-def qhold(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
-    jobs, errors, code = _each(world, "qhold", options(words, "h:t:")[1])
-    for job in jobs:
-        job.hold = "user"
-    return Reply("", errors, code)
-
-
-def qrls(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
-    jobs, errors, code = _each(world, "qrls", options(words, "h:t:")[1])
-    for job in jobs:
-        job.hold = None
-    return Reply("", errors, code)
-
-
-def qrerun(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
-    jobs, errors, code = _each(world, "qrerun", options(words, "f")[1])
-    for job in jobs:
-        world.requeue(executor, job)
-    return Reply("", errors, code)
-
-
 def pbsnodes(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
     cores, memory = int(world.settings["cores"]), int(world.settings["memory_mb"]) * 1024
     text = ""
@@ -463,8 +450,6 @@ COMMANDS = {
     "qdel": qdel,
     "qselect": qselect,
     "qsig": qsig,
-    "qhold": qhold,
-    "qrls": qrls,
-    "qrerun": qrerun,
+    **on_each(_each, {"qhold": "h:t:", "qrls": "h:t:", "qrerun": "f"}),
     "pbsnodes": pbsnodes,
 }

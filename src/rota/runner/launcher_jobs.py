@@ -1,4 +1,4 @@
-"""Jobs that the launcher starts: hands them over, takes in what became of them, and copes with its death."""
+"""The jobs that the C launcher starts: hand them over, take in what became of them, go on if the launcher dies."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from rota.runner.plan import Plan, StartError
 from rota.runner.running import Running
 from rota.runner.spawn import cannot_enter, cannot_read, cannot_write, enter, problem
 
-__all__ = ["Launched"]
+__all__ = ["LauncherJobs"]
 
 AHEAD = 16  # jobs handed over beyond what may run, while jobs are short: they start without asking us
 SHORT_S = 0.02
 STUCK_S = 0.1  # what has not started by then comes back, so that it can be recalled
 SPARE_LANES = 8
-LOST = "the launcher died: whether this job ran to its end is not known"
+LOST = (None, None, "start", "the launcher died: whether this job ran to its end is not known")
 
 
-class Launched:
+class LauncherJobs:
     """The runner's dealings with its launcher."""
 
     def __init__(self, jobs: Jobs, epoll: select.epoll, choice: str) -> None:
         self.jobs = jobs
-        self.pending: Dict[int, Tuple[Lease, Plan, str, str, float]] = {}  # handed over, start not told
+        self.pending: Dict[int, Tuple[Lease, Plan, str, float]] = {}  # handed over (program, when), start not told
         self.ready = False
         self._epoll = epoll
         self._launcher: Optional[Launcher] = None
@@ -45,7 +45,7 @@ class Launched:
         if self._builder.begin():
             self._open()
         elif self._builder.pid:
-            jobs.unknown[self._builder.pid] = None
+            jobs.helpers[self._builder.pid] = None
 
     def _open(self) -> None:
         assert self._builder.path is not None
@@ -53,7 +53,7 @@ class Launched:
             self._launcher = Launcher(self._builder.path, self.jobs.runner.runner_id)
         except OSError:
             return
-        self.jobs.unknown[self._launcher.pid] = None
+        self.jobs.helpers[self._launcher.pid] = None
         self._registered = select.EPOLLIN
         self._epoll.register(self._launcher.fd, self._registered)
 
@@ -67,13 +67,13 @@ class Launched:
 
     @property
     def ahead(self) -> int:
-        """How many more than may run it should be given."""
+        """How many jobs of each slot the launcher should have beyond those that may run."""
         return AHEAD if self.ready and self._typical_s < SHORT_S else 0
 
     # -- handing over --------------------------------------------------------------------------------------------
 
     def start(self, leases: List[Lease], now: float) -> bool:
-        """Hand these over; False if some cannot be started at all."""
+        """Hand these leases to the launcher; False if some cannot be started at all."""
         jobs, launcher = self.jobs, self._launcher
         assert launcher is not None
         started = True
@@ -96,25 +96,24 @@ class Launched:
                         back.append(lease)
                     continue
                 argv = plan.argv(lease.command)
-                cwd = plan.cwd
                 path = argv[0]
                 if "/" not in path:
                     if not plan.env.absolute:
                         enter(plan)  # it is looked up from the job's directory
                     path = jobs.spawner.find(path, plan.env.path)
-                launcher.start(self._number, lease.slot, plan, lease.start_by, cwd, path, argv, plan.env.own(lease))
+                launcher.start(self._number, lease, plan, path, argv)
             except StartError as error:
                 started = jobs.not_started(lease, None, time.time(), error)
             except (TypeError, ValueError, KeyError) as error:
                 started = jobs.not_started(lease, None, time.time(), StartError("start", "cannot start: %s" % error))
             else:
-                self.pending[self._number] = (lease, plan, cwd, path, now)
+                self.pending[self._number] = (lease, plan, path, now)
         for lease in reversed(back):
             jobs.runner.requeue(lease)
         return started
 
     def _room(self, lease: Lease) -> bool:
-        """May one more of its slot be started by the runner itself, whatever the launcher starts of what it has?"""
+        """Whether the runner itself may start one more job of this slot, whatever the launcher starts of its own."""
         slot = lease.slot
         busy = sum(running.lease.slot == slot for running in self.jobs.by_pid.values())
         busy += sum(item[0].slot == slot for item in self.pending.values())
@@ -138,20 +137,20 @@ class Launched:
                 return  # no more descriptors: fewer spare ones will do
 
     def give_back(self) -> None:
-        """Ask for everything that has not started."""
+        """Ask the launcher for every job that it has not started."""
         if self._launcher is not None and self.pending and not self._asked_back:
             self._asked_back = True
             self._launcher.give_back()
 
     def flush(self, now: float) -> None:
-        """Send what waits, and ask for what has been stuck."""
+        """Send the launcher what waits for it, and ask back jobs that it could not start for a while."""
         launcher = self._launcher
         if launcher is None:
             return
         if self.jobs.runner.slots != self._seen_slots or self.jobs.own_total != self._seen_own:
             self._limits(launcher)
         if self.pending:
-            oldest = next(iter(self.pending.values()))[4]
+            oldest = next(iter(self.pending.values()))[3]
             if now >= oldest + STUCK_S:
                 self._typical_s = 1.0
                 self.give_back()
@@ -167,7 +166,7 @@ class Launched:
     # -- what became of them -------------------------------------------------------------------------------------
 
     def exchange(self, now: float) -> None:
-        """Take in what the launcher tells."""
+        """Take in what the launcher tells: starts, ends, failures, jobs that it gives back."""
         launcher = self._launcher
         if launcher is None:
             return
@@ -201,10 +200,10 @@ class Launched:
             launcher.forget_envs()
 
     def _started(self, launcher: Launcher, record: Record, now: float) -> None:
-        lease, plan, _, _, _ = self.pending.pop(record[1])
-        lane = launcher.lanes[record[6]]
-        self._running[record[2]] = record[6]
-        self.jobs.begun(lease, plan, lane, record[2], record[13], now)
+        _, number, pid, _, _, _, lane, _, _, _, _, _, _, began, _ = record
+        lease, plan, _, _ = self.pending.pop(number)
+        self._running[pid] = lane
+        self.jobs.begun(lease, plan, launcher.lanes[lane], pid, began, now)
         if lease.kill_asked:
             self.jobs.kill(lease, lease.grace_s, "killed", now)
         elif self.jobs.runner.leaving in ("runner-stopped", "expired"):
@@ -214,39 +213,39 @@ class Launched:
 
     def _ended(self, launcher: Launcher, record: Record, now: float) -> None:
         jobs = self.jobs
-        pid, status, number, flags, wall = record[2], record[3], record[6], record[7], record[14]
-        begun = self.pending.pop(record[1], None)
-        if begun is None:
+        _, number, pid, status, _, _, lane_number, flags, user_us, system_us, max_kb, _, _, began, wall = record
+        pending = self.pending.pop(number, None)
+        if pending is None:
             running = jobs.by_pid.pop(pid)
             del self._running[pid]
         else:  # so short that its start was not told
-            lease = begun[0]
-            lease.wall, lease.pid = record[13], pid
-            running = Running(lease, begun[1], launcher.lanes[number], pid, record[13], now)
+            lease = pending[0]
+            lease.wall, lease.pid = began, pid
+            running = Running(lease, pending[1], launcher.lanes[lane_number], pid, began, now)
         plan, lane = running.plan, running.lane
         if flags & wire.WROTE:
             out, err = lane.out, lane.err
             jobs.collect(running)
             if flags & wire.SURVIVORS:
-                launcher.close_lane(number)
+                launcher.close_lane(lane_number)
                 jobs.segments.release(lane, True)
             elif lane.out != out or lane.err != err:
                 launcher.open_lane(lane)
             else:
-                launcher.clean_lane(number)
+                launcher.clean_lane(lane_number)
         else:
             running.output = jobs.segments.nothing(plan.stdout is None, plan.stderr is None)
         self._typical_s += (wall - running.wall - self._typical_s) * 0.2
-        survivors = bool(flags & wire.SURVIVORS)
-        jobs.over(running, status, (record[8] + record[9]) / 1e6, record[10] * 1024, wall, now, survivors)
+        result = (status, (user_us + system_us) / 1e6, max_kb * 1024, wall)
+        jobs.over(running, result, now, bool(flags & wire.SURVIVORS))
 
     def _failed(self, record: Record) -> None:
-        lease, plan, cwd, path, _ = self.pending.pop(record[1])
-        error = OSError(record[4], os.strerror(record[4]))
-        stage = record[5]
+        _, number, _, _, errno, stage, _, _, _, _, _, _, _, _, wall = record
+        lease, plan, path, _ = self.pending.pop(number)
+        error = OSError(errno, os.strerror(errno))
         try:
             if stage == wire.STAGE_CWD:
-                raise cannot_enter(cwd, error)
+                raise cannot_enter(plan.cwd, error)
             if stage == wire.STAGE_IN:
                 raise cannot_read(plan.stdin, error)
             if stage in (wire.STAGE_OUT, wire.STAGE_ERR):
@@ -254,13 +253,13 @@ class Launched:
             enter(plan)
             name = plan.argv(lease.command)[0]
             if self.jobs.spawner.again(name, path, plan.env.path) is None:
-                raise problem(path, record[4], cwd)
+                raise problem(path, errno, plan.cwd)
             self.jobs.runner.requeue(lease)  # the program has moved: it did not start, so it may be tried once more
         except StartError as why:
-            self.jobs.not_started(lease, None, record[14], why)
+            self.jobs.not_started(lease, None, wall, why)
 
     def disown(self, pid: int) -> None:
-        """A job is the launcher's no more."""
+        """Forget that this process is a job of the launcher's."""
         self._running.pop(pid, None)
 
     # -- the launcher's death ------------------------------------------------------------------------------------
@@ -285,9 +284,9 @@ class Launched:
                 jobs.adopt(running)
             else:
                 del jobs.by_pid[pid]
-                jobs.runner.ended(running.lease, None, None, "start", running.wall, wall, 0.0, 0, None, LOST)
-        for lease, _, _, _, _ in self.pending.values():
+                jobs.runner.ended(running.lease, LOST, running.wall, wall)
+        for lease, _, _, _ in self.pending.values():
             jobs.forsake(lease, now)
-            jobs.runner.ended(lease, None, None, "start", wall, wall, 0.0, 0, None, LOST)
+            jobs.runner.ended(lease, LOST, wall, wall)
         self._running.clear()
         self.pending.clear()

@@ -4,10 +4,10 @@ Whoever shows it in the words of a batch system is a personality; whoever makes 
 processes, or a function that says how long a job takes. Imports are few: every fake command loads this file.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
-__all__ = ["Caller", "End", "Executor", "Job", "Reply", "Submission", "World"]
+__all__ = ["Caller", "Command", "End", "Executor", "Job", "Reply", "Submission", "World"]
 
 DEFAULTS: dict[str, Any] = {
     "personality": "slurm",
@@ -192,7 +192,7 @@ class Job(Record):
 
     @property
     def live(self) -> bool:
-        """Whether it uses a node."""
+        """Whether the job uses a node."""
         return self.state in ("running", "suspended", "ending")
 
 
@@ -200,20 +200,23 @@ class Executor(Protocol):
     """Makes jobs happen."""
 
     def start(self, world: "World", job: Job, now: float) -> str | None:
-        """Begin it; a handle to know it by, or None: it cannot be started."""
+        """Begin a job; a handle to know it by, or None: it cannot be started."""
         ...
 
     def look(self, world: "World", job: Job, now: float) -> End | None:
-        """How it ended, if it has by now."""
+        """How a job ended, if it has by now."""
         ...
 
     def due(self, world: "World", job: Job) -> float | None:
-        """When it will end, if that is known."""
+        """When a job will end, if that is known."""
         ...
 
     def signal(self, world: "World", job: Job, name: str, now: float) -> None:
         """Send TERM (which becomes KILL after a while), KILL, STOP, CONT or another signal to all of its processes."""
         ...
+
+
+Command = Callable[["World", Executor, list[str], Caller], Reply]
 
 
 class World:
@@ -238,7 +241,7 @@ class World:
     # ---- kept in a file --------------------------------------------------------------------------------------------
 
     def data(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The world as JSON has it."""
         return {
             "settings": self.settings,
             "nodes": self.nodes,
@@ -269,7 +272,7 @@ class World:
     # ---- asking ----------------------------------------------------------------------------------------------------
 
     def of(self, job: Job) -> Submission:
-        """What it was submitted with."""
+        """The submission of a job."""
         return self.submissions[job.serial]
 
     def find(self, number: int, index: int | None = None) -> list[Job]:
@@ -285,13 +288,13 @@ class World:
         return (job for job in self.jobs if not self.purged(job))
 
     def purged(self, job: Job) -> bool:
-        """Whether listings have forgotten it."""
+        """Whether listings have forgotten the job."""
         if job.state != "over" or job.ended is None or job.forced is not None:
             return False
         return self.now - job.ended >= float(self.settings["purge_s"])
 
     def accounted(self, job: Job) -> bool:
-        """Whether the accounting knows what last happened to it."""
+        """Whether the accounting knows what last happened to the job."""
         return bool(self.settings["accounting"]) and self.now - job.touched >= float(self.settings["accounting_lag_s"])
 
     def queue(self, name: str | None) -> dict[str, Any] | None:
@@ -324,7 +327,7 @@ class World:
     # ---- what happens ----------------------------------------------------------------------------------------------
 
     def submit(self, submission: Submission, now: float) -> Submission:
-        """Take it in."""
+        """Take a submission into the queue."""
         submission.serial, submission.number, submission.at = self.next_serial, self.next_number, now
         self.next_serial += 1
         self.next_number += 1
@@ -408,7 +411,7 @@ class World:
                 free[name] = (had[0] - submission.cores, had[1] - submission.memory_mb)
 
     def _room(self, free: Mapping[str, tuple[int, int]], submission: Submission) -> list[str]:
-        """Nodes that have room for it, in their order; not more than it needs."""
+        """Nodes that have room for a job, in their order; not more than it needs."""
         fits: list[str] = []
         for name, (cores, memory) in free.items():
             if cores >= submission.cores and memory >= submission.memory_mb:
@@ -430,7 +433,7 @@ class World:
             job.state = "running"
 
     def cancel(self, executor: Executor, job: Job, by: str, why: str = "cancelled") -> bool:
-        """End it; false if it is over already."""
+        """End a job; false if it is over already."""
         if job.state == "over":
             return False
         job.by, job.touched = by, self.now
@@ -458,7 +461,7 @@ class World:
         return True
 
     def requeue(self, executor: Executor, job: Job, why: str = "requeue") -> bool:
-        """Its attempt is ended at once, and it waits again under the same id."""
+        """End the job's attempt at once, and let it wait again under the same id."""
         if job.state == "pending":
             return False
         if job.live:
@@ -477,7 +480,7 @@ class World:
             self._kill_now(executor, job, "preempt")
 
     def fail_node(self, executor: Executor, name: str, reason: str = "Not responding") -> None:
-        """As if its power failed: what ran there is lost, or begun anew where that is allowed."""
+        """Let a node lose its power: what ran there is lost, or begun anew where that is allowed."""
         self.nodes[name] = [False, reason]
         for job in self.jobs:
             if job.live and name in job.nodes:
@@ -495,9 +498,9 @@ class World:
         job.code = job.signal = None
 
     def run_out_of_memory(self, executor: Executor, job: Job) -> None:
-        """Kill it for memory."""
+        """Kill the job for its use of memory."""
         self._kill_now(executor, job, "memory")
 
     def run_out_of_time(self, executor: Executor, job: Job) -> None:
-        """Kill it for its time limit."""
+        """Kill the job for its time limit."""
         self.cancel(executor, job, "limit", "time")

@@ -1,4 +1,4 @@
-"""Ending allocations: many kills in one command, stronger each time, until the cluster shows that they are gone."""
+"""Killing allocations: many in one command, stronger each time, until the cluster shows that they are gone."""
 
 import asyncio
 import logging
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, TypeVar
 from rota.drivers.api import Observation, Outcome
 from rota.drivers.dialect import Class, Seen
 from rota.drivers.gate import Times
-from rota.drivers.kills import Kills, Wish
 from rota.drivers.outcome import Verdict
 from rota.drivers.settings import Settings
 from rota.drivers.tracking import LOST, Entry, Tracker
@@ -16,17 +15,101 @@ from rota.drivers.tracking import LOST, Entry, Tracker
 if TYPE_CHECKING:
     from rota.drivers.command import CommandDriver
 
-__all__ = ["Ender", "chunks"]
+__all__ = ["Killer", "Kills", "Wish", "chunks"]
 
 log = logging.getLogger("rota")
 T = TypeVar("T")
 
+FORCE_MOST = 2
 STRAY_S = 60.0
 STRAY_TRIES = 10
 
 
-class Ender:
-    """Kills of one site."""
+class Wish:
+    """The wish that one allocation ends, and what was done about it."""
+
+    __slots__ = ("delivered", "due", "failures", "first", "force", "sent")
+
+    def __init__(self, due: float) -> None:
+        self.due = due
+        self.sent = 0
+        """Times that the cluster took the message."""
+        self.first: float | None = None
+        """When the cluster first took one."""
+        self.failures = 0
+        self.force = 0
+        self.delivered = False
+
+
+class Kills:
+    """Kills of one site that are not confirmed: what to send next, and when to stop. No I/O, no clock.
+
+    TERM, the native kill, the last means: each only if the one before did not do.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.wishes: dict[str, Wish] = {}
+        self._due = float("inf")
+
+    def want(self, id: str, now: float) -> Wish:
+        """Wish that an allocation ends. Wished again, nothing changes."""
+        wish = self.wishes.get(id)
+        if wish is None:
+            wish = self.wishes[id] = Wish(now + self._settings.kill_window_s / 2)
+            self._due = min(self._due, wish.due)
+        return wish
+
+    def hasten(self, id: str, now: float) -> None:
+        """Send the kill of an allocation now, if there is a wish for it: its native id has become known."""
+        wish = self.wishes.get(id)
+        if wish is not None:
+            wish.due = min(wish.due, now)
+            self._due = min(self._due, now)
+
+    def done(self, id: str) -> None:
+        """Drop the wish: the allocation has ended, or there is no hope."""
+        self.wishes.pop(id, None)
+
+    def any_due(self, now: float) -> bool:
+        """Whether there is something to send; cheap."""
+        return bool(self.wishes) and now >= self._due
+
+    def take_due(self, now: float) -> list[tuple[str, Wish]]:
+        """The wishes whose next message is due, by allocation."""
+        due = [(id, wish) for id, wish in self.wishes.items() if wish.due <= now]
+        for _, wish in due:
+            wish.due = now + self._settings.kill_grace_s  # in case that nobody says how it went
+        self._due = min((wish.due for wish in self.wishes.values()), default=float("inf"))
+        return due
+
+    def is_hopeless(self, wish: Wish, now: float) -> bool:
+        """Whether the cluster took the message often enough, or long ago, and the allocation is still there.
+
+        What could not be delivered does not count: a cluster that cannot be reached has not refused to end anything.
+        """
+        if wish.first is None:
+            return False
+        return wish.sent >= self._settings.kill_tries or now - wish.first >= self._settings.kill_most_s
+
+    def went(self, wish: Wish, delivered: bool, now: float) -> None:
+        """Note that a message was sent, and whether the cluster took it; sets when the next one is due."""
+        settings = self._settings
+        wish.delivered = wish.delivered or delivered
+        if delivered:
+            wish.first = now if wish.first is None else wish.first
+            wish.sent += 1
+            wish.failures = 0
+            wish.force = min(FORCE_MOST, wish.force + 1)
+            wish.due = now + settings.kill_grace_s * min(2, wish.sent)
+        else:
+            wish.failures += 1
+            wish.due = now + min(settings.retry_most_s, settings.retry_first_s * 2.0 ** min(wish.failures - 1, 10))
+        self._due = min(self._due, wish.due)
+
+
+class Killer:
+    """Sends the kills of one site."""
 
     def __init__(
         self, driver: "CommandDriver", tracker: Tracker, kills: Kills, settings: Settings, times: Times
@@ -41,7 +124,7 @@ class Ender:
         self._strays: dict[str, tuple[float, int]] = {}
 
     async def terminate(self, entry: Entry, now: float) -> bool:
-        """Remember that it is to end, and send that with others that are asked for within a moment."""
+        """Wish that an allocation ends, and send that with other kills that are wished for within a moment."""
         wish = self._kills.want(entry.id, now)
         if entry.native is None or wish.sent or wish.failures:
             return wish.delivered
@@ -67,7 +150,7 @@ class Ender:
                     future.set_result(wish is None or wish.delivered)
 
     async def send(self, now: float) -> list[Observation]:
-        """Send what is due: one command for many, as strong as each needs. Says of which ones it despairs."""
+        """Send the kills that are due, many in one command; returns the end of those that are given up."""
         out: list[Observation] = []
         by_force: dict[int, list[tuple[Entry, Wish]]] = {}
         if self._driver.gate.is_shut:
@@ -112,7 +195,7 @@ class Ender:
         return False
 
     async def end_strays(self, seen: list[Seen], now: float) -> None:
-        """End what carries our tags and is not ours: a second submission that was not meant, one thought to be over.
+        """End native jobs that carry our tags and are not ours: submitted twice by mistake, or thought to be over.
 
         Only what two listings have shown: the answer to a submission may still be on its way.
         """
@@ -142,12 +225,12 @@ class Ender:
             await self._kill(part, 1)
 
     async def close(self) -> None:
-        """Let what is on its way go out."""
+        """Wait for kills that are being sent."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self._settings.timeout_s)
 
 
 def chunks(items: list[T], size: int) -> Iterable[list[T]]:
-    """Pieces of at most that size."""
+    """The items in pieces of at most this size."""
     for start in range(0, len(items), max(1, size)):
         yield items[start : start + max(1, size)]
