@@ -6,13 +6,13 @@ follows by itself: from events (`follow`), from effects (`performed`), from time
 
 import heapq
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
 from rota.core.dependencies import longest_backoff
 from rota.core.effects import Effect, Lease, Order
-from rota.core.soft import Contact, Ending, Key, Refusal, Sent, ShapeMemo, SiteWeather, Usage
+from rota.core.soft import Contact, Ending, Key, Sent, ShapeMemo, SiteWeather, Usage
 from rota.core.state import State
 from rota.core.stimuli import At
 from rota.model import events as ev
@@ -22,18 +22,14 @@ __all__ = [
     "Awaited",
     "Due",
     "Forgot",
-    "GoodHosts",
     "Greeted",
     "Heard",
-    "HostFailing",
-    "HostShut",
     "Looked",
     "Note",
-    "Refused",
-    "SiteDoing",
     "SiteTold",
     "Told",
     "Unheard",
+    "WeatherEntry",
     "follow",
     "pass_time",
     "performed",
@@ -102,44 +98,14 @@ class SiteTold(Struct, frozen=True):
     facts: SiteFacts
 
 
-class SiteDoing(Struct, frozen=True):
-    """How a site is doing now."""
+class WeatherEntry(Struct, frozen=True):
+    """How a site or a host is doing: the entry of a part of `Weather`; None: there is nothing to say any more."""
 
-    site: str
-    weather: SiteWeather
+    part: Literal["sites", "refused", "host_failures", "good_hosts", "bad_hosts"]
+    key: Any
+    value: Any
     look: bool = False
-    """It may be asked again."""
-
-
-class Refused(Struct, frozen=True):
-    """A provider does not want allocations of a shape for a while; None: it takes them."""
-
-    site: str
-    shape: int
-    refusal: Refusal | None
-
-
-class GoodHosts(Struct, frozen=True):
-    """The last hosts on which jobs of a shape succeeded, and when."""
-
-    shape: int
-    hosts: tuple[tuple[str, float], ...]
-
-
-class HostFailing(Struct, frozen=True):
-    """(how many, since when) jobs failed on a host in a row; None: none."""
-
-    site: str
-    host: str
-    failures: tuple[int, float] | None
-
-
-class HostShut(Struct, frozen=True):
-    """(until when, why) a host gets no jobs; None: it gets some."""
-
-    site: str
-    host: str
-    shut: tuple[float, str] | None
+    """Something may be asked for again."""
 
 
 class Looked(Struct, frozen=True):
@@ -148,9 +114,7 @@ class Looked(Struct, frozen=True):
     safety_at: float | None = None
 
 
-_OfRunners = Heard | Greeted | Told | Unheard | Forgot
-_OfPlaces = Awaited | SiteTold | SiteDoing | Refused | GoodHosts | HostFailing | HostShut
-Note = _OfRunners | _OfPlaces | Looked
+Note = Heard | Greeted | Told | Unheard | Forgot | Awaited | SiteTold | WeatherEntry | Looked
 
 
 def take_note(state: State, note: Note) -> None:
@@ -206,35 +170,14 @@ def _site_told(state: State, note: SiteTold) -> None:
     state.ensure_site_location(note.site)
 
 
-def _site_doing(state: State, note: SiteDoing) -> None:
-    state.soft.weather.sites[note.site] = note.weather
+def _weather_entry(state: State, note: WeatherEntry) -> None:
+    entries: dict[Any, Any] = getattr(state.soft.weather, note.part)
+    if note.value is None:
+        entries.pop(note.key, None)
+    else:
+        entries[note.key] = note.value
     if note.look:
         state.soft.planning.wanted = True
-
-
-def _refused(state: State, note: Refused) -> None:
-    if note.refusal is None:
-        state.soft.weather.refused.pop((note.site, note.shape), None)
-    else:
-        state.soft.weather.refused[note.site, note.shape] = note.refusal
-
-
-def _good_hosts(state: State, note: GoodHosts) -> None:
-    state.soft.weather.good_hosts[note.shape] = note.hosts
-
-
-def _host_failing(state: State, note: HostFailing) -> None:
-    if note.failures is None:
-        state.soft.weather.host_failures.pop((note.site, note.host), None)
-    else:
-        state.soft.weather.host_failures[note.site, note.host] = note.failures
-
-
-def _host_shut(state: State, note: HostShut) -> None:
-    if note.shut is None:
-        state.soft.weather.bad_hosts.pop((note.site, note.host), None)
-    else:
-        state.soft.weather.bad_hosts[note.site, note.host] = note.shut
 
 
 def _looked(state: State, note: Looked) -> None:
@@ -251,11 +194,7 @@ _TAKE: dict[type[Any], Callable[[State, Any], None]] = {
     Unheard: _unheard,
     Forgot: _forgot,
     SiteTold: _site_told,
-    SiteDoing: _site_doing,
-    Refused: _refused,
-    GoodHosts: _good_hosts,
-    HostFailing: _host_failing,
-    HostShut: _host_shut,
+    WeatherEntry: _weather_entry,
     Looked: _looked,
 }
 

@@ -147,24 +147,7 @@ def take_snapshot(state: State) -> bytes:
 
 
 def _runner_record(runner: RunnerState) -> _Runner:
-    return _Runner(
-        runner.id,
-        runner.state,
-        runner.allocation,
-        runner.connect,
-        runner.session,
-        runner.host,
-        runner.pid,
-        runner.capacity,
-        runner.tags,
-        runner.until,
-        runner.output,
-        runner.site,
-        runner.seq,
-        runner.slots,
-        runner.drain_wanted,
-        runner.direct,
-    )
+    return _Runner(*[getattr(runner, name) for name in _Runner.__struct_fields__])
 
 
 def take_columns(state: State) -> Iterator[ColumnRow]:
@@ -294,23 +277,9 @@ def _restore_batches(state: State, columns: Iterable[ColumnRow], live: list[tupl
 def _restore_live(state: State, kept: _Snapshot, live: list[tuple[BatchState, int, str, str]]) -> None:
     for record in kept.runners:
         runner = state.runners[record.id] = RunnerState(record.id)
-        for name in (
-            "state",
-            "allocation",
-            "connect",
-            "session",
-            "host",
-            "pid",
-            "capacity",
-            "tags",
-            "until",
-            "output",
-            "site",
-            "seq",
-            "drain_wanted",
-            "direct",
-        ):
-            setattr(runner, name, getattr(record, name))
+        for name in _Runner.__struct_fields__:
+            if name != "slots":  # these are charged below
+                setattr(runner, name, getattr(record, name))
         if runner.state not in ("CLOSED", "EXPIRED"):
             place_runner(state, runner)
     for batch, pos, runner_id, slot in live:

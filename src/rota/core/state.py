@@ -88,45 +88,11 @@ class BatchState:
     """One batch: columns for all its jobs, and an overlay for what differs."""
 
     __slots__ = (
-        "attempts",
-        "blocked",
-        "changes",
-        "count",
-        "counts",
-        "dirty",
-        "edges",
-        "elements",
-        "env",
-        "epoch",
-        "failures",
-        "followed",
-        "held_why",
-        "hold_wanted",
-        "id",
-        "key",
-        "known_until",
-        "live",
-        "loose",
-        "losses",
-        "marks",
-        "met",
-        "omitted_why",
-        "queues",
-        "ranges",
-        "removes",
-        "rerun_wanted",
-        "seen",
-        "shapes",
-        "spec",
-        "states",
-        "submitted",
-        "template_numbers",
-        "templates",
-        "twins",
-        "until",
-        "waits",
-        "watchers",
-    )
+        "attempts", "blocked", "changes", "count", "counts", "dirty", "edges", "elements", "env", "epoch", "failures",
+        "followed", "held_why", "hold_wanted", "id", "key", "known_until", "live", "loose", "losses", "marks", "met",
+        "omitted_why", "queues", "ranges", "removes", "rerun_wanted", "seen", "shapes", "spec", "states", "submitted",
+        "template_numbers", "templates", "twins", "until", "waits", "watchers",
+    )  # fmt: skip
 
     def __init__(
         self, batch: int, spec: BatchSpec, key: str, submitted: float, env: str | None, runs: list[int] | None
@@ -272,27 +238,9 @@ class RunnerState:
     """A runner. What is known of the connection to it is in `Soft.contacts`."""
 
     __slots__ = (
-        "allocation",
-        "capacity",
-        "connect",
-        "direct",
-        "drain_wanted",
-        "held",
-        "host",
-        "id",
-        "jobs",
-        "location",
-        "output",
-        "pid",
-        "seq",
-        "session",
-        "site",
-        "slots",
-        "state",
-        "tags",
-        "until",
-        "why",
-    )
+        "allocation", "capacity", "connect", "direct", "drain_wanted", "held", "host", "id", "jobs", "location",
+        "output", "pid", "seq", "session", "site", "slots", "state", "tags", "until", "why",
+    )  # fmt: skip
 
     def __init__(self, runner: str) -> None:
         self.id = runner

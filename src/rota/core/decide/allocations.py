@@ -9,7 +9,7 @@ from rota.core.decide.ends import give_back, last_usage, lost, take_ended
 from rota.core.decide.hosts import failed
 from rota.core.decide.runners import report as take_report
 from rota.core.effects import Allocate
-from rota.core.notes import Awaited, Refused, SiteDoing, SiteTold
+from rota.core.notes import Awaited, SiteTold, WeatherEntry
 from rota.core.soft import Ending, Refusal
 from rota.core.state import RunnerState, State
 from rota.core.stimuli import AllocationSeen, Ended, LastWords, Report, SiteFull, SiteSeen
@@ -50,7 +50,7 @@ def site_full(state: State, stimulus: SiteFull) -> Decision:
         f"next {FULL_S // 60} minutes"
     )
     weather = replace(state.soft.weather.of(site), takes=takes, takes_until=stimulus.at.mono + FULL_S, takes_why=why)
-    return Decision(notes=[SiteDoing(site, weather)])
+    return Decision(notes=[WeatherEntry("sites", site, weather)])
 
 
 def allocation_seen(state: State, stimulus: AllocationSeen) -> Decision:
@@ -90,9 +90,9 @@ def allocation_seen(state: State, stimulus: AllocationSeen) -> Decision:
     if stimulus.verb == "run":
         if allocation.site in state.soft.sites and allocation.direct:  # others are known to serve when a runner calls
             weather = state.soft.weather.of(allocation.site)
-            decision.notes.append(SiteDoing(allocation.site, replace(weather, why=None)))
+            decision.notes.append(WeatherEntry("sites", allocation.site, replace(weather, why=None)))
         if allocation.shape is not None:
-            decision.notes.append(Refused(allocation.site, allocation.shape, None))
+            decision.notes.append(WeatherEntry("refused", (allocation.site, allocation.shape), None))
     decision.events.append(_moved(stimulus))
     if stimulus.verb == "run":
         _start_direct(state, decision, allocation)
@@ -342,13 +342,13 @@ def _judge_site(state: State, decision: Decision, stimulus: AllocationSeen, allo
         tries = max(1, tries if allocation.tag == weather.failed_tag else tries + 1)  # a refused array is one refusal
         wait = min(state.settings.site_retry_most_s, state.settings.site_retry_s * 2.0 ** (tries - 1))
         refusal = Refusal(at.mono + wait, tries, stimulus.reason or "no reason given")
-        decision.notes.append(SiteDoing(site, replace(weather, failed_tag=allocation.tag)))
-        decision.notes.append(Refused(site, shape, refusal))
+        decision.notes.append(WeatherEntry("sites", site, replace(weather, failed_tag=allocation.tag)))
+        decision.notes.append(WeatherEntry("refused", (site, shape), refusal))
     elif allocation.state == "KILLING" or _served(state, allocation, outcome):
         hosts = {runner.host for runner in _runners_of(state, allocation.id)}
         if not any((site, host) in state.soft.weather.bad_hosts for host in hosts):
-            decision.notes.append(SiteDoing(site, replace(weather, failures=0)))
+            decision.notes.append(WeatherEntry("sites", site, replace(weather, failures=0)))
     else:
         what = "came to nothing" if allocation.direct else "gave no runner"
         why = f"allocation {allocation.id} {what}: {stimulus.reason or 'no reason known'}"
-        decision.notes.append(SiteDoing(site, failed(state, site, allocation.tag, why, at)))
+        decision.notes.append(WeatherEntry("sites", site, failed(state, site, allocation.tag, why, at)))

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from rota.core.decide.decision import Decision
 from rota.core.decide.ends import lost
 from rota.core.decide.runners import ask_driver
-from rota.core.notes import SWEEP_S, Due, Looked, SiteDoing
+from rota.core.notes import SWEEP_S, Due, Looked, WeatherEntry
 from rota.core.state import RunnerState, State
 from rota.core.stimuli import At
 from rota.model import events as ev
@@ -74,7 +74,7 @@ def tick(state: State, at: At, last: At | None, due: Due) -> Decision:
         if takes_more:
             site = replace(site, takes=None, takes_why=None)
         if reopens or takes_more:
-            decision.notes.append(SiteDoing(name, site, look=True))
+            decision.notes.append(WeatherEntry("sites", name, site, look=True))
     moved = last is not None and at.utc_offset_s != last.utc_offset_s
     if (
         any(refusal.until <= at.mono for refusal in weather.refused.values())

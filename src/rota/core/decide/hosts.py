@@ -7,7 +7,7 @@ alone it eats the queue. Kept in memory only: after a restart it has to show its
 from msgspec.structs import replace
 
 from rota.core.decide.decision import Decision
-from rota.core.notes import GoodHosts, HostFailing, HostShut, SiteDoing
+from rota.core.notes import WeatherEntry
 from rota.core.slots import shape_of
 from rota.core.soft import SiteWeather
 from rota.core.state import RunnerState, State
@@ -28,8 +28,10 @@ def judge_host(state: State, decision: Decision, runner: RunnerState, good: set[
     weather, settings, site, host = state.soft.weather, state.settings, runner.site, runner.host
     if good:
         for shape in {shape_of(slot) for slot in good}:
-            decision.notes.append(GoodHosts(shape, _with_host(weather.good_hosts.get(shape), host, at.mono)))
-        decision.notes.append(HostFailing(site, host, None))
+            decision.notes.append(
+                WeatherEntry("good_hosts", shape, _with_host(weather.good_hosts.get(shape), host, at.mono))
+            )
+        decision.notes.append(WeatherEntry("host_failures", (site, host), None))
         return
     if not bad or runner.direct:
         return
@@ -38,11 +40,11 @@ def judge_host(state: State, decision: Decision, runner: RunnerState, good: set[
     if count < settings.bad_host_failures or not any(
         _others_do_well(state, shape_of(slot), host, since - settings.bad_host_window_s) for slot in bad
     ):
-        decision.notes.append(HostFailing(site, host, (count, since)))
+        decision.notes.append(WeatherEntry("host_failures", (site, host), (count, since)))
         return
     why = f"{count} jobs failed within seconds on {host} while such jobs succeed elsewhere"
-    decision.notes.append(HostShut(site, host, (at.mono + settings.bad_host_s, why)))
-    decision.notes.append(HostFailing(site, host, None))
+    decision.notes.append(WeatherEntry("bad_hosts", (site, host), (at.mono + settings.bad_host_s, why)))
+    decision.notes.append(WeatherEntry("host_failures", (site, host), None))
     for other in state.runners.values():
         if (other.site, other.host) == (site, host) and not other.direct and move(RUNNER, other.state, "drain"):
             decision.events.append(ev.RunnerMoved(other.id, "drain", why))
@@ -55,10 +57,11 @@ def turn_away(state: State, decision: Decision, site: str, host: str, at: At) ->
         return None
     until, why = found
     if until <= at.mono:
-        decision.notes.append(HostShut(site, host, None))
+        decision.notes.append(WeatherEntry("bad_hosts", (site, host), None))
         return None
     if site in state.soft.sites:
-        decision.notes.append(SiteDoing(site, failed(state, site, "", f"an allocation was given on {host}: {why}", at)))
+        weather = failed(state, site, "", f"an allocation was given on {host}: {why}", at)
+        decision.notes.append(WeatherEntry("sites", site, weather))
     return why
 
 
