@@ -15,7 +15,7 @@ from rota.core.state import Settings
 from rota.manager.config import Config, SiteConfig, load_config
 from rota.manager.daemon import say_failed, say_ready
 from rota.manager.filesystem import warning_for
-from rota.manager.housekeeping import UpkeepSettings
+from rota.manager.housekeeping import HousekeepingSettings
 from rota.manager.lock import REFRESH_S, Lock, announce
 from rota.manager.offline.relay import Relay, forbid_other, take_lock
 from rota.manager.paths import Paths, prepare
@@ -107,13 +107,13 @@ async def serve(paths: Paths, lock: Lock, args: argparse.Namespace) -> int:
         sites,
         home=paths.home,
         embedded=args.embedded,
-        upkeep=UpkeepSettings(
+        housekeeping=HousekeepingSettings(
             config.seconds("backup_every") if config.backup_every is not None else None,
             config.backup_keep,
             config.seconds("keep_settled") if config.keep_settled is not None else None,
         ),
     )
-    server = Server(manager.hearing)
+    server = Server(manager.inbound)
     await server.listen_unix(paths.home)
     address, port = await _listen_tls(server, paths, config)
     announce(lock, address=address, port=port)

@@ -25,7 +25,7 @@ from rota.wire.home import private_directory
 if TYPE_CHECKING:
     from rota.manager.service import Manager
 
-__all__ = ["Upkeep", "UpkeepSettings"]
+__all__ = ["Housekeeping", "HousekeepingSettings"]
 
 log = logging.getLogger("rota")
 
@@ -44,7 +44,7 @@ _BACKUP = re.compile(r"rota-\d{8}-\d{6}(?:-\d+)?\.db")
 _SEGMENT = re.compile(r"(\d+)\.seg")
 
 
-class UpkeepSettings(Struct, frozen=True):
+class HousekeepingSettings(Struct, frozen=True):
     """What is done unasked; None: nothing."""
 
     backup_every_s: float | None = None
@@ -52,10 +52,10 @@ class UpkeepSettings(Struct, frozen=True):
     keep_settled_s: float | None = None
 
 
-class Upkeep:
+class Housekeeping:
     """Runs in the loop; everything that takes long is done in threads, or in short pieces by the writer."""
 
-    def __init__(self, manager: "Manager", settings: UpkeepSettings) -> None:
+    def __init__(self, manager: "Manager", settings: HousekeepingSettings) -> None:
         self._manager = manager
         self._settings = settings
         self._paths = Paths(manager.home)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rota.manager.service import Manager
 
-__all__ = ["Hearing", "now", "report_rows"]
+__all__ = ["Inbound", "now", "report_rows"]
 
 
 def now() -> At:
@@ -26,7 +26,7 @@ def now() -> At:
     return At(wall, time.monotonic(), time.localtime(wall).tm_gmtoff)
 
 
-class Hearing:
+class Inbound:
     """The handler of every connection."""
 
     def __init__(self, manager: "Manager", tokens: "Callable[[str], str | None]") -> None:
@@ -60,8 +60,8 @@ class Hearing:
         if isinstance(message, messages.Greet):
             self._greet(peer, message)
             return
-        performer = manager.performer
-        if performer.peers.get(runner) is not peer and performer.greeting.get(runner, (None, 0))[0] is not peer:
+        outbound = manager.outbound
+        if outbound.peers.get(runner) is not peer and outbound.greeting.get(runner, (None, 0))[0] is not peer:
             return
         if isinstance(message, messages.Report):
             known = manager.state.runners.get(runner)
@@ -95,7 +95,7 @@ class Hearing:
             manager.tell(RunnerBye(at=at, by=by, runner=runner, session=message.session, reason=message.reason))
 
     def _greet(self, peer: Peer, message: messages.Greet) -> None:
-        self._manager.performer.greeting[message.runner] = (peer, message.connect)
+        self._manager.outbound.greeting[message.runner] = (peer, message.connect)
         at = now()
         greeting = Greet(
             at=at,
@@ -117,17 +117,17 @@ class Hearing:
     def on_gone(self, peer: Peer) -> None:
         """A connection is over. That says nothing about the runner behind it, but is the moment to ask the driver."""
         manager = self._manager
-        performer = manager.performer
+        outbound = manager.outbound
         manager.clients.discard(peer)
         manager.answers.watchers.gone(peer)
         runner = peer.runner_id
-        if runner is not None and performer.peers.get(runner) is peer:
-            del performer.peers[runner]
+        if runner is not None and outbound.peers.get(runner) is peer:
+            del outbound.peers[runner]
             known = manager.state.runners.get(runner)
             if known is not None:
                 manager.tell(Disconnected(at=now(), by=peer.principal, runner=runner, session=known.session))
-        if runner is not None and performer.greeting.get(runner, (None, 0))[0] is peer:
-            del performer.greeting[runner]
+        if runner is not None and outbound.greeting.get(runner, (None, 0))[0] is peer:
+            del outbound.greeting[runner]
 
     def token_for(self, allocation: str) -> str | None:
         """The token of an allocation that is alive, or of the clients."""

@@ -27,7 +27,7 @@ from rota.model.tables import COMPLETED, JOB_STATES, SETTLED
 from rota.store.api import Store
 from rota.store.rows import templates_of
 
-__all__ = ["Twins"]
+__all__ = ["Duplicates"]
 
 PAGE = 4_096
 MOST_RANGES = 2_000
@@ -98,7 +98,7 @@ class _Maker:
         return "\0".join((cwd or "", stdin or "", self._neutral.path("stdout", value, 0, 0) or "", ""))
 
 
-class Twins:
+class Duplicates:
     """Hashes of all jobs' identities, made when they are first wanted."""
 
     def __init__(self, store: Store) -> None:

@@ -9,10 +9,10 @@ from rota.core.state import State
 from rota.manager.jobbook import JobBook
 from rota.wire.peer import Peer
 
-__all__ = ["Performer", "lease_message"]
+__all__ = ["Outbound", "lease_message"]
 
 
-class Performer:
+class Outbound:
     """Knows the runners in session; carries out what the core decided."""
 
     def __init__(

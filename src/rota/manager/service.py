@@ -17,13 +17,13 @@ from rota.core.stimuli import SetMode, SiteSeen, Stimulus, Tick
 from rota.core.turn import Done, Turn
 from rota.manager.answers import Answers
 from rota.manager.answers.running import Running
-from rota.manager.housekeeping import Upkeep, UpkeepSettings
-from rota.manager.inbound import Hearing, now
+from rota.manager.housekeeping import Housekeeping, HousekeepingSettings
+from rota.manager.inbound import Inbound, now
 from rota.manager.intake import Intake
 from rota.manager.jobbook import JobBook
 from rota.manager.observing import POLL_S, RESTING_POLL_S, Observer
-from rota.manager.once import Twins
-from rota.manager.outbound import Performer
+from rota.manager.once import Duplicates
+from rota.manager.outbound import Outbound
 from rota.manager.sites.api import Site
 from rota.manager.writer import Writer
 from rota.model.errors import NoSpaceError, RotaError, StoreError, UsageError
@@ -57,7 +57,7 @@ class Manager:
         *,
         home: str,
         embedded: bool,
-        upkeep: UpkeepSettings,
+        housekeeping: HousekeepingSettings,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.home = home
@@ -78,10 +78,10 @@ class Manager:
         }
         peers: dict[str, Peer] = {}
         self.observer = Observer(sites, self.book, peers, self.tell)
-        self.performer = Performer(self.book, welcome, peers, self.observer.allocate)
-        self.hearing = Hearing(self, lambda name: auth.find_token(home, name))
-        self.twins = Twins(store)
-        self.upkeep = Upkeep(self, upkeep)
+        self.outbound = Outbound(self.book, welcome, peers, self.observer.allocate)
+        self.inbound = Inbound(self, lambda name: auth.find_token(home, name))
+        self.duplicates = Duplicates(store)
+        self.housekeeping = Housekeeping(self, housekeeping)
         self.answers = Answers(self)
         self.clients: set[Peer] = set()
         self.trouble: str | None = None
@@ -128,9 +128,9 @@ class Manager:
             self.core.step(_site_seen(site.name, site.first_facts()))
             self._tasks.add(self.loop.create_task(self._learn(site)))
         for effect in effects:
-            self.performer.perform(self.state, effect)
+            self.outbound.perform(self.state, effect)
         self.loop.create_task(self._poll())
-        self.upkeep.start()
+        self.housekeeping.start()
         self._tick()
 
     async def _learn(self, site: Site) -> None:
@@ -166,7 +166,7 @@ class Manager:
             self._try_again()
         if self.stopping:
             return
-        self.upkeep.look()
+        self.housekeeping.look()
         busy = any(runner.jobs for runner in self.state.runners.values())
         if busy or self.clients:
             self._alone_since = self.loop.time()
@@ -189,7 +189,7 @@ class Manager:
         else:
             for runner in list(self.state.runners.values()):
                 if not runner.jobs and self.state.soft.contacts[runner.id].connected:
-                    self.performer.perform(self.state, ef.Order(runner.id, runner.session, "close", []))
+                    self.outbound.perform(self.state, ef.Order(runner.id, runner.session, "close", []))
             await asyncio.sleep(0.05)
         if self.state.mode == "draining":  # that was for this manager; the next one serves
             self.tell(SetMode(at=now(), mode="serving", holder=""))
@@ -199,7 +199,7 @@ class Manager:
         if self._timer is not None:
             self._timer.cancel()
         await self.observer.close()
-        await self.upkeep.close()
+        await self.housekeeping.close()
         try:
             await self.writer.run(self._snapshot())
         except RotaError as error:
@@ -214,7 +214,7 @@ class Manager:
         for allocation in list(self.state.allocations.values()):
             if allocation.state.endswith("ING"):
                 terminate = ef.Allocate("terminate", allocation.id, allocation.site, allocation.tag)
-                self.performer.perform(self.state, terminate)
+                self.outbound.perform(self.state, terminate)
         deadline = self.loop.time() + STOP_S
         while self.loop.time() < deadline and any(a.state.endswith("ING") for a in self.state.allocations.values()):
             await asyncio.sleep(0.02)
@@ -292,7 +292,7 @@ class Manager:
 
     def _act(self, turn: Turn) -> None:
         """The facts are on disk: do what follows from them, and answer."""
-        state, perform = self.state, self.performer.perform
+        state, perform = self.state, self.outbound.perform
         try:
             for effect in turn.effects:
                 perform(state, effect)
@@ -369,11 +369,11 @@ class Manager:
         inbox, self._inbox = self._inbox, []
         for done, outcome in [*answers, *((done, error) for _, done in inbox if done is not None)]:
             done(outcome if isinstance(outcome, RotaError) else error)
-        performer = self.performer
-        for peer in [*performer.peers.values(), *(peer for peer, _ in performer.greeting.values())]:
+        outbound = self.outbound
+        for peer in [*outbound.peers.values(), *(peer for peer, _ in outbound.greeting.values())]:
             peer.close()
-        performer.peers.clear()
-        performer.greeting.clear()
+        outbound.peers.clear()
+        outbound.greeting.clear()
         sites = self.state.soft.sites
         try:
             self.core = self._load()
@@ -385,7 +385,7 @@ class Manager:
         for site, facts in sites.items():
             self.core.step(_site_seen(site, facts))
         for effect in self.core.restart(now()):
-            performer.perform(self.state, effect)
+            outbound.perform(self.state, effect)
 
     def _try_again(self) -> None:
         """Is there space again?"""

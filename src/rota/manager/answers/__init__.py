@@ -50,7 +50,7 @@ class Answers:
         self._manager = manager
         store, book, running = manager.store, manager.book, manager.running
         self._jobs = Jobs(store, book, running)
-        self.output = Output(store, book, running, manager.performer)
+        self.output = Output(store, book, running, manager.outbound)
         self._attempts = Attempts(store, book, self._jobs, self.output, self._waits)
         self._live = Live(book, running, self.output)
         self._search = Search(store, self._jobs, lambda: manager.state)
@@ -74,7 +74,7 @@ class Answers:
 
     def _work_for(self, peer: Peer, op: str, args: Any) -> Awaitable[Answer] | None:
         """What answers an op that changes something or may take a while; None: it is answered at once."""
-        upkeep = self._manager.upkeep
+        housekeeping = self._manager.housekeeping
         if op in CHANGES:
             return self._told(_change(peer, op, args))
         if op in MODES:
@@ -84,9 +84,9 @@ class Answers:
         if op in ("submit", "stage"):
             return self._take_in(peer, op, args)
         if op == "backup":
-            return upkeep.backup(args.path)
+            return housekeeping.backup(args.path)
         if op == "prune":
-            return upkeep.prune(args, peer.principal)
+            return housekeeping.prune(args, peer.principal)
         if op in ("live", "log") or (op in ("jobs", "history") and args.searches):
             return self._look(op, args)
         return self._look(op, args) if op == "history" and (args.sel or args.states) else None
@@ -160,17 +160,17 @@ class Answers:
 
     async def _once(self, peer: Peer, args: Any) -> Answer:
         """Add what is not there already. One at a time, so that no two find the same job missing."""
-        manager, twins = self._manager, self._manager.twins
-        async with twins.lock:
+        manager, duplicates = self._manager, self._manager.duplicates
+        async with duplicates.lock:
             new = await self._submission(peer, args)
             batches = list(manager.state.batches.values())
-            found = await asyncio.to_thread(twins.compare, batches, new.spec, new.stage, new.runs, args.once)
+            found = await asyncio.to_thread(duplicates.compare, batches, new.spec, new.stage, new.runs, args.once)
             if found.duplicates and not args.rerun:
                 if found.duplicates == new.spec.count:
                     if new.stage is not None:
                         await manager.writer.run(partial(manager.store.unstage, new.stage))
                     return {"batch": None, "jobs": 0, "warnings": [], **found.words()}
-                new.spec, new.stage, new.runs = await twins.keep_new(manager.writer, new.spec, new.stage, found)
+                new.spec, new.stage, new.runs = await duplicates.keep_new(manager.writer, new.spec, new.stage, found)
             new.at = now()
             return {**await self._told(new), **found.words()}
 
@@ -193,7 +193,7 @@ class Answers:
     async def _look(self, op: str, args: Any) -> Answer:
         """Questions that take a while."""
         manager = self._manager
-        await manager.upkeep.durable()
+        await manager.housekeeping.durable()
         if op == "log":
             return await self.output.log(manager.state, args)
         if op == "live":

@@ -12,7 +12,7 @@ from rota.core.state import BatchState, State
 from rota.manager.answers.jobs import find_job
 from rota.manager.answers.running import Ref, Running
 from rota.manager.jobbook import JobBook
-from rota.manager.outbound import Performer
+from rota.manager.outbound import Outbound
 from rota.model.errors import NotFoundError, UsageError
 from rota.store.api import Store
 from rota.wire.messages import Log, Tail
@@ -30,11 +30,11 @@ ANSWER_S = 3.0
 class Output:
     """The output of jobs, and the questions to runners about it that are open."""
 
-    def __init__(self, store: Store, book: JobBook, running: Running, performer: Performer) -> None:
+    def __init__(self, store: Store, book: JobBook, running: Running, outbound: Outbound) -> None:
         self._store = store
         self._book = book
         self._running = running
-        self._performer = performer
+        self._performer = outbound
         self._numbers = itertools.count(1)
         self._asked: dict[int, tuple[str, asyncio.Future[bytes | None]]] = {}
 

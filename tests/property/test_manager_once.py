@@ -40,7 +40,7 @@ results = st.lists(
 )
 
 
-class Twins(RuleBasedStateMachine):
+class Duplicates(RuleBasedStateMachine):
     """Every call is made to both; answers and errors are compared."""
 
     def __init__(self) -> None:
@@ -157,4 +157,4 @@ def test_twins(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
     monkeypatch.setattr(database, "CHECKPOINT_PAGES", 30)
     from hypothesis.stateful import run_state_machine_as_test
 
-    run_state_machine_as_test(Twins, settings=settings(max_examples=40, stateful_step_count=30, deadline=None))
+    run_state_machine_as_test(Duplicates, settings=settings(max_examples=40, stateful_step_count=30, deadline=None))
