@@ -171,7 +171,9 @@ def test_architecture_names_rooms_that_exist() -> None:
     rooms = {path.name for path in (ROOT / "src" / "rota").iterdir() if (path / "__init__.py").exists()}
     shown = set(re.findall(r"^  (\w+)/ ", text, re.MULTILINE))
     assert shown == rooms
-    for name in re.findall(r"`((?:model|core|cli|manager|schedule|drivers|wire|runner|submission|store)/[\w/]+\.py)`", text):
+    for name in re.findall(
+        r"`((?:model|core|cli|manager|schedule|drivers|wire|runner|submission|store)/[\w/]+\.py)`", text
+    ):
         assert (ROOT / "src" / "rota" / name).exists(), name
 
 

@@ -75,10 +75,9 @@ def becomes(home, name, state):
 
 def vanish(fake, text):
     """As if it had never been: its processes end, and the cluster remembers nothing."""
-    with fake.world() as world:
-        for job in fake._chosen(world, text):
-            fake._processes.signal(world, job, "KILL", time.time())
-            world.jobs.remove(job)
+    for world, job in fake._each(text):
+        fake._processes.signal(world, job, "KILL", time.time())
+        world.jobs.remove(job)
 
 
 def is_mute(fake):

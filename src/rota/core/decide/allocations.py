@@ -12,12 +12,12 @@ from rota.core.effects import Allocate
 from rota.core.notes import Awaited, SiteTold, WeatherEntry
 from rota.core.soft import Ending, Refusal
 from rota.core.state import RunnerState, State
-from rota.core.stimuli import AllocationSeen, Ended, LastWords, Report, SiteFull, SiteSeen
+from rota.core.stimuli import AllocationSeen, At, Ended, LastWords, Report, SiteFull, SiteSeen
 from rota.model import events as ev
 from rota.model.allocation import Allocation, Outcome
 from rota.model.tables import ALLOCATION, STARTING, move
 
-__all__ = ["allocation_seen", "end_direct", "last_words", "site_full", "site_seen", "written_reports"]
+__all__ = ["allocation_seen", "collect_again", "end_direct", "last_words", "site_full", "site_seen", "written_reports"]
 
 _LOST = ("node-fail", "preempt", "requeue", "vanished", "launch")
 """What befalls a job without its own doing: it is started again, and that counts as a loss."""
@@ -27,7 +27,7 @@ _NO_REPORT = (
     "is the directory shared with the nodes?"
 )
 COLLECT_AGAIN_S = 30
-"""Last words that do not come are asked for again after so long, if the driver still says that it is over."""
+"""Last words that do not come are asked for again after so long."""
 FULL_S = 600
 """So long a site that took no more is asked for no more than it has."""
 UNSURE_MOST = 100
@@ -111,12 +111,22 @@ def _moved(seen: AllocationSeen) -> ev.AllocationMoved:
 
 def _over(state: State, decision: Decision, seen: AllocationSeen, allocation: Allocation) -> None:
     """The driver says that it is over. What it left behind is read first: a report counts more than its absence."""
-    ending, mono = state.soft.ending.get(allocation.id), seen.at.mono
     if not _may_have_words(state, seen, allocation):
         _end(state, decision, seen, allocation)
-    elif ending is None or mono - ending.asked >= COLLECT_AGAIN_S:
-        decision.notes.append(Awaited(allocation.id, Ending(seen if ending is None else ending.seen, mono)))
-        decision.effects.append(Allocate("collect", allocation.id, allocation.site, allocation.tag))
+    elif allocation.id not in state.soft.ending:
+        _collect(decision, allocation, Ending(seen, seen.at.mono))
+
+
+def _collect(decision: Decision, allocation: Allocation, ending: Ending) -> None:
+    decision.notes.append(Awaited(allocation.id, ending))
+    decision.effects.append(Allocate("collect", allocation.id, allocation.site, allocation.tag))
+
+
+def collect_again(state: State, decision: Decision, at: At) -> None:
+    """Last words that did not come are asked for again: the end waits for them."""
+    for name, ending in state.soft.ending.items():
+        if at.mono - ending.asked >= COLLECT_AGAIN_S and name in state.allocations:
+            _collect(decision, state.allocations[name], ending._replace(asked=at.mono))
 
 
 def _may_have_words(state: State, seen: AllocationSeen, allocation: Allocation) -> bool:

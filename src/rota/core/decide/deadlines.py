@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 
+from rota.core.decide.allocations import collect_again
 from rota.core.decide.decision import Decision
 from rota.core.decide.ends import lost
 from rota.core.decide.runners import ask_driver
@@ -26,6 +27,7 @@ def is_busy(state: State) -> bool:
     return (
         any(runner.jobs or runner.state in ("DRAINING", "MISSING") for runner in state.runners.values())
         or any(shape.ready for shape in state.shapes)
+        or bool(state.soft.ending)
         or any(a.state.endswith("ING") and a.state != "RUNNING" for a in state.allocations.values())
     )
 
@@ -66,6 +68,7 @@ def tick(state: State, at: At, last: At | None, due: Due) -> Decision:
     for runner in list(state.runners.values()):
         if runner.state in ("SERVING", "DRAINING", "MISSING") and not runner.direct:
             _watch(state, decision, runner, at)
+    collect_again(state, decision, at)
     weather, planning = state.soft.weather, state.soft.planning
     for name, site in weather.sites.items():
         reopens, takes_more = 0 < site.closed_until <= at.mono, site.takes is not None and site.takes_until <= at.mono
