@@ -296,3 +296,16 @@ def test_a_circle_through_what_was_omitted() -> None:
     assert world.states(third) == ["OMITTED"]
     with pytest.raises(UsageError, match=f"merge → batch {third} → batch {second} → merge"):
         world.submit(name="merge", after=[str(third)])
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_new_batch_of_a_name_that_was_met_counts_while_another_name_is_waited_for(live: bool) -> None:
+    """It waits for a name that nothing has, and is omitted all the same when the first name can never be met."""
+    world = World()
+    waiter = world.submit(1, after=(Dependency("@call", live=live), Dependency("@align")))
+    first = world.submit(1, name="call")
+    run_jobs(world, first, 0)
+    second = world.submit(1, name="call")
+    run_jobs(world, second, 1)
+    assert world.states(waiter) == ["OMITTED"]
+    world.check_restart()

@@ -288,6 +288,8 @@ def grown(state: State, name: str) -> None:
         for waiter in open_to(state, name):
             if waiter.id in waiting:
                 waiter.waits = None
+            elif any(dependency.target == f"@{name}" for dependency in waiter.spec.after[: waiter.met]):
+                _look_anew(state, waiter)  # that was met, and is not any more, whatever it waits for meanwhile
             if waiter.waits is None and (waiter.counts[WAITING] or waiter.counts[HOLDING]):
                 state.freed.append((waiter.id, 0, waiter.count))
 
