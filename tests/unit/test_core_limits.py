@@ -461,3 +461,20 @@ def test_84000_jobs_in_50_shapes_behind_a_limit_of_2000() -> None:
 def test_a_limit_costs_little() -> None:
     part, *_ = bench().ratio(12_000, 2_000, 50)
     assert part >= 0.8
+
+
+def test_a_rate_that_nothing_waits_for_any_more_wakes_nobody() -> None:
+    world = World()
+    world.limit("api", "1/min")
+    batch = world.submit(2, cores(1, limits=("api",)))
+    runner = world.start_runner()
+    (job,) = lease_all(world, runner)
+    world.end(runner, job)
+    world.schedule()
+    assert world.core.next_deadline(world.at) <= world.mono + 60
+    world.change("kill", f"{batch}.2")
+    for _ in range(3):
+        world.tick(30)
+        world.touch(runner)
+        world.schedule()
+    assert world.core.next_deadline(world.at) > world.mono + 0.5
