@@ -5,7 +5,7 @@ import pytest
 from core_world import GIB, FakeRunner, World, cores, lease_all
 from rota.core.effects import Allocate, Order
 from rota.core.state import Settings
-from rota.core.stimuli import AllocationSeen, Ended, Report
+from rota.core.stimuli import AllocationSeen, Ended, LastWords, Report, Written
 from rota.model.allocation import Outcome
 from rota.model.errors import UsageError
 from rota.model.needs import Amounts
@@ -333,3 +333,40 @@ def test_several_nodes_only_where_a_job_is_an_allocation() -> None:
     assert world.state.allocations["a1"].capacity.cores == 2000, "on each of them"
     with pytest.raises(UsageError, match="hpc gives 1 node, 4 are asked for"):
         cluster("runners").submit(1, cores(2, nodes=4))
+
+
+def test_a_report_that_cannot_be_read_is_asked_for_again() -> None:
+    """That it cannot be read now is no evidence that there is none: the job is not called failed for it."""
+    world, runner, job = direct_job_that_ended()
+    for attempt in range(4):
+        world.step(LastWords(at=world.at, id="a1", unread="ssh: connection refused"))
+        assert world.job(*job[:2]) in ("STARTING", "RUNNING"), attempt
+        asked = len([effect for effect in world.effects if isinstance(effect, Allocate) and effect.what == "collect"])
+        world.tick(31)
+        again = len([effect for effect in world.effects if isinstance(effect, Allocate) and effect.what == "collect"])
+        assert again == asked + 1, "it is asked for again"
+    world.step(LastWords(at=world.at, id="a1", written=[Written(runner, [world.row(job)])]))
+    assert world.job(*job[:2]) == "COMPLETED"
+
+
+def test_a_report_that_can_never_be_read_is_given_up_with_the_reason() -> None:
+    world, _, job = direct_job_that_ended()
+    for _ in range(5):
+        world.step(LastWords(at=world.at, id="a1", unread="permission denied"))
+        world.tick(31)
+    assert world.job(*job[:2]) == "FAILED"
+    assert "what it left could not be read: permission denied" in (world.results[-1].note or "")
+
+
+def direct_job_that_ended() -> tuple[World, str, tuple[int, int, int]]:
+    """A direct job whose cluster job is over, and whose report is not there yet."""
+    world = World(site=False)
+    world.collecting = False
+    world.site("hpc", most=10, mode="direct", whole=False, array_most=10)
+    batch = world.submit(1)
+    world.schedule()
+    (runner,) = world.state.runners
+    world.step(AllocationSeen(at=world.at, id="a1", verb="pend", native_id="17"))
+    world.step(AllocationSeen(at=world.at, id="a1", verb="run", native_id="17"))
+    world.step(AllocationSeen(at=world.at, id="a1", verb="complete", native_id="17", outcome=Outcome(exit_code=0)))
+    return world, runner, (batch, 1, 1)

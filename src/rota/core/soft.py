@@ -164,6 +164,8 @@ class Ending(NamedTuple):
     seen: AllocationSeen
     asked: float
     """Monotonic time at which its last words were asked for."""
+    tries: int = 1
+    """How often they were asked for."""
 
 
 class Soft:

@@ -244,6 +244,8 @@ class LastWords(Stimulus, kw_only=True):
     """The cluster started a direct job a second time, which then did nothing."""
     output: str | None = None
     """The last line of the cluster job's own output."""
+    unread: str | None = None
+    """Why what it may have left could not be read."""
 
 
 class SiteFull(Stimulus, kw_only=True):

@@ -167,7 +167,7 @@ class Observer:
     # ---- last words -------------------------------------------------------------------------------------------------
 
     async def _collect(self, state: State, site: Site, allocation: Allocation) -> None:
-        """An allocation is over: tell what it left behind. That is told whatever happens: its end waits for it."""
+        """An allocation is over: tell what it left behind."""
         words = LastWords(at=now(), by=f"allocation {allocation.id} by file", id=allocation.id)
         known = _known(allocation)
         try:
@@ -179,8 +179,9 @@ class Observer:
                 await self._wait_for_peers(runners)
                 words.written = [found for runner in runners if (found := _read_unsent(site, runner)) is not None]
                 words.output = None if runners else await site.last_output(known)
-        except Exception:  # a bug, and no reason to keep the job for ever
-            log.exception("the last words of allocation %s were not read", allocation.id)
+        except (RotaError, OSError) as error:
+            log.warning("what allocation %s left cannot be read: %s", allocation.id, error)
+            words.unread = str(error)
         words.at = now()
         self._tell(words)
 
@@ -193,8 +194,8 @@ class Observer:
             directory, report = found
             host = await site.host_of(known)
             return [_written(f"{known.tag}.{known.element}", report, directory, host)]
-        except (RotaError, ValueError, TypeError, IndexError, AttributeError) as error:
-            log.warning("allocation %s left a report that cannot be read: %s", known.id, error)
+        except (ValueError, TypeError, IndexError, AttributeError) as error:
+            log.warning("allocation %s left a report that is none: %s", known.id, error)
             return []
 
     async def _wait_for_peers(self, runners: list[RunnerState]) -> None:
@@ -209,8 +210,8 @@ def _read_unsent(site: Site, runner: RunnerState) -> Written | None:
     try:
         unsent = site.unsent(runner.output)
         return None if unsent is None else _written(runner.id, unsent, runner.output)
-    except (OSError, ValueError, TypeError, IndexError) as error:
-        log.warning("runner %s left reports in %s that cannot be read: %s", runner.id, runner.output, error)
+    except (ValueError, TypeError, IndexError) as error:
+        log.warning("runner %s left reports in %s that are none: %s", runner.id, runner.output, error)
         return None
 
 

@@ -27,7 +27,9 @@ _NO_REPORT = (
     "is the directory shared with the nodes?"
 )
 COLLECT_AGAIN_S = 30
-"""Last words that do not come are asked for again after so long."""
+"""Last words that do not come are asked for again after so long …"""
+COLLECT_MOST = 5
+"""… and what cannot be read is given up after so many tries."""
 FULL_S = 600
 """So long a site that took no more is asked for no more than it has."""
 UNSURE_MOST = 100
@@ -126,7 +128,7 @@ def collect_again(state: State, decision: Decision, at: At) -> None:
     """Last words that did not come are asked for again: the end waits for them."""
     for name, ending in state.soft.ending.items():
         if at.mono - ending.asked >= COLLECT_AGAIN_S and name in state.allocations:
-            _collect(decision, state.allocations[name], ending._replace(asked=at.mono))
+            _collect(decision, state.allocations[name], ending._replace(asked=at.mono, tries=ending.tries + 1))
 
 
 def _may_have_words(state: State, seen: AllocationSeen, allocation: Allocation) -> bool:
@@ -184,7 +186,11 @@ def last_words(state: State, stimulus: LastWords) -> Decision:
     ending, allocation = state.soft.ending.get(stimulus.id), state.allocations.get(stimulus.id)
     if ending is None or allocation is None or move(ALLOCATION, allocation.state, ending.seen.verb) is None:
         return decision
+    if stimulus.unread is not None and ending.tries < COLLECT_MOST:
+        return decision  # that is no evidence that there is nothing: it is asked for again
     reason, outcome = ending.seen.reason, ending.seen.outcome
+    if stimulus.unread is not None:
+        reason = f"{reason or 'it is over'}; what it left could not be read: {stimulus.unread}"
     runners = _runners_of(state, allocation.id)
     if stimulus.restarted and allocation.direct and any(runner.jobs for runner in runners):
         outcome, reason = Outcome(why="requeue"), f"{reason}; the cluster had started it again"
