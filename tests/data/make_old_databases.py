@@ -29,8 +29,10 @@ HOME = Path("/tmp/rota-old")
 """Where every database is made: a path that tells nothing of whoever makes it."""
 LARGE = 70_000
 """Jobs of the largest batch: more than a chunk of the columns holds."""
-ONCE = "test $ROTA_ATTEMPT -gt 1 || exec sleep 100000"
-"""Runs for ever, and if it is started again ends at once."""
+LONG = f"test ! -d {HOME} || exec sleep 100000"
+"""Runs for ever where the databases are made; anywhere else it ends at once."""
+ONCE = f"test $ROTA_ATTEMPT -gt 1 || {LONG}"
+"""The same, but a second attempt ends at once there too."""
 
 CONFIG = """\
 missing_after = "{missing_after}"
@@ -204,7 +206,7 @@ def alive(home: Home) -> None:
     home.add("running-values", "-c", "0.5", "--values", "x,y", "--retries", "2", "--", f": {{}}; {ONCE}")
     home.add("rerun", "-c", "0.5", "--after", "@source", "--live=rerun", "--", ONCE)
     home.add("at-once", "-c", "0.5", "--array", "1-6%2", "--", ONCE)
-    home.add("lost-once", "-c", "0.5", "--on", "stuck", "--", "test $ROTA_ATTEMPT -gt 2 || exec sleep 100000")
+    home.add("lost-once", "-c", "0.5", "--on", "stuck", "--", LONG)
     home.become("lost-once", "RUNNING", 1)
     home.signal_runner("stuck", signal.SIGKILL)
     home.until(lambda: home.rows("jobs", "@lost-once")[0]["attempt"] == 2, "a lost job is started again")
