@@ -213,7 +213,9 @@ class World:
         self.greet(runner, capacity=capacity)
         return runner
 
-    def greet(self, runner: FakeRunner, capacity: Amounts = NODE, connect: int | None = None) -> Step:
+    def greet(
+        self, runner: FakeRunner, capacity: Amounts = NODE, connect: int | None = None, host: str = "host"
+    ) -> Step:
         if connect is None:
             runner.connect += 1
             runner.got = 0
@@ -225,7 +227,7 @@ class World:
                 allocation=runner.allocation,
                 connect=runner.connect if connect is None else connect,
                 clock=self.mono,
-                host="host",
+                host=host,
                 pid=1,
                 capacity=capacity,
                 held=list(runner.held),
