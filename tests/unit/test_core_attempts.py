@@ -730,3 +730,17 @@ def test_an_idle_runner_leaves_on_time() -> None:
     world.tick()
     linger = world.state.soft.sites["local"].linger_s
     assert world.core.next_deadline(world.at) - world.mono <= min(5.0, linger) + 0.1
+
+
+def test_a_runner_that_greets_under_another_name_of_its_host_takes_its_slots_along() -> None:
+    world = World()
+    batch = world.submit(2)
+    runner = world.start_runner()
+    jobs = lease_all(world, runner)
+    world.greet(runner, host="renamed")
+    world.check_restart()
+    for job in jobs:
+        world.end(runner, job)
+    world.bye(runner)
+    assert world.states(batch) == ["COMPLETED"] * 2
+    world.check_restart()

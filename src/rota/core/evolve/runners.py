@@ -53,11 +53,12 @@ def restore_slots(state: State, runner: RunnerState, slot: str, count: int) -> N
 
 
 def runner_greeted(state: State, event: ev.RunnerGreeted) -> None:
-    """A runner has come, or come back."""
+    """A runner has come, or come back, perhaps under another name of its host: then its slots move along."""
     runner = state.runners.get(event.runner)
     if runner is None:
         runner = state.runners[event.runner] = RunnerState(event.runner)
         runner.state = "SERVING"
+    before = runner.location
     runner.allocation = event.allocation
     runner.connect = event.connect
     runner.session = event.session
@@ -70,6 +71,12 @@ def runner_greeted(state: State, event: ev.RunnerGreeted) -> None:
     runner.site = event.site
     runner.direct = event.direct
     place_runner(state, runner)
+    if before and before != runner.location:
+        for slot, count in runner.slots.items():
+            amounts = slot_amounts(slot, state.shapes[shape_of(slot)].shape)
+            state.ledger.charge(before, amounts, -count)
+            state.ledger.restore(runner.location, amounts, count)
+        state.ledger.drop(before)
 
 
 def place_runner(state: State, runner: RunnerState) -> None:
