@@ -304,3 +304,19 @@ def test_a_successor_that_waits_in_the_queue(driver, in_time, tmp_path):
         assert relay_of(rota) is None
         until(lambda: {job["state"] for job in rota.cluster.jobs()} == {"over"})
         assert rota.nothing_runs()
+
+
+@pytest.mark.parametrize("personality", SYSTEMS)
+def test_a_runner_that_greets_before_the_submission_has_answered_keeps_its_jobs(personality, tmp_path):
+    """The command has done its work and answers six seconds later: that is no news of the state."""
+    submit = {"slurm": "sbatch", "lsf": "bsub"}.get(personality, "qsub")
+    config = f'[site.one]\ndriver = "{personality}"\npoll_least = "1s"\npoll = "1s"\n'
+    with site(personality, tmp_path, config) as rota:
+        rota.cluster.faults([{"command": submit, "every": 1, "do": "hang-after", "seconds": 6}])
+        log = tmp_path / "ran"
+        command = f"echo {{index}} >> {log}; sleep 9"
+        batch = rota.out("add", "--on", "one", "--array", "1-2", "--", command).strip()
+        until(lambda: json_of(rota, "status", batch)["counts"] == {"COMPLETED": 2}, 90)
+        assert sorted(log.read_text().split()) == ["1", "2"], "each ran once"
+        rows = [json.loads(line) for line in rota.out("history", batch, "--json").splitlines()]
+        assert [(row["attempt"], row["state"]) for row in rows] == [(1, "COMPLETED")] * 2

@@ -141,10 +141,39 @@ def test_a_requeue_by_the_cluster_is_a_loss_and_no_second_copy() -> None:
     seen(world, "a1", "run")
     seen(world, "a1", "pend", reason="requeued by an operator")
     assert world.state.allocations["a1"].state == "KILLING"
-    assert world.results[-1].state == "LOST"
+    world.schedule()
+    assert world.states(batch) == ["RUNNING"], "a listing may say so of what runs: nothing is free before it is over"
+    seen(world, "a1", "abort", Outcome(why="cancelled"), reason="cancelled")
+    assert (world.results[-1].state, world.results[-1].reason) == ("LOST", "requeue"), "nobody wanted that: no failure"
     world.schedule()
     assert world.states(batch) == ["STARTING"], "in an allocation of its own"
     assert world.state.allocations["a2"].state == "SUBMITTING"
+
+
+@pytest.mark.parametrize("late", ["the answer to the submission", "a listing from before the greeting"])
+def test_an_answer_that_is_older_than_the_greeting_moves_nothing(late: str) -> None:
+    world = World()
+    batch = world.submit(1)
+    world.tick(1)
+    asked = world.mono
+    world.tick(1)
+    runner = world.start_runner()
+    (job,) = lease_all(world, runner)
+    world.report(runner, started=[job])
+    identity = late.startswith("the answer")
+    old = AllocationSeen(
+        at=world.at, id="a1", verb="pend", native_id="17", asked=None if identity else asked, identity=identity
+    )
+    world.step(old)
+    allocation = world.state.allocations["a1"]
+    assert (allocation.state, allocation.native_id) == ("RUNNING", "17"), "who it is is kept, how it is is old"
+    assert world.states(batch) == ["RUNNING"]
+    world.step(AllocationSeen(at=world.at, id="a1", verb="pend", native_id="17", asked=world.mono, reason="requeued"))
+    assert allocation.state == "KILLING", "asked after the greeting, it counts"
+    assert world.state.runners["r1"].state == "DRAINING"
+    assert world.states(batch) == ["RUNNING"], "and frees nothing"
+    world.end(runner, job)
+    assert world.states(batch) == ["COMPLETED"]
 
 
 def test_a_submission_that_fails_gives_the_jobs_back() -> None:

@@ -219,6 +219,7 @@ def follow(state: State, event: ev.Event, at: At) -> None:
         contact = state.soft.contacts.setdefault(event.runner, Contact())
         contact.connected = True
         contact.heard = contact.idle_since = at.mono
+        contact.greeted = 0.0 if event.direct else at.mono
         contact.lease_n = contact.got = 0
         contact.unacked.clear()
         contact.given_up.clear()

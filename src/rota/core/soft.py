@@ -50,13 +50,18 @@ class Usage(NamedTuple):
 class Contact:
     """What is known of the connection to one runner. Times are monotonic."""
 
-    __slots__ = ("clock", "connected", "given_up", "got", "heard", "idle_since", "lease_n", "since", "unacked", "usage")
+    __slots__ = (
+        *("clock", "connected", "given_up", "got", "greeted", "heard", "idle_since", "lease_n", "since", "unacked"),
+        "usage",
+    )
 
     def __init__(self, at: float = 0.0, connected: bool = False) -> None:
         self.connected = connected
         self.heard = at
         """When it last gave a sign of life."""
         self.idle_since = at
+        self.greeted = 0.0
+        """When its last greeting was accepted; 0: not in this life of the manager."""
         self.clock = 0.0
         """The newest reading of the runner's own clock."""
         self.lease_n = 0

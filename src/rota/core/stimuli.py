@@ -220,6 +220,10 @@ class AllocationSeen(Stimulus, kw_only=True):
 
     id: str
     verb: str
+    asked: float | None = None
+    """Monotonic time at which the provider was asked: what it said may be older than it looks. None: just now."""
+    identity: bool = False
+    """The answer to a submission or a search: it tells the native id, and of the state only that it got there."""
     native_id: str | None = None
     reason: str | None = None
     outcome: Outcome | None = None

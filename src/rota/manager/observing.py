@@ -93,7 +93,7 @@ class Observer:
         self.woken.set()
         for allocation in allocations:
             if allocation.state == "SUBMITTING" or allocation.native_id is None:
-                self._see(Observation(allocation.id, site.verb_of_submitted, found[allocation.element]))
+                self._see(Observation(allocation.id, site.verb_of_submitted, found[allocation.element]), identity=True)
 
     def _direct_leases(self, state: State, allocations: list[Allocation]) -> dict[int, dict[str, Any]]:
         """Element → lease message, for direct jobs that are still wanted."""
@@ -140,6 +140,7 @@ class Observer:
         ids = {item.id for item in known}
         self._checking.update(ids)
         try:
+            asked = now().mono
             for seen in await site.poll(known):
                 allocation, host = state.allocations.get(seen.id), None
                 if allocation is not None and seen.verb == "run":
@@ -147,11 +148,13 @@ class Observer:
                         continue
                     host = await site.host_of(_known(allocation)) if allocation.direct else None
                 if allocation is not None or seen.verb != "run":
-                    self._see(seen, host)
+                    self._see(seen, host=host, asked=asked)
         finally:
             self._checking.difference_update(ids)
 
-    def _see(self, seen: Observation, host: str | None = None) -> None:
+    def _see(
+        self, seen: Observation, host: str | None = None, asked: float | None = None, identity: bool = False
+    ) -> None:
         stimulus = AllocationSeen(
             at=now(),
             by="driver",
@@ -161,6 +164,8 @@ class Observer:
             reason=seen.reason,
             outcome=seen.outcome,
             host=host,
+            asked=asked,
+            identity=identity,
         )
         self._tell(stimulus)
 

@@ -3,6 +3,7 @@
 Submit, find, terminate and check allocations: each with a runner on one node, or direct, as one job.
 """
 
+from random import Random
 from typing import TYPE_CHECKING
 
 from rota.core.stimuli import AllocationSeen, At, Ended, LastWords, SiteSeen, Written
@@ -96,6 +97,9 @@ class Cluster:
         self.world = world
         self.sites = {site.name: site for site in sites}
         self.allocations: dict[str, SimAllocation] = {}
+        self.answers = Random(f"answers {world.seed}")  # of its own: the schedules of known seeds stay what they are
+        self.old_answers = self.answers.choice((0.0, 0.0, 0.05, 0.3))
+        """The chance that an answer is on its way for long, and tells how things were when it was asked for."""
 
     def poll(self) -> None:
         """What the driver does now and then: look at everything that is not over, as far as the manager knows."""
@@ -150,14 +154,14 @@ class Cluster:
             # what the driver must do after a doubtful answer: look, and only then submit again
             world.after(1.0, self._do, world.shell.life, self._find, id, site, tag)
         else:
-            self.tell(allocation)
+            self.tell(allocation, identity=True)
 
     def _find(self, id: str, site: str, tag: str) -> None:
         if self.world.faults.strikes("poll-fails"):
             self._say(id, "unsure", None, "no answer")
             self.world.after(2.0, self._do, self.world.shell.life, self._find, id, site, tag)
         elif tag in self.allocations:
-            self.tell(self.allocations[tag])
+            self.tell(self.allocations[tag], identity=True)
         else:
             self._submit(id, site, tag)
 
@@ -197,22 +201,41 @@ class Cluster:
         else:
             allocation.ended("abort", "terminated")
 
-    def tell(self, allocation: SimAllocation, poll: bool = False) -> None:
-        """The driver sees an allocation and says so; by polling, with some delay."""
+    def tell(self, allocation: SimAllocation, poll: bool = False, identity: bool = False) -> None:
+        """The driver sees an allocation and says so: by polling, with some delay, or as the answer to a submission."""
         delay = self.world.rng.choice((0.01, 1.0, 3.0)) if poll else 0.001
         if poll and self.world.faults.strikes("poll-fails"):
             delay += 10.0
-        self.world.after(delay, self._tell_now, allocation)
+        if self.world.faults.active and self.answers.random() < self.old_answers:
+            self.world.faults.hit("old-answer")
+            seen = self._seen(allocation)
+            if identity:
+                seen.identity = True
+            else:
+                seen.asked = self.world.clock.at(self.world.now).mono
+            self.world.after(self.answers.choice((0.5, 3.0, 12.0)), self._tell_old, self.world.shell.life, seen)
+        else:
+            self.world.after(delay, self._tell_now, allocation)
+
+    def _tell_old(self, life: int, seen: AllocationSeen) -> None:
+        if life == self.world.shell.life:
+            self.world.shell.post(seen)
 
     def _tell_now(self, allocation: SimAllocation) -> None:
+        self.world.shell.post(self._seen(allocation))
+
+    def _seen(self, allocation: SimAllocation) -> AllocationSeen:
         job = allocation.job
         outcome = job.outcome if job is not None and allocation.state == "over" else None
-        self._say(allocation.id, allocation.verb, allocation.native_id, allocation.reason, outcome)
+        native, reason = allocation.native_id, allocation.reason
+        return self._observation(allocation.id, allocation.verb, native, reason, outcome)
 
-    def _say(
+    def _say(self, id: str, verb: str, native_id: str | None, reason: str | None) -> None:
+        self.world.shell.post(self._observation(id, verb, native_id, reason))
+
+    def _observation(
         self, id: str, verb: str, native_id: str | None, reason: str | None, outcome: Outcome | None = None
-    ) -> None:
-        seen = AllocationSeen(
+    ) -> AllocationSeen:
+        return AllocationSeen(
             at=_NOW, by="driver", id=id, verb=verb, native_id=native_id, reason=reason, outcome=outcome
         )
-        self.world.shell.post(seen)

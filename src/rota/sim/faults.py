@@ -45,6 +45,8 @@ CHANCES: dict[str, float] = {
 """Faults that strike an action, with their chance (weight 1)."""
 
 KINDS = (*TIMED, *CHANCES)
+OTHERS = ("old-answer",)
+"""Faults with a generator of their own."""
 
 
 class Faults:

@@ -15,7 +15,7 @@ from rota.core.state import RunnerState, State
 from rota.core.stimuli import AllocationSeen, At, Ended, LastWords, Report, SiteFull, SiteSeen
 from rota.model import events as ev
 from rota.model.allocation import Allocation, Outcome
-from rota.model.tables import ALLOCATION, STARTING, move
+from rota.model.tables import ALLOCATION, KILLING, RUNNER, STARTING, move
 
 __all__ = ["allocation_seen", "collect_again", "end_direct", "last_words", "site_full", "site_seen", "written_reports"]
 
@@ -68,6 +68,12 @@ def allocation_seen(state: State, stimulus: AllocationSeen) -> Decision:
         return decision
     if stimulus.verb == "unsure":
         return _unsure(decision, allocation.id, allocation.unsure + 1, allocation.state, stimulus.reason)
+    if (stimulus.identity and allocation.state != "SUBMITTING") or _is_old(state, allocation, stimulus):
+        if _is_news(allocation, stimulus) and allocation.state.endswith("ING"):
+            decision.events.append(
+                ev.AllocationMoved(allocation.id, "unsure", stimulus.native_id, None, allocation.unsure)
+            )
+        return decision
     new = move(ALLOCATION, allocation.state, stimulus.verb)
     if new is None and allocation.state.endswith("ING") and (allocation.unsure or _is_news(allocation, stimulus)):
         decision.events.append(ev.AllocationMoved(allocation.id, "unsure", stimulus.native_id, None, 0))
@@ -234,14 +240,24 @@ def _start_direct(state: State, decision: Decision, allocation: Allocation) -> N
             decision.events.append(ev.Started(runner.id, rows))
 
 
-def _requeued(state: State, decision: Decision, stimulus: AllocationSeen) -> None:
-    """The cluster took it back to start it again.
+def _is_old(state: State, allocation: Allocation, stimulus: AllocationSeen) -> bool:
+    """Whether a runner has greeted from it since the provider was asked: then its state tells nothing any more."""
+    if stimulus.asked is None or allocation.direct:
+        return False
+    contacts = state.soft.contacts
+    return any(contacts[runner.id].greeted > stimulus.asked for runner in _runners_of(state, allocation.id))
 
-    What ran in it is gone; rota asks for another rather than let a second copy start under the same attempt.
+
+def _requeued(state: State, decision: Decision, stimulus: AllocationSeen) -> None:
+    """The cluster says that it took the allocation back, to start it again: rota ends it, and asks for another.
+
+    That frees nothing: a listing may say so of what runs. What ran in it is given up when it is over.
     """
-    _close_runners(state, decision, stimulus)
     why = f"the cluster requeued it ({stimulus.reason or 'no reason given'}): rota asks for another instead"
     decision.events.append(ev.AllocationMoved(stimulus.id, "kill", None, why))
+    for runner in _runners_of(state, stimulus.id):
+        if not runner.direct and move(RUNNER, runner.state, "drain") is not None:
+            decision.events.append(ev.RunnerMoved(runner.id, "drain", why))
 
 
 def _is_news(allocation: Allocation, stimulus: AllocationSeen) -> bool:
@@ -277,6 +293,8 @@ def _close_runners(state: State, decision: Decision, stimulus: AllocationSeen) -
             take_ended(state, decision, runner, [row], stimulus.at)
         else:
             reason = outcome.why if outcome.why in _REASONS else "lost"
+            if _ended_by_us(state, runner, stimulus):
+                reason = "requeue"
             decision.add(lost(state, runner.id, list(runner.jobs), why, stimulus.at, reason))
         decision.events.append(ev.RunnerMoved(runner.id, "lose" if had_jobs else "close", why))
 
@@ -305,7 +323,7 @@ def _ended_row(state: State, runner: RunnerState, stimulus: AllocationSeen, outc
     A direct job is its allocation. In one with a runner, the limit that the whole was killed for was broken by its only
     job.
     """
-    if len(runner.jobs) != 1 or outcome.why in _LOST:
+    if len(runner.jobs) != 1 or outcome.why in _LOST or _ended_by_us(state, runner, stimulus):
         return None
     if not runner.direct and (outcome.why not in ("oom", "time") or not _runs(state, runner)):
         return None
@@ -332,6 +350,12 @@ def _ended_row(state: State, runner: RunnerState, stimulus: AllocationSeen, outc
         None,
         note,
     )
+
+
+def _ended_by_us(state: State, runner: RunnerState, stimulus: AllocationSeen) -> bool:
+    """Whether rota ended a direct allocation for a reason of its own: nobody wanted its job to end."""
+    wanted = any(state.batches[number].states[pos] == KILLING for number, pos in runner.jobs)
+    return runner.direct and state.allocations[stimulus.id].state == "KILLING" and not wanted
 
 
 def _runs(state: State, runner: RunnerState) -> bool:
