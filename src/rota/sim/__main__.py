@@ -7,7 +7,7 @@ import argparse
 import sys
 import time
 
-from rota.sim.faults import KINDS
+from rota.sim.faults import KINDS, OTHERS
 from rota.sim.world import run_seed
 
 __all__ = ["main"]
@@ -62,7 +62,7 @@ def _many(seeds: range, hashes: bool) -> int:
     seconds = time.perf_counter() - began
     if not hashes:
         print(f"{'fault':24}{'times':>10}{'worlds':>10}")
-        for kind in KINDS:
+        for kind in (*KINDS, *OTHERS):
             print(f"{kind:24}{hits.get(kind, 0):10}{worlds_hit.get(kind, 0):10}")
         print(
             f"{len(seeds)} worlds, {jobs} jobs, {executions} executions, {len(seeds) / seconds:.1f} worlds/s, "

@@ -2,7 +2,7 @@
 
 from random import Random
 
-__all__ = ["KINDS", "TIMED", "Faults"]
+__all__ = ["KINDS", "OTHERS", "TIMED", "Faults"]
 
 TIMED: dict[str, float] = {
     "manager-crash": 3,
