@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from rota.core.step import Step
 from rota.core.stimuli import Prune
 from rota.manager.inbound import now
 from rota.manager.paths import Paths
@@ -101,18 +100,12 @@ class Housekeeping:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def durable(self) -> None:
-        """Until all that the state holds is on disk."""
-        future: asyncio.Future[None] = self._manager.loop.create_future()
-        self._manager.when_durable(lambda: None if future.done() else future.set_result(None))
-        await future
-
     # ---- backups ----------------------------------------------------------------------------------------------------
 
     async def backup(self, path: str | None) -> dict[str, Any]:
         """Copy the queue while it is in use; where to, and how large it is."""
         async with self._copying:
-            await self.durable()
+            await self._manager.durable()
             begin = time.monotonic()
             state = self._manager.state
             facts = {"batches": len(state.batches), "jobs": sum(batch.count for batch in state.batches.values())}
@@ -178,7 +171,7 @@ class Housekeeping:
         async with self._pruning:
             young: frozenset[int] = frozenset()
             if older_than_s:
-                await self.durable()
+                await self._manager.durable()
                 open_ = {batch.id for batch in self._manager.state.batches.values() if batch.unsettled}
                 ended = await asyncio.to_thread(self._manager.store.ended_since, time.time() - older_than_s)
                 young = frozenset(ended) | open_
@@ -193,7 +186,7 @@ class Housekeeping:
                     dry_run=dry_run,
                     young=young,
                 )
-                reply = await self._told(stimulus)
+                reply = await self._manager.told(stimulus)
                 more = reply.pop("more")
                 if total:
                     reply["batches"] += total["batches"]
@@ -205,20 +198,6 @@ class Housekeeping:
         if total["batches"] and not dry_run:
             self.sweep()
         return total
-
-    async def _told(self, stimulus: Prune) -> dict[str, Any]:
-        future: asyncio.Future[dict[str, Any]] = self._manager.loop.create_future()
-
-        def done(outcome: Step | RotaError) -> None:
-            if future.done():
-                return
-            if isinstance(outcome, RotaError):
-                future.set_exception(outcome)
-            else:
-                future.set_result(outcome.reply)
-
-        self._manager.tell(stimulus, done)
-        return await future
 
     async def _retain(self, keep_s: float) -> None:
         try:
@@ -258,7 +237,7 @@ class Housekeeping:
             self._manager.fail(error)
 
     async def _remove_output(self) -> None:
-        await self.durable()
+        await self._manager.durable()
         state = self._manager.state
         live = {runner.output for runner in state.runners.values() if runner.state not in ("CLOSED", "EXPIRED")}
         host = socket.gethostname()

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 from rota import __version__
 from rota.core.stimuli import At, Disconnected, Ended, Greet, Report, RunnerBye, Started, Touch, Used
 from rota.model.needs import Amounts
-from rota.wire import messages
+from rota.wire import auth, messages
 from rota.wire.peer import Peer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rota.manager.service import Manager
 
 __all__ = ["Inbound", "now", "report_rows"]
@@ -29,14 +27,14 @@ def now() -> At:
 class Inbound:
     """The handler of every connection."""
 
-    def __init__(self, manager: "Manager", tokens: "Callable[[str], str | None]") -> None:
+    def __init__(self, manager: "Manager") -> None:
         self._manager = manager
-        self._tokens = tokens
+        self.clients: set[Peer] = set()
 
     def on_client(self, peer: Peer, message: messages.Hello) -> None:
         """A client is there."""
         manager = self._manager
-        manager.clients.add(peer)
+        self.clients.add(peer)
         about = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -60,13 +58,13 @@ class Inbound:
         if isinstance(message, messages.Greet):
             self._greet(peer, message)
             return
-        outbound = manager.outbound
+        outbound, running = manager.outbound, manager.answers.running
         if outbound.peers.get(runner) is not peer and outbound.greeting.get(runner, (None, 0))[0] is not peer:
             return
         if isinstance(message, messages.Report):
             known = manager.state.runners.get(runner)
-            manager.running.started(message.started, known.output if known is not None else "")
-            manager.running.ended(message.ended)
+            running.started(message.started, known.output if known is not None else "")
+            running.ended(message.ended)
             report = Report(
                 at=at,
                 by=by,
@@ -85,7 +83,7 @@ class Inbound:
         elif isinstance(message, messages.Touch):
             session, got, clock = message.session, message.got, message.clock
             if message.live and runner in manager.state.runners:
-                manager.running.touched(message.live, manager.state.runners[runner].output)
+                running.touched(message.live, manager.state.runners[runner].output)
             used = [Used(b, i, a, told, cpu_s, memory) for b, i, a, cpu_s, memory, _, _, _, told in message.live]
             touch = Touch(
                 at=at, by=by, runner=runner, session=session, got=got, clock=clock, held=message.held, used=used
@@ -118,7 +116,7 @@ class Inbound:
         """A connection is over. That says nothing about the runner behind it, but is the moment to ask the driver."""
         manager = self._manager
         outbound = manager.outbound
-        manager.clients.discard(peer)
+        self.clients.discard(peer)
         manager.answers.watchers.gone(peer)
         runner = peer.runner_id
         if runner is not None and outbound.peers.get(runner) is peer:
@@ -134,7 +132,7 @@ class Inbound:
         known = self._manager.state.allocations.get(allocation)
         if known is not None and not known.state.endswith("ING"):
             return None
-        return self._tokens(allocation)
+        return auth.find_token(self._manager.home, allocation)
 
 
 def report_rows(rows: list[Any], output: str) -> list[Ended]:

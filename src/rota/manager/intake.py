@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 from typing import Any
 
 import msgspec
@@ -14,6 +15,8 @@ from rota.wire import messages
 
 __all__ = ["Intake"]
 
+log = logging.getLogger("rota")
+
 SPARE = 64 << 20
 """No new work is taken with less space than this, so that accepted work can be finished."""
 MAX_ENV = 1 << 20
@@ -25,6 +28,8 @@ class Intake:
     def __init__(self, store: Store, writer: Writer) -> None:
         self._store = store
         self._writer = writer
+        self.trouble: str | None = None
+        """Why no new work is taken since the disk was full, or None."""
         self._kinds: dict[str, set[str]] = {}
         """What sorts of values were staged under a name."""
         self._env_names: set[str] = set()
@@ -39,6 +44,26 @@ class Intake:
                 f"only {free >> 20} MiB are left where rota keeps its queue: no new work is taken until at least "
                 f"{SPARE >> 20} MiB are free; what was accepted goes on"
             )
+
+    def refuse(self, error: NoSpaceError) -> NoSpaceError:
+        """The disk is full: take no new work until `try_again` finds space; the refusal, in words."""
+        log.error("%s", error)
+        self.trouble = f"{error}; no new work is taken until then, what was accepted goes on"
+        return NoSpaceError(self.trouble)
+
+    def try_again(self) -> None:
+        """Take new work again if the disk was full and has space now."""
+        if self.trouble is None:
+            return
+        restore_reserve = getattr(self._store, "restore_reserve", None)
+        try:
+            self.check_space()
+        except NoSpaceError as error:
+            self.trouble = str(error)
+            return
+        if restore_reserve is None or restore_reserve():
+            log.info("there is space again: new work is taken")
+            self.trouble = None
 
     async def stage(self, args: messages.Stage) -> dict[str, Any]:
         """Keep a chunk of values."""

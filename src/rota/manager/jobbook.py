@@ -6,6 +6,7 @@ Everything is worked out once per template.
 import os
 import signal
 from collections import OrderedDict
+from collections.abc import Collection
 from typing import Any
 
 from rota.core.state import BatchState, State
@@ -156,8 +157,8 @@ class JobBook:
         self._makers.clear()
         self._pages.clear()
 
-    def drop(self, numbers: set[int]) -> None:
-        """These batches are no more."""
+    def drop(self, numbers: Collection[int]) -> None:
+        """Drop what was read of batches that were pruned."""
         for kept in (self._makers, self._pages):
             for key in [key for key in kept if key[0] in numbers]:
                 del kept[key]

@@ -11,8 +11,8 @@ import sqlite3
 import time
 from typing import Any
 
-from rota.core.snapshot import restore as fold
 from rota.core.state import Settings, State
+from rota.manager.checkpoints import state_of
 from rota.manager.filesystem import warning_for
 from rota.manager.lock import AlreadyRunningError, Lock
 from rota.manager.paths import Paths, prepare
@@ -75,8 +75,7 @@ def _adopt(copy: str, source: str, paths: Paths, pause: bool) -> dict[str, Any]:
         wrong = store.check()
         if wrong:
             raise StoreError(f"{source} is damaged: {wrong[0]}")
-        columns = [(c.batch, c.chunk, c.states, c.attempts) for c in loaded.columns]
-        state = fold(Settings(), 1, loaded.snapshot, loaded.seq, columns, loaded.tail)
+        state = state_of(loaded, Settings(), 1)
         made = [entry.at for entry in store.entries(max(0, state.seq - 1), 1)]
         skipped = _skipped(state, paths.database)
         now = time.time()
