@@ -6,44 +6,18 @@ from functools import lru_cache
 __all__ = ["submit_environment"]
 
 SECRET_WORDS = (
-    "TOKEN",
-    "SECRET",
-    "PASSWORD",
-    "PASSWD",
-    "PASSPHRASE",
-    "API_KEY",
-    "APIKEY",
-    "CREDENTIAL",
-    "PRIVATE_KEY",
-    "ACCESS_KEY",
-    "SIGNING_KEY",
-    "ENCRYPTION_KEY",
-    "SESSION_KEY",
-    "COOKIE",
-    "BEARER",
-    "JWT",
-)
+    "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "API_KEY", "APIKEY", "CREDENTIAL", "PRIVATE_KEY",
+    "ACCESS_KEY", "SIGNING_KEY", "ENCRYPTION_KEY", "SESSION_KEY", "COOKIE", "BEARER", "JWT",
+)  # fmt: skip
 """A variable with one of these in its name is not sent."""
 SECRET_ENDS = ("_PASS", "_PWD", "SSHPASS", "_AUTH")
 FOREIGN_STARTS = ("SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "PBS_", "LSB_", "LS_JOB", "SGE_", "SSH_", "ROTA_")
 FOREIGN_NAMES = frozenset(("TMPDIR", "JOB_ID"))
 """They belong to the cluster job, the login session or the machine that you submit from."""
-GRID_ENGINE_NAMES = frozenset(
-    (
-        "ARC",
-        "JOB_NAME",
-        "JOB_SCRIPT",
-        "NHOSTS",
-        "NQUEUES",
-        "NSLOTS",
-        "PE",
-        "PE_HOSTFILE",
-        "QUEUE",
-        "REQUEST",
-        "RESTARTED",
-        "TASK_ID",
-    )
-)
+GRID_ENGINE_NAMES = frozenset((
+    "ARC", "JOB_NAME", "JOB_SCRIPT", "NHOSTS", "NQUEUES", "NSLOTS", "PE", "PE_HOSTFILE", "QUEUE", "REQUEST",
+    "RESTARTED", "TASK_ID",
+))  # fmt: skip
 """Left out if SGE_TASK_ID is set: then you submit from inside a Grid Engine job, which made them."""
 KEPT = frozenset(
     ("PBS_CONF_FILE", "SGE_CELL", "SGE_CLUSTER_NAME", "SGE_EXECD_PORT", "SGE_QMASTER_PORT", "SGE_ROOT", "SLURM_CONF")

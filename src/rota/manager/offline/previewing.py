@@ -1,6 +1,5 @@
 """What would be submitted to a batch system, from the configuration alone: nothing is asked, written or started."""
 
-import os
 import shlex
 import socket
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from msgspec.structs import replace
 from rota.manager.config import load_config
 from rota.manager.paths import Paths
 from rota.manager.sites.batch import UNKNOWN, BatchSite, options_of
+from rota.manager.sites.doors import TlsDoor
 from rota.model.allocation import Allocation
 from rota.model.batch import BatchSpec
 from rota.model.errors import UsageError
@@ -21,27 +21,23 @@ from rota.wire.client import read_notice
 __all__ = ["preview"]
 
 TAG = "0" * 12
-"""Instead of the one that is drawn for each submission."""
+"""The tag that is shown; a real submission draws one."""
 SHAPES = 10
+"""Different needs of which the submission is shown."""
 
 
-class _PaperDoor:
+class _PaperDoor(TlsDoor):
     """Says what a runner would be told, and lets nobody in."""
 
     def __init__(self, paths: Paths, listen: str | None) -> None:
+        super().__init__(paths)
         host, _, port = (listen or ":0").rpartition(":")
         notice = read_notice(paths.home)
         port = port if port != "0" else str(notice.get("port") or "PORT")
-        self._address = f"{host or notice.get('address') or socket.gethostname()}:{port}"
-        self._paths = paths
+        self.address = f"{host or notice.get('address') or socket.gethostname()}:{port}"
 
     def open(self, allocation: str) -> Sequence[str]:
-        token = os.path.join(self._paths.tokens, allocation)
-        found = ["--connect", f"tls:{self._address}", "--notice", self._paths.notice]
-        return [*found, "--ca", self._paths.ca, "--token-file", token]
-
-    def shut(self, allocation: str) -> None:
-        """It was never open."""
+        return self.words(allocation)
 
 
 def preview(home: str | None, spec: BatchSpec) -> list[dict[str, Any]]:

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 from rota.drivers.api import Ask, Driver
 from rota.drivers.command import CommandDriver
 from rota.drivers.dialects import load_dialect
-from rota.manager.config import SiteConfig, load_config
+from rota.manager.config import SiteConfig, find_batch_site, load_config
 from rota.manager.lock import AlreadyRunningError, Lock
 from rota.manager.paths import Paths, prepare
 from rota.manager.sites.api import Site
 from rota.manager.sites.batch import make_transport, options_of
-from rota.model.errors import NotFoundError, RefusedError, RotaError, UsageError
+from rota.model.errors import RefusedError, RotaError, UsageError
 from rota.model.needs import Amounts
 from rota.model.site import SiteFacts
 from rota.wire.client import Connection, NoManagerError
@@ -44,12 +44,12 @@ HAND_OVER_MOST_S = 3600
 RETRY_S = 30.0
 LOOK_S = 1.0
 MARGIN_S = 30.0
-"""It stops so long before its end, whether its successor is there or not."""
+"""How long before its end a manager stops, whether its successor is there or not."""
 LIVE = ("pending", "running", "unsure")
 
 
 def read(paths: Paths) -> dict[str, Any]:
-    """What `relay.json` says; {}: the manager of this home is no cluster job."""
+    """The contents of `relay.json`; {}: the manager of this home is no cluster job."""
     try:
         with open(paths.relay, "rb") as file:
             said = json.load(file)
@@ -83,7 +83,7 @@ def forbid_other(paths: Paths) -> None:
 
 
 def make_driver(name: str, site: SiteConfig) -> CommandDriver:
-    """A driver for one submission of our own."""
+    """A driver for the manager jobs of a site."""
     facts = SiteFacts(Amounts(), (), 1, 0.0)
     return CommandDriver(name, load_dialect(site.driver), make_transport(site), facts, options_of(site))
 
@@ -99,7 +99,7 @@ def _script(paths: Paths, tag: str, time_s: int) -> str:
 
 
 async def _submit(driver: Driver, site: SiteConfig, paths: Paths, said: dict[str, Any], tag: str) -> str:
-    """Submit one manager job; its native id."""
+    """Submit a manager job; its native id."""
     directory = os.path.join(site.directory or os.path.join(paths.home, "sites", said["site"]), tag)
     script = _script(paths, tag, said["time_s"])
     await make_transport(site).write(os.path.join(directory, "script.sh"), script.encode())
@@ -125,7 +125,7 @@ async def _live(driver: CommandDriver, site: SiteConfig, said: dict[str, Any]) -
 
 
 async def _time(driver: CommandDriver, site: SiteConfig, wanted: int | None) -> int:
-    """How long to ask for: what was said, or a day, or what the queue gives if that is less."""
+    """Seconds to ask for: those wanted, or a day, or what the queue gives if that is less."""
     if wanted is not None:
         return wanted
     longest = site.seconds("longest")
@@ -210,17 +210,11 @@ def _tags(said: dict[str, Any]) -> set[str]:
 
 
 def _site(paths: Paths, name: str) -> SiteConfig:
-    config = load_config(paths.home)
-    site = config.site.get(name)
-    if site is None:
-        raise NotFoundError(f"there is no site '{name}' in {paths.config}; there are {', '.join(config.site)}")
-    if site.driver == "local":
-        raise UsageError(f"site {name} is this machine: `rota up` starts the manager here")
-    return site
+    return find_batch_site(load_config(paths.home), paths.config, name, "`rota up` starts the manager here")
 
 
 def cancel(home: str | None) -> dict[str, Any] | None:
-    """Give up a manager that is queued or has vanished: nothing of it starts any more. None: there is none."""
+    """Give up a manager job that is queued or has vanished, so that none starts any more. None: there is none."""
     paths = Paths(home)
     said = read(paths)
     if not said:
@@ -247,7 +241,7 @@ async def _kill(paths: Paths, said: dict[str, Any]) -> bool:
 
 
 def take_lock(paths: Paths, tag: str, until_s: float) -> Lock | None:
-    """Wait for the home, as long as we are wanted. None: we are not, or it never became free."""
+    """Wait for the lock of the home. None: this job is not wanted any more, or its time was nearly up."""
     deadline = time.monotonic() + until_s - MARGIN_S
     while tag in _tags(said) if (said := read(paths)) else False:
         try:
@@ -267,7 +261,7 @@ def take_lock(paths: Paths, tag: str, until_s: float) -> Lock | None:
 
 
 class Relay:
-    """This manager as one of a line of cluster jobs."""
+    """A manager that is one of a line of cluster jobs."""
 
     def __init__(self, paths: Paths, tag: str, until_s: float, began: float) -> None:
         self._paths = paths
@@ -288,11 +282,11 @@ class Relay:
 
     @property
     def site(self) -> str:
-        """Where it runs."""
+        """The site where this manager is a job."""
         return str(self.said["site"])
 
     async def run(self, manager: "Manager", site: Site) -> None:
-        """Hand over in time."""
+        """Submit the successor in time, and stop the manager once that has arrived."""
         left = self._end - self.said["hand_over_s"] - time.monotonic()
         with contextlib.suppress(TimeoutError):  # USR1: the batch system says that the end is near
             await asyncio.wait_for(self._now.wait(), max(0.0, left))

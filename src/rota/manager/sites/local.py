@@ -9,6 +9,7 @@ from rota.drivers.local import Door, LocalDriver
 from rota.manager.config import SiteConfig
 from rota.manager.paths import Paths
 from rota.manager.sites.api import Site
+from rota.manager.sites.doors import UnixDoor
 from rota.model.allocation import Allocation
 from rota.model.errors import UsageError
 from rota.model.needs import Amounts
@@ -16,20 +17,6 @@ from rota.model.site import SiteFacts
 from rota.runner import host
 
 __all__ = ["LocalSite"]
-
-
-class UnixDoor:
-    """Runners on this host come by the Unix socket; the kernel says who they are."""
-
-    def __init__(self, paths: Paths) -> None:
-        self._socket = paths.socket
-
-    def open(self, allocation: str) -> Sequence[str]:
-        """The socket."""
-        return ["--connect", f"unix:{self._socket}"]
-
-    def shut(self, allocation: str) -> None:
-        """There is nothing to take back."""
 
 
 class LocalSite(Site):
