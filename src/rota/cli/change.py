@@ -53,7 +53,7 @@ _STATES = {
 
 
 def configure(parser: "Parser", command: str) -> None:
-    """The options of all of them."""
+    """The options of a command that changes jobs."""
     parser.selectors()
     parser.add_argument("--all", action="store_true", help="everything; needed where no SELECTOR is given")
     parser.add_argument("--dry-run", action="store_true", help="only say which jobs it would be")
@@ -71,7 +71,7 @@ def configure(parser: "Parser", command: str) -> None:
 
 
 def configure_changes(parser: "Parser", of_batches: bool) -> None:
-    """The options that say what is to be different."""
+    """The options that say what is to be changed."""
     from rota.cli.submitting import add_flag
     from rota.model.fields import BATCH_CHANGES, CHANGES
 
@@ -82,7 +82,7 @@ def configure_changes(parser: "Parser", of_batches: bool) -> None:
 
 
 def changes_of(args: "argparse.Namespace") -> "Any":
-    """What was said, in the words of `rota.submission.Changes`."""
+    """The changes of jobs that the options ask for, as `rota.submission.Changes`."""
     from rota.cli.submitting import natives, said
     from rota.model.fields import CHANGES
 
@@ -105,7 +105,7 @@ def changes_of(args: "argparse.Namespace") -> "Any":
 
 
 def batch_changes_of(args: "argparse.Namespace") -> "Any":
-    """The same for whole batches."""
+    """The changes of whole batches that the options ask for."""
     from rota.cli.submitting import after_of, number
 
     out: dict[str, Any] = {}

@@ -48,7 +48,7 @@ RIGHT = ("ELAPSED", "CPU", "MEMORY")
 
 
 def once(answer: "dict[str, Any]") -> None:
-    """A plain table."""
+    """Print a plain table of running jobs."""
     if not answer["jobs"]:
         print("nothing runs")
         return
@@ -59,7 +59,7 @@ def once(answer: "dict[str, Any]") -> None:
 
 
 def watch(connection: "Connection", words: "list[str]", most: int, interval: float) -> None:
-    """A table that changes in place. Ctrl-C ends it; the terminal is left as it was."""
+    """Show a table that changes in place, until Ctrl-C; the terminal is left as it was."""
     from rich.live import Live
 
     with Live(picture(connection, words, most), auto_refresh=False, transient=False) as screen:

@@ -53,7 +53,7 @@ def configure(parser: "Parser", command: str) -> None:
 
 
 def execute(args: "argparse.Namespace") -> int:
-    """Ask and print."""
+    """Ask for sites, runners or allocations, and print them."""
     what = args.command_name
     if what == "sites":
         if args.site == ["detect"]:
@@ -95,7 +95,7 @@ def chosen(rows: "list[dict[str, Any]]", names: "Sequence[str]") -> "list[dict[s
 
 
 def print_rows(rows: "list[dict[str, Any]]", columns: "Sequence[str]") -> None:
-    """A table of the columns in which there is anything."""
+    """Print a table, with the columns in which there is anything."""
     cells = [{name: cell(name, row) for name in columns} for row in rows]
     names = [name for name in columns if any(row[name] not in (None, "") for row in cells)]
     titles = [_TITLES.get(name, title(name)) for name in names]

@@ -41,7 +41,7 @@ def clean(text: object) -> str:
 
 
 def print_json(what: "Any") -> None:
-    """One JSON value on one line."""
+    """Print one JSON value on one line."""
     import json
 
     plain = sys.stdout.encoding.lower() not in ("utf-8", "utf8")

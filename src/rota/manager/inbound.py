@@ -25,14 +25,14 @@ def now() -> At:
 
 
 class Inbound:
-    """The handler of every connection."""
+    """Takes what comes over every connection, of clients and of runners."""
 
     def __init__(self, manager: "Manager") -> None:
         self._manager = manager
         self.clients: set[Peer] = set()
 
     def on_client(self, peer: Peer, message: messages.Hello) -> None:
-        """A client is there."""
+        """Welcome a client."""
         manager = self._manager
         self.clients.add(peer)
         about = {
@@ -45,13 +45,13 @@ class Inbound:
         peer.send({"t": "welcome", "version": messages.VERSION, "manager": about})
 
     def on_ask(self, peer: Peer, ask_id: int, op: str, body: bytes) -> None:
-        """A client asks."""
+        """Take a client's request."""
         self._manager.answers.ask(peer, ask_id, op, messages.decode_ask(op, body))
 
     def on_runner(
         self, peer: Peer, message: messages.Greet | messages.Report | messages.Touch | messages.Tail | messages.Bye
     ) -> None:
-        """A runner speaks. What comes over a connection that is not its present one is dropped."""
+        """Take a runner's message; over a connection that is not its present one it is dropped."""
         manager, at = self._manager, now()
         runner, by = peer.runner_id, peer.principal
         assert runner is not None
@@ -63,7 +63,8 @@ class Inbound:
             return
         if isinstance(message, messages.Report):
             known = manager.state.runners.get(runner)
-            running.started(message.started, known.output if known is not None else "")
+            output = known.output if known is not None else ""
+            running.started(message.started, output)
             running.ended(message.ended)
             report = Report(
                 at=at,
@@ -74,7 +75,7 @@ class Inbound:
                 got=message.got,
                 clock=message.clock,
                 started=[Started(*row[:4]) for row in message.started],
-                ended=report_rows(message.ended, known.output if known is not None else ""),
+                ended=report_rows(message.ended, output),
                 disclaimed=message.disclaimed,
             )
             manager.tell(report)
@@ -113,7 +114,7 @@ class Inbound:
         self._manager.tell(greeting)
 
     def on_gone(self, peer: Peer) -> None:
-        """A connection is over. That says nothing about the runner behind it, but is the moment to ask the driver."""
+        """Note that a connection is over: no evidence about the runner behind it, but the moment to ask the driver."""
         manager = self._manager
         outbound = manager.outbound
         self.clients.discard(peer)

@@ -74,7 +74,7 @@ class Intake:
         return {"staged": args.first + len(values)}
 
     async def prepare(self, args: messages.Submit) -> tuple[BatchSpec, str | None, str | None, list[int] | None]:
-        """(spec, stage, environment, runs), all checked and kept."""
+        """Check a submission, and keep its values and environment; (spec, stage, environment, runs)."""
         self.check_space()
         spec = decode_spec(bytes(args.batch))
         spec.check()
@@ -86,10 +86,7 @@ class Intake:
             raise UsageError("this batch needs values" if wants_values else "this batch takes no values")
         if values is not None and wants_values:
             for number, value in enumerate(values, 1):
-                try:
-                    check_value(value, spec.columns, lines)
-                except UsageError as error:
-                    raise UsageError(f"value {number}: {error}") from None
+                _check_value(number, value, spec.columns, lines)
             stage = f"s-{args.key}"
             chosen = list(values)
             await self._writer.run(lambda: self._store.stage(f"s-{args.key}", 0, chosen, args.templates))
@@ -162,25 +159,25 @@ def _decode_values(raw: bytes) -> list[Any]:
 
 
 def _kinds(values: list[Any], first: int) -> set[str]:
-    """Which sorts of values there are; refuses what no process could be given."""
+    """The sorts of values that there are; refuses a value that no process could be given."""
     kinds = set()
     for number, value in enumerate(values, first + 1):
         if isinstance(value, str):
             kinds.add("text")
             if "\0" in value or len(value) > MAX_COMMAND // 4:
-                _refuse(number, value, ("",), False)
+                _check_value(number, value, ("",), False)
         elif isinstance(value, list):
             kinds.add(f"row of {len(value)}")
-            _refuse(number, value, tuple(str(column) for column in range(len(value))), False)
+            _check_value(number, value, tuple(str(column) for column in range(len(value))), False)
         elif isinstance(value, dict):
             kinds.add("object")
-            _refuse(number, value, (), True)
+            _check_value(number, value, (), True)
         else:
             raise UsageError(f"value {number} is neither text, a list of texts, nor an object")
     return kinds
 
 
-def _refuse(number: int, value: Any, columns: tuple[str, ...], lines: bool) -> None:
+def _check_value(number: int, value: Any, columns: tuple[str, ...], lines: bool) -> None:
     try:
         check_value(value, columns, lines)
     except UsageError as error:

@@ -40,7 +40,7 @@ class JobBook:
         return maker
 
     def value(self, batch: BatchState, pos: int) -> Value:
-        """What makes this job different from its neighbours."""
+        """The value of a job: what makes it different from its neighbours."""
         if batch.ranges is not None and not batch.spec.columns:
             return None
         key = (batch.id, pos // PAGE)
@@ -162,11 +162,3 @@ class JobBook:
         for kept in (self._makers, self._pages):
             for key in [key for key in kept if key[0] in numbers]:
                 del kept[key]
-
-    def live(self, state: State, batch: BatchState, pos: int) -> dict[str, Any]:
-        """Where a job's live attempt is."""
-        live = batch.live.get(pos)
-        if live is None:
-            return {}
-        runner = state.runners[live.runner]
-        return {"runner": runner.id, "host": runner.host, "site": runner.site, "allocation": runner.allocation}

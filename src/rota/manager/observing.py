@@ -48,7 +48,7 @@ class Observer:
         self._checking: set[str] = set()
         self._polling: set[str] = set()
         self.woken = asyncio.Event()
-        """Something was submitted, or a runner here has ended: there is something to look at."""
+        """Set when something was submitted or a runner here has ended: there is something to look at."""
 
     def start(self) -> list[SiteSeen]:
         """Watch every site, and ask it what it offers; what each offers until it has answered."""
@@ -86,7 +86,7 @@ class Observer:
                 self.allocate(state, ef.Allocate("terminate", allocation.id, allocation.site, allocation.tag))
 
     def allocate(self, state: State, effect: ef.Allocate) -> None:
-        """Carry out one effect; nobody waits for that."""
+        """Carry out one request to a site, in the background."""
         self._start(self._allocate(state, effect))
 
     def _start(self, request: Coroutine[Any, Any, None]) -> None:
@@ -167,7 +167,7 @@ class Observer:
                 await self._check(state, site, known)
 
     async def _poll_site(self, state: State, site: Site, known: list[Known]) -> None:
-        """A batch system may take its time; nobody waits for that."""
+        """Look at the allocations of a site that may take its time; nobody waits for that."""
         try:
             await self._check(state, site, known)
         except RotaError as error:
@@ -178,7 +178,7 @@ class Observer:
             self._polling.discard(site.name)
 
     async def _check(self, state: State, site: Site, known: list[Known]) -> None:
-        """Ask a site about allocations."""
+        """Ask a site about allocations, and tell what it says."""
         known = [item for item in known if item.id not in self._checking]
         ids = {item.id for item in known}
         self._checking.update(ids)
@@ -210,7 +210,7 @@ class Observer:
     # ---- last words -------------------------------------------------------------------------------------------------
 
     async def _collect(self, state: State, site: Site, allocation: Allocation) -> None:
-        """An allocation is over: tell what it left behind."""
+        """Tell what an allocation that is over has left behind."""
         words = LastWords(at=now(), by=f"allocation {allocation.id} by file", id=allocation.id)
         known = _known(allocation)
         try:
@@ -242,7 +242,7 @@ class Observer:
             return []
 
     async def _wait_for_peers(self, runners: list[RunnerState]) -> None:
-        """What a runner sent before it died counts: read its connection to the end, for a moment."""
+        """Wait a moment for the connections of runners to be read to the end: what was sent before a death counts."""
         deadline = time.monotonic() + LAST_WORDS_S
         while any(runner.id in self._peers for runner in runners) and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.005)

@@ -39,7 +39,7 @@ class Paths:
 
     @property
     def log(self) -> str:
-        """What the manager says."""
+        """The manager's log."""
         return self._in_home("manager.log")
 
     @property
@@ -84,7 +84,7 @@ class Paths:
 
     @property
     def relay(self) -> str:
-        """There if the manager runs as a cluster job (`rota up --on`): which job, and which comes next."""
+        """Which cluster job may be the manager (`rota up --on`), and which comes next."""
         return self._in_home("relay.json")
 
     @property

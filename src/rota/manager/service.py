@@ -67,7 +67,7 @@ class Manager:
         self.stopped: asyncio.Future[int] = self.loop.create_future()
         self.stopping = False
         self.taken_down = False
-        """Somebody wants no manager, not only another one."""
+        """Whether somebody wants no manager any more, not only another one."""
         self._inbox: list[tuple[Stimulus, Done | None]] = []
         self._after: list[Callable[[], None]] = []
         """Questions that wait for the commit under way, so that nothing is answered that is not on disk."""
@@ -161,20 +161,20 @@ class Manager:
             await self.observer.poll(self.state)
 
     def fail(self, error: BaseException) -> None:
-        """The store cannot be trusted: stop at once, acknowledge nothing more. Runners go on and keep their reports."""
+        """Stop at once, since the store cannot be trusted: nothing more is acknowledged; runners keep their reports."""
         self.stopping = self._turning = True
         if not self.stopped.done():
             log.critical("stopping at once: %s", error)
             self.stopped.set_result(1)
 
     def lost_home(self) -> None:
-        """Another manager has our home."""
+        """Stop at once: another manager has our home."""
         self.fail(RotaError("another manager has taken over this home"))
 
     # ---- the loop ---------------------------------------------------------------------------------------------------
 
     def tell(self, stimulus: Stimulus, done: Done | None = None) -> None:
-        """Something happened. `done` is called with the outcome once that is durable."""
+        """Tell the core what happened. `done` is called with the outcome once that is durable."""
         self._inbox.append((stimulus, done))
         if not self._turning:
             self._turning = True
@@ -253,7 +253,7 @@ class Manager:
         self._next()
 
     def _act(self, turn: Turn) -> None:
-        """The facts are on disk: do what follows from them, and answer."""
+        """Do what follows from facts that are on disk, and answer."""
         state, perform = self.state, self.outbound.perform
         try:
             for effect in turn.effects:
@@ -300,7 +300,7 @@ class Manager:
         self.writer.put(self._checkpoints.take(self.state), done)
 
     def _reload(self, error: NoSpaceError | UsageError, answers: list[tuple[Done, Step | RotaError]]) -> None:
-        """What could not be written has not happened. Start again from what is on disk, as after a crash.
+        """Start again from what is on disk, as after a crash: what could not be written has not happened.
 
         Reports that were not acknowledged come again; requests are answered with the reason.
         """

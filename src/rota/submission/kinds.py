@@ -30,7 +30,7 @@ def kept(field: Field, given: Any) -> dict[str, Any]:
 
 
 def option_words(field: Field, given: Any) -> dict[str, str | None]:
-    """The same for what a batch system is asked for; None: not for this."""
+    """The options for a batch system that an option sets; None: this one is not given."""
     if field.name == "native":
         for key in given:
             if not key.startswith("-"):

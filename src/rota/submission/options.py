@@ -169,7 +169,7 @@ def make_template(command: str | Sequence[str] | None, options: JobOptions) -> T
 
 
 def _umask() -> int:
-    """Ours: files that jobs make should look as if the submitter had made them."""
+    """Our umask: files that jobs make should look as if the submitter had made them."""
     try:
         with open("/proc/self/status") as status:
             return int(next(line for line in status if line.startswith("Umask:")).split()[1], 8)

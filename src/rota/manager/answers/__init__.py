@@ -1,4 +1,4 @@
-"""What clients ask: every op of the protocol, and what answers it."""
+"""What clients ask: every op of the protocol, and its answer."""
 
 import asyncio
 import logging
@@ -45,7 +45,7 @@ Answer = dict[str, Any]
 
 
 class Answers:
-    """Answers asks. Questions are answered from durable state; changes once they are durable."""
+    """Answers requests: questions from durable state, changes once they are durable."""
 
     def __init__(self, manager: "Manager") -> None:
         self._manager = manager
@@ -61,7 +61,7 @@ class Answers:
         self._work: set[asyncio.Task[None]] = set()
 
     def ask(self, peer: Peer, ask_id: int, op: str, args: Any) -> None:
-        """Answer one, now or later."""
+        """Answer one request, now or later."""
         manager = self._manager
         if op in ("wait", "follow"):
             timeout = args.timeout_s if op == "wait" else None
@@ -179,7 +179,7 @@ class Answers:
     # ---- questions --------------------------------------------------------------------------------------------------
 
     async def _look(self, op: str, args: Any) -> Answer:
-        """Questions that take a while."""
+        """Answer a question that may take a while."""
         manager = self._manager
         await manager.durable()
         if op == "log":
@@ -190,7 +190,7 @@ class Answers:
         return await (self._search.jobs(args) if op == "jobs" else self._search.attempts(args))
 
     def _look_up(self, op: str, args: Any) -> Answer:
-        """Questions about jobs."""
+        """Answer a question about jobs."""
         state, at = self._manager.state, now()
         if op == "status":
             return status(state, args.sel, at)
@@ -207,7 +207,7 @@ class Answers:
         return self._about(op)
 
     def _about(self, op: str) -> Answer:
-        """The manager and its places."""
+        """Answer a question about the manager or its places."""
         manager, state, at = self._manager, self._manager.state, now()
         running = sum(batch.counts[RUNNING] + batch.counts[STARTING] for batch in state.batches.values())
         if op == "ping":

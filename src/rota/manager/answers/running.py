@@ -1,4 +1,4 @@
-"""What runs right now: its memory, its CPU time, what it wrote so far. Not durable: its runner tells it anew."""
+"""What running attempts use and have written so far. Not durable: their runners tell it anew."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ class Now(NamedTuple):
 
     pid: int
     scratch: str | None
-    """Its scratch files, without `.out` and `.err`."""
+    """The path of its scratch files, without `.out` and `.err`."""
     started: float | None = None
     """Wall clock; None if it started before this manager did, and its runner has not told since."""
     cpu_s: float | None = None
@@ -34,7 +34,7 @@ class Now(NamedTuple):
     told: float = 0.0
     """Monotonic time at which CPU time and memory were told."""
     cpu_percent: float | None = None
-    """Of one core, since the time before."""
+    """The share of one core, since the figures before."""
 
 
 class Running:
@@ -45,12 +45,12 @@ class Running:
         self._known: dict[Ref, Now] = {}
 
     def started(self, rows: Sequence[Any], output: str) -> None:
-        """Rows of a report."""
+        """Take the starts of a report."""
         for batch, index, attempt, wall, pid, scratch in rows:
             self._known[batch, index, attempt] = Now(pid, _below(output, scratch), wall)
 
     def touched(self, rows: Sequence[Any], output: str) -> None:
-        """Rows of a touch."""
+        """Take the running attempts of a touch."""
         for batch, index, attempt, cpu_s, memory, pid, scratch, disk, told in rows:
             before = self._known.get((batch, index, attempt))
             started = told or (before.started if before is not None else None)
@@ -80,7 +80,7 @@ class Running:
         return found
 
     def ended(self, rows: Sequence[Any]) -> None:
-        """These run no more."""
+        """Forget attempts that have ended."""
         if self._known:
             for row in rows:
                 self._known.pop((row[0], row[1], row[2]), None)
@@ -98,12 +98,12 @@ class Running:
         return f"{known.scratch}.{'out' if stream == 'stdout' else 'err'}"
 
     def is_elsewhere(self, state: State, runner: str) -> bool:
-        """Whether only its runner can read what its jobs have written so far."""
+        """Whether only the runner itself can read what its jobs have written so far."""
         place = state.runners[runner]
         return not place.direct and place.host != self._host
 
     def lives(self, state: State, job: Ref, runner: str) -> bool:
-        """True if its first process is still there: only then is what was just read from its scratch file its own.
+        """True if a job's first process is still there: only then is what was just read from its scratch file its own.
 
         A cluster job has files of its own.
         """
@@ -113,7 +113,7 @@ class Running:
         return known is not None and os.path.exists(f"/proc/{known.pid}")
 
     def forget(self) -> None:
-        """The state was reloaded."""
+        """Forget all attempts (after the state was reloaded)."""
         self._known.clear()
 
 
@@ -134,7 +134,7 @@ def _below(output: str, scratch: str | None) -> str | None:
 
 
 def _with_usage(known: Now, before: Now | None, cpu_s: float, memory: int) -> Now:
-    """The same with new figures; the share of a core is that since the time before, if that is not too short."""
+    """An attempt with new figures; its share of a core is that since the figures before, if these are not too new."""
     at = time.monotonic()
     percent, told = None, at
     if before is not None and before.cpu_s is not None:

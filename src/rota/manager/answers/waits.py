@@ -24,7 +24,7 @@ _SETTLED = states_pattern(range(SETTLED, REMOVED))
 
 
 class _Watch:
-    """One client's open question."""
+    """One client that waits, and for which jobs."""
 
     def __init__(self, peer: Peer, ask_id: int, held: bool, spans: list[tuple[int, int, int]], follow: bool) -> None:
         self.peer = peer
@@ -42,7 +42,7 @@ class _Watch:
 
 
 class Watchers:
-    """All open questions."""
+    """All clients that wait."""
 
     def __init__(self, jobs: Jobs, state: Callable[[], State]) -> None:
         self._jobs = jobs
@@ -50,7 +50,7 @@ class Watchers:
         self._watches: dict[tuple[int, int], _Watch] = {}
 
     def add(self, peer: Peer, ask_id: int, words: list[str], follow: bool, held: bool, timeout_s: float | None) -> None:
-        """A client waits."""
+        """Take in a client that waits."""
         state = self._state()
         allowed = wanted_states(parse_selector(words))
         spans = []
@@ -80,12 +80,12 @@ class Watchers:
                 self._look(watch)
 
     def gone(self, peer: Peer) -> None:
-        """A client has left."""
+        """Forget a client that has left."""
         for key in [key for key in self._watches if key[0] == id(peer)]:
             self._drop(self._watches[key])
 
     def _look(self, watch: _Watch) -> bool:
-        """Tell what is new; True if that was all."""
+        """Tell a client what is new; True if it waits no more."""
         watch.due = False
         if (id(watch.peer), watch.ask_id) not in self._watches:
             return True

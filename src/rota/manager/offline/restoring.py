@@ -26,7 +26,7 @@ __all__ = ["restore"]
 STEP = 1_000
 """Numbers of batches and attempts go on at the next multiple of this: those in between may have been used."""
 UNKNOWN = 10 * STEP
-"""So much further, where the present database cannot say what was used."""
+"""How much further the numbers go on where the present database cannot say what was used."""
 
 
 def restore(path: str, home: str | None = None, pause: bool = True) -> dict[str, Any]:

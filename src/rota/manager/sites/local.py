@@ -46,11 +46,11 @@ class LocalSite(Site):
         self.driver = LocalDriver(facts, self._door, paths.output, paths.log, launcher=config.launcher)
 
     def facts(self) -> SiteFacts:
-        """One allocation: the whole machine."""
+        """What this machine offers: one allocation, of all of it."""
         return self.driver.facts()
 
     def watch(self, wake: Callable[[], None]) -> None:
-        """The end of a runner is seen at once."""
+        """Call `wake` at the end of a runner."""
         self.driver.on_end = wake
 
     async def submit(
@@ -61,5 +61,5 @@ class LocalSite(Site):
         return await self.driver.submit(Ask(tag, "rota", ids, allocations[0].capacity, "", "/"))
 
     def shut(self, allocation: str) -> None:
-        """Its token opens nothing any more."""
+        """Let nobody call back in the name of an allocation that is over."""
         self._door.shut(allocation)
