@@ -235,7 +235,7 @@ class Client:
                 self._reconnect()
 
     def ask(self, op: str, **arguments: Any) -> dict[str, Any]:
-        """Send any request of docs/protocol.md; its answer. After a lost connection it is sent again if that is safe."""
+        """Send a request of docs/protocol.md; its answer. After a lost connection it is sent again if that is safe."""
         try:
             return self._connection().ask(op, **arguments)
         except LostError:

@@ -200,7 +200,7 @@ class Client:
     """All that can be asked of a manager."""
 
     async def ask(self, op: str, **arguments: Any) -> dict[str, Any]:
-        """Send any request of docs/protocol.md; its answer. After a lost connection it is sent again if that is safe."""
+        """Send a request of docs/protocol.md; its answer. After a lost connection it is sent again if that is safe."""
         raise NotImplementedError
 
     async def _deliver(self, submission: Submission) -> dict[str, Any]:
@@ -386,12 +386,8 @@ class Client:
         """Forget settled batches, whole ones; without a selection all that fit. How many were forgotten."""
         words = words_of(selection)
         age_s = parse_duration(older_than) if isinstance(older_than, str) else older_than
-        total = 0
-        while True:
-            answer = await self.ask("prune", sel=words, all=not words, older_than_s=age_s, keep=keep, dry_run=False)
-            total += int(answer["batches"])
-            if not answer.get("more"):
-                return total
+        answer = await self.ask("prune", sel=words, all=not words, older_than_s=age_s, keep=keep, dry_run=False)
+        return int(answer["batches"])
 
     async def _change(self, op: str, selection: Selection, **extra: Any) -> int:
         answer = await self.ask(op, sel=words_of(selection), all=False, dry_run=False, **extra)

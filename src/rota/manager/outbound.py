@@ -17,11 +17,7 @@ class Outbound:
     """Knows the runners in session; carries out what the core decided."""
 
     def __init__(
-        self,
-        book: JobBook,
-        settings: Settings,
-        peers: dict[str, Peer],
-        allocate: Callable[[State, ef.Allocate], None],
+        self, book: JobBook, settings: Settings, peers: dict[str, Peer], allocate: Callable[[State, ef.Allocate], None]
     ) -> None:
         self._book = book
         self.peers = peers

@@ -179,9 +179,8 @@ class Search:
     def _attempts_of(self, jobs: Found, query: Query, limit: int) -> tuple[list[Result], str | None]:
         rows = [row for batch, pos in jobs for row in self._store.results(batch.id, pos, pos, False) if query.fits(row)]
         places = [((row.ended or 0.0, row.batch, row.pos, row.attempt), row) for row in rows]
-        chosen = sorted((pair for pair in places if query.after is None or pair[0] < query.after), key=itemgetter(0))[
-            ::-1
-        ]
+        chosen = [pair for pair in places if query.after is None or pair[0] < query.after]
+        chosen.sort(key=itemgetter(0), reverse=True)
         after = json.dumps(chosen[limit - 1][0]) if len(chosen) > limit else None
         return [row for _, row in chosen[:limit]], after
 

@@ -48,10 +48,8 @@ def preview(home: str | None, spec: BatchSpec) -> list[dict[str, Any]]:
     paths = Paths(home)
     config = load_config(paths.home)
     out: list[dict[str, Any]] = []
-    needs_seen: dict[Needs, int] = {}
-    for template in spec.templates:
-        needs_seen[template.needs] = needs_seen.get(template.needs, 0) + 1
-    for needs in needs_seen:
+    different = dict.fromkeys(template.needs for template in spec.templates)
+    for needs in different:
         name = needs.site or (next(iter(config.site)) if len(config.site) == 1 else None)
         if name is None:
             continue
@@ -62,7 +60,7 @@ def preview(home: str | None, spec: BatchSpec) -> list[dict[str, Any]]:
         if named.driver == "local" or len(out) >= SHAPES:
             continue
         site = BatchSite(name, named, paths, _PaperDoor(paths, config.listen), user="", install=False)
-        most = spec.count if len(needs_seen) == 1 else 1
+        most = spec.count if len(different) == 1 else 1
         out.append(_submission(site, needs, spec.name, most))
     return out
 

@@ -18,6 +18,7 @@ from rota.manager.lock import AlreadyRunningError, Lock
 from rota.manager.paths import Paths, prepare
 from rota.model.errors import NotFoundError, RefusedError, StoreError, VersionError
 from rota.model.events import Entry, Event, ManagerMoved, Noted, Restored
+from rota.store.database import sync_directory
 from rota.store.schema import check_file
 from rota.store.sqlite import SqliteStore
 
@@ -139,24 +140,16 @@ def _swap(copy: str, paths: Paths) -> str | None:
     for end in ("-wal", "-shm", "-journal"):
         if os.path.lexists(paths.database + end):
             os.rename(paths.database + end, (aside or paths.database + ".left") + end)
-    _sync_directory(paths.home)
+    sync_directory(paths.database)
     os.rename(copy, paths.database)
-    _sync_directory(paths.home)
+    sync_directory(paths.database)
     reserve = os.path.splitext(paths.database)[0] + ".reserve"  # its mark is about the old one
     if os.path.lexists(reserve):
         os.unlink(reserve)
-    _sync_directory(paths.home)
+    sync_directory(paths.database)
     return aside
 
 
 def _sync(path: str) -> None:
     with open(path, "rb+") as file:
         os.fsync(file.fileno())
-
-
-def _sync_directory(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -49,14 +49,7 @@ class BatchSite(Site):
     verb_of_submitted = "pend"
 
     def __init__(
-        self,
-        name: str,
-        config: SiteConfig,
-        paths: Paths,
-        door: Door,
-        user: str | None = None,
-        *,
-        install: bool = True,
+        self, name: str, config: SiteConfig, paths: Paths, door: Door, user: str | None = None, *, install: bool = True
     ) -> None:
         self.name = name
         self.config = config
