@@ -123,7 +123,7 @@ class Job(JobFields):
 
 
 class Batch(BatchFields):
-    """What one submission made."""
+    """A batch: the jobs that one submission made."""
 
     def __init__(self, client: "Client", id: int, name: str = "", size: int = 0, warnings: Sequence[str] = ()) -> None:
         super().__init__(id, name, size, warnings)

@@ -1,4 +1,4 @@
-"""What the Python clients ask, and what they make of the answers; written once, as coroutines.
+"""The questions of the Python clients, and what is made of the answers; written once, as coroutines.
 
 `rota.aio` is this with connections of asyncio. `rota.api` runs the same coroutines without a loop: there every request
 blocks until it is answered, so that none of them ever waits.
@@ -114,7 +114,7 @@ class Job(JobFields):
 
 
 class BatchFields:
-    """One batch as it was when it was asked for."""
+    """The fields of a batch, as they were when it was asked for."""
 
     def __init__(self, id: int, name: str, size: int, warnings: Sequence[str]) -> None:
         self.id = id
@@ -134,7 +134,7 @@ class BatchFields:
 
 
 class Batch(BatchFields):
-    """What one submission made."""
+    """A batch: the jobs that one submission made."""
 
     def __init__(self, client: "Client", id: int, name: str = "", size: int = 0, warnings: Sequence[str] = ()) -> None:
         super().__init__(id, name, size, warnings)

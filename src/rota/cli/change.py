@@ -128,7 +128,7 @@ def batch_changes_of(args: "argparse.Namespace") -> "Any":
 
 
 def _did(op: str, count: int, ending: int, given_up: bool) -> str:
-    """What was done, in words; of jobs that run no more than that they were told."""
+    """What was done, in words; jobs that run were only told to end."""
     if not ending:
         return f"{jobs_word(count)} {'given up' if given_up else _DONE[op]}"
     told = f"{jobs_word(ending)} {'is' if ending == 1 else 'are'} being ended"

@@ -1,4 +1,4 @@
-"""What `--dry-run` shows of a batch system: the native command, and the script that it would be given."""
+"""The native command, and the script for it, that `--dry-run` shows for a batch system."""
 
 import os
 import re

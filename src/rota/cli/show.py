@@ -1,4 +1,4 @@
-"""What the commands print: tables, amounts, times, colours. No library: this is on the quickest path."""
+"""Printing for all commands: tables, amounts, times, colours. No library: this is on the quickest path."""
 
 import os
 import sys

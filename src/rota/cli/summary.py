@@ -1,4 +1,4 @@
-"""What `rota run` says at the end."""
+"""The summary that `rota run` prints at the end."""
 
 import argparse
 import sys

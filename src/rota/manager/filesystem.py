@@ -1,4 +1,4 @@
-"""What kind of file system a path is on: network file systems lose locks, and hold no sockets for other hosts."""
+"""The kind of file system that a path is on: network ones lose locks, and hold no sockets for other hosts."""
 
 import os
 

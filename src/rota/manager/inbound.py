@@ -1,4 +1,4 @@
-"""What peers say: the manager's ear. Everything becomes a stimulus or a question; nothing is decided here."""
+"""Messages of peers: the manager's ear. Each becomes a stimulus or a question; nothing is decided here."""
 
 import json
 import os

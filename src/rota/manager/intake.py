@@ -31,7 +31,7 @@ class Intake:
         self.trouble: str | None = None
         """Why no new work is taken since the disk was full, or None."""
         self._kinds: dict[str, set[str]] = {}
-        """What sorts of values were staged under a name."""
+        """The sorts of values that were staged under a name."""
         self._env_names: set[str] = set()
         self._last_env: tuple[dict[str, str] | None, str | None] = (None, None)
         """Submissions that follow each other mostly come from one environment."""

@@ -89,7 +89,7 @@ class JobBook:
         return [slot, spec, batch.id, index, attempt, maker.command(value, index, attempt), extra]
 
     def end_variables(self, state: State, batch: BatchState) -> dict[str, str]:
-        """What a job that runs at the end of a batch is told about that batch."""
+        """The variables that tell a job at the end of a batch about that batch."""
         ended = state.batches.get(batch.spec.ends or 0)
         if ended is None:
             return {"ROTA_BATCH": str(batch.spec.ends)}

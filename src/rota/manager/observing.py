@@ -254,7 +254,7 @@ def site_seen(name: str, facts: SiteFacts) -> SiteSeen:
 
 
 def _read_unsent(site: Site, runner: RunnerState) -> Written | None:
-    """What a runner that had to exit could not report, as it wrote that down."""
+    """The reports that a runner wrote down, since it had to exit before it could send them."""
     try:
         unsent = site.unsent(runner.output)
         return None if unsent is None else _written(runner.id, unsent, runner.output)

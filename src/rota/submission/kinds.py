@@ -46,12 +46,12 @@ def option_words(field: Field, given: Any) -> dict[str, str | None]:
 
 
 def several(given: Any) -> Any:
-    """One word may stand where several can: a string must not be taken for its letters."""
+    """A sequence of words; one word may stand for it, and must not be taken for its letters."""
     return (given,) if isinstance(given, str | int | Dependency) else given
 
 
 def strings(given: Any) -> tuple[str, ...]:
-    """One word, or several, or numbers."""
+    """A tuple of words, from one word, several, or numbers."""
     return tuple(str(word) for word in several(given))
 
 

@@ -33,7 +33,7 @@ Ranges = tuple[tuple[int, int, int], ...]
 
 
 class Source(Protocol):
-    """What makes the jobs of one batch different from each other."""
+    """A source of jobs: what makes the jobs of one batch different from each other."""
 
     count: int
     columns: tuple[str, ...]

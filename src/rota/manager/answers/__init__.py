@@ -1,4 +1,4 @@
-"""What clients ask: every op of the protocol, and its answer."""
+"""Answers to clients: every op of the protocol."""
 
 import asyncio
 import logging
@@ -76,7 +76,7 @@ class Answers:
                 manager.stop(args.kill)
 
     def _work_for(self, peer: Peer, op: str, args: Any) -> Awaitable[Answer] | None:
-        """What answers an op that changes something or may take a while; None: it is answered at once."""
+        """The work behind an op that changes something or may take a while; None: the op is answered at once."""
         housekeeping = self._manager.housekeeping
         if op in CHANGES:
             return self._manager.told(_change(peer, op, args))

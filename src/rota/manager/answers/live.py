@@ -1,4 +1,4 @@
-"""What runs right now, for `rota jobs --live`."""
+"""Running jobs, as `rota jobs --live` shows them."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""What jobs have written: read from files here, or asked of the runner where a job runs on another host."""
+"""The output of jobs: read from files here, or asked of the runner where a job runs on another host."""
 
 import asyncio
 import base64
@@ -77,7 +77,7 @@ class Output:
         return data, offset + len(data) >= length or not data, dropped, path
 
     def _so_far(self, state: State, batch: BatchState, pos: int, stream: str, offset: int, limit: int) -> bytes | None:
-        """What a running job has written so far to a file of rota's, if that can be read here."""
+        """The output so far of a running job that writes to a file of rota's, if that can be read here."""
         job, runner = (batch.id, batch.index(pos), batch.attempts[pos]), batch.live[pos].runner
         path = self._running.scratch(state, job, runner, stream)
         if path is None:

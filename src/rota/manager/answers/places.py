@@ -1,4 +1,4 @@
-"""What there is to see of sites, runners and allocations."""
+"""Sites, runners and allocations as clients see them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -97,7 +97,7 @@ def runner_rows(state: State, at: At) -> list[dict[str, Any]]:
 
 
 def allocation_rows(state: State, waits: Callable[[Allocation], str | None], at: At) -> list[dict[str, Any]]:
-    """What was asked of clusters (which say why each still waits): live ones first, each kind newest first."""
+    """All allocations, and why each still waits: live ones first, then those that are over, each newest first."""
     hosts: dict[str | None, str] = {}
     jobs: dict[str | None, int] = {}
     for runner in state.runners.values():

@@ -59,7 +59,7 @@ class Running:
             )
 
     async def measure(self, state: State) -> None:
-        """What the attempts on this host use now, without waiting for their runners to tell."""
+        """Measure what the attempts on this host use now, without waiting for their runners to tell."""
         here = self._here(state)
         used = await asyncio.to_thread(_measure_sessions, list(here.values()))
         for job, pid in here.items():
@@ -118,7 +118,7 @@ class Running:
 
 
 def told_by_file(output: str, job: Ref) -> Now | None:
-    """What a direct job has left in its directory when it started."""
+    """The attempt of a direct job, by the file that it wrote when it started."""
     try:
         with open(os.path.join(output, "started.json")) as file:
             told = json.load(file)

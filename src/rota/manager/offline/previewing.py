@@ -1,4 +1,4 @@
-"""What would be submitted to a batch system, from the configuration alone: nothing is asked, written or started."""
+"""Previews of submissions to a batch system, from the configuration alone: nothing is asked, written or started."""
 
 import shlex
 import socket

@@ -1,4 +1,4 @@
-"""What a site is to the manager: whatever gives allocations. Each kind of site is a module beside this one."""
+"""A site as the manager sees it: whatever gives allocations. Each kind of site is a module beside this one."""
 
 import json
 import os
@@ -87,7 +87,7 @@ class Site(Protocol):
         return False
 
     def unsent(self, output: str) -> dict[str, Any] | None:
-        """What a runner with this output directory could not report before it exited."""
+        """The reports that a runner with this output directory could not send before it exited."""
         try:
             with open(os.path.join(output, "unsent.json"), "rb") as file:
                 unsent: dict[str, Any] = json.load(file)
