@@ -83,7 +83,7 @@ def configure_changes(parser: "Parser", of_batches: bool) -> None:
 
 def changes_of(args: "argparse.Namespace") -> "Any":
     """The changes of jobs that the options ask for, as `rota.submission.Changes`."""
-    from rota.cli.submitting import natives, said
+    from rota.cli.submitting import flag_value, natives
     from rota.model.fields import CHANGES
 
     out: dict[str, Any] = {}
@@ -92,7 +92,7 @@ def changes_of(args: "argparse.Namespace") -> "Any":
         if given == "" and field.clears:
             out[field.name] = None
         elif given is not None:
-            out[field.name] = said(field, [] if given == [""] and field.clears else given)
+            out[field.name] = flag_value(field, [] if given == [""] and field.clears else given)
     if args.drop_native is not None:
         out["native"] = {**out.get("native", {}), **dict.fromkeys(natives(args.drop_native))}
     if args.env is not None or args.unset_env is not None:
@@ -127,7 +127,7 @@ def batch_changes_of(args: "argparse.Namespace") -> "Any":
     return out
 
 
-def _did(op: str, count: int, ending: int, given_up: bool) -> str:
+def _outcome(op: str, count: int, ending: int, given_up: bool) -> str:
     """What was done, in words; jobs that run were only told to end."""
     if not ending:
         return f"{jobs_word(count)} {'given up' if given_up else _DONE[op]}"
@@ -161,7 +161,7 @@ def execute(args: "argparse.Namespace") -> int:
     else:
         batches = answer.get("batches")
         where = f" in {batches} batch{'' if batches == 1 else 'es'}" if batches is not None else ""
-        print(f"{_did(op, count, answer.get('ending', 0), bool(extra.get('confirm_dead')))}{where}")
+        print(f"{_outcome(op, count, answer.get('ending', 0), bool(extra.get('confirm_dead')))}{where}")
     for warning in answer.get("warnings") or ():
         print(f"rota: warning: {warning}", file=sys.stderr)
     for row in answer.get("skipped") or ():

@@ -29,7 +29,7 @@ _EXAMPLES = {
     "resume": ("rota resume", "rota resume --as nightly-copy", "rota resume --all"),
     "ping": ("rota ping", "rota ping --json"),
 }
-_SAID = {
+_STATE_WORDS = {
     "paused": "paused: it starts no more jobs",
     "draining": "draining: it starts no more jobs, and stops when none runs",
 }
@@ -69,8 +69,8 @@ def execute(args: "argparse.Namespace") -> int:
         text = getattr(args, option, None)
         if text is not None and (not text.isprintable() or len(text) > most or (option == "holder" and not text)):
             word = "--as" if option == "holder" else "--reason"
-            said = f"{word} '{clean(text[:40])}'"
-            raise UsageError(f"{said}: give 1 to {most} characters, none of them control characters")
+            given = f"{word} '{clean(text[:40])}'"
+            raise UsageError(f"{given}: give 1 to {most} characters, none of them control characters")
     handler = {"up": up, "down": down, "ping": ping}.get(args.command_name, change_state)
     return handler(args)
 
@@ -83,7 +83,7 @@ def ping(args: "argparse.Namespace") -> int:
     if args.json:
         print_json(answer)
         return 0
-    state = _SAID.get(answer["state"], answer["state"])
+    state = _STATE_WORDS.get(answer["state"], answer["state"])
     where = f"{answer['host']} (pid {answer['pid']})"
     print(f"manager {answer['version']} on {where}, up {seconds(answer['uptime_s'])}, {state}")
     for row in answer.get("pauses") or ():
@@ -110,7 +110,7 @@ def change_state(args: "argparse.Namespace") -> int:
         return 0
     pauses = answer.get("pauses") or ()
     still = "still " if op == "resume" and pauses else ""
-    print(f"the manager is {still}{_SAID.get(answer['state'], answer['state'])}")
+    print(f"the manager is {still}{_STATE_WORDS.get(answer['state'], answer['state'])}")
     if op == "resume" or len(pauses) > 1:
         for row in pauses:
             print(pause_words(row))

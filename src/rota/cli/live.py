@@ -27,7 +27,7 @@ def show_live(args: "argparse.Namespace", words: "list[str]") -> int:
                 for row in answer["jobs"]:
                     print_json(row)
             else:
-                once(answer)
+                print_once(answer)
             return 0
         watch(connection, words, most, max(args.interval, 0.2))
     return 0
@@ -47,7 +47,7 @@ TITLES = ("JOB", "STATE", "HOST", "ELAPSED", "CPU", "MEMORY", "COMMAND", "LAST L
 RIGHT = ("ELAPSED", "CPU", "MEMORY")
 
 
-def once(answer: "dict[str, Any]") -> None:
+def print_once(answer: "dict[str, Any]") -> None:
     """Print a plain table of running jobs."""
     if not answer["jobs"]:
         print("nothing runs")

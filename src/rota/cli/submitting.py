@@ -73,7 +73,7 @@ def add_flag(group: "argparse._ArgumentGroup", field: Field, changing: bool = Fa
     group.add_argument(*field.flag, dest=field.name, default=None, help=text, **more)
 
 
-def said(field: Field, given: "Any") -> "Any":
+def flag_value(field: Field, given: "Any") -> "Any":
     """The value of a flag, as a Python client gives it."""
     if field.kind == "switch":
         return given in (True, "yes")
@@ -177,7 +177,7 @@ def options_of(args: argparse.Namespace, at_once: "int | None") -> "JobOptions":
     out: JobOptions = {"after": after_of(args), "at_once": at_once}
     for name, field in OPTIONS.items():
         if name not in out and (given := getattr(args, name)) is not None:
-            out[name] = said(field, given)  # type: ignore[literal-required]
+            out[name] = flag_value(field, given)  # type: ignore[literal-required]
     return out
 
 

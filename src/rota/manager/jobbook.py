@@ -101,9 +101,12 @@ class JobBook:
         """How the jobs of a template are run, as a lease message carries it."""
         given = batch.templates[template]
         needs = given.needs
+        environment = None  # the runner's own
+        if given.env_from != "site":
+            environment = "none" if given.env_from == "none" or batch.env is None else batch.env
         out: dict[str, Any] = {
             "cwd": given.cwd,
-            "env": self.environment_name(batch, template),
+            "env": environment,
             "set": given.set,
             "modules": list(given.modules),
             "setup": [file for file in (self._site_setup.get(site), given.setup) if file],
@@ -137,15 +140,8 @@ class JobBook:
             }
         return out
 
-    def environment_name(self, batch: BatchState, template: int) -> str | None:
-        """The hash under which the runner is sent the environment; None: the runner's own."""
-        source = batch.templates[template].env_from
-        if source == "site":
-            return None
-        return "none" if source == "none" or batch.env is None else batch.env
-
     def environment(self, name: str) -> dict[str, str]:
-        """An environment by its name."""
+        """The variables of an environment, by the name under which a runner is sent it."""
         if name == "none":
             return {
                 key: os.environ[key] for key in ("HOME", "USER", "LOGNAME", "SHELL", "LANG") if key in os.environ

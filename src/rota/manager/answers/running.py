@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from rota.core.state import State
 from rota.runner import measure
 
-__all__ = ["Now", "Running", "told_by_file"]
+__all__ = ["Running", "RunningAttempt", "told_by_file"]
 
 SHORT_S = 0.2
 """A shorter time says nothing about the use of CPU."""
@@ -20,7 +20,7 @@ Ref = tuple[int, int, int]
 """batch, index, attempt"""
 
 
-class Now(NamedTuple):
+class RunningAttempt(NamedTuple):
     """One running attempt."""
 
     pid: int
@@ -42,12 +42,12 @@ class Running:
 
     def __init__(self) -> None:
         self._host = socket.gethostname()
-        self._known: dict[Ref, Now] = {}
+        self._known: dict[Ref, RunningAttempt] = {}
 
     def started(self, rows: Sequence[Any], output: str) -> None:
         """Take the starts of a report."""
         for batch, index, attempt, wall, pid, scratch in rows:
-            self._known[batch, index, attempt] = Now(pid, _below(output, scratch), wall)
+            self._known[batch, index, attempt] = RunningAttempt(pid, _below(output, scratch), wall)
 
     def touched(self, rows: Sequence[Any], output: str) -> None:
         """Take the running attempts of a touch."""
@@ -55,7 +55,7 @@ class Running:
             before = self._known.get((batch, index, attempt))
             started = told or (before.started if before is not None else None)
             self._known[batch, index, attempt] = _with_usage(
-                Now(pid, _below(output, scratch), started, disk=disk), before, cpu_s, memory
+                RunningAttempt(pid, _below(output, scratch), started, disk=disk), before, cpu_s, memory
             )
 
     async def measure(self, state: State) -> None:
@@ -85,7 +85,7 @@ class Running:
             for row in rows:
                 self._known.pop((row[0], row[1], row[2]), None)
 
-    def now(self, job: Ref) -> Now | None:
+    def now(self, job: Ref) -> RunningAttempt | None:
         """What is known of a running attempt."""
         return self._known.get(job)
 
@@ -117,14 +117,14 @@ class Running:
         self._known.clear()
 
 
-def told_by_file(output: str, job: Ref) -> Now | None:
+def told_by_file(output: str, job: Ref) -> RunningAttempt | None:
     """The attempt of a direct job, by the file that it wrote when it started."""
     try:
         with open(os.path.join(output, "started.json")) as file:
             told = json.load(file)
         if tuple(told["job"]) != job:
             return None
-        return Now(int(told["pid"]), _below(output, told["scratch"]), float(told["started"]))
+        return RunningAttempt(int(told["pid"]), _below(output, told["scratch"]), float(told["started"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -133,7 +133,7 @@ def _below(output: str, scratch: str | None) -> str | None:
     return os.path.join(output, scratch) if scratch and output else None
 
 
-def _with_usage(known: Now, before: Now | None, cpu_s: float, memory: int) -> Now:
+def _with_usage(known: RunningAttempt, before: RunningAttempt | None, cpu_s: float, memory: int) -> RunningAttempt:
     """An attempt with new figures; its share of a core is that since the figures before, if these are not too new."""
     at = time.monotonic()
     percent, told = None, at
