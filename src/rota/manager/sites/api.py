@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from rota.drivers.api import Driver, Known, Observation
 from rota.drivers.gate import Health
+from rota.drivers.local import Door
 from rota.manager.config import SiteConfig
 from rota.model.allocation import Allocation
 from rota.model.site import SiteFacts
@@ -23,6 +24,7 @@ class Site(Protocol):
     name: str
     config: SiteConfig
     driver: Driver
+    door: Door
     answers_at_once: bool
     """Whether the loop waits for its poll; a site that may take its time is polled beside the loop."""
     verb_of_submitted: str
@@ -66,7 +68,7 @@ class Site(Protocol):
 
     def shut(self, allocation: str) -> None:
         """Let nobody call back in the name of an allocation that is over."""
-        ...
+        self.door.shut(allocation)
 
     def waits(self, allocation: Allocation) -> str | None:
         """Why an allocation that was submitted does not run yet, in the provider's words."""

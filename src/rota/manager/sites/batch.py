@@ -54,7 +54,7 @@ class BatchSite(Site):
         self.name = name
         self.config = config
         self.directory = config.directory or os.path.join(paths.home, "sites", name)
-        self._door = door
+        self.door = door
         place = install_runner if install else runner_place
         self._program = os.path.join(place(config.directory or paths.home), "__main__.py")
         self.node = Amounts(
@@ -196,7 +196,7 @@ class BatchSite(Site):
         for tag_word in self.config.tags:
             words += ["--tag", tag_word]
         words += ["--launcher", "none", "--guard", "yes"]
-        per_element = [["--allocation", a.id, *self._door.open(a.id)] for a in allocations]
+        per_element = [["--allocation", a.id, *self.door.open(a.id)] for a in allocations]
         title = f"rota: runners of the site {self.name}"
         return build_script(words, title=title, python=self.config.python, per_element=per_element)
 
@@ -216,11 +216,7 @@ class BatchSite(Site):
         native = allocation.native_id
         return self.driver.waits(native) if native is not None and allocation.state in ("PENDING", "RUNNING") else None
 
-    def shut(self, allocation: str) -> None:
-        """Let nobody call back in the name of an allocation that is over."""
-        self._door.shut(allocation)
-
-    # ---- what they leave --------------------------------------------------------------------------------------------
+    # ---- what allocations leave --------------------------------------------------------------------------------------
 
     def _path(self, known: Known, name: str) -> str:
         """The path of a file of a direct job."""

@@ -34,7 +34,7 @@ class LocalSite(Site):
             raise UsageError(f"{where} connect: give unix or tls")
         self.name = name
         self.config = config
-        self._door = tls if options.get("connect") == "tls" else UnixDoor(paths)
+        self.door = tls if options.get("connect") == "tls" else UnixDoor(paths)
         free = os.statvfs(paths.home)
         node = Amounts(
             config.cores if config.cores is not None else host.cores(),
@@ -43,7 +43,7 @@ class LocalSite(Site):
             int(options.get("gpus", 0)),
         )
         facts = SiteFacts(node, tuple(config.tags), linger_s=config.linger_s)
-        self.driver = LocalDriver(facts, self._door, paths.output, paths.log, launcher=config.launcher)
+        self.driver = LocalDriver(facts, self.door, paths.output, paths.log, launcher=config.launcher)
 
     def facts(self) -> SiteFacts:
         """What this machine offers: one allocation, of all of it."""
@@ -59,7 +59,3 @@ class LocalSite(Site):
         """Start the runner."""
         ids = tuple(allocation.id for allocation in allocations)
         return await self.driver.submit(Ask(tag, "rota", ids, allocations[0].capacity, "", "/"))
-
-    def shut(self, allocation: str) -> None:
-        """Let nobody call back in the name of an allocation that is over."""
-        self._door.shut(allocation)
