@@ -60,7 +60,7 @@ class Client(questions.Client):
                 await self._reconnect(shared)
 
     async def ask(self, op: str, **arguments: Any) -> dict[str, Any]:
-        """Anything of docs/protocol.md. If the connection is lost it is asked again, where that is safe."""
+        """Send a request of docs/protocol.md; its answer. After a lost connection it is sent again if that is safe."""
         connection = await self._connection()
         try:
             return await connection.ask(op, **arguments)

@@ -35,12 +35,12 @@ Method = Callable[Concatenate[Any, P], T]
 
 
 def blocking(question: Method[P, Coroutine[Any, Any, T]]) -> Method[P, T]:
-    """The method that asks this, waits for the answer, and returns what is made of it."""
+    """A method that asks a question, waits for the answer, and returns what the question makes of it."""
     return making(question.__annotations__["return"], question)
 
 
 def making(made: type[T], question: Method[P, Coroutine[Any, Any, Any]]) -> Method[P, T]:
-    """The same, where what is made is of another class than in `rota.aio`."""
+    """A blocking method that returns another class than the question does in `rota.aio`."""
 
     def method(self: Any, /, *args: P.args, **named: P.kwargs) -> T:
         result: T = run(question(asker(self), *args, **named))
@@ -50,7 +50,7 @@ def making(made: type[T], question: Method[P, Coroutine[Any, Any, Any]]) -> Meth
 
 
 def each(made: type[T], question: Method[P, AsyncIterator[Any]]) -> Method[P, Iterator[T]]:
-    """The method that asks for more as far as it is iterated over."""
+    """A method that asks a question page by page, as far as its result is iterated over."""
 
     def method(self: Any, /, *args: P.args, **named: P.kwargs) -> Iterator[T]:
         rows = question(asker(self), *args, **named)
@@ -88,7 +88,7 @@ def described(method: F, question: Callable[..., Any], returned: Any) -> F:
 
 
 class Asker(questions.Client):
-    """Puts the questions of a Client; an answer is there before it goes on."""
+    """Puts the questions of a Client: every request blocks until it is answered."""
 
     def __init__(self, client: "Client") -> None:
         self.client = client
@@ -123,7 +123,7 @@ class Job(JobFields):
 
 
 class Batch(BatchFields):
-    """What one submission made."""
+    """A batch: the jobs that one submission made."""
 
     def __init__(self, client: "Client", id: int, name: str = "", size: int = 0, warnings: Sequence[str] = ()) -> None:
         super().__init__(id, name, size, warnings)
@@ -135,7 +135,7 @@ class Batch(BatchFields):
     jobs = each(Job, questions.Batch.jobs)
 
     def job(self, index: int) -> Job:
-        """The job with this number."""
+        """The job with this index."""
         return next(self._client.client.jobs(f"{self.id}.{index}"))
 
     def as_completed(self) -> Iterator[Job]:
@@ -235,7 +235,7 @@ class Client:
                 self._reconnect()
 
     def ask(self, op: str, **arguments: Any) -> dict[str, Any]:
-        """Anything of docs/protocol.md. If the connection is lost it is asked again, where that is safe."""
+        """Send a request of docs/protocol.md; its answer. After a lost connection it is sent again if that is safe."""
         try:
             return self._connection().ask(op, **arguments)
         except LostError:

@@ -1,4 +1,4 @@
-"""What the Python clients ask, and what they make of the answers; written once, as coroutines.
+"""The questions of the Python clients, and what is made of the answers; written once, as coroutines.
 
 `rota.aio` is this with connections of asyncio. `rota.api` runs the same coroutines without a loop: there every request
 blocks until it is answered, so that none of them ever waits.
@@ -31,7 +31,7 @@ class Search(TypedDict, total=False):
     """What jobs and attempts can be searched by; times are seconds since 1970."""
 
     command: str
-    """A part of it."""
+    """A part of the command."""
     host: str
     exit_code: int
     reason: str
@@ -67,7 +67,7 @@ class JobFields:
     values: Any
     cwd: str | None
     stdout: str | None
-    """The file that it writes to; None: rota keeps it, see `log()`."""
+    """The file that standard output goes to; None: rota keeps the output, see `log()`."""
     stderr: str | None
     wall_s: float | None
     cpu_s: float | None
@@ -85,12 +85,12 @@ class JobFields:
 
     @property
     def ok(self) -> bool:
-        """True if it has COMPLETED."""
+        """True if the job has COMPLETED."""
         return self.state == "COMPLETED"
 
     @property
     def settled(self) -> bool:
-        """True if nothing more will happen to it by itself."""
+        """True if nothing more will happen to the job by itself."""
         return self.state in SETTLED
 
     def __repr__(self) -> str:
@@ -105,23 +105,23 @@ class Job(JobFields):
         self._client = client
 
     async def log(self, stderr: bool = False, attempt: int | None = None) -> str:
-        """What it printed."""
+        """What the job printed."""
         return await self._client.log(self.id, stderr=stderr, attempt=attempt)
 
     async def explain(self) -> dict[str, Any]:
-        """Why it does not run, or how it ended."""
+        """Why the job does not run, or how it ended."""
         return await self._client.explain(self.id)
 
 
 class BatchFields:
-    """One batch as it was when it was asked for."""
+    """The fields of a batch, as they were when it was asked for."""
 
     def __init__(self, id: int, name: str, size: int, warnings: Sequence[str]) -> None:
         self.id = id
-        """Its number; 0 if nothing was added, since all was there already (`once`)."""
+        """The batch's number; 0 if nothing was added, since all was there already (`once`)."""
         self.name = name
         self.size = size
-        """How many jobs it has."""
+        """How many jobs the batch has."""
         self.warnings = list(warnings)
         self.duplicates = 0
         """How many jobs were there already (`once`)."""
@@ -134,7 +134,7 @@ class BatchFields:
 
 
 class Batch(BatchFields):
-    """What one submission made."""
+    """A batch: the jobs that one submission made."""
 
     def __init__(self, client: "Client", id: int, name: str = "", size: int = 0, warnings: Sequence[str] = ()) -> None:
         super().__init__(id, name, size, warnings)
@@ -149,15 +149,15 @@ class Batch(BatchFields):
         return dict((await self._client.ask("count", sel=[str(self.id)]))["counts"])
 
     async def status(self) -> dict[str, Any]:
-        """Its line of `rota status --json`."""
+        """The batch's line of `rota status --json`."""
         return dict((await self._client.ask("status", sel=[str(self.id)]))["batches"][0])
 
     def jobs(self, *states: str) -> AsyncIterator[Job]:
-        """Its jobs, in order; those in certain states: `batch.jobs("failed")`."""
+        """The jobs of the batch, in order; only those in certain states: `batch.jobs("failed")`."""
         return self._client.jobs([str(self.id), *(f":{state.lower()}" for state in states)])
 
     async def job(self, index: int) -> Job:
-        """The job with this number."""
+        """The job with this index."""
         return await anext(self._client.jobs(f"{self.id}.{index}"))
 
     def as_completed(self) -> AsyncIterator[Job]:
@@ -169,30 +169,30 @@ class Batch(BatchFields):
         return await self._client.ask("summary", batch=self.id, failures=failures, slowest=slowest)
 
     async def kill(self) -> int:
-        """End what is not settled; how many jobs that was."""
+        """End the jobs that are not settled; how many there were."""
         return await self._client.kill(self.id)
 
     async def retry(self, **changes: Unpack[Changes]) -> int:
-        """Run again what is settled and did not complete, with these changes (`memory="x2"`)."""
+        """Run jobs again that are settled and did not complete, with these changes (`memory="x2"`); how many."""
         return await self._client.retry([self.id, ":unsuccessful"], **changes)
 
     async def modify(self, **changes: Unpack[Changes]) -> int:
-        """Change those of its jobs that do not run, and what belongs to all of it (`name`, `after`, `at_once` …)."""
+        """Change the jobs that do not run, and what belongs to the whole batch (`name`, `after`, `at_once` …)."""
         count = await self._client.modify(self.id, **changes)
         if "name" in changes:
             self.name = changes["name"] or ""
         return count
 
     async def hold(self, stop: bool = False) -> int:
-        """Keep what waits from starting; with `stop`, end and hold what runs too."""
+        """Keep jobs from starting; with `stop`, end and hold those that run too. How many."""
         return await self._client.hold(self.id, stop=stop)
 
     async def release(self) -> int:
-        """Let go what is held."""
+        """Let jobs go that are held; how many."""
         return await self._client.release(self.id)
 
     async def remove(self) -> int:
-        """Forget what is settled."""
+        """Forget the settled jobs; how many."""
         return await self._client.remove(self.id)
 
 
@@ -200,11 +200,11 @@ class Client:
     """All that can be asked of a manager."""
 
     async def ask(self, op: str, **arguments: Any) -> dict[str, Any]:
-        """Anything of docs/protocol.md. If the connection is lost it is asked again, where that is safe."""
+        """Send a request of docs/protocol.md; its answer. After a lost connection it is sent again if that is safe."""
         raise NotImplementedError
 
     async def _deliver(self, submission: Submission) -> dict[str, Any]:
-        """Send it, again if the connection is lost; the answer to its last request."""
+        """Send a submission, again if the connection is lost; the answer to its last request."""
         raise NotImplementedError
 
     def _make_job(self, row: Mapping[str, Any]) -> Any:
@@ -245,7 +245,7 @@ class Client:
         return await self.send(submission)
 
     async def send(self, submission: Submission) -> Batch:
-        """Send what was built; asked again, under the same key, if the connection is lost."""
+        """Queue a Submission; it is sent again, under the same key, if the connection is lost."""
         answer = await self._deliver(submission)
         warnings = answer.get("warnings") or ()
         batch: Batch = self._make_batch(answer["batch"] or 0, submission.spec.name, answer["jobs"], warnings)
@@ -261,7 +261,7 @@ class Client:
     # Looking
 
     async def status(self, selection: Selection = ()) -> dict[str, Any]:
-        """`rota status --json`."""
+        """Counts per batch, and why jobs wait: `rota status --json`."""
         return await self.ask("status", sel=words_of(selection))
 
     async def wait(self, selection: Selection = (), timeout: float | None = None) -> bool:
@@ -333,7 +333,7 @@ class Client:
     # Changing
 
     async def kill(self, selection: Selection, *, confirm_dead: bool = False) -> int:
-        """End jobs; how many."""
+        """End jobs; how many there were."""
         return await self._change("kill", selection, confirm_dead=confirm_dead)
 
     async def retry(self, selection: Selection, **changes: Unpack[Changes]) -> int:
@@ -345,15 +345,15 @@ class Client:
         return await self._change("modify", selection, changes=make_patch(changes))
 
     async def hold(self, selection: Selection, *, stop: bool = False) -> int:
-        """Keep jobs from starting; with `stop`, end and hold what runs too."""
+        """Keep jobs from starting; with `stop`, end and hold those that run too. How many."""
         return await self._change("hold", selection, stop=stop)
 
     async def release(self, selection: Selection) -> int:
-        """Let go what is held."""
+        """Let jobs go that are held; how many."""
         return await self._change("release", selection)
 
     async def remove(self, selection: Selection) -> int:
-        """Forget settled jobs."""
+        """Forget settled jobs; how many."""
         return await self._change("remove", selection)
 
     async def limits(self) -> list[dict[str, Any]]:
@@ -386,12 +386,8 @@ class Client:
         """Forget settled batches, whole ones; without a selection all that fit. How many were forgotten."""
         words = words_of(selection)
         age_s = parse_duration(older_than) if isinstance(older_than, str) else older_than
-        total = 0
-        while True:
-            answer = await self.ask("prune", sel=words, all=not words, older_than_s=age_s, keep=keep, dry_run=False)
-            total += int(answer["batches"])
-            if not answer.get("more"):
-                return total
+        answer = await self.ask("prune", sel=words, all=not words, older_than_s=age_s, keep=keep, dry_run=False)
+        return int(answer["batches"])
 
     async def _change(self, op: str, selection: Selection, **extra: Any) -> int:
         answer = await self.ask(op, sel=words_of(selection), all=False, dry_run=False, **extra)

@@ -40,7 +40,7 @@ def configure(parser: Parser, command: str) -> None:
 
 
 def duplicates(answer: "dict[str, Any]", jobs: int, rerun: bool) -> str:
-    """What was there already, in words."""
+    """How many jobs were there already, in words."""
     known, twice = answer["duplicates"] - answer.get("repeated", 0), answer.get("repeated", 0)
     words = []
     if known:
@@ -53,7 +53,7 @@ def duplicates(answer: "dict[str, Any]", jobs: int, rerun: bool) -> str:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Check, send, print the batch id."""
+    """Check and send the jobs, and print the batch id."""
     from rota.submission import send
 
     submission = submission_of(args)

@@ -53,7 +53,7 @@ _STATES = {
 
 
 def configure(parser: "Parser", command: str) -> None:
-    """The options of all of them."""
+    """The options of a command that changes jobs."""
     parser.selectors()
     parser.add_argument("--all", action="store_true", help="everything; needed where no SELECTOR is given")
     parser.add_argument("--dry-run", action="store_true", help="only say which jobs it would be")
@@ -71,7 +71,7 @@ def configure(parser: "Parser", command: str) -> None:
 
 
 def configure_changes(parser: "Parser", of_batches: bool) -> None:
-    """The options that say what is to be different."""
+    """The options that say what is to be changed."""
     from rota.cli.submitting import add_flag
     from rota.model.fields import BATCH_CHANGES, CHANGES
 
@@ -82,8 +82,8 @@ def configure_changes(parser: "Parser", of_batches: bool) -> None:
 
 
 def changes_of(args: "argparse.Namespace") -> "Any":
-    """What was said, in the words of `rota.submission.Changes`."""
-    from rota.cli.submitting import natives, said
+    """The changes of jobs that the options ask for, as `rota.submission.Changes`."""
+    from rota.cli.submitting import flag_value, natives
     from rota.model.fields import CHANGES
 
     out: dict[str, Any] = {}
@@ -92,7 +92,7 @@ def changes_of(args: "argparse.Namespace") -> "Any":
         if given == "" and field.clears:
             out[field.name] = None
         elif given is not None:
-            out[field.name] = said(field, [] if given == [""] and field.clears else given)
+            out[field.name] = flag_value(field, [] if given == [""] and field.clears else given)
     if args.drop_native is not None:
         out["native"] = {**out.get("native", {}), **dict.fromkeys(natives(args.drop_native))}
     if args.env is not None or args.unset_env is not None:
@@ -105,7 +105,7 @@ def changes_of(args: "argparse.Namespace") -> "Any":
 
 
 def batch_changes_of(args: "argparse.Namespace") -> "Any":
-    """The same for whole batches."""
+    """The changes of whole batches that the options ask for."""
     from rota.cli.submitting import after_of, number
 
     out: dict[str, Any] = {}
@@ -127,8 +127,8 @@ def batch_changes_of(args: "argparse.Namespace") -> "Any":
     return out
 
 
-def _did(op: str, count: int, ending: int, given_up: bool) -> str:
-    """What was done, in words; of jobs that run no more than that they were told."""
+def _outcome(op: str, count: int, ending: int, given_up: bool) -> str:
+    """What was done, in words; jobs that run were only told to end."""
     if not ending:
         return f"{jobs_word(count)} {'given up' if given_up else _DONE[op]}"
     told = f"{jobs_word(ending)} {'is' if ending == 1 else 'are'} being ended"
@@ -161,7 +161,7 @@ def execute(args: "argparse.Namespace") -> int:
     else:
         batches = answer.get("batches")
         where = f" in {batches} batch{'' if batches == 1 else 'es'}" if batches is not None else ""
-        print(f"{_did(op, count, answer.get('ending', 0), bool(extra.get('confirm_dead')))}{where}")
+        print(f"{_outcome(op, count, answer.get('ending', 0), bool(extra.get('confirm_dead')))}{where}")
     for warning in answer.get("warnings") or ():
         print(f"rota: warning: {warning}", file=sys.stderr)
     for row in answer.get("skipped") or ():

@@ -12,7 +12,7 @@ from rota.wire.client import Connection, NoManagerError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from typing import Any
+    from typing import Any, NoReturn
 
     from rota.cli.parser import Parser
 
@@ -29,7 +29,7 @@ _EXAMPLES = {
     "resume": ("rota resume", "rota resume --as nightly-copy", "rota resume --all"),
     "ping": ("rota ping", "rota ping --json"),
 }
-_SAID = {
+_STATE_WORDS = {
     "paused": "paused: it starts no more jobs",
     "draining": "draining: it starts no more jobs, and stops when none runs",
 }
@@ -69,8 +69,8 @@ def execute(args: "argparse.Namespace") -> int:
         text = getattr(args, option, None)
         if text is not None and (not text.isprintable() or len(text) > most or (option == "holder" and not text)):
             word = "--as" if option == "holder" else "--reason"
-            said = f"{word} '{clean(text[:40])}'"
-            raise UsageError(f"{said}: give 1 to {most} characters, none of them control characters")
+            given = f"{word} '{clean(text[:40])}'"
+            raise UsageError(f"{given}: give 1 to {most} characters, none of them control characters")
     handler = {"up": up, "down": down, "ping": ping}.get(args.command_name, change_state)
     return handler(args)
 
@@ -83,11 +83,10 @@ def ping(args: "argparse.Namespace") -> int:
     if args.json:
         print_json(answer)
         return 0
-    state = _SAID.get(answer["state"], answer["state"])
-    pauses = answer.get("pauses") or ()
+    state = _STATE_WORDS.get(answer["state"], answer["state"])
     where = f"{answer['host']} (pid {answer['pid']})"
     print(f"manager {answer['version']} on {where}, up {seconds(answer['uptime_s'])}, {state}")
-    for row in pauses:
+    for row in answer.get("pauses") or ():
         print(pause_words(row))
     if answer.get("store", "ok") != "ok":
         print(f"rota: the store: {answer['store']}", file=sys.stderr)
@@ -111,7 +110,7 @@ def change_state(args: "argparse.Namespace") -> int:
         return 0
     pauses = answer.get("pauses") or ()
     still = "still " if op == "resume" and pauses else ""
-    print(f"the manager is {still}{_SAID.get(answer['state'], answer['state'])}")
+    print(f"the manager is {still}{_STATE_WORDS.get(answer['state'], answer['state'])}")
     if op == "resume" or len(pauses) > 1:
         for row in pauses:
             print(pause_words(row))
@@ -129,20 +128,19 @@ def up(args: "argparse.Namespace") -> int:
     """Start a manager, unless one is up."""
     try:
         with Connection.connect(args.home) as connection:
-            told(args, connection, started=False)
+            print_manager(args, connection, started=False)
         return 0
     except NoManagerError:
         pass
     if args.on is not None:
         return up_on(args)
-    extra = ["--once"] if args.once else []
     if args.foreground or args.once:
-        return foreground(args, extra)
+        foreground(args)
     from rota.manager.daemon import start
 
-    start(args.home, extra)
+    start(args.home)
     with Connection.connect(args.home) as connection:
-        told(args, connection, started=True)
+        print_manager(args, connection, started=True)
     return 0
 
 
@@ -150,7 +148,6 @@ def up_on(args: "argparse.Namespace") -> int:
     """Start the manager as a cluster job."""
     from rota.manager.offline.relay import launch
     from rota.model.amounts import parse_duration
-    from rota.model.errors import UsageError
 
     if args.once or args.foreground:
         raise UsageError("--on runs the manager as a cluster job: --once and --foreground run it here")
@@ -159,7 +156,7 @@ def up_on(args: "argparse.Namespace") -> int:
     row = launch(args.home, args.on, time_s, hand_over_s, parse_duration(args.wait))
     if row["serving"]:
         with Connection.connect(args.home) as connection:
-            told(args, connection, started=True, more=row)
+            print_manager(args, connection, started=True, more=row)
     elif args.json:
         print_json({"started": False, **row})
     else:
@@ -168,10 +165,10 @@ def up_on(args: "argparse.Namespace") -> int:
     return 0
 
 
-def told(
+def print_manager(
     args: "argparse.Namespace", connection: Connection, started: bool, more: "dict[str, Any] | None" = None
 ) -> None:
-    """Say where the manager is."""
+    """Print where the manager is."""
     there = connection.manager
     if args.json:
         row = {"started": started, **{name: there.get(name) for name in ("pid", "host", "version", "home")}}
@@ -182,18 +179,18 @@ def told(
         print(f"{verb} on {there.get('host')} (pid {there.get('pid')}){job}, home {there.get('home')}")
 
 
-def foreground(args: "argparse.Namespace", extra: "list[str]") -> int:
+def foreground(args: "argparse.Namespace") -> "NoReturn":
     """Become the manager."""
     from rota.manager.paths import prepare
 
-    paths = prepare(args.home)
-    command = [sys.executable, "-m", "rota.manager", "--home", paths.home, *extra]
+    command = [sys.executable, "-m", "rota.manager", "--home", prepare(args.home).home]
+    command += ["--once"] if args.once else []
     sys.stdout.flush()
     os.execv(sys.executable, command)
 
 
 def down(args: "argparse.Namespace") -> int:
-    """Stop the manager and wait until it is gone; call back one that waits in a queue."""
+    """Stop the manager and wait until it is gone; end one that is a cluster job and does not serve."""
     try:
         connection = connect(args)
     except NoManagerError:
@@ -201,7 +198,7 @@ def down(args: "argparse.Namespace") -> int:
 
         if not os.path.exists(Paths(args.home).relay):
             raise
-        return call_back(args)
+        return end_cluster_job(args)
     with connection:
         pid = connection.manager.get("pid")
         answer, gone = take_down(connection, args.kill)
@@ -217,7 +214,7 @@ def down(args: "argparse.Namespace") -> int:
     return 0 if gone else 5
 
 
-def call_back(args: "argparse.Namespace") -> int:
+def end_cluster_job(args: "argparse.Namespace") -> int:
     """End the cluster job of a manager that does not serve (yet)."""
     from rota.manager.offline.relay import cancel
 

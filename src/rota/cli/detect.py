@@ -13,7 +13,7 @@ __all__ = ["detect"]
 
 
 def detect(args: "argparse.Namespace") -> int:
-    """Look, print, and write if told to. Needs no manager."""
+    """Find batch systems, print a config.toml for them, and write it if told to. Needs no manager."""
     from rota.manager.offline.detecting import config_text, find_here, found_row, write_config
 
     found, strangers = find_here()

@@ -87,7 +87,7 @@ def show(row: "dict[str, Any]") -> None:
 
 
 class Doctor:
-    """The checks, and what they found."""
+    """The checks of an installation, and what they found."""
 
     def __init__(self, args: "argparse.Namespace") -> None:
         self.paths = Paths(args.home)
@@ -96,7 +96,7 @@ class Doctor:
         self._up = False
 
     def checks(self) -> "list[tuple[str, Callable[[], None]]]":
-        """Run all checks, in order."""
+        """All checks with their names, in order."""
         return [
             ("python", self.python), ("machine", self.machine), ("home", self.home), ("space", self.space),
             ("config", self.config), ("shell", self.shell), ("manager", self.manager), ("job", self.job),
@@ -216,7 +216,7 @@ class Doctor:
                     take_down(connection, kill=True)
 
     def _trial(self, connection: Connection, note: str) -> None:
-        from rota.cli.log import read_all
+        from rota.cli.log import Output
         from rota.submission import build, send
 
         begin = time.perf_counter()
@@ -228,7 +228,7 @@ class Doctor:
             advice = f"rota explain {batch}.1; rota kill {batch}; look at {self.paths.log}"
             self.say("job", "fail", f"the trial job {batch}.1 has not ended after {JOB_S:g} s", advice)
             return
-        output = read_all(connection, f"{batch}.1")
+        output = b"".join(Output(connection, f"{batch}.1", "stdout").pieces())
         if answer["counts"].get("COMPLETED") != 1 or output != b"rota-doctor\n":
             text = f"the trial job {batch}.1 went wrong: {answer['counts']}, it printed {output[:100]!r}"
             self.say("job", "fail", text, f"rota explain {batch}.1; look at {self.paths.log}")

@@ -19,7 +19,7 @@ def configure(parser: "Parser", command: str) -> None:
 
 
 def execute(args: "argparse.Namespace") -> int:
-    """Ask and print: state, reason, every location's no, every attempt."""
+    """Print the state of a job, its reason, every location's verdict, every attempt."""
     with connect(args) as connection:
         answer = connection.ask("explain", job=args.job)
     if args.json:

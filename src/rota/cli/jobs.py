@@ -159,7 +159,7 @@ def chosen(text: "str | None") -> "list[str]":
 
 
 def ordered(row: "dict[str, Any]", fields: "tuple[str, ...]") -> "dict[str, Any]":
-    """All of these fields, in this order, and after them what else the manager said."""
+    """A row with all of these fields, in this order, and after them what else the manager said."""
     return {**{name: row.get(name) for name in fields}, **row}
 
 

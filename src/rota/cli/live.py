@@ -27,7 +27,7 @@ def show_live(args: "argparse.Namespace", words: "list[str]") -> int:
                 for row in answer["jobs"]:
                     print_json(row)
             else:
-                once(answer)
+                print_once(answer)
             return 0
         watch(connection, words, most, max(args.interval, 0.2))
     return 0
@@ -47,8 +47,8 @@ TITLES = ("JOB", "STATE", "HOST", "ELAPSED", "CPU", "MEMORY", "COMMAND", "LAST L
 RIGHT = ("ELAPSED", "CPU", "MEMORY")
 
 
-def once(answer: "dict[str, Any]") -> None:
-    """A plain table."""
+def print_once(answer: "dict[str, Any]") -> None:
+    """Print a plain table of running jobs."""
     if not answer["jobs"]:
         print("nothing runs")
         return
@@ -59,7 +59,7 @@ def once(answer: "dict[str, Any]") -> None:
 
 
 def watch(connection: "Connection", words: "list[str]", most: int, interval: float) -> None:
-    """A table that changes in place. Ctrl-C ends it; the terminal is left as it was."""
+    """Show a table that changes in place, until Ctrl-C; the terminal is left as it was."""
     from rich.live import Live
 
     with Live(picture(connection, words, most), auto_refresh=False, transient=False) as screen:

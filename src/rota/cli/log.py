@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rota.cli.parser import Parser
     from rota.wire.client import Connection
 
-__all__ = ["Output", "read_all"]
+__all__ = ["Output", "write_all"]
 
 LIMIT = 1 << 20
 
@@ -34,7 +34,7 @@ def configure(parser: "Parser", command: str) -> None:
 
 
 def execute(args: "argparse.Namespace") -> int:
-    """Copy the output."""
+    """Print the output of a job."""
     if args.stderr and args.both:
         raise UsageError("--stderr and --both: give one of them")
     streams = ["stdout", "stderr"] if args.both else ["stderr" if args.stderr else "stdout"]
@@ -52,7 +52,7 @@ def execute(args: "argparse.Namespace") -> int:
 
 
 def copy(outputs: "list[Output]", targets: "list[int]", follow: bool) -> None:
-    """Write what there is; with `follow`, go on until all have ended."""
+    """Write all output that there is; with `follow`, go on until the attempt has ended."""
     sys.stdout.flush()
     pause = 0.05
     while True:
@@ -80,7 +80,7 @@ class Output:
     def __init__(self, connection: "Connection", job: str, stream: str, attempt: "int | None" = None) -> None:
         self.stream = stream
         self.end = False
-        """The attempt has ended and all was read."""
+        """Whether the attempt has ended and all was read."""
         self.truncated = 0
         self.path: str | None = None
         self._connection = connection
@@ -107,8 +107,3 @@ class Output:
         """The stream for --json: bytes that are not UTF-8 are shown as U+FFFD."""
         text = b"".join(self.pieces()).decode(errors="replace")
         return {"text": text, "truncated": self.truncated, "path": self.path}
-
-
-def read_all(connection: "Connection", job: str, stream: str = "stdout", attempt: "int | None" = None) -> bytes:
-    """Everything that an attempt wrote to one stream."""
-    return b"".join(Output(connection, job, stream, attempt).pieces())

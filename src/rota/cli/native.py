@@ -1,4 +1,4 @@
-"""What `--dry-run` shows of a batch system: the native command, and the script that it would be given."""
+"""The native command, and the script for it, that `--dry-run` shows for a batch system."""
 
 import os
 import re
@@ -19,7 +19,7 @@ _ELEMENT = re.compile(r"\d+\) set -- ")
 
 
 def native_submissions(home: "str | None", spec: "BatchSpec") -> "list[dict[str, Any]]":
-    """What a batch system would be given, if these jobs go to one."""
+    """The submissions that a batch system would be given, if these jobs go to one."""
     if not os.path.exists(Paths(home).config) and not any(template.needs.site for template in spec.templates):
         return []  # this machine is the only site
     from rota.manager.offline.previewing import preview
@@ -28,7 +28,7 @@ def native_submissions(home: "str | None", spec: "BatchSpec") -> "list[dict[str,
 
 
 def print_native(row: "dict[str, Any]") -> None:
-    """The command and its script, without most of the lines that each element of an array has."""
+    """Print the command and its script, without most of the lines that each element of an array has."""
     end = "" if row["allocations"] == 1 else "s"
     many = f"{row['allocations']:,} " + (f"allocation{end} for runners" if row["mode"] == "runners" else f"job{end}")
     print(f"\non {clean(row['site'])} ({clean(row['where'])}), {many} would be submitted by\n  {clean(row['line'])}")

@@ -46,15 +46,15 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--home", metavar="DIR", help="the manager's directory (default: $ROTA_HOME or ~/.rota)")
 
     def examples(self, *lines: str) -> None:
-        """Show these below the options in the help."""
+        """Show example lines below the options in the help."""
         self.epilog = "examples:\n" + "\n".join(f"  {line}" for line in lines)
 
-    def selectors(self, required: bool = False) -> None:
+    def selectors(self) -> None:
         """Take SELECTOR words."""
         self.add_argument(
             "selector",
             metavar="SELECTOR",
-            nargs="+" if required else "*",
+            nargs="*",
             help="a batch 7, a job 7.12, a range 7.1-99, a name @align, a state :failed",
         )
 

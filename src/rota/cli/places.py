@@ -53,7 +53,7 @@ def configure(parser: "Parser", command: str) -> None:
 
 
 def execute(args: "argparse.Namespace") -> int:
-    """Ask and print."""
+    """Ask for sites, runners or allocations, and print them."""
     what = args.command_name
     if what == "sites":
         if args.site == ["detect"]:
@@ -95,7 +95,7 @@ def chosen(rows: "list[dict[str, Any]]", names: "Sequence[str]") -> "list[dict[s
 
 
 def print_rows(rows: "list[dict[str, Any]]", columns: "Sequence[str]") -> None:
-    """A table of the columns in which there is anything."""
+    """Print a table, with the columns in which there is anything."""
     cells = [{name: cell(name, row) for name in columns} for row in rows]
     names = [name for name in columns if any(row[name] not in (None, "") for row in cells)]
     titles = [_TITLES.get(name, title(name)) for name in names]
@@ -143,7 +143,7 @@ def troubles(row: "dict[str, Any]") -> "list[str]":
 def print_site(row: "dict[str, Any]") -> None:
     """Print everything about one site."""
     again = "" if row["retry_s"] is None else f", tried again in {seconds(row['retry_s'])}"
-    said: list[tuple[str, object]] = [
+    lines: list[tuple[str, object]] = [
         ("state", row["state"] + again),
         ("why", row["why"]),
         ("driver", row["driver"] + (f" ({row['version']})" if row.get("version") else "")),
@@ -164,12 +164,12 @@ def print_site(row: "dict[str, Any]") -> None:
         if row["last_poll"] is not None:
             polled = f"{seconds(row['last_poll_s'])} ago ({when(row['last_poll'])})"
         sent = f"{row['commands_last_minute']} in the last minute, at most {row['commands_per_minute']}"
-        said += [("last poll", polled), ("commands", f"{sent}; {row['commands']} in all")]
-        said += [("failed", f"{row['failures']} in a row" if row["failures"] else None), ("error", row["last_error"])]
-        said += [("program", f"{name} = {path or 'not found'}") for name, path in sorted(row["programs"].items())]
-        said += [("option", f"{name} = {_option(value)}") for name, value in row["options"].items()]
+        lines += [("last poll", polled), ("commands", f"{sent}; {row['commands']} in all")]
+        lines += [("failed", f"{row['failures']} in a row" if row["failures"] else None), ("error", row["last_error"])]
+        lines += [("program", f"{name} = {path or 'not found'}") for name, path in sorted(row["programs"].items())]
+        lines += [("option", f"{name} = {_option(value)}") for name, value in row["options"].items()]
     print(clean(row["name"]))
-    for name, value in said:
+    for name, value in lines:
         if value not in (None, ""):
             print(f"  {name + ':':<14}{clean(value)}")
     for each in row["refused"]:

@@ -20,7 +20,7 @@ def configure(parser: "Parser", command: str) -> None:
 
 
 def execute(args: "argparse.Namespace") -> int:
-    """Ask and print."""
+    """Ask for what was learned, and print it."""
     with connect(args) as connection:
         answer = connection.ask("learning")
     if args.json:

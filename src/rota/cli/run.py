@@ -102,11 +102,11 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def disarm(self) -> None:
-        """From here on something is done that should not be cut in two."""
+        """Put off interrupts: what follows should not be cut in two."""
         self.armed = False
 
     def arm(self) -> None:
-        """It is done: an interrupt that came meanwhile counts now."""
+        """Take interrupts again; one that came meanwhile counts now."""
         self.armed = True
         if self.seen:
             raise KeyboardInterrupt
@@ -120,12 +120,12 @@ class Run:
         self.home = Paths(args.home).home
         self.batch: int | None = None
         self.end: int | None = None
-        """The batch that runs at the end of it."""
+        """The batch that runs at the end of `batch`, if there is one."""
         self.embedded = False
         self.began = time.monotonic()
 
     def execute(self, submission: "Submission | None") -> int:
-        """The exit status."""
+        """Run to the end; the exit status."""
         with Interrupts() as interrupts:
             try:
                 return self._to_the_end(submission, interrupts)

@@ -1,4 +1,4 @@
-"""What the commands print: tables, amounts, times, colours. No library: this is on the quickest path."""
+"""Printing for all commands: tables, amounts, times, colours. No library: this is on the quickest path."""
 
 import os
 import sys
@@ -41,7 +41,7 @@ def clean(text: object) -> str:
 
 
 def print_json(what: "Any") -> None:
-    """One JSON value on one line."""
+    """Print one JSON value on one line."""
     import json
 
     plain = sys.stdout.encoding.lower() not in ("utf-8", "utf8")

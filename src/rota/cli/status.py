@@ -19,7 +19,7 @@ def configure(parser: "Parser", command: str) -> None:
 
 
 def execute(args: "argparse.Namespace") -> int:
-    """Ask and print."""
+    """Ask for the status, and print it."""
     with connect(args) as connection:
         answer = connection.ask("status", sel=args.selector)
     if args.json:
@@ -32,22 +32,15 @@ def execute(args: "argparse.Namespace") -> int:
 
             for row in answer["pauses"]:
                 print(pause_words(row))
-    print_batches(answer)
+    if answer["batches"]:
+        print_batches(answer)
+    else:
+        print("no batches")
     return 0
 
 
 def print_batches(answer: "dict[str, Any]") -> None:
-    """The table of an answer to `status`."""
-    batches = answer["batches"]
-    if not batches:
-        print("no batches")
-        return
-    table, rows = batch_rows(answer)
-    table.print(rows)
-
-
-def batch_rows(answer: "dict[str, Any]") -> "tuple[Table, list[list[object]]]":
-    """The table and its rows: a column for every state that occurs."""
+    """Print the table of batches, with a column for every state that occurs."""
     batches = answer["batches"]
     seen = {state for batch in batches for state, count in batch["counts"].items() if count}
     states = [state for state in STATES if state in seen]
@@ -64,4 +57,4 @@ def batch_rows(answer: "dict[str, Any]") -> "tuple[Table, list[list[object]]]":
         ]
         for batch in batches
     ]
-    return Table(*titles, right=("BATCH", "JOBS", *states)), rows
+    Table(*titles, right=("BATCH", "JOBS", *states)).print(rows)

@@ -34,7 +34,7 @@ def configure_submission(parser: Parser) -> None:
 
 
 def add_sources(group: "argparse._ArgumentGroup") -> None:
-    """The flags that say what makes the jobs."""
+    """Add the flags that say what makes the jobs."""
     add = group.add_argument
     add("-f", "--file", metavar="FILE", help="one command (or JSON object) per line; - is standard input")
     add("--array", metavar="RANGES", help="numbers for {index}: 1-1000, 1-1000:2, 1-5,9, and %%50: at most 50 at once")
@@ -45,11 +45,11 @@ def add_sources(group: "argparse._ArgumentGroup") -> None:
 
 
 REPEATED = ("commands", "limits", "names", "native", "resources", "tags", "variables")
-"""Kinds of which a flag gives one, and may be given again."""
+"""Kinds of fields whose flag may be given several times."""
 
 
 def add_flag(group: "argparse._ArgumentGroup", field: Field, changing: bool = False) -> None:
-    """The flag of one field, where it is said or where it is changed. What was not given is None."""
+    """Add the flag of one field, for new jobs or for changes. What was not given is None."""
     more: dict[str, Any] = {"metavar": field.metavar} if field.metavar else {}
     choices = field.choices
     if changing:
@@ -73,8 +73,8 @@ def add_flag(group: "argparse._ArgumentGroup", field: Field, changing: bool = Fa
     group.add_argument(*field.flag, dest=field.name, default=None, help=text, **more)
 
 
-def said(field: Field, given: "Any") -> "Any":
-    """What a flag was given, as Python says it."""
+def flag_value(field: Field, given: "Any") -> "Any":
+    """The value of a flag, as a Python client gives it."""
     if field.kind == "switch":
         return given in (True, "yes")
     if field.kind == "list":
@@ -87,7 +87,7 @@ def said(field: Field, given: "Any") -> "Any":
 
 
 def natives(texts: "Sequence[str]") -> "dict[str, str]":
-    """--native words."""
+    """The native options of --native words."""
     out = {}
     for text in texts:
         key, _, value = text.partition("=")
@@ -98,10 +98,10 @@ def natives(texts: "Sequence[str]") -> "dict[str, str]":
 
 
 class After(argparse.Action):
-    """Collects what is waited for, in order: [target, condition, words of HowAfter …]."""
+    """Collects dependencies, in order: [target, condition, words of HowAfter …]."""
 
     def __call__(self, parser: "Any", namespace: "Any", values: "Any", option: "str | None" = None) -> None:
-        """Take one."""
+        """Take one dependency."""
         given = getattr(namespace, "after", None)
         if given is None:
             given = namespace.after = []
@@ -112,7 +112,7 @@ class HowAfter(argparse.Action):
     """Says more about the dependency before it."""
 
     def __call__(self, parser: "Any", namespace: "Any", values: "Any", option: "str | None" = None) -> None:
-        """Take one."""
+        """Take one such flag."""
         given = getattr(namespace, "after", None)
         if not given:
             why = f"{option} says more about the --after before it: write it behind one, as in --after 7 --each"
@@ -121,7 +121,7 @@ class HowAfter(argparse.Action):
 
 
 def after_of(args: argparse.Namespace) -> "list[Any]":
-    """The dependencies."""
+    """The dependencies that the flags name."""
     from rota.model.batch import Dependency, check_after_count
 
     given = args.after or []
@@ -133,7 +133,7 @@ def after_of(args: argparse.Namespace) -> "list[Any]":
 
 
 def submission_of(args: argparse.Namespace, at_once: "int | None" = None) -> "Submission":
-    """Everything read and checked."""
+    """The submission that the arguments ask for, read and checked."""
     from rota.submission import LineFile, build
 
     if args.file is not None and args.words:
@@ -173,11 +173,11 @@ def stdin() -> "IO[bytes]":
 
 
 def options_of(args: argparse.Namespace, at_once: "int | None") -> "JobOptions":
-    """What was said of every job."""
+    """The options that the flags give."""
     out: JobOptions = {"after": after_of(args), "at_once": at_once}
     for name, field in OPTIONS.items():
         if name not in out and (given := getattr(args, name)) is not None:
-            out[name] = said(field, given)  # type: ignore[literal-required]
+            out[name] = flag_value(field, given)  # type: ignore[literal-required]
     return out
 
 
@@ -200,7 +200,7 @@ def pairs(option: str, texts: "Sequence[str]", convert: "Callable[[str, str], An
 
 
 def environment(texts: "Sequence[str]") -> "dict[str, str]":
-    """--env words; a name alone takes its value from here."""
+    """The variables of --env words; a name alone takes its value from here."""
     import os
 
     out = {}
@@ -215,7 +215,7 @@ def environment(texts: "Sequence[str]") -> "dict[str, str]":
 
 
 def params_of(texts: "Sequence[str]") -> "dict[str, list[str]]":
-    """--param words: NAME=A,B or NAME@FILE, whichever sign comes first."""
+    """The values of --param words: NAME=A,B or NAME@FILE, whichever sign comes first."""
     from rota.submission import LineFile
 
     out: dict[str, list[str]] = {}
@@ -231,7 +231,7 @@ def params_of(texts: "Sequence[str]") -> "dict[str, list[str]]":
 
 
 def print_dry_run(args: argparse.Namespace, submission: "Submission") -> None:
-    """What would be added."""
+    """Print what would be added."""
     from rota.cli.native import native_submissions, print_native
     from rota.cli.show import clean, jobs_word, print_json
 
@@ -257,7 +257,7 @@ def print_dry_run(args: argparse.Namespace, submission: "Submission") -> None:
 
 
 def say_about(args: argparse.Namespace, submission: "Submission", answer: "dict[str, Any]") -> None:
-    """Warnings, and with -v what was not sent."""
+    """Print warnings, and with -v what was not sent."""
     for warning in answer.get("warnings") or ():
         print(f"rota: warning: {warning}", file=sys.stderr)
     if args.verbose and submission.left_out:

@@ -1,4 +1,4 @@
-"""What `rota run` says at the end."""
+"""The summary that `rota run` prints at the end."""
 
 import argparse
 import sys
@@ -16,7 +16,7 @@ __all__ = ["print_summary"]
 FAILURES = 10
 SLOWEST = 3
 SLOW_S = 1.0
-"""The slowest jobs are worth a line from here on."""
+"""The slowest jobs are worth a line if they took this long."""
 TAIL_LINES = 5
 
 

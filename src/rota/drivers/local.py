@@ -17,7 +17,7 @@ from rota.drivers.api import Ask, Known, Observation
 from rota.model.errors import RefusedError
 from rota.model.site import SiteFacts
 
-__all__ = ["Door", "LocalDriver"]
+__all__ = ["Door", "LocalDriver", "start_ticks"]
 
 KILL_WAIT_S = 5.0
 PROGRAM = os.path.join(os.path.dirname(os.path.dirname(__file__)), "runner", "__main__.py")
@@ -63,7 +63,7 @@ class LocalDriver:
             raise RefusedError(f"cannot start a runner ({' '.join(RUNNER)}): {error}") from error
         self._children[child.pid] = child
         self._watch(child.pid)
-        return [f"{child.pid}:{_start_ticks(child.pid) or 0}"]
+        return [f"{child.pid}:{start_ticks(child.pid) or 0}"]
 
     def _start(self, allocation: str, tag: str) -> "subprocess.Popen[bytes]":
         node, output = self._facts.node, os.path.join(self._output, tag)
@@ -136,7 +136,7 @@ class LocalDriver:
         child = self._children.get(int(pid))
         if child is not None:
             child.poll()  # reaps it if it has ended
-        return int(pid) if str(_start_ticks(int(pid)) or "") == ticks else None
+        return int(pid) if str(start_ticks(int(pid)) or "") == ticks else None
 
     def _how_it_ended(self, native: str | None) -> str:
         child = self._children.pop(int(native.partition(":")[0]), None) if native else None
@@ -157,7 +157,7 @@ def _find(tag: str) -> str | None:
             continue
         # Of whatever installation; and not a child of it that is just about to become a job and still looks like it.
         if leads and wanted in line and b"/runner/__main__.py\0" in line:
-            return f"{pid}:{_start_ticks(pid) or 0}"
+            return f"{pid}:{start_ticks(pid) or 0}"
     return None
 
 
@@ -187,7 +187,7 @@ def _leftovers(tag: str) -> list[int]:
             session = os.getsid(pid)
         except OSError:
             continue
-        if _start_ticks(pid) is None:
+        if start_ticks(pid) is None:
             continue
         if mine:
             found.append(pid)
@@ -212,8 +212,8 @@ def _own_pids() -> list[int]:
     return out
 
 
-def _start_ticks(pid: int) -> int | None:
-    """When a process began; None if it does not run (a zombie does not)."""
+def start_ticks(pid: int) -> int | None:
+    """When a process began, in the kernel's count: with the pid, this names one process. None: it does not run."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()

@@ -9,7 +9,6 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
 
 from rota.core.state import Settings
 from rota.manager.config import Config, SiteConfig, load_config
@@ -22,8 +21,9 @@ from rota.manager.paths import Paths, prepare
 from rota.manager.service import Manager
 from rota.manager.sites.api import Site
 from rota.manager.sites.batch import BatchSite
+from rota.manager.sites.doors import TlsDoor
 from rota.manager.sites.local import LocalSite
-from rota.model.errors import RefusedError, RotaError, UsageError
+from rota.model.errors import RotaError, UsageError
 from rota.store.sqlite import SqliteStore
 from rota.wire import auth
 from rota.wire.client import read_notice
@@ -35,7 +35,7 @@ ONCE_S = 30.0
 
 
 def settings_of(config: Config) -> Settings:
-    """The core's numbers from the configuration."""
+    """The settings of the core, from the configuration."""
     return Settings(
         touch_s=config.seconds("touch"),
         missing_s=config.seconds("missing_after"),
@@ -49,32 +49,8 @@ def settings_of(config: Config) -> Settings:
     )
 
 
-class TlsDoor:
-    """Runners elsewhere come by TLS, each allocation with a token of its own, in a file that only we can read."""
-
-    def __init__(self, paths: Paths) -> None:
-        self._paths = paths
-        self.address: str | None = None
-        """`host:port`, once the manager listens."""
-
-    def open(self, allocation: str) -> Sequence[str]:
-        """The address, our CA, and the file with the new token."""
-        if self.address is None:
-            raise RefusedError(
-                f"{self._paths.config}: runners are to come by TLS, but the manager does not listen: set listen"
-            )
-        auth.write_token(self._paths.home, allocation)
-        token = os.path.join(self._paths.tokens, allocation)
-        found = ["--connect", f"tls:{self.address}", "--notice", self._paths.notice]
-        return [*found, "--ca", self._paths.ca, "--token-file", token]
-
-    def shut(self, allocation: str) -> None:
-        """The token is gone with the allocation."""
-        auth.remove_token(self._paths.home, allocation)
-
-
 def make_site(name: str, site: SiteConfig, paths: Paths, tls: TlsDoor) -> Site:
-    """The kind of site that the configuration names by its driver."""
+    """A site, of the kind that the configuration names by its driver."""
     if site.driver == "local":
         return LocalSite(name, site, paths, tls)
     try:
@@ -90,7 +66,7 @@ def make_site(name: str, site: SiteConfig, paths: Paths, tls: TlsDoor) -> Site:
 
 
 async def serve(paths: Paths, lock: Lock, args: argparse.Namespace) -> int:
-    """Load, listen, and run until told to stop."""
+    """Load the queue, listen, and run the manager until it is told to stop; the exit status."""
     config = load_config(paths.home)
     relay = Relay(paths, args.relay, args.until_s, args.began) if args.relay else None
     if relay is not None:
@@ -143,7 +119,10 @@ async def serve(paths: Paths, lock: Lock, args: argparse.Namespace) -> int:
 
 
 def _leave_here_alone(config: Config) -> None:
-    """A manager in a cluster job: this machine is another one tomorrow, so no jobs run on it, and clients call."""
+    """Change the configuration for a manager in a cluster job: tomorrow it is on another machine.
+
+    So no jobs run on this one, and clients come by TLS.
+    """
     for name in [name for name, site in config.site.items() if site.driver == "local"]:
         log.info("the site %s is left out: this manager is a cluster job", name)
         del config.site[name]
@@ -200,7 +179,7 @@ async def _once(manager: Manager) -> None:
 
 
 def main() -> int:
-    """Parse, take the lock, serve."""
+    """Parse the arguments, take the lock of the home, serve; the exit status."""
     parser = argparse.ArgumentParser(prog="rota.manager", description=__doc__)
     parser.add_argument("--home", default=None)
     parser.add_argument("--ready-fd", type=int, default=None)

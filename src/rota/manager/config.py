@@ -13,14 +13,14 @@ import msgspec
 from msgspec import Struct, field
 
 from rota.model.amounts import parse_cores, parse_duration, parse_size
-from rota.model.errors import UsageError
+from rota.model.errors import NotFoundError, UsageError
 
-__all__ = ["Config", "SiteConfig", "load_config"]
+__all__ = ["Config", "SiteConfig", "find_batch_site", "load_config"]
 
+TIMES = ("touch", "missing_after", "start_by", "rerun_after", "backoff_first", "backoff_most", "backoff_jitter")
 SITE_TIMES = (
-    *("warn", "allocation_time", "job_time", "longest", "poll", "poll_least"),
-    *("vanished_after", "report_within"),
-)
+    "warn", "allocation_time", "job_time", "longest", "poll", "poll_least", "vanished_after", "report_within",
+)  # fmt: skip
 
 
 class SiteConfig(Struct, forbid_unknown_fields=True, rename={"memory_text": "memory", "cores_text": "cores"}):
@@ -29,7 +29,7 @@ class SiteConfig(Struct, forbid_unknown_fields=True, rename={"memory_text": "mem
     driver: str = "local"
     mode: Literal["runners", "direct"] = "runners"
     cores_text: str | int | None = None
-    """What rota may use there; None: what the driver finds."""
+    """The cores of a node that rota may use; None: as many as the driver finds."""
     memory_text: str | None = None
     tags: list[str] = field(default_factory=list)
     setup: str | None = None
@@ -38,10 +38,10 @@ class SiteConfig(Struct, forbid_unknown_fields=True, rename={"memory_text": "mem
     """How long a runner with nothing to do stays; default 2s here, 120s at a batch system, where it had to queue."""
     launcher: Literal["auto", "none"] = "auto"
     options: dict[str, Any] = field(default_factory=dict)
-    """The driver's own."""
+    """Options that only the driver knows."""
     account: str | None = None
     partition: str | None = None
-    """Of a batch system: the partition or queue."""
+    """The partition or queue of a batch system."""
     qos: str | None = None
     reservation: str | None = None
     constraint: str | None = None
@@ -54,16 +54,16 @@ class SiteConfig(Struct, forbid_unknown_fields=True, rename={"memory_text": "mem
     """How long before the end of its time limit a job is warned."""
     strict: bool = False
     states: dict[str, str] = field(default_factory=dict)
-    """Native state → what it means, where the site wants it otherwise."""
+    """Native state → its meaning, where that differs from what the dialect says."""
     ssh: str | None = None
-    """The batch system's commands are run on this host."""
+    """The host on which the batch system's commands are run."""
     via: list[str] = field(default_factory=list)
     """Words before every command, such as `["docker", "exec", "-i", "login"]`."""
     python: str | None = None
     directory: str | None = None
-    """Shared with the nodes; default: below the home."""
+    """A directory that the nodes share; default: below the home."""
     most: int | None = None
-    """Allocations at once."""
+    """How many allocations there may be at once."""
     array_most: int | None = None
     allocation_time: str | None = None
     job_time: str | None = None
@@ -77,12 +77,12 @@ class SiteConfig(Struct, forbid_unknown_fields=True, rename={"memory_text": "mem
 
     @property
     def cores(self) -> int | None:
-        """Millicores, or None."""
+        """The cores of a node in millicores, if they are given."""
         return None if self.cores_text is None else parse_cores(str(self.cores_text))[0]
 
     @property
     def memory(self) -> int | None:
-        """Bytes, or None."""
+        """The memory of a node in bytes, if it is given."""
         return None if self.memory_text is None else parse_size(self.memory_text)
 
     @property
@@ -99,7 +99,7 @@ class SiteConfig(Struct, forbid_unknown_fields=True, rename={"memory_text": "mem
 
 
 class Config(Struct, forbid_unknown_fields=True):
-    """The whole file."""
+    """The whole configuration file."""
 
     touch: str = "15s"
     missing_after: str = "60s"
@@ -118,16 +118,16 @@ class Config(Struct, forbid_unknown_fields=True):
     """`host:port` for runners and clients elsewhere (TLS); None: this machine only."""
     keep_entries: int = 1_000_000
     backup_every: str | None = None
-    """A backup so often; None: only when asked for."""
+    """The time between two regular backups; None: only when asked for."""
     backup_keep: int = 5
-    """How many of those are kept."""
+    """How many regular backups are kept."""
     keep_settled: str | None = None
     """Batches that have been settled for so long are pruned; None: never."""
     site: dict[str, SiteConfig] = field(default_factory=lambda: {"local": SiteConfig()})
 
     @property
     def backfill_after_s(self) -> int | None:
-        """Seconds, or None: never."""
+        """The setting `backfill_after` in seconds; None: never."""
         return None if self.backfill_after == "off" else parse_duration(self.backfill_after)
 
     def seconds(self, name: str) -> int:
@@ -147,15 +147,7 @@ def load_config(home: str) -> Config:
         raise UsageError(f"{path}: {error}") from None
     try:
         config = msgspec.convert(raw, Config)
-        for name in (
-            "touch",
-            "missing_after",
-            "start_by",
-            "rerun_after",
-            "backoff_first",
-            "backoff_most",
-            "backoff_jitter",
-        ):
+        for name in TIMES:
             config.seconds(name)
         for name in ("backup_every", "keep_settled"):
             if getattr(config, name) is not None and config.seconds(name) < 60:
@@ -179,8 +171,18 @@ def load_config(home: str) -> Config:
     return config
 
 
+def find_batch_site(config: Config, path: str, name: str, here: str) -> SiteConfig:
+    """A site that has a batch system; `path` is the configuration's, `here` says what to do on this machine instead."""
+    site = config.site.get(name)
+    if site is None:
+        raise NotFoundError(f"there is no site '{name}' in {path}; there are {', '.join(config.site)}")
+    if site.driver == "local":
+        raise UsageError(f"site {name} is this machine: {here}")
+    return site
+
+
 def _check_amounts(name: str, site: SiteConfig) -> None:
-    """Sizes and durations of a site, each by its key."""
+    """Refuse sizes and durations of a site that cannot be read, naming the key."""
     for key in ("cores", "memory", "linger", *SITE_TIMES):
         try:
             if key in SITE_TIMES:
@@ -194,7 +196,7 @@ def _check_amounts(name: str, site: SiteConfig) -> None:
 
 
 def _wrong(raw: dict[str, Any], text: str) -> str:
-    """What a reader of msgspec's words must also know: the site, and what could be there instead."""
+    """What is wrong with the file: msgspec's words, with the site and with what could stand there instead."""
     kind: type[Config] | type[SiteConfig] = Config
     tables = raw.get("site")
     for name, table in tables.items() if isinstance(tables, dict) else ():

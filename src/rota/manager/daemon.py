@@ -71,7 +71,7 @@ def start(home: str | None = None, argv_extra: Sequence[str] = (), *, timeout_s:
 
 
 def _environment() -> dict[str, str]:
-    """Ours; a relative PYTHONPATH still means what it meant, although the manager starts in `/`."""
+    """The manager's environment: ours, with a PYTHONPATH that means the same in `/`, where the manager starts."""
     environment = dict(os.environ)
     if path := environment.get("PYTHONPATH"):
         environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, path.split(os.pathsep)))
@@ -144,12 +144,12 @@ def _tail(path: str, begin: int) -> str:
 
 
 def say_ready(fd: int) -> None:
-    """The manager serves: tell whoever started it, and let go of the pipe."""
+    """Tell whoever started the manager that it serves, and close the pipe."""
     _say(fd, {"ready": True, "pid": os.getpid()})
 
 
 def say_failed(fd: int, error: BaseException) -> None:
-    """The manager cannot serve: tell whoever started it why, and who does (AlreadyRunningError of this host)."""
+    """Tell whoever started the manager why it cannot serve, and who does (AlreadyRunningError of this host)."""
     said: dict[str, Any] = {"error": str(error) or type(error).__name__, "code": getattr(error, "code", "internal")}
     if getattr(error, "pid", None) and getattr(error, "host", None) == os.uname().nodename:
         said["holder"] = vars(error)["pid"]

@@ -1,38 +1,14 @@
-"""What kind of file system a path is on: network file systems lose locks, and hold no sockets for other hosts."""
+"""The kind of file system that a path is on: network ones lose locks, and hold no sockets for other hosts."""
 
 import os
 
 __all__ = ["NETWORK", "kind_of", "warning_for"]
 
-NETWORK = frozenset(
-    [
-        "nfs",
-        "nfs4",
-        "lustre",
-        "gpfs",
-        "beegfs",
-        "fhgfs",
-        "cifs",
-        "smb3",
-        "smbfs",
-        "ceph",
-        "glusterfs",
-        "afs",
-        "pvfs2",
-        "orangefs",
-        "wekafs",
-        "panfs",
-        "9p",
-        "fuse.sshfs",
-        "fuse.glusterfs",
-        "fuse.ceph",
-        "fuse.gpfs",
-        "fuse.lustre",
-        "fuse.juicefs",
-        "dvs",
-        "cvmfs",
-    ]
-)
+NETWORK = frozenset((
+    "nfs", "nfs4", "lustre", "gpfs", "beegfs", "fhgfs", "cifs", "smb3", "smbfs", "ceph", "glusterfs", "afs", "pvfs2",
+    "orangefs", "wekafs", "panfs", "9p", "fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.gpfs", "fuse.lustre",
+    "fuse.juicefs", "dvs", "cvmfs",
+))  # fmt: skip
 
 
 def kind_of(path: str, mounts: str = "/proc/self/mountinfo") -> "str | None":

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from rota.core.step import Step
 from rota.core.stimuli import Prune
 from rota.manager.inbound import now
 from rota.manager.paths import Paths
@@ -32,20 +31,20 @@ log = logging.getLogger("rota")
 ROWS = 2_000
 """Rows that one short transaction deletes."""
 PAUSE_S = 0.005
-"""Between two of them, for commits."""
+"""The pause between two such transactions, for commits."""
 LOOK_S = 60.0
 RETENTION_S = 3_600.0
 """How often retention looks for batches that are old enough."""
 COLD_S = 600.0
 """A segment of a runner in session that was not written to for so long holds nothing that is yet to be reported."""
 FORGOTTEN_S = 86_400.0
-"""A directory that no known runner has, and that nobody wrote to for so long."""
+"""A directory of output that no known runner has is removed if nobody wrote to it for so long."""
 _BACKUP = re.compile(r"rota-\d{8}-\d{6}(?:-\d+)?\.db")
 _SEGMENT = re.compile(r"(\d+)\.seg")
 
 
 class HousekeepingSettings(Struct, frozen=True):
-    """What is done unasked; None: nothing."""
+    """The housekeeping that is done unasked: regular backups, and pruning by age; None: not done."""
 
     backup_every_s: float | None = None
     backup_keep: int = 5
@@ -53,7 +52,7 @@ class HousekeepingSettings(Struct, frozen=True):
 
 
 class Housekeeping:
-    """Runs in the loop; everything that takes long is done in threads, or in short pieces by the writer."""
+    """The housekeeping of one manager. What takes long is done in threads, or in short pieces by the writer."""
 
     def __init__(self, manager: "Manager", settings: HousekeepingSettings) -> None:
         self._manager = manager
@@ -68,7 +67,7 @@ class Housekeeping:
         self._backup_at = 0.0
 
     def start(self) -> None:
-        """Go on with what the last life left, and note when the next backup is due."""
+        """Go on with the deletions that the last life left, and note when the next backup is due."""
         at = time.monotonic()
         self._look_at, self._prune_at = at + LOOK_S, at + 10
         if self._settings.backup_every_s is not None:
@@ -77,7 +76,7 @@ class Housekeeping:
         self.sweep()
 
     def look(self) -> None:
-        """Called every few seconds: is anything due?"""
+        """Begin what is due; called every few seconds."""
         at, settings = time.monotonic(), self._settings
         if at >= self._look_at:  # what had to wait for a checkpoint
             self._look_at = at + LOOK_S
@@ -90,7 +89,7 @@ class Housekeeping:
             self._start(self._regular_backup(settings.backup_keep))
 
     async def close(self) -> None:
-        """Begin nothing more."""
+        """Cancel what is under way."""
         for task in [*self._tasks, *([self._sweeping] if self._sweeping is not None else [])]:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -101,18 +100,12 @@ class Housekeeping:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def durable(self) -> None:
-        """Until all that the state holds is on disk."""
-        future: asyncio.Future[None] = self._manager.loop.create_future()
-        self._manager.when_durable(lambda: None if future.done() else future.set_result(None))
-        await future
-
     # ---- backups ----------------------------------------------------------------------------------------------------
 
     async def backup(self, path: str | None) -> dict[str, Any]:
-        """Copy the queue while it is in use; where to, and how large it is."""
+        """Copy the queue while it is in use; the path and the size of the copy."""
         async with self._copying:
-            await self.durable()
+            await self._manager.durable()
             begin = time.monotonic()
             state = self._manager.state
             facts = {"batches": len(state.batches), "jobs": sum(batch.count for batch in state.batches.values())}
@@ -178,7 +171,7 @@ class Housekeeping:
         async with self._pruning:
             young: frozenset[int] = frozenset()
             if older_than_s:
-                await self.durable()
+                await self._manager.durable()
                 open_ = {batch.id for batch in self._manager.state.batches.values() if batch.unsettled}
                 ended = await asyncio.to_thread(self._manager.store.ended_since, time.time() - older_than_s)
                 young = frozenset(ended) | open_
@@ -193,7 +186,7 @@ class Housekeeping:
                     dry_run=dry_run,
                     young=young,
                 )
-                reply = await self._told(stimulus)
+                reply = await self._manager.told(stimulus)
                 more = reply.pop("more")
                 if total:
                     reply["batches"] += total["batches"]
@@ -205,20 +198,6 @@ class Housekeeping:
         if total["batches"] and not dry_run:
             self.sweep()
         return total
-
-    async def _told(self, stimulus: Prune) -> dict[str, Any]:
-        future: asyncio.Future[dict[str, Any]] = self._manager.loop.create_future()
-
-        def done(outcome: Step | RotaError) -> None:
-            if future.done():
-                return
-            if isinstance(outcome, RotaError):
-                future.set_exception(outcome)
-            else:
-                future.set_result(outcome.reply)
-
-        self._manager.tell(stimulus, done)
-        return await future
 
     async def _retain(self, keep_s: float) -> None:
         try:
@@ -232,22 +211,14 @@ class Housekeeping:
     # ---- what pruning leaves behind ---------------------------------------------------------------------------------
 
     def sweep(self) -> None:
-        """Delete what pruned batches left, in the background, if that is not being done already."""
+        """Delete what pruned batches left, in the background, unless that is under way."""
         if self._sweeping is None or self._sweeping.done():
             self._sweeping = self._manager.loop.create_task(self._sweep())
 
     async def _sweep(self) -> None:
-        store, found = self._manager.store, False
-        more = [True]
-
-        def piece() -> None:
-            more[0] = store.sweep(ROWS)
-
+        found = False
         try:
-            while True:
-                await self._manager.writer.run(piece)
-                if not more[0]:
-                    break
+            while await self._manager.writer.run(lambda: self._manager.store.sweep(ROWS)):
                 found = True
                 await asyncio.sleep(PAUSE_S)
             if found:
@@ -258,7 +229,7 @@ class Housekeeping:
             self._manager.fail(error)
 
     async def _remove_output(self) -> None:
-        await self.durable()
+        await self._manager.durable()
         state = self._manager.state
         live = {runner.output for runner in state.runners.values() if runner.state not in ("CLOSED", "EXPIRED")}
         host = socket.gethostname()
@@ -300,7 +271,7 @@ class Housekeeping:
 
 
 def _present(selector: Selector, batches: dict[int, Any]) -> Selector:
-    """The same, without batches that are gone by now."""
+    """A selector without the batches that are gone by now."""
     return Selector(tuple(span for span in selector.spans if span[0] in batches), selector.names, selector.states)
 
 
@@ -339,7 +310,7 @@ def _cold(directory: str, kept: set[str], pid: int) -> list[str]:
 
 
 def _age(directory: str) -> float:
-    """Seconds since anything in it was written."""
+    """Seconds since anything in a directory was written."""
     newest = 0.0
     for at, _, files in os.walk(directory):
         for path in [at, *(os.path.join(at, name) for name in files)]:

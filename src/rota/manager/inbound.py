@@ -1,4 +1,4 @@
-"""What peers say: the manager's ear. Everything becomes a stimulus or a question; nothing is decided here."""
+"""Messages of peers: the manager's ear. Each becomes a stimulus or a question; nothing is decided here."""
 
 import json
 import os
@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 from rota import __version__
 from rota.core.stimuli import At, Disconnected, Ended, Greet, Report, RunnerBye, Started, Touch, Used
 from rota.model.needs import Amounts
-from rota.wire import messages
+from rota.wire import auth, messages
 from rota.wire.peer import Peer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rota.manager.service import Manager
 
 __all__ = ["Inbound", "now", "report_rows"]
@@ -27,16 +25,16 @@ def now() -> At:
 
 
 class Inbound:
-    """The handler of every connection."""
+    """Takes what comes over every connection, of clients and of runners."""
 
-    def __init__(self, manager: "Manager", tokens: "Callable[[str], str | None]") -> None:
+    def __init__(self, manager: "Manager") -> None:
         self._manager = manager
-        self._tokens = tokens
+        self.clients: set[Peer] = set()
 
     def on_client(self, peer: Peer, message: messages.Hello) -> None:
-        """A client is there."""
+        """Welcome a client."""
         manager = self._manager
-        manager.clients.add(peer)
+        self.clients.add(peer)
         about = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -47,26 +45,27 @@ class Inbound:
         peer.send({"t": "welcome", "version": messages.VERSION, "manager": about})
 
     def on_ask(self, peer: Peer, ask_id: int, op: str, body: bytes) -> None:
-        """A client asks."""
+        """Take a client's request."""
         self._manager.answers.ask(peer, ask_id, op, messages.decode_ask(op, body))
 
     def on_runner(
         self, peer: Peer, message: messages.Greet | messages.Report | messages.Touch | messages.Tail | messages.Bye
     ) -> None:
-        """A runner speaks. What comes over a connection that is not its present one is dropped."""
+        """Take a runner's message; over a connection that is not its present one it is dropped."""
         manager, at = self._manager, now()
         runner, by = peer.runner_id, peer.principal
         assert runner is not None
         if isinstance(message, messages.Greet):
             self._greet(peer, message)
             return
-        outbound = manager.outbound
+        outbound, running = manager.outbound, manager.answers.running
         if outbound.peers.get(runner) is not peer and outbound.greeting.get(runner, (None, 0))[0] is not peer:
             return
         if isinstance(message, messages.Report):
             known = manager.state.runners.get(runner)
-            manager.running.started(message.started, known.output if known is not None else "")
-            manager.running.ended(message.ended)
+            output = known.output if known is not None else ""
+            running.started(message.started, output)
+            running.ended(message.ended)
             report = Report(
                 at=at,
                 by=by,
@@ -76,7 +75,7 @@ class Inbound:
                 got=message.got,
                 clock=message.clock,
                 started=[Started(*row[:4]) for row in message.started],
-                ended=report_rows(message.ended, known.output if known is not None else ""),
+                ended=report_rows(message.ended, output),
                 disclaimed=message.disclaimed,
             )
             manager.tell(report)
@@ -85,7 +84,7 @@ class Inbound:
         elif isinstance(message, messages.Touch):
             session, got, clock = message.session, message.got, message.clock
             if message.live and runner in manager.state.runners:
-                manager.running.touched(message.live, manager.state.runners[runner].output)
+                running.touched(message.live, manager.state.runners[runner].output)
             used = [Used(b, i, a, told, cpu_s, memory) for b, i, a, cpu_s, memory, _, _, _, told in message.live]
             touch = Touch(
                 at=at, by=by, runner=runner, session=session, got=got, clock=clock, held=message.held, used=used
@@ -115,10 +114,10 @@ class Inbound:
         self._manager.tell(greeting)
 
     def on_gone(self, peer: Peer) -> None:
-        """A connection is over. That says nothing about the runner behind it, but is the moment to ask the driver."""
+        """Note that a connection is over: no evidence about the runner behind it, but the moment to ask the driver."""
         manager = self._manager
         outbound = manager.outbound
-        manager.clients.discard(peer)
+        self.clients.discard(peer)
         manager.answers.watchers.gone(peer)
         runner = peer.runner_id
         if runner is not None and outbound.peers.get(runner) is peer:
@@ -134,7 +133,7 @@ class Inbound:
         known = self._manager.state.allocations.get(allocation)
         if known is not None and not known.state.endswith("ING"):
             return None
-        return self._tokens(allocation)
+        return auth.find_token(self._manager.home, allocation)
 
 
 def report_rows(rows: list[Any], output: str) -> list[Ended]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 from typing import Any
 
 import msgspec
@@ -14,6 +15,8 @@ from rota.wire import messages
 
 __all__ = ["Intake"]
 
+log = logging.getLogger("rota")
+
 SPARE = 64 << 20
 """No new work is taken with less space than this, so that accepted work can be finished."""
 MAX_ENV = 1 << 20
@@ -25,8 +28,10 @@ class Intake:
     def __init__(self, store: Store, writer: Writer) -> None:
         self._store = store
         self._writer = writer
+        self.trouble: str | None = None
+        """Why no new work is taken since the disk was full, or None."""
         self._kinds: dict[str, set[str]] = {}
-        """What sorts of values were staged under a name."""
+        """The sorts of values that were staged under a name."""
         self._env_names: set[str] = set()
         self._last_env: tuple[dict[str, str] | None, str | None] = (None, None)
         """Submissions that follow each other mostly come from one environment."""
@@ -40,6 +45,26 @@ class Intake:
                 f"{SPARE >> 20} MiB are free; what was accepted goes on"
             )
 
+    def refuse(self, error: NoSpaceError) -> NoSpaceError:
+        """The disk is full: take no new work until `try_again` finds space; the refusal, in words."""
+        log.error("%s", error)
+        self.trouble = f"{error}; no new work is taken until then, what was accepted goes on"
+        return NoSpaceError(self.trouble)
+
+    def try_again(self) -> None:
+        """Take new work again if the disk was full and has space now."""
+        if self.trouble is None:
+            return
+        restore_reserve = getattr(self._store, "restore_reserve", None)
+        try:
+            self.check_space()
+        except NoSpaceError as error:
+            self.trouble = str(error)
+            return
+        if restore_reserve is None or restore_reserve():
+            log.info("there is space again: new work is taken")
+            self.trouble = None
+
     async def stage(self, args: messages.Stage) -> dict[str, Any]:
         """Keep a chunk of values."""
         self.check_space()
@@ -49,7 +74,7 @@ class Intake:
         return {"staged": args.first + len(values)}
 
     async def prepare(self, args: messages.Submit) -> tuple[BatchSpec, str | None, str | None, list[int] | None]:
-        """(spec, stage, environment, runs), all checked and kept."""
+        """Check a submission, and keep its values and environment; (spec, stage, environment, runs)."""
         self.check_space()
         spec = decode_spec(bytes(args.batch))
         spec.check()
@@ -61,10 +86,7 @@ class Intake:
             raise UsageError("this batch needs values" if wants_values else "this batch takes no values")
         if values is not None and wants_values:
             for number, value in enumerate(values, 1):
-                try:
-                    check_value(value, spec.columns, lines)
-                except UsageError as error:
-                    raise UsageError(f"value {number}: {error}") from None
+                _check_value(number, value, spec.columns, lines)
             stage = f"s-{args.key}"
             chosen = list(values)
             await self._writer.run(lambda: self._store.stage(f"s-{args.key}", 0, chosen, args.templates))
@@ -137,25 +159,25 @@ def _decode_values(raw: bytes) -> list[Any]:
 
 
 def _kinds(values: list[Any], first: int) -> set[str]:
-    """Which sorts of values there are; refuses what no process could be given."""
+    """The sorts of values that there are; refuses a value that no process could be given."""
     kinds = set()
     for number, value in enumerate(values, first + 1):
         if isinstance(value, str):
             kinds.add("text")
             if "\0" in value or len(value) > MAX_COMMAND // 4:
-                _refuse(number, value, ("",), False)
+                _check_value(number, value, ("",), False)
         elif isinstance(value, list):
             kinds.add(f"row of {len(value)}")
-            _refuse(number, value, tuple(str(column) for column in range(len(value))), False)
+            _check_value(number, value, tuple(str(column) for column in range(len(value))), False)
         elif isinstance(value, dict):
             kinds.add("object")
-            _refuse(number, value, (), True)
+            _check_value(number, value, (), True)
         else:
             raise UsageError(f"value {number} is neither text, a list of texts, nor an object")
     return kinds
 
 
-def _refuse(number: int, value: Any, columns: tuple[str, ...], lines: bool) -> None:
+def _check_value(number: int, value: Any, columns: tuple[str, ...], lines: bool) -> None:
     try:
         check_value(value, columns, lines)
     except UsageError as error:

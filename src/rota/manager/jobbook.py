@@ -6,6 +6,7 @@ Everything is worked out once per template.
 import os
 import signal
 from collections import OrderedDict
+from collections.abc import Collection
 from typing import Any
 
 from rota.core.state import BatchState, State
@@ -39,7 +40,7 @@ class JobBook:
         return maker
 
     def value(self, batch: BatchState, pos: int) -> Value:
-        """What makes this job different from its neighbours."""
+        """The value of a job: what makes it different from its neighbours."""
         if batch.ranges is not None and not batch.spec.columns:
             return None
         key = (batch.id, pos // PAGE)
@@ -88,7 +89,7 @@ class JobBook:
         return [slot, spec, batch.id, index, attempt, maker.command(value, index, attempt), extra]
 
     def end_variables(self, state: State, batch: BatchState) -> dict[str, str]:
-        """What a job that runs at the end of a batch is told about that batch."""
+        """The variables that tell a job at the end of a batch about that batch."""
         ended = state.batches.get(batch.spec.ends or 0)
         if ended is None:
             return {"ROTA_BATCH": str(batch.spec.ends)}
@@ -100,9 +101,12 @@ class JobBook:
         """How the jobs of a template are run, as a lease message carries it."""
         given = batch.templates[template]
         needs = given.needs
+        environment = None  # the runner's own
+        if given.env_from != "site":
+            environment = "none" if given.env_from == "none" or batch.env is None else batch.env
         out: dict[str, Any] = {
             "cwd": given.cwd,
-            "env": self.environment_name(batch, template),
+            "env": environment,
             "set": given.set,
             "modules": list(given.modules),
             "setup": [file for file in (self._site_setup.get(site), given.setup) if file],
@@ -136,15 +140,8 @@ class JobBook:
             }
         return out
 
-    def environment_name(self, batch: BatchState, template: int) -> str | None:
-        """The hash under which the runner is sent the environment; None: the runner's own."""
-        source = batch.templates[template].env_from
-        if source == "site":
-            return None
-        return "none" if source == "none" or batch.env is None else batch.env
-
     def environment(self, name: str) -> dict[str, str]:
-        """An environment by its name."""
+        """The variables of an environment, by the name under which a runner is sent it."""
         if name == "none":
             return {
                 key: os.environ[key] for key in ("HOME", "USER", "LOGNAME", "SHELL", "LANG") if key in os.environ
@@ -156,16 +153,8 @@ class JobBook:
         self._makers.clear()
         self._pages.clear()
 
-    def drop(self, numbers: set[int]) -> None:
-        """These batches are no more."""
+    def drop(self, numbers: Collection[int]) -> None:
+        """Drop what was read of batches that were pruned."""
         for kept in (self._makers, self._pages):
             for key in [key for key in kept if key[0] in numbers]:
                 del kept[key]
-
-    def live(self, state: State, batch: BatchState, pos: int) -> dict[str, Any]:
-        """Where a job's live attempt is."""
-        live = batch.live.get(pos)
-        if live is None:
-            return {}
-        runner = state.runners[live.runner]
-        return {"runner": runner.id, "host": runner.host, "site": runner.site, "allocation": runner.allocation}

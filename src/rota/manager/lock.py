@@ -12,6 +12,7 @@ import socket
 import time
 from typing import Any
 
+from rota.drivers.local import start_ticks
 from rota.manager.paths import Paths
 from rota.model.errors import RefusedError, RotaError
 from rota.wire.home import write_private
@@ -169,19 +170,9 @@ def announce(lock: Lock, *, address: str | None = None, port: int | None = None)
 
 
 def boot_id() -> str:
-    """What changes with every boot of this host, or ''."""
+    """The kernel's name for the present boot of this host, or ''."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
     except OSError:
         return ""
-
-
-def start_ticks(pid: int) -> int | None:
-    """When a process began, in the kernel's count: with the pid, this names one process. None: it does not run."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])

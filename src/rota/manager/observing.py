@@ -1,14 +1,16 @@
 """Asking sites: to submit, find, end and look at allocations. What is seen becomes stimuli."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Container, Coroutine, Mapping
 from typing import Any
 
 from rota.core import effects as ef
+from rota.core.decide.deadlines import is_busy
 from rota.core.state import RunnerState, State
-from rota.core.stimuli import AllocationSeen, LastWords, SiteFull, Stimulus, Written
+from rota.core.stimuli import AllocationSeen, LastWords, SiteFull, SiteSeen, Stimulus, Written
 from rota.drivers.api import Known, Observation
 from rota.drivers.submitting import FullError
 from rota.manager.inbound import now, report_rows
@@ -17,13 +19,16 @@ from rota.manager.outbound import lease_message
 from rota.manager.sites.api import Site
 from rota.model.allocation import Allocation, Outcome
 from rota.model.errors import BusyError, RefusedError, RotaError, UsageError
+from rota.model.site import SiteFacts
 
-__all__ = ["POLL_S", "RESTING_POLL_S", "Observer"]
+__all__ = ["Observer", "site_seen"]
 
 log = logging.getLogger("rota")
 POLL_S = 1.0
 RESTING_POLL_S = 5.0
 LAST_WORDS_S = 1.0
+LEARN_S = 5.0
+LEARN_MOST_S = 300.0
 
 
 class Observer:
@@ -38,13 +43,50 @@ class Observer:
         """The runners in session."""
         self._tell = tell
         self._requests: set[asyncio.Task[None]] = set()
+        self._learning: list[asyncio.Task[None]] = []
+        self._closed = False
         self._checking: set[str] = set()
         self._polling: set[str] = set()
         self.woken = asyncio.Event()
-        """Something was submitted, or a runner here has ended: there is something to look at."""
+        """Set when something was submitted or a runner here has ended: there is something to look at."""
+
+    def start(self) -> list[SiteSeen]:
+        """Watch every site, and ask it what it offers; what each offers until it has answered."""
+        for site in self._sites.values():
+            site.watch(self.woken.set)
+            self._learning.append(asyncio.get_running_loop().create_task(self._learn(site)))
+        return [site_seen(site.name, site.first_facts()) for site in self._sites.values()]
+
+    async def _learn(self, site: Site) -> None:
+        """Ask a site what it offers, until it says so."""
+        wait = LEARN_S
+        while not self._closed:
+            try:
+                facts = await site.learn()
+                if facts is not None:
+                    self._tell(site_seen(site.name, facts))
+                return
+            except RotaError as error:
+                log.warning("%s", error)
+                if wait == LEARN_S:  # it will say the same of submissions, and that is shown
+                    self._tell(site_seen(site.name, site.facts()))
+            await asyncio.sleep(wait)
+            wait = min(wait * 2, LEARN_MOST_S)
+
+    async def rest(self, state: State, pressing: bool) -> None:
+        """Wait until it is time for the next poll."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.woken.wait(), POLL_S if pressing or is_busy(state) else RESTING_POLL_S)
+        self.woken.clear()
+
+    def terminate_all(self, state: State) -> None:
+        """Ask for the end of every allocation that is not over."""
+        for allocation in state.allocations.values():
+            if allocation.state.endswith("ING"):
+                self.allocate(state, ef.Allocate("terminate", allocation.id, allocation.site, allocation.tag))
 
     def allocate(self, state: State, effect: ef.Allocate) -> None:
-        """Carry out one effect; nobody waits for that."""
+        """Carry out one request to a site, in the background."""
         self._start(self._allocate(state, effect))
 
     def _start(self, request: Coroutine[Any, Any, None]) -> None:
@@ -53,7 +95,8 @@ class Observer:
         task.add_done_callback(self._requests.discard)
 
     async def close(self) -> None:
-        """Let running requests finish."""
+        """Let running requests finish, and make no new ones."""
+        self._closed = True
         if self._requests:
             await asyncio.wait(self._requests, timeout=5)
 
@@ -124,7 +167,7 @@ class Observer:
                 await self._check(state, site, known)
 
     async def _poll_site(self, state: State, site: Site, known: list[Known]) -> None:
-        """A batch system may take its time; nobody waits for that."""
+        """Look at the allocations of a site that may take its time; nobody waits for that."""
         try:
             await self._check(state, site, known)
         except RotaError as error:
@@ -135,7 +178,7 @@ class Observer:
             self._polling.discard(site.name)
 
     async def _check(self, state: State, site: Site, known: list[Known]) -> None:
-        """Ask a site about allocations."""
+        """Ask a site about allocations, and tell what it says."""
         known = [item for item in known if item.id not in self._checking]
         ids = {item.id for item in known}
         self._checking.update(ids)
@@ -172,7 +215,7 @@ class Observer:
     # ---- last words -------------------------------------------------------------------------------------------------
 
     async def _collect(self, state: State, site: Site, allocation: Allocation) -> None:
-        """An allocation is over: tell what it left behind."""
+        """Tell what an allocation that is over has left behind."""
         words = LastWords(at=now(), by=f"allocation {allocation.id} by file", id=allocation.id)
         known = _known(allocation)
         try:
@@ -204,14 +247,19 @@ class Observer:
             return []
 
     async def _wait_for_peers(self, runners: list[RunnerState]) -> None:
-        """What a runner sent before it died counts: read its connection to the end, for a moment."""
+        """Wait a moment for the connections of runners to be read to the end: what was sent before a death counts."""
         deadline = time.monotonic() + LAST_WORDS_S
         while any(runner.id in self._peers for runner in runners) and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 
+def site_seen(name: str, facts: SiteFacts) -> SiteSeen:
+    """The stimulus that says what a site offers."""
+    return SiteSeen(at=now(), site=name, facts=facts)
+
+
 def _read_unsent(site: Site, runner: RunnerState) -> Written | None:
-    """What a runner that had to exit could not report, as it wrote that down."""
+    """The reports that a runner wrote down, since it had to exit before it could send them."""
     try:
         unsent = site.unsent(runner.output)
         return None if unsent is None else _written(runner.id, unsent, runner.output)

@@ -36,22 +36,22 @@ _COUNTS = frozenset((*range(SETTLED), COMPLETED))
 
 
 class Found(Struct):
-    """What of a submission is there already."""
+    """The jobs of a submission that are there already."""
 
     flags: bytearray
     """A byte for each job: 1 if another job is the same, 2 if one before it in this submission is."""
     example: str | None = None
-    """A job that is there: its id and its state."""
+    """The id of a job that is there already, and below it its state."""
     state: str | None = None
     keeps_numbers: bool = False
     """Whether what remains keeps its numbers, because they are part of what the jobs do."""
     templates: list[int] | None = None
     duplicates: int = 0
     repeated: int = 0
-    """How many of them are there only twice in this submission."""
+    """How many of the duplicates are there only because this submission has them twice."""
 
     def words(self) -> dict[str, Any]:
-        """For the answer."""
+        """The fields of the answer to the submission."""
         example = {"id": self.example, "state": self.state} if self.example is not None else None
         return {"duplicates": self.duplicates, "repeated": self.repeated, "example": example}
 
@@ -66,7 +66,7 @@ class _Identities:
         self.by_number = spec.ranges is not None or any("index" in maker.used for maker in self.makers)
 
     def of(self, template: int, value: Value, index: int) -> str | None:
-        """One job's; None: it can have no twin."""
+        """The identity of one job; None: it can have no twin."""
         maker = self.makers[template]
         if maker.alone:
             return None
@@ -195,7 +195,7 @@ class Duplicates:
     async def keep_new(
         self, writer: Writer, spec: BatchSpec, stage: str | None, found: Found
     ) -> tuple[BatchSpec, str | None, list[int] | None]:
-        """The submission without what is there already, its values staged anew."""
+        """The submission without the jobs that are there already, its values staged anew."""
         flags = found.flags
         ranges = None
         if found.keeps_numbers:

@@ -5,8 +5,9 @@ from typing import Any
 
 from rota.core import effects as ef
 from rota.core.slots import slot_cores
-from rota.core.state import State
+from rota.core.state import Settings, State
 from rota.manager.jobbook import JobBook
+from rota.wire.messages import VERSION
 from rota.wire.peer import Peer
 
 __all__ = ["Outbound", "lease_message"]
@@ -16,16 +17,17 @@ class Outbound:
     """Knows the runners in session; carries out what the core decided."""
 
     def __init__(
-        self,
-        book: JobBook,
-        welcome: dict[str, Any],
-        peers: dict[str, Peer],
-        allocate: Callable[[State, ef.Allocate], None],
+        self, book: JobBook, settings: Settings, peers: dict[str, Peer], allocate: Callable[[State, ef.Allocate], None]
     ) -> None:
-        self.book = book
+        self._book = book
         self.peers = peers
-        """The runners in session."""
-        self._welcome = welcome
+        """The runners in session, and their connections."""
+        self._welcome = {
+            "version": VERSION,
+            "touch_s": settings.touch_s,
+            "start_by_s": settings.start_by_s,
+            "grace_s": 10,
+        }
         self._allocate = allocate
         self.greeting: dict[str, tuple[Peer, int]] = {}
         """Runners whose greeting is being made durable."""
@@ -48,6 +50,19 @@ class Outbound:
             self._greet(effect, state)
         else:
             self._allocate(state, effect)
+
+    def close_idle(self, state: State) -> None:
+        """Tell the runners in session that have no jobs to exit."""
+        for runner in state.runners.values():
+            if not runner.jobs and state.soft.contacts[runner.id].connected:
+                self.perform(state, ef.Order(runner.id, runner.session, "close", []))
+
+    def forget(self) -> None:
+        """Close every runner's connection (after the state was reloaded): runners greet again."""
+        for peer in [*self.peers.values(), *(peer for peer, _ in self.greeting.values())]:
+            peer.close()
+        self.peers.clear()
+        self.greeting.clear()
 
     def _greet(self, effect: ef.Welcome, state: State) -> None:
         found = self.greeting.pop(effect.runner, None)
@@ -99,7 +114,7 @@ class Outbound:
         if effect.n <= self._newest.get(effect.runner, 0):
             sent.clear()  # a repeat: what came with it the first time may not have arrived either
         self._newest[effect.runner] = max(effect.n, self._newest.get(effect.runner, 0))
-        peer.send(lease_message(self.book, state, effect, runner.site, sent))
+        peer.send(lease_message(self._book, state, effect, runner.site, sent))
 
 
 def lease_message(book: JobBook, state: State, effect: ef.Lease, site: str, sent: set[str]) -> dict[str, Any]:

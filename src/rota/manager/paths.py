@@ -16,86 +16,39 @@ __all__ = ["Paths", "default_home", "prepare"]
 class Paths:
     """The files of one home, by name."""
 
-    __slots__ = ("home",)
-
     def __init__(self, home: "str | None" = None) -> None:
         self.home = wire.absolute(home)
+        self.config = os.path.join(self.home, "config.toml")
+        """Settings, written by the user."""
+        self.pid = os.path.join(self.home, "manager.pid")
+        """The manager's process id, for scripts. The truth is in the lock."""
+        self.log = os.path.join(self.home, "manager.log")
+        """The manager's log."""
+        self.socket = os.path.join(self.home, wire.SOCKET)
+        """Where the manager listens for clients on its host."""
+        self.notice = os.path.join(self.home, wire.NOTICE)
+        """Where the manager runs and listens (`manager.json`), for our other hosts that share this home."""
+        self.database = os.path.join(self.home, "rota.db")
+        """The store."""
+        self.output = os.path.join(self.home, "output")
+        """What jobs print, in a directory per runner."""
+        self.backups = os.path.join(self.home, "backups")
+        """Copies of the store."""
+        self.tls = os.path.join(self.home, wire.TLS)
+        """The manager's CA, certificate and keys."""
+        self.ca = os.path.join(self.tls, wire.CA)
+        """The CA file that runners and remote clients are given."""
+        self.tokens = os.path.join(self.home, wire.TOKENS)
+        """One file per allocation, and one for clients."""
+        self.relay = os.path.join(self.home, "relay.json")
+        """Which cluster job may be the manager (`rota up --on`), and which comes next."""
+        self.relay_arrived = os.path.join(self.home, "relay.arrived")
+        """The tag of a successor that waits for the lock."""
+        self.lock = os.path.join(self.home, "lock")
+        """Held by the one manager of this home."""
 
     def __repr__(self) -> str:
         return f"Paths({self.home!r})"
-
-    def _in_home(self, name: str) -> str:
-        return os.path.join(self.home, name)
-
-    @property
-    def config(self) -> str:
-        """Settings, written by the user."""
-        return self._in_home("config.toml")
-
-    @property
-    def pid(self) -> str:
-        """The manager's process id, for scripts. The truth is in the lock."""
-        return self._in_home("manager.pid")
-
-    @property
-    def log(self) -> str:
-        """What the manager says."""
-        return self._in_home("manager.log")
-
-    @property
-    def socket(self) -> str:
-        """Where the manager listens for clients on its host."""
-        return self._in_home(wire.SOCKET)
-
-    @property
-    def notice(self) -> str:
-        """Where the manager runs and listens (`manager.json`), for our other hosts that share this home."""
-        return self._in_home(wire.NOTICE)
-
-    @property
-    def database(self) -> str:
-        """The store."""
-        return self._in_home("rota.db")
-
-    @property
-    def output(self) -> str:
-        """What jobs print, in a directory per runner."""
-        return self._in_home("output")
-
-    @property
-    def backups(self) -> str:
-        """Copies of the store."""
-        return self._in_home("backups")
-
-    @property
-    def tls(self) -> str:
-        """The manager's CA, certificate and keys."""
-        return self._in_home(wire.TLS)
-
-    @property
-    def ca(self) -> str:
-        """The CA file that runners and remote clients are given."""
-        return os.path.join(self.tls, wire.CA)
-
-    @property
-    def tokens(self) -> str:
-        """One file per allocation, and one for clients."""
-        return self._in_home(wire.TOKENS)
-
-    @property
-    def relay(self) -> str:
-        """There if the manager runs as a cluster job (`rota up --on`): which job, and which comes next."""
-        return self._in_home("relay.json")
-
-    @property
-    def relay_arrived(self) -> str:
-        """The tag of a successor that waits for the lock."""
-        return self._in_home("relay.arrived")
-
-    @property
-    def lock(self) -> str:
-        """Held by the one manager of this home."""
-        return self._in_home("lock")
 
 
 def prepare(home: "str | None" = None) -> Paths:

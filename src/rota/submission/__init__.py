@@ -10,13 +10,4 @@ from rota.submission.patching import make_patch
 from rota.submission.sending import send
 from rota.submission.sources import LineFile
 
-__all__ = [
-    "Changes",
-    "JobOptions",
-    "LineFile",
-    "Submission",
-    "build",
-    "make_patch",
-    "send",
-    "submit_environment",
-]
+__all__ = ["Changes", "JobOptions", "LineFile", "Submission", "build", "make_patch", "send", "submit_environment"]

@@ -13,15 +13,7 @@ from rota.model.command import CommandMaker, compile_text, show_command
 from rota.model.errors import UsageError
 from rota.model.limits import limit_settings
 from rota.submission.environment import submit_environment
-from rota.submission.options import (
-    JobOptions,
-    array_numbers,
-    completed,
-    dependencies,
-    end_spec,
-    make_template,
-    moment,
-)
+from rota.submission.options import JobOptions, array_numbers, completed, dependencies, end_spec, make_template, moment
 from rota.submission.sources import ArrayNumbers, Chunk, GivenLines, LineFile, One, Rows, Source
 
 __all__ = ["Submission", "build"]

@@ -1,4 +1,4 @@
-"""What of the submitter's environment goes with a batch."""
+"""The part of the submitter's environment that goes with a batch."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -6,55 +6,29 @@ from functools import lru_cache
 __all__ = ["submit_environment"]
 
 SECRET_WORDS = (
-    "TOKEN",
-    "SECRET",
-    "PASSWORD",
-    "PASSWD",
-    "PASSPHRASE",
-    "API_KEY",
-    "APIKEY",
-    "CREDENTIAL",
-    "PRIVATE_KEY",
-    "ACCESS_KEY",
-    "SIGNING_KEY",
-    "ENCRYPTION_KEY",
-    "SESSION_KEY",
-    "COOKIE",
-    "BEARER",
-    "JWT",
-)
+    "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "API_KEY", "APIKEY", "CREDENTIAL", "PRIVATE_KEY",
+    "ACCESS_KEY", "SIGNING_KEY", "ENCRYPTION_KEY", "SESSION_KEY", "COOKIE", "BEARER", "JWT",
+)  # fmt: skip
 """A variable with one of these in its name is not sent."""
 SECRET_ENDS = ("_PASS", "_PWD", "SSHPASS", "_AUTH")
 FOREIGN_STARTS = ("SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "PBS_", "LSB_", "LS_JOB", "SGE_", "SSH_", "ROTA_")
 FOREIGN_NAMES = frozenset(("TMPDIR", "JOB_ID"))
-"""They belong to the cluster job, the login session or the machine that you submit from."""
-GRID_ENGINE_NAMES = frozenset(
-    (
-        "ARC",
-        "JOB_NAME",
-        "JOB_SCRIPT",
-        "NHOSTS",
-        "NQUEUES",
-        "NSLOTS",
-        "PE",
-        "PE_HOSTFILE",
-        "QUEUE",
-        "REQUEST",
-        "RESTARTED",
-        "TASK_ID",
-    )
-)
+"""Variables of the cluster job, the login session or the machine that you submit from: not sent."""
+GRID_ENGINE_NAMES = frozenset((
+    "ARC", "JOB_NAME", "JOB_SCRIPT", "NHOSTS", "NQUEUES", "NSLOTS", "PE", "PE_HOSTFILE", "QUEUE", "REQUEST",
+    "RESTARTED", "TASK_ID",
+))  # fmt: skip
 """Left out if SGE_TASK_ID is set: then you submit from inside a Grid Engine job, which made them."""
 KEPT = frozenset(
     ("PBS_CONF_FILE", "SGE_CELL", "SGE_CLUSTER_NAME", "SGE_EXECD_PORT", "SGE_QMASTER_PORT", "SGE_ROOT", "SLURM_CONF")
 )
-"""Where the cluster's own commands find their configuration."""
+"""Variables that are sent: by them the cluster's own commands find their configuration."""
 SHELL_NAMES = frozenset(("PWD", "OLDPWD", "SHLVL", "_"))
-"""A shell makes its own; left out without a word."""
+"""Variables that a shell makes itself: left out without a word."""
 
 
 def submit_environment(environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """What is sent of the submitter's environment, and the names of what is not."""
+    """The variables of the submitter that are sent, and the names of those that are not."""
     sent: dict[str, str] = {}
     left_out: list[str] = []
     foreign = FOREIGN_NAMES | GRID_ENGINE_NAMES if "SGE_TASK_ID" in environ else FOREIGN_NAMES

@@ -31,7 +31,7 @@ JsonLine = msgspec.defstruct(
 """The fields that a JSON line may have: those of its own, and those that it says instead of its batch."""
 
 SURE = MAX_COMMAND // 4
-"""Characters that are short enough whatever they are."""
+"""So many characters are short enough, whatever they are."""
 KEPT = 10_000
 GROUPS = 200
 """Learning groups of one batch; what runs yet another program is in none."""
@@ -50,7 +50,7 @@ _MISSING = re.compile(r"Object missing required field `([^`]*)`.*")
 class LineReader:
     """Turns JSON lines into values, and keeps one template for every different set of needs."""
 
-    def __init__(self, template: Template, by_program: bool = False) -> None:
+    def __init__(self, template: Template, by_program: bool) -> None:
         self._base = template
         self._by_program = by_program
         """Whether the learning group of each line is the basename of its program."""
@@ -60,14 +60,14 @@ class LineReader:
         self._templates = [template]
         self._paths: dict[tuple[str, str], str] = {}
         self.checked = False
-        """All lines were read once, and are sound."""
+        """Whether all lines were read once, and are sound."""
         self.grown = 0
         """Characters that absolute paths have added so far."""
         self._decode = msgspec.json.Decoder(JsonLine).decode
 
     @property
     def templates(self) -> tuple[Template, ...]:
-        """What was needed so far; the first is the batch's own."""
+        """The templates that were needed so far; the first is the batch's own."""
         return tuple(self._templates)
 
     def plain(self, line: str) -> int:
@@ -83,7 +83,7 @@ class LineReader:
         return number
 
     def text(self, line: str) -> tuple[Any, int]:
-        """A value and the number of its template."""
+        """The value of a JSON line, and the number of its template."""
         try:
             return self._job(self._decode(line))
         except msgspec.ValidationError as error:
@@ -92,7 +92,7 @@ class LineReader:
             raise UsageError(f"begins with '{{' but is not JSON: {error}") from None
 
     def mapping(self, line: Mapping[str, Any]) -> tuple[Any, int]:
-        """The same from a Python mapping."""
+        """The value of a Python mapping, and the number of its template."""
         try:
             job: Any = msgspec.convert(dict(line), JsonLine)
             check_value({"command": job.command}, (), True)
@@ -179,12 +179,12 @@ class LineReader:
 
 
 def plainly_sound(command: str | list[str]) -> bool:
-    """True for what needs no closer look (text that comes out of JSON is valid UTF-8)."""
+    """True for a command that needs no closer look (text that comes out of JSON is valid UTF-8)."""
     return type(command) is str and len(command) <= SURE and "\0" not in command and command.strip() != ""
 
 
 def explain(text: str) -> str:
-    """What is wrong with a line, from what msgspec says."""
+    """What is wrong with a line, from msgspec's words."""
     if match := _UNKNOWN.fullmatch(text):
         if match[1] == "name":
             return "unknown field 'name': a name belongs to the whole batch, give --name"

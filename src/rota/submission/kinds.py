@@ -30,7 +30,7 @@ def kept(field: Field, given: Any) -> dict[str, Any]:
 
 
 def option_words(field: Field, given: Any) -> dict[str, str | None]:
-    """The same for what a batch system is asked for; None: not for this."""
+    """The options for a batch system that an option sets; None: this one is not given."""
     if field.name == "native":
         for key in given:
             if not key.startswith("-"):
@@ -46,12 +46,12 @@ def option_words(field: Field, given: Any) -> dict[str, str | None]:
 
 
 def several(given: Any) -> Any:
-    """One word may stand where several can: a string must not be taken for its letters."""
+    """A sequence of words; one word may stand for it, and must not be taken for its letters."""
     return (given,) if isinstance(given, str | int | Dependency) else given
 
 
 def strings(given: Any) -> tuple[str, ...]:
-    """One word, or several, or numbers."""
+    """A tuple of words, from one word, several, or numbers."""
     return tuple(str(word) for word in several(given))
 
 

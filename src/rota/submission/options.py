@@ -1,4 +1,4 @@
-"""What can be said of every job of a batch, and how it becomes a Template."""
+"""The options of the jobs of a batch, and how they become a Template."""
 
 import os
 import time
@@ -23,7 +23,7 @@ Relative = str | int | float | None
 
 
 class Words(TypedDict, total=False):
-    """What is said in the same words of jobs that are added and of jobs that are changed."""
+    """Options that are given in the same words for new jobs and for changes."""
 
     gpus: int
     resources: Mapping[str, int]
@@ -79,7 +79,7 @@ class Words(TypedDict, total=False):
 
 
 class JobOptions(Words, total=False):
-    """What can be said of every job of a batch. Sizes are `"4G"` or bytes, durations `"90m"` or seconds."""
+    """The options of every job of a batch. Sizes are `"4G"` or bytes, durations `"90m"` or seconds."""
 
     name: str
     cores: str | int | float | None
@@ -100,10 +100,10 @@ class JobOptions(Words, total=False):
 
 
 class Changes(Words, total=False):
-    """What can be changed. Sizes and times may be relative: `"x2"`, `"+1G"`, `"-30m"`.
+    """Changes of jobs and batches. Sizes and times may be relative: `"x2"`, `"+1G"`, `"-30m"`.
 
-    What is given in `after` is waited for too; `"none"`, or as the first of several, takes away what there is. None
-    takes the others away.
+    Dependencies in `after` are added; `"none"`, alone or as the first of several, takes away those that there are. None
+    takes any other option away.
     """
 
     name: str | None
@@ -169,7 +169,7 @@ def make_template(command: str | Sequence[str] | None, options: JobOptions) -> T
 
 
 def _umask() -> int:
-    """Ours: files that jobs make should look as if the submitter had made them."""
+    """Our umask: files that jobs make should look as if the submitter had made them."""
     try:
         with open("/proc/self/status") as status:
             return int(next(line for line in status if line.startswith("Umask:")).split()[1], 8)
@@ -180,7 +180,7 @@ def _umask() -> int:
 
 
 def dependencies(options: JobOptions) -> Iterator[Dependency]:
-    """What the batch waits for."""
+    """The dependencies of a batch."""
     if options["live"] not in (False, True, "rerun"):
         raise UsageError(f"live '{options['live']}': give True, False or 'rerun'")
     check_after_count(len(options["after"]) + len(options["after_any"]) + len(options["after_failure"]))

@@ -1,4 +1,4 @@
-"""What `modify`, and `retry` with changes, say of jobs: from a user's words to a Patch."""
+"""Patches: what `modify`, and `retry` with changes, ask for, from a user's words."""
 
 import re
 from collections.abc import Callable

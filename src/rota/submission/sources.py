@@ -33,7 +33,7 @@ Ranges = tuple[tuple[int, int, int], ...]
 
 
 class Source(Protocol):
-    """What makes the jobs of one batch different from each other."""
+    """A source of jobs: what makes the jobs of one batch different from each other."""
 
     count: int
     columns: tuple[str, ...]
@@ -105,7 +105,7 @@ class Rows(_Source):
 class GivenLines(_Source):
     """Command lines from Python: strings, or mappings with the fields of a JSON line."""
 
-    def __init__(self, lines: Iterable[str | Mapping[str, Any]], template: Template, by_program: bool = False) -> None:
+    def __init__(self, lines: Iterable[str | Mapping[str, Any]], template: Template, by_program: bool) -> None:
         reader = LineReader(template, by_program)
         self._values: list[Value] = []
         self._templates: list[int] = []
@@ -125,7 +125,7 @@ class GivenLines(_Source):
         self.templates = reader.templates
 
     def chunks(self) -> Iterator[Chunk]:
-        """In the order given."""
+        """The lines, in the order given."""
         rows = ((value, size_of(value)) for value in self._values)
         return pieces(rows, self._templates if len(self.templates) > 1 else None)
 
@@ -147,8 +147,8 @@ class LineFile(_Source):
         except OSError as error:
             raise UsageError(f"cannot read '{path}': {error.strerror}") from None
 
-    def as_commands(self, template: Template, by_program: bool = False) -> "LineFile":
-        """Check all of it as command lines."""
+    def as_commands(self, template: Template, by_program: bool) -> "LineFile":
+        """Check the whole file as command lines."""
         self._reader = LineReader(template, by_program)
         self._check()
         self.templates = self._reader.templates
@@ -156,7 +156,7 @@ class LineFile(_Source):
         return self
 
     def as_values(self, column: str) -> "LineFile":
-        """Check all of it as values of one column."""
+        """Check the whole file as values of one column."""
         self._commands = False
         self.columns = (column,)
         self._check()
@@ -174,7 +174,7 @@ class LineFile(_Source):
             raise UsageError(f"{self.name}: there are no {'commands' if self._commands else 'values'} in it")
 
     def chunks(self) -> Iterator[Chunk]:
-        """Read it again; a file that has changed since it was checked is refused."""
+        """The values, read again; a file that has changed since it was checked is refused."""
         for values, templates, size in self._read(self._checksum):
             if len(values) <= CHUNK_VALUES and size <= MAX_LINE:
                 yield values, templates

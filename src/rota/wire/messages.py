@@ -227,10 +227,9 @@ class Submit(Struct):
     """With `once`: count them, and add them nevertheless."""
 
 
-class Filtered(Struct):
+class Filtered(Select):
     """What `jobs` and `history` can be searched by."""
 
-    sel: Selector = []
     after: Cursor = None
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 1_000
     command: Word | None = None
@@ -261,10 +260,9 @@ class History(Filtered):
     """Of attempts."""
 
 
-class Live(Struct):
+class Live(Select):
     """Arguments of `live`."""
 
-    sel: Selector = []
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 200
 
 
@@ -288,16 +286,6 @@ class Backup(Struct):
     path: Path | None = None
 
 
-class Prune(Struct):
-    """Arguments of `prune`."""
-
-    sel: Selector = []
-    all: bool = False
-    older_than_s: Seconds = 0.0
-    keep: Count = 0
-    dry_run: bool = False
-
-
 class Explain(Struct):
     """Arguments of `explain`."""
 
@@ -314,19 +302,16 @@ class Log(Struct):
     limit: Annotated[int, Meta(ge=1, le=1 << 20)] = 1 << 20
 
 
-class Follow(Struct):
+class Follow(Select):
     """Arguments of `follow`."""
 
-    sel: Selector = []
     held: bool = False
     """What is held need not be waited for."""
 
 
-class Wait(Struct):
+class Wait(Follow):
     """Arguments of `wait`."""
 
-    sel: Selector = []
-    held: bool = False
     timeout_s: Seconds | None = None
 
 
@@ -362,6 +347,13 @@ class Hold(Change):
     """Arguments of `hold`."""
 
     stop: bool = False
+
+
+class Prune(Change):
+    """Arguments of `prune`."""
+
+    older_than_s: Seconds = 0.0
+    keep: Count = 0
 
 
 class Limits(Struct):

@@ -1,4 +1,4 @@
-"""What clients ask: every op of the protocol, and what answers it."""
+"""Answers to clients: every op of the protocol."""
 
 import asyncio
 import logging
@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from rota import __version__
 from rota.core.decide.modes import pause_rows
-from rota.core.step import Step
-from rota.core.stimuli import ChangeJobs, SetLimits, SetMode, Stimulus, Submit
+from rota.core.stimuli import ChangeJobs, SetLimits, SetMode, Submit
 from rota.manager.answers.attempts import Attempts
 from rota.manager.answers.jobs import Jobs, count_jobs, status
 from rota.manager.answers.limits import limit_rows
 from rota.manager.answers.live import Live
 from rota.manager.answers.output import Output
 from rota.manager.answers.places import allocation_rows, runner_rows, site_row
+from rota.manager.answers.running import Running
 from rota.manager.answers.search import Search
 from rota.manager.answers.waits import Watchers
 from rota.manager.inbound import now
 from rota.manager.intake import decode_spec
+from rota.manager.once import Duplicates
 from rota.model.allocation import Allocation
 from rota.model.errors import NoSpaceError, RotaError, StoreError, UsageError
 from rota.model.patch import decode_patch
@@ -44,21 +45,23 @@ Answer = dict[str, Any]
 
 
 class Answers:
-    """Answers asks. Questions are answered from durable state; changes once they are durable."""
+    """Answers requests: questions from durable state, changes once they are durable."""
 
     def __init__(self, manager: "Manager") -> None:
         self._manager = manager
-        store, book, running = manager.store, manager.book, manager.running
+        store, book = manager.store, manager.book
+        self.running = running = Running()
         self._jobs = Jobs(store, book, running)
         self.output = Output(store, book, running, manager.outbound)
         self._attempts = Attempts(store, book, self._jobs, self.output, self._waits)
         self._live = Live(book, running, self.output)
         self._search = Search(store, self._jobs, lambda: manager.state)
         self.watchers = Watchers(self._jobs, lambda: manager.state)
+        self._duplicates = Duplicates(store)
         self._work: set[asyncio.Task[None]] = set()
 
     def ask(self, peer: Peer, ask_id: int, op: str, args: Any) -> None:
-        """Answer one, now or later."""
+        """Answer one request, now or later."""
         manager = self._manager
         if op in ("wait", "follow"):
             timeout = args.timeout_s if op == "wait" else None
@@ -73,12 +76,12 @@ class Answers:
                 manager.stop(args.kill)
 
     def _work_for(self, peer: Peer, op: str, args: Any) -> Awaitable[Answer] | None:
-        """What answers an op that changes something or may take a while; None: it is answered at once."""
+        """The work behind an op that changes something or may take a while; None: the op is answered at once."""
         housekeeping = self._manager.housekeeping
         if op in CHANGES:
-            return self._told(_change(peer, op, args))
+            return self._manager.told(_change(peer, op, args))
         if op in MODES:
-            return self._told(_mode(peer, op, args))
+            return self._manager.told(_mode(peer, op, args))
         if op == "limit":
             return self._limit(peer, args)
         if op in ("submit", "stage"):
@@ -126,41 +129,26 @@ class Answers:
         if isinstance(error, StoreError):
             self._manager.fail(error)
 
-    def _told(
-        self, stimulus: Stimulus, reply: Callable[[Step], Answer] = lambda step: step.reply
-    ) -> asyncio.Future[Answer]:
-        """The reply to a stimulus, made as soon as that is durable."""
-        future: asyncio.Future[Answer] = self._manager.loop.create_future()
-
-        def done(outcome: Step | RotaError) -> None:
-            if isinstance(outcome, RotaError):
-                future.set_exception(outcome)
-            else:
-                future.set_result(reply(outcome))
-
-        self._manager.tell(stimulus, done)
-        return future
-
     # ---- changes ----------------------------------------------------------------------------------------------------
 
     def _limit(self, peer: Peer, args: Any) -> Awaitable[Answer]:
         """Change limits, then list them."""
         change = SetLimits(at=now(), by=peer.principal, counts=args.set)
-        return self._told(change, lambda _: {"limits": limit_rows(self._manager.state, now())})
+        return self._manager.told(change, lambda _: {"limits": limit_rows(self._manager.state, now())})
 
     async def _take_in(self, peer: Peer, op: str, args: Any) -> Answer:
         manager = self._manager
-        if manager.trouble is not None:
-            raise NoSpaceError(manager.trouble)
+        if manager.intake.trouble is not None:
+            raise NoSpaceError(manager.intake.trouble)
         if op == "stage":
             return await manager.intake.stage(args)
         if args.once is not None and args.key not in manager.state.keys:
             return await self._once(peer, args)
-        return await self._told(await self._submission(peer, args))
+        return await self._manager.told(await self._submission(peer, args))
 
     async def _once(self, peer: Peer, args: Any) -> Answer:
         """Add what is not there already. One at a time, so that no two find the same job missing."""
-        manager, duplicates = self._manager, self._manager.duplicates
+        manager, duplicates = self._manager, self._duplicates
         async with duplicates.lock:
             new = await self._submission(peer, args)
             batches = list(manager.state.batches.values())
@@ -172,7 +160,7 @@ class Answers:
                     return {"batch": None, "jobs": 0, "warnings": [], **found.words()}
                 new.spec, new.stage, new.runs = await duplicates.keep_new(manager.writer, new.spec, new.stage, found)
             new.at = now()
-            return {**await self._told(new), **found.words()}
+            return {**await self._manager.told(new), **found.words()}
 
     async def _submission(self, peer: Peer, args: Any) -> Submit:
         spec, stage, env, runs = await self._manager.intake.prepare(args)
@@ -191,18 +179,18 @@ class Answers:
     # ---- questions --------------------------------------------------------------------------------------------------
 
     async def _look(self, op: str, args: Any) -> Answer:
-        """Questions that take a while."""
+        """Answer a question that may take a while."""
         manager = self._manager
-        await manager.housekeeping.durable()
+        await manager.durable()
         if op == "log":
             return await self.output.log(manager.state, args)
         if op == "live":
-            await manager.running.measure(manager.state)
+            await self.running.measure(manager.state)
             return await self._live.rows(manager.state, args.sel, args.limit, now().wall)
         return await (self._search.jobs(args) if op == "jobs" else self._search.attempts(args))
 
     def _look_up(self, op: str, args: Any) -> Answer:
-        """Questions about jobs."""
+        """Answer a question about jobs."""
         state, at = self._manager.state, now()
         if op == "status":
             return status(state, args.sel, at)
@@ -219,7 +207,7 @@ class Answers:
         return self._about(op)
 
     def _about(self, op: str) -> Answer:
-        """The manager and its places."""
+        """Answer a question about the manager or its places."""
         manager, state, at = self._manager, self._manager.state, now()
         running = sum(batch.counts[RUNNING] + batch.counts[STARTING] for batch in state.batches.values())
         if op == "ping":
@@ -229,7 +217,7 @@ class Answers:
                 "version": __version__,
                 "state": "stopping" if manager.stopping else state.mode,
                 "uptime_s": at.mono - manager.started.mono,
-                "store": manager.trouble or "ok",
+                "store": manager.intake.trouble or "ok",
                 "running": running,
                 "pauses": pause_rows(state.pauses),
             }

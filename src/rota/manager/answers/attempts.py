@@ -74,7 +74,7 @@ class Attempts:
                 return {"attempts": rows, "next": None}
 
     def summary(self, state: State, number: int, failures: int, slowest: int, wall: float) -> dict[str, Any]:
-        """What `rota run` says at the end."""
+        """The summary of a batch that `rota run` prints at the end."""
         batch = state.batches.get(number)
         if batch is None:
             raise NotFoundError(state.absent(number))

@@ -22,7 +22,7 @@ from rota.model.selector import Selector, parse_selector
 from rota.model.tables import COMPLETED, JOB_STATES, PENDING, REMOVED, WAITING
 from rota.store.api import Store
 
-__all__ = ["Jobs", "count_jobs", "counts_of", "find_job", "find_jobs", "job_cursor", "selected", "status"]
+__all__ = ["Jobs", "count_jobs", "counts_of", "find_job", "find_jobs", "job_cursor", "selected", "span_after", "status"]
 
 PAGE_SIZE = 1 << 20
 """Characters of commands and values in one message."""
@@ -51,10 +51,7 @@ def find_jobs(
     spans = selected(state, words)
     out: list[tuple[BatchState, int]] = []
     for batch, low, high in reversed(spans) if newest else spans:
-        if after is not None and not newest:
-            low = max(low, after[1] + 1) if batch.id == after[0] else (low if batch.id > after[0] else high)
-        elif after is not None:
-            high = min(high, after[1]) if batch.id == after[0] else (high if batch.id < after[0] else low)
+        low, high = span_after(batch, low, high, after, newest)
         if low >= high:
             continue
         runs = spans_of(batch, pattern, low, high)
@@ -65,6 +62,15 @@ def find_jobs(
                 if len(out) == limit:
                     return out
     return out
+
+
+def span_after(batch: BatchState, low: int, high: int, after: tuple[int, int] | None, newest: bool) -> tuple[int, int]:
+    """(low, high) of what a span has beyond a cursor, in the order of the pages."""
+    if after is None:
+        return low, high
+    if batch.id == after[0]:
+        return (low, min(high, after[1])) if newest else (max(low, after[1] + 1), high)
+    return (low, high) if (batch.id < after[0]) == newest else (low, low)
 
 
 def find_job(state: State, job: str) -> tuple[BatchState, int]:
@@ -130,7 +136,7 @@ def status(state: State, words: list[str], at: At) -> dict[str, Any]:
 
 
 def count_jobs(state: State, words: list[str]) -> dict[str, Any]:
-    """How many, by state."""
+    """How many of the selected jobs are in which state."""
     selector = parse_selector(words)
     totals: dict[str, int] = {}
     for batch, low, high in select(state, selector):
@@ -140,7 +146,7 @@ def count_jobs(state: State, words: list[str]) -> dict[str, Any]:
 
 
 def counts_of(batch: BatchState) -> dict[str, int]:
-    """Counts by state, those that are not zero."""
+    """How many jobs of a batch are in which state, without states that no job is in."""
     return {
         name: batch.counts[number]
         for number, name in enumerate(JOB_STATES)
@@ -197,16 +203,15 @@ class Jobs:
 
     def _row(self, state: State, batch: BatchState, pos: int, result: Result | None) -> dict[str, Any]:
         """One job as `rota jobs --json` shows it."""
-        attempt = batch.attempts[pos]
-        live = self._book.live(state, batch, pos)
-        if live:
-            result = None
+        attempt, live = batch.attempts[pos], batch.live.get(pos)
+        if live is not None:
+            result = None  # it is that of an earlier attempt
         running = self._running.now((batch.id, batch.index(pos), attempt)) if live else None
         started = result.started if result else running.started if running else None
         ended = result.ended if result else None
         value = self._book.value(batch, pos)
         place = json.loads(result.output) if result is not None and result.output else None
-        runner = state.runners.get(live.get("runner") or (result.runner if result else None) or "")
+        runner = state.runners.get((live.runner if live else result.runner if result else None) or "")
         allocation = state.allocations.get(runner.allocation or "") if runner else None
         site, native = (runner.site, allocation.native_id if allocation else None) if runner else self._place(result)
         shown = max(attempt, 1)
@@ -217,8 +222,8 @@ class Jobs:
             "exit_code": result.exit_code if result else None,
             "signal": result.signal if result else None,
             "reason": _job_reason(state, batch, pos, result),
-            "site": live.get("site") or site,
-            "host": live.get("host") or (result.host if result else None),
+            "site": site,
+            "host": (runner.host or None) if live and runner else result.host if result else None,
             "native_id": native,
             "command": self._book.command(batch, pos, shown),
             "values": _values(batch, value),

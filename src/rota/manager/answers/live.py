@@ -1,4 +1,4 @@
-"""What runs right now, for `rota jobs --live`."""
+"""Running jobs, as `rota jobs --live` shows them."""
 
 import asyncio
 from typing import Any
@@ -20,7 +20,7 @@ TAILS_AT_ONCE = 100
 
 
 class Live:
-    """Rows of what runs."""
+    """Rows of running jobs."""
 
     def __init__(self, book: JobBook, running: Running, output: Output) -> None:
         self._book = book
@@ -28,7 +28,7 @@ class Live:
         self._output = output
 
     async def rows(self, state: State, words: list[str], limit: int, wall: float) -> dict[str, Any]:
-        """What runs: memory, CPU, and the last line of its output, as far as its runner has told."""
+        """The rows of running jobs: memory, CPU, and the last line of output, as far as their runners have told."""
         running: list[tuple[BatchState, int]] = []
         total = 0
         allowed = wanted_states(parse_selector(words))

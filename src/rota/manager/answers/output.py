@@ -1,4 +1,4 @@
-"""What jobs have written: read from files here, or asked of the runner where a job runs on another host."""
+"""The output of jobs: read from files here, or asked of the runner where a job runs on another host."""
 
 import asyncio
 import base64
@@ -24,7 +24,7 @@ LINE = 2000
 END = 2000
 """Bytes of stderr that a summary shows."""
 ANSWER_S = 3.0
-"""A runner that is busy or away: then nothing is shown, as if nothing had been written."""
+"""How long a runner may take to answer; then nothing is shown, as if nothing had been written."""
 
 
 class Output:
@@ -34,7 +34,7 @@ class Output:
         self._store = store
         self._book = book
         self._running = running
-        self._performer = outbound
+        self._outbound = outbound
         self._numbers = itertools.count(1)
         self._asked: dict[int, tuple[str, asyncio.Future[bytes | None]]] = {}
 
@@ -77,7 +77,7 @@ class Output:
         return data, offset + len(data) >= length or not data, dropped, path
 
     def _so_far(self, state: State, batch: BatchState, pos: int, stream: str, offset: int, limit: int) -> bytes | None:
-        """What a running job has written so far to a file of rota's, if that can be read here."""
+        """The output so far of a running job that writes to a file of rota's, if that can be read here."""
         job, runner = (batch.id, batch.index(pos), batch.attempts[pos]), batch.live[pos].runner
         path = self._running.scratch(state, job, runner, stream)
         if path is None:
@@ -101,7 +101,7 @@ class Output:
         return None if data is None else last_line(data)
 
     def last_words(self, state: State, job: str) -> str:
-        """The last that a job wrote: on standard error, or else on standard output."""
+        """The last words of a job: of its standard error, or else of its standard output."""
         batch, pos = find_job(state, job)
         streams: tuple[Literal["stderr", "stdout"], ...] = ("stderr", "stdout") if batch.attempts[pos] else ()
         for stream in streams:
@@ -121,7 +121,7 @@ class Output:
     # ---- on other hosts ---------------------------------------------------------------------------------------------
 
     def elsewhere(self, state: State, job: str, attempt: int | None, stream: str) -> tuple[Ref, str] | None:
-        """(the attempt, its runner) if it runs, and only its runner can read what it has written so far."""
+        """(attempt, runner) of a job that runs, if only its runner can read what it has written so far."""
         batch, pos = find_job(state, job)
         live = batch.live.get(pos)
         if live is None or attempt not in (None, live.attempt) or not self._running.is_elsewhere(state, live.runner):
@@ -132,7 +132,7 @@ class Output:
 
     async def ask(self, state: State, job: Ref, runner: str, stream: str, offset: int, limit: int) -> bytes:
         """A stretch of what a running job has written; a negative offset counts from the end."""
-        peer, known = self._performer.peers.get(runner), state.runners.get(runner)
+        peer, known = self._outbound.peers.get(runner), state.runners.get(runner)
         if peer is None or known is None:
             return b""
         number = next(self._numbers)
@@ -148,7 +148,7 @@ class Output:
             self._asked.pop(number, None)
 
     def told(self, runner: str, message: Tail) -> None:
-        """A runner answers."""
+        """Take a runner's answer."""
         asked = self._asked.get(message.ask)
         if asked is not None and asked[0] == runner and not asked[1].done():
             asked[1].set_result(message.data)

@@ -1,4 +1,4 @@
-"""What there is to see of sites, runners and allocations."""
+"""Sites, runners and allocations as clients see them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ LIVE = "ING"
 
 
 def site_row(state: State, site: Site, at: At) -> dict[str, Any]:
-    """One site: what it offers, how it is doing, what is there."""
+    """One site: what it offers, how it is doing, which allocations and jobs it has."""
     name = site.name
     facts, weather, used = state.soft.sites[name], state.soft.weather.of(name), state.ledger.used.get(name)
     live = [a for a in state.allocations.values() if a.site == name and a.state.endswith(LIVE)]
@@ -55,7 +55,7 @@ def site_row(state: State, site: Site, at: At) -> dict[str, Any]:
 
 
 def _condition(weather: SiteWeather, health: Health, at: At) -> dict[str, Any]:
-    """Its state in a word, why, and when it is tried again."""
+    """The state of a site in a word, why, and when the site is tried again."""
     wait = weather.closed_until - at.mono if weather.closed_until > at.mono else None
     if health.state in ("failing", "needs login"):
         retry = None if health.retry_at is None else max(0.0, health.retry_at - at.wall)
@@ -97,7 +97,7 @@ def runner_rows(state: State, at: At) -> list[dict[str, Any]]:
 
 
 def allocation_rows(state: State, waits: Callable[[Allocation], str | None], at: At) -> list[dict[str, Any]]:
-    """What was asked of clusters (which say why each still waits): live ones first, each kind newest first."""
+    """All allocations, and why each still waits: live ones first, then those that are over, each newest first."""
     hosts: dict[str | None, str] = {}
     jobs: dict[str | None, int] = {}
     for runner in state.runners.values():

@@ -1,4 +1,4 @@
-"""What runs right now: its memory, its CPU time, what it wrote so far. Not durable: its runner tells it anew."""
+"""What running attempts use and have written so far. Not durable: their runners tell it anew."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from rota.core.state import State
 from rota.runner import measure
 
-__all__ = ["Now", "Running", "told_by_file"]
+__all__ = ["Running", "RunningAttempt", "told_by_file"]
 
 SHORT_S = 0.2
 """A shorter time says nothing about the use of CPU."""
@@ -20,12 +20,12 @@ Ref = tuple[int, int, int]
 """batch, index, attempt"""
 
 
-class Now(NamedTuple):
+class RunningAttempt(NamedTuple):
     """One running attempt."""
 
     pid: int
     scratch: str | None
-    """Its scratch files, without `.out` and `.err`."""
+    """The path of its scratch files, without `.out` and `.err`."""
     started: float | None = None
     """Wall clock; None if it started before this manager did, and its runner has not told since."""
     cpu_s: float | None = None
@@ -34,7 +34,7 @@ class Now(NamedTuple):
     told: float = 0.0
     """Monotonic time at which CPU time and memory were told."""
     cpu_percent: float | None = None
-    """Of one core, since the time before."""
+    """The share of one core, since the figures before."""
 
 
 class Running:
@@ -42,24 +42,24 @@ class Running:
 
     def __init__(self) -> None:
         self._host = socket.gethostname()
-        self._known: dict[Ref, Now] = {}
+        self._known: dict[Ref, RunningAttempt] = {}
 
     def started(self, rows: Sequence[Any], output: str) -> None:
-        """Rows of a report."""
+        """Take the starts of a report."""
         for batch, index, attempt, wall, pid, scratch in rows:
-            self._known[batch, index, attempt] = Now(pid, _below(output, scratch), wall)
+            self._known[batch, index, attempt] = RunningAttempt(pid, _below(output, scratch), wall)
 
     def touched(self, rows: Sequence[Any], output: str) -> None:
-        """Rows of a touch."""
+        """Take the running attempts of a touch."""
         for batch, index, attempt, cpu_s, memory, pid, scratch, disk, told in rows:
             before = self._known.get((batch, index, attempt))
             started = told or (before.started if before is not None else None)
             self._known[batch, index, attempt] = _with_usage(
-                Now(pid, _below(output, scratch), started, disk=disk), before, cpu_s, memory
+                RunningAttempt(pid, _below(output, scratch), started, disk=disk), before, cpu_s, memory
             )
 
     async def measure(self, state: State) -> None:
-        """What the attempts on this host use now, without waiting for their runners to tell."""
+        """Measure what the attempts on this host use now, without waiting for their runners to tell."""
         here = self._here(state)
         used = await asyncio.to_thread(_measure_sessions, list(here.values()))
         for job, pid in here.items():
@@ -80,12 +80,12 @@ class Running:
         return found
 
     def ended(self, rows: Sequence[Any]) -> None:
-        """These run no more."""
+        """Forget attempts that have ended."""
         if self._known:
             for row in rows:
                 self._known.pop((row[0], row[1], row[2]), None)
 
-    def now(self, job: Ref) -> Now | None:
+    def now(self, job: Ref) -> RunningAttempt | None:
         """What is known of a running attempt."""
         return self._known.get(job)
 
@@ -98,12 +98,12 @@ class Running:
         return f"{known.scratch}.{'out' if stream == 'stdout' else 'err'}"
 
     def is_elsewhere(self, state: State, runner: str) -> bool:
-        """Whether only its runner can read what its jobs have written so far."""
+        """Whether only the runner itself can read what its jobs have written so far."""
         place = state.runners[runner]
         return not place.direct and place.host != self._host
 
     def lives(self, state: State, job: Ref, runner: str) -> bool:
-        """True if its first process is still there: only then is what was just read from its scratch file its own.
+        """True if a job's first process is still there: only then is what was just read from its scratch file its own.
 
         A cluster job has files of its own.
         """
@@ -113,18 +113,18 @@ class Running:
         return known is not None and os.path.exists(f"/proc/{known.pid}")
 
     def forget(self) -> None:
-        """The state was reloaded."""
+        """Forget all attempts (after the state was reloaded)."""
         self._known.clear()
 
 
-def told_by_file(output: str, job: Ref) -> Now | None:
-    """What a direct job has left in its directory when it started."""
+def told_by_file(output: str, job: Ref) -> RunningAttempt | None:
+    """The attempt of a direct job, by the file that it wrote when it started."""
     try:
         with open(os.path.join(output, "started.json")) as file:
             told = json.load(file)
         if tuple(told["job"]) != job:
             return None
-        return Now(int(told["pid"]), _below(output, told["scratch"]), float(told["started"]))
+        return RunningAttempt(int(told["pid"]), _below(output, told["scratch"]), float(told["started"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -133,8 +133,8 @@ def _below(output: str, scratch: str | None) -> str | None:
     return os.path.join(output, scratch) if scratch and output else None
 
 
-def _with_usage(known: Now, before: Now | None, cpu_s: float, memory: int) -> Now:
-    """The same with new figures; the share of a core is that since the time before, if that is not too short."""
+def _with_usage(known: RunningAttempt, before: RunningAttempt | None, cpu_s: float, memory: int) -> RunningAttempt:
+    """An attempt with new figures; its share of a core is that since the figures before, if these are not too new."""
     at = time.monotonic()
     percent, told = None, at
     if before is not None and before.cpu_s is not None:

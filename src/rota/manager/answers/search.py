@@ -8,12 +8,13 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
 from typing import Any
 
 from rota.core.selection import select, states_pattern, wanted_states
 from rota.core.state import BatchState, State
 from rota.manager.answers.attempts import attempt_cursor, attempt_row
-from rota.manager.answers.jobs import Jobs, job_cursor
+from rota.manager.answers.jobs import Jobs, job_cursor, span_after
 from rota.model.batch import Value
 from rota.model.command import CommandMaker, show_command
 from rota.model.errors import UsageError
@@ -32,7 +33,7 @@ FEW = 2_000
 """Up to so many jobs with a certain command, their attempts are looked up one by one."""
 LOOK_S = 1.0
 BREATH_S = 0.001
-"""Between pages, for the loop."""
+"""The pause between two pages, for the loop."""
 _LAST = 1 << 62
 ATTEMPT_STATES = ("COMPLETED", "FAILED", "ABORTED", "RETRIED", "LOST", "SUPERSEDED")
 
@@ -40,7 +41,7 @@ Found = list[tuple[BatchState, int]]
 
 
 class _Spans:
-    """Which jobs a selector allows. Made in the loop, used in a thread: it keeps what does not change."""
+    """The jobs that a selector allows. Made in the loop, used in a thread: it keeps what does not change."""
 
     def __init__(self, state: State, words: list[str], newest: bool = False) -> None:
         selector = parse_selector(words)
@@ -55,11 +56,11 @@ class _Spans:
             self._of.setdefault(batch.id, []).append((low, high))
 
     def numbers(self) -> list[int] | None:
-        """Batches; None: all, so that no list of thousands goes into a query."""
+        """The numbers of the batches; None: all, so that no list of thousands goes into a query."""
         return sorted(self.batches) if self._named and len(self.batches) <= 500 else None
 
     def few(self) -> Found | None:
-        """All of them, unless they are many."""
+        """All jobs that the selector allows, unless they are many."""
         if self.everything:
             return None
         count = 0
@@ -76,7 +77,7 @@ class _Spans:
         ]
 
     def holds(self, number: int, pos: int) -> BatchState | None:
-        """The batch of a job that is among them."""
+        """The batch of a job, if the selector allows the job."""
         batch = self.batches.get(number)
         if batch is None or batch.states[pos] not in self.allowed:
             return None
@@ -178,7 +179,8 @@ class Search:
     def _attempts_of(self, jobs: Found, query: Query, limit: int) -> tuple[list[Result], str | None]:
         rows = [row for batch, pos in jobs for row in self._store.results(batch.id, pos, pos, False) if query.fits(row)]
         places = [((row.ended or 0.0, row.batch, row.pos, row.attempt), row) for row in rows]
-        chosen = sorted((pair for pair in places if query.after is None or pair[0] < query.after), key=_place)[::-1]
+        chosen = [pair for pair in places if query.after is None or pair[0] < query.after]
+        chosen.sort(key=itemgetter(0), reverse=True)
         after = json.dumps(chosen[limit - 1][0]) if len(chosen) > limit else None
         return [row for _, row in chosen[:limit]], after
 
@@ -211,10 +213,7 @@ class Search:
         found: Found = []
         match = _Matching(self._store, text)
         for batch, low, high in spans.spans:
-            if after is not None and not newest:
-                low = max(low, after[1] + 1) if batch.id == after[0] else (low if batch.id > after[0] else high)
-            elif after is not None:
-                high = min(high, after[1]) if batch.id == after[0] else (high if batch.id < after[0] else low)
+            low, high = span_after(batch, low, high, after, newest)
             for page in _pages(low, high, newest):
                 fits = match.page(batch, page)
                 start, end = max(low, page * PAGE), min(high, (page + 1) * PAGE)
@@ -227,10 +226,6 @@ class Search:
                     return found, f"{batch.id}.{start if newest else end - 1}"
                 time.sleep(BREATH_S)
         return found, None
-
-
-def _place(pair: tuple[tuple[float, int, int, int], Result]) -> tuple[float, int, int, int]:
-    return pair[0]
 
 
 def _pages(low: int, high: int, down: bool) -> Iterable[int]:

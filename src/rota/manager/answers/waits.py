@@ -11,6 +11,7 @@ from rota.core.selection import states_pattern, wanted_states
 from rota.core.state import BatchState, State
 from rota.manager.answers.jobs import Jobs, selected
 from rota.model.errors import RotaError
+from rota.model.events import Ended, Entry, Leased, Moved, Pruned, Removed, Started, Submitted
 from rota.model.selector import parse_selector
 from rota.model.tables import HOLDING, JOB_STATES, REMOVED, SETTLED
 from rota.wire.peer import Peer
@@ -23,7 +24,7 @@ _SETTLED = states_pattern(range(SETTLED, REMOVED))
 
 
 class _Watch:
-    """One client's open question."""
+    """One client that waits, and for which jobs."""
 
     def __init__(self, peer: Peer, ask_id: int, held: bool, spans: list[tuple[int, int, int]], follow: bool) -> None:
         self.peer = peer
@@ -41,7 +42,7 @@ class _Watch:
 
 
 class Watchers:
-    """All open questions."""
+    """All clients that wait."""
 
     def __init__(self, jobs: Jobs, state: Callable[[], State]) -> None:
         self._jobs = jobs
@@ -49,7 +50,7 @@ class Watchers:
         self._watches: dict[tuple[int, int], _Watch] = {}
 
     def add(self, peer: Peer, ask_id: int, words: list[str], follow: bool, held: bool, timeout_s: float | None) -> None:
-        """A client waits."""
+        """Take in a client that waits."""
         state = self._state()
         allowed = wanted_states(parse_selector(words))
         spans = []
@@ -66,8 +67,9 @@ class Watchers:
         if timeout_s is not None:
             watch.timer = asyncio.get_running_loop().call_later(timeout_s, self._time_is_up, watch)
 
-    def changed(self, batches: set[int]) -> None:
-        """Jobs of these batches have moved."""
+    def committed(self, entries: list[Entry]) -> None:
+        """Look again for every client that waits for jobs of which these entries tell."""
+        batches = _moved(entries)
         for watch in list(self._watches.values()):
             if watch.due or watch.batches.isdisjoint(batches):
                 continue
@@ -78,12 +80,12 @@ class Watchers:
                 self._look(watch)
 
     def gone(self, peer: Peer) -> None:
-        """A client has left."""
+        """Forget a client that has left."""
         for key in [key for key in self._watches if key[0] == id(peer)]:
             self._drop(self._watches[key])
 
     def _look(self, watch: _Watch) -> bool:
-        """Tell what is new; True if that was all."""
+        """Tell a client what is new; True if it waits no more."""
         watch.due = False
         if (id(watch.peer), watch.ask_id) not in self._watches:
             return True
@@ -142,6 +144,20 @@ class Watchers:
         self._watches.pop((id(watch.peer), watch.ask_id), None)
         if watch.timer is not None:
             watch.timer.cancel()
+
+
+def _moved(entries: list[Entry]) -> set[int]:
+    """The batches whose jobs moved."""
+    out: set[int] = set()
+    for entry in entries:
+        event = entry.event
+        if isinstance(event, Ended | Started):
+            out.update(row[0] for row in event.rows)
+        elif isinstance(event, Moved | Submitted | Removed | Leased):
+            out.add(event.batch)
+        elif isinstance(event, Pruned):
+            out.update(event.batches)
+    return out
 
 
 def _unsettled(batch: BatchState, low: int, high: int, held: bool) -> bool:

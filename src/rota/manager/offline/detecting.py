@@ -35,7 +35,7 @@ class Found(NamedTuple):
     environments: tuple[str, ...] = ()
     """Parallel environments of Grid Engine."""
     trouble: str | None = None
-    """Why its queues are not known."""
+    """Why the queues are not known."""
 
     @property
     def lacking(self) -> list[str]:
@@ -116,7 +116,7 @@ async def _look(transport: Transport, dialect: Dialect, programs: dict[str, str 
 
 
 def found_row(found: Found) -> dict[str, Any]:
-    """For --json."""
+    """A batch system as `rota sites detect --json` shows it."""
     return {
         "driver": found.driver,
         "version": found.version,
@@ -218,7 +218,7 @@ def _queue_words(queue: Queue) -> str:
 
 
 def _environments(names: Sequence[str]) -> list[str]:
-    """More than one slot needs one of these."""
+    """The lines about parallel environments: a job of several slots needs one."""
     lines = [f"# parallel environments: {', '.join(names)}"] if names else []
     fitting = [name for wanted in MANY_SLOTS for name in names if name.lower() == wanted]
     chosen = fitting or (list(names) if len(names) == 1 else [])
@@ -232,7 +232,7 @@ def _commented(lines: Sequence[str]) -> list[str]:
 
 
 def write_config(home: str | None, text: str, force: bool) -> tuple[str, str | None]:
-    """Put it into the home; returns its path, and that of the copy of the one that was there."""
+    """Write `config.toml` into the home; its path, and that of the copy of an older one."""
     paths = Paths(home)
     old = os.path.lexists(paths.config)
     if old and not force:

@@ -1,6 +1,5 @@
-"""What would be submitted to a batch system, from the configuration alone: nothing is asked, written or started."""
+"""Previews of submissions to a batch system, from the configuration alone: nothing is asked, written or started."""
 
-import os
 import shlex
 import socket
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from msgspec.structs import replace
 from rota.manager.config import load_config
 from rota.manager.paths import Paths
 from rota.manager.sites.batch import UNKNOWN, BatchSite, options_of
+from rota.manager.sites.doors import TlsDoor
 from rota.model.allocation import Allocation
 from rota.model.batch import BatchSpec
 from rota.model.errors import UsageError
@@ -21,27 +21,23 @@ from rota.wire.client import read_notice
 __all__ = ["preview"]
 
 TAG = "0" * 12
-"""Instead of the one that is drawn for each submission."""
+"""The tag that is shown; a real submission draws one."""
 SHAPES = 10
+"""Different needs of which the submission is shown."""
 
 
-class _PaperDoor:
+class _PaperDoor(TlsDoor):
     """Says what a runner would be told, and lets nobody in."""
 
     def __init__(self, paths: Paths, listen: str | None) -> None:
+        super().__init__(paths)
         host, _, port = (listen or ":0").rpartition(":")
         notice = read_notice(paths.home)
         port = port if port != "0" else str(notice.get("port") or "PORT")
-        self._address = f"{host or notice.get('address') or socket.gethostname()}:{port}"
-        self._paths = paths
+        self.address = f"{host or notice.get('address') or socket.gethostname()}:{port}"
 
     def open(self, allocation: str) -> Sequence[str]:
-        token = os.path.join(self._paths.tokens, allocation)
-        found = ["--connect", f"tls:{self._address}", "--notice", self._paths.notice]
-        return [*found, "--ca", self._paths.ca, "--token-file", token]
-
-    def shut(self, allocation: str) -> None:
-        """It was never open."""
+        return self.words(allocation)
 
 
 def preview(home: str | None, spec: BatchSpec) -> list[dict[str, Any]]:
@@ -52,10 +48,8 @@ def preview(home: str | None, spec: BatchSpec) -> list[dict[str, Any]]:
     paths = Paths(home)
     config = load_config(paths.home)
     out: list[dict[str, Any]] = []
-    needs_seen: dict[Needs, int] = {}
-    for template in spec.templates:
-        needs_seen[template.needs] = needs_seen.get(template.needs, 0) + 1
-    for needs in needs_seen:
+    different = dict.fromkeys(template.needs for template in spec.templates)
+    for needs in different:
         name = needs.site or (next(iter(config.site)) if len(config.site) == 1 else None)
         if name is None:
             continue
@@ -66,7 +60,7 @@ def preview(home: str | None, spec: BatchSpec) -> list[dict[str, Any]]:
         if named.driver == "local" or len(out) >= SHAPES:
             continue
         site = BatchSite(name, named, paths, _PaperDoor(paths, config.listen), user="", install=False)
-        most = spec.count if len(needs_seen) == 1 else 1
+        most = spec.count if len(different) == 1 else 1
         out.append(_submission(site, needs, spec.name, most))
     return out
 

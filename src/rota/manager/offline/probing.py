@@ -21,11 +21,11 @@ from rota.drivers.dialects import load_dialect
 from rota.drivers.gate import shown
 from rota.drivers.script import NO_PYTHON, build_script
 from rota.drivers.settings import Settings
-from rota.manager.config import Config, SiteConfig, load_config
+from rota.manager.config import Config, SiteConfig, find_batch_site, load_config
 from rota.manager.paths import Paths, prepare
 from rota.manager.sites.batch import make_transport, options_of
 from rota.model.amounts import format_duration
-from rota.model.errors import NotFoundError, RotaError, UsageError
+from rota.model.errors import RotaError, UsageError
 from rota.model.needs import Amounts
 from rota.model.site import SiteFacts
 from rota.wire.client import Connection, NoManagerError, read_notice
@@ -41,7 +41,7 @@ LOOK_S = 1.0
 LATE_FILES_S = 10.0
 """How long a shared file system may take to show what the job wrote before it ended."""
 SOON_FILES_S = 3.0
-"""The same once it has shown something."""
+"""How long the rest of these files may take once the first was seen."""
 END_S = 60.0
 SKEW_WARN_S = 10.0
 LIVE = ("pending", "running", "unsure")
@@ -87,12 +87,12 @@ os.rename(os.path.join(here, "result.part"), os.path.join(here, "result.json"))
 
 
 class Verdict(Struct):
-    """What is known of a site in the end."""
+    """What the test of a site has found."""
 
     site: str
     configured_mode: str
     mode: str | None = None
-    """The best that can be used; None: neither."""
+    """The better of the modes that can be used; None: neither can."""
     version: str | None = None
     native_id: str | None = None
     wait_s: float | None = None
@@ -104,18 +104,14 @@ class Verdict(Struct):
 
 
 def probe(home: str | None, name: str, timeout_s: float, say: Say) -> Verdict:
-    """Test one site. What it started is ended also on Ctrl-C, TERM and when the time is up."""
+    """Test one site. The job of the test is ended also on Ctrl-C, TERM and when the time is up."""
     return asyncio.run(_guarded(home, name, timeout_s, say))
 
 
 async def _guarded(home: str | None, name: str, timeout_s: float, say: Say) -> Verdict:
     paths = Paths(home)
     config = load_config(paths.home)
-    site = config.site.get(name)
-    if site is None:
-        raise NotFoundError(f"there is no site '{name}' in {paths.config}; there are {', '.join(config.site)}")
-    if site.driver == "local":
-        raise UsageError(f"site {name} is this machine: `rota doctor` tests it")
+    site = find_batch_site(config, paths.config, name, "`rota doctor` tests it")
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -158,9 +154,9 @@ class Prober:
         self._submitted: float | None = None
         self._server: asyncio.Server | None = None
         self._called: list[tuple[str, float]] = []
-        """(address of the node, its clock less ours) of those that called back."""
+        """(address, clock less ours) of each node that called back."""
         self._listen: str | None = None
-        """What `listen` must be for a node to reach us, if it must be anything."""
+        """What `listen` must be set to for a node to reach us, or None."""
         self._state = "not heard of"
         self._exit: int | None = None
 
@@ -168,7 +164,7 @@ class Prober:
         return max(0.0, self._deadline - time.monotonic())
 
     async def run(self) -> None:
-        """All steps, as far as they lead."""
+        """Go through the steps of the test, until one fails."""
         try:
             await self._driver.start()
         except RotaError as error:
@@ -205,7 +201,7 @@ class Prober:
         return True
 
     async def _prepare(self) -> bool:
-        """Our files, where the node is to find them, and a socket that it may call."""
+        """Write the files that the job reads, and open a socket that it may call."""
         try:
             prepare(self._paths.home)
         except RotaError as error:
@@ -284,7 +280,7 @@ class Prober:
         return True
 
     async def _wait(self) -> dict[str, Any] | None:
-        """Until the job has left its findings, or is over without, or the time is up."""
+        """Wait for the findings of the job; None: it is over without, or the time is up."""
         known = Known("probe", self._tag, self.verdict.native_id, 0, self._submitted or 0.0, 1)
         over_at = None
         patience = LATE_FILES_S
@@ -312,7 +308,7 @@ class Prober:
             return {}
 
     async def _why_not(self, over: bool) -> None:
-        """There are no findings: say what is known instead."""
+        """Say why the job has left no findings."""
         files = await self._read("node", "messages")
         messages = files.get("messages", b"").decode(errors="replace").strip().splitlines()
         job = f"job {self.verdict.native_id}"
@@ -332,7 +328,7 @@ class Prober:
             self._say("wait", "fail", text, "give it longer with --timeout, or use another partition")
 
     def _started(self, words: list[str]) -> None:
-        """What the shell part has written: host and time."""
+        """Take the host and the time that the job's shell has written."""
         if len(words) >= 2 and words[1].isdigit() and self._submitted is not None:
             skew = self._called[0][1] if self._called else 0.0
             self.verdict.host = words[0]
@@ -388,7 +384,7 @@ class Prober:
         self._say("clock", "warn" if advice else "ok", text, advice)
 
     def _call_back(self, tried: list[list[Any]]) -> None:
-        """The manager's own port decides where there is one; else our socket."""
+        """Judge whether nodes can call back: at the manager's port where it has one, else at our socket."""
         deciding = "manager" if any(row[0] == "manager" for row in tried) else "listener"
         rows = [row for row in tried if row[0] == deciding]
         good = next((row for row in rows if row[3] is None), None)
@@ -424,7 +420,7 @@ class Prober:
     # ---- afterwards -------------------------------------------------------------------------------------------------
 
     async def clean_up(self) -> None:
-        """Nothing of the test stays: neither the job nor its files nor our socket."""
+        """Remove all that the test made: the job, its files and our socket."""
         if self._server is not None:
             self._server.close()
         with contextlib.suppress(OSError):
@@ -451,7 +447,7 @@ class Prober:
         await self._remove()
 
     async def _is_live(self) -> bool | None:
-        """Whether the batch system lists it as not over; None: it does not say."""
+        """Whether the batch system lists the job as not over; None: it does not say."""
         answer = await self._driver.ask(self._driver.dialect.listing(self._driver.user), 20.0)
         if answer.code is None:
             return None

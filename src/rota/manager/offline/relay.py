@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 from rota.drivers.api import Ask, Driver
 from rota.drivers.command import CommandDriver
 from rota.drivers.dialects import load_dialect
-from rota.manager.config import SiteConfig, load_config
+from rota.manager.config import SiteConfig, find_batch_site, load_config
 from rota.manager.lock import AlreadyRunningError, Lock
 from rota.manager.paths import Paths, prepare
 from rota.manager.sites.api import Site
 from rota.manager.sites.batch import make_transport, options_of
-from rota.model.errors import NotFoundError, RefusedError, RotaError, UsageError
+from rota.model.errors import RefusedError, RotaError, UsageError
 from rota.model.needs import Amounts
 from rota.model.site import SiteFacts
 from rota.wire.client import Connection, NoManagerError
@@ -44,22 +44,22 @@ HAND_OVER_MOST_S = 3600
 RETRY_S = 30.0
 LOOK_S = 1.0
 MARGIN_S = 30.0
-"""It stops so long before its end, whether its successor is there or not."""
+"""How long before its end a manager stops, whether its successor is there or not."""
 LIVE = ("pending", "running", "unsure")
 
 
 def read(paths: Paths) -> dict[str, Any]:
-    """What `relay.json` says; {}: the manager of this home is no cluster job."""
+    """The record in `relay.json`; {}: the manager of this home is no cluster job."""
     try:
         with open(paths.relay, "rb") as file:
-            said = json.load(file)
+            record = json.load(file)
     except (OSError, ValueError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return record if isinstance(record, dict) else {}
 
 
-def _write(paths: Paths, said: dict[str, Any]) -> None:
-    write_private(paths.relay, json.dumps(said).encode() + b"\n")
+def _write(paths: Paths, record: dict[str, Any]) -> None:
+    write_private(paths.relay, json.dumps(record).encode() + b"\n")
 
 
 def _forget(paths: Paths) -> None:
@@ -70,12 +70,12 @@ def _forget(paths: Paths) -> None:
 
 def forbid_other(paths: Paths) -> None:
     """Refuse to start a manager here while one is to run as a cluster job."""
-    said = read(paths)
-    if said:
-        job = f"job {native}" if (native := said["current"].get("native_id")) else "a job"
+    record = read(paths)
+    if record:
+        job = f"job {native}" if (native := record["current"].get("native_id")) else "a job"
         raise RefusedError(
-            f"the manager of {paths.home} is {job} of the site {said['site']}, which does not serve (yet): wait for "
-            f"it, see that there is one with `rota up --on {said['site']}`, or give that up with `rota down`"
+            f"the manager of {paths.home} is {job} of the site {record['site']}, which does not serve (yet): wait for "
+            f"it, see that there is one with `rota up --on {record['site']}`, or give that up with `rota down`"
         )
 
 
@@ -83,7 +83,7 @@ def forbid_other(paths: Paths) -> None:
 
 
 def make_driver(name: str, site: SiteConfig) -> CommandDriver:
-    """A driver for one submission of our own."""
+    """A driver for the manager jobs of a site."""
     facts = SiteFacts(Amounts(), (), 1, 0.0)
     return CommandDriver(name, load_dialect(site.driver), make_transport(site), facts, options_of(site))
 
@@ -98,22 +98,22 @@ def _script(paths: Paths, tag: str, time_s: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-async def _submit(driver: Driver, site: SiteConfig, paths: Paths, said: dict[str, Any], tag: str) -> str:
-    """Submit one manager job; its native id."""
-    directory = os.path.join(site.directory or os.path.join(paths.home, "sites", said["site"]), tag)
-    script = _script(paths, tag, said["time_s"])
+async def _submit(driver: Driver, site: SiteConfig, paths: Paths, record: dict[str, Any], tag: str) -> str:
+    """Submit a manager job; its native id."""
+    directory = os.path.join(site.directory or os.path.join(paths.home, "sites", record["site"]), tag)
+    script = _script(paths, tag, record["time_s"])
     await make_transport(site).write(os.path.join(directory, "script.sh"), script.encode())
-    ask = Ask(tag, "rota-manager", (tag,), Amounts(1000, MEMORY), script, directory, time_s=said["time_s"])
+    ask = Ask(tag, "rota-manager", (tag,), Amounts(1000, MEMORY), script, directory, time_s=record["time_s"])
     (native,) = await driver.submit(ask)
     return native
 
 
-async def _live(driver: CommandDriver, site: SiteConfig, said: dict[str, Any]) -> list[str] | None:
+async def _live(driver: CommandDriver, site: SiteConfig, record: dict[str, Any]) -> list[str] | None:
     """The native ids of our manager jobs that are not over; None: the batch system does not say.
 
     Where a listing cuts names (OpenPBS), they are known by their ids.
     """
-    tags, natives = _tags(said), {each.get("native_id") for each in (said["current"], said["next"]) if each}
+    tags, natives = _tags(record), {each.get("native_id") for each in (record["current"], record["next"]) if each}
     await driver.start()
     answer = await driver.ask(driver.dialect.listing(driver.user))
     if answer.code is None:
@@ -125,7 +125,7 @@ async def _live(driver: CommandDriver, site: SiteConfig, said: dict[str, Any]) -
 
 
 async def _time(driver: CommandDriver, site: SiteConfig, wanted: int | None) -> int:
-    """How long to ask for: what was said, or a day, or what the queue gives if that is less."""
+    """Seconds to ask for: those wanted, or a day, or what the queue gives if that is less."""
     if wanted is not None:
         return wanted
     longest = site.seconds("longest")
@@ -150,34 +150,34 @@ async def _launch(
     site = _site(paths, name)
     prepare(home)
     driver = make_driver(name, site)
-    said = read(paths)
+    record = read(paths)
     submitted = False
-    if said and said["site"] != name:
-        raise RefusedError(f"the manager of {paths.home} is a job of the site {said['site']}; first: rota down")
-    if not said or await _live(driver, site, said) == []:
+    if record and record["site"] != name:
+        raise RefusedError(f"the manager of {paths.home} is a job of the site {record['site']}; first: rota down")
+    if not record or await _live(driver, site, record) == []:
         time_s = await _time(driver, site, time_s)
         hand_over_s = min(HAND_OVER_MOST_S, time_s // 4) if hand_over_s is None else hand_over_s
         if not 0 < hand_over_s < time_s:
             raise UsageError(f"it cannot hand over {hand_over_s} s before the end of {time_s} s")
         tag = secrets.token_hex(6)
-        said = {"site": name, "time_s": time_s, "hand_over_s": hand_over_s, "current": {"tag": tag}, "next": None}
-        _write(paths, said)
+        record = {"site": name, "time_s": time_s, "hand_over_s": hand_over_s, "current": {"tag": tag}, "next": None}
+        _write(paths, record)
         try:
-            native = await _submit(driver, site, paths, said, tag)
+            native = await _submit(driver, site, paths, record, tag)
         except BaseException:
             _forget(paths)
             raise
         submitted = True
-        said["current"]["native_id"] = native
+        record["current"]["native_id"] = native
         if (now := read(paths)) and now["current"]["tag"] == tag:
-            _write(paths, now | {"current": said["current"]})
+            _write(paths, now | {"current": record["current"]})
     await driver.close()
-    answer = {"site": name, "native_id": said["current"].get("native_id"), "submitted": submitted}
-    return answer | {"serving": await _until_it_serves(paths, site, driver, said, wait_s)}
+    answer = {"site": name, "native_id": record["current"].get("native_id"), "submitted": submitted}
+    return answer | {"serving": await _until_it_serves(paths, site, driver, record, wait_s)}
 
 
 async def _until_it_serves(
-    paths: Paths, site: SiteConfig, driver: CommandDriver, said: dict[str, Any], wait_s: float
+    paths: Paths, site: SiteConfig, driver: CommandDriver, record: dict[str, Any], wait_s: float
 ) -> bool:
     deadline = time.monotonic() + wait_s
     looked, absent = time.monotonic(), 0
@@ -187,12 +187,12 @@ async def _until_it_serves(
         if absent >= 2:  # one that was just submitted, or hands over, may be missing once
             _forget(paths)
             raise RotaError(
-                f"site {driver.site}: job {said['current'].get('native_id')} is over, and no manager serves: see "
+                f"site {driver.site}: job {record['current'].get('native_id')} is over, and no manager serves: see "
                 f"{paths.log} and {paths.home}/sites; do nodes share {paths.home} and this Python ({sys.executable})?"
             )
         if time.monotonic() - looked > 3 * LOOK_S:
             looked = time.monotonic()
-            absent = absent + 1 if await _live(driver, site, read(paths) or said) == [] else 0
+            absent = absent + 1 if await _live(driver, site, read(paths) or record) == [] else 0
         await asyncio.sleep(LOOK_S / 2)
     return False
 
@@ -205,51 +205,45 @@ def _answers(home: str) -> bool:
         return False
 
 
-def _tags(said: dict[str, Any]) -> set[str]:
-    return {each["tag"] for each in (said["current"], said["next"]) if each}
+def _tags(record: dict[str, Any]) -> set[str]:
+    return {each["tag"] for each in (record["current"], record["next"]) if each}
 
 
 def _site(paths: Paths, name: str) -> SiteConfig:
-    config = load_config(paths.home)
-    site = config.site.get(name)
-    if site is None:
-        raise NotFoundError(f"there is no site '{name}' in {paths.config}; there are {', '.join(config.site)}")
-    if site.driver == "local":
-        raise UsageError(f"site {name} is this machine: `rota up` starts the manager here")
-    return site
+    return find_batch_site(load_config(paths.home), paths.config, name, "`rota up` starts the manager here")
 
 
 def cancel(home: str | None) -> dict[str, Any] | None:
-    """Give up a manager that is queued or has vanished: nothing of it starts any more. None: there is none."""
+    """Give up a manager job that is queued or has vanished, so that none starts any more. None: there is none."""
     paths = Paths(home)
-    said = read(paths)
-    if not said:
+    record = read(paths)
+    if not record:
         return None
     _forget(paths)  # first: one that starts from now on ends by itself
-    ended = asyncio.run(_kill(paths, said))
-    return {"site": said["site"], "native_id": said["current"].get("native_id"), "stopped": ended}
+    ended = asyncio.run(_kill(paths, record))
+    return {"site": record["site"], "native_id": record["current"].get("native_id"), "stopped": ended}
 
 
-async def _kill(paths: Paths, said: dict[str, Any]) -> bool:
-    site = _site(paths, said["site"])
-    driver = make_driver(said["site"], site)
+async def _kill(paths: Paths, record: dict[str, Any]) -> bool:
+    site = _site(paths, record["site"])
+    driver = make_driver(record["site"], site)
     for force in (0, 1, 1, 2):
-        live = await _live(driver, site, said)
+        live = await _live(driver, site, record)
         if live == []:
             return True
         if live:
             await driver.ask(driver.dialect.kill(live, force))
         await asyncio.sleep(2 * LOOK_S)
-    return await _live(driver, site, said) == []
+    return await _live(driver, site, record) == []
 
 
 # ---- in the manager --------------------------------------------------------------------------------------------------
 
 
 def take_lock(paths: Paths, tag: str, until_s: float) -> Lock | None:
-    """Wait for the home, as long as we are wanted. None: we are not, or it never became free."""
+    """Wait for the lock of the home. None: this job is not wanted any more, or its time was nearly up."""
     deadline = time.monotonic() + until_s - MARGIN_S
-    while tag in _tags(said) if (said := read(paths)) else False:
+    while tag in _tags(record) if (record := read(paths)) else False:
         try:
             lock = Lock(paths)
         except AlreadyRunningError as error:
@@ -267,18 +261,18 @@ def take_lock(paths: Paths, tag: str, until_s: float) -> Lock | None:
 
 
 class Relay:
-    """This manager as one of a line of cluster jobs."""
+    """A manager that is one of a line of cluster jobs."""
 
     def __init__(self, paths: Paths, tag: str, until_s: float, began: float) -> None:
         self._paths = paths
         self._tag = tag
         self._end = began + until_s
-        said = read(paths)
-        candidates = [said["current"], said["next"]] if said else []
+        record = read(paths)
+        candidates = [record["current"], record["next"]] if record else []
         mine = next((each for each in candidates if each and each["tag"] == tag), None)
         if mine is None:
             raise RefusedError(f"{paths.relay} no longer names this job: it is not wanted as a manager")
-        self.said = said | {"current": mine, "next": None}
+        self.record = record | {"current": mine, "next": None}
         self._over = False
         self._keep()
         with contextlib.suppress(FileNotFoundError):
@@ -288,15 +282,15 @@ class Relay:
 
     @property
     def site(self) -> str:
-        """Where it runs."""
-        return str(self.said["site"])
+        """The site where this manager is a job."""
+        return str(self.record["site"])
 
     async def run(self, manager: "Manager", site: Site) -> None:
-        """Hand over in time."""
-        left = self._end - self.said["hand_over_s"] - time.monotonic()
+        """Submit the successor in time, and stop the manager once that has arrived."""
+        left = self._end - self.record["hand_over_s"] - time.monotonic()
         with contextlib.suppress(TimeoutError):  # USR1: the batch system says that the end is near
             await asyncio.wait_for(self._now.wait(), max(0.0, left))
-        margin = min(MARGIN_S, self.said["hand_over_s"] / 4)
+        margin = min(MARGIN_S, self.record["hand_over_s"] / 4)
         while time.monotonic() < self._end - margin and not manager.stopping:
             try:
                 await self._name_successor(site)
@@ -307,28 +301,28 @@ class Relay:
                 await asyncio.sleep(RETRY_S)
         while time.monotonic() < self._end - margin and not self._has_arrived():  # noqa: ASYNC110  a file tells
             await asyncio.sleep(LOOK_S)
-        log.info("handing over to %s", self.said["next"] or "nobody: no successor could be submitted")
+        log.info("handing over to %s", self.record["next"] or "nobody: no successor could be submitted")
         manager.stop(kill=False)
 
     async def _name_successor(self, site: Site) -> None:
         tag = secrets.token_hex(6)
-        self.said["next"] = {"tag": tag}
+        self.record["next"] = {"tag": tag}
         self._keep()
         try:
-            self.said["next"]["native_id"] = await _submit(site.driver, site.config, self._paths, self.said, tag)
+            self.record["next"]["native_id"] = await _submit(site.driver, site.config, self._paths, self.record, tag)
         except RotaError:
-            self.said["next"] = None
+            self.record["next"] = None
             self._keep()
             raise
         self._keep()
-        log.info("the successor is job %s", self.said["next"]["native_id"])
+        log.info("the successor is job %s", self.record["next"]["native_id"])
 
     def _keep(self) -> None:
         if not self._over:
-            _write(self._paths, self.said)
+            _write(self._paths, self.record)
 
     def _has_arrived(self) -> bool:
-        wanted = self.said["next"]
+        wanted = self.record["next"]
         try:
             with open(self._paths.relay_arrived) as file:
                 return bool(wanted) and file.read().strip() == wanted["tag"]
@@ -341,8 +335,8 @@ class Relay:
         if not manager.taken_down:
             return
         _forget(self._paths)
-        if self.said["next"]:
+        if self.record["next"]:
             try:
-                await _kill(self._paths, self.said | {"current": self.said["next"]})
+                await _kill(self._paths, self.record | {"current": self.record["next"]})
             except RotaError as error:
                 log.error("the successor could not be called back, and will end when it starts: %s", error)

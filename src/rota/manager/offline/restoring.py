@@ -11,13 +11,14 @@ import sqlite3
 import time
 from typing import Any
 
-from rota.core.snapshot import restore as fold
 from rota.core.state import Settings, State
+from rota.manager.checkpoints import state_of
 from rota.manager.filesystem import warning_for
 from rota.manager.lock import AlreadyRunningError, Lock
 from rota.manager.paths import Paths, prepare
 from rota.model.errors import NotFoundError, RefusedError, StoreError, VersionError
 from rota.model.events import Entry, Event, ManagerMoved, Noted, Restored
+from rota.store.database import sync_directory
 from rota.store.schema import check_file
 from rota.store.sqlite import SqliteStore
 
@@ -26,7 +27,7 @@ __all__ = ["restore"]
 STEP = 1_000
 """Numbers of batches and attempts go on at the next multiple of this: those in between may have been used."""
 UNKNOWN = 10 * STEP
-"""So much further, where the present database cannot say what was used."""
+"""How much further the numbers go on where the present database cannot say what was used."""
 
 
 def restore(path: str, home: str | None = None, pause: bool = True) -> dict[str, Any]:
@@ -75,8 +76,7 @@ def _adopt(copy: str, source: str, paths: Paths, pause: bool) -> dict[str, Any]:
         wrong = store.check()
         if wrong:
             raise StoreError(f"{source} is damaged: {wrong[0]}")
-        columns = [(c.batch, c.chunk, c.states, c.attempts) for c in loaded.columns]
-        state = fold(Settings(), 1, loaded.snapshot, loaded.seq, columns, loaded.tail)
+        state = state_of(loaded, Settings(), 1)
         made = [entry.at for entry in store.entries(max(0, state.seq - 1), 1)]
         skipped = _skipped(state, paths.database)
         now = time.time()
@@ -140,24 +140,16 @@ def _swap(copy: str, paths: Paths) -> str | None:
     for end in ("-wal", "-shm", "-journal"):
         if os.path.lexists(paths.database + end):
             os.rename(paths.database + end, (aside or paths.database + ".left") + end)
-    _sync_directory(paths.home)
+    sync_directory(paths.database)
     os.rename(copy, paths.database)
-    _sync_directory(paths.home)
+    sync_directory(paths.database)
     reserve = os.path.splitext(paths.database)[0] + ".reserve"  # its mark is about the old one
     if os.path.lexists(reserve):
         os.unlink(reserve)
-    _sync_directory(paths.home)
+    sync_directory(paths.database)
     return aside
 
 
 def _sync(path: str) -> None:
     with open(path, "rb+") as file:
         os.fsync(file.fileno())
-
-
-def _sync_directory(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -1,4 +1,4 @@
-"""What a site is to the manager: whatever gives allocations. Each kind of site is a module beside this one."""
+"""A site as the manager sees it: whatever gives allocations. Each kind of site is a module beside this one."""
 
 import json
 import os
@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from rota.drivers.api import Driver, Known, Observation
 from rota.drivers.gate import Health
+from rota.drivers.local import Door
 from rota.manager.config import SiteConfig
 from rota.model.allocation import Allocation
 from rota.model.site import SiteFacts
@@ -23,21 +24,22 @@ class Site(Protocol):
     name: str
     config: SiteConfig
     driver: Driver
+    door: Door
     answers_at_once: bool
-    """The loop waits for its poll; one that may take its time is polled beside the loop."""
+    """Whether the loop waits for its poll; a site that may take its time is polled beside the loop."""
     verb_of_submitted: str
-    """Of the allocation table: `run` if nothing stands in a queue there, else `pend`."""
+    """The move of an allocation once it is submitted: `run` if there is no queue, else `pend`."""
 
     def facts(self) -> SiteFacts:
-        """What it offers, as far as that is known."""
+        """What the site offers, as far as that is known."""
         ...
 
     def first_facts(self) -> SiteFacts:
-        """What it offers until `learn` has answered."""
+        """What the site offers until `learn` has answered."""
         return self.facts()
 
     async def learn(self) -> SiteFacts | None:
-        """Ask what it offers; None: no more than is known. Raises RotaError: not now."""
+        """Ask the site what it offers; None: no more than is known. Raises RotaError: not now."""
         return None
 
     def watch(self, wake: Callable[[], None]) -> None:
@@ -57,25 +59,25 @@ class Site(Protocol):
         return await self.driver.find(tag, count)
 
     async def terminate(self, known: Known) -> bool:
-        """Ask one to end. True: the message got through; False: try again later."""
+        """Ask an allocation to end. True: the message got through; False: try again later."""
         return await self.driver.terminate(known)
 
     async def poll(self, known: Sequence[Known]) -> list[Observation]:
-        """Look at all of them at once. What is not mentioned has not changed."""
+        """Look at allocations, all at once. One that is not mentioned has not changed."""
         return await self.driver.poll(known)
 
     def shut(self, allocation: str) -> None:
-        """It is over: nobody may call back in its name."""
-        ...
+        """Let nobody call back in the name of an allocation that is over."""
+        self.door.shut(allocation)
 
     def waits(self, allocation: Allocation) -> str | None:
-        """Why one that was submitted does not run yet, in the provider's words."""
+        """Why an allocation that was submitted does not run yet, in the provider's words."""
         return None
 
-    # ---- what they leave --------------------------------------------------------------------------------------------
+    # ---- what allocations leave -------------------------------------------------------------------------------------
 
     async def host_of(self, known: Known) -> str | None:
-        """Where a direct job says that it has started."""
+        """The host where a direct job says that it has started."""
         return None
 
     async def report_of(self, known: Known) -> tuple[str, dict[str, Any]] | None:
@@ -87,7 +89,7 @@ class Site(Protocol):
         return False
 
     def unsent(self, output: str) -> dict[str, Any] | None:
-        """What a runner with this output directory could not report before it exited."""
+        """The reports that a runner with this output directory could not send before it exited."""
         try:
             with open(os.path.join(output, "unsent.json"), "rb") as file:
                 unsent: dict[str, Any] = json.load(file)
@@ -102,7 +104,7 @@ class Site(Protocol):
     # ---- what people see --------------------------------------------------------------------------------------------
 
     def health(self) -> Health:
-        """How it is doing."""
+        """How the site is doing."""
         return Health("ok")
 
     def shown(self, wall: float) -> dict[str, Any]:
@@ -110,5 +112,5 @@ class Site(Protocol):
         return {}
 
     def note(self, words: str) -> None:
-        """Something that somebody should know, as far as there is a place to show it."""
+        """Show some words with the site, where its kind has a place for them."""
         return

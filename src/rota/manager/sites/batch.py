@@ -38,7 +38,7 @@ UNKNOWN = Amounts(10**9, 1 << 60, 1 << 60, 10**6)
 """What a node may have while nobody has said what nodes there are."""
 RUNNER = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "runner")
 OPTION_NAMES = {"raw": "native", "signal_s": "warn_s", "state_map": "states"}
-"""As the configuration calls them."""
+"""Options that have another name in the configuration."""
 
 
 class BatchSite(Site):
@@ -49,19 +49,12 @@ class BatchSite(Site):
     verb_of_submitted = "pend"
 
     def __init__(
-        self,
-        name: str,
-        config: SiteConfig,
-        paths: Paths,
-        door: Door,
-        user: str | None = None,
-        *,
-        install: bool = True,
+        self, name: str, config: SiteConfig, paths: Paths, door: Door, user: str | None = None, *, install: bool = True
     ) -> None:
         self.name = name
         self.config = config
         self.directory = config.directory or os.path.join(paths.home, "sites", name)
-        self._door = door
+        self.door = door
         place = install_runner if install else runner_place
         self._program = os.path.join(place(config.directory or paths.home), "__main__.py")
         self.node = Amounts(
@@ -116,7 +109,7 @@ class BatchSite(Site):
         )
 
     def first_facts(self) -> SiteFacts:
-        """It is asked for nothing before it has said how much it takes at a time."""
+        """No allocations: the site is asked for nothing before it has said how much it takes at a time."""
         return replace(self.facts(), most=0)
 
     async def learn(self) -> SiteFacts:
@@ -203,14 +196,14 @@ class BatchSite(Site):
         for tag_word in self.config.tags:
             words += ["--tag", tag_word]
         words += ["--launcher", "none", "--guard", "yes"]
-        per_element = [["--allocation", a.id, *self._door.open(a.id)] for a in allocations]
+        per_element = [["--allocation", a.id, *self.door.open(a.id)] for a in allocations]
         title = f"rota: runners of the site {self.name}"
         return build_script(words, title=title, python=self.config.python, per_element=per_element)
 
     async def submit(
         self, tag: str, allocations: Sequence[Allocation], leases: Mapping[int, dict[str, Any]]
     ) -> list[str]:
-        """The directory of a submission has its script, to look at, and the leases of direct jobs by element."""
+        """Submit an array, its script (to look at) and the leases of direct jobs in its directory; the native ids."""
         ask = self.ask(tag, allocations)
         await self.transport.write(os.path.join(ask.directory, "script.sh"), ask.script.encode())
         for element, lease in leases.items():
@@ -219,18 +212,14 @@ class BatchSite(Site):
         return await self.driver.submit(ask)
 
     def waits(self, allocation: Allocation) -> str | None:
-        """Why one that was submitted does not run yet, in the cluster's words."""
+        """Why an allocation that was submitted does not run yet, in the cluster's words."""
         native = allocation.native_id
         return self.driver.waits(native) if native is not None and allocation.state in ("PENDING", "RUNNING") else None
 
-    def shut(self, allocation: str) -> None:
-        """It is over: nobody may call back in its name."""
-        self._door.shut(allocation)
-
-    # ---- what they leave --------------------------------------------------------------------------------------------
+    # ---- what allocations leave --------------------------------------------------------------------------------------
 
     def _path(self, known: Known, name: str) -> str:
-        """A file of a direct job."""
+        """The path of a file of a direct job."""
         return os.path.join(self.directory, known.tag, str(known.element), name)
 
     async def report_of(self, known: Known) -> tuple[str, dict[str, Any]] | None:
@@ -266,7 +255,7 @@ class BatchSite(Site):
         return None
 
     async def host_of(self, known: Known) -> str | None:
-        """Where a direct job says that it has started."""
+        """The host where a direct job says that it has started."""
         path = self._path(known, "started.json")
         found = (await self.transport.read([path])).get(path)
         try:
@@ -303,11 +292,11 @@ class BatchSite(Site):
     # ---- what people see --------------------------------------------------------------------------------------------
 
     def health(self) -> Health:
-        """As its commands go."""
+        """How the batch system's commands fare."""
         return self.driver.health()
 
     def shown(self, wall: float) -> dict[str, Any]:
-        """Its commands, queues and options."""
+        """The commands, queues and options of the site."""
         health = self.health()
         return {
             "partition": self.config.partition,
@@ -331,7 +320,7 @@ class BatchSite(Site):
         }
 
     def note(self, words: str) -> None:
-        """Shown with the site."""
+        """Show some words with the site."""
         self.driver.gate.note(words)
 
 
@@ -350,7 +339,7 @@ def queue_row(queue: Queue) -> dict[str, Any]:
 
 
 def make_transport(config: SiteConfig) -> Transport:
-    """Where the batch system's commands are run."""
+    """The transport to where the batch system's commands are run."""
     transport: Transport = LocalTransport()
     if config.ssh is not None:
         transport = SshTransport(config.ssh)
@@ -360,7 +349,7 @@ def make_transport(config: SiteConfig) -> Transport:
 
 
 def options_of(config: SiteConfig) -> Options:
-    """What the site wants of every submission."""
+    """The options that the site wants of every submission."""
     return Options(
         account=config.account,
         partition=config.partition,

@@ -9,6 +9,7 @@ from rota.drivers.local import Door, LocalDriver
 from rota.manager.config import SiteConfig
 from rota.manager.paths import Paths
 from rota.manager.sites.api import Site
+from rota.manager.sites.doors import UnixDoor
 from rota.model.allocation import Allocation
 from rota.model.errors import UsageError
 from rota.model.needs import Amounts
@@ -16,20 +17,6 @@ from rota.model.site import SiteFacts
 from rota.runner import host
 
 __all__ = ["LocalSite"]
-
-
-class UnixDoor:
-    """Runners on this host come by the Unix socket; the kernel says who they are."""
-
-    def __init__(self, paths: Paths) -> None:
-        self._socket = paths.socket
-
-    def open(self, allocation: str) -> Sequence[str]:
-        """The socket."""
-        return ["--connect", f"unix:{self._socket}"]
-
-    def shut(self, allocation: str) -> None:
-        """There is nothing to take back."""
 
 
 class LocalSite(Site):
@@ -47,7 +34,7 @@ class LocalSite(Site):
             raise UsageError(f"{where} connect: give unix or tls")
         self.name = name
         self.config = config
-        self._door = tls if options.get("connect") == "tls" else UnixDoor(paths)
+        self.door = tls if options.get("connect") == "tls" else UnixDoor(paths)
         free = os.statvfs(paths.home)
         node = Amounts(
             config.cores if config.cores is not None else host.cores(),
@@ -56,14 +43,14 @@ class LocalSite(Site):
             int(options.get("gpus", 0)),
         )
         facts = SiteFacts(node, tuple(config.tags), linger_s=config.linger_s)
-        self.driver = LocalDriver(facts, self._door, paths.output, paths.log, launcher=config.launcher)
+        self.driver = LocalDriver(facts, self.door, paths.output, paths.log, launcher=config.launcher)
 
     def facts(self) -> SiteFacts:
-        """One allocation: the whole machine."""
+        """What this machine offers: one allocation, of all of it."""
         return self.driver.facts()
 
     def watch(self, wake: Callable[[], None]) -> None:
-        """The end of a runner is seen at once."""
+        """Call `wake` at the end of a runner."""
         self.driver.on_end = wake
 
     async def submit(
@@ -72,7 +59,3 @@ class LocalSite(Site):
         """Start the runner."""
         ids = tuple(allocation.id for allocation in allocations)
         return await self.driver.submit(Ask(tag, "rota", ids, allocations[0].capacity, "", "/"))
-
-    def shut(self, allocation: str) -> None:
-        """Its token opens nothing any more."""
-        self._door.shut(allocation)
