@@ -215,6 +215,6 @@ BATCH_CHANGES = {
     "what changes about whole batches (SELECTOR: 7 or @name)": _fields(
         "name after after_any after_failure each live live_rerun require_known drop_after not_before at_once "
         "max_failures on_batch_end"
-    ),
+    )
 }
 """And that of `modify`."""

@@ -5,14 +5,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from rota.model.amounts import (
-    MAX_BYTES,
-    MAX_MILLICORES,
-    MAX_SECONDS,
-    format_cores,
-    format_duration,
-    show_size,
-)
+from rota.model.amounts import MAX_BYTES, MAX_MILLICORES, MAX_SECONDS, format_cores, format_duration, show_size
 from rota.model.errors import UsageError
 
 __all__ = ["Amounts", "Needs"]

@@ -13,15 +13,7 @@ from msgspec.structs import replace
 
 from rota.model.needs import Amounts, Needs
 
-__all__ = [
-    "Group",
-    "Samples",
-    "asked_for",
-    "escalate_disk",
-    "escalate_memory",
-    "escalate_time",
-    "recommend",
-]
+__all__ = ["Group", "Samples", "asked_for", "escalate_disk", "escalate_memory", "escalate_time", "recommend"]
 
 MIB = 1 << 20
 SIZE_UNIT = 100 * MIB
