@@ -36,7 +36,7 @@ class DirectJob:
 
     @classmethod
     def leased(cls, world: "World", allocation: "SimAllocation", known: Allocation) -> "DirectJob | None":
-        """What the lease file says at the time of the submission; None: it was called back meanwhile."""
+        """The job that the lease file names at the time of the submission; None: it was called back meanwhile."""
         state = world.shell.core.state
         for runner in state.direct_runners(known):
             for number, pos in runner.jobs:
