@@ -12,7 +12,7 @@ __all__ = ["react", "restart_effects"]
 
 
 def react(state: State, events: list[ev.Event]) -> list[Effect]:
-    """What is to be done once these events are durable."""
+    """The effects to carry out once these events are durable."""
     effects: list[Effect] = []
     leases: dict[str, list[LeasedJob]] = {}
     submissions: dict[str, list[ev.AllocationPlanned]] = {}

@@ -64,7 +64,7 @@ class Settings(Struct, frozen=True):
     sample: int = 5
     """How many job ids an answer shows as examples."""
     bad_host_failures: int = 5
-    """So many jobs in a row that fail on a host …"""
+    """After this many jobs in a row that fail on a host …"""
     bad_host_fast_s: float = 5
     """… each within so long of its start …"""
     bad_host_window_s: float = 300
@@ -138,7 +138,7 @@ class BatchState:
         self.rerun_wanted: dict[int, str] = {}
         """Live jobs that run once more when they have completed, and why."""
         self.known_until = 0
-        """What a name that nothing had when this batch was added means: batches up to this number; 0: still open."""
+        """The newest batch that counts for a name which none had when this one was added; 0: that is still open."""
         self.loose = 0
         """How many live jobs count against its own limit though they were leased before it had one."""
         # indices, see `rota.core.dependencies`

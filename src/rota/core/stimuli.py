@@ -42,7 +42,7 @@ class At(NamedTuple):
     wall: float
     mono: float
     utc_offset_s: int = 0
-    """Of the manager's local time, at this moment."""
+    """Seconds that the manager's local time is ahead of UTC at this moment."""
 
 
 class Stimulus(Struct, kw_only=True):

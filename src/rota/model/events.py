@@ -202,7 +202,7 @@ class LimitSet(Struct, array_like=True, tag=True):
     """The most starts in any `per_s` seconds."""
     per_s: int = 0
     window: str | None = None
-    """As a comparison: `22:00:00<time<06:00:00`."""
+    """A window as a comparison, as in `22:00:00<time<06:00:00`."""
 
 
 class Retemplated(Struct, array_like=True, tag=True):

@@ -80,7 +80,7 @@ class DirectJob:
         self.world.after(0.02, self._over, None, 15)
 
     def die(self) -> None:
-        """Its node fails: it is gone, and leaves nothing."""
+        """Its node fails: the job is gone, and leaves no report."""
         execution = self.execution
         if execution is not None and execution.end is None:
             execution.end, execution.stopped = self.world.now, True

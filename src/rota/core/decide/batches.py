@@ -108,7 +108,7 @@ def _changed(state: State, batch: BatchState, patch: BatchPatch, warnings: list[
     return respecified(batch.id, batch.spec, patch)
 
 
-# ---- who is concerned -----------------------------------------------------------------------------------------------
+# ---- which batches are concerned -------------------------------------------------------------------------------------
 
 
 def _look_again(state: State, plan: _Plan, again: Again, specs: dict[int, BatchSpec], by: str, wall: float) -> None:

@@ -15,7 +15,7 @@ from rota.model import events as ev
 from rota.model.job import Result, format_job
 from rota.model.tables import KILLING, MISSING, STARTING
 
-__all__ = ["find_job", "give_back", "is_live", "last_usage", "lost", "superseded", "take_ended"]
+__all__ = ["find_live", "give_back", "last_usage", "lost", "superseded", "take_ended"]
 
 Row = tuple[int, int, str, float | None, int]
 """A row of an `Ended` event: batch, position, verb, not before, wall time in milliseconds."""
@@ -31,11 +31,11 @@ def find_job(state: State, number: int, index: int) -> tuple[BatchState, int] | 
     return None if pos is None else (batch, pos)
 
 
-def is_live(state: State, runner_id: str, job: tuple[int, int, int]) -> bool:
-    """True for an attempt that this runner should hold, or whose end it may still report."""
+def find_live(state: State, runner_id: str, job: tuple[int, int, int]) -> tuple[BatchState, int] | None:
+    """(batch, position) of an attempt that this runner should hold, or whose end it may still report; else None."""
     found = find_job(state, job[0], job[1])
     live = None if found is None else found[0].live.get(found[1])
-    return live is not None and live.runner == runner_id and live.attempt == job[2]
+    return found if live is not None and live.runner == runner_id and live.attempt == job[2] else None
 
 
 # ---- as the runner tells it -----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What runs again because something that it depends on does, or because a name that it waits for has a new batch."""
+"""Which jobs run again because jobs that they depend on do, or because a name that they wait for has a new batch."""
 
 from collections import deque
 from collections.abc import Iterable

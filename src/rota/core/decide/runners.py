@@ -3,7 +3,7 @@
 from collections.abc import Container, Iterable
 
 from rota.core.decide.decision import Decision
-from rota.core.decide.ends import find_job, give_back, is_live, superseded, take_ended
+from rota.core.decide.ends import find_live, give_back, superseded, take_ended
 from rota.core.decide.hosts import turn_away
 from rota.core.effects import Ack, Allocate, Lease, Order
 from rota.core.notes import Forgot, Greeted, Heard, Told, Unheard
@@ -67,7 +67,7 @@ def greet(state: State, stimulus: Greet) -> Decision:
         give_back(state, decision, runner, missing, 0, "its lease never reached the runner")
         if runner.state == "MISSING":
             _resume(state, decision, runner, set(missing))
-    strangers = [job for job in stimulus.held if not is_live(state, stimulus.runner, job)]
+    strangers = [job for job in stimulus.held if find_live(state, stimulus.runner, job) is None]
     if strangers:
         decision.effects.append(Order(stimulus.runner, session, "kill", strangers, "not this runner's any more"))
     return decision
@@ -129,8 +129,8 @@ def _usage(state: State, runner_id: str, contact: Contact, rows: Iterable[Used])
     """What attempts have used so far; an unsaid start is known from before."""
     out = {}
     for number, index, attempt, started, cpu_s, memory in rows:
-        found = find_job(state, number, index)
-        if found is not None and is_live(state, runner_id, (number, index, attempt)):
+        found = find_live(state, runner_id, (number, index, attempt))
+        if found is not None:
             before = contact.usage.get((number, found[1]))
             if started is None and before is not None and before.attempt == attempt:
                 started = before.started
@@ -190,8 +190,8 @@ def report(state: State, stimulus: Report) -> Decision:
     started: dict[tuple[int, int], None] = {}  # a report may name an attempt twice
     usage = {}
     for number, index, attempt, wall in stimulus.started:
-        found = find_job(state, number, index)
-        if found is not None and is_live(state, runner.id, (number, index, attempt)):
+        found = find_live(state, runner.id, (number, index, attempt))
+        if found is not None:
             batch, pos = found
             usage[number, pos] = Usage(attempt, wall)
             if batch.states[pos] == STARTING:
@@ -217,9 +217,9 @@ def _take_disclaimed(state: State, decision: Decision, runner: RunnerState, stim
     over = {(row.batch, row.index, row.attempt) for row in stimulus.ended}
     returned = []
     for number, index, attempt, _ in stimulus.disclaimed:
-        found = find_job(state, number, index)
         job = (number, index, attempt)
-        if found is not None and job not in over and is_live(state, runner.id, job):
+        found = find_live(state, runner.id, job)
+        if found is not None and job not in over:
             over.add(job)
             returned.append((number, found[1]))
     give_back(state, decision, runner, returned, stimulus.seq, stimulus.disclaimed[0][3] if returned else "")

@@ -12,7 +12,7 @@ __all__ = ["Grant", "lease_jobs"]
 
 
 class Grant(Struct, frozen=True):
-    """So many jobs of a shape may go to a runner, and so many slots are added for them."""
+    """Leave to lease `jobs` of a shape to a runner, for which `slots` are added."""
 
     runner: str
     shape: int
