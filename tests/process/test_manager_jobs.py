@@ -99,7 +99,7 @@ def test_dependencies(home: Home) -> None:
 
 def test_retries(home: Home) -> None:
     """Tried again after a back-off, as often as asked; every attempt and its output is kept."""
-    home.config("backoff_first = '1s'\nbackoff_jitter = '0s'\n")
+    home.config("backoff_first = '5s'\nbackoff_jitter = '0s'\n")
     batch = home.add("--retries", "2", "--", "echo attempt $ROTA_ATTEMPT; test $ROTA_ATTEMPT = 2")
     hopeless = home.add("--retries", "1", "--", "exit 7")
     home.until(lambda: home.counts(batch).get("WAITING"))
@@ -206,9 +206,8 @@ def test_what_runs_can_be_watched(home: Home) -> None:
     script = f"echo one; python3 -c 'x = bytearray(60 << 20); open(\"{gate.path}\")'; echo two"
     home.add("--", script)
     home.until(lambda: home.rota("log", "1.1").stdout == "one\n")
-    row = home.until(lambda: (row := home.job("1.1"))["peak_memory_bytes"] and row)
+    row = home.until(lambda: ((row := home.job("1.1"))["peak_memory_bytes"] or 0) > 60 << 20 and row)
     assert row["state"] == "RUNNING"
-    assert row["peak_memory_bytes"] > 60 << 20
     assert row["wall_s"] > 0
     gate.open()
     assert home.rota("log", "--follow", "1.1").stdout == "one\ntwo\n"

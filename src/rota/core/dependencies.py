@@ -1,8 +1,8 @@
 """Dependencies: when the jobs of a batch may run, and when they never can.
 
 Nothing is expanded. A batch that waits is told of one thing at a time: the end of one batch, or of one job, that it
-cannot do without; then it looks for the next. So a dependency costs one look, whatever the sizes, and a batch of which
-ten thousand others wait is cheap until it is settled. Who depends on another batch job by job is told of just the
+cannot do without; then it looks for the next. So a dependency costs one look, whatever the sizes, and a batch for which
+ten thousand others wait is cheap until it is settled. A batch that depends on another job by job is told of just the
 positions that were settled, and compares stretches of state bytes.
 """
 
@@ -62,9 +62,10 @@ _CODES = {
     "any": _table((COMPLETED, *_BAD, REMOVED), ()),
     "failure": _table(_BAD, (COMPLETED, REMOVED)),
 }
-"""How the state of one job stands to a condition. What was removed is not there: nobody waits for it."""
+"""Condition → for each state byte of the job waited for: met, open or never. Nobody waits for a removed job."""
 _OWN = bytearray([_NO]) * 256
 _OWN[WAITING], _OWN[HOLDING] = 0, _HELD
+"""For each state byte of the job that waits: whether it can become ready, be omitted only, or neither."""
 
 
 # ---- who depends on whom ------------------------------------------------------------------------------------------
@@ -82,7 +83,7 @@ def positions_of(state: State, target: str) -> tuple[int, int, int]:
 
 
 def connect(state: State, batch: BatchState) -> None:
-    """Enter a new or restored batch into the indices. Those that it depends on are there already."""
+    """Enter a new or restored batch into the indices; the batches that it depends on are there already."""
     edges = []
     for dependency in batch.spec.after:
         target = dependency.target
@@ -100,12 +101,12 @@ def connect(state: State, batch: BatchState) -> None:
             other.twins.append((batch.id, edge[1]))
             other.followed = True
     batch.edges = tuple(edges)
-    batch.epoch = 0 if not edges or (0, 0, 0) in edges else -1  # without any, as if this had not been called
+    batch.epoch = 0 if not edges or (0, 0, 0) in edges else -1  # 0 if there are none: the value of a new batch
     batch.elements = tuple(at for at, dependency in enumerate(batch.spec.after) if dependency.each)
 
 
 def disconnect(state: State, batch: BatchState) -> None:
-    """Take a settled batch, which is forgotten, out of the indices."""
+    """Take a settled batch that is pruned out of the indices."""
     _sever(state, batch)
     state.waiters.pop(str(batch.id), None)
     if state.tallies.pop(batch.spec.name, None) is not None:
@@ -113,7 +114,7 @@ def disconnect(state: State, batch: BatchState) -> None:
 
 
 def _sever(state: State, batch: BatchState) -> None:
-    """Take what it depends on out of the indices."""
+    """Take the dependencies of a batch out of the indices."""
     for dependency, edge in zip(batch.spec.after, batch.edges, strict=True):
         key = dependency.target if edge[0] == 0 else str(edge[0])
         waiting = state.waiters.get(key, set())
@@ -130,7 +131,7 @@ def _sever(state: State, batch: BatchState) -> None:
 
 
 def reconnect(state: State, batch: BatchState, spec: BatchSpec) -> None:
-    """Its dependencies are other ones."""
+    """Give a batch other dependencies."""
     _look_anew(state, batch)
     _sever(state, batch)
     batch.spec, batch.known_until = spec, 0
@@ -138,7 +139,7 @@ def reconnect(state: State, batch: BatchState, spec: BatchSpec) -> None:
 
 
 def renamed(state: State, batch: BatchState, old: str) -> None:
-    """It has another name, as if it had had it from the beginning: who waits for either looks again."""
+    """Have batches that wait for the old or the new name of a batch look again: it counts as always having had it."""
     for name in (old, batch.spec.name):
         state.tallies.pop(name, None)
         waiters = [state.batches[n] for n in sorted(state.waiters.get(f"@{name}", ())) if n in state.batches]
@@ -159,7 +160,7 @@ def renamed(state: State, batch: BatchState, old: str) -> None:
 
 
 def _look_anew(state: State, batch: BatchState) -> None:
-    """Forget what it knows, and have nobody tell it."""
+    """Have a batch look at its dependencies from the first again, and have nobody tell it before."""
     if isinstance(batch.waits, str):
         told = state.unnamed.get(batch.waits, [])
     elif batch.waits is not None:
@@ -175,7 +176,7 @@ def _look_anew(state: State, batch: BatchState) -> None:
 
 
 def _is_open(state: State, batch: BatchState, dependency: Dependency) -> bool:
-    """Whether every new batch of a name counts for it."""
+    """Whether every new batch of a name counts for a dependency on it."""
     return dependency.live or (not batch.known_until and not _earlier(state, batch, dependency.target[1:]))
 
 
@@ -187,8 +188,8 @@ def _earlier(state: State, batch: BatchState, name: str) -> int:
 def named(state: State, batch: BatchState, dependency: Dependency) -> tuple[list[int], int, int]:
     """(numbers, from, to): the batches that a name means to a batch, as a part of the list of all that have it.
 
-    Those that were there before it; only if there were none those that came later, until it was first ready: so batches
-    of one name can be chained by it, and none waits for itself. If the name is live, all.
+    These are the earlier ones; if there are none, the later ones, up to when the batch was first ready: so batches of
+    one name can be chained by it, and none waits for itself. If the dependency is live, all.
     """
     numbers = state.names.get(dependency.target[1:], [])
     if dependency.live:
@@ -200,7 +201,7 @@ def named(state: State, batch: BatchState, dependency: Dependency) -> tuple[list
 
 
 def freeze(state: State, batch: BatchState) -> None:
-    """It has been decided: names that nothing had when it was added mean no more than they do now."""
+    """Fix what the names that a batch depends on mean, now that its jobs are first ready or omitted."""
     if not freezable(state, batch):
         return
     batch.known_until = state.next_batch - 1
@@ -211,13 +212,9 @@ def freeze(state: State, batch: BatchState) -> None:
 
 
 def freezable(state: State, batch: BatchState) -> bool:
-    """Whether each of its names that are not live means something."""
-    for dependency in batch.spec.after:
-        if dependency.target.startswith("@") and not dependency.live:
-            _, low, high = named(state, batch, dependency)
-            if low >= high:
-                return False
-    return True
+    """Whether each name that a batch depends on, but for live ones, means some batch."""
+    names = [each for each in batch.spec.after if each.target.startswith("@") and not each.live]
+    return all(low < high for _, low, high in (named(state, batch, dependency) for dependency in names))
 
 
 def dependents(state: State, batch: BatchState, by_name: bool = True) -> Iterator[BatchState]:
@@ -237,7 +234,7 @@ def open_to(state: State, name: str) -> list[BatchState]:
 def touched(
     state: State, waiter: BatchState, batch: BatchState, spans: list[int]
 ) -> Iterator[tuple[Dependency, list[int]]]:
-    """(dependency, spans of the waiter) for each of its dependencies that these positions of a batch have a part in."""
+    """(dependency, spans of the waiter) for each dependency of the waiter on one of these positions of a batch."""
     for dependency, (number, low, high) in zip(waiter.spec.after, waiter.edges, strict=True):
         if number == batch.id:
             if dependency.each:
@@ -259,7 +256,7 @@ def touched(
 
 
 def note_settled(state: State, batch: BatchState, spans: list[int]) -> None:
-    """Jobs of a batch that somebody waits for were settled."""
+    """Take note that these jobs of a batch were settled: those that wait for them are told at the end of the step."""
     if len(spans) > 16:
         spans = [spans[0], spans[-1]]
     for low, high in zip(spans[::2], spans[1::2], strict=True):
@@ -267,7 +264,7 @@ def note_settled(state: State, batch: BatchState, spans: list[int]) -> None:
 
 
 def reopened(state: State, batch: BatchState) -> None:
-    """Jobs of it run again, or are gone: what was known about it is not so any more."""
+    """Forget what is known about a batch whose jobs run again, or were removed."""
     name = batch.spec.name
     if name in state.tallies:
         at = bisect_left(state.names[name], batch.id)
@@ -281,7 +278,7 @@ def reopened(state: State, batch: BatchState) -> None:
 
 
 def grown(state: State, name: str) -> None:
-    """There is a new batch of this name."""
+    """Have batches look again for which a new batch of this name counts."""
     waiting = set(state.unnamed.pop(name, ()))
     if name in state.open_names:
         state.epoch += 1
@@ -289,13 +286,13 @@ def grown(state: State, name: str) -> None:
             if waiter.id in waiting:
                 waiter.waits = None
             elif any(dependency.target == f"@{name}" for dependency in waiter.spec.after[: waiter.met]):
-                _look_anew(state, waiter)  # that was met, and is not any more, whatever it waits for meanwhile
+                _look_anew(state, waiter)  # a met dependency is open again, whatever the batch waits for now
             if waiter.waits is None and (waiter.counts[WAITING] or waiter.counts[HOLDING]):
                 state.freed.append((waiter.id, 0, waiter.count))
 
 
 def woken(state: State, number: int, low: int, high: int) -> Iterator[tuple[int, int, int]]:
-    """(batch, low, high) of what should be looked at because these jobs of a batch were settled."""
+    """(batch, low, high) of the jobs to look at because these jobs of a batch were settled."""
     batch = state.batches[number]
     if batch.watchers and not batch.unsettled:
         told, batch.watchers = sorted(batch.watchers), set()
@@ -322,7 +319,7 @@ def _tell(state: State, numbers: list[int]) -> Iterator[tuple[int, int, int]]:
 
 
 def watch_all(state: State) -> None:
-    """After a restart: have every batch that waits be told again."""
+    """After a restart, have every batch that waits look for what it is to be told of."""
     state.settled, state.freed, state.again = [], [], []
     for batch in state.batches.values():
         if batch.edges and (batch.counts[WAITING] or batch.counts[HOLDING]):
@@ -333,7 +330,7 @@ def watch_all(state: State) -> None:
 
 
 def _look(state: State, batch: BatchState) -> tuple[int, str]:
-    """How the batch as a whole stands, and if never, why. If it is open, the batch will be told when to look again."""
+    """(met, open or never; why, if never) of a batch as a whole. If open, it will be told when to look again."""
     if batch.waits is not None:
         return _OPEN, ""
     after, edges = batch.spec.after, batch.edges
@@ -342,10 +339,10 @@ def _look(state: State, batch: BatchState) -> tuple[int, str]:
     while batch.met < len(edges):
         dependency, edge = after[batch.met], edges[batch.met]
         if not dependency.each:
-            found = _look_by_name(state, batch, dependency) if edge[0] == 0 else _look_at(state, batch, edge)
-            if found is None:
+            counts = _look_by_name(state, batch, dependency) if edge[0] == 0 else _look_at(state, batch, edge)
+            if counts is None:
                 return _OPEN, ""
-            if why := never(dependency, *found):
+            if why := never(dependency, *counts):
                 return _NEVER, why
         batch.met += 1
         batch.seen = -1
@@ -353,7 +350,7 @@ def _look(state: State, batch: BatchState) -> tuple[int, str]:
 
 
 def _look_at(state: State, batch: BatchState, edge: tuple[int, int, int]) -> tuple[int, int] | None:
-    """(succeeded, did not) of a batch or a part of it; None: not settled, and watched."""
+    """(how many jobs succeeded, how many did not) at these positions; None: not all are settled, and one is watched."""
     number, low, high = edge
     other = state.batches.get(number)
     if other is None:
@@ -366,9 +363,9 @@ def _look_at(state: State, batch: BatchState, edge: tuple[int, int, int]) -> tup
             return None
         good = other.counts[COMPLETED]
         return good, other.count - good - other.counts[REMOVED]
-    found = _UNSETTLED.search(other.states, max(low, batch.seen), high)
-    if found is not None:
-        batch.seen = pos = found.start()
+    unsettled = _UNSETTLED.search(other.states, max(low, batch.seen), high)
+    if unsettled is not None:
+        batch.seen = pos = unsettled.start()
         other.marks.setdefault(pos, []).append(batch.id)
         other.followed = True
         batch.waits = (number, pos)
@@ -378,7 +375,10 @@ def _look_at(state: State, batch: BatchState, edge: tuple[int, int, int]) -> tup
 
 
 def _look_by_name(state: State, batch: BatchState, dependency: Dependency) -> tuple[int, int] | None:
-    """The same for the batches of a name. The last that is not settled is watched: it will be for long."""
+    """(how many jobs succeeded, how many did not) of the batches of a name; None: not all are settled.
+
+    The last batch that is not settled is watched: it is likely to be so for the longest time.
+    """
     name = dependency.target[1:]
     numbers, low, high = named(state, batch, dependency)
     if low >= high:
@@ -404,7 +404,7 @@ def _look_by_name(state: State, batch: BatchState, dependency: Dependency) -> tu
 
 
 def never(dependency: Dependency, good: int, bad: int) -> str:
-    """Why settled jobs do not meet the condition, and never will; nothing if they do."""
+    """Why settled jobs (`good` succeeded, `bad` did not) can never meet a condition; empty if they meet it."""
     what = dependency.target
     if dependency.condition == "failure" and not bad:
         rest = f"all {good} jobs succeeded" if good else "none of its jobs is left"
@@ -440,7 +440,7 @@ def consequences(state: State, batch: BatchState, low: int, high: int, wall: flo
 
 
 def _elements(state: State, batch: BatchState, low: int, high: int, whole: int) -> tuple[list[int], list[int], str]:
-    """(ready, never and so omitted, why) among these positions of a batch that depends on others job by job.
+    """(spans that are ready, spans to omit, why) among these positions of a batch that depends on others job by job.
 
     Each condition makes a byte of each state: met 0, open 1, never 2; all are put together by a bitwise or.
     """
@@ -465,7 +465,7 @@ def _elements(state: State, batch: BatchState, low: int, high: int, whole: int) 
 
 
 def element_reason(state: State, batch: BatchState, pos: int) -> str | None:
-    """A sentence about the dependency job by job that keeps this one from running, if there is one."""
+    """Which job a job waits for, or can never run after, by its dependencies job by job; None: by none of these."""
     open_ = None
     for at in batch.elements:
         dependency, (number, start, _) = batch.spec.after[at], batch.edges[at]
@@ -486,10 +486,7 @@ def element_reason(state: State, batch: BatchState, pos: int) -> str | None:
 
 
 def longest_backoff(state: State) -> float:
-    """Seconds that the next try can be off.
-
-    Who would have to wait longer does not: the wall clock was set back meanwhile.
-    """
+    """The most seconds that the next try of a job can be off. If it is further off, the wall clock was set back."""
     return state.settings.backoff_most_s + state.settings.backoff_jitter_s
 
 
@@ -497,7 +494,7 @@ def longest_backoff(state: State) -> float:
 
 
 def spans_of(batch: BatchState, pattern: re.Pattern[bytes], low: int = 0, high: int | None = None) -> list[int]:
-    """Ranges of positions whose state bytes match."""
+    """Spans of the positions whose state bytes match a pattern."""
     out: list[int] = []
     for match in pattern.finditer(batch.states, low, batch.count if high is None else high):
         out += match.span()
@@ -505,7 +502,7 @@ def spans_of(batch: BatchState, pattern: re.Pattern[bytes], low: int = 0, high: 
 
 
 def without(spans: list[int], holes: set[int]) -> list[int]:
-    """Ranges less single positions."""
+    """The spans without these positions."""
     out: list[int] = []
     order = sorted(holes)
     for low, high in zip(spans[::2], spans[1::2], strict=True):

@@ -35,7 +35,7 @@ class Order(Struct):
 
 
 class Ack(Struct):
-    """A report is durable."""
+    """Tell a runner that its report is durable."""
 
     runner: str
     seq: int
@@ -52,7 +52,7 @@ class Allocate(Struct):
     site: str
     tag: str
     ids: tuple[str, ...] = ()
-    """submit, find: all allocations of the tag, by element."""
+    """For `submit` and `find`: all allocations of the tag, by element."""
 
 
 Effect = Welcome | Lease | Order | Ack | Allocate

@@ -19,20 +19,7 @@ from rota.model.batch import Dependency, Template
 from rota.model.job import Result, format_job
 from rota.model.limits import local_text
 from rota.model.shape import Shape
-from rota.model.tables import (
-    COMPLETED,
-    FAILED,
-    HOLDING,
-    JOB_STATES,
-    KILLING,
-    MISSING,
-    PENDING,
-    REMOVED,
-    RUNNING,
-    SETTLED,
-    STARTING,
-    WAITING,
-)
+from rota.model.tables import COMPLETED, HOLDING, JOB_STATES, PENDING, REMOVED, RUNNING, SETTLED, STARTING, WAITING
 from rota.model.verdict import Verdict, Wake
 from rota.schedule.limits import at_time, blocked
 from rota.schedule.view import Limit
@@ -57,14 +44,14 @@ _Newest = dict[tuple[str, int | None], tuple[int, Allocation]]
 
 def reason(state: State, batch: BatchState, pos: int, last: Result | None, at: At) -> str:
     """Why a job is where it is, in words; `last` is its last attempt that ended."""
-    byte = batch.states[pos]
-    if byte == WAITING:
+    now = JOB_STATES[batch.states[pos]]
+    if now == "WAITING":
         return _waiting(state, batch, pos, at.wall)
-    if byte == PENDING:
+    if now == "PENDING":
         return _pending(state, batch, pos, at, _newest(state))
-    if byte == HOLDING:
+    if now == "HOLDING":
         return _held(batch, format_job(batch.id, batch.index(pos)))
-    if byte in (STARTING, RUNNING, MISSING, KILLING):
+    if pos in batch.live:
         runner = state.runners[batch.live[pos].runner]
         if runner.direct:
             return _direct(state, batch, pos, runner)
@@ -76,24 +63,24 @@ def reason(state: State, batch: BatchState, pos: int, last: Result | None, at: A
             "or is given up when the driver or you (rota kill --confirm-dead) say so"
         )
         return {
-            STARTING: f"was given to a runner {where}, and starts or waits its turn there{then}",
-            RUNNING: f"runs {where}{then}",
-            MISSING: f"is missing: it was {where}; {silent}",
-            KILLING: f"is being killed {where}",
-        }[byte]
-    if byte == JOB_STATES.index("OMITTED"):
+            "STARTING": f"was given to a runner {where}, and starts or waits its turn there{then}",
+            "RUNNING": f"runs {where}{then}",
+            "MISSING": f"is missing: it was {where}; {silent}",
+            "KILLING": f"is being killed {where}",
+        }[now]
+    if now == "OMITTED":
         return omitted_reason(state, batch, pos)
-    if byte == COMPLETED:
+    if now == "COMPLETED":
         return f"succeeded in attempt {batch.attempts[pos]}"
-    if byte == REMOVED:
+    if now == "REMOVED":
         return "was removed"
     if last is None:
-        return "was killed before it ran" if byte != FAILED else "failed"
-    return _end(last) + (_no_more(batch.template(pos), last) if byte == FAILED else "")
+        return "was killed before it ran" if now != "FAILED" else "failed"
+    return _end(last) + (_no_more(batch.template(pos), last) if now == "FAILED" else "")
 
 
 def batch_reasons(state: State, batches: Iterable[BatchState], at: At) -> Iterator[tuple[int, str]]:
-    """(batch, why what is left of it does not run): its first job that could, else what waits, else what is held."""
+    """(batch, why its unfinished jobs do not run): of its first PENDING job, else of WAITING, else of held ones."""
     newest = _newest(state)
     for batch in batches:
         if batch.counts[PENDING]:
@@ -137,14 +124,15 @@ def _held(batch: BatchState, what: str) -> str:
 
 
 def _direct(state: State, batch: BatchState, pos: int, runner: RunnerState) -> str:
-    """Of a job that is a cluster job of its own."""
+    """Where a direct job is, which is a cluster job of its own."""
     allocation = state.allocations[runner.allocation or ""]
     attempt = f"attempt {batch.attempts[pos]}, allocation {allocation.id}"
     native = f"job {allocation.native_id} of the site {allocation.site} ({attempt})"
     why = f": {allocation.reason}" if allocation.reason else ""
-    if batch.states[pos] == KILLING:
+    now = JOB_STATES[batch.states[pos]]
+    if now == "KILLING":
         return f"is being killed: {native}"
-    if batch.states[pos] == RUNNING:
+    if now == "RUNNING":
         return f"runs on {runner.host or 'a node not yet known'} as {native}"
     if allocation.native_id is None:
         return f"is being submitted to the site {allocation.site} ({attempt}){why}"
@@ -152,7 +140,7 @@ def _direct(state: State, batch: BatchState, pos: int, runner: RunnerState) -> s
 
 
 def cluster_words(state: State, batch: BatchState, pos: int, waits: Callable[[Allocation], str | None]) -> str:
-    """What a batch system says of the job, or of those that are to serve it; nothing if it says nothing."""
+    """What a batch system says of a direct job, or of the allocations that are to serve a job; else nothing."""
     asked: list[Allocation] = []
     if batch.states[pos] in (STARTING, RUNNING):
         runner = state.runners[batch.live[pos].runner]
@@ -253,7 +241,7 @@ def _pending(state: State, batch: BatchState, pos: int, at: At, newest: _Newest)
 
 
 def _pauses(state: State, at: At) -> str:
-    """Whose pauses keep it from starting jobs."""
+    """Whose pauses keep the manager from starting jobs."""
     if state.mode != "paused" or (list(state.pauses) == ["user"] and not state.pauses["user"][1]):
         return ""
     rows = []
@@ -289,16 +277,16 @@ def verdicts(state: State, shape: ShapeState, at: At) -> list[Verdict]:
 
 
 def _verdicts(state: State, shape: ShapeState, at: At, newest: _Newest) -> list[Verdict]:
-    """The same, with limits as they were at the last pass."""
+    """What keeps the PENDING jobs of a shape from starting, with limits as they were at the last pass."""
     memo = state.soft.planning.shapes.get(shape.id)
     found = memo.verdicts if memo is not None else []
-    hopeless = all(verdict.lasting for verdict in found)  # here; what is to come may do
+    hopeless = all(verdict.lasting for verdict in found)  # at the nodes that there are; those to come may do
     coming = _sites(state, shape, at, newest) if hopeless else ()
     return [*_refusals(state, shape, at), *coming, *found]
 
 
 def _newest(state: State) -> _Newest:
-    """The live allocations, looked through once."""
+    """The newest live allocation of each site and shape, by going through all allocations once."""
     live = (pair for pair in enumerate(state.allocations.values()) if pair[1].state.endswith("ING"))
     return {(allocation.site, allocation.shape): (rank, allocation) for rank, allocation in live}
 
@@ -312,7 +300,7 @@ def _refusals(state: State, shape: ShapeState, at: At) -> Iterator[Verdict]:
 
 
 def _sites(state: State, shape: ShapeState, at: At, newest: _Newest) -> Iterator[Verdict]:
-    """There is no node yet: what each site that may be asked is doing about it."""
+    """What each site that may be asked is doing about a shape for which there is no node yet."""
     for name in state.soft.sites:
         if shape.shape.needs.site not in (None, name):
             continue
@@ -343,8 +331,8 @@ def limit_reason(state: State, shape: Shape, at: At) -> str | None:
         wait = None
         if code == "closed":
             wait = window_wait(limits[name], at)
-            more = f" (in {_duration(wait)})" if wait is not None else ": set another, or remove it (rota limit)"
-            return words + more
+            when = f" (in {_duration(wait)})" if wait is not None else ": set another, or remove it (rota limit)"
+            return words + when
         if code == "rate":
             wait = rate_wait(state, name, limits[name], at)
         return words if wait is None else f"{words}; next start in {_duration(wait, spaced=True)}"
@@ -352,13 +340,13 @@ def limit_reason(state: State, shape: Shape, at: At) -> str | None:
 
 
 def limit_now(state: State, name: str, at: At) -> Limit:
-    """A limit as it stands at a moment."""
+    """A limit with what its window and its rate say at a moment."""
     steady = state.steady(at.wall, at.mono)
     return at_time(state.limits[name], state.starts.get(name), at.wall + at.utc_offset_s, steady)
 
 
 def window_wait(limit: Limit, at: At) -> float | None:
-    """Seconds until its window opens, if that is closed and ever does."""
+    """Seconds until the window of a limit opens; None: it is open, or never opens."""
     if limit.window is None or limit.closed is None:
         return None
     local = at.wall + at.utc_offset_s
@@ -367,7 +355,7 @@ def window_wait(limit: Limit, at: At) -> float | None:
 
 
 def rate_wait(state: State, name: str, limit: Limit, at: At) -> float | None:
-    """Seconds until its rate lets the next job start, if it lets none now."""
+    """Seconds until the rate of a limit lets the next job start; None: it lets one start now."""
     if limit.rate is None or name not in state.starts:
         return None
     steady = state.steady(at.wall, at.mono)
@@ -376,7 +364,7 @@ def rate_wait(state: State, name: str, limit: Limit, at: At) -> float | None:
 
 
 def _duration(wait: float, spaced: bool = False) -> str:
-    """Seconds below two minutes, else minutes: nobody needs the seconds of an hour."""
+    """A time to wait in words: seconds below two minutes, else minutes, as nobody needs the seconds of an hour."""
     seconds = math.ceil(wait)
     if seconds < 120:
         return f"{seconds} s" if spaced else f"{seconds}s"

@@ -7,11 +7,9 @@ from rota.core.evolve.jobs import uncounted
 from rota.core.slots import shape_of, slot_amounts
 from rota.core.state import BatchState, State
 from rota.model.needs import Amounts
-from rota.model.tables import HOLDING, JOB_STATES, KILLING, MISSING, PENDING, RUNNING, SETTLED, STARTING, WAITING
+from rota.model.tables import ACTIVE, HOLDING, JOB_STATES, PENDING, SETTLED, WAITING
 
 __all__ = ["check"]
-
-_LIVE = (STARTING, RUNNING, MISSING, KILLING)
 
 
 def check(state: State) -> None:
@@ -39,11 +37,11 @@ def _batch(state: State, batch: BatchState) -> Iterator[str]:
     if counts != batch.counts:
         yield f"batch {batch.id}: counts {batch.counts} are not {counts}"
     states = batch.states
-    # As many as there are live attempts, and these are of them: so they are the same. Most batches are just counted.
-    lives = sum(counts[number] for number in _LIVE)
-    if lives != len(batch.live) or any(states[pos] not in _LIVE for pos in batch.live):
+    # As many jobs are active as have a live attempt, and all of the latter are: so both are the same jobs.
+    lives = sum(counts[number] for number in ACTIVE)
+    if lives != len(batch.live) or any(states[pos] not in ACTIVE for pos in batch.live):
         for pos, byte in enumerate(states):
-            if (byte in _LIVE) != (pos in batch.live):
+            if (byte in ACTIVE) != (pos in batch.live):
                 article = "a" if pos in batch.live else "no"
                 yield f"job {batch.id}.{batch.index(pos)}: {JOB_STATES[byte]} and {article} live attempt"
     pending = [0] * len(batch.queues)
@@ -66,7 +64,7 @@ def _batch(state: State, batch: BatchState) -> Iterator[str]:
 
 
 def _dependencies(state: State, batch: BatchState) -> Iterator[str]:
-    """Who waits will be told of the right thing, and nothing is overdue."""
+    """A batch that waits will be told when to look again, and none of its jobs is overdue."""
     if isinstance(batch.waits, str):
         if batch.id not in state.unnamed.get(batch.waits, ()) or state.names.get(batch.waits):
             yield f"batch {batch.id} waits for something named {batch.waits} and will not be told"
@@ -77,12 +75,12 @@ def _dependencies(state: State, batch: BatchState) -> Iterator[str]:
         open_ = other.unsettled if pos < 0 else other.states[pos] < SETTLED
         if batch.id not in told or not open_ or not other.followed:
             yield f"batch {batch.id} waits for {batch.waits} and will not be told"
-    # Who waits for a next try looks again when that is due, and needs nobody to tell him before.
+    # A job that waits for its next try is looked at when that is due: nobody has to tell its batch before.
     waiting = batch.counts[WAITING] + batch.counts[HOLDING] - len(batch.until)
     if batch.edges and batch.spec.not_before is None and waiting > 0:
         waited = batch.waits
         overdue = list(consequences(state, batch, 0, batch.count, float("-inf")))
-        if batch.waits != waited and not batch.elements:  # who waits job by job is told when one of these is settled
+        if batch.waits != waited and not batch.elements:  # job by job, a batch is told of each job that is settled
             yield f"batch {batch.id} waits for {batch.waits} and would not have been told"
         for event in overdue:
             for low, high in zip(event.spans[::2], event.spans[1::2], strict=True):

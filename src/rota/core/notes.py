@@ -1,7 +1,7 @@
 """Notes: what a decision changes about the soft state, and the one place that writes it.
 
-A note is to the soft state what an event is to the durable one: `decide` makes it, `take_note` applies it. The rest
-follows by itself: from events (`follow`), from effects (`performed`), from time (`pass_time`) and from a start.
+A note is to the soft state what an event is to the durable one: `decide` makes it, `take_note` applies it. Other
+changes follow from events (`follow`), from effects (`performed`), from time (`pass_time`) and from a start.
 """
 
 import heapq
@@ -99,17 +99,17 @@ class SiteTold(Struct, frozen=True):
 
 
 class WeatherEntry(Struct, frozen=True):
-    """How a site or a host is doing: the entry of a part of `Weather`; None: there is nothing to say any more."""
+    """How a site or a host is doing: sets an entry in a part of `Weather`, or takes it away (None)."""
 
     part: Literal["sites", "refused", "host_failures", "good_hosts", "bad_hosts"]
     key: Any
     value: Any
     look: bool = False
-    """Something may be asked for again."""
+    """The scheduler should look again: more may be asked of the site."""
 
 
 class Looked(Struct, frozen=True):
-    """The scheduler should look again; the next time by itself at `safety_at`."""
+    """The scheduler should look again, and at `safety_at` even if nothing happens."""
 
     safety_at: float | None = None
 
@@ -203,7 +203,7 @@ _TAKE: dict[type[Any], Callable[[State, Any], None]] = {
 
 
 def follow(state: State, event: ev.Event, at: At) -> None:
-    """What an event, which was applied just now, means for the soft state."""
+    """Change what an event, which was applied just now, means for the soft state."""
     kind = type(event)
     if kind is ev.Leased:
         assert isinstance(event, ev.Leased)
@@ -246,7 +246,7 @@ def _ended(state: State, event: ev.Ended, at: At) -> None:
 
 
 def took(state: State, event: ev.Ended) -> None:
-    """How long jobs of a shape take of late."""
+    """Follow the mean time that jobs of a shape take."""
     shapes, batch = state.soft.planning.shapes, None
     for number, pos, verb, _, wall_ms in event.rows:
         if wall_ms and verb in ("complete", "fail", "abort"):
@@ -267,14 +267,14 @@ _CONCERN = (
 
 
 def _concerns_the_scheduler(event: ev.Event) -> bool:
-    """Whether something may start after it, or what is on its way may be too much."""
+    """Whether jobs may start after an event, or allocations on their way may be too many."""
     if isinstance(event, ev.Moved):
         return event.verb in ("ready", "return", "abort", "hold", "block")
     return isinstance(event, _CONCERN)
 
 
 def performed(state: State, effects: Iterable[Effect], at: At) -> None:
-    """Effects that follow from events are about to be carried out: leases wait for a confirmation from now on."""
+    """Take note of effects that are about to be carried out: leases wait for a confirmation from now on."""
     for effect in effects:
         if isinstance(effect, Lease):
             contact = state.soft.contacts[effect.runner]
@@ -288,7 +288,7 @@ def performed(state: State, effects: Iterable[Effect], at: At) -> None:
 
 
 class Due(Struct):
-    """What has come due."""
+    """What time has brought: batches whose `not_before` is past, and jobs whose next try is due."""
 
     batches: set[int]
     jobs: list[tuple[int, int, int]]
@@ -296,7 +296,7 @@ class Due(Struct):
 
 
 def pass_time(state: State, at: At, last: At | None, set_back: bool) -> Due:
-    """It is this late; `last` is when time was last looked at, None after a start.
+    """Bring the soft state up to this moment, and say what is due; `last` is the moment before, None after a start.
 
     `set_back`: the wall clock was set back since then.
     """
@@ -318,9 +318,9 @@ def pass_time(state: State, at: At, last: At | None, set_back: bool) -> Due:
 
 
 def _set_timers(state: State, wall: float) -> None:
-    """The wall clock may have been set back.
+    """Set all timers anew, as the wall clock may have been set back.
 
-    What had come due may have to wait again, and no back-off may last longer than one can.
+    What had come due may have to wait again, and no back-off may last longer than the longest there is.
     """
     last = wall + longest_backoff(state)
     state.timers = []
@@ -333,7 +333,7 @@ def _set_timers(state: State, wall: float) -> None:
 
 
 def _grace(state: State, at: At, gap: float) -> None:
-    """If the manager itself was stopped for long, silence proves nothing: every deadline gets that time on top."""
+    """Add a long gap, in which the manager itself was stopped, to every deadline: silence then proves nothing."""
     if gap > SWEEP_S + max(SWEEP_S, state.settings.missing_s / 4):
         for contact in state.soft.contacts.values():
             contact.heard = min(at.mono, contact.heard + gap)
@@ -341,7 +341,7 @@ def _grace(state: State, at: At, gap: float) -> None:
 
 
 def restarted(state: State, at: At) -> None:
-    """A manager has just loaded its state: every deadline gets its full grace, and the monotonic clock begins anew."""
+    """After a restart every deadline gets its full grace, and the monotonic clock begins anew."""
     for runner in state.runners.values():
         contact = state.soft.contacts[runner.id] = Contact(at.mono, connected=runner.direct)
         contact.since = dict.fromkeys(runner.jobs, at.mono)

@@ -12,7 +12,7 @@ __all__ = ["react", "restart_effects"]
 
 
 def react(state: State, events: list[ev.Event]) -> list[Effect]:
-    """What is to be done once these events are durable."""
+    """The effects to carry out once these events are durable."""
     effects: list[Effect] = []
     leases: dict[str, list[LeasedJob]] = {}
     submissions: dict[str, list[ev.AllocationPlanned]] = {}
@@ -55,7 +55,7 @@ def react(state: State, events: list[ev.Event]) -> list[Effect]:
 
 
 def _orders(state: State, event: ev.Moved | ev.HoldWanted) -> list[Effect]:
-    """Kills and recalls, gathered per runner."""
+    """Orders to kill or to give back leased jobs, one for each runner."""
     if isinstance(event, ev.Moved):
         if event.verb != "kill":
             return []
@@ -75,7 +75,7 @@ def _orders(state: State, event: ev.Moved | ev.HoldWanted) -> list[Effect]:
 
 
 def _end_given_up(state: State, event: ev.Ended) -> list[Effect]:
-    """A silent runner's attempts were given up though it may live: when it hears us again, it is to end them."""
+    """Order a silent runner to end attempts that were given up: it may live, and hear this when it is back."""
     runner = state.runners[event.runner]
     if runner.state in ("CLOSED", "EXPIRED"):
         return []
@@ -90,15 +90,14 @@ def _allocation(state: State, event: ev.AllocationMoved) -> list[Effect]:
     allocation = state.allocations[event.id]
     if event.verb == "submit":
         return [Allocate("submit", allocation.id, allocation.site, allocation.tag, (allocation.id,))]
-    if allocation.state == "KILLING":
-        return [Allocate("terminate", allocation.id, allocation.site, allocation.tag)]
-    if allocation.state.endswith("ED"):
-        return [Allocate("shut", allocation.id, allocation.site, allocation.tag)]
+    if allocation.state == "KILLING" or allocation.state.endswith("ED"):
+        what = "terminate" if allocation.state == "KILLING" else "shut"
+        return [Allocate(what, allocation.id, allocation.site, allocation.tag)]
     return []
 
 
 def restart_effects(state: State) -> list[Effect]:
-    """What a manager that has just loaded its state must see to: allocations whose fate it does not know."""
+    """Effects for a manager that has just loaded its state: ask for allocations whose fate it does not know."""
     effects: list[Effect] = []
     arrays: dict[str, list[Allocation]] = {}
     doubtful = set()
@@ -111,11 +110,8 @@ def restart_effects(state: State) -> list[Effect]:
         ids = tuple(allocation.id for allocation in array)
         effects.append(Allocate("find", ids[0], array[0].site, tag, ids))
     for allocation in state.allocations.values():
-        if allocation.tag in doubtful:
-            continue
-        if allocation.state == "KILLING":
-            effects.append(Allocate("terminate", allocation.id, allocation.site, allocation.tag))
-        else:
-            what = "check" if allocation.state.endswith("ING") else "shut"
+        if allocation.tag not in doubtful:
+            live = "terminate" if allocation.state == "KILLING" else "check"
+            what = live if allocation.state.endswith("ING") else "shut"
             effects.append(Allocate(what, allocation.id, allocation.site, allocation.tag))
     return effects

@@ -1,4 +1,4 @@
-"""What is ready to run, per batch and template, in order of position."""
+"""Queues of the jobs that are ready, one for each template of a batch, in order of position."""
 
 import heapq
 

@@ -61,7 +61,7 @@ def _at_or_after(batch: BatchState, index: int) -> int:
 
 
 def states_pattern(states: Iterable[int]) -> re.Pattern[bytes]:
-    """Matches runs of these state bytes."""
+    """A pattern that matches runs of these state bytes."""
     return re.compile(b"[" + b"".join(re.escape(bytes((number,))) for number in sorted(states)) + b"]+")
 
 

@@ -12,7 +12,7 @@ __all__ = ["shape_of", "slot_amounts", "slot_cores", "slot_memory", "slot_name"]
 
 
 def slot_name(shape: int, cores: int, needs: Needs) -> str:
-    """The name of a slot of this width."""
+    """The name of a slot for a shape, with these cores and needs."""
     return f"{shape}:{cores}:{needs.memory or 0}:{needs.disk or 0}"
 
 
@@ -23,18 +23,18 @@ def shape_of(slot: str) -> int:
 
 @lru_cache(4096)
 def slot_cores(slot: str) -> int:
-    """Its width in millicores."""
+    """The millicores of a slot."""
     return int(slot.split(":")[1])
 
 
 def slot_memory(slot: str) -> int:
-    """The memory that it was given; 0: none was asked for."""
+    """The memory of a slot; 0: none was asked for."""
     parts = slot.split(":")
     return int(parts[2]) if len(parts) > 2 else 0
 
 
 def slot_amounts(slot: str, shape: Shape) -> Amounts:
-    """What it is charged for. Slots of older versions have only the shape and the cores in their names."""
+    """What a slot is charged for. Slots of older versions have only the shape and the cores in their names."""
     parts = slot.split(":")
     if len(parts) == 2:
         return shape.needs.amounts(int(parts[1]))

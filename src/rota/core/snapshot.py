@@ -15,7 +15,7 @@ from rota.core.dependencies import watch_all
 from rota.core.evolve import evolve
 from rota.core.evolve.batches import bind, set_limit
 from rota.core.evolve.jobs import push_ready, uncounted
-from rota.core.evolve.runners import place_runner, restore_slots
+from rota.core.evolve.runners import place_runner, set_slots
 from rota.core.notes import took
 from rota.core.ready import ReadyQueue
 from rota.core.selection import states_pattern
@@ -97,13 +97,18 @@ class _Snapshot(Struct):
     version: int = SNAPSHOT_VERSION
     groups: dict[str, Group] = field(default_factory=dict)
     timed: dict[str, tuple[int | None, int, str | None]] = field(default_factory=dict)
-    """Limits with more than a count: rate, its seconds, window."""
+    """Limits with a rate or a window: (rate, its seconds, window)."""
     starts: dict[str, list[tuple[float, float, int]]] = field(default_factory=dict)
     pauses: dict[str, tuple[float, str, str]] = field(default_factory=dict)
     pruned: list[tuple[int, int, float]] = field(default_factory=list)
     attempt_floor: int = 0
     floor_below: int = 0
 
+
+_PLAIN = ("mode", "next_batch", "next_allocation", "groups", "pauses", "pruned", "attempt_floor", "floor_below")
+"""Fields of a snapshot that are attributes of the state."""
+_PLAIN_BATCH = [name for name in _Batch.__struct_fields__ if name not in ("runs", "live", "more")]
+"""Fields of a batch's record that are attributes of its state."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_version = msgspec.msgpack.Decoder(_Version).decode
@@ -112,66 +117,38 @@ _decode_batch = msgspec.msgpack.Decoder(_Batch).decode
 
 
 def take_snapshot(state: State) -> bytes:
-    """The part of the state that is not in batches. Runners and allocations that are over are left behind."""
-    live = {runner.allocation for runner in state.runners.values() if runner.state not in ("CLOSED", "EXPIRED")}
-    kept = sorted(
-        (a for a in state.allocations.values() if a.state.endswith("ED") and a.id not in live),
-        key=lambda a: int(a.id[1:]),
-    )[-100:]
-    names = {a.id for a in kept} | {a.id for a in state.allocations.values() if a.state.endswith("ING")}
+    """The part of the state that is not in batches. All but the newest allocations that are over are left behind."""
+    serving = {runner.allocation for runner in state.runners.values() if runner.state not in ("CLOSED", "EXPIRED")}
+    over = [a.id for a in state.allocations.values() if a.state.endswith("ED") and a.id not in serving]
+    kept = {*sorted(over, key=lambda name: int(name[1:]))[-100:]}
+    kept |= {a.id for a in state.allocations.values() if a.state.endswith("ING")}
+    runners = [r for r in state.runners.values() if r.state not in ("CLOSED", "EXPIRED") or r.allocation in kept]
+    timed = {name: state.limits[name] for name in state.timed}
     return _encode(
         _Snapshot(
-            state.mode,
-            state.next_batch,
-            state.next_allocation,
-            [shape.shape for shape in state.shapes],
-            [
-                _runner_record(runner)
-                for runner in state.runners.values()
-                if runner.state not in ("CLOSED", "EXPIRED") or runner.allocation in names
-            ],
-            [a for a in state.allocations.values() if a.state.endswith("ING") or a.id in live or a.id in names],
-            {name: limit.count for name, limit in state.limits.items() if not name.startswith("#")},
-            groups=state.groups,
+            **{name: getattr(state, name) for name in _PLAIN},
+            shapes=[shape.shape for shape in state.shapes],
+            runners=[_Runner(*[getattr(runner, name) for name in _Runner.__struct_fields__]) for runner in runners],
+            allocations=[a for a in state.allocations.values() if a.id in serving or a.id in kept],
+            limits={name: limit.count for name, limit in state.limits.items() if not name.startswith("#")},
             timed={
                 name: (limit.rate, limit.per_s, limit.window.name if limit.window is not None else None)
-                for name, limit in ((name, state.limits[name]) for name in state.timed)
+                for name, limit in timed.items()
             },
             starts={name: starts.rows for name, starts in state.starts.items()},
-            pauses=state.pauses,
-            pruned=state.pruned,
-            attempt_floor=state.attempt_floor,
-            floor_below=state.floor_below,
         )
     )
 
 
-def _runner_record(runner: RunnerState) -> _Runner:
-    return _Runner(*[getattr(runner, name) for name in _Runner.__struct_fields__])
-
-
 def take_columns(state: State) -> Iterator[ColumnRow]:
-    """Everything in batches that changed since the last call."""
+    """The records of batches, and the chunks of their columns, that changed since the last call."""
     for number in sorted(state.dirty_batches):
         batch = state.batches[number]
         record = _Batch(
-            batch.spec,
-            batch.key,
-            batch.submitted,
-            batch.env,
-            _runs(batch),
-            [(pos, live.runner, live.slot) for pos, live in batch.live.items()],
-            batch.failures,
-            batch.losses,
-            batch.until,
-            batch.hold_wanted,
-            batch.blocked,
-            batch.omitted_why,
-            batch.shapes,
-            batch.held_why,
-            batch.templates[len(batch.spec.templates) :],
-            batch.rerun_wanted,
-            batch.known_until,
+            **{name: getattr(batch, name) for name in _PLAIN_BATCH},
+            runs=_runs(batch),
+            live=[(pos, live.runner, live.slot) for pos, live in batch.live.items()],
+            more=batch.templates[len(batch.spec.templates) :],
         )
         yield number, -1, _encode(record), b""
         for chunk in sorted(batch.dirty):
@@ -193,7 +170,7 @@ def _runs(batch: BatchState) -> list[int] | None:
 def restore(
     settings: Settings, seed: int, snapshot: bytes | None, seq: int, columns: Iterable[ColumnRow], tail: Iterable[Entry]
 ) -> State:
-    """The state as of the last entry. Raises StoreError for a snapshot of a newer rota."""
+    """The state from a snapshot, its columns, and the log after it. Raises StoreError for one of a newer rota."""
     state = State(settings, seed)
     live: list[tuple[BatchState, int, str, str]] = []
     if snapshot is not None:
@@ -218,15 +195,13 @@ def restore(
 
 
 def _restore_small(state: State, kept: _Snapshot) -> None:
-    state.mode = kept.mode
-    state.pauses = kept.pauses or ({"user": (0.0, "", "")} if kept.mode == "paused" else {})
-    state.pruned = kept.pruned
-    state.attempt_floor, state.floor_below = kept.attempt_floor, kept.floor_below
-    state.next_batch = kept.next_batch
-    state.next_allocation = kept.next_allocation
+    """Restore what is not in batches, but for runners."""
+    for name in _PLAIN:
+        setattr(state, name, getattr(kept, name))
+    if state.mode == "paused" and not state.pauses:  # by an older rota
+        state.pauses = {"user": (0.0, "", "")}
     for shape in kept.shapes:
         state.shape_number(shape)
-    state.groups = kept.groups
     for name, count in kept.limits.items():
         rate, per_s, window = kept.timed.get(name, (None, 0, None))
         set_limit(state, name, Limit(count, 0, rate, per_s, parse_window(window) if window is not None else None))
@@ -242,17 +217,15 @@ def _restore_batches(state: State, columns: Iterable[ColumnRow], live: list[tupl
     records: dict[int, BatchState] = {}
     for number, chunk, states, attempts in sorted(columns, key=lambda row: (row[0], row[1])):
         if state.pruned and state.pruned_at(number) is not None:
-            continue  # not swept yet
+            continue  # the store has not yet swept its rows
         if chunk == -1:
             record = _decode_batch(states)
             batch = BatchState(number, record.spec, record.key, record.submitted, record.env, record.runs)
             records[number] = batch
-            batch.failures, batch.losses, batch.until = record.failures, record.losses, record.until
-            batch.hold_wanted, batch.blocked, batch.omitted_why = record.hold_wanted, record.blocked, record.omitted_why
-            batch.held_why = record.held_why
+            for name in _PLAIN_BATCH:
+                setattr(batch, name, getattr(record, name))
             batch.templates.extend(record.more)
             batch.queues.extend(ReadyQueue() for _ in record.more)
-            batch.rerun_wanted, batch.known_until = record.rerun_wanted, record.known_until
             live.extend((batch, pos, runner, slot) for pos, runner, slot in record.live)
             continue
         low = chunk * COLUMN_CHUNK
@@ -289,7 +262,7 @@ def _restore_live(state: State, kept: _Snapshot, live: list[tuple[BatchState, in
         runner.held[slot] = runner.held.get(slot, 0) + 1
     for record in kept.runners:
         for slot, count in record.slots.items():
-            restore_slots(state, state.runners[record.id], slot, count)
+            set_slots(state, state.runners[record.id], slot, count, restoring=True)
     for batch in {batch.id: batch for batch, _, _, _ in live}.values():
         if batch.spec.at_once is not None and (loose := uncounted(state, batch)):
             batch.loose = loose

@@ -1,4 +1,4 @@
-"""Soft state: what the manager knows and does not keep. After a start it is told or found anew.
+"""Soft state: what the manager knows and does not keep. After a start all of it is told or found anew.
 
 It lies apart from the durable state (`State`), which only `evolve` writes. Each part here has one writer:
 
@@ -48,7 +48,7 @@ class Usage(NamedTuple):
 
 
 class Contact:
-    """What is known of the connection to one runner. Times are monotonic."""
+    """The connection to one runner: what was heard, and what waits for an answer. Times are monotonic."""
 
     __slots__ = (
         *("clock", "connected", "given_up", "got", "greeted", "heard", "idle_since", "lease_n", "since", "unacked"),
@@ -58,8 +58,9 @@ class Contact:
     def __init__(self, at: float = 0.0, connected: bool = False) -> None:
         self.connected = connected
         self.heard = at
-        """When it last gave a sign of life."""
+        """When the runner last gave a sign of life."""
         self.idle_since = at
+        """Since when it has had no job."""
         self.greeted = 0.0
         """When its last greeting was accepted; 0: not in this life of the manager."""
         self.clock = 0.0
@@ -71,27 +72,28 @@ class Contact:
         self.given_up: dict[Key, None] = {}
         """Attempts that were given up in this session: should the runner still hold them, it is to end them."""
         self.unacked: dict[int, Sent] = {}
-        """Lease messages by number."""
+        """Lease messages that the runner has not confirmed, by number."""
         self.since: dict[tuple[int, int], float] = {}
         """(batch, position) → time of the lease, or of the manager's start."""
         self.usage: dict[tuple[int, int], Usage] = {}
-        """By (batch, position): what it last told of running attempts."""
+        """(batch, position) → what the runner last told of a running attempt."""
 
 
 class SiteWeather(Struct):
     """How a site is doing."""
 
     closed_until: float = 0
-    """Monotonic time before which nothing is asked of it."""
+    """Monotonic time before which nothing is asked of the site."""
     failures: int = 0
     """Submissions in a row that came to nothing."""
     why: str | None = None
+    """Why the last of them did."""
     failed_tag: str = ""
     """Tag of the submission that failed last: an array that fails is one failure."""
     takes: int | None = None
-    """So many allocations at once, because it has just refused more; None: as it says."""
+    """The most allocations to ask for at once, because the site has just refused more; None: as many as it says."""
     takes_until: float = 0
-    """Monotonic time at which more are tried again."""
+    """Monotonic time at which it is asked for more again."""
     takes_why: str | None = None
 
 
@@ -110,9 +112,9 @@ class Weather:
     def __init__(self) -> None:
         self.sites: dict[str, SiteWeather] = {}
         self.refused: dict[tuple[str, int], Refusal] = {}
-        """By (site, shape)."""
+        """(site, shape) → the refusal."""
         self.host_failures: dict[tuple[str, str], tuple[int, float]] = {}
-        """(site, host) → jobs in a row that failed there at once, and since when."""
+        """(site, host) → how many jobs in a row failed there at once, and since when."""
         self.good_hosts: dict[int, tuple[tuple[str, float], ...]] = {}
         """Shape → the last two hosts where a job of it succeeded, and when."""
         self.bad_hosts: dict[tuple[str, str], tuple[float, str]] = {}
@@ -130,9 +132,9 @@ class ShapeMemo(Struct):
     """What the scheduling pass remembers of a shape."""
 
     asked: Shape
-    """The shape with what was learned in the place of what was not given (or overridden)."""
+    """The shape as it is scheduled: with what was learned where the user gave nothing (or is overridden)."""
     learned: tuple[object, ...] = ()
-    """What `asked` was worked out from."""
+    """What `asked` was worked out from: how much was learned, and the largest node."""
     mean_s: float | None = None
     """Recent mean wall time: a hint for leases ahead."""
     verdicts: list[Verdict] = field(default_factory=list)
@@ -148,25 +150,28 @@ class Planning:
         self.safety_at = 0.0
         """Monotonic time at which it looks again even if nothing happened."""
         self.memo: Memo = {}
+        """Answers of filters, kept by the pipeline; `backfill_memo`: those for the places that are not kept."""
         self.backfill_memo: Memo = {}
         self.place_classes: dict[tuple[object, ...], int] = {}
+        """What places can differ in while empty → number of the class (`Place.class_number`)."""
         self.shapes: dict[int, ShapeMemo] = {}
         self.reserved: Reservation | None = None
         """The place that the last pass kept for a job that has waited for long."""
         self.surplus_since: dict[tuple[str, int], float] = {}
         """(site, shape) → since when more allocations are on their way than are needed."""
         self.window_at = math.inf
-        """Wall-clock time at which a window opens that something waits for."""
+        """Wall-clock time at which a window opens that jobs wait for."""
         self.rate_at = math.inf
-        """Monotonic time at which a rate lets something start that waits for it."""
+        """Monotonic time at which a rate lets jobs start that wait for it."""
         self.steady_less_mono: float | None = None
-        """What a steady clock is ahead of the monotonic one (`State.steady`)."""
+        """How many seconds the steady clock (`State.steady`) is ahead of the monotonic one; None: not yet known."""
 
 
 class Ending(NamedTuple):
-    """A driver said that an allocation is over."""
+    """An allocation that its driver says is over, and whose last words are awaited."""
 
     seen: AllocationSeen
+    """The driver's word."""
     asked: float
     """Monotonic time at which its last words were asked for."""
     tries: int = 1
@@ -174,16 +179,16 @@ class Ending(NamedTuple):
 
 
 class Soft:
-    """All of it."""
+    """The whole soft state."""
 
     def __init__(self, seed: int = 1) -> None:
         self.contacts: dict[str, Contact] = {}
-        """By runner."""
+        """Runner → the connection to it."""
         self.sites: dict[str, SiteFacts] = {}
-        """What the sites offer, as they last said."""
+        """Site → what it offers, as it last said."""
         self.weather = Weather()
         self.ending: dict[str, Ending] = {}
-        """Allocations that are over, and whose last words are awaited."""
+        """Allocation → its end, while its last words are awaited."""
         self.planning = Planning()
         self.chance = seed & _MASK or 1
         """State of the core's own generator (splitmix64): time and chance come in as data."""
@@ -194,7 +199,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 
 def chance_at(chance: int, number: int) -> float:
-    """The number in [0, 1) that the generator draws as its `number`-th from here, from 1."""
+    """The `number`-th (from 1) of the next numbers in [0, 1) of a generator in this state."""
     mixed = (chance + number * _GOLDEN) & _MASK
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK

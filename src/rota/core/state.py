@@ -41,16 +41,16 @@ class Settings(Struct, frozen=True):
     touch_s: float = 15
     missing_s: float = 60
     start_by_s: float = 45
-    """Less than `missing_s`: what is given up after silence can then not start any more."""
+    """A leased job starts within this time or never. Less than `missing_s`: after a silence nothing starts any more."""
     rerun_s: float = 600
     losses: int = 5
     backoff_first_s: float = 30
     backoff_most_s: float = 1800
     backoff_jitter_s: float = 30
     ahead_s: float = 0.05
-    """Depth of leases ahead: so much work."""
+    """How many seconds of work a runner is leased ahead of its slots."""
     ahead_below_s: float = 1.0
-    """No leases ahead for jobs that take longer than this."""
+    """The longest that jobs may take to be leased ahead."""
     lease_most: int = 512
     """Jobs in one lease message."""
     site_retry_s: float = 5
@@ -64,7 +64,7 @@ class Settings(Struct, frozen=True):
     sample: int = 5
     """How many job ids an answer shows as examples."""
     bad_host_failures: int = 5
-    """So many jobs in a row that fail on a host …"""
+    """After this many jobs in a row that fail on a host …"""
     bad_host_fast_s: float = 5
     """… each within so long of its start …"""
     bad_host_window_s: float = 300
@@ -109,10 +109,11 @@ class BatchState:
         self.counts = [0] * len(JOB_STATES)
         self.counts[WAITING] = spec.count
         self.changes = 0
-        """How often jobs of it were given other templates. Volatile."""
+        """How often its jobs were given other templates since the manager started."""
         self.templates = list(spec.templates)
-        """The templates: those submitted, then those that jobs were changed to."""
+        """The templates that were submitted, then those that jobs were changed to."""
         self.template_numbers = _column(runs) if runs is not None else None
+        """Template number of each job; None: all have the first."""
         self.shapes: list[int] = []
         """Shape number of each template."""
         self.queues = [ReadyQueue() for _ in spec.templates]
@@ -120,61 +121,62 @@ class BatchState:
         self.failures: dict[int, int] = {}
         """Failed attempts that count against `retries`, since the job was last (re)opened."""
         self.losses: dict[int, int] = {}
+        """Attempts that were lost."""
         self.until: dict[int, float] = {}
-        """Not before this wall-clock time."""
+        """Wall-clock time of the next try of a job that failed."""
         self.hold_wanted: dict[int, bool] = {}
-        """Leased jobs that are to be held once they are back; True: they are to be stopped for it."""
+        """Leased jobs that are to be held once their leases are back; True: they are stopped for that."""
         self.blocked = bool(spec.after) or spec.not_before is not None
         """True until its dependencies are met and its time has come."""
         self.omitted_why: str | None = None
         self.held_why: str | None = None
-        """Why jobs of it were last held."""
+        """Why its jobs were last held."""
         self.dirty: set[int] = set()
-        """Chunks changed since the last checkpoint."""
+        """Chunks of the columns that changed since the last checkpoint."""
         self.removes = any(template.remove_on is not None for template in spec.templates)
-        """Some of its jobs are forgotten once they have settled."""
+        """Whether some of its jobs are removed once they have settled."""
         self.rerun_wanted: dict[int, str] = {}
         """Live jobs that run once more when they have completed, and why."""
         self.known_until = 0
-        """A name that nothing had means the batches up to this number; 0: its meaning is still open."""
+        """The newest batch that counts for a name which none had when this one was added; 0: that is still open."""
         self.loose = 0
-        """Live jobs that count against its own limit though it had none when they were leased."""
+        """How many live jobs count against its own limit though they were leased before it had one."""
         # indices, see `rota.core.dependencies`
         self.edges: tuple[tuple[int, int, int], ...] = ()
-        """For each dependency (batch, low, high) positions that are waited for; (0, 0, 0): a name."""
+        """For each dependency the positions (batch, low, high) that it waits for; (0, 0, 0): it is on a name."""
         self.elements: tuple[int, ...] = ()
-        """Which of them are job by job."""
+        """Numbers of the dependencies that are job by job."""
         self.met = 0
-        """So many dependencies, from the first, are known to be met."""
+        """How many dependencies, from the first, are known to be met."""
         self.seen = -1
-        """Of the next one, so much is known to be settled."""
+        """How much of the next dependency is known to be settled: a position, or for a name a place in its list."""
         self.epoch = 0
-        """What it knows of names is as of this `State.epoch`; -1: it names none."""
+        """The `State.epoch` as of which `met` and `seen` hold; -1: always, as no dependency is on a name."""
         self.waits: tuple[int, int] | str | None = None
-        """What it will be told of: the end of (batch, position), of all of (batch, -1), or a batch of this name."""
+        """What this batch is to be told of: the end of (batch, position), of all of (batch, -1), or a new name."""
         self.followed = False
-        """Somebody waits, or waited, for this batch or a part of it."""
+        """Whether another batch waits, or waited, for this one or a part of it."""
         self.watchers: set[int] = set()
-        """Batches to tell when all of this is settled."""
+        """Batches to tell when all of this one is settled."""
         self.marks: dict[int, list[int]] = {}
-        """Batches to tell when the job at a position is settled."""
+        """Position → batches to tell when the job there is settled."""
         self.twins: list[tuple[int, int]] = []
-        """(batch, this many positions further down here) of those that depend on this one job by job."""
+        """(batch, offset) of each batch that depends on this one job by job: its position 0 is `offset` here."""
 
     def template_of(self, pos: int) -> int:
-        """Number of the job's template."""
+        """Number of the template of the job at a position."""
         return self.template_numbers[pos] if self.template_numbers is not None else 0
 
     def template(self, pos: int) -> Template:
-        """The job's template."""
+        """Template of the job at a position."""
         return self.templates[self.template_numbers[pos] if self.template_numbers is not None else 0]
 
     def index(self, pos: int) -> int:
-        """The number that people see."""
+        """Index of the job at a position: the number that people see."""
         return pos + 1 if self.ranges is None else index_at(self.ranges, pos)
 
     def position(self, index: int) -> int | None:
-        """Position of a number that people see."""
+        """Position of the job with an index, or None if there is none."""
         return position_of(self.ranges, self.count, index)
 
     def runs(self, low: int, high: int) -> Iterator[tuple[int, int, int]]:
@@ -203,7 +205,7 @@ def _column(runs: list[int]) -> "array[int]":
 
 
 class ShapeState:
-    """A shape and what waits for it."""
+    """A shape, with the queues of its ready jobs and its slots."""
 
     __slots__ = ("heads", "id", "ready", "shape", "slots")
 
@@ -212,19 +214,19 @@ class ShapeState:
         self.shape = shape
         self.ready = 0
         self.heads: list[tuple[int, int, int]] = []
-        """(-priority, batch, template) of the queues that have something; others only behind the first."""
+        """A heap of (-priority, batch, template) of its queues; the first is never empty, others may be."""
         self.slots = 0
-        """How many it holds, on all runners."""
+        """How many slots it has, on all runners."""
 
     def head(self, batches: dict[int, BatchState]) -> tuple[int, int, ReadyQueue] | None:
-        """(batch, template, queue) that is next, or None."""
+        """(batch, template, queue) whose jobs come next, or None."""
         if not self.heads:
             return None
         _, batch, template = self.heads[0]
         return batch, template, batches[batch].queues[template]
 
     def trim(self, batches: dict[int, BatchState]) -> None:
-        """Let the first of the heads be one that has something."""
+        """Drop empty queues from the head of the heap."""
         while self.heads:
             _, batch, template = self.heads[0]
             queue = batches[batch].queues[template]
@@ -262,7 +264,7 @@ class RunnerState:
         self.held: dict[str, int] = {}
         """Leases per slot name."""
         self.jobs: dict[tuple[int, int], None] = {}
-        """Live attempts here, by (batch, position), in order of lease."""
+        """(batch, position) of the live attempts here, in order of lease."""
         self.drain_wanted = False
         self.direct = False
         self.why: str | None = None
@@ -270,7 +272,7 @@ class RunnerState:
 
 
 class State:
-    """The durable whole, with its indices: written by `evolve` only.
+    """The whole durable state, with its indices: written by `evolve` only.
 
     What is not durable is in `soft`. Two indices have writers of their own: who is told of what
     (`rota.core.dependencies`), and `timers` (`rota.core.notes`).
@@ -300,42 +302,42 @@ class State:
         self.waiters: dict[str, set[int]] = {}
         """Dependency target (batch number or @name) → batches that depend on it."""
         self.timers: list[tuple[float, int, int]] = []
-        """(wall clock, batch, position or -1) of what waits for its time."""
+        """A heap of (wall clock, batch, position or -1: all) of what waits for its time."""
         self.pauses: dict[str, tuple[float, str, str]] = {}
         """Who keeps the manager paused: holder → (since, why, who asked)."""
         self.pruned: list[tuple[int, int, float]] = []
         """(first, last, when) of batches that were pruned, ascending."""
         self.attempt_floor = 0
-        """The least number of a new attempt: greater than any that a backup does not know of."""
+        """After a restored backup, the least number of a new attempt: greater than any given since the backup …"""
         self.floor_below = 0
-        """That is so for batches with smaller numbers than this."""
+        """… in batches with smaller numbers than this."""
         # indices
         self.dirty_batches: set[int] = set()
         self.starts: dict[str, Starts] = {}
-        """What was started under a limit with a rate."""
+        """Limit with a rate → the starts that it counts."""
         self.timed: set[str] = set()
         """Limits with a rate or a window."""
         self.open_names: dict[str, set[int]] = {}
         """Name → batches for which every new batch of that name counts."""
         self.unnamed: dict[str, list[int]] = {}
-        """Name that nothing has → batches to tell when something has."""
+        """Name that no batch has → batches to tell when one has it."""
         self.epoch = 0
-        """Grows whenever what is known of a name may not be so any more."""
+        """Grows whenever what batches know of their names may have changed."""
         self.tallies: dict[str, tuple[list[int], list[int]]] = {}
-        """Name → how many jobs of its first settled batches succeeded, and did not: sums, batch by batch."""
+        """Name → how many jobs of its first 0, 1, 2 … batches, all settled, succeeded and did not."""
         self.settled: list[tuple[int, int, int]] = []
-        """(batch, low, high) where jobs that somebody waits for were settled, in this step."""
+        """(batch, low, high) of jobs that were settled in this step, where another batch waits for them."""
         self.freed: list[tuple[int, int, int]] = []
-        """(batch, low, high) where jobs may have become ready, in this step."""
+        """(batch, low, high) of jobs that may have become ready in this step."""
         self.again: list[tuple[int, int, str]] = []
-        """(batch, position, why) of jobs that have completed and are to run once more, in this step."""
+        """(batch, position, why) of jobs that completed in this step and are to run once more."""
 
     def steady(self, wall: float, mono: float) -> float:
         """A clock that follows the wall's, but is never set while we live nor goes back when we start again."""
         return self.steady_less_mono(wall, mono) + mono
 
     def steady_less_mono(self, wall: float, mono: float) -> float:
-        """What that clock is ahead of the monotonic one."""
+        """How many seconds the steady clock is ahead of the monotonic one."""
         known = self.soft.planning.steady_less_mono
         if known is not None:
             return known
@@ -343,7 +345,7 @@ class State:
         return max(wall, newest) - mono
 
     def shape_number(self, shape: Shape) -> int:
-        """Intern a shape."""
+        """The number of a shape, which gets one if it is new."""
         number = self.shape_numbers.get(shape)
         if number is None:
             number = self.shape_numbers[shape] = len(self.shapes)
@@ -358,12 +360,12 @@ class State:
         return f"batch {number} was pruned on {format_day(when)}: its jobs, results and output are no longer kept"
 
     def pruned_at(self, number: int) -> float | None:
-        """When a batch was pruned."""
+        """When a batch was pruned; None: it was not."""
         at = bisect(self.pruned, number, key=lambda row: row[0]) - 1
         return self.pruned[at][2] if at >= 0 and number <= self.pruned[at][1] else None
 
     def site_views(self) -> list[SiteView]:
-        """Sites for the demand and for refusals at submission."""
+        """The sites as the demand on them, and refusals at submission, see them."""
         weather = self.soft.weather
         views = {}
         for name, facts in self.soft.sites.items():
@@ -383,12 +385,12 @@ class State:
         return list(views.values())
 
     def direct_runners(self, allocation: Allocation) -> list[RunnerState]:
-        """The one that stands for a direct allocation, if it has one."""
+        """The runner that stands for a direct allocation; empty if there is none."""
         runner = self.runners.get(f"{allocation.tag}.{allocation.element}") if allocation.direct else None
         return [] if runner is None else [runner]
 
     def ensure_site_location(self, site: str) -> None:
-        """The root of a site's tree; its capacity is set when the driver tells it."""
+        """Put a site into the ledger, as the root of its tree; its capacity is known once the driver has told it."""
         facts = self.soft.sites.get(site)
         capacity = facts.node if facts is not None and facts.most == 1 else None
         have = self.ledger.locations.get(site)

@@ -67,9 +67,9 @@ class Core:
             decision = tick(state, at, last, due)
         else:
             results: list[Result] = []
-            for first in preludes(state, stimulus):
-                self._apply(first, events, at)
-                results += first.results
+            for prelude in preludes(state, stimulus):
+                self._apply(prelude, events, at)
+                results += prelude.results
             decision = decide(state, stimulus)
             decision.results[:0] = results
         self._apply(decision, events, at)
@@ -79,7 +79,7 @@ class Core:
         return Step(events, decision.results, [*effects, *decision.effects], decision.reply)
 
     def schedule(self, at: At) -> Step:
-        """The scheduling pass, if anything has changed since the last. Each event is applied before the next one."""
+        """Run the scheduling pass, if anything has changed since the last one."""
         state = self.state
         if not state.soft.planning.wanted:
             return Step()
@@ -96,7 +96,7 @@ class Core:
         return Step(events, [], effects)
 
     def restart(self, at: At) -> list[Effect]:
-        """Call once after loading: every deadline gets its full grace again."""
+        """Begin after a restart: every deadline gets its full grace again. Call it once."""
         restarted(self.state, at)
         return restart_effects(self.state)
 
@@ -108,15 +108,15 @@ class Core:
         state = self.state
         for event in decision.events:
             self._happen(event, events, at)
-            for more in end_direct(state, event):
-                self._happen(more, events, at)
+            for kill in end_direct(state, event):
+                self._happen(kill, events, at)
         for note in decision.notes:
             take_note(state, note)
         if decision.drawn:
             state.soft.chance = chance_after(state.soft.chance, decision.drawn)
 
     def _follow(self, reconsider: set[int], at: At, events: list[Event]) -> None:
-        """What follows for batches that wait: iterative, so that a chain of any length settles without recursion."""
+        """Apply what follows for batches that wait. Iterative: a chain of any length settles without recursion."""
         state = self.state
         state.freed.extend((number, 0, state.batches[number].count) for number in sorted(reconsider))
         while state.again or state.settled or state.freed:

@@ -42,7 +42,7 @@ class At(NamedTuple):
     wall: float
     mono: float
     utc_offset_s: int = 0
-    """Of the manager's local time, at this moment."""
+    """Seconds that the manager's local time is ahead of UTC at this moment."""
 
 
 class Stimulus(Struct, kw_only=True):
@@ -61,13 +61,13 @@ class Submit(Stimulus, kw_only=True):
     env: str | None = None
     runs: list[int] | None = None
     limits: dict[str, int | str] | None = None
-    """Limits to set: a count, or what is written after the colon."""
+    """Limits to set with it: a count, or what is written after the colon."""
     then: BatchSpec | None = None
-    """One job to run when all of the batch is settled."""
+    """A batch of one job, to run when all of this one is settled."""
 
 
 class ChangeJobs(Stimulus, kw_only=True):
-    """A client's kill, hold, release, retry or remove."""
+    """A client's modify, kill, hold, release, retry or remove."""
 
     what: str
     selector: Selector
@@ -75,38 +75,38 @@ class ChangeJobs(Stimulus, kw_only=True):
     """An empty selector means all jobs, not none."""
     dry_run: bool = False
     stop: bool = False
-    """hold: running ones too."""
+    """For hold: running jobs too."""
     confirm_dead: bool = False
-    """kill: what is MISSING is dead, the user knows it."""
+    """For kill: the user knows that MISSING jobs are dead."""
     patch: Patch | None = None
-    """modify, retry: what changes about them."""
+    """For modify and retry: what changes about the jobs."""
 
 
 class SetMode(Stimulus, kw_only=True):
-    """pause, resume, drain."""
+    """A client's pause, resume or drain of the manager."""
 
     mode: str
     holder: str = "user"
-    """Whose pause it is; empty (resume): nobody's, only a drain ends."""
+    """Whose pause begins or ends; empty (for resume): nobody's, only a drain ends."""
     reason: str = ""
     everyone: bool = False
-    """resume: end everybody's pauses."""
+    """For resume: end everybody's pauses."""
 
 
 class Prune(Stimulus, kw_only=True):
-    """Settled batches are to be forgotten."""
+    """A client's, or the manager's own, request to forget settled batches."""
 
     selector: Selector
     older_than_s: float = 0
     keep: int = 0
-    """The newest so many batches that could be pruned stay."""
+    """How many of the batches that could be pruned stay: the newest."""
     dry_run: bool = False
     young: frozenset[int] = frozenset()
     """Batches of which something ended less than `older_than_s` ago."""
 
 
 class SetLimits(Stimulus, kw_only=True):
-    """Named limits are set (a count, or what is written after the colon), or taken away with None."""
+    """A client sets named limits (a count, or what is written after the colon), or takes them away (None)."""
 
     counts: dict[str, int | str | None]
 
@@ -125,11 +125,11 @@ class Greet(Stimulus, kw_only=True):
     until: float | None = None
     output: str = ""
     held: list[tuple[int, int, int]]
-    """(batch, index, attempt)."""
+    """(batch, index, attempt) of every attempt that the runner holds."""
 
 
 class Ended(NamedTuple):
-    """One row of a runner's report."""
+    """One attempt that a runner reports as ended, with its outcome and what it used."""
 
     batch: int
     index: int  # type: ignore[assignment]  # a tuple has a method of that name, which nobody wants here
@@ -153,7 +153,7 @@ class Started(NamedTuple):
     index: int  # type: ignore[assignment]
     attempt: int
     wall: float | None = None
-    """When, by the runner's wall clock."""
+    """Its start, by the runner's wall clock."""
 
 
 class Used(NamedTuple):
@@ -179,11 +179,11 @@ class Report(Stimulus, kw_only=True):
     ended: list[Ended] = []
     disclaimed: list[tuple[int, int, int, str]] = []
     host: str | None = None
-    """Where, if that is not known of the runner."""
+    """Where the jobs ran, if the runner's host is not known."""
 
 
 class Touch(Stimulus, kw_only=True):
-    """A runner lives, and holds these: (batch, index, attempt)."""
+    """A runner's sign of life, with the attempts that it holds: (batch, index, attempt)."""
 
     runner: str
     session: int
@@ -209,7 +209,7 @@ class Disconnected(Stimulus, kw_only=True):
 
 
 class SiteSeen(Stimulus, kw_only=True):
-    """A site is there, and offers this."""
+    """A site says what it offers."""
 
     site: str
     facts: SiteFacts
@@ -231,7 +231,7 @@ class AllocationSeen(Stimulus, kw_only=True):
 
 
 class Written(Struct):
-    """What a runner that could not report wrote down: rows as in a Report."""
+    """A report that a runner could not send, and wrote down: rows as in a Report."""
 
     runner: str
     ended: list[Ended] = []
@@ -249,11 +249,11 @@ class LastWords(Stimulus, kw_only=True):
     output: str | None = None
     """The last line of the cluster job's own output."""
     unread: str | None = None
-    """Why what it may have left could not be read."""
+    """Why the files that the allocation may have left could not be read; None: they were."""
 
 
 class SiteFull(Stimulus, kw_only=True):
-    """A provider takes no more allocations of ours for now: it did not take so many more."""
+    """A provider takes no more allocations of ours for now: it refused `count` of them."""
 
     site: str
     count: int

@@ -15,11 +15,11 @@ from rota.model.job import Result
 __all__ = ["Done", "Turn"]
 
 Done = Callable[[Step | RotaError], None]
-"""Takes the answer to a stimulus: what it led to, or why it was refused."""
+"""Called with the answer to a stimulus: what it led to, or why it was refused."""
 
 
 class Turn:
-    """What one turn brings to the disk, and what waits for that."""
+    """One turn: the entries and results to commit, and the effects and answers that wait for the commit."""
 
     __slots__ = ("_core", "answers", "effects", "entries", "results")
 
@@ -45,11 +45,11 @@ class Turn:
                 answers.append((done, step))
 
     def schedule(self, at: At) -> None:
-        """The scheduling pass."""
+        """Run the scheduling pass."""
         self._add(self._core.schedule(at), at.wall, "rota")
 
     def answer(self) -> None:
-        """Answer everybody who waits for that."""
+        """Give every client its answer, once the entries are durable."""
         for done, outcome in self.answers:
             done(outcome)
 

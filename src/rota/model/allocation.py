@@ -1,4 +1,4 @@
-"""Allocations: resources asked of a queue for a time."""
+"""Allocations: resources asked of a site for a time."""
 
 from msgspec import Struct
 
@@ -8,7 +8,7 @@ __all__ = ["Allocation", "Outcome"]
 
 
 class Allocation(Struct):
-    """One element of what was submitted to a provider, found again by its tag."""
+    """One allocation: an element of an array that was submitted to a provider, found again by its tag."""
 
     id: str
     site: str
@@ -19,36 +19,34 @@ class Allocation(Struct):
     native_id: str | None = None
     reason: str | None = None
     unsure: int = 0
+    """How many observations in a row told nothing."""
     submitted: float | None = None
     ended: float | None = None
     queue: str | None = None
     shape: int | None = None
-    """The shape it was asked for; None: any."""
+    """The shape that it was asked for; None: any."""
     element: int = 0
-    """Its number in the array that was submitted with the tag."""
+    """Its number in the array."""
     time_s: int | None = None
     """How long it was asked for."""
     name: str = ""
-    """What it is called at the provider, without the tag."""
+    """Its name at the provider, without the tag."""
     direct: bool = False
-    """It *is* a job: it runs that one, and ends with it."""
+    """Whether it runs one job, and ends with it, instead of starting a runner."""
     host: str | None = None
     options: tuple[tuple[str, str], ...] = ()
-    """What its job asked for of the provider: account, partition and the like."""
+    """Options that its job asked of the provider: account, partition and the like."""
     elements: int = 0
-    """How many the array has that was submitted with the tag; 0: not known."""
+    """How many elements the array has; 0: not known."""
 
 
 class Outcome(Struct, frozen=True):
-    """How an allocation ended, as far as its provider or its own last words tell."""
+    """How an allocation ended, as far as its provider or its last words tell."""
 
     exit_code: int | None = None
     signal: int | None = None
     why: str | None = None
-    """Why, if that is known.
-
-    One of oom, time, disk-full, node-fail, preempt, requeue, cancelled, launch, deadline, vanished, refused.
-    """
+    """The reason: oom, time, disk-full, node-fail, preempt, requeue, cancelled, launch, deadline, vanished, refused."""
     host: str | None = None
     started: float | None = None
     ended: float | None = None

@@ -21,10 +21,10 @@ MAX_COMMAND = 131_071
 """Bytes in one argument of a command: Linux takes no more (MAX_ARG_STRLEN), and a shell line is one argument."""
 MAX_NAME = 128
 MAX_GROUP = 255
-"""As many as the name of a program can have."""
+"""Characters in the name of a learning group: as many as the name of a program can have."""
 MAX_TEMPLATES = 65_535
 MAX_AFTER = 10_000
-"""Dependencies of one batch."""
+"""The most dependencies of one batch."""
 MAX_INDEX = 10**18 - 1
 """The greatest number that a job id or a selector can be written with."""
 CAP = 16 << 20
@@ -34,7 +34,7 @@ REASONS = (
 )  # fmt: skip
 """Why an attempt can fail: as runners report it, then as batch systems do."""
 SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM", "CONT", "TSTP", "URG", "XCPU", "WINCH")
-"""What a job can be warned with."""
+"""Signals that a job can be warned with."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -47,9 +47,9 @@ class Dependency(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
     each: bool = False
     """Each job waits only for the one with its own number."""
     live: bool = False
-    """A name: also those that get it later, whenever that is."""
+    """For a name: batches that get it later count too, whenever that is."""
     rerun: bool = False
-    """With `live`: what has COMPLETED runs again after a new one."""
+    """With `live`: jobs that have COMPLETED run again after a new batch of the name."""
 
     def check(self) -> None:
         """Raise UsageError for what does not go together."""
@@ -71,10 +71,10 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     priority: int = 0
     retries: int = 0
     retry_on: tuple[str, ...] = ()
-    """Only these exit codes and reasons are tried again; empty: all but those where it cannot help."""
+    """The only exit codes and reasons that are tried again; empty: all but those where it cannot help."""
     never_retry_on: tuple[str, ...] = ()
     no_retry_after_s: int | None = None
-    """A failure after so long is not tried again."""
+    """An attempt that failed after so many seconds is not tried again."""
     limits: tuple[str, ...] = ()
     cwd: str = "/"
     set: dict[str, str] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     modules: tuple[str, ...] = ()
     setup: str | None = None
     umask: int | None = None
-    """The submitter's; None: 022."""
+    """The umask of the submitter; None: 022."""
     enforce: tuple[str, ...] = ("time",)
     """Which needs end a job that exceeds them: `time`, `memory`."""
     grace_s: int = 10
@@ -96,7 +96,7 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     rerunnable: bool = False
     """May be started again when its runner stays silent, though nobody knows that the first copy is dead."""
     group: str = ""
-    """Learning group; empty: nothing is learned from these, and nothing learned is used."""
+    """Learning group; empty: nothing is learned from these jobs, and nothing learned is used for them."""
     override: Literal["never", "higher", "always"] = "never"
     """When the user's own figures are used rather than what was learned."""
     level: int = 0
@@ -106,19 +106,19 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     cleanup: Literal["success", "failure", "always", "never"] | None = None
     """When a directory of its own is removed; None: on success."""
     change_home: bool = False
-    """HOME is the directory of its own."""
+    """Whether HOME is the directory of its own."""
     on_success: tuple[str, ...] = ()
-    """Command lines that its runner runs after it (placeholders allowed)."""
+    """Command lines (behaviours) that the runner runs after the job (placeholders allowed)."""
     on_failure: tuple[str, ...] = ()
     on_exit: tuple[str, ...] = ()
     behaviour_s: int = 600
-    """The longest that each of these may take."""
+    """Seconds that each behaviour may take."""
     remove_on: Literal["success", "failure", "exit"] | None = None
-    """Forget it once it has settled so."""
+    """How a job must have settled to be removed."""
     warn: tuple[str, int] | None = None
-    """A signal (`USR1`), and how many seconds before the end of its time it is sent."""
+    """A signal (`USR1`), and how many seconds before the end of the job's time it is sent."""
     over: tuple[str, ...] = ()
-    """What was said in a change, and so holds whatever a job's own line says: `cwd`, `stdout`, `env.SEED` …"""
+    """Fields that a change has set, and that so override a job's own line: `cwd`, `stdout`, `env.SEED` …"""
 
     def check(self) -> None:
         """Raise UsageError for a field that cannot be meant."""
@@ -167,7 +167,7 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
         self._check_closing()
 
     def _check_closing(self) -> None:
-        """The same for its directory and what comes after it."""
+        """Raise UsageError for directories, behaviours and warnings that cannot be meant."""
         if self.workdir != "unique" and (self.cleanup is not None or self.change_home):
             what = f"cleanup '{self.cleanup}'" if self.cleanup is not None else "to change HOME"
             raise UsageError(f"{what}: only for jobs with a directory of their own (--workdir unique)")
@@ -196,14 +196,14 @@ class BatchSpec(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
     ranges: tuple[tuple[int, int, int], ...] | None = None
     """Array numbers as (first, last, step); None: jobs are numbered from 1 by position."""
     at_once: int | None = None
-    """At most so many of this batch at a time (`--array 1-100%5`)."""
+    """The most jobs of this batch at a time (`--array 1-100%5`)."""
     after: tuple[Dependency, ...] = ()
     not_before: float | None = None
-    """Wall-clock time before which nothing of it starts."""
+    """Wall-clock time before which none of its jobs starts."""
     max_failures: int | None = None
-    """So many failed jobs hold the rest; 0: never; None: when the first 50 all failed."""
+    """How many failed jobs hold the rest; 0: never; None: 50, if none has succeeded."""
     require_known: bool = False
-    """Refuse names in `after` that nothing has yet, instead of waiting for them."""
+    """Whether a name in `after` that no batch has yet is refused, and not waited for."""
     ends: int | None = None
     """The batch at whose end this one runs (`--on-batch-end`); the manager's to set."""
 
@@ -266,7 +266,7 @@ def check_after_count(count: int) -> None:
 
 
 def most_failures(given: str | int | None, count: int) -> int | None:
-    """How many failed jobs of `count` hold the rest; 0: never, None: as usual."""
+    """`BatchSpec.max_failures` from what a user gave: a number, a share of `count`, or `off`."""
     if given is None:
         return None
     text = str(given)

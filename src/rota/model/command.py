@@ -29,7 +29,7 @@ _BUILTINS = frozenset(
 _TWINS = frozenset(("echo", "false", "kill", "printf", "test", "true"))
 """Builtins whose namesakes on disk do the same, except that those answer to --help and --version."""
 _HARD = re.compile(r"<<|`|\$['\"]|(?:^|[\s;&|(])#|\$\{[^}]*['\"\\]|\besac\b", re.MULTILINE)
-"""Text in which it takes a whole shell to tell what is quoted."""
+"""Matches text in which only a shell can tell what is quoted."""
 
 BEHAVIOURS = ("on_success", "on_failure", "on_exit")
 Part = str | int
@@ -191,7 +191,7 @@ class CommandMaker:
         self._quotes: list[Callable[[str], str]] = []
         self._argv: list[list[Part]] | None = None
         self.paths: dict[str, list[Part]] = {}
-        """Fields whose text differs from job to job."""
+        """Fields of the template with placeholders, compiled."""
         if template.argv is not None:
             self._argv = [compile_text(word, columns) for word in template.argv]
         elif template.shell is not None:
@@ -212,7 +212,7 @@ class CommandMaker:
                 if any(isinstance(part, int) for part in path) or path != [text]:
                     self.paths[name] = path
         self.behaviours: dict[str, list[list[Part]]] = {}
-        """Behaviours whose text differs from job to job."""
+        """Behaviours with placeholders, compiled."""
         for name in BEHAVIOURS:
             texts = [compile_text(text, columns) for text in getattr(template, name)]
             if any(parts != [text] for parts, text in zip(texts, getattr(template, name), strict=True)):
@@ -224,7 +224,7 @@ class CommandMaker:
         return {name for name, mark in _MARKS.items() if any(mark in text for text in texts)}
 
     def command(self, value: Value, index: int, attempt: int) -> list[str] | str:
-        """What to execute: an argv, or a line for the shell."""
+        """The command of one job: an argv, or a line for the shell."""
         if self.fixed is not None:
             return self.fixed
         if self.lines:
@@ -242,7 +242,7 @@ class CommandMaker:
         return [fill(parts, values, self.batch, index, attempt, quoting(parts)) for parts in self.behaviours[name]]
 
     def variables(self, value: Value) -> dict[str, str] | None:
-        """The variables that are set for one job, if those are not just its template's."""
+        """The variables that are set for one job; None: those of its template."""
         own = value.get("env") if isinstance(value, dict) else None
         if not own:
             return None
@@ -264,13 +264,9 @@ def show_command(command: list[str] | str) -> str:
 
 
 def _as_list(value: Value) -> list[str]:
-    if value is None:
-        return []
     if isinstance(value, str):
         return [value]
-    if isinstance(value, dict):
-        return []
-    return value
+    return value if isinstance(value, list) else []
 
 
 def _split_parts(parts: Sequence[Part]) -> list[list[Part]]:

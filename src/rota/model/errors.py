@@ -30,7 +30,7 @@ class RefusedError(RotaError):
 
 
 class BusyError(RotaError):
-    """Try again later."""
+    """A sound request that cannot be met just now: try again later."""
 
     code = "busy"
 
@@ -65,17 +65,8 @@ class StoreError(RotaError):
     code = "no-space"
 
 
-BY_CODE: dict[str, type[RotaError]] = {
-    cls.code: cls
-    for cls in (
-        RotaError,
-        UsageError,
-        NotFoundError,
-        RefusedError,
-        BusyError,
-        NoSpaceError,
-        ProtocolError,
-        VersionError,
-        DeniedError,
-    )
-}
+_ERRORS: tuple[type[RotaError], ...] = (
+    RotaError, UsageError, NotFoundError, RefusedError, BusyError, NoSpaceError, ProtocolError, VersionError,
+    DeniedError,
+)  # fmt: skip
+BY_CODE = {error.code: error for error in _ERRORS}

@@ -53,7 +53,7 @@ class Submitted(Struct, array_like=True, tag=True):
     env: str | None = None
     """Hash of the submitter's environment."""
     runs: list[int] | None = None
-    """Which template each job has, as [template, count, template, count …]; None: all the first."""
+    """The template of each job, as [template, count, template, count …]; None: all have the first."""
     by: str = ""
 
 
@@ -77,13 +77,13 @@ class Leased(Struct, array_like=True, tag=True):
     slot: str
     """Slot name `SHAPE:MILLICORES:MEMORY:DISK`."""
     slots: int
-    """How many of that slot the runner has from now on: what the ledger and the limits are charged for."""
+    """How many slots of that name the runner has from now on: the ledger and the limits are charged for them."""
     at: float | None = None
-    """When, if a limit counts its starts over time: by a clock that follows the wall's and is never set."""
+    """Time of the start, if a limit has a rate: by a clock that follows the wall's and is never set."""
 
 
 class Started(Struct, array_like=True, tag=True):
-    """A runner says that these run: (batch, position)."""
+    """A runner says that jobs have started: (batch, position)."""
 
     runner: str
     rows: list[tuple[int, int]]
@@ -103,18 +103,18 @@ class Ended(Struct, array_like=True, tag=True):
     """What a requeue counts as: `failure` (against `retries`), `loss` (against its own limit) or `nothing`."""
     reason: str | None = None
     seq: int = 0
-    """Number of the runner's report that said so; 0: nobody reported, they were given up."""
+    """Number of the runner's report that said so; 0: no report did."""
 
 
 class HoldWanted(Struct, array_like=True, tag=True):
-    """These are to be held as soon as their leases are back."""
+    """Leased jobs are to be held as soon as their leases are back."""
 
     batch: int
     spans: list[int]
     stop: bool = False
-    """Also if they run: they are ended for it."""
+    """Whether those that run are ended for that."""
     wanted: bool = True
-    """False: they were released before they were held."""
+    """False: the jobs were released before they were held."""
     reason: str | None = None
 
 
@@ -141,7 +141,7 @@ class RunnerGreeted(Struct, array_like=True, tag=True):
     output: str = ""
     site: str = "local"
     direct: bool = False
-    """Nobody speaks: it stands for an allocation that runs one job and leaves a report."""
+    """Whether it only stands for a direct allocation, which runs one job and leaves a report, and never speaks."""
 
 
 class RunnerMoved(Struct, array_like=True, tag=True):
@@ -167,10 +167,10 @@ class AllocationPlanned(Struct, array_like=True, tag=True):
     name: str = ""
     direct: bool = False
     submit: bool = False
-    """It is submitted at once, with all of the same tag."""
+    """Whether it is submitted at once, with all allocations of the same tag."""
     options: tuple[tuple[str, str], ...] = ()
     elements: int = 0
-    """How many have its tag; 0: not known."""
+    """How many allocations have the tag; 0: not known."""
 
 
 class AllocationMoved(Struct, array_like=True, tag=True):
@@ -190,19 +190,19 @@ class ManagerMoved(Struct, array_like=True, tag=True):
     mode: str
     by: str = ""
     pauses: list[tuple[str, float, str, str]] | None = None
-    """All pauses from now on: who holds it, since when, why, who asked; None: by the mode alone (older logs)."""
+    """All pauses from now on: (holder, since when, why, who asked); None: the mode alone says it (older logs)."""
 
 
 class LimitSet(Struct, array_like=True, tag=True):
-    """A named limit is this from now on, all of it; nothing takes it away."""
+    """A named limit is set, all of it; with no count, rate or window it is taken away."""
 
     name: str
     count: int | None
     rate: int | None = None
-    """Starts in any `per_s` seconds."""
+    """The most starts in any `per_s` seconds."""
     per_s: int = 0
     window: str | None = None
-    """As a comparison: `22:00:00<time<06:00:00`."""
+    """A window as a comparison, as in `22:00:00<time<06:00:00`."""
 
 
 class Retemplated(Struct, array_like=True, tag=True):
@@ -232,7 +232,7 @@ class Noted(Struct, array_like=True, tag=True):
 
 
 class RerunWanted(Struct, array_like=True, tag=True):
-    """These run, and are to run once more when they have completed: what they depend on has grown."""
+    """Live jobs are to run once more when they have completed: a name that they depend on has a new batch."""
 
     batch: int
     spans: list[int]
@@ -247,12 +247,12 @@ class Pruned(Struct, array_like=True, tag=True):
 
 
 class Restored(Struct, array_like=True, tag=True):
-    """This queue is a backup that was put back: numbers that may have been given away since are skipped."""
+    """The database is a backup that was put back: numbers that may have been used since are skipped."""
 
     next_batch: int
     next_allocation: int
     attempt_floor: int
-    """No attempt from now on of a batch that was there has a smaller number."""
+    """The least number of a new attempt in the batches of the backup."""
 
 
 class Respecified(Struct, array_like=True, tag=True):
@@ -268,27 +268,10 @@ class Respecified(Struct, array_like=True, tag=True):
 
 
 Event = (
-    Submitted
-    | Moved
-    | Leased
-    | Started
-    | Ended
-    | HoldWanted
-    | Removed
-    | RunnerGreeted
-    | RunnerMoved
-    | AllocationPlanned
-    | AllocationMoved
-    | ManagerMoved
-    | LimitSet
-    | Noted
-    | Retemplated
-    | Learned
-    | RerunWanted
-    | Pruned
-    | Restored
-    | Respecified
-)
+    Submitted | Moved | Leased | Started | Ended | HoldWanted | Removed | RunnerGreeted | RunnerMoved
+    | AllocationPlanned | AllocationMoved | ManagerMoved | LimitSet | Noted | Retemplated | Learned | RerunWanted
+    | Pruned | Restored | Respecified
+)  # fmt: skip
 
 
 class Entry(Struct, array_like=True):

@@ -11,10 +11,10 @@ __all__ = ["BATCH_CHANGES", "CHANGES", "FIELDS", "GROUPS", "JSON_FIELDS", "OPTIO
 
 
 class Field(NamedTuple):
-    """One option."""
+    """One option of a job or a batch."""
 
     name: str
-    """In Python, in a JSON line, and in the Namespace of a command."""
+    """Its name in Python, in a JSON line, and in the Namespace of a command."""
     kind: str
     """How a user's words for it are read (`rota.submission.kinds`), and what its flag takes (`rota.cli.submitting`)."""
     place: str
@@ -25,25 +25,25 @@ class Field(NamedTuple):
     change: str = ""
     """The help where it is changed; empty: the same."""
     flags: str = ""
-    """Empty: `--` and its name."""
+    """Its flags on a command line; empty: `--` and its name."""
     default: Any = None
     choices: tuple[str, ...] = ()
     clears: bool = False
-    """Where it is changed, '' takes away what was said."""
+    """Whether a change to '' takes it away."""
     relative: bool = False
-    """It may be changed by an amount: `x2`, `+1G`."""
+    """Whether it may be changed by an amount: `x2`, `+1G`."""
     change_metavar: str = ""
     kept_as: str = ""
-    """Its name in that place, if it is another."""
+    """Its name where it is kept, if that is another."""
 
     @property
     def target(self) -> str:
-        """Its name in that place."""
+        """Its name where it is kept."""
         return self.kept_as or self.name
 
     @property
     def flag(self) -> list[str]:
-        """As it is written on a command line."""
+        """Its flags on a command line."""
         return self.flags.split() or [f"--{self.name.replace('_', '-')}"]
 
 
@@ -177,12 +177,12 @@ GROUPS: dict[str, tuple[Field, ...]] = {
     ),
 }
 # fmt: on
-"""As the help of `add` and `run` shows them; without a title: not among their flags."""
+"""All fields, by the groups of the help of `add` and `run`; those without a title are not among their flags."""
 
 FIELDS = {field.name: field for fields in GROUPS.values() for field in fields}
 
 OPTIONS = {name: field for name, field in FIELDS.items() if field.place not in ("", "patch")}
-"""What can be said in a submission."""
+"""Fields that a submission can have."""
 
 
 def _fields(names: str) -> tuple[Field, ...]:
@@ -194,7 +194,7 @@ JSON_FIELDS = _fields(
     "on_success on_failure on_exit remove_on signal group override "
     "retry_on never_retry_on no_retry_after rerunnable enforce"
 )
-"""What a JSON line may say instead of its batch, besides what is its own: command, directory, variables, files."""
+"""Fields of a batch that a JSON line may set for its job, besides its own command, directory, variables and files."""
 
 CHANGES = {
     "what changes (all else stays as it is)": _fields(
@@ -209,12 +209,12 @@ CHANGES = {
         "account partition qos reservation constraint exclusive nodes tasks_per_node native drop_native"
     ),
 }
-"""As the help of `retry` and `modify` shows them."""
+"""Fields that `retry` and `modify` change, by the groups of their help."""
 
 BATCH_CHANGES = {
     "what changes about whole batches (SELECTOR: 7 or @name)": _fields(
         "name after after_any after_failure each live live_rerun require_known drop_after not_before at_once "
         "max_failures on_batch_end"
-    ),
+    )
 }
-"""And that of `modify`."""
+"""Fields of whole batches that only `modify` changes."""

@@ -12,7 +12,7 @@ _JOB = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
 
 
 def format_job(batch: int, index: int) -> str:
-    """`7.12`."""
+    """The id of a job, as in `7.12`."""
     return f"{batch}.{index}"
 
 
@@ -32,10 +32,7 @@ class Result(Struct, array_like=True):
     """Position in the batch, from 0 (the index that people see is the batch's to give)."""
     attempt: int
     state: str
-    """What the attempt became.
-
-    COMPLETED, FAILED, ABORTED, RETRIED (requeued), LOST (given up) or SUPERSEDED (too late to count).
-    """
+    """COMPLETED, FAILED, ABORTED, RETRIED (requeued), LOST (given up) or SUPERSEDED (too late to count)."""
     exit_code: int | None = None
     signal: int | None = None
     reason: str | None = None
@@ -49,4 +46,4 @@ class Result(Struct, array_like=True):
     """Where its output is: JSON as in the protocol's `output`, with the runner's directory in front."""
     note: str | None = None
     peak_disk: int | None = None
-    """Bytes, of a directory of its own."""
+    """Bytes in the attempt's own directory, if it had one."""

@@ -55,14 +55,14 @@ class Window(Struct, frozen=True):
         return after and before
 
     def opens(self, local: float) -> float | None:
-        """When it opens next, if it is closed now; None: never."""
+        """The local time at which a closed window opens next; None: never."""
         if self.dated:
             return self.low if self.low is not None and local < self.low and not self.never(local) else None
         start = local // DAY_S * DAY_S + (self.low or 0)
         return start if start > local else start + DAY_S
 
     def never(self, local: float) -> bool:
-        """True if it is closed from now on for ever."""
+        """True if the window is closed from this local time on for ever."""
         if not self.dated:
             return self.low is not None and self.low == self.high
         empty = self.low is not None and self.high is not None and self.low >= self.high
@@ -122,7 +122,7 @@ def _short(text: str) -> str:
 
 
 class Rule(Struct, frozen=True):
-    """What is set under a name: `count` at once, `rate` starts per `per_s` seconds, a window; each may be missing."""
+    """What a limit says: `count` jobs at once, `rate` starts per `per_s` seconds, a window; each may be missing."""
 
     count: int | None = None
     rate: int | None = None
@@ -131,12 +131,12 @@ class Rule(Struct, frozen=True):
 
     @property
     def rate_text(self) -> str | None:
-        """`100/min`."""
+        """The rate as it is written, as in `100/min`."""
         return None if self.rate is None else f"{self.rate}/{_PERIODS[self.per_s][0]}"
 
 
 def rate_words(rate: int, per_s: int) -> str:
-    """`100 per minute`."""
+    """A rate in words, as in `100 per minute`."""
     return f"{rate} per {_PER_WORDS[per_s]}"
 
 
@@ -155,12 +155,12 @@ def parse_limit(text: str) -> tuple[str, Rule | None]:
 
 
 def limit_name(text: str) -> str:
-    """The name in a limit as written."""
+    """The name in a limit as written after `--limit`."""
     return parse_limit(text)[0]
 
 
 def limit_settings(limits: Iterable[str], *, all_set: bool = False) -> dict[str, int | str]:
-    """What is to be set, as the protocol has it: a count, or a text; `all_set`: a name alone is a mistake."""
+    """Limits that are to be set, as the protocol has them: name → a count or a text; `all_set`: refuse a name alone."""
     out: dict[str, int | str] = {}
     for text in limits:
         name, rule = parse_limit(text)
@@ -180,7 +180,7 @@ def limit_settings(limits: Iterable[str], *, all_set: bool = False) -> dict[str,
 
 
 def parse_rule(name: str, text: str) -> Rule:
-    """What comes after the colon."""
+    """The rule that is written after the colon of a limit."""
     what = f"limit '{name}:{text}'"
     count: int | None = None
     rate: int | None = None
@@ -218,7 +218,7 @@ def _rate(part: str, name: str, what: str) -> tuple[int, int]:
 
 @lru_cache(1024)
 def parse_window(text: str, what: str = "") -> Window:
-    """A window: hours, dates, or a comparison."""
+    """A window from text: hours, dates, or a comparison."""
     what = what or f"limit '{text}'"
     word = text.strip()
     dated = False

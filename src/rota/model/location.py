@@ -10,7 +10,7 @@ __all__ = ["Kind", "Location"]
 
 
 class Kind(StrEnum):
-    """What sort of place it is."""
+    """The sort of a location."""
 
     SITE = "site"
     QUEUE = "queue"
@@ -33,4 +33,4 @@ class Location(Struct, frozen=True):
     """Monotonic time at which the place goes away (the end of an allocation)."""
     site: str = ""
     options: tuple[tuple[str, str], ...] | None = None
-    """What the provider was asked for beyond amounts: only jobs that ask for the same run there. None: any."""
+    """Options that the provider was asked for: only jobs that ask for the same run there. None: any job does."""

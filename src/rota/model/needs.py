@@ -5,14 +5,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from rota.model.amounts import (
-    MAX_BYTES,
-    MAX_MILLICORES,
-    MAX_SECONDS,
-    format_cores,
-    format_duration,
-    show_size,
-)
+from rota.model.amounts import MAX_BYTES, MAX_MILLICORES, MAX_SECONDS, format_cores, format_duration, show_size
 from rota.model.errors import UsageError
 
 __all__ = ["Amounts", "Needs"]
@@ -32,7 +25,7 @@ class Amounts(Struct, frozen=True, order=True, array_like=True):
     named: tuple[tuple[str, int], ...] = ()
 
     def plus(self, other: "Amounts", times: int = 1) -> "Amounts":
-        """This and `times` of the other (negative `times` takes away)."""
+        """The sum of this and `times` the other (negative `times` takes away)."""
         named = dict(self.named)
         for name, count in other.named:
             named[name] = named.get(name, 0) + count * times
@@ -115,7 +108,7 @@ class Needs(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
     tags: tuple[str, ...] = ()
     """Words that a Location must carry."""
     site: str | None = None
-    """Only there (`--on`)."""
+    """The only site where the job may run (`--on`)."""
     options: tuple[tuple[str, str], ...] = ()
     """For a batch system: account, partition, qos, reservation, constraint, exclusive, and native options `--key`."""
 
@@ -125,11 +118,11 @@ class Needs(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
 
     @property
     def queue(self) -> str | None:
-        """The partition or queue that it wants; None: the site's."""
+        """The partition or queue that the job asks for; None: the site's own."""
         return next((value for key, value in self.options if key == "partition"), None)
 
     def asked_options(self) -> tuple[tuple[str, str], ...]:
-        """What a provider is asked for beyond the amounts of a node."""
+        """The options that a provider is asked for, with the number of nodes."""
         return self.options if self.nodes == 1 else (*self.options, ("nodes", str(self.nodes)))
 
     def check(self) -> None:
@@ -169,7 +162,7 @@ class Needs(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
                 raise UsageError(f"tag '{tag}': letters, digits, '_', '.', '-' only")
 
     def words(self) -> str:
-        """For people: `2 cores, 4G memory, 1h30m`."""
+        """The needs as text for people: `2 cores, 4G memory, 1h30m`."""
         out = [f"{format_cores(self.cores, self.cores_most or None)} core{'' if self.cores == 1000 else 's'}"]
         if self.nodes > 1:
             out.append(f"{self.nodes} nodes")

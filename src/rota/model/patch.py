@@ -35,24 +35,24 @@ class BatchPatch(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     """What changes about whole batches. Fields are those of a BatchSpec."""
 
     name: str | UnsetType = UNSET
-    """Empty: it has none any more."""
+    """The new name; empty: none."""
     after: tuple[Dependency, ...] = ()
-    """These too; one with the same target takes the place of the old one."""
+    """Dependencies to add; one with the same target takes the place of the old one."""
     after_drop: tuple[str, ...] = ()
-    """And not these targets any more."""
+    """Targets of dependencies to drop."""
     after_none: bool = False
-    """None of those that there are now."""
+    """Whether all dependencies that there are now are dropped."""
     require_known: bool = False
     not_before: float | UnsetType | None = UNSET
     at_once: int | UnsetType | None = UNSET
     max_failures: int | str | UnsetType | None = UNSET
     """A number, a share `10%`, or `off`; None: as usual."""
     on_batch_end: str | UnsetType = UNSET
-    """A command line; empty: nothing."""
+    """The command line to run at the end of the batch; empty: none."""
 
 
 class Patch(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What changes. Fields are those of a Template and of its Needs."""
+    """What changes about jobs. Fields are those of a Template and of its Needs."""
 
     memory: Amount = UNSET
     disk: Amount = UNSET
@@ -75,7 +75,7 @@ class Patch(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     limits_drop: tuple[str, ...] = ()
     cwd: str | UnsetType = UNSET
     set: dict[str, str | None] = {}
-    """Environment variables: None takes one away."""
+    """Environment variables to set; None takes one away."""
     env_from: Literal["submit", "site", "none"] | UnsetType = UNSET
     stdin: Text = UNSET
     stdout: Text = UNSET
@@ -100,7 +100,7 @@ class Patch(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     options_add: tuple[tuple[str, str], ...] = ()
     options_drop: tuple[str, ...] = ()
     batch: BatchPatch | None = None
-    """What changes about the batches that they are, all of each."""
+    """What changes about the whole batches of the jobs."""
 
 
 _AMOUNTS = {"memory": MAX_BYTES, "disk": MAX_BYTES, "time_s": MAX_SECONDS, "cores": 10**12}

@@ -14,18 +14,9 @@ from rota.model.errors import UsageError
 __all__ = ["Selector", "parse_selector"]
 
 STATES = (
-    "WAITING",
-    "PENDING",
-    "HOLDING",
-    "STARTING",
-    "RUNNING",
-    "MISSING",
-    "KILLING",
-    "COMPLETED",
-    "FAILED",
-    "ABORTED",
-    "OMITTED",
-)
+    "WAITING", "PENDING", "HOLDING", "STARTING", "RUNNING", "MISSING", "KILLING",
+    "COMPLETED", "FAILED", "ABORTED", "OMITTED",
+)  # fmt: skip
 _GROUPS = {
     "live": STATES[:7],
     "settled": STATES[7:],
@@ -48,7 +39,7 @@ class Selector(Struct, frozen=True):
 
     @property
     def empty(self) -> bool:
-        """True if it selects everything."""
+        """True if nothing restricts it: it selects every job."""
         return not self.spans and not self.names and not self.states
 
 
@@ -79,8 +70,8 @@ def _states(word: str) -> Sequence[str]:
     name = word[1:].lower()
     if name in _GROUPS:
         return _GROUPS[name]
-    found = [state for state in STATES if state.lower() == name]
-    if not found:
+    states = [state for state in STATES if state.lower() == name]
+    if not states:
         known = ", ".join(":" + state.lower() for state in STATES)
         raise UsageError(f"'{word}' is not a state: {known}, or :{', :'.join(_GROUPS)}")
-    return found
+    return states

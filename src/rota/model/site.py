@@ -14,29 +14,29 @@ class SiteFacts(Struct, frozen=True):
     """The largest node that it can give."""
     tags: tuple[str, ...] = ()
     most: int = 1
-    """Allocations at once."""
+    """The most allocations at once."""
     linger_s: float = 60
-    """How long a runner with nothing to do stays."""
+    """Seconds that a runner with nothing to do stays."""
     mode: str = "runners"
     """`runners`: an allocation starts a runner, which takes jobs; `direct`: an allocation is one job."""
     whole: bool = True
-    """Every allocation is a whole node, for whatever jobs there are; else as large as one job of its shape."""
+    """Whether every allocation is a whole node, for whatever jobs there are; else as large as one job of its shape."""
     array_most: int = 1
-    """Allocations in one submission."""
+    """The most allocations in one submission."""
     allocation_s: int | None = None
-    """How long an allocation for runners is asked for, if its jobs need no longer; None: it does not end."""
+    """Seconds that an allocation for runners is asked for, if its jobs need no longer; None: it does not end."""
     job_s: int | None = None
-    """How long a job is taken to need of which nothing is known."""
+    """Seconds that a job is taken to need if nothing is known of it."""
     time_most_s: int | None = None
-    """The longest that can be asked for."""
+    """The longest time of an allocation, in seconds."""
     directory: str = ""
-    """Shared with its nodes: where direct jobs leave their reports."""
+    """The directory, shared with the nodes, where direct jobs leave their reports."""
     spare_s: int = 0
-    """What an allocation must have beyond the time of its job: it starts late, and its end is announced early."""
+    """Seconds that an allocation must have beyond the time of its job: it starts late, and its end is told early."""
     queue_times: tuple[tuple[str, int], ...] = ()
-    """The longest that can be asked for in queues that jobs may name."""
+    """The longest time of an allocation in each queue that jobs may name."""
 
     def longest_s(self, needs: Needs) -> int | None:
-        """The longest time that such a job can have; None: nobody knows of an end."""
+        """The longest time that a job with these needs can have; None: there is no known end."""
         queue = needs.queue
         return self.time_most_s if queue is None else dict(self.queue_times).get(queue)

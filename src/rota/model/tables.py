@@ -80,16 +80,17 @@ database's `job_states`; any other change needs one that rewrites the columns, a
 WAITING, PENDING, HOLDING, STARTING, RUNNING, MISSING, KILLING, COMPLETED, FAILED, ABORTED, OMITTED, REMOVED = range(12)
 SETTLED = COMPLETED
 """States with this number or more are settled."""
+QUEUED = (WAITING, PENDING, HOLDING)
+ACTIVE = (STARTING, RUNNING, MISSING, KILLING)
+UNSUCCESSFUL = (FAILED, ABORTED, OMITTED)
 
 JOB_MOVES: dict[str, dict[int, int]] = {
     verb: {JOB_STATES.index(old): JOB_STATES.index(new) for old, new in moves.items() if old}
     for verb, moves in JOB.items()
 }
 """The job table on state bytes."""
-
-JOB_MOVES["remove"] = {
-    state: REMOVED for state in range(12) if state not in (STARTING, RUNNING, MISSING, KILLING, REMOVED)
-}
+JOB_MOVES["remove"] = dict.fromkeys((*QUEUED, COMPLETED, *UNSUCCESSFUL), REMOVED)
+KILLABLE = tuple(JOB_MOVES["kill"])
 
 
 def move(table: Table, state: str, verb: str) -> str | None:
@@ -99,13 +100,8 @@ def move(table: Table, state: str, verb: str) -> str | None:
 
 def states(table: Table) -> list[str]:
     """Every state of a table, in order of appearance."""
-    seen: dict[str, None] = {}
-    for moves in table.values():
-        for old, new in moves.items():
-            if old:
-                seen[old] = None
-            seen[new] = None
-    return list(seen)
+    both = (state for moves in table.values() for pair in moves.items() for state in pair)
+    return list(dict.fromkeys(state for state in both if state))
 
 
 def diagram(table: Table) -> str:

@@ -1,4 +1,4 @@
-"""Verdicts: the recorded reasons why something does not run here, or not now."""
+"""Verdicts: the recorded reasons why jobs of a shape do not run at a place, or not now."""
 
 from msgspec import Struct
 
@@ -9,7 +9,7 @@ class Wake:
     """What can change a filter's mind; a parked shape is looked at again when one of its wakes happens."""
 
     CAPACITY = "capacity"
-    """Something ended or a place appeared."""
+    """A job ended, or a place appeared."""
     STATUS = "status"
     """A place or the manager changed what it accepts."""
     LIMIT = "limit"

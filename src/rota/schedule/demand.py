@@ -1,7 +1,7 @@
-"""Demand: which allocations a site should have, given what is ready.
+"""Demand: which allocations a site should have, given the jobs that are ready.
 
-Counted per shape: so many jobs of a shape are ready, so many allocations of its size are on their way; the difference
-is asked for, or taken back. A site that gives whole nodes is asked for nodes, whatever the shapes.
+Counted per shape: the ready jobs of a shape less the allocations of its size that are on their way are asked for, or
+taken back. A site that gives whole nodes is asked for nodes, whatever the shapes.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ PAD = 100 * MIB
 PAD_BELOW = 924 * MIB
 TIME_STEP_S = 1800
 ANY = -1
-"""Instead of a shape: whole nodes are for all."""
+"""Stands for any shape: whole nodes are for all shapes."""
 
 
 class SiteView(Struct):
@@ -32,15 +32,15 @@ class SiteView(Struct):
     closed_until: float = 0
     """Monotonic time before which nothing is asked of it (after a failure)."""
     live: int = 0
-    """Allocations not yet settled."""
+    """How many allocations are not yet settled."""
     coming: dict[int, int] = field(default_factory=dict)
-    """Allocations that were asked for and do not serve yet, by shape."""
+    """Shape → how many allocations were asked for and do not serve yet."""
     refused: frozenset[int] = frozenset()
     """Shapes that the provider has just refused an allocation for."""
 
 
 class Asked(Struct):
-    """So many more allocations."""
+    """A number of further allocations to ask of a site."""
 
     site: str
     shape_id: int
@@ -51,7 +51,7 @@ class Asked(Struct):
 
 
 def grouped(needs: Needs) -> Needs:
-    """What is asked of a provider for a job: small memory padded, time rounded up, so that many jobs ask alike."""
+    """The needs as a provider is asked for them: small memory padded, time rounded up, so that many jobs ask alike."""
     memory = needs.memory
     if memory is not None and memory < PAD_BELOW:
         memory += PAD
@@ -62,7 +62,7 @@ def grouped(needs: Needs) -> Needs:
 
 
 def reservation_group(needs: Needs, limits: Sequence[str] = ()) -> str:
-    """How a shape is called in lists: memory in MiB, minutes, cores, disk in GiB, and its limits."""
+    """The name of a shape in lists: memory in MiB, minutes, cores, disk in GiB, and its limits."""
     asked = grouped(needs)
     memory, minutes = (asked.memory or 0) // MIB, (asked.time_s or 0) // 60
     out = f"{memory}:{minutes}:{asked.cores / 1000:g}:{-(-(asked.disk or 0) // (1 << 30))}"
@@ -70,9 +70,9 @@ def reservation_group(needs: Needs, limits: Sequence[str] = ()) -> str:
 
 
 def allocation_time(needs: Needs, facts: SiteFacts) -> int | None:
-    """How long an allocation for such jobs is asked for; None: it does not end.
+    """Seconds that an allocation for jobs with these needs is asked for; None: it does not end.
 
-    A job starts some time after its allocation, and is told of the end before it comes: what is between must do.
+    A job starts some time after its allocation, and is told of the end before it comes: the time between must do.
     """
     asked, needed, most = grouped(needs).time_s or facts.job_s, needs.time_s or facts.job_s, facts.longest_s(needs)
     if asked is not None and needed is not None:
@@ -87,7 +87,7 @@ def allocation_time(needs: Needs, facts: SiteFacts) -> int | None:
 
 
 def wanted(sites: Sequence[SiteView], wants: Sequence[Want], mono: float) -> list[Asked]:
-    """What to ask for now, for jobs that are ready and have no place; most urgent first."""
+    """The allocations to ask for now, for jobs that are ready and have no place; most urgent first."""
     out: list[Asked] = []
     room = {site.name: site.facts.most - site.live for site in sites if site.closed_until <= mono}
     coming = {site.name: dict(site.coming) for site in sites}
@@ -113,7 +113,7 @@ def wanted(sites: Sequence[SiteView], wants: Sequence[Want], mono: float) -> lis
 
 
 def surplus(sites: Sequence[SiteView], wants: Sequence[Want]) -> list[tuple[str, int, int]]:
-    """(site, shape, count): allocations that are on their way, and that nothing is ready for any more."""
+    """(site, shape, count) of allocations on their way for which no jobs are ready any more."""
     ready = {want.shape_id: want.ready for want in wants}
     out = []
     for site in sites:
@@ -126,7 +126,7 @@ def surplus(sites: Sequence[SiteView], wants: Sequence[Want]) -> list[tuple[str,
 
 
 def unsuited(needs: Needs, site: SiteView) -> str | None:
-    """Why a site can never run this; None if it can."""
+    """Why a site can never run a job with these needs; None if it can."""
     if needs.site not in (None, site.name):
         return "asked to run elsewhere only"
     lacking = needs.amounts().lacking(site.facts.node)
@@ -148,7 +148,7 @@ def unsuited(needs: Needs, site: SiteView) -> str | None:
 
 
 def impossible(needs: Needs, sites: Sequence[SiteView]) -> str | None:
-    """Why no site could ever run this, with what there is; None if one could."""
+    """Why no site could ever run a job with these needs, with what the sites have; None if one could."""
     reasons = []
     for site in sites:
         if needs.site not in (None, site.name):

@@ -1,27 +1,19 @@
 """Learning: what jobs of a group really use, and what to ask for next time.
 
 A group's samples are a multiset, so a thousand equal runs weigh a thousand times; the largest five (or five in a
-hundred) are left out, so that one outlier does not set the size of all. Asking for more after a job exceeded what it
-had is escalation. All figures are integers: bytes, seconds.
+hundred) are left out, so that one outlier does not set the size of all. To ask for more after a job exceeded its needs
+is escalation. All figures are integers: bytes, seconds.
 """
 
 from bisect import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from rota.model.needs import Amounts, Needs
 
-__all__ = [
-    "Group",
-    "Samples",
-    "asked_for",
-    "escalate_disk",
-    "escalate_memory",
-    "escalate_time",
-    "recommend",
-]
+__all__ = ["Group", "Samples", "asked_for", "escalate_disk", "escalate_memory", "escalate_time", "recommend"]
 
 MIB = 1 << 20
 SIZE_UNIT = 100 * MIB
@@ -49,14 +41,15 @@ def recommend(values: Sequence[int], unit: int) -> int | None:
 
 
 class Samples(Struct, array_like=True):
-    """What was seen of one resource in one group."""
+    """Samples of one resource in one group."""
 
     values: list[int] = field(default_factory=list)
-    """Sorted."""
+    """The samples that are kept, sorted."""
     seen: int = 0
+    """How many there have been."""
 
     def add(self, value: int, count: int = 1) -> None:
-        """Take a sample that was seen so many times."""
+        """Add a sample that was seen `count` times."""
         at = bisect(self.values, value)
         self.values[at:at] = [value] * min(count, KEPT)
         self.seen += count
@@ -65,14 +58,14 @@ class Samples(Struct, array_like=True):
 
 
 class Group(Struct, array_like=True):
-    """What was learned of one group. `found` is what follows from the samples."""
+    """Samples of one group; `found` is what to ask for, given these."""
 
     memory: Samples = field(default_factory=Samples)
     disk: Samples = field(default_factory=Samples)
     time_s: Samples = field(default_factory=Samples)
 
     def found(self) -> tuple[int | None, int | None, int | None]:
-        """What to ask for: memory, disk, seconds; None where nothing is known."""
+        """(memory, disk, seconds) to ask for; None where nothing is known."""
         return (
             recommend(self.memory.values, SIZE_UNIT),
             recommend(self.disk.values, SIZE_UNIT),
@@ -83,37 +76,29 @@ class Group(Struct, array_like=True):
 def asked_for(
     needs: Needs, found: tuple[int | None, int | None, int | None], override: str, level: int, most: Amounts | None
 ) -> Needs:
-    """What to ask for, given what the user said and what was learned.
+    """The needs to ask for, given those of the user and what was learned (`found`).
 
     `override` says when the user's own figure is used instead: `never`, `higher` (if it is the higher one) or
-    `always`. After an escalation what was learned may only raise it. Nothing learned asks for more than the largest
-    node has (`most`).
+    `always`. After an escalation what was learned may only raise a figure. Nothing learned asks for more than the
+    largest node has (`most`).
     """
     memory, disk, time_s = found
     if most is not None:
         memory = None if memory is None else min(memory, most.memory) or None
         disk = None if disk is None else min(disk, most.disk) or None
     either = "higher" if level and override == "never" else override
-    changes = {
-        name: value
-        for name, given, value in _pairs(needs, memory, disk, time_s)
-        if value is not None
-        and value != given
-        and (given is None or either == "never" or (either == "higher" and value > given))
-    }
+    changes = {}
+    for name, learned in (("memory", memory), ("disk", disk), ("time_s", time_s)):
+        given = getattr(needs, name)
+        if learned is None or learned == given:
+            continue
+        if given is None or either == "never" or (either == "higher" and learned > given):
+            changes[name] = learned
     return replace(needs, **changes) if changes else needs
 
 
-def _pairs(
-    needs: Needs, memory: int | None, disk: int | None, time_s: int | None
-) -> Iterator[tuple[str, int | None, int | None]]:
-    yield "memory", needs.memory, memory
-    yield "disk", needs.disk, disk
-    yield "time_s", needs.time_s, time_s
-
-
 def escalate_memory(peak: int, current: int) -> int:
-    """After a job used more memory than it had.
+    """The memory for a job that used more than it had.
 
     Twice its peak (1.3 times if large), a step of 1000 MiB at least, never less than now.
     """
@@ -123,10 +108,10 @@ def escalate_memory(peak: int, current: int) -> int:
 
 
 def escalate_time(wall_s: int, current_s: int) -> int:
-    """After a job took longer than it had: an hour more than it took."""
+    """The time for a job that took longer than it had: an hour more than it took."""
     return max(current_s, wall_s + 3600)
 
 
 def escalate_disk(peak: int, current: int) -> int:
-    """After a job used more disk than it had: 1.3 times its peak."""
+    """The disk for a job that used more than it had: 1.3 times its peak."""
     return max(current, -(-(peak * 13 // 10) // SIZE_UNIT) * SIZE_UNIT)

@@ -23,38 +23,38 @@ __all__ = ["BUILT_IN", "Answer", "Filter", "No"]
 
 
 class No(Struct, frozen=True, gc=False):
-    """A filter's no."""
+    """A filter's no to a shape at a place, with its reason."""
 
     code: str
     detail: str
     lasting: bool
     wake_on: tuple[str, ...]
     stands: float = inf
-    """The wall-clock time up to which it stands, words included, if nothing but the clock changes."""
+    """Wall-clock time up to which the answer stands, words included, if nothing but the clock changes."""
 
 
 Answer = No | float | None
-"""None: yes. A number: yes, up to that wall-clock time. Or a No."""
+"""A filter's answer. None: yes. A number: yes, up to that wall-clock time. Or a No."""
 Check = Callable[[Shape, Place, View], Answer]
 Bind = Callable[[Shape, View], Callable[[Place], Answer] | None]
 
 
 class Filter(NamedTuple):
-    """A named check."""
+    """A named check of a shape at a place."""
 
     name: str
     check: Check
     static: bool
-    """It looks only at the shape and at what the places of a class have in common: asked once per shape and class."""
+    """Whether it looks only at the shape and at what the places of a class share: asked once per shape and class."""
     bind: Bind | None = None
-    """The same check for one shape and many places, for filters that are asked about most pairs.
+    """Makes a check of one shape for many places (or None: yes, everywhere), if the filter is asked about most pairs.
 
-    None instead of a check: yes, everywhere. It serves until the limits or the mode change, or the pass is over.
+    What it makes serves until the limits or the mode change, or the pass is over.
     """
 
 
 def site(shape: Shape, place: Place, view: View) -> Answer:
-    """The site that the user pinned, and an allocation that was asked for with the same options."""
+    """The site must be the one that the job names, and the allocation one with the same options."""
     if shape.needs.site is not None and shape.needs.site != place.location.site:
         return No("other-site", f"asked to run on {shape.needs.site} only", True, (Wake.STATUS,))
     options = place.location.options
@@ -93,7 +93,7 @@ def status(shape: Shape, place: Place, view: View) -> Answer:
 
 
 def bind_status(shape: Shape, view: View) -> Callable[[Place], Answer]:
-    """The same for every shape."""
+    """The check of `status`, which is the same for every shape."""
     if view.mode != "serving":
         closed = No(view.mode, f"the manager is {view.mode}", False, (Wake.STATUS,))
         return lambda place: closed
@@ -112,7 +112,7 @@ def until(shape: Shape, place: Place, view: View) -> Answer:
 
 
 def bind_until(shape: Shape, view: View) -> Callable[[Place], Answer]:
-    """With everything ready that does not differ from place to place."""
+    """The check of `until` for a shape, with all that does not differ from place to place worked out."""
     wall, asked_s, job_times, longest = view.wall, shape.needs.time_s, view.job_times, view.longest
     wake_on, queue = (Wake.CAPACITY,), shape.needs.queue
 
@@ -124,13 +124,13 @@ def bind_until(shape: Shape, view: View) -> Callable[[Place], Answer]:
         time_s = asked_s if asked_s is not None else job_times.get(place.location.site)
         if left <= 0:
             return No("ended", "its allocation has ended", True, wake_on)
-        # Nowhere is there more than the longest: its runner has needed some of that, and the rest must do.
+        # No allocation is longer than the longest: its runner has used some of it, and the rest must do.
         must_s = time_s or 1
         must_s = min(must_s, longest.get((place.location.site, queue), must_s))
         if must_s <= left:
             return end - must_s - _LEEWAY_S
-        assert time_s is not None  # a second is left
-        # Nobody needs the seconds of an hour; and so the words stand for a minute.
+        assert time_s is not None  # else a second, which is left, would do
+        # Nobody needs the seconds of an hour, and without them the words stand for a minute.
         shown = left if left < 120 else left // 60 * 60
         what = "asks for" if asked_s is not None else "says no time, so it is taken to need"
         words = f"{what} {_duration(time_s)}, its allocation ends in {_duration(shown)}"
@@ -145,13 +145,13 @@ def limits(shape: Shape, place: Place, view: View) -> Answer:
 
 
 def of_limits(shape: Shape, view: View) -> No | None:
-    """The same everywhere."""
+    """The answer of the limits to a shape, which is the same everywhere."""
     no = blocked(shape, view.limits) if shape.limits else None
     return None if no is None else No(no[0], no[1], False, (no[2],))
 
 
 def bind_limits(shape: Shape, view: View) -> Callable[[Place], Answer] | None:
-    """The same everywhere."""
+    """The check of `limits` for a shape; None: they let it start, everywhere."""
     no = of_limits(shape, view)
     return None if no is None else lambda place: no
 
@@ -162,7 +162,7 @@ def room(shape: Shape, place: Place, view: View) -> Answer:
 
 
 def bind_room(shape: Shape, view: View) -> Callable[[Place], Answer]:
-    """With everything ready that does not differ from place to place."""
+    """The check of `room` for a shape, with all that does not differ from place to place worked out."""
     ledger, amounts = view.ledger, shape.needs.amounts()
     cores, memory, disk, gpus = amounts.cores, amounts.memory, amounts.disk, amounts.gpus
     asks = {what: f"asks for {show_amount(what, asked)}, " for what, asked, _ in amounts.lacking(Amounts())}
@@ -202,9 +202,7 @@ def _free(what: str, free: int) -> str:
     return f"{show_amount(what, max(free, 0))} free now"
 
 
-@lru_cache(4096)
-def _duration(seconds: int) -> str:
-    return format_duration(seconds)
+_duration = lru_cache(4096)(format_duration)
 
 
 BUILT_IN: dict[str, Filter] = {

@@ -21,7 +21,7 @@ class Ledger:
         self.locations: dict[str, Location] = {}
         self.used: dict[str, Amounts] = {}
         self.changed: set[str] = set()
-        """Locations with less or more free than when the scheduler last looked; it is the scheduler that empties it."""
+        """Locations where another amount is free than when the scheduler last looked, which empties this."""
         self._free: dict[str, Amounts] = {}
         self._chains: dict[str, tuple[str, ...]] = {}
 
@@ -49,7 +49,7 @@ class Ledger:
             current = location.parent if location.stacked else None
 
     def chain(self, location_id: str) -> tuple[str, ...]:
-        """Ids of those on the path that have a capacity."""
+        """Ids of the locations on the path that have a capacity."""
         chain = self._chains.get(location_id)
         if chain is None:
             chain = tuple(location.id for location in self.path(location_id) if location.capacity is not None)
@@ -57,11 +57,11 @@ class Ledger:
         return chain
 
     def free(self, location_id: str) -> Amounts:
-        """What is left at this location itself."""
+        """What is free at this location itself."""
         return self._free.get(location_id, _NOTHING)
 
     def room(self, location_id: str, amounts: Amounts) -> int:
-        """How many of `amounts` can still be reserved there, parents included."""
+        """How many of `amounts` can still be reserved at a location, parents included."""
         most = 1 << 30
         for counted in self.chain(location_id):
             most = min(most, amounts.times_in(self._free[counted]))
@@ -79,7 +79,7 @@ class Ledger:
         return None
 
     def charge(self, location_id: str, amounts: Amounts, count: int) -> None:
-        """Reserve (`count` > 0) or give back (< 0)."""
+        """Reserve (`count` > 0) or give back (< 0) so many of `amounts` at a location."""
         for location in self.path(location_id):
             used = self.used[location.id].plus(amounts, count)
             assert not used.negative(), f"more is given back at {location.id} than was reserved"

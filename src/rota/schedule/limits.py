@@ -1,6 +1,6 @@
-"""Limits in the scheduler: what they leave now, and how the shapes that share one share it.
+"""Limits in the scheduler: what they leave now, and how the shapes that have one in common share it.
 
-Never the sum of what each could take alone: every limit has one budget for all its shapes, and no job is looked at.
+Every limit has one budget for all its shapes, never the sum of what each could take alone; and no job is looked at.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ SLICES = 64
 
 
 class Starts:
-    """The starts that a rate still counts, and who had them.
+    """The starts that a rate still counts, and which shapes had them.
 
     Starts within a 64th of the period are kept as one, at the time of the last of them: never too few are counted, and
     a rate of a million a day costs no more than one of ten.
@@ -29,12 +29,12 @@ class Starts:
 
     def __init__(self, rows: Iterable[tuple[float, float, int]] = ()) -> None:
         self.rows = list(rows)
-        """(first, last, how many), oldest first."""
+        """(time of the first, time of the last, how many) starts, oldest first."""
         self.served: dict[int, int] = {}
         """Starts per shape, for fairness; not durable."""
 
     def take(self, shape_id: int, count: int, at: float, per_s: int) -> None:
-        """So many start now; forget what is over."""
+        """Count starts of a shape, and forget those that are older than the period."""
         rows = self.rows
         if rows and rows[0][1] + per_s <= at:
             rows = self.rows = [row for row in rows if row[1] + per_s > at]
@@ -49,7 +49,7 @@ class Starts:
         return sum(count for _, last, count in self.rows if last + per_s > at)
 
     def frees(self, at: float, per_s: int, rate: int) -> float | None:
-        """When the next may start, if none may now."""
+        """When the next job may start; None: one may now."""
         over = self.counted(at, per_s) - rate
         for _, last, count in self.rows:
             if over < 0:
@@ -62,7 +62,7 @@ class Starts:
 
 
 def at_time(limit: Limit, starts: Starts | None, local: float, steady: float) -> Limit:
-    """The limit as it stands at a moment: local time for its window, a clock that nobody sets for its rate."""
+    """The limit with what its window says at a local time, and its rate by a clock that nobody sets."""
     closed = left = None
     if limit.window is not None and not limit.window.is_open(local):
         opens = limit.window.opens(local)
@@ -75,14 +75,14 @@ def at_time(limit: Limit, starts: Starts | None, local: float, steady: float) ->
 
 
 def _clock(then: float, now: float) -> str:
-    """`22:00`, with the date if that is more than a day away."""
+    """A local time as text, as in `22:00`; with the date if it is more than a day away."""
     text = local_text(int(then))
     text = text[:-3] if text.endswith(":00") else text
     return text[11:] if then - now < DAY_S else text
 
 
 def room(limit: Limit) -> int | None:
-    """How many more it lets start now; None: any number."""
+    """How many more jobs a limit lets start now; None: any number."""
     if limit.closed is not None:
         return 0
     if limit.count is None:
@@ -144,7 +144,7 @@ def share(
 
 
 def _fill(who: list[int], wants: Sequence[Want], most: list[int], left: int, served: Mapping[int, int] | None) -> int:
-    """Cut `most` so that these together take no more than is left, and say how much they take."""
+    """Cut `most` so that these wants together take no more than is left; returns how much they take."""
     total = sum([most[number] for number in who])
     if total <= left:
         return total
@@ -154,13 +154,12 @@ def _fill(who: list[int], wants: Sequence[Want], most: list[int], left: int, ser
         return 0
     if served is None:
         have = [wants[number].slots for number in who]
-    else:  # who was served least goes first; who has just come does not get all that the others had before
+    else:  # a shape that was served least goes first; a new one does not get all that the others had before
         have = [served.get(wants[number].shape_id, 0) for number in who]
         newest = max(have)
         have = [max(had, newest - left) for had in have]
-    level = _level(have, [most[number] for number in who], left)
-    spare = left
-    wanted = [most[number] for number in who]
+    spare, wanted = left, [most[number] for number in who]
+    level = _level(have, wanted, left)
     for number, had in zip(who, have, strict=True):
         most[number] = min(most[number], max(0, level - had))
         spare -= most[number]
@@ -172,7 +171,7 @@ def _fill(who: list[int], wants: Sequence[Want], most: list[int], left: int, ser
 
 
 def _level(have: list[int], want: list[int], left: int) -> int:
-    """The highest water level at which all of them, filled up to it, take no more than is left."""
+    """The highest water level at which all shapes, filled up to it, take no more than is left."""
     low = min(have)
     high = min(max(have) + left, max([had + more for had, more in zip(have, want, strict=True)]))
     while low < high:
@@ -185,7 +184,7 @@ def _level(have: list[int], want: list[int], left: int) -> int:
 
 
 def _over(who: list[int], wants: Sequence[Want], limit: Limit) -> list[int]:
-    """Shapes that hold more slots than they would if all were given out anew."""
+    """Shapes that hold more slots than they would if all slots were given out anew."""
     assert limit.count is not None
     left = max(0, limit.count - limit.used + sum([wants[number].slots for number in who]))
     out = []

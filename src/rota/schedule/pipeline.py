@@ -27,22 +27,22 @@ from rota.schedule.view import Place, View, Want
 __all__ = ["Memo", "Parked", "Placement", "place"]
 
 Stamp = tuple[Location, str, int, tuple[Amounts, ...]]
-"""All of a place that an answer may depend on."""
+"""All facts about a place that an answer may depend on."""
 
 
 class Plan(Struct):
-    """What is left to ask about the places of a class, after its static filters have been asked once."""
+    """Which filters are left to ask about the places of a class, after its static filters have been asked once."""
 
     ask: list[str]
     end: str = ""
-    """The static filter that says no to all of them, after those in `ask`."""
+    """The static filter, after those in `ask`, that says no to all places of the class."""
     no: No | None = None
 
 
 Bound = dict[str, Callable[[Place], Answer] | None]
-"""By name, the filters that are not static, for one shape as things stand."""
+"""Name → check of each filter that is not static, for one shape."""
 Checks = list[tuple[str, Callable[[Place], Answer]]]
-"""Of these, the ones that are asked about a class of places, in order."""
+"""(name, check) of the filters that are asked about a class of places, in order."""
 
 
 class Kept(Struct):
@@ -58,21 +58,21 @@ class Kept(Struct):
     holds: list[float] = []
     """Wall-clock time up to which each answer stands."""
     until: float = math.inf
-    """The least of them."""
+    """The least of these times."""
     verdicts: list[Verdict] = []
     """The answers that are no."""
     full: No | None = None
     at_limit: list[Verdict] = []
-    """What the verdicts are while a limit says no."""
+    """The verdicts while a limit says no (`full`)."""
     plans: dict[int, Plan] = {}
 
 
 Memo = dict[tuple[int, int], Kept]
-"""By shape and number of relaxed filters; under (-1, 0) what the last pass saw of the places. Empty it at any time."""
+"""(shape, number of relaxed filters) → answers; (-1, 0) → the places of the last pass. Empty it at any time."""
 
 
 class Placement(Struct):
-    """So many slots of a shape at a place, each `cores` wide."""
+    """Slots of a shape to reserve at a place, each with `cores` millicores."""
 
     want: Want
     place: Place
@@ -150,7 +150,7 @@ class _Places:
         view.ledger.changed.clear()
 
     def _look(self, at: int) -> None:
-        """Note what a place is like; the stamp stays the same object while nothing differs, so comparing is quick."""
+        """Stamp a place with its facts; the stamp stays the same object while they do, so comparing is quick."""
         candidate = self.view.places[at]
         ledger = self.view.ledger
         free = tuple([ledger.free(name) for name in ledger.chain(candidate.location.id)])
@@ -168,11 +168,11 @@ class _Places:
         changed.clear()
 
     def full(self, shape: Shape, names: tuple[str, ...]) -> No | None:
-        """What the limits say, now and everywhere."""
+        """The limits' no to a shape, which holds everywhere."""
         return filters.of_limits(shape, self.view) if shape.limits and "limits" in names else None
 
     def ask(self, want: Want, names: tuple[str, ...], level: int) -> tuple[Kept, list[Verdict]]:
-        """The answers of these filters but the limits to this shape at every place; and every no, the limits' too."""
+        """(answers of these filters, but for the limits, to a shape at every place; every no, also of the limits)."""
         kept = self._ask(want, tuple([name for name in names if name != "limits"]), level)
         full = self.full(want.shape, names)
         if full is None:
@@ -210,7 +210,7 @@ class _Places:
         return kept
 
     def _realign(self, kept: Kept) -> None:
-        """Other places than last time: bring the answers for those that stayed into the new order."""
+        """Bring the answers into the order of the present places, which are not those of the last pass."""
         known = {name: at for at, name in enumerate(kept.places)}
         old = [known.get(name) for name in self.ids]
         kept.stamps = [None if at is None else kept.stamps[at] for at in old]
@@ -227,13 +227,13 @@ class _Places:
         checks: dict[int, tuple[Plan, Checks]] = {}
         for at in todo:
             candidate = places[at]
-            found = checks.get(candidate.class_number)
-            if found is None:
+            plan_checks = checks.get(candidate.class_number)
+            if plan_checks is None:
                 plan = plans.get(candidate.class_number)
                 if plan is None:
                     plan = plans[candidate.class_number] = _plan(shape, candidate, self.view, kept.names)
-                found = checks[candidate.class_number] = (plan, _checks(plan, bound))
-            answers[at], holds[at] = _first_no(candidate, *found)
+                plan_checks = checks[candidate.class_number] = (plan, _checks(plan, bound))
+            answers[at], holds[at] = _first_no(candidate, *plan_checks)
         kept.stamps = self.stamps.copy()
         kept.until = min(holds)
         kept.verdicts = [no for no in answers if no is not None]
@@ -251,7 +251,7 @@ class _Places:
         return out
 
     def ranked(self, shape: Shape, candidates: list[int]) -> list[int]:
-        """Best first. Equal scores keep the order of the view, so that a pass is the same every time."""
+        """The candidates, best first. Equal scores keep the order of the view: a pass is the same every time."""
         if len(candidates) < 2 or not self.scorers:
             return candidates
         keys = {}
@@ -268,7 +268,7 @@ class _Places:
 
 
 def _with_limits(name: str, answer: Verdict | None, full: No | None, names: tuple[str, ...]) -> Verdict | None:
-    """A place's answer, or what the limits say if that comes first."""
+    """A place's answer, or the limits' no if that comes first."""
     if full is None or (answer is not None and names.index(answer.filter) < names.index("limits")):
         return answer
     return Verdict(name, "limits", full.code, full.detail, full.lasting, full.wake_on)
@@ -298,7 +298,7 @@ def _checks(plan: Plan, bound: Bound) -> Checks:
 
 
 def _first_no(candidate: Place, plan: Plan, checks: Checks) -> tuple[Verdict | None, float]:
-    """(the first no; how long that stands)."""
+    """(the first no of these checks, until when the answer stands)."""
     stands = math.inf
     for name, check in checks:
         answer = check(candidate)

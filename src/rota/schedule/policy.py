@@ -11,7 +11,7 @@ __all__ = ["DEFAULT", "Policy", "check_policy_names"]
 
 
 class Policy(Struct, frozen=True, forbid_unknown_fields=True):
-    """Names only, so that it can be written in a configuration file and compared."""
+    """A policy as names only, so that it can be written in a configuration file and compared."""
 
     order: str = "priority"
     filters: Sequence[str] = ("site", "tags", "fits", "status", "until", "limits", "room")

@@ -10,11 +10,11 @@ __all__ = ["BUILT_IN", "Scorer"]
 
 
 class Scorer(NamedTuple):
-    """A named measure."""
+    """A measure of how good a place is for a shape."""
 
     score: Callable[[Shape, Place, View], float]
     place_only: bool = False
-    """The shape does not matter: asked once per place."""
+    """Whether the shape does not matter: asked once per place."""
 
 
 def pack(shape: Shape, place: Place, view: View) -> float:

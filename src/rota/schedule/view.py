@@ -18,14 +18,14 @@ class Limit(Struct, frozen=True):
     count: int | None
     used: int
     rate: int | None = None
-    """How many may start in any `per_s` seconds."""
+    """How many jobs may start in any `per_s` seconds."""
     per_s: int = 0
     window: Window | None = None
     """When jobs may start."""
     left: int | None = None
-    """Of the rate, as of this pass."""
+    """How many starts the rate leaves, as of this pass."""
     closed: str | None = None
-    """As of this pass the window is closed: until when, in words."""
+    """Until when the window is closed, in words, as of this pass; None: it is open."""
 
 
 class Place(Struct):
@@ -36,7 +36,7 @@ class Place(Struct):
     status: str
     """The runner's state."""
     class_number: int
-    """Number of its class. The places of a class differ in what is in use only: static filters say the same of all."""
+    """Number of its class. Places of a class differ only in what is in use: static filters say the same of all."""
 
 
 class View(Struct):
@@ -45,26 +45,26 @@ class View(Struct):
     wall: float
     mono: float
     mode: str
-    """The manager's: serving, paused or draining."""
+    """The manager's mode: serving, paused or draining."""
     places: Sequence[Place]
     ledger: Ledger
     limits: Mapping[str, Limit]
     job_times: Mapping[str, int] = {}
-    """By site, the seconds that a job is taken to need of which nothing is known."""
+    """Site → seconds that a job is taken to need if nothing is known of it."""
     longest: Mapping[tuple[str, str | None], int] = {}
-    """By site and queue (None: the site's own), the longest time that a job there can count on."""
+    """(site, queue; None: the site's own) → the longest time that a job there can count on."""
 
 
 class Want(Struct):
-    """So many jobs of a shape are ready."""
+    """A shape with its ready jobs."""
 
     shape_id: int
     shape: Shape
     ready: int
     priority: int
     first: int
-    """The batch at its head: what came first goes first."""
+    """The batch whose jobs come next: what came first goes first."""
     slots: int = 0
-    """How many it holds already."""
+    """How many slots the shape holds already."""
     most: int | None = None
-    """No more than this may start now: its part of the limits that it shares."""
+    """How many jobs may start now by its part of the limits that it shares; None: no limit restricts it."""

@@ -14,7 +14,7 @@ __all__ = ["main"]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run."""
+    """Run one seed, or many."""
     parser = argparse.ArgumentParser(prog="python -m rota.sim", description="Simulate the core with faults, by seed.")
     parser.add_argument("--seed", type=int, help="run this one and tell its story")
     parser.add_argument("--seeds", type=int, default=100, help="how many to run")

@@ -3,10 +3,11 @@
 It shares no code with the core.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
+from operator import attrgetter
 
 from rota.model import events as ev
 from rota.model.batch import Dependency
@@ -27,7 +28,7 @@ _EVER = float("inf")
 
 @dataclass
 class _Books:
-    """What the durable facts say, kept in our own way."""
+    """What the durable facts say of jobs and attempts, worked out without the core."""
 
     plans: Mapping[int, Plan]
     indices: dict[int, list[int]] = field(default_factory=dict)
@@ -39,7 +40,7 @@ class _Books:
     """Attempt → (time, `reported`, `driver`, or `allowed`: given up on the user's word)."""
     status: dict[Job, str] = field(default_factory=dict)
     kills: dict[Job, list[tuple[float, int, int]]] = field(default_factory=dict)
-    """(time, newest attempt, period)."""
+    """Job → (time, newest attempt, how often it had been reopened) of each kill."""
     reopened: dict[Job, int] = field(default_factory=dict)
     held: dict[Job, list[tuple[float, float]]] = field(default_factory=dict)
     stopped: set[Attempt] = field(default_factory=set)
@@ -48,18 +49,18 @@ class _Books:
     decided: dict[int, int] = field(default_factory=dict)
     """Batch → the newest batch when it was first known that its jobs may run, or never will."""
     newest: dict[str, int] = field(default_factory=dict)
-    """Name → the place among the facts of the newest batch of it."""
+    """Name → the number of the fact that made the newest batch of it."""
     leased_at: dict[Job, int] = field(default_factory=dict)
-    """Job → the place among the facts of its last lease."""
+    """Job → the number of the fact of its last lease."""
     names: dict[int, str] = field(default_factory=dict)
     after: dict[int, tuple[Dependency, ...]] = field(default_factory=dict)
     at_once: dict[int, list[tuple[float, int | None]]] = field(default_factory=dict)
     """Batch → (time, how many at a time from then on)."""
     waits_since: dict[int, int] = field(default_factory=dict)
-    """Batch → the place among the facts where its dependencies were last changed."""
+    """Batch → the number of the fact that last changed its dependencies."""
 
     def template(self, job: Job) -> int:
-        """The job's template."""
+        """The number of a job's template."""
         return self.plans[job[0]].template_of_position[self.indices[job[0]].index(job[1])]
 
 
@@ -167,11 +168,8 @@ def _read_ended(books: _Books, time: float, event: ev.Ended) -> None:
         if event.counts_as == "loss":
             rerunnable = books.plans[batch].spec.templates[books.template(job)].rerunnable
             why = event.reason or ""
-            how = (
-                "allowed"
-                if why.startswith("confirmed dead") or (rerunnable and why.startswith("rerunnable"))
-                else "driver"
-            )
+            allowed = why.startswith("confirmed dead") or (rerunnable and why.startswith("rerunnable"))
+            how = "allowed" if allowed else "driver"
         if attempt in books.closed:
             books.problems.append(f"attempt {attempt} was closed twice")
         books.closed[attempt] = (time, how)
@@ -220,15 +218,14 @@ def _may_omit(books: _Books, batch: int, spans: list[int], time: float) -> Itera
 
 
 def _decided(books: _Books, batch: int) -> None:
-    """What a name meant that nothing had when the batch was added is known from now on."""
+    """Fix what the names that a batch depends on mean, once each means some batch."""
     if batch not in books.decided and _names_mean_something(books, batch):
         books.decided[batch] = max(books.indices)
 
 
 def _stands(books: _Books, dependency: Dependency, job: Job) -> str:
     """Whether a dependency of a job is met, open, or never to be met."""
-    found = _parents(books, dependency, job)
-    parents = [books.status[parent] for parent in found]
+    parents = [books.status[parent] for parent in _parents(books, dependency, job)]
     if not parents or "live" in parents:
         return "open"
     good = all(status in ("COMPLETED", "REMOVED") for status in parents)
@@ -237,6 +234,7 @@ def _stands(books: _Books, dependency: Dependency, job: Job) -> str:
 
 
 def _parents(books: _Books, dependency: Dependency, job: Job) -> list[Job]:
+    """The jobs that a dependency has a job wait for."""
     target, dependent = dependency.target, job[0]
     if target.startswith("@"):
         has = [number for number in books.indices if number != dependent]
@@ -267,7 +265,7 @@ def _submissions(books: _Books, witness: Witness, final: Mapping[Job, str]) -> I
 
 
 def _end(books: _Books, execution: Execution) -> float:
-    """When an execution ends as far as the promises go: giving up on the user's word ends it for us."""
+    """When an execution ends as far as the promises go: also when it is given up on the user's word."""
     end = _EVER if execution.end is None else execution.end
     closed = books.closed.get((*execution.job, execution.attempt))
     return min(end, closed[0]) if closed is not None and closed[1] == "allowed" else end
@@ -305,8 +303,10 @@ def _overlaps(books: _Books, witness: Witness) -> Iterator[str]:
                 yield f"P4: attempts {one.attempt} and {other.attempt} of {job} both ran at {other.start:.3f}"
 
 
-def _most(books: _Books, executions: list[Execution], weigh: int) -> tuple[int, float, list[Execution]]:
-    """The greatest load (1: count, 2: millicores, 3: memory), when, and who."""
+def _most(
+    books: _Books, executions: list[Execution], weigh: Callable[[Execution], int]
+) -> tuple[int, float, list[Execution]]:
+    """(the greatest load at a time, when it was, which executions made it)."""
     moves: list[tuple[float, int, int, Execution]] = []
     for number, execution in enumerate(executions):
         end = _end(books, execution)
@@ -318,19 +318,14 @@ def _most(books: _Books, executions: list[Execution], weigh: int) -> tuple[int, 
     load = most = 0
     worst: tuple[float, list[Execution]] = (0.0, [])
     for time, kind, number, execution in moves:
-        weight = 1
-        if weigh == 2:
-            weight = execution.cores
-        elif weigh == 3:
-            weight = execution.memory
         if kind:
             running[number] = execution
-            load += weight
+            load += weigh(execution)
             if load > most:
                 most, worst = load, (time, list(running.values()))
         else:
             del running[number]
-            load -= weight
+            load -= weigh(execution)
     return most, worst[0], worst[1]
 
 
@@ -345,8 +340,8 @@ def _capacity(books: _Books, witness: Witness, sites: Mapping[str, Site]) -> Ite
             yield f"job {execution.job} asked for {needs.cores}-{needs.cores_most} and got {execution.cores}"
     for place, executions in places.items():
         node = sites[executions[0].site].node
-        for weigh, has in ((2, node.cores), (3, node.memory)):
-            most, time, who = _most(books, executions, weigh)
+        for part, has in (("cores", node.cores), ("memory", node.memory)):
+            most, time, who = _most(books, executions, attrgetter(part))
             if most > has:
                 jobs = [(*each.job, each.attempt) for each in who]
                 yield f"P5: {place} has {has} and ran {most} at {time:.3f}: {jobs}"
@@ -361,7 +356,7 @@ def _limits(books: _Books, witness: Witness, workload: Workload) -> Iterator[str
         if any(most is not None for _, most in books.at_once[execution.batch]):
             groups.setdefault(f"#{execution.batch}", []).append(execution)
     for name, executions in groups.items():
-        most, time, who = _most(books, executions, 1)
+        most, time, who = _most(books, executions, lambda _: 1)
         since = min((books.leased[(*each.job, each.attempt)][0] for each in who), default=0.0)
         own = name.startswith("#")
         history = books.at_once[executions[0].batch] if own else workload.limit_history.get(name, [])
@@ -403,7 +398,7 @@ def _rate(rule: ev.LimitSet, starts: list[tuple[float, int]], at: float | None, 
 
 
 def _is_open(window: str, local: float) -> bool:
-    """Of a comparison: `22:00:00<time<06:00:00`."""
+    """Whether a window, written as in `22:00:00<time<06:00:00`, is open."""
     now = datetime.fromtimestamp(local, UTC).isoformat(" ")
     words = ["", *window.split("<")] if window.startswith(("time", "datetime")) else [*window.split("<"), ""]
     low, kind, high = words[:3]
@@ -475,7 +470,7 @@ def _outcomes(books: _Books, witness: Witness, final: Mapping[Job, str], settled
 
 
 def _dependents(books: _Books, final: Mapping[Job, str]) -> Iterator[str]:
-    """In the end what was omitted still could not run, and what is to run again for a new batch of a name has."""
+    """In the end omitted jobs still could not run, and jobs that run again for a new batch of a name have done so."""
     for job, state in final.items():
         after = books.after[job[0]]
         if state == "OMITTED" and not any(

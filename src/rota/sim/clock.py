@@ -32,7 +32,7 @@ class ManagerClock:
         return At(now + self.wall_offset, now + self.mono_offset, self.utc_offset_s)
 
     def true_time(self, mono: float) -> float:
-        """When the monotonic clock shows this."""
+        """The true time at which the monotonic clock shows this."""
         return mono - self.mono_offset
 
     def jump(self, kind: str, now: float) -> None:

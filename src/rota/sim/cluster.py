@@ -33,7 +33,7 @@ class Site:
         """whole: a node for any jobs; sized: arrays, each as large as a job; direct: an allocation is a job."""
 
     def seen(self, linger_s: float) -> SiteSeen:
-        """What the manager is told of it."""
+        """The stimulus that tells the manager of the site."""
         return SiteSeen(
             at=_NOW,
             site=self.name,
@@ -102,7 +102,7 @@ class Cluster:
         """The chance that an answer is on its way for long, and tells how things were when it was asked for."""
 
     def poll(self) -> None:
-        """What the driver does now and then: look at everything that is not over, as far as the manager knows."""
+        """Look, now and then, at all allocations that are not over as far as the manager knows."""
         shell = self.world.shell
         if shell.up:
             for allocation in list(shell.core.state.allocations.values()):
@@ -175,7 +175,7 @@ class Cluster:
             self.tell(allocation)
 
     def _collect(self, id: str, site: str, tag: str) -> None:
-        """Tell what it left behind: the report of a direct job, or what its runner could not say any more."""
+        """Tell what an allocation left behind: the report of a direct job, or what its runner could not say."""
         if self.world.faults.strikes("poll-fails"):
             return
         allocation, written = self.allocations.get(tag), []
@@ -202,7 +202,7 @@ class Cluster:
             allocation.ended("abort", "terminated")
 
     def tell(self, allocation: SimAllocation, poll: bool = False, identity: bool = False) -> None:
-        """The driver sees an allocation and says so: by polling, with some delay, or as the answer to a submission."""
+        """Have the driver tell what it sees of an allocation: by polling, with some delay, or in answer to a request."""
         delay = self.world.rng.choice((0.01, 1.0, 3.0)) if poll else 0.001
         if poll and self.world.faults.strikes("poll-fails"):
             delay += 10.0

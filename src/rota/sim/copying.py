@@ -19,7 +19,7 @@ _FLAT = frozenset((dict, list, set, bytearray, deque))
 
 
 def copy_core(core: Core) -> Core:
-    """A core that can go another way."""
+    """A copy of a core, which can go another way."""
     new = Core(core.state.settings, state=_copy_state(core.state))
     new.last_tick = core.last_tick
     return new

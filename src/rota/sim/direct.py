@@ -36,7 +36,7 @@ class DirectJob:
 
     @classmethod
     def leased(cls, world: "World", allocation: "SimAllocation", known: Allocation) -> "DirectJob | None":
-        """What the lease file says at the time of the submission; None: it was called back meanwhile."""
+        """The job that the lease file names at the time of the submission; None: it was called back meanwhile."""
         state = world.shell.core.state
         for runner in state.direct_runners(known):
             for number, pos in runner.jobs:
@@ -80,7 +80,7 @@ class DirectJob:
         self.world.after(0.02, self._over, None, 15)
 
     def die(self) -> None:
-        """Its node fails: it is gone, and leaves nothing."""
+        """Its node fails: the job is gone, and leaves no report."""
         execution = self.execution
         if execution is not None and execution.end is None:
             execution.end, execution.stopped = self.world.now, True

@@ -31,7 +31,7 @@ class Disk:
         self.hash = hashlib.sha256()
 
     def commit(self, entries: Sequence[Entry], results: Sequence[Result], wall: float) -> None:
-        """All or nothing."""
+        """Make entries and results durable, all or none."""
         if self.full:
             raise NoSpaceError("no space left on device")
         for entry in entries:
@@ -51,12 +51,12 @@ class Disk:
             self.columns[row[0], row[1]] = row
 
     def load(self, settings: Settings, seed: int) -> State:
-        """From the last checkpoint and the entries after it."""
+        """The state from the last checkpoint and the entries after it."""
         tail = self._entries(self.snapshot_seq if self.snapshot is not None else 0)
         return restore(settings, seed, self.snapshot, self.snapshot_seq, list(self.columns.values()), tail)
 
     def fold(self, settings: Settings, seed: int) -> State:
-        """From the entries alone."""
+        """The state from the entries alone."""
         return restore(settings, seed, None, 0, (), self._entries(0))
 
     def _entries(self, after: int) -> Iterable[Entry]:

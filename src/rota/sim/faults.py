@@ -19,7 +19,7 @@ TIMED: dict[str, float] = {
     "runner-stopped": 3,
     "job-killed": 2,
 }
-"""Faults that strike at moments, and how often at most (weight 1)."""
+"""Faults that strike at moments → how often at most (at weight 1)."""
 
 CHANCES: dict[str, float] = {
     "crash-before-commit": 0.02,
@@ -42,7 +42,7 @@ CHANCES: dict[str, float] = {
     "node-fails": 0.3,
     "requeue": 0.2,
 }
-"""Faults that strike an action, with their chance (weight 1)."""
+"""Faults that strike an action → their chance (at weight 1)."""
 
 KINDS = (*TIMED, *CHANCES)
 OTHERS = ("old-answer",)
@@ -63,7 +63,7 @@ class Faults:
         self.hits: dict[str, int] = {}
 
     def strikes(self, kind: str) -> bool:
-        """Does this fault hit this action?"""
+        """Whether a fault hits this action."""
         if not self.active:
             return False
         weight = self.weights.get(kind)
@@ -73,11 +73,11 @@ class Faults:
         return True
 
     def hit(self, kind: str) -> None:
-        """Count one."""
+        """Count a fault that struck."""
         self.hits[kind] = self.hits.get(kind, 0) + 1
 
     def moments(self, until: float) -> list[tuple[float, str]]:
-        """When the timed faults strike."""
+        """(time, kind) of all timed faults, in order."""
         out = []
         for kind, most in TIMED.items():
             weight = self.weights.get(kind)

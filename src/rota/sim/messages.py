@@ -14,7 +14,7 @@ GRACE_S = 2.0
 
 
 def stimulus_of(message: Message, runner: str, at: At) -> Stimulus:
-    """What a runner says, for the core."""
+    """The stimulus for the core that a runner's message makes."""
     kind = message["t"]
     if kind == "greet":
         return Greet(
@@ -55,9 +55,9 @@ def stimulus_of(message: Message, runner: str, at: At) -> Stimulus:
 def message_of(
     effect: Welcome | Lease | Order | Ack, state: State, connect: int, named: dict[str, int] | None = None
 ) -> Message:
-    """What a runner is told, on the connection with this number.
+    """The message to a runner that an effect makes, on the connection with this number.
 
-    `named` holds the specs of its session, each with the lease that named it first. Without it a lease names all.
+    `named` has the specs of its session, each with the lease that named it first. Without it a lease names all.
     """
     if isinstance(effect, Ack):
         return {"t": "ack", "seq": effect.seq}

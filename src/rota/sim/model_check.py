@@ -33,7 +33,7 @@ CONFIGURATIONS: dict[str, Callable[[], ModelWorld]] = {
     "kill": lambda: ModelWorld({"faults": 2, "kill": 1, "loss": 1, "break": 1, "manager-crash": 1}, jobs=1),
     "late": lambda: ModelWorld({"faults": 1, "long": 1, **_ANY}, jobs=1),
 }
-"""What `make test` explores, to the end."""
+"""Worlds that `make test` explores, to the end."""
 
 DEEP: dict[str, Callable[[], ModelWorld]] = {
     "two-crashes": lambda: ModelWorld({"faults": 2, "manager-crash": 1, "runner-crash": 1}),
@@ -41,11 +41,11 @@ DEEP: dict[str, Callable[[], ModelWorld]] = {
     "two-crashes-late": lambda: ModelWorld({"faults": 2, "long": 1, "manager-crash": 1, "runner-crash": 1}, jobs=1),
     "late-2": lambda: ModelWorld({"faults": 1, "long": 1, **_ANY}),
 }
-"""Larger ones, for a night."""
+"""Larger worlds, for a night."""
 
 
 class Explored(Struct):
-    """What an exploration came to."""
+    """The result of an exploration."""
 
     states: int = 0
     moves: int = 0
@@ -57,7 +57,7 @@ class Explored(Struct):
 
 
 def explore(start: ModelWorld, most: int = 1_000_000, fair_every: int = 1) -> Explored:
-    """Breadth first, so that the first breach is one of the shortest."""
+    """Go through all states breadth first, so that the first breach is one of the shortest."""
     before = gc.get_threshold()
     gc.set_threshold(50_000, 20, 20)  # nearly all that is made is kept: looking for cycles costs a sixth
     try:
@@ -118,7 +118,7 @@ def _path(parents: dict[bytes, tuple[bytes, Move] | None], key: bytes) -> list[M
 
 
 def _continue(world: ModelWorld, key: bytes, settles: set[bytes]) -> str | None:
-    """No more faults, and everything that can happen does: None if all jobs settle."""
+    """Go on without faults while everything that can happen does; None if all jobs settle, else what is wrong."""
     passed = [key]
     try:
         for _ in range(ROUNDS_MOST):

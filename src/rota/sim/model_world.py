@@ -98,13 +98,13 @@ class ModelRunner:
         self.down: tuple[Message, ...] = ()
         self.running: tuple[Key, ...] = ()
         self.closed = False
-        """The manager's end of the connection is gone."""
+        """Whether the manager's end of the connection is gone."""
         self.dead = False
         self.gone = False
-        """Dead, its processes too, and the driver has said so."""
+        """Whether it is dead, its processes too, and the driver has said so."""
 
     def copied(self) -> "ModelRunner":
-        """For another branch."""
+        """A copy for another branch of the exploration."""
         new = ModelRunner.__new__(ModelRunner)
         for name in ModelRunner.__slots__:
             setattr(new, name, getattr(self, name))
@@ -112,14 +112,14 @@ class ModelRunner:
         return new
 
     def fingerprint(self) -> tuple[Any, ...]:
-        """Equal for those that have equal futures."""
+        """A value that is equal for runners with equal futures."""
         protocol = self.protocol
         held = [(key, *_LEASE(lease)) for key, lease in protocol._held.items()]
         return (*_NODE(self), *_PROTOCOL(protocol), held, list(protocol._done))
 
 
 class ModelWorld:
-    """One state of the whole."""
+    """One state of the whole world: manager, runners, messages, and the faults that are left."""
 
     def __init__(self, budgets: dict[str, int], jobs: int = 2, ahead: bool = False) -> None:
         self.time = 100
@@ -127,7 +127,7 @@ class ModelWorld:
         self.log: tuple[Entry, ...] = ()
         self.core = Core(MODEL_SETTINGS)
         self._shared = False
-        """The core is another branch's, too: it is copied before it takes a step (most moves are not its)."""
+        """Whether another branch has the same core: it is copied before it takes a step (most moves need none)."""
         self.executed: frozenset[Key] = frozenset()
         self.runners = [ModelRunner(name, f"a{number}") for number, name in enumerate(NAMES, 1)]
         self.tell(self._site())
@@ -146,7 +146,7 @@ class ModelWorld:
             runner.up = (runner.protocol.greet(float(self.time)),)
 
     def copied(self) -> "ModelWorld":
-        """For another branch."""
+        """A copy for another branch of the exploration."""
         new = ModelWorld.__new__(ModelWorld)
         self._shared = True
         new.__dict__.update(self.__dict__)
@@ -155,12 +155,12 @@ class ModelWorld:
 
     @property
     def at(self) -> At:
-        """Now."""
+        """The present moment on the manager's clocks."""
         return At(1e9 + self.time, float(self.time))
 
     @property
     def settled(self) -> bool:
-        """All jobs are."""
+        """Whether all jobs are settled."""
         return all(min(batch.states) >= SETTLED for batch in self.core.state.batches.values())
 
     def _site(self) -> SiteSeen:
@@ -169,7 +169,7 @@ class ModelWorld:
     # -- the manager
 
     def tell(self, stimulus: Stimulus, effects_lost: bool = False) -> None:
-        """One turn of the manager's loop."""
+        """Run one turn of the manager's loop."""
         if self._shared:
             self.core, self._shared = copy_core(self.core), False
         turn = Turn(self.core)
@@ -216,7 +216,7 @@ class ModelWorld:
     # -- the runners
 
     def pump(self, runner: ModelRunner) -> None:
-        """What the agent does after anything that happens."""
+        """Start and send what a runner can, as the agent does after anything that happens."""
         if runner.dead:
             return
         protocol = runner.protocol
@@ -258,7 +258,7 @@ class ModelWorld:
         runner.up += (runner.protocol.greet(float(self.time)),)
 
     def must_reconnect(self, runner: ModelRunner) -> bool:
-        """The connection is gone, or its greeting will never be answered."""
+        """Whether a runner's connection is gone, or its greeting will never be answered."""
         if runner.dead or (not runner.closed and runner.protocol.session is not None):
             return False
         waits = any(message["t"] == "greet" for message in runner.up) or any(
@@ -274,9 +274,8 @@ class ModelWorld:
         if not left["faults"]:
             left.update(dict.fromkeys(FAULTS, 0))
         if not any(left[kind] for kind in _NEAR):
-            # Nothing can touch a message on its way to a runner any more, nor the runner before it
-            # arrives: when it arrives changes nothing for
-            # the others, and early is the worst case for an overlap. So this one move stands for all.
+            # Nothing can touch a message on its way to a runner any more, nor the runner before it arrives: when that
+            # is changes nothing for the others, and early is the worst case for an overlap. So this move does for all.
             for number, runner in enumerate(self.runners):
                 if runner.down:
                     return [("deliver", number, "down")]
@@ -381,7 +380,7 @@ class ModelWorld:
     # -- comparing
 
     def fingerprint(self) -> str:
-        """Equal for states that have equal futures."""
+        """A text that is equal for worlds with equal futures."""
         state = self.core.state
         batches = [
             (

@@ -31,7 +31,7 @@ class Connection:
         self._last = {_UP: 0.0, _DOWN: 0.0}
 
     def to_manager(self, message: Message) -> None:
-        """The runner sends."""
+        """Send a runner's message."""
         if not self.manager_open:
             # the manager's end is gone: this is answered by a reset
             self.world.after(self.latency, self.close_runner_end)
@@ -39,7 +39,7 @@ class Connection:
         self._send(_UP, message)
 
     def to_runner(self, message: Message) -> None:
-        """The manager sends."""
+        """Send a manager's message."""
         self._send(_DOWN, message)
 
     def _send(self, way: str, message: Message) -> None:
@@ -76,13 +76,13 @@ class Connection:
             self.runner.disconnected(self)
 
     def close_manager_end(self) -> None:
-        """The manager sees it."""
+        """The manager sees the end of the connection."""
         if self.manager_open:
             self.manager_open = False
             self.world.shell.disconnected(self)
 
     def cut(self, both: bool = True) -> None:
-        """Break it.
+        """Break the connection.
 
         Each side learns of it in its own time; or (half open) at most the manager does, until the runner writes.
         """
@@ -103,21 +103,21 @@ class Network:
         self._blocked: dict[tuple[str, str], tuple[float, bool]] = {}
 
     def block(self, runner_id: str, ways: tuple[str, ...], until: float, keeps: bool) -> None:
-        """Nothing passes until then; what is sent meanwhile is kept (as TCP does) or lost."""
+        """Let nothing pass until a time; what is sent meanwhile is kept (as TCP does) or lost."""
         for way in ways:
             self._blocked[runner_id, way] = (until, keeps)
 
     def blocked(self, runner_id: str, way: str) -> tuple[float, bool] | None:
         """(until, kept) if this way is blocked now."""
-        found = self._blocked.get((runner_id, way))
-        return found if found is not None and found[0] > self.world.now else None
+        block = self._blocked.get((runner_id, way))
+        return block if block is not None and block[0] > self.world.now else None
 
     def heal(self) -> None:
-        """Everything passes."""
+        """Let everything pass."""
         self._blocked.clear()
 
     def open(self, runner: "SimRunner") -> Connection | None:
-        """Connect; None if nobody answers."""
+        """Connect a runner to the manager; None if nobody answers."""
         shell = self.world.shell
         if not shell.up or self.blocked(runner.id, _UP) or self.blocked(runner.id, _DOWN):
             return None

@@ -36,7 +36,7 @@ class _Process:
 
 
 class SimRunner:
-    """What rota.runner.agent is in the real world."""
+    """A runner process: what rota.runner.agent is in the real world."""
 
     def __init__(self, world: "World", name: str, allocation: "SimAllocation", capacity: Amounts) -> None:
         self.world = world
@@ -59,7 +59,7 @@ class SimRunner:
         self.runner = Runner(name, facts)
         self.state = "alive"
         self.unsent: dict[str, Any] | None = None
-        """What it could not report, as it wrote it down when it left."""
+        """The report that it could not send, as it wrote it down when it left."""
         self.connection: Connection | None = None
         self.processes: dict[Key, _Process] = {}
         self._unseen: list[tuple[_Process, int | None, int | None]] = []
@@ -180,16 +180,8 @@ class SimRunner:
 
     def _start(self, lease: Lease) -> None:
         world = self.world
-        execution = Execution(
-            lease.batch,
-            lease.index,
-            lease.attempt,
-            self.id,
-            self.site,
-            slot_cores(lease.slot),
-            world.now,
-            memory=slot_memory(lease.slot),
-        )
+        job, cores, memory = (lease.batch, lease.index, lease.attempt), slot_cores(lease.slot), slot_memory(lease.slot)
+        execution = Execution(*job, self.id, self.site, cores, world.now, memory=memory)
         world.witness.executions.append(execution)
         world.started(execution)
         process = _Process(execution, lease, self.clock.wall(world.now))
@@ -238,7 +230,7 @@ class SimRunner:
             self.world.after(0.02, self._process_over, process, None, 15)
 
     def kill_a_job(self) -> None:
-        """Somebody kills a job's process behind our back."""
+        """Kill the process of a job, unknown to manager and runner."""
         running = [process for process in self.processes.values() if not process.over]
         if running:
             self._process_over(self.world.rng.choice(running), None, 9)
@@ -268,7 +260,7 @@ class SimRunner:
         self.allocation.ended("complete", "its runner is done")
 
     def kill(self, why: str) -> None:
-        """SIGKILL. Its jobs go on until the driver, which sees that it is gone, has ended them.
+        """SIGKILL the runner. Its jobs go on until the driver, which sees that it is gone, has ended them.
 
         Then the allocation is over.
         """
@@ -288,14 +280,14 @@ class SimRunner:
         self.allocation.ended("fail", why)
 
     def stop(self, seconds: float) -> None:
-        """SIGSTOP, and SIGCONT later."""
+        """SIGSTOP the runner, and SIGCONT it later."""
         if self.state == "alive":
             self.state = "stopped"
             self.world.say("stopped", self.id, f"for {seconds:.1f} s")
             self.world.after(seconds, self.go_on)
 
     def go_on(self) -> None:
-        """SIGCONT."""
+        """SIGCONT the runner."""
         if self.state == "stopped":
             self.state = "alive"
             unseen, self._unseen = self._unseen, []

@@ -45,10 +45,10 @@ class Shell:
     def _clear(self) -> None:
         self._inbox: list[tuple[Stimulus, Done | None]] = []
         self._turn: Turn | None = None
-        """What is being committed."""
+        """The turn that is being committed."""
         self._waking = False
         self._at = _NOW
-        """When the last turn was."""
+        """The moment of the last turn."""
         self._tick_due = 0.0
         self._tick_number = 0
         self._greeted: dict[str, Connection] = {}
@@ -98,7 +98,7 @@ class Shell:
         world.after(down_s, self.start)
 
     def _reload(self) -> None:
-        """The store could not be written: what is in memory is not true. Forget it, and answer nobody."""
+        """Forget what is in memory, which is not true as the store could not be written; and answer nobody."""
         self.world.say("manager", "no space: reloads")
         self.up = False
         self._drop_connections()
@@ -114,7 +114,7 @@ class Shell:
     # -- what arrives
 
     def post(self, stimulus: Stimulus, done: Done | None = None) -> bool:
-        """Something happens. False if nobody is there to hear it."""
+        """Give the manager a stimulus. False if it is not up."""
         if not self.up:
             return False
         self._inbox.append((stimulus, done))
@@ -271,7 +271,7 @@ class Shell:
         """The specs that the session of a lease has."""
         session = (effect.runner, effect.session)
         if effect.n <= self._leases.get(session, 0):
-            # A repeat, and what follows it, says everything again: what first named a spec may be what was lost.
+            # A repeat, and the leases after it, name all specs again: the lease that first named one may be lost.
             self._specs[session] = {}
         self._leases[session] = max(effect.n, self._leases.get(session, 0))
         return self._specs.setdefault(session, {})

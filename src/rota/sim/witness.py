@@ -22,9 +22,9 @@ class Execution:
     exit_code: int | None = None
     signal: int | None = None
     stopped: bool = False
-    """It ended because somebody asked for it, or with its runner: not by itself."""
+    """Whether it ended because somebody asked for it, or with its runner: not by itself."""
     memory: int = 0
-    """What its slot was given."""
+    """The memory of its slot."""
 
     @property
     def job(self) -> tuple[int, int]:
@@ -40,8 +40,8 @@ class Witness:
     facts: list[tuple[float, Event]] = field(default_factory=list)
     """Events with the true time at which they became durable."""
     local: list[float] = field(default_factory=list)
-    """For each of them the local time of its decision, as the manager's clock had it."""
+    """For each fact the local time of its decision, by the manager's clock."""
     acked: dict[str, int] = field(default_factory=dict)
     """Submission key → batch that the client was told."""
     problems: list[str] = field(default_factory=list)
-    """What was seen to be wrong while it happened."""
+    """Breaches that were seen while they happened."""

@@ -30,6 +30,9 @@ _LIMITS = ("irods", "licence")
 _RATES = ("2/s", "5/s", "40/min", "100/min", "3,2/s")
 _DAY_S = 86_400
 _NAMES = ("align", "call", "merge")
+_COMMANDS = (
+    "kill", "hold", "hold", "release", "retry", "retry", "remove", "pause", "limit", "confirm", "drain", "modify",
+)  # fmt: skip
 _CONDITIONS: tuple[Literal["success", "any", "failure"], ...] = ("success", "success", "any", "failure")
 
 
@@ -46,10 +49,6 @@ class Plan:
         self.failing: list[float] = []
         """Chance of failure of an attempt, per template."""
         self.template_of_position: list[int] = []
-
-    def position(self, index: int) -> int:
-        """Position of a job number, worked out anew."""
-        return self.indices().index(index)
 
     def indices(self) -> list[int]:
         """The numbers of its jobs, in order."""
@@ -71,7 +70,7 @@ class Workload:
         self.batches = Random(f"batches {world.seed}")
         first = self.chance.choice((0, 0, 3600, -18_000, 20_700))
         self.offsets = [(0.0, first)]
-        """(true time, seconds) of the manager's local time, which may change."""
+        """(true time, seconds that the manager's local time is ahead of UTC from then on)."""
         if self.chance.random() < 0.2:
             self.offsets.append((self.chance.uniform(0.0, 60.0), first + self.chance.choice((-60, 60, 3600))))
             # not an hour back: the world would be over before a date comes
@@ -81,7 +80,7 @@ class Workload:
         """How likely a batch is to depend on a live name."""
 
     def begin(self, until: float) -> None:
-        """Write the users' diary."""
+        """Plan what the users do, and when."""
         rng = self.rng
         jobs_left = rng.randint(20, 100)
         number = 0
@@ -150,7 +149,7 @@ class Workload:
         return plan
 
     def _rule(self, name: str) -> str:
-        """A rate; or a window that is open but for a while, or from soon on."""
+        """The rule of a limit: a rate, or a window that is closed for a while, or opens soon."""
         if name == "api":
             return self.chance.choice(_RATES)
         if self.chance.random() < 0.3:
@@ -224,7 +223,7 @@ class Workload:
         return (Dependency(f"@{rng.choice(names)}", rng.choice(_CONDITIONS), live=live, rerun=rerun),)
 
     def _twin(self) -> Plan | None:
-        """A batch that the next one is to depend on job by job."""
+        """A batch that the next batch is to depend on job by job."""
         known = [plan for plan in self.plans if plan.number is not None]
         return self.rng.choice(known) if known and self.rng.random() < 0.2 else None
 
@@ -277,7 +276,7 @@ class Workload:
     # -- commands
 
     def _ask(self, make: Callable[[], Stimulus], answered: Done, insist: bool) -> None:
-        """Ask until there is an answer. The answer may be lost on its way; then `insist` asks again."""
+        """Ask the manager until it answers. The answer may be lost on its way; with `insist` it is asked again."""
         done = False
 
         def reply(outcome: Step | RotaError) -> None:
@@ -297,22 +296,7 @@ class Workload:
     def _meddle(self) -> None:
         rng = self.rng
         known = [plan for plan in self.plans if plan.number is not None]
-        what = rng.choice(
-            (
-                "kill",
-                "hold",
-                "hold",
-                "release",
-                "retry",
-                "retry",
-                "remove",
-                "pause",
-                "limit",
-                "confirm",
-                "drain",
-                "modify",
-            )
-        )
+        what = rng.choice(_COMMANDS)
         if what in ("pause", "drain"):
             self._tell(lambda: SetMode(at=_NOW, by="user", mode="paused" if what == "pause" else "draining"))
             self.world.after(rng.uniform(0.5, 10.0), self._tell, lambda: SetMode(at=_NOW, by="user", mode="serving"))
@@ -392,11 +376,9 @@ class Workload:
         for name in _NAMES:
             if not any(plan.spec.name == name and not plan.spec.after for plan in self.plans):
                 plan = self._make(f"last-{name}", 1)
-                spec = msgspec.structs.replace(plan.spec, name=name, after=(), not_before=None)
-                self.plans.append(last := Plan(plan.key, spec, plan.runs, plan.limits))
-                last.seconds, last.failing = plan.seconds, plan.failing
-                last.template_of_position = plan.template_of_position
-                self._submit(last)
+                plan.spec = msgspec.structs.replace(plan.spec, name=name, after=(), not_before=None)
+                self.plans.append(plan)
+                self._submit(plan)
         self._tell(lambda: SetMode(at=_NOW, by="user", mode="serving"))
         self._tell(lambda: ChangeJobs(at=_NOW, by="user", what="release", selector=parse_selector([]), everything=True))
         self.world.after(7.0, self.settle_down)

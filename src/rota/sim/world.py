@@ -11,6 +11,7 @@ from rota.core.state import Settings
 from rota.core.stimuli import At
 from rota.model import events as ev
 from rota.model.needs import Amounts
+from rota.model.tables import JOB_STATES
 from rota.sim.checks import check_world
 from rota.sim.clock import JUMPS, ManagerClock
 from rota.sim.cluster import Cluster, Site
@@ -46,7 +47,7 @@ NEW_KINDS = 1000
 
 
 class Outcome:
-    """What a run came to."""
+    """The result of running one world."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -60,7 +61,7 @@ class Outcome:
 
 
 class World:
-    """Everything, and the queue of what happens next."""
+    """One simulated world: manager, sites, users, faults, and the queue of what happens next."""
 
     def __init__(self, seed: int, tracing: bool = False, calm: bool = False) -> None:
         self.seed = seed
@@ -99,17 +100,16 @@ class World:
     # -- time
 
     def when(self, time: float, call: Callable[..., None], *args: Any) -> None:
-        """Do this at a true time."""
+        """Have a function called at a true time."""
         self._count += 1
         heapq.heappush(self._queue, (time, self._count, call, args))
 
     def after(self, seconds: float, call: Callable[..., None], *args: Any) -> None:
-        """Do this later."""
-        self._count += 1
-        heapq.heappush(self._queue, (self.now + seconds, self._count, call, args))
+        """Have a function called so many seconds from now."""
+        self.when(self.now + seconds, call, *args)
 
     def _run_until(self, until: float, done: Callable[[], bool] | None = None) -> bool:
-        """Let things happen; True if `done` came true."""
+        """Let things happen until a true time, or until `done` comes true; True if it did."""
         queue = self._queue
         look = 0
         while queue and queue[0][0] <= until:
@@ -129,7 +129,7 @@ class World:
     # -- accounts
 
     def say(self, *words: object) -> None:
-        """A line of the story."""
+        """Add a line to the story."""
         if self.tracing:
             self.story.append(f"{self.now:10.4f} " + " ".join(str(word) for word in words))
 
@@ -156,7 +156,7 @@ class World:
     # -- the run
 
     def run(self) -> Outcome:
-        """From beginning to end, with the accounts checked."""
+        """Run the world from beginning to end, and check the accounts."""
         outcome = Outcome(self.seed)
         try:
             settled = self._live()
@@ -207,7 +207,7 @@ class World:
         return all(batch.unsettled == 0 for batch in shell.core.state.batches.values())
 
     def _close(self, outcome: Outcome) -> None:
-        """With nothing to do every runner leaves, and no allocation is left behind."""
+        """Check that with nothing to do every runner leaves, and no allocation is left behind."""
         if self.seed % 4:
             return
         try:
@@ -228,8 +228,6 @@ class World:
 
     def final_states(self) -> dict[tuple[int, int], str]:
         """(batch, index) → state, as a client would be told."""
-        from rota.model.tables import JOB_STATES
-
         return {
             (batch.id, batch.index(pos)): JOB_STATES[byte]
             for batch in self.shell.core.state.batches.values()

@@ -3,35 +3,20 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from rota.core import stimuli
 from rota.core.decide import allocations, jobs, limits, modes, pruning, runners, submissions
 from rota.core.decide.decision import Decision
 from rota.core.state import State
-from rota.core.stimuli import (
-    AllocationSeen,
-    ChangeJobs,
-    Disconnected,
-    Greet,
-    LastWords,
-    Prune,
-    Report,
-    RunnerBye,
-    SetLimits,
-    SetMode,
-    SiteFull,
-    SiteSeen,
-    Stimulus,
-    Submit,
-    Touch,
-)
+from rota.core.stimuli import Stimulus
 
 __all__ = ["decide", "preludes"]
 
 
 def preludes(state: State, stimulus: Stimulus) -> Iterator[Decision]:
-    """Decisions that come before the one proper, each applied by the caller before the next is made."""
-    if isinstance(stimulus, Report | Touch):
+    """Decisions that come before that on the stimulus itself; the caller applies each before the next is made."""
+    if isinstance(stimulus, stimuli.Report | stimuli.Touch):
         yield runners.back(state, stimulus.runner, stimulus.session)
-    elif isinstance(stimulus, LastWords):
+    elif isinstance(stimulus, stimuli.LastWords):
         yield from allocations.written_reports(state, stimulus)
 
 
@@ -41,18 +26,18 @@ def decide(state: State, stimulus: Stimulus) -> Decision:
 
 
 _DECIDE: dict[type[Stimulus], Callable[[State, Any], Decision]] = {
-    Submit: submissions.submit,
-    ChangeJobs: jobs.change,
-    SetMode: modes.set_mode,
-    Prune: pruning.prune,
-    SetLimits: limits.set_limits,
-    Greet: runners.greet,
-    Report: runners.report,
-    Touch: runners.touch,
-    RunnerBye: runners.bye,
-    Disconnected: runners.disconnected,
-    SiteSeen: allocations.site_seen,
-    SiteFull: allocations.site_full,
-    AllocationSeen: allocations.allocation_seen,
-    LastWords: allocations.last_words,
+    stimuli.Submit: submissions.submit,
+    stimuli.ChangeJobs: jobs.change,
+    stimuli.SetMode: modes.set_mode,
+    stimuli.Prune: pruning.prune,
+    stimuli.SetLimits: limits.set_limits,
+    stimuli.Greet: runners.greet,
+    stimuli.Report: runners.report,
+    stimuli.Touch: runners.touch,
+    stimuli.RunnerBye: runners.bye,
+    stimuli.Disconnected: runners.disconnected,
+    stimuli.SiteSeen: allocations.site_seen,
+    stimuli.SiteFull: allocations.site_full,
+    stimuli.AllocationSeen: allocations.allocation_seen,
+    stimuli.LastWords: allocations.last_words,
 }

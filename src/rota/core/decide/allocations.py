@@ -20,7 +20,7 @@ from rota.model.tables import ALLOCATION, KILLING, RUNNER, STARTING, move
 __all__ = ["allocation_seen", "collect_again", "end_direct", "last_words", "site_full", "site_seen", "written_reports"]
 
 _LOST = ("node-fail", "preempt", "requeue", "vanished", "launch")
-"""What befalls a job without its own doing: it is started again, and that counts as a loss."""
+"""Ends of an allocation that are not its jobs' doing: they are started again, and that counts as a loss."""
 _REASONS = (*_LOST, "oom", "time", "cancelled", "deadline", "refused")
 _NO_REPORT = (
     "its exit code is 0, but the report that every job leaves is not there, so nobody knows that it succeeded: "
@@ -31,21 +31,21 @@ COLLECT_AGAIN_S = 30
 COLLECT_MOST = 5
 """… and what cannot be read is given up after so many tries."""
 FULL_S = 600
-"""So long a site that took no more is asked for no more than it has."""
+"""How long a site that took no more allocations is asked for no more than it has."""
 UNSURE_MOST = 100
 """Observations in a row that tell nothing, after which an allocation is killed."""
 
 
 def site_seen(state: State, stimulus: SiteSeen) -> Decision:
-    """A site is there. Not an event: it is told anew at every start."""
+    """Take note of what a site offers. Not an event: sites say it anew at every start."""
     return Decision(notes=[SiteTold(stimulus.site, stimulus.facts)])
 
 
 def site_full(state: State, stimulus: SiteFull) -> Decision:
-    """A provider takes no more: no more than there are (or fewer, to begin with) are asked for during a while."""
+    """Ask a provider that took no more for no more allocations than it has (fewer, if it has none) for a while."""
     site, count = stimulus.site, stimulus.count
-    there = [a for a in state.allocations.values() if a.site == site and a.native_id is not None]
-    live = sum(a.state.endswith("ING") for a in there)
+    submitted = [a for a in state.allocations.values() if a.site == site and a.native_id is not None]
+    live = sum(a.state.endswith("ING") for a in submitted)
     takes = live or max(1, count // 2)
     why = (
         f"{site} takes no {count} more jobs of yours beside {live}: {takes} at once are asked for in the "
@@ -56,23 +56,18 @@ def site_full(state: State, stimulus: SiteFull) -> Decision:
 
 
 def allocation_seen(state: State, stimulus: AllocationSeen) -> Decision:
-    """An observation: a move, a repeat (no-op), or a contradiction (recorded, and ended)."""
-    decision = Decision()
+    """Decide on a driver's observation: a move, a repeat (no-op), or a contradiction (recorded, and ended)."""
     allocation = state.allocations.get(stimulus.id)
     if allocation is None:
-        decision.events.append(
-            ev.Noted(
-                stimulus.id, "unknown allocation", f"a driver reports {stimulus.verb}: {stimulus.reason or 'no reason'}"
-            )
-        )
-        return decision
+        said = f"a driver reports {stimulus.verb}: {stimulus.reason or 'no reason'}"
+        return Decision([ev.Noted(stimulus.id, "unknown allocation", said)])
     if stimulus.verb == "unsure":
-        return _unsure(decision, allocation.id, allocation.unsure + 1, allocation.state, stimulus.reason)
+        return _unsure(allocation, stimulus.reason)
+    decision = Decision()
     if (stimulus.identity and allocation.state != "SUBMITTING") or _is_old(state, allocation, stimulus):
         if _is_news(allocation, stimulus) and allocation.state.endswith("ING"):
-            decision.events.append(
-                ev.AllocationMoved(allocation.id, "unsure", stimulus.native_id, None, allocation.unsure)
-            )
+            native, unsure = stimulus.native_id, allocation.unsure
+            decision.events.append(ev.AllocationMoved(allocation.id, "unsure", native, None, unsure))
         return decision
     new = move(ALLOCATION, allocation.state, stimulus.verb)
     if new is None and allocation.state.endswith("ING") and (allocation.unsure or _is_news(allocation, stimulus)):
@@ -80,14 +75,8 @@ def allocation_seen(state: State, stimulus: AllocationSeen) -> Decision:
         return decision
     if new is None:
         if allocation.state.endswith("ED") and stimulus.verb in ("run", "pend"):
-            decision.events.append(
-                ev.Noted(
-                    allocation.id,
-                    "contradiction",
-                    f"is {allocation.state}, and its driver says {stimulus.verb} "
-                    f"({stimulus.reason or ''}): it is ended again",
-                )
-            )
+            said = f"its driver says {stimulus.verb} ({stimulus.reason or ''}): it is ended again"
+            decision.events.append(ev.Noted(allocation.id, "contradiction", f"is {allocation.state}, and {said}"))
             decision.effects.append(Allocate("terminate", allocation.id, allocation.site, allocation.tag))
         return decision
     if new == allocation.state and stimulus.verb != "retry":
@@ -96,7 +85,7 @@ def allocation_seen(state: State, stimulus: AllocationSeen) -> Decision:
         _over(state, decision, stimulus, allocation)
         return decision
     if stimulus.verb == "run":
-        if allocation.site in state.soft.sites and allocation.direct:  # others are known to serve when a runner calls
+        if allocation.site in state.soft.sites and allocation.direct:  # of others that is known when a runner calls
             weather = state.soft.weather.of(allocation.site)
             decision.notes.append(WeatherEntry("sites", allocation.site, replace(weather, why=None)))
         if allocation.shape is not None:
@@ -118,7 +107,7 @@ def _moved(seen: AllocationSeen) -> ev.AllocationMoved:
 
 
 def _over(state: State, decision: Decision, seen: AllocationSeen, allocation: Allocation) -> None:
-    """The driver says that it is over. What it left behind is read first: a report counts more than its absence."""
+    """End an allocation that is over by its driver's word, once what it left behind is read: a report counts more."""
     if not _may_have_words(state, seen, allocation):
         _end(state, decision, seen, allocation)
     elif allocation.id not in state.soft.ending:
@@ -131,16 +120,16 @@ def _collect(decision: Decision, allocation: Allocation, ending: Ending) -> None
 
 
 def collect_again(state: State, decision: Decision, at: At) -> None:
-    """Last words that did not come are asked for again: the end waits for them."""
+    """Ask again for last words that did not come: the end of their allocation waits for them."""
     for name, ending in state.soft.ending.items():
         if at.mono - ending.asked >= COLLECT_AGAIN_S and name in state.allocations:
             _collect(decision, state.allocations[name], ending._replace(asked=at.mono, tries=ending.tries + 1))
 
 
 def _may_have_words(state: State, seen: AllocationSeen, allocation: Allocation) -> bool:
-    """Whether something may have been left behind that nobody has heard of yet."""
+    """Whether an allocation may have left something behind that nobody has heard of yet."""
     if allocation.state in ("WAITING", "SUBMITTING") and seen.native_id is None and allocation.native_id is None:
-        return False  # it never got there
+        return False  # the provider never had it
     runners = _runners_of(state, allocation.id)
     if allocation.direct:
         return any(runner.jobs for runner in runners)
@@ -148,7 +137,7 @@ def _may_have_words(state: State, seen: AllocationSeen, allocation: Allocation) 
 
 
 def written_reports(state: State, stimulus: LastWords) -> Iterator[Decision]:
-    """Reports that runners of an allocation which is over had written down; each is taken before the next."""
+    """Take the reports that runners of an ended allocation wrote down; each is applied before the next is decided."""
     ending, allocation = state.soft.ending.get(stimulus.id), state.allocations.get(stimulus.id)
     if ending is None or allocation is None:
         return
@@ -173,27 +162,24 @@ def written_reports(state: State, stimulus: LastWords) -> Iterator[Decision]:
 
 
 def stopped_for(rows: list[Ended], outcome: Outcome) -> list[Ended]:
-    """Rows of a job that the batch system stopped: what for, it alone knows.
+    """The rows of a report, with the reason for which the batch system stopped a job: it alone knows that.
 
-    One that it took the node from is no report of a failure: it is left out, and counts as lost.
+    The row of a job whose node was taken away is no report of a failure: it is left out, and the job counts as lost.
     """
-    out = []
-    for row in rows:
-        if row.reason != "runner-stopped" or outcome.why is None:
-            out.append(row)
-        elif outcome.why in ("cancelled", "deadline", "oom", "time"):
-            out.append(row._replace(reason=outcome.why))
-    return out
+    why = outcome.why
+    if why in ("cancelled", "deadline", "oom", "time"):
+        return [row._replace(reason=why) if row.reason == "runner-stopped" else row for row in rows]
+    return [row for row in rows if row.reason != "runner-stopped" or why is None]
 
 
 def last_words(state: State, stimulus: LastWords) -> Decision:
-    """All that was left behind is known, and its reports are taken: now it is over."""
+    """End an allocation: all that it left behind is known, and its reports are taken."""
     decision = Decision()
     ending, allocation = state.soft.ending.get(stimulus.id), state.allocations.get(stimulus.id)
     if ending is None or allocation is None or move(ALLOCATION, allocation.state, ending.seen.verb) is None:
         return decision
     if stimulus.unread is not None and ending.tries < COLLECT_MOST:
-        return decision  # that is no evidence that there is nothing: it is asked for again
+        return decision  # that is no evidence that nothing was left: the core asks again
     reason, outcome = ending.seen.reason, ending.seen.outcome
     if stimulus.unread is not None:
         reason = f"{reason or 'it is over'}; what it left could not be read: {stimulus.unread}"
@@ -214,7 +200,7 @@ def _end(state: State, decision: Decision, seen: AllocationSeen, allocation: All
 
 
 def end_direct(state: State, event: ev.Event) -> Iterator[ev.Event]:
-    """Direct jobs that are to end have nobody who could be told: their allocations are ended."""
+    """End the allocations of direct jobs that are to end: they have no runner that could be told."""
     if isinstance(event, ev.HoldWanted):
         wanted = event.wanted
     else:
@@ -233,7 +219,7 @@ def end_direct(state: State, event: ev.Event) -> Iterator[ev.Event]:
 
 
 def _start_direct(state: State, decision: Decision, allocation: Allocation) -> None:
-    """A direct job starts with its allocation."""
+    """Start the direct job of an allocation that runs."""
     for runner in state.direct_runners(allocation):
         rows = [(number, pos) for number, pos in runner.jobs if state.batches[number].states[pos] == STARTING]
         if rows:
@@ -241,7 +227,7 @@ def _start_direct(state: State, decision: Decision, allocation: Allocation) -> N
 
 
 def _is_old(state: State, allocation: Allocation, stimulus: AllocationSeen) -> bool:
-    """Whether a runner has greeted from it since the provider was asked: then its state tells nothing any more."""
+    """Whether a runner has greeted from an allocation since the provider was asked: then its answer is out of date."""
     if stimulus.asked is None or allocation.direct:
         return False
     contacts = state.soft.contacts
@@ -261,26 +247,23 @@ def _requeued(state: State, decision: Decision, stimulus: AllocationSeen) -> Non
 
 
 def _is_news(allocation: Allocation, stimulus: AllocationSeen) -> bool:
-    """Its runner may have greeted before the answer to the submission came: that answer still has the native id."""
+    """Whether an observation brings the native id, though the runner greeted before the submission was answered."""
     return stimulus.native_id is not None and allocation.native_id is None
 
 
-def _unsure(decision: Decision, allocation_id: str, count: int, state: str, reason: str | None) -> Decision:
-    if not state.endswith("ING"):
-        return decision
-    if count >= UNSURE_MOST and move(ALLOCATION, state, "kill"):
-        decision.events.append(
-            ev.AllocationMoved(
-                allocation_id, "kill", None, f"nothing certain was heard of it {count} times: {reason or ''}"
-            )
-        )
-    else:
-        decision.events.append(ev.AllocationMoved(allocation_id, "unsure", None, reason, count))
-    return decision
+def _unsure(allocation: Allocation, reason: str | None) -> Decision:
+    """Count an observation that tells nothing; after too many of them the allocation is killed."""
+    if not allocation.state.endswith("ING"):
+        return Decision()
+    count = allocation.unsure + 1
+    if count >= UNSURE_MOST and move(ALLOCATION, allocation.state, "kill"):
+        why = f"nothing certain was heard of it {count} times: {reason or ''}"
+        return Decision([ev.AllocationMoved(allocation.id, "kill", None, why)])
+    return Decision([ev.AllocationMoved(allocation.id, "unsure", None, reason, count)])
 
 
 def _close_runners(state: State, decision: Decision, stimulus: AllocationSeen) -> None:
-    """The driver is the second witness: with the allocation, its runners and what they ran are gone."""
+    """Close the runners of an allocation that is over. The driver is the second witness: what they ran is gone."""
     outcome = stimulus.outcome or Outcome()
     for runner in _runners_of(state, stimulus.id):
         if runner.state in ("CLOSED", "EXPIRED"):
@@ -307,7 +290,7 @@ def _runners_of(state: State, name: str) -> list[RunnerState]:
 
 
 def _never_wanted(state: State, runner: RunnerState, stimulus: AllocationSeen) -> bool:
-    """A direct job that was called back before it ended by itself, or whose submission failed: not its fault."""
+    """Whether a direct job was called back before it ended by itself, or its submission failed: not its fault."""
     if not runner.direct:
         return False
     allocation = state.allocations[stimulus.id]
@@ -318,10 +301,10 @@ def _never_wanted(state: State, runner: RunnerState, stimulus: AllocationSeen) -
 
 
 def _ended_row(state: State, runner: RunnerState, stimulus: AllocationSeen, outcome: Outcome) -> Ended | None:
-    """How the one job there ended, if its provider knows; None: it is lost.
+    """How the only job of a runner ended, if the provider knows; None: it is lost.
 
-    A direct job is its allocation. In one with a runner, the limit that the whole was killed for was broken by its only
-    job.
+    A direct job is its allocation. An allocation with a runner that was killed for its memory or its time was so for
+    the only job that ran there.
     """
     if len(runner.jobs) != 1 or outcome.why in _LOST or _ended_by_us(state, runner, stimulus):
         return None
@@ -331,25 +314,16 @@ def _ended_row(state: State, runner: RunnerState, stimulus: AllocationSeen, outc
         return None
     ((number, pos),) = runner.jobs
     batch = state.batches[number]
-    code, reason, note = outcome.exit_code, outcome.why, stimulus.reason
+    job = (number, batch.index(pos), batch.live[pos].attempt)
+    code, signal, note = outcome.exit_code, outcome.signal, stimulus.reason
+    reason = outcome.why or ("no-report" if code == 0 else "signal" if signal is not None else "exit")
     if code == 0:
-        code, reason = None, reason or "no-report"
-        note = f"{note or 'it ended'}; {_NO_REPORT}"
-    used = last_usage(state, runner.id, number, pos, batch.live[pos].attempt)
-    return Ended(
-        number,
-        batch.index(pos),
-        batch.live[pos].attempt,
-        code,
-        outcome.signal,
-        reason or ("signal" if outcome.signal is not None else "exit"),
-        outcome.started if outcome.started is not None else used.started,
-        outcome.ended,
-        outcome.cpu_s if outcome.cpu_s is not None else used.cpu_s,
-        outcome.peak_memory if outcome.peak_memory is not None else used.memory,
-        None,
-        note,
-    )
+        code, note = None, f"{note or 'it ended'}; {_NO_REPORT}"
+    used = last_usage(state, runner.id, number, pos, job[2])
+    started = outcome.started if outcome.started is not None else used.started
+    cpu_s = outcome.cpu_s if outcome.cpu_s is not None else used.cpu_s
+    memory = outcome.peak_memory if outcome.peak_memory is not None else used.memory
+    return Ended(*job, code, signal, reason, started, outcome.ended, cpu_s, memory, None, note)
 
 
 def _ended_by_us(state: State, runner: RunnerState, stimulus: AllocationSeen) -> bool:
@@ -359,19 +333,19 @@ def _ended_by_us(state: State, runner: RunnerState, stimulus: AllocationSeen) ->
 
 
 def _runs(state: State, runner: RunnerState) -> bool:
-    """Whether what it holds has started."""
+    """Whether all jobs of a runner have started."""
     return all(state.batches[number].states[pos] != STARTING for number, pos in runner.jobs)
 
 
 def _served(state: State, allocation: Allocation, outcome: Outcome | None) -> bool:
-    """Whether it came to run something. A short direct job may be over before it was ever seen to run."""
+    """Whether an allocation ran something. A short direct job may be over before it was ever seen to run."""
     if not allocation.direct:
         return bool(_runners_of(state, allocation.id))
     return allocation.state != "SUBMITTING" and (outcome is None or outcome.why != "launch")
 
 
 def _judge_site(state: State, decision: Decision, stimulus: AllocationSeen, allocation: Allocation) -> None:
-    """A site whose allocations end without ever having served is left alone for a while, longer each time."""
+    """Leave a site alone for a while, longer each time, if its allocations end without ever having served."""
     site, shape, at = allocation.site, allocation.shape, stimulus.at
     if site not in state.soft.sites:
         return

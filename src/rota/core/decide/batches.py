@@ -22,25 +22,9 @@ from rota.model.batch import MAX_NAME, BatchSpec, Dependency, Template
 from rota.model.errors import RefusedError, UsageError
 from rota.model.needs import Needs
 from rota.model.patch import BatchPatch, respecified
-from rota.model.tables import (
-    ABORTED,
-    COMPLETED,
-    FAILED,
-    HOLDING,
-    KILLING,
-    MISSING,
-    OMITTED,
-    PENDING,
-    REMOVED,
-    RUNNING,
-    STARTING,
-    WAITING,
-)
+from rota.model.tables import ABORTED, ACTIVE, COMPLETED, FAILED, OMITTED, PENDING, QUEUED, REMOVED, STARTING, WAITING
 
 __all__ = ["check_reopened", "respecify"]
-
-_LEASED = (STARTING, RUNNING, MISSING, KILLING)
-_QUEUED = (WAITING, PENDING, HOLDING)
 
 
 class _Plan:
@@ -52,8 +36,9 @@ class _Plan:
         self.reconsider: set[int] = set()
         self.warnings: list[str] = []
         self.concerns: re.Pattern[bytes] = states_pattern(range(REMOVED))
-        """States of the jobs that it makes a difference to."""
+        """Matches the states of jobs to which the change makes a difference."""
         self.left_alone: list[tuple[str, tuple[int, ...]]] = []
+        """(reason, states) of jobs to which it makes none."""
 
 
 def respecify(state: State, stimulus: ChangeJobs, patch: BatchPatch) -> _Plan:
@@ -79,35 +64,35 @@ def respecify(state: State, stimulus: ChangeJobs, patch: BatchPatch) -> _Plan:
     if len(plan.warnings) > SHOWN:
         plan.warnings[SHOWN:] = [f"and {len(plan.warnings) - SHOWN:,} more warnings"]
     if patch.after or patch.after_drop or patch.after_none or patch.not_before is not UNSET:
-        plan.concerns = states_pattern((*_QUEUED, OMITTED))
+        plan.concerns = states_pattern((*QUEUED, OMITTED))
         plan.left_alone = [
-            ("runs already, or was given to a runner: it goes on as it is", _LEASED),
+            ("runs already, or was given to a runner: it goes on as it is", ACTIVE),
             ("is settled: it waits for nothing", (COMPLETED, FAILED, ABORTED)),
         ]
     return plan
 
 
 def check_reopened(state: State, events: Iterable[ev.Event]) -> None:
-    """Refuse to have batches run again that would then wait for each other; they could be added while one was over."""
+    """Refuse to reopen batches that would then wait for each other: they could be added while one was settled."""
     reopened = frozenset(event.batch for event in events if isinstance(event, ev.Moved) and event.verb == "reopen")
     _Then(state, {}, reopened).check_circles(reopened)
 
 
 def _whole(state: State, stimulus: ChangeJobs) -> list[BatchState]:
-    """The batches that are selected, each of them all."""
-    selector, found = stimulus.selector, {}
+    """The selected batches; refuses a selector that means only a part of one."""
+    selector, batches = stimulus.selector, {}
     for batch, low, high in select(state, selector):
         if selector.states or low > 0 or high < batch.count:
             raise UsageError(
                 f"only a part of batch {batch.id} is selected, but its name, what it waits for, when it begins, its "
                 f"bounds and what runs at its end belong to all of it: give {batch.id}, and change these by themselves"
             )
-        found[batch.id] = batch
-    return [found[number] for number in sorted(found)]
+        batches[batch.id] = batch
+    return [batches[number] for number in sorted(batches)]
 
 
 def _changed(state: State, batch: BatchState, patch: BatchPatch, warnings: list[str]) -> BatchSpec:
-    """The specification that a batch would have."""
+    """The specification of a batch with the changes; refuses those that come too late."""
     waits = patch.after or patch.after_drop or patch.after_none
     if waits and not batch.unsettled and not batch.counts[OMITTED]:
         raise RefusedError(
@@ -117,17 +102,17 @@ def _changed(state: State, batch: BatchState, patch: BatchPatch, warnings: list[
         name = batch.spec.name if patch.name is UNSET else patch.name
         asked = msgspec.structs.replace(batch.spec, name=name, after=patch.after, require_known=patch.require_known)
         asked.check()
-        after, more = plain_dependencies(state, asked)
+        after, new_warnings = plain_dependencies(state, asked)
         patch = msgspec.structs.replace(patch, after=after)
-        warnings.extend(warning for warning in more if warning not in warnings)
+        warnings.extend(warning for warning in new_warnings if warning not in warnings)
     return respecified(batch.id, batch.spec, patch)
 
 
-# ---- who is concerned -----------------------------------------------------------------------------------------------
+# ---- which batches are concerned -------------------------------------------------------------------------------------
 
 
 def _look_again(state: State, plan: _Plan, again: Again, specs: dict[int, BatchSpec], by: str, wall: float) -> None:
-    """Have all that may now be ready, wait, or never run be looked at; refuse circles."""
+    """Have every batch looked at again whose dependencies mean something else after the change; refuse circles."""
     then = _Then(state, specs)
     renames = {number: spec for number, spec in specs.items() if spec.name != state.batches[number].spec.name}
     concerned = {number for number, spec in specs.items() if spec.after != state.batches[number].spec.after}
@@ -153,16 +138,16 @@ def _look_again(state: State, plan: _Plan, again: Again, specs: dict[int, BatchS
 
 
 class _Then:
-    """Names and dependencies as they will be, and so who will wait for whom."""
+    """Names and dependencies of all batches as they will be after the change, and so who will wait for whom."""
 
     def __init__(self, state: State, specs: dict[int, BatchSpec], reopened: frozenset[int] | None = None) -> None:
         self._state = state
         self._specs = specs
         self._reopened = reopened
-        """If given, other batches that are settled wait for nothing."""
+        """Batches that are reopened: every other settled batch waits for nothing. None: settled batches wait too."""
         self._names: dict[str, list[int]] = {}
         self._done: dict[str, int] = {}
-        """Name → so many of its batches, from the first, lead to no circle."""
+        """Name → how many of its batches, from the first, are known to lead to no circle."""
         for number, spec in specs.items():
             old = state.batches[number].spec.name
             for name in {old, spec.name} - {""} if old != spec.name else ():
@@ -191,7 +176,7 @@ class _Then:
         return any(d.target == f"@{name}" and not self._end(batch, d) for d in self._spec(batch).after)
 
     def _end(self, batch: BatchState, dependency: Dependency) -> int:
-        """So many batches of a name, from the first, are those that it means."""
+        """How many batches of a name, from the first, a dependency on it will mean."""
         numbers = self._numbers(dependency.target[1:])
         if dependency.live:
             return len(numbers)
@@ -199,7 +184,7 @@ class _Then:
         return earlier or bisect_right(numbers, self._known_until(batch) or self._state.next_batch)
 
     def _known_until(self, batch: BatchState) -> int:
-        """As `BatchState.known_until`, which a change of its own takes back, or of a name that it can then not mean."""
+        """`BatchState.known_until` after the change: 0 if its dependencies change, or a name that they mean is lost."""
         known, after = batch.known_until, self._spec(batch).after
         if known and after == batch.spec.after:
             names = [self._numbers(d.target[1:]) for d in after if d.target.startswith("@") and not d.live]
@@ -221,9 +206,8 @@ class _Then:
                 yield int(dependency.target.partition(".")[0])
 
     def check_circles(self, sources: Iterable[int]) -> None:
-        """Refuse if one of these would wait for itself, however many are between."""
-        state, done = self._state, set[int]()
-        wanted = set(sources)
+        """Refuse if one of these batches would wait for itself, however many are between."""
+        state, done, wanted = self._state, set[int](), set(sources)
         for source in sorted(wanted):
             if source in done:
                 continue
@@ -258,7 +242,7 @@ class _Then:
 
 
 def _brake(batch: BatchState, spec: BatchSpec, plan: _Plan) -> None:
-    """More have failed already than may: the rest is held at once."""
+    """Hold the rest of a batch at once if more jobs have failed already than the new bound allows."""
     failed, most = batch.counts[FAILED], spec.max_failures
     if most is None or not 0 < most <= failed:
         return
@@ -276,12 +260,12 @@ def _brake(batch: BatchState, spec: BatchSpec, plan: _Plan) -> None:
 def _end(
     state: State, stimulus: ChangeJobs, batch: BatchState, spec: BatchSpec, command: str, plan: _Plan, again: Again
 ) -> None:
-    """Another command at its end, the first one, or none."""
+    """Give a batch another command at its end, a first one, or none."""
     if not batch.unsettled:
         raise RefusedError(f"batch {batch.id} is settled: its end is past (rota add --after-any {batch.id} runs more)")
     by = f"changed by {stimulus.by}"
     old = [end for end in dependents(state, batch, by_name=False) if end.spec.ends == batch.id]
-    old = [end for end in old if any(end.counts[number] for number in _QUEUED)]
+    old = [end for end in old if any(end.counts[number] for number in QUEUED)]
     if not command:
         for end in old:
             waiting = [waiter.id for waiter in dependents(state, end) if waiter.unsettled]

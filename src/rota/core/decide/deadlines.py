@@ -1,4 +1,4 @@
-"""What time brings: jobs whose time has come, runners that have fallen silent, runners that have nothing to do."""
+"""What time brings: jobs that are due, runners that have fallen silent, runners that have nothing to do."""
 
 from msgspec.structs import replace
 
@@ -42,7 +42,7 @@ def next_deadline(state: State, at: At, last: At | None) -> float:
     """Monotonic time of the next Tick, counted from the last one: however much happens, time is looked at."""
     if is_busy(state):
         period = SWEEP_S
-    elif _has_places(state):  # not so seldom that `_grace` would take it for a standstill
+    elif _has_places(state):  # often enough that `_grace` does not take the gap for a standstill
         period = max(SWEEP_S, min(RESTING_SWEEP_S, state.settings.missing_s / 4))
     else:
         period = IDLE_SWEEP_S
@@ -63,7 +63,7 @@ def was_set_back(before: At, now: At) -> bool:
 
 
 def tick(state: State, at: At, last: At | None, due: Due) -> Decision:
-    """Everything that is due; `last` is when this was last asked, None after a start."""
+    """Decide everything that is due; `last` is the moment of the Tick before, None after a start."""
     decision = Decision(reconsider=due.batches)
     for runner in list(state.runners.values()):
         if runner.state in ("SERVING", "DRAINING", "MISSING") and not runner.direct:
@@ -78,12 +78,12 @@ def tick(state: State, at: At, last: At | None, due: Due) -> Decision:
             site = replace(site, takes=None, takes_why=None)
         if reopens or takes_more:
             decision.notes.append(WeatherEntry("sites", name, site, look=True))
-    moved = last is not None and at.utc_offset_s != last.utc_offset_s
+    local_time_changed = last is not None and at.utc_offset_s != last.utc_offset_s
     if (
         any(refusal.until <= at.mono for refusal in weather.refused.values())
         or at.wall >= planning.window_at
         or at.mono >= planning.rate_at
-        or moved
+        or local_time_changed
         or any(at.mono - since >= state.settings.shrink_s for since in planning.surplus_since.values())
     ):
         decision.notes.append(Looked())
@@ -93,6 +93,7 @@ def tick(state: State, at: At, last: At | None, due: Due) -> Decision:
 
 
 def _watch(state: State, decision: Decision, runner: RunnerState, at: At) -> None:
+    """Let a silent runner lapse, give up jobs of one that stays silent, drain one that has had nothing to do."""
     contact = state.soft.contacts[runner.id]
     silence = at.mono - contact.heard
     if runner.state != "MISSING" and silence > state.settings.missing_s:

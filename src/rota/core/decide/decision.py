@@ -1,4 +1,4 @@
-"""What a decision is: the events and notes it makes, the results beside them, and the answer to whoever asked."""
+"""What a decision is: the events and notes it makes, the results beside them, and the answer to the client."""
 
 from typing import Any
 
@@ -21,18 +21,18 @@ class Decision(Struct):
     results: list[Result] = field(default_factory=list)
     reply: dict[str, Any] = field(default_factory=dict)
     effects: list[Effect] = field(default_factory=list)
-    """Only what does not follow from an event: acknowledgements, repeats."""
+    """Effects that do not follow from an event: acknowledgements, repeats."""
     reconsider: set[int] = field(default_factory=set)
     """Batches whose WAITING jobs may have become ready."""
     notes: list[Note] = field(default_factory=list)
-    """What changes about the soft state."""
+    """Changes of the soft state."""
     drawn: int = 0
-    """How often chance was asked."""
+    """How many random numbers the decision took."""
 
-    def add(self, more: "Decision") -> None:
-        """What else comes of it: events and results."""
-        self.events.extend(more.events)
-        self.results.extend(more.results)
+    def add(self, other: "Decision") -> None:
+        """Add the events and results of another decision."""
+        self.events.extend(other.events)
+        self.results.extend(other.results)
 
     def chance(self, state: State) -> float:
         """The next number in [0, 1) of the core's own generator."""

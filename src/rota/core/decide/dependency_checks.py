@@ -1,4 +1,4 @@
-"""What is checked of the dependencies of a batch: that they exist, fit, and (for a new one) make no circle."""
+"""Checks of the dependencies of a batch: that their targets exist, fit, and (for a new batch) make no circle."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -16,20 +16,20 @@ from rota.model.tables import OMITTED, REMOVED
 __all__ = ["check_circle", "check_dependencies", "plain_dependencies"]
 
 SHOWN = 10
-"""Batches of a circle, and warnings, that are shown."""
+"""How many batches of a circle, and how many warnings, are shown."""
 
 
 def check_dependencies(state: State, spec: BatchSpec) -> tuple[BatchSpec, list[str]]:
-    """The spec of a new batch with every target made plain, and warnings. Refuses what cannot be, and circles."""
+    """(the spec of a new batch with plain dependencies, warnings). Refuses targets that cannot be, and circles."""
     after, warnings = plain_dependencies(state, spec)
     check_circle(state, spec.name, after)
     return msgspec.structs.replace(spec, after=after) if after else spec, warnings
 
 
 def plain_dependencies(state: State, spec: BatchSpec) -> tuple[tuple[Dependency, ...], list[str]]:
-    """The dependencies with every target made plain, and warnings for names that nothing has yet.
+    """(the dependencies, job by job on the number of a batch and not on its name; warnings, as for unknown names).
 
-    Refuses what cannot be.
+    Refuses targets that cannot be.
     """
     after: list[Dependency] = []
     warnings: list[str] = []
@@ -85,13 +85,13 @@ def _check_numbers(state: State, dependency: Dependency, span: tuple[int, int | 
 
 
 def _check_each(state: State, spec: BatchSpec, dependency: Dependency) -> None:
-    """Refuse if the numbers of the jobs are not the same."""
+    """Refuse a dependency job by job if the two batches do not have the same job numbers."""
     number, low, high = positions_of(state, dependency.target)
     other = state.batches[number]
     ours, theirs = _stretches(spec.ranges, 0, spec.count), _stretches(other.ranges, low, high)
-    found = _first_difference(ours, theirs)
-    if found is not None:
-        index, is_ours = found
+    difference = _first_difference(ours, theirs)
+    if difference is not None:
+        index, is_ours = difference
         job = format_job(number, index)
         what = f"there is no {job} for the new job {index}" if is_ours else f"there is no new job {index} for {job}"
         raise UsageError(f"--after {dependency.target} --each: both must have the same job numbers, but {what}")
@@ -111,7 +111,7 @@ def _stretches(ranges: Sequence[tuple[int, int, int]] | None, low: int, high: in
 def _first_difference(
     ours: Iterator[tuple[int, int, int]], theirs: Iterator[tuple[int, int, int]]
 ) -> tuple[int, bool] | None:
-    """(number, whether it is ours) that only one of the two has."""
+    """(job number, whether it is ours) of the first that only one of the two has; None: both have the same."""
     mine = other = (0, 1, 0)
     while True:
         if not mine[2]:
@@ -131,10 +131,10 @@ def _first_difference(
 
 
 def check_circle(state: State, name: str, after: Sequence[Dependency]) -> None:
-    """Refuse if one that would wait for the new batch, by its name, is waited for by it.
+    """Refuse a new batch that would wait for a batch that waits for it, by its name.
 
-    Only a name can close a circle, as all else points to what is there already. The search goes from both ends, a step
-    here and a step there, so it is over as soon as one end has no way on; usually at once.
+    Only a name can close a circle, as numbers point to batches that are there already. The search goes from both ends,
+    a step here and a step there, so it is over as soon as one end has no way on; usually at once.
     """
     ends = [waiter.id for waiter in open_to(state, name)] if after else []
     if not ends:
@@ -142,9 +142,9 @@ def check_circle(state: State, name: str, after: Sequence[Dependency]) -> None:
     numbers = {int(d.target.partition(".")[0]) for d in after if not d.target.startswith("@")}
     names = {d.target[1:] for d in after if d.target.startswith("@")}
     up: dict[int, int] = dict.fromkeys(ends, 0)
-    """Batch → for which one, on the way to the new batch, it waits."""
+    """Batch → the batch for which it waits, on the way to the new batch."""
     down: dict[int, int] = {}
-    """Batch → which one, on the way from the new batch, waits for it."""
+    """Batch → the batch that waits for it, on the way from the new batch."""
     high, low = list(ends), itertools.chain(sorted(numbers), *(state.names.get(each, ()) for each in sorted(names)))
     ways: list[tuple[int, Iterator[int]]] = [(0, low)]
     met = next((n for n in high if n in numbers or state.batches[n].spec.name in names), None)
@@ -169,7 +169,7 @@ def check_circle(state: State, name: str, after: Sequence[Dependency]) -> None:
 
 
 def _waits_for(state: State, batch: BatchState) -> Iterator[int]:
-    """Batches that this one waits for, or will when it runs again."""
+    """Batches that a batch waits for, or will when it runs again."""
     if _may_wait(batch):
         for dependency, edge in zip(batch.spec.after, batch.edges, strict=True):
             if edge[0]:
@@ -180,12 +180,12 @@ def _waits_for(state: State, batch: BatchState) -> Iterator[int]:
 
 
 def _may_wait(batch: BatchState) -> bool:
-    """Whether it waits, or may again unasked: what was omitted is opened again together with what it waited for."""
+    """Whether a batch waits, or may wait again unasked: omitted jobs are reopened with those that they waited for."""
     return bool(batch.unsettled or batch.counts[OMITTED]) or any(dependency.live for dependency in batch.spec.after)
 
 
 def _awaited_by(state: State, batch: BatchState) -> Iterator[BatchState]:
-    """Batches that wait for this one."""
+    """Batches that wait for a batch."""
     for waiter in dependents(state, batch):
         if _may_wait(waiter) and next(touched(state, waiter, batch, [0, batch.count]), None) is not None:
             yield waiter

@@ -15,7 +15,7 @@ from rota.model import events as ev
 from rota.model.job import Result, format_job
 from rota.model.tables import KILLING, MISSING, STARTING
 
-__all__ = ["find_job", "give_back", "is_live", "last_usage", "lost", "superseded", "take_ended"]
+__all__ = ["find_live", "give_back", "last_usage", "lost", "superseded", "take_ended"]
 
 Row = tuple[int, int, str, float | None, int]
 """A row of an `Ended` event: batch, position, verb, not before, wall time in milliseconds."""
@@ -31,11 +31,11 @@ def find_job(state: State, number: int, index: int) -> tuple[BatchState, int] | 
     return None if pos is None else (batch, pos)
 
 
-def is_live(state: State, runner_id: str, job: tuple[int, int, int]) -> bool:
-    """True for an attempt that this runner should hold, or whose end it may still report."""
+def find_live(state: State, runner_id: str, job: tuple[int, int, int]) -> tuple[BatchState, int] | None:
+    """(batch, position) of an attempt that this runner should hold, or whose end it may still report; else None."""
     found = find_job(state, job[0], job[1])
     live = None if found is None else found[0].live.get(found[1])
-    return live is not None and live.runner == runner_id and live.attempt == job[2]
+    return found if live is not None and live.runner == runner_id and live.attempt == job[2] else None
 
 
 # ---- as the runner tells it -----------------------------------------------------------------------------------------
@@ -50,9 +50,9 @@ def take_ended(
     seq: int = 0,
     host: str | None = None,
 ) -> None:
-    """What ended on a runner, and what becomes of it; `host` is where, if that is not known of the runner.
+    """Decide what becomes of attempts that ended on a runner; `host` is where, if that is not known of the runner.
 
-    Seven parameters: the report that it comes from is not always one (a driver may have told the end).
+    Seven parameters: not all ends come from a report (a driver may have told them).
     """
     _Ends(state, decision, runner, at, host or runner.host).take(ended, seq)
 
@@ -70,11 +70,12 @@ class _Ends:
         self.stopped: list[Row] = []
         """Ends that count neither as success nor as failure."""
         self.holds: list[tuple[int, int]] = []
+        """(batch, position) of jobs that are to be held now that they are back."""
         self.raised: dict[tuple[int, str], ev.Retemplated] = {}
-        """Jobs that get more next time, by what they get."""
+        """New templates for jobs that exceeded their needs, by batch and new needs."""
         self.sampling = Sampling(runner.capacity)
         self.good: set[str] = set()
-        """Slots where jobs succeeded."""
+        """Slots in which jobs succeeded."""
         self.bad: list[str] = []
         """The slot of each job that failed at once."""
 
@@ -113,13 +114,14 @@ class _Ends:
         verb, outcome, until, counted = after_failure(self.state, self.decision, batch, pos, row, self.at)
         reason = row.reason or ("signal" if row.signal is not None else "exit")
         if verb == "abort" and reason in ("runner-stopped", "cancelled", "signal"):
-            reason = "killed"  # that was the way to do it
+            reason = "killed"  # a signal, or the end of its runner, is how a direct job is killed
         if counted and verb != "abort":
-            more = escalated(self.state, batch, pos, live.slot, row, wall_ms)
-            if more is not None:
-                note = f"{note}; {more[1]}" if note else more[1]
-                key = (number, str(more[0].needs) + str(more[0].level))
-                self.raised.setdefault(key, ev.Retemplated(number, [], *more)).spans.extend((pos, pos + 1))
+            raised = escalated(self.state, batch, pos, live.slot, row, wall_ms)
+            if raised is not None:
+                template, why = raised
+                note = f"{note}; {why}" if note else why
+                key = (number, str(template.needs) + str(template.level))
+                self.raised.setdefault(key, ev.Retemplated(number, [], template, why)).spans.extend((pos, pos + 1))
                 self._sample_excess(batch.template(pos).group, row, reason, wall_ms)
             if is_fast(self.state, wall_ms):
                 self.bad.append(live.slot)
@@ -129,7 +131,7 @@ class _Ends:
         return result_of(pos, row, outcome, self.runner.id, self.host, reason, note)
 
     def _sample_excess(self, group: str, row: Ended, reason: str, wall_ms: int) -> None:
-        """What a job used that exceeded what it had is a sample of just that."""
+        """Take a sample of what a job exceeded, and of nothing else: it had not finished."""
         if not group:
             return
         if reason == "time":
@@ -158,28 +160,14 @@ def result_of(
     pos: int, row: Ended, state: str, runner_id: str, host: str, reason: str | None, note: str | None
 ) -> Result:
     """The result of an attempt, from the row that tells of its end. (Seven parameters: what the row does not say.)"""
+    batch, _, attempt, code, signal, _, started, ended, cpu_s, peak, out, _, disk = row
     return Result(
-        row.batch,
-        pos,
-        row.attempt,
-        state,
-        row.exit_code,
-        row.signal,
-        reason,
-        runner_id,
-        host,
-        row.started,
-        row.ended,
-        row.cpu_s,
-        row.peak_memory,
-        row.output,
-        note,
-        row.peak_disk,
+        batch, pos, attempt, state, code, signal, reason, runner_id, host, started, ended, cpu_s, peak, out, note, disk
     )
 
 
 def _removals(state: State, rows: Sequence[Row]) -> Iterator[ev.Removed]:
-    """Jobs that are taken off the books once they have settled in a certain way, if nothing waits for them."""
+    """Remove jobs whose template says so (`remove_on`) once they have settled, if nothing waits for them."""
     by_batch: dict[int, list[int]] = {}
     for number, pos, verb, _, _ in rows:
         batch = state.batches[number]
@@ -198,7 +186,7 @@ def _removals(state: State, rows: Sequence[Row]) -> Iterator[ev.Removed]:
 def give_back(
     state: State, decision: Decision, runner: RunnerState, jobs: list[tuple[int, int]], seq: int, why: str
 ) -> None:
-    """Leases that were never started: back to the queue, or to where somebody wants them."""
+    """Take back leased jobs that never started: to the queue, or held or aborted if somebody asked for that."""
     rows: list[Row] = []
     holds = []
     for number, pos in jobs:
@@ -211,7 +199,7 @@ def give_back(
             continue
         if batch.states[pos] in (STARTING, MISSING) and not batch.spec.after and batch.spec.not_before is None:
             rows.append((number, pos, "return", None, 0))
-        else:  # what it depends on may have come back to life meanwhile
+        else:  # the jobs that it depends on may run again meanwhile
             rows.append((number, pos, "requeue", None, 0))
         if pos in batch.hold_wanted:
             holds.append((number, pos))
@@ -226,7 +214,7 @@ def give_back(
 def lost(
     state: State, runner_id: str, jobs: Iterable[tuple[int, int]], why: str, at: At, reason: str = "lost"
 ) -> Decision:
-    """Attempts on one runner are given up: two witnesses have said that they are over, or the user accepted the risk.
+    """Give up attempts on one runner: two witnesses have said that they are over, or the user accepted the risk.
 
     A lost attempt is not a failure of the job: it counts against its own limit. Giving up closes the attempt, so that a
     late success of it is shown and changes nothing. `reason` is what the provider says became of the node, if it says;
@@ -251,22 +239,9 @@ def lost(
         rows.append((number, pos, verb, None, 0))
         told = "lost-too-often" if verb == "fail" and reason == "lost" else reason
         used = last_usage(state, runner_id, number, pos, attempt)
-        decision.results.append(
-            Result(
-                number,
-                pos,
-                attempt,
-                outcome,
-                reason=told,
-                runner=runner_id,
-                host=runner.host,
-                started=used.started,
-                ended=at.wall,
-                cpu_s=used.cpu_s,
-                peak_memory=used.memory,
-                note=why,
-            )
-        )
+        usage = (used.started, at.wall, used.cpu_s, used.memory)
+        row = Ended(number, batch.index(pos), attempt, None, None, told, *usage, None, why)
+        decision.results.append(result_of(pos, row, outcome, runner_id, runner.host, told, why))
     if rows:
         decision.events.append(ev.Ended(runner_id, rows, "loss", why))
         decision.events.extend(ev.Moved(number, "hold", [pos, pos + 1]) for number, pos in holds)
@@ -275,7 +250,7 @@ def lost(
 
 
 def last_usage(state: State, runner_id: str, number: int, pos: int, attempt: int) -> Usage:
-    """What an attempt that nobody reports the end of had used, as far as its runner had told."""
+    """What an attempt had used by its runner's last word, if nobody reports its end."""
     contact = state.soft.contacts.get(runner_id)
     used = contact.usage.get((number, pos)) if contact is not None else None
     return used if used is not None and used.attempt == attempt else Usage(attempt, None)
@@ -285,9 +260,9 @@ def last_usage(state: State, runner_id: str, number: int, pos: int, attempt: int
 
 
 def superseded(state: State, decision: Decision, runner_id: str, host: str | None, row: Ended) -> None:
-    """An end of an attempt that is not live.
+    """Take the end of an attempt that is not live.
 
-    Told again (nothing to do), or too late (recorded and shown, of no effect).
+    Either it is told again (nothing to do), or it comes too late (recorded and shown, of no effect).
     """
     decision.notes.append(Forgot(runner_id, ((row.batch, row.index, row.attempt),), look=False))
     found = find_job(state, row.batch, row.index)
@@ -295,16 +270,10 @@ def superseded(state: State, decision: Decision, runner_id: str, host: str | Non
         live = found[0].live.get(found[1])
         if live is None or live.runner == runner_id:
             return
-    job = format_job(row.batch, row.index)
     how = f"exit code {row.exit_code}" if row.exit_code is not None else f"signal {row.signal}"
-    decision.events.append(
-        ev.Noted(
-            job,
-            "late result",
-            f"attempt {row.attempt} ended with {how} on {host or runner_id} "
-            "after it had been given up; this changes nothing",
-        )
-    )
+    what = f"attempt {row.attempt} ended with {how} on {host or runner_id}"
+    detail = f"{what} after it had been given up; this changes nothing"
+    decision.events.append(ev.Noted(format_job(row.batch, row.index), "late result", detail))
     if found is not None and row.attempt <= found[0].attempts[found[1]]:
         note = "came after it had been given up"
         decision.results.append(result_of(found[1], row, "SUPERSEDED", runner_id, host or "", row.reason, note))

@@ -1,7 +1,7 @@
-"""Hosts that fail one job after the other, at once, while others do well with such jobs: they get no more.
+"""Bad hosts: those that fail one job after the other, at once, while such jobs succeed elsewhere. They get no more.
 
 A host with a full disk or a broken mount fails everything it is given, and is free for more sooner than any other: left
-alone it eats the queue. Kept in memory only: after a restart it has to show itself anew.
+alone it eats the queue. This is kept in memory only: after a restart a bad host has to show itself anew.
 """
 
 from msgspec.structs import replace
@@ -24,7 +24,7 @@ def is_fast(state: State, wall_ms: int) -> bool:
 
 
 def judge_host(state: State, decision: Decision, runner: RunnerState, good: set[str], bad: list[str], at: At) -> None:
-    """Take note of jobs that ended on a runner: the slots where they succeeded, and that of each that failed fast."""
+    """Judge a runner's host by jobs that ended: `good` are slots where some succeeded, `bad` those of failures."""
     weather, settings, site, host = state.soft.weather, state.settings, runner.site, runner.host
     if good:
         for shape in {shape_of(slot) for slot in good}:
@@ -38,7 +38,7 @@ def judge_host(state: State, decision: Decision, runner: RunnerState, good: set[
     count, since = weather.host_failures.get((site, host), (0, at.mono))
     count += len(bad)
     if count < settings.bad_host_failures or not any(
-        _others_do_well(state, shape_of(slot), host, since - settings.bad_host_window_s) for slot in bad
+        _succeeds_elsewhere(state, shape_of(slot), host, since - settings.bad_host_window_s) for slot in bad
     ):
         decision.notes.append(WeatherEntry("host_failures", (site, host), (count, since)))
         return
@@ -52,10 +52,10 @@ def judge_host(state: State, decision: Decision, runner: RunnerState, good: set[
 
 def turn_away(state: State, decision: Decision, site: str, host: str, at: At) -> str | None:
     """Why a runner from this host gets no work; the site is then left alone for a while, longer each time."""
-    found = state.soft.weather.bad_hosts.get((site, host))
-    if found is None:
+    verdict = state.soft.weather.bad_hosts.get((site, host))
+    if verdict is None:
         return None
-    until, why = found
+    until, why = verdict
     if until <= at.mono:
         decision.notes.append(WeatherEntry("bad_hosts", (site, host), None))
         return None
@@ -66,7 +66,7 @@ def turn_away(state: State, decision: Decision, site: str, host: str, at: At) ->
 
 
 def failed(state: State, site: str, tag: str, why: str, at: At) -> SiteWeather:
-    """How a site is doing of which something came to nothing; an array, which has one tag, is one failure."""
+    """The weather of a site after one more failure; an array, which has one tag, is one failure."""
     weather, settings = state.soft.weather.of(site), state.settings
     failures = weather.failures + (not tag or tag != weather.failed_tag)
     wait = min(settings.site_retry_most_s, settings.site_retry_s * 2.0 ** min(failures - 1, 20))
@@ -75,11 +75,11 @@ def failed(state: State, site: str, tag: str, why: str, at: At) -> SiteWeather:
 
 
 def _with_host(newest: tuple[tuple[str, float], ...] | None, host: str, mono: float) -> tuple[tuple[str, float], ...]:
-    """The last two hosts on which jobs of a shape succeeded: one of them is another than any that is asked about."""
+    """The last two hosts on which jobs of a shape succeeded: of any two, one is not the host that is judged."""
     if newest is None or newest[0][0] == host:
         return ((host, mono), *(newest[1:] if newest else ()))
     return ((host, mono), newest[0])
 
 
-def _others_do_well(state: State, shape: int, host: str, since: float) -> bool:
+def _succeeds_elsewhere(state: State, shape: int, host: str, since: float) -> bool:
     return any(name != host and mono >= since for name, mono in state.soft.weather.good_hosts.get(shape, ()))

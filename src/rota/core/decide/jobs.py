@@ -21,46 +21,47 @@ from rota.model.errors import RefusedError, UsageError
 from rota.model.job import Result, format_job
 from rota.model.patch import Patch, patched
 from rota.model.tables import (
-    ABORTED,
+    ACTIVE,
     COMPLETED,
-    FAILED,
     HOLDING,
     JOB_STATES,
+    KILLABLE,
     KILLING,
     MISSING,
-    OMITTED,
     PENDING,
+    QUEUED,
     REMOVED,
     RUNNING,
     STARTING,
+    UNSUCCESSFUL,
     WAITING,
 )
 from rota.schedule.demand import impossible
 
 __all__ = ["change"]
 
-_QUEUED = (WAITING, PENDING, HOLDING)
-_ACTIVE = (STARTING, RUNNING, MISSING)
-_UNSETTLED = states_pattern(range(COMPLETED))
+_SETTLED = (COMPLETED, *UNSUCCESSFUL)
+_UNSETTLED_RUN = states_pattern(range(COMPLETED))
 
 
 def change(state: State, stimulus: ChangeJobs) -> Decision:
-    """Decide one request."""
+    """Decide what a client's request changes about jobs."""
     if stimulus.what not in _CHANGES:
         raise UsageError(f"no such change: {stimulus.what}")
     if stimulus.selector.empty and not stimulus.everything:
         raise UsageError(
             f"which jobs? Name some (7, 7.12, @name, :failed), or give --all to {stimulus.what} everything"
         )
-    plan = _CHANGES[stimulus.what](state, stimulus)
-    decision = Decision(reply={"jobs": plan.jobs, "skipped": plan.skipped, "sample": plan.sample, **plan.more})
+    plan = _Plan(state, stimulus)
+    _CHANGES[stimulus.what](plan, state, stimulus)
+    decision = Decision(reply={"jobs": plan.jobs, "skipped": plan.skipped, "sample": plan.sample, **plan.answer})
     if not stimulus.dry_run:
         decision.events, decision.results, decision.reconsider = plan.events, plan.results, plan.reconsider
     return decision
 
 
 class _Plan:
-    """What a change would do."""
+    """What a change would do to the jobs it means: events, results, and the counts for the answer."""
 
     def __init__(self, state: State, stimulus: ChangeJobs) -> None:
         self.state = state
@@ -72,11 +73,11 @@ class _Plan:
         self.jobs = 0
         self.sample: list[str] = []
         self.skipped: list[dict[str, object]] = []
-        self.more: dict[str, object] = {}
-        """More of the answer."""
+        self.answer: dict[str, object] = {}
+        """What the answer has besides the counts."""
 
     def count(self, batch: BatchState, spans: list[int]) -> None:
-        """These will be changed."""
+        """Count jobs that will be changed, and take some of them as examples."""
         for low, high in zip(spans[::2], spans[1::2], strict=True):
             self.jobs += high - low
             for pos in range(low, min(high, low + self.state.settings.sample - len(self.sample))):
@@ -111,69 +112,47 @@ class _Plan:
         return template
 
     def skip(self, reason: str, *states: int, but: int = 0) -> None:
-        """Say what is left alone: all in these states, but so many that were not."""
-        count = (
-            sum(
-                high - low
-                for _, spans in by_state(self.state, self.stimulus.selector, states)
-                for low, high in zip(spans[::2], spans[1::2], strict=True)
-            )
-            - but
-        )
+        """Say why selected jobs in these states are left alone; `but` so many of them, which are changed."""
+        selected = by_state(self.state, self.stimulus.selector, states)
+        count = sum(sum(spans[1::2]) - sum(spans[::2]) for _, spans in selected) - but
         if count > 0:
             self.skipped.append({"reason": reason, "jobs": count})
 
 
-def _kill(state: State, stimulus: ChangeJobs) -> _Plan:
-    plan = _Plan(state, stimulus)
-    by = f"killed by {stimulus.by}"
+def _kill(plan: _Plan, state: State, stimulus: ChangeJobs) -> None:
     if stimulus.confirm_dead:
         _confirm_dead(plan)
-        return plan
-    plan.move("abort", *_QUEUED, reason=by)
+        return
+    by = f"killed by {stimulus.by}"
+    plan.move("abort", *QUEUED, reason=by)
     queued = plan.jobs
-    plan.move("kill", *_ACTIVE, reason=by)
-    plan.more["ending"] = plan.jobs - queued
+    plan.move("kill", *KILLABLE, reason=by)
+    plan.answer["ending"] = plan.jobs - queued
     plan.skip("is being killed already", KILLING)
-    plan.skip("is settled already", COMPLETED, FAILED, ABORTED, OMITTED)
-    return plan
+    plan.skip("is settled already", *_SETTLED)
 
 
 def _confirm_dead(plan: _Plan) -> None:
     """The user is the second witness: what is MISSING, or being killed on a runner that is, is over."""
     gone: dict[str, list[tuple[int, int]]] = {}
-    seen = 0
     for batch, spans in by_state(plan.state, plan.stimulus.selector, (MISSING, KILLING)):
         for low, high in zip(spans[::2], spans[1::2], strict=True):
             for pos in range(low, high):
                 runner = plan.state.runners[batch.live[pos].runner]
                 if runner.state == "MISSING":
-                    seen += 1
                     gone.setdefault(runner.id, []).append((batch.id, pos))
                     plan.count(batch, [pos, pos + 1])
     for runner_id, jobs in gone.items():
         given_up = lost(plan.state, runner_id, jobs, f"confirmed dead by {plan.stimulus.by}", plan.stimulus.at)
         plan.events.extend(given_up.events)
         plan.results.extend(given_up.results)
-    plan.skip(
-        "is not MISSING: only what rota has lost sight of can be confirmed dead",
-        *_QUEUED,
-        STARTING,
-        RUNNING,
-        MISSING,
-        KILLING,
-        COMPLETED,
-        FAILED,
-        ABORTED,
-        OMITTED,
-        but=seen,
-    )
+    why = "is not MISSING: only what rota has lost sight of can be confirmed dead"
+    plan.skip(why, *range(REMOVED), but=plan.jobs)
 
 
-def _hold(state: State, stimulus: ChangeJobs) -> _Plan:
-    plan = _Plan(state, stimulus)
+def _hold(plan: _Plan, state: State, stimulus: ChangeJobs) -> None:
     plan.move("hold", WAITING, PENDING, reason=f"held by {stimulus.by}")
-    recalled = _ACTIVE if stimulus.stop else (STARTING,)
+    recalled = KILLABLE if stimulus.stop else (STARTING,)
     for batch, spans in by_state(state, stimulus.selector, recalled):
         plan.count(batch, spans)
         plan.events.append(ev.HoldWanted(batch.id, spans, stimulus.stop, reason=f"held by {stimulus.by}"))
@@ -181,58 +160,46 @@ def _hold(state: State, stimulus: ChangeJobs) -> _Plan:
     if not stimulus.stop:
         plan.skip("runs: hold it with --stop, or let it finish", RUNNING, MISSING)
     plan.skip("is being killed", KILLING)
-    plan.skip("is settled already", COMPLETED, FAILED, ABORTED, OMITTED)
-    return plan
+    plan.skip("is settled already", *_SETTLED)
 
 
-def _release(state: State, stimulus: ChangeJobs) -> _Plan:
-    plan = _Plan(state, stimulus)
+def _release(plan: _Plan, state: State, stimulus: ChangeJobs) -> None:
     plan.move("release", HOLDING)
     unwanted: set[tuple[int, int]] = set()
-    for batch, spans in by_state(state, stimulus.selector, (*_ACTIVE, KILLING)):
-        called_back = (
-            [
-                pos
-                for low, high in zip(spans[::2], spans[1::2], strict=True)
-                for pos in range(low, high)
-                if pos in batch.hold_wanted
-            ]
-            if batch.hold_wanted
-            else []
-        )
+    for batch, spans in by_state(state, stimulus.selector, ACTIVE):
+        if not batch.hold_wanted:
+            continue
+        ranges = zip(spans[::2], spans[1::2], strict=True)
+        called_back = [pos for low, high in ranges for pos in range(low, high) if pos in batch.hold_wanted]
         if called_back:
             plan.count(batch, flat := [edge for pos in called_back for edge in (pos, pos + 1)])
             plan.events.append(ev.HoldWanted(batch.id, flat, wanted=False))
             unwanted.update((batch.id, pos) for pos in called_back)
     plan.skip("is not held", *(number for number in range(len(JOB_STATES)) if number != HOLDING), but=len(unwanted))
-    return plan
 
 
-def _modify(state: State, stimulus: ChangeJobs) -> _Plan:
-    plan = _Plan(state, stimulus)
+def _modify(plan: _Plan, state: State, stimulus: ChangeJobs) -> None:
     if stimulus.patch is None or stimulus.patch == Patch():
         raise UsageError("modify what? Say what is to change, as in --memory x2 or --priority 10")
     if stimulus.patch.batch is not None:
         whole = respecify(state, stimulus, stimulus.patch.batch)
         plan.events, plan.reconsider = whole.events, whole.reconsider
-        plan.more = {"batches": len(whole.batches), "warnings": whole.warnings}
+        plan.answer = {"batches": len(whole.batches), "warnings": whole.warnings}
         if msgspec.structs.replace(stimulus.patch, batch=None) == Patch():
             for batch in whole.batches:
                 plan.count(batch, spans_of(batch, whole.concerns))
             for reason, states in whole.left_alone:
                 plan.skip(reason, *states)
-            return plan
-    for batch, spans in by_state(state, stimulus.selector, (*_QUEUED, FAILED, ABORTED, OMITTED)):
+            return
+    for batch, spans in by_state(state, stimulus.selector, (*QUEUED, *UNSUCCESSFUL)):
         plan.count(batch, spans)
         plan.retemplate(batch, spans, stimulus.patch)
-    plan.skip("runs: kill it, or hold it with --stop, to change it", *_ACTIVE, KILLING)
+    plan.skip("runs: kill it, or hold it with --stop, to change it", *ACTIVE)
     plan.skip("has succeeded", COMPLETED)
-    return plan
 
 
-def _retry(state: State, stimulus: ChangeJobs) -> _Plan:
-    plan = _Plan(state, stimulus)
-    again = (FAILED, ABORTED, OMITTED, COMPLETED) if stimulus.selector.states else (FAILED, ABORTED, OMITTED)
+def _retry(plan: _Plan, state: State, stimulus: ChangeJobs) -> None:
+    again = _SETTLED if stimulus.selector.states else UNSUCCESSFUL
     if stimulus.patch is not None:
         if stimulus.patch.batch is not None:
             raise UsageError("retry changes jobs, not whole batches: first rota modify, then rota retry")
@@ -250,12 +217,10 @@ def _retry(state: State, stimulus: ChangeJobs) -> _Plan:
     plan.skip("is not settled", *range(COMPLETED))
     if not stimulus.selector.states:
         plan.skip("has succeeded (to run it again, add :completed)", COMPLETED)
-    return plan
 
 
-def _remove(state: State, stimulus: ChangeJobs) -> _Plan:
-    plan = _Plan(state, stimulus)
-    removed = (*_QUEUED, COMPLETED, FAILED, ABORTED, OMITTED)
+def _remove(plan: _Plan, state: State, stimulus: ChangeJobs) -> None:
+    removed = (*QUEUED, *_SETTLED)
     chosen: dict[int, list[int]] = {}
     for batch, spans in by_state(state, stimulus.selector, removed):
         chosen.setdefault(batch.id, []).extend(spans)
@@ -269,8 +234,7 @@ def _remove(state: State, stimulus: ChangeJobs) -> _Plan:
             )
         plan.count(batch, spans)
         plan.events.append(ev.Removed(batch.id, spans))
-    plan.skip("runs: kill it first", STARTING, RUNNING, MISSING, KILLING)
-    return plan
+    plan.skip("runs: kill it first", *ACTIVE)
 
 
 def _dependent(
@@ -287,7 +251,7 @@ def _dependent(
             waiting[key] = [(waiter, _left(waiter, chosen.get(waiter.id, []))) for waiter in others if waiter.unsettled]
         for waiter, left in waiting[key]:
             for _, mine in touched(state, waiter, batch, spans):
-                if any(_UNSETTLED.search(left, a, b) for a, b in zip(mine[::2], mine[1::2], strict=True)):
+                if any(_UNSETTLED_RUN.search(left, a, b) for a, b in zip(mine[::2], mine[1::2], strict=True)):
                     return waiter.id
     return None
 

@@ -1,4 +1,4 @@
-"""Learning from what jobs used: samples for their group, and more for a job that exceeded what it had."""
+"""Learning from what jobs used: samples for their group, and larger needs for a job that exceeded its own."""
 
 from collections.abc import Iterator
 
@@ -20,14 +20,12 @@ _NOT_ITS_SIZE = (
     "killed", "runner-stopped", "time", "disk-full", "cwd", "output", "not-found", "not-executable", "start",
 )  # fmt: skip
 """Reasons that have nothing to do with how much memory a job used."""
-
-
 _Counts = dict[tuple[str, int], int]
 """(group, value) → how often."""
 
 
 class Sampling:
-    """Gathers samples of one report, so that they make one event per group."""
+    """The samples of one report, gathered into one event per group."""
 
     def __init__(self, capacity: Amounts) -> None:
         self._most = capacity.memory or None
@@ -36,7 +34,7 @@ class Sampling:
         self._time_s: _Counts = {}
 
     def add(self, group: str, memory: int | None = None, wall_ms: int = 0, disk: int | None = None) -> None:
-        """A job of this group used so much. More memory than the node has cannot be."""
+        """Add what a job of a group used. More memory than the node has cannot be."""
         if memory:
             if self._most is not None and memory > self._most:
                 memory = self._most
@@ -50,7 +48,7 @@ class Sampling:
             self._disk[key] = self._disk.get(key, 0) + 1
 
     def events(self) -> Iterator[ev.Learned]:
-        """What was gathered."""
+        """An event for each group."""
         events: dict[str, ev.Learned] = {}
         for field, counts in (("memory", self._memory), ("disk", self._disk), ("time_s", self._time_s)):
             for (group, value), count in counts.items():
@@ -62,7 +60,7 @@ class Sampling:
 def escalated(
     state: State, batch: BatchState, pos: int, slot: str, row: Ended, wall_ms: int
 ) -> tuple[Template, str] | None:
-    """The template for the next try of a job that exceeded what it had, and the reason in words; None: it did not."""
+    """(template for the next try of a job that exceeded its needs, why in words); None: it did not exceed them."""
     template = batch.template(pos)
     if template.override == "always" or len(batch.templates) >= MAX_TEMPLATES:
         return None

@@ -1,4 +1,4 @@
-"""What clients ask of named limits, and windows that can never open."""
+"""Setting named limits, and refusing windows that can never open."""
 
 from rota.core.decide.decision import Decision
 from rota.core.state import State
@@ -21,7 +21,7 @@ def set_limits(state: State, stimulus: SetLimits) -> Decision:
 
 
 def limit_set(name: str, setting: int | str | None, at: At) -> ev.LimitSet:
-    """A limit as it is written after its name; None: none."""
+    """The event that sets a limit to what is written after its name; None: takes it away."""
     if not NAME.fullmatch(name):
         raise UsageError(f"limit '{name}': a name of letters, digits, '_', '.', '-', as in irods:10")
     rule = Rule() if setting is None else parse_rule(name, str(setting))
@@ -31,7 +31,7 @@ def limit_set(name: str, setting: int | str | None, at: At) -> ev.LimitSet:
 
 
 def check_window(text: str, at: At, window: Window | None = None) -> None:
-    """Refuse a limit with a window (None: that which its name stands for, if any) that can never open."""
+    """Refuse a limit whose window (None: the one that its name stands for, if any) can never open."""
     if window is None and "<" in text:
         window = parse_window(text)
     if window is not None and window.never(at.wall + at.utc_offset_s):

@@ -11,11 +11,11 @@ from rota.model.errors import UsageError
 __all__ = ["pause_rows", "set_mode"]
 
 MOST = 1_000
-"""Holders at a time."""
+"""How many can hold a pause at a time."""
 
 
 def set_mode(state: State, stimulus: SetMode) -> Decision:
-    """Decide one request. Paused is the manager while anybody's pause remains."""
+    """Pause, resume or drain the manager. It is paused while anybody's pause remains."""
     pauses = dict(state.pauses)
     mode = state.mode
     if stimulus.mode == "paused":

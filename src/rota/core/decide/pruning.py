@@ -16,11 +16,11 @@ from rota.model.tables import REMOVED
 __all__ = ["prune"]
 
 AT_ONCE = 1_000
-"""Batches in one event. Who wants more asks again (`more` in the answer)."""
+"""How many batches one event takes. `more` in the answer tells the client to ask again."""
 
 
 def prune(state: State, stimulus: Prune) -> Decision:
-    """Decide one request."""
+    """Forget the settled batches that are selected, as far as they may be."""
     selector = stimulus.selector
     if any(first is not None for _, first, _ in selector.spans):
         raise UsageError("prune forgets whole batches: give 7 or @name, not single jobs (rota remove takes these)")
@@ -46,18 +46,19 @@ def prune(state: State, stimulus: Prune) -> Decision:
         _count(left, "is among the newest that are to be kept", len(newest))
     _count(left, "is needed by a batch that depends on it and stays", _keep_needed(state, chosen))
     numbers = sorted(chosen)
-    now = numbers[:AT_ONCE]
+    taken = numbers if stimulus.dry_run else numbers[:AT_ONCE]
+    batches = [state.batches[number] for number in taken]
     decision = Decision(
         reply={
-            "batches": len(numbers) if stimulus.dry_run else len(now),
-            "jobs": sum(_jobs(state.batches[number]) for number in (numbers if stimulus.dry_run else now)),
+            "batches": len(taken),
+            "jobs": sum(batch.count - batch.counts[REMOVED] for batch in batches),
             "sample": [str(number) for number in numbers[: state.settings.sample]],
             "skipped": [{"reason": reason, "batches": count} for reason, count in left.items()],
-            "more": not stimulus.dry_run and len(numbers) > AT_ONCE,
+            "more": len(numbers) > len(taken),
         }
     )
-    if now and not stimulus.dry_run:
-        decision.events.append(ev.Pruned(now, stimulus.at.wall))
+    if taken and not stimulus.dry_run:
+        decision.events.append(ev.Pruned(taken, stimulus.at.wall))
     return decision
 
 
@@ -66,22 +67,15 @@ def _count(left: dict[str, int], reason: str, count: int = 1) -> None:
         left[reason] = left.get(reason, 0) + count
 
 
-def _jobs(batch: BatchState) -> int:
-    return batch.count - batch.counts[REMOVED]
-
-
 def _in_flight(state: State) -> set[int]:
     """Batches that messages to runners may still have to name."""
-    found: set[int] = set()
-    for contact in state.soft.contacts.values():
-        for sent in contact.unacked.values():
-            found.update(job[0] for job in sent.jobs)
-        found.update(job[0] for job in contact.given_up)
-    return found
+    contacts = state.soft.contacts.values()
+    leased = {job[0] for contact in contacts for sent in contact.unacked.values() for job in sent.jobs}
+    return leased | {job[0] for contact in contacts for job in contact.given_up}
 
 
 def _keep_needed(state: State, chosen: set[int]) -> int:
-    """Take out of `chosen` what batches that stay depend on; how many those are."""
+    """Take out of `chosen` the batches that those which stay depend on; returns how many."""
     before = len(chosen)
     staying = [(number, True) for number in state.batches if number not in chosen]
     while staying:
@@ -100,9 +94,9 @@ def _keep_needed(state: State, chosen: set[int]) -> int:
 
 
 def _needed_by_name(state: State, batch: BatchState, name: str, chosen: set[int]) -> set[int]:
-    """Of the batches of a name that this one depends on: all while it is not settled, then the newest.
+    """The chosen batches of a name that a batch needs: all it depends on while it is not settled, then the newest.
 
-    What stays only for that needs none of its own, or a chain of one name would stay for ever.
+    A batch that stays only for that needs none in turn, or a chain of one name would stay for ever.
     """
     named = [number for number in state.names.get(name, ()) if number != batch.id]
     earlier = [number for number in named if number < batch.id] or named

@@ -1,4 +1,4 @@
-"""What runs again because something that it depends on does, or because a name that it waits for has a new batch."""
+"""Which jobs run again because jobs that they depend on do, or because a name that they wait for has a new batch."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -7,16 +7,13 @@ from rota.core.dependencies import dependents, open_to, touched
 from rota.core.selection import states_pattern
 from rota.core.state import BatchState, State
 from rota.model import events as ev
-from rota.model.tables import COMPLETED, HOLDING, MISSING, OMITTED, PENDING, RUNNING, STARTING, WAITING
+from rota.model.tables import COMPLETED, HOLDING, KILLABLE, OMITTED, PENDING, WAITING
 
 __all__ = ["Again"]
 
-_PENDING = (PENDING,)
-_ACTIVE = (STARTING, RUNNING, MISSING)
-
 
 class Again:
-    """Works out who is concerned, from batch to batch; `events` are what is to happen. Nothing is changed here."""
+    """Works out which jobs run again, from batch to batch; `events` are what is to happen. Nothing is changed here."""
 
     def __init__(self, state: State, rerun: bool = False) -> None:
         self.events: list[ev.Event] = []
@@ -24,21 +21,22 @@ class Again:
         """Batches that wait anew for something, though none of their jobs moves."""
         self._state = state
         self._rerun = rerun
-        """Whether what has completed and asked for it runs again too."""
+        """Whether COMPLETED jobs whose dependency says `rerun` run again too."""
         self._after: dict[int, bytearray] = {}
-        """States as they will be."""
+        """Batch → the states of its jobs as they will be."""
         self._done: set[int] = set()
+        """Batches that need no second look."""
         self._names: dict[str, int] = {}
         """Name → the first of its batches whose dependents were seen; with it, those of all later ones were."""
         self._queue: deque[tuple[BatchState, list[int]]] = deque()
 
     def runs_again(self, batch: BatchState, spans: list[int]) -> None:
-        """These jobs, which were settled, are reopened by somebody else's event."""
+        """Take it that these settled jobs are reopened (the caller makes that event)."""
         self._mark(batch, spans)
         self._queue.append((batch, spans))
 
     def new_batch(self, name: str) -> None:
-        """A batch of this name is added: for whom the name is live, its jobs wait, or wait again."""
+        """Take it that a batch of this name is added: jobs that depend on the name live wait, or wait again."""
         why = f"@{name} has a new batch"
         for waiter in open_to(self._state, name):
             lives = [d for d in waiter.spec.after if d.live and d.target[1:] == name]
@@ -49,7 +47,7 @@ class Again:
                 self._done.add(waiter.id)
 
     def look_again(self, batch: BatchState, why: str, omitted: bool = True, name: str | None = None) -> None:
-        """What it waits for is other than it was; with a name: there is another batch of it."""
+        """Have a batch looked at whose dependencies mean something else; `name`: one of them has another batch."""
         rerun = name is not None and any(d.rerun and d.target[1:] == name for d in batch.spec.after)
         self._disturb(batch, [0, batch.count], omitted, rerun, why, why)
         self.reconsider.add(batch.id)
@@ -57,7 +55,7 @@ class Again:
             self._done.add(batch.id)
 
     def spread(self) -> None:
-        """Go on to those that depend on what runs again, and so on."""
+        """Go on to the batches that depend on what runs again, and to those that depend on these, and so on."""
         while self._queue:
             batch, spans = self._queue.popleft()
             seen = self._names.get(batch.spec.name, batch.id + 1)
@@ -77,13 +75,13 @@ class Again:
                 return
 
     def _disturb(self, batch: BatchState, within: list[int], omitted: bool, rerun: bool, why: str, block: str) -> None:
-        """Reopen what was omitted (and, with rerun, what completed), block what is ready."""
+        """Reopen what was omitted (and, with `rerun`, what has COMPLETED), block what is PENDING."""
         if batch.counts[HOLDING]:
             self.reconsider.add(batch.id)
         again = ((OMITTED,) if omitted else ()) + ((COMPLETED,) if rerun else ())
         opened = self._spans(batch, again, within) if again else []
-        running = self._spans(batch, _ACTIVE, within) if rerun else []
-        ready = self._spans(batch, _PENDING, within)
+        running = self._spans(batch, KILLABLE, within) if rerun else []
+        ready = self._spans(batch, (PENDING,), within)
         if opened:
             self.events.append(ev.Moved(batch.id, "reopen", opened, why))
             self.runs_again(batch, opened)

@@ -20,7 +20,7 @@ FINAL_CODES = (126, 127, 128)
 FINAL_REASONS = frozenset(("not-found", "not-executable", "cwd", "output", "cancelled", "no-report", "refused"))
 """Trying again cannot help with these, unless somebody says so (`--retry-on`)."""
 FIRST = 50
-"""A batch of which so many jobs failed and none succeeded is held, unless it has a limit of its own."""
+"""After so many failures, and no success, a batch is held, unless it has `max_failures` of its own."""
 _QUEUED = states_pattern((WAITING, PENDING))
 _LEASED = states_pattern((STARTING,))
 
@@ -28,7 +28,7 @@ _LEASED = states_pattern((STARTING,))
 def after_failure(
     state: State, decision: Decision, batch: BatchState, pos: int, row: Ended, at: At
 ) -> tuple[str, str, float | None, bool]:
-    """(verb, state of the attempt, not before, whether it counts) for an attempt that did not succeed."""
+    """(verb, state of the attempt, not before, whether it counts as a failure) for an attempt that did not succeed."""
     if batch.states[pos] == KILLING:
         return ("complete", "COMPLETED", None, True) if row.exit_code == 0 else ("abort", "ABORTED", None, True)
     if batch.hold_wanted.get(pos) or row.reason in ("runner-stopped", "killed"):
@@ -62,7 +62,7 @@ def backoff(state: State, failures: int, chance: float) -> float:
 
 
 def until_brake(batch: BatchState) -> int | None:
-    """How many more may fail before the rest is held; None: nothing would hold it, or nothing does any more."""
+    """How many more jobs of a batch may fail before the rest is held; None: failures do not, or no longer, hold it."""
     limit = batch.spec.max_failures
     if limit is None:
         limit = 0 if batch.counts[COMPLETED] else FIRST
@@ -70,21 +70,21 @@ def until_brake(batch: BatchState) -> int | None:
 
 
 def brakes(state: State, rows: Sequence[tuple[int, int, str, float | None, int]]) -> Iterator[ev.Event]:
-    """Hold the rest of a batch whose failures have just become too many, what is leased and not started included.
+    """Hold the rest of a batch whose failures have just become too many, with leased jobs that have not started.
 
-    What is released is not held again.
+    Jobs that are released afterwards are not held again.
     """
     failing = Counter(row[0] for row in rows if row[2] == "fail")
-    for number, more in failing.items():
+    for number, failures in failing.items():
         batch = state.batches[number]
         before = batch.counts[FAILED]
         good = batch.counts[COMPLETED] + sum(row[0] == number and row[2] == "complete" for row in rows)
         limit = batch.spec.max_failures
         if limit is None:
             limit = FIRST if good == 0 else 0
-        if not 0 < limit <= before + more or before >= limit:
+        if not 0 < limit <= before + failures or before >= limit:
             continue
-        why = f"{before + more} of its jobs failed" + ("" if good else " and none succeeded")
+        why = f"{before + failures} of its jobs failed" + ("" if good else " and none succeeded")
         queued = spans_of(batch, _QUEUED)
         if queued:
             yield ev.Moved(number, "hold", queued, why)

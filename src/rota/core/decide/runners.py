@@ -3,7 +3,7 @@
 from collections.abc import Container, Iterable
 
 from rota.core.decide.decision import Decision
-from rota.core.decide.ends import find_job, give_back, is_live, superseded, take_ended
+from rota.core.decide.ends import find_live, give_back, superseded, take_ended
 from rota.core.decide.hosts import turn_away
 from rota.core.effects import Ack, Allocate, Lease, Order
 from rota.core.notes import Forgot, Greeted, Heard, Told, Unheard
@@ -17,9 +17,9 @@ __all__ = ["ask_driver", "back", "bye", "disconnected", "greet", "report", "stan
 
 
 def greet(state: State, stimulus: Greet) -> Decision:
-    """A runner opens a session.
+    """Open a session for a runner.
 
-    What it does not hold never reached it and goes back; what it should not hold it is told to end.
+    Leased jobs that it does not hold never reached it and go back; jobs that it should not hold it is told to end.
     """
     decision = Decision()
     runner = state.runners.get(stimulus.runner)
@@ -67,14 +67,14 @@ def greet(state: State, stimulus: Greet) -> Decision:
         give_back(state, decision, runner, missing, 0, "its lease never reached the runner")
         if runner.state == "MISSING":
             _resume(state, decision, runner, set(missing))
-    strangers = [job for job in stimulus.held if not is_live(state, stimulus.runner, job)]
+    strangers = [job for job in stimulus.held if find_live(state, stimulus.runner, job) is None]
     if strangers:
         decision.effects.append(Order(stimulus.runner, session, "kill", strangers, "not this runner's any more"))
     return decision
 
 
 def _resume(state: State, decision: Decision, runner: RunnerState, without: set[tuple[int, int]]) -> None:
-    """The runner is back, and so are its jobs."""
+    """Have a runner back, and the jobs on it."""
     decision.events.append(ev.RunnerMoved(runner.id, "resume", "it is back"))
     if runner.drain_wanted:
         decision.events.append(ev.RunnerMoved(runner.id, "drain", "it was draining"))
@@ -95,7 +95,7 @@ def _hear(state: State, decision: Decision, stimulus: Report | Touch) -> RunnerS
 
 
 def back(state: State, runner_id: str, session: int) -> Decision:
-    """The events by which a MISSING runner that speaks in its present session is back; empty for any other."""
+    """Have a MISSING runner back that speaks in its present session; nothing for any other."""
     decision = Decision()
     runner = state.runners.get(runner_id)
     if runner is not None and runner.state == "MISSING" and runner.session == session:
@@ -104,7 +104,7 @@ def back(state: State, runner_id: str, session: int) -> Decision:
 
 
 def touch(state: State, stimulus: Touch) -> Decision:
-    """Not an event; but the moment to repeat what it did not get."""
+    """Take a sign of life. Not an event, but the moment to repeat what the runner did not get."""
     decision = Decision()
     runner = _hear(state, decision, stimulus)
     if runner is None:
@@ -126,11 +126,11 @@ def touch(state: State, stimulus: Touch) -> Decision:
 
 
 def _usage(state: State, runner_id: str, contact: Contact, rows: Iterable[Used]) -> dict[tuple[int, int], Usage]:
-    """What attempts have used so far; when they started is known from before, if the runner does not say."""
+    """What attempts have used so far; an unsaid start is known from before."""
     out = {}
     for number, index, attempt, started, cpu_s, memory in rows:
-        found = find_job(state, number, index)
-        if found is not None and is_live(state, runner_id, (number, index, attempt)):
+        found = find_live(state, runner_id, (number, index, attempt))
+        if found is not None:
             before = contact.usage.get((number, found[1]))
             if started is None and before is not None and before.attempt == attempt:
                 started = before.started
@@ -139,9 +139,9 @@ def _usage(state: State, runner_id: str, contact: Contact, rows: Iterable[Used])
 
 
 def _over(state: State, contact: Contact, unacked: Iterable[Sent], held: list[Key]) -> dict[Key, None]:
-    """Attempts that were given up, and that the runner got and does not hold (any more).
+    """Attempts that were given up, and that the runner got and does not hold any more.
 
-    They need no order to end, and keep it from no new work.
+    They need no order to end, and do not keep the runner from new work.
     """
     if not contact.given_up:
         return {}
@@ -158,7 +158,7 @@ def _is_open(state: State, runner_id: str, job: LeasedJob) -> bool:
 
 
 def standing_orders(state: State, runner: RunnerState, without: Container[Key] = ()) -> list[Order]:
-    """Orders that hold until a report settles them."""
+    """Orders to a runner that hold until a report settles them."""
     kills = [job for job in state.soft.contacts[runner.id].given_up if job not in without]
     recalls: list[tuple[int, int, int]] = []
     for number, pos in runner.jobs:
@@ -168,11 +168,9 @@ def standing_orders(state: State, runner: RunnerState, without: Container[Key] =
         elif pos in batch.hold_wanted and (batch.hold_wanted[pos] or batch.states[pos] == STARTING):
             where = kills if batch.hold_wanted[pos] else recalls
             where.append((number, batch.index(pos), batch.live[pos].attempt))
-    out = []
-    if kills:
-        out.append(Order(runner.id, runner.session, "kill", kills))
-    if recalls:
-        out.append(Order(runner.id, runner.session, "recall", recalls))
+    out = [
+        Order(runner.id, runner.session, what, jobs) for what, jobs in (("kill", kills), ("recall", recalls)) if jobs
+    ]
     if runner.drain_wanted:
         out.append(Order(runner.id, runner.session, "close", []))
     return out
@@ -188,12 +186,12 @@ def report(state: State, stimulus: Report) -> Decision:
         decision.effects.append(Ack(runner.id, runner.seq))
         return decision
     if stimulus.seq != runner.seq + 1 and runner.seq >= 0:
-        return decision  # one before it is missing: it will be sent again, in order
-    started: dict[tuple[int, int], None] = {}  # a runner may say a thing twice
+        return decision  # the report before it is missing: the runner sends them again, in order
+    started: dict[tuple[int, int], None] = {}  # a report may name an attempt twice
     usage = {}
     for number, index, attempt, wall in stimulus.started:
-        found = find_job(state, number, index)
-        if found is not None and is_live(state, runner.id, (number, index, attempt)):
+        found = find_live(state, runner.id, (number, index, attempt))
+        if found is not None:
             batch, pos = found
             usage[number, pos] = Usage(attempt, wall)
             if batch.states[pos] == STARTING:
@@ -213,31 +211,32 @@ def report(state: State, stimulus: Report) -> Decision:
 
 
 def _take_disclaimed(state: State, decision: Decision, runner: RunnerState, stimulus: Report) -> None:
-    """What the runner will not start goes back, unless the same report tells of its end."""
+    """Take back jobs that the runner will not start, unless the same report tells of their end."""
     if not stimulus.disclaimed:
         return
     over = {(row.batch, row.index, row.attempt) for row in stimulus.ended}
     returned = []
     for number, index, attempt, _ in stimulus.disclaimed:
-        found = find_job(state, number, index)
         job = (number, index, attempt)
-        if found is not None and job not in over and is_live(state, runner.id, job):
+        found = find_live(state, runner.id, job)
+        if found is not None and job not in over:
             over.add(job)
             returned.append((number, found[1]))
     give_back(state, decision, runner, returned, stimulus.seq, stimulus.disclaimed[0][3] if returned else "")
 
 
 def _is_stopping(stimulus: Report) -> bool:
-    """A runner that was told to stop gives everything back, also what it would be given now."""
+    """Whether a runner was told to stop: it gives everything back, also what it would be given now."""
     return any(row.reason == "runner-stopped" for row in stimulus.ended) or any(
         why == "runner-stopped" for *_, why in stimulus.disclaimed
     )
 
 
 def _late_report(state: State, stimulus: Report) -> Decision:
-    """A report from a runner that was given up: shown, acknowledged, and of no effect.
+    """Take a report that belongs to no present session.
 
-    From an old session: ignored, it will be repeated in the present one.
+    From a runner that was given up it is shown, acknowledged, and of no effect. From an old session it is ignored: it
+    will be repeated in the present one.
     """
     decision = Decision()
     runner = state.runners.get(stimulus.runner)
@@ -249,7 +248,7 @@ def _late_report(state: State, stimulus: Report) -> Decision:
 
 
 def bye(state: State, stimulus: RunnerBye) -> Decision:
-    """A runner leaves."""
+    """Close a runner that leaves."""
     decision = Decision()
     runner = state.runners.get(stimulus.runner)
     if runner is None or runner.session != stimulus.session or runner.state in ("CLOSED", "EXPIRED"):
@@ -260,7 +259,7 @@ def bye(state: State, stimulus: RunnerBye) -> Decision:
 
 
 def disconnected(state: State, stimulus: Disconnected) -> Decision:
-    """No evidence of anything; but a good moment to ask the driver."""
+    """Ask the driver about a runner whose connection is gone: that itself is evidence of nothing."""
     runner = state.runners.get(stimulus.runner)
     if runner is None or runner.session != stimulus.session:
         return Decision()
@@ -270,7 +269,7 @@ def disconnected(state: State, stimulus: Disconnected) -> Decision:
 
 
 def ask_driver(state: State, decision: Decision, runner: RunnerState) -> None:
-    """Have the second witness asked."""
+    """Have the driver, the second witness, asked about a runner's allocation."""
     allocation = state.allocations.get(runner.allocation or "")
     if allocation is not None and allocation.state.endswith("ING"):
         decision.effects.append(Allocate("check", allocation.id, allocation.site, allocation.tag))

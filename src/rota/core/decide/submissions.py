@@ -1,4 +1,4 @@
-"""A client adds a batch: whether it can be, and what comes with it."""
+"""A client adds a batch: whether it can ever run, and the limits and the batch at its end that come with it."""
 
 import msgspec
 
@@ -50,11 +50,11 @@ def submit(state: State, stimulus: Submit) -> Decision:
     names = [spec.name]
     decision.reply = {"batch": number, "jobs": spec.count, "duplicates": 0, "warnings": warnings}
     if stimulus.then is not None:
-        last = _at_end(state, stimulus, spec, number)
-        decision.events.append(last)
-        decision.reconsider.add(last.batch)
-        decision.reply["end"] = last.batch
-        names.append(last.spec.name)
+        end = _at_end(state, stimulus, spec, number)
+        decision.events.append(end)
+        decision.reconsider.add(end.batch)
+        decision.reply["end"] = end.batch
+        names.append(end.spec.name)
     if not state.open_names.keys().isdisjoint(names):
         again = Again(state, rerun=True)
         for name in names:
@@ -71,7 +71,7 @@ def end_key(key: str) -> str:
 
 
 def _at_end(state: State, stimulus: Submit, first: BatchSpec, number: int) -> ev.Submitted:
-    """The batch that runs when all of the first is settled, however: an ordinary one that depends on it."""
+    """The event for the batch that runs when all of `first` is settled: an ordinary batch that depends on it."""
     assert stimulus.then is not None
     after = (Dependency(str(number), "any"),)
     name = f"{(first.name or str(number))[: MAX_NAME - 4]}-end"

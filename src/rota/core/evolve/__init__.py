@@ -17,7 +17,7 @@ def evolve(state: State, event: ev.Event) -> None:
 
 
 def _noted(state: State, event: ev.Noted) -> None:
-    """Evidence only."""
+    """Nothing changes: the event is evidence only."""
 
 
 _APPLY = {

@@ -1,4 +1,4 @@
-"""Evolve, the part of batches: what they are, what leads to them, limits, and how the manager stands."""
+"""Evolve, the part of batches: their specifications and indices, limits, learning, and the manager's mode."""
 
 import heapq
 import re
@@ -58,10 +58,7 @@ def bind(state: State, batch: BatchState) -> None:
         state.limits[own_limit] = Limit(batch.spec.at_once, state.limits.get(own_limit, Limit(None, 0)).used)
     for template in batch.templates:
         _bind_windows(state, template)
-    batch.shapes = [
-        state.shape_number(_shape(template, own_limit if batch.spec.at_once is not None else None))
-        for template in batch.templates
-    ]
+    batch.shapes = [state.shape_number(_shape(batch, template)) for template in batch.templates]
     if batch.spec.after:
         connect(state, batch)
     if batch.spec.not_before is not None:
@@ -69,7 +66,7 @@ def bind(state: State, batch: BatchState) -> None:
 
 
 def unbind(state: State, batch: BatchState) -> None:
-    """Take a batch, of which nothing is live, out of everything that leads to it."""
+    """Take a settled batch out of limits, shapes, dependencies and timers."""
     state.limits.pop(f"#{batch.id}", None)
     for number, queue in zip(batch.shapes, batch.queues, strict=True):
         if queue.listed:
@@ -84,11 +81,10 @@ def unbind(state: State, batch: BatchState) -> None:
         heapq.heapify(state.timers)
 
 
-def _shape(template: Template, own_limit: str | None) -> Shape:
-    limits = {*template.limits, own_limit} if own_limit else set(template.limits)
-    return Shape(
-        template.needs, tuple(sorted(limits)), group=template.group, override=template.override, level=template.level
-    )
+def _shape(batch: BatchState, template: Template) -> Shape:
+    own = {f"#{batch.id}"} if batch.spec.at_once is not None else set()
+    limits = tuple(sorted({*template.limits, *own}))
+    return Shape(template.needs, limits, group=template.group, override=template.override, level=template.level)
 
 
 def _bind_windows(state: State, template: Template) -> None:
@@ -101,11 +97,10 @@ def template_number(state: State, batch: BatchState, template: Template) -> int:
     """The number of a template of a batch, which is added if it is new."""
     if template in batch.templates:
         return batch.templates.index(template)
-    own_limit = f"#{batch.id}" if batch.spec.at_once is not None else None
     _bind_windows(state, template)
     batch.templates.append(template)
     batch.queues.append(ReadyQueue())
-    batch.shapes.append(state.shape_number(_shape(template, own_limit)))
+    batch.shapes.append(state.shape_number(_shape(batch, template)))
     return len(batch.templates) - 1
 
 
@@ -130,14 +125,8 @@ def respecified(state: State, event: ev.Respecified) -> None:
     """A batch gets another name, other dependencies, times and bounds."""
     batch = state.batches[event.batch]
     old = batch.spec
-    spec = msgspec.structs.replace(
-        old,
-        name=event.name,
-        after=event.after,
-        not_before=event.not_before,
-        at_once=event.at_once,
-        max_failures=event.max_failures,
-    )
+    changed = ("name", "after", "not_before", "at_once", "max_failures")
+    spec = msgspec.structs.replace(old, **{name: getattr(event, name) for name in changed})
     if spec.after != old.after:
         reconnect(state, batch, spec)
     batch.spec = spec
@@ -159,16 +148,14 @@ def respecified(state: State, event: ev.Respecified) -> None:
 
 
 def _rebind(state: State, batch: BatchState) -> None:
-    """Its own limit is another one, or came or went, and so its jobs have other shapes from now on."""
+    """Give the jobs of a batch whose own limit was changed, set or taken away their new shapes."""
     own_limit = f"#{batch.id}"
     used = state.limits.pop(own_limit, Limit(None, 0)).used - batch.loose
-    batch.loose = 0
-    if batch.spec.at_once is not None:
-        batch.loose = uncounted(state, batch)
+    batch.loose = uncounted(state, batch) if batch.spec.at_once is not None else 0
     if batch.spec.at_once is not None or used:
         state.limits[own_limit] = Limit(batch.spec.at_once, used + batch.loose)
     for template, queue in enumerate(batch.queues):
-        shape = _shape(batch.templates[template], own_limit if batch.spec.at_once is not None else None)
+        shape = _shape(batch, batch.templates[template])
         old, new = state.shapes[batch.shapes[template]], state.shapes[state.shape_number(shape)]
         batch.shapes[template] = new.id
         old.ready -= queue.count
@@ -182,7 +169,7 @@ def _rebind(state: State, batch: BatchState) -> None:
 
 
 def forget_name(state: State, number: int, name: str) -> None:
-    """A batch does not have this name any more."""
+    """Take a batch out of the list of those that have this name."""
     state.names[name].remove(number)
     if not state.names[name]:
         del state.names[name]
@@ -203,7 +190,7 @@ def pruned(state: State, event: ev.Pruned) -> None:
 
 
 def _merged(rows: list[tuple[int, int, float]]) -> list[tuple[int, int, float]]:
-    """Neighbours that were pruned on the same day as one row, so that years of pruning stay a short list."""
+    """The rows, with neighbours that were pruned on the same day as one: years of pruning stay a short list."""
     out: list[tuple[int, int, float]] = []
     for first, last, at in sorted(rows):
         if out and out[-1][1] + 1 == first and out[-1][2] // _DAY_S == at // _DAY_S:
@@ -214,16 +201,16 @@ def _merged(rows: list[tuple[int, int, float]]) -> list[tuple[int, int, float]]:
 
 
 def restored(state: State, event: ev.Restored) -> None:
-    """The state came from a backup."""
+    """The state came from a backup: numbers that may have been used since are skipped."""
     state.next_batch = max(state.next_batch, event.next_batch)
     state.next_allocation = max(state.next_allocation, event.next_allocation)
     state.attempt_floor, state.floor_below = event.attempt_floor, state.next_batch
     for runner in state.runners.values():
-        runner.seq = -1  # whatever number its next report has: those before it were told to a manager that is no more
+        runner.seq = -1  # any number will do for its next report: the manager that had those before is no more
 
 
 def learned(state: State, event: ev.Learned) -> None:
-    """Samples of a group of jobs."""
+    """Add samples of what jobs of a group used."""
     group = state.groups.setdefault(event.group, Group())
     for samples, values in ((group.memory, event.memory), (group.disk, event.disk), (group.time_s, event.time_s)):
         for value, count in zip(values[::2], values[1::2], strict=True):

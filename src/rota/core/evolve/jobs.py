@@ -37,9 +37,7 @@ def moved(state: State, event: ev.Moved) -> None:
             push_ready(state, batch, low, high)
             _forget(batch.until, low, high)
         elif event.verb == "reopen":
-            _forget(batch.failures, low, high)
-            _forget(batch.losses, low, high)
-            _forget(batch.until, low, high)
+            _forget_tries(batch, low, high)
         elif event.verb == "hold":
             _forget(batch.hold_wanted, low, high)
     if event.verb in ("block", "release", "reopen"):
@@ -61,7 +59,13 @@ def moved(state: State, event: ev.Moved) -> None:
     state.dirty_batches.add(batch.id)
 
 
+def _forget_tries(batch: BatchState, low: int, high: int) -> None:
+    for overlay in (batch.failures, batch.losses, batch.until):
+        _forget(overlay, low, high)
+
+
 def _forget(overlay: dict[int, Any], low: int, high: int) -> None:
+    """Drop the entries of these positions."""
     if overlay:
         for pos in [pos for pos in overlay if low <= pos < high] if high - low > len(overlay) else range(low, high):
             overlay.pop(pos, None)
@@ -142,11 +146,12 @@ def leased(state: State, event: ev.Leased) -> None:
     runner.held[event.slot] = runner.held.get(event.slot, 0) + total
     set_slots(state, runner, event.slot, event.slots)
     if event.at is not None:
-        _count_starts(state, int(event.slot.partition(":")[0]), total, event.at)
+        _count_starts(state, shape_of(event.slot), total, event.at)
     state.dirty_batches.add(number)
 
 
 def _count_starts(state: State, shape_id: int, count: int, at: float) -> None:
+    """Count starts of a shape against its limits with a rate."""
     for name in state.shapes[shape_id].shape.limits:
         limit = state.limits.get(name)
         if limit is not None and limit.rate is not None:
@@ -172,9 +177,9 @@ def ended(state: State, event: ev.Ended) -> None:
     """Attempts have ended."""
     runner = state.runners[event.runner]
     number, batch = -1, None
-    for number_, pos, verb, until, _ in event.rows:
-        if number_ != number or batch is None:
-            number = number_
+    for batch_number, pos, verb, until, _ in event.rows:
+        if batch_number != number or batch is None:
+            number = batch_number
             batch = state.batches[number]
             state.dirty_batches.add(number)
         states = batch.states
@@ -185,7 +190,7 @@ def ended(state: State, event: ev.Ended) -> None:
         batch.dirty.add(pos // COLUMN_CHUNK)
         slot = batch.live.pop(pos).slot
         if batch.loose and f"#{number}" not in state.shapes[shape_of(slot)].shape.limits:
-            _tighten(state, batch)
+            _uncount_loose(state, batch)
         del runner.jobs[number, pos]
         held = runner.held[slot] = runner.held[slot] - 1
         if held < runner.slots[slot]:
@@ -214,8 +219,8 @@ def ended(state: State, event: ev.Ended) -> None:
     _seen(state, event.runner, event.seq)
 
 
-def _tighten(state: State, batch: BatchState) -> None:
-    """One that its own limit did not know of, and that counted, has ended."""
+def _uncount_loose(state: State, batch: BatchState) -> None:
+    """A job has ended that counted against the batch's own limit without a slot that does (`BatchState.loose`)."""
     batch.loose -= 1
     limit = state.limits[f"#{batch.id}"]
     state.limits[f"#{batch.id}"] = msgspec.structs.replace(limit, used=limit.used - 1)
@@ -246,9 +251,7 @@ def removed(state: State, event: ev.Removed) -> None:
     batch = state.batches[event.batch]
     for low, high in zip(event.spans[::2], event.spans[1::2], strict=True):
         _shift(state, batch, low, high, JOB_MOVES["remove"])
-        for overlay in (batch.failures, batch.losses):
-            _forget(overlay, low, high)
-        _forget(batch.until, low, high)
+        _forget_tries(batch, low, high)
     if batch.followed:
         note_settled(state, batch, event.spans)
     reopened(state, batch)
@@ -264,6 +267,6 @@ def rerun_wanted(state: State, event: ev.RerunWanted) -> None:
 
 
 def uncounted(state: State, batch: BatchState) -> int:
-    """How many of its live jobs have slots that do not count against its own limit."""
+    """How many live jobs of a batch have slots that do not count against its own limit."""
     own_limit = f"#{batch.id}"
     return sum(own_limit not in state.shapes[shape_of(live.slot)].shape.limits for live in batch.live.values())

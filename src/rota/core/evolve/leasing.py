@@ -12,7 +12,7 @@ __all__ = ["Grant", "lease_jobs"]
 
 
 class Grant(Struct, frozen=True):
-    """So many jobs of a shape may go to a runner, and so many slots are added for them."""
+    """Leave to lease `jobs` of a shape to a runner, for which `slots` are added."""
 
     runner: str
     shape: int
@@ -37,10 +37,10 @@ def lease_jobs(state: State, grant: Grant) -> Iterator[Leased]:
         if not spans:
             raise AssertionError(f"batch {number} says {queue.count} are ready and has none")
         taken = sum(spans[1::2]) - sum(spans[::2])
-        more = min(slots, taken)
-        now = state.runners[grant.runner].slots.get(grant.slot, 0) + more
-        event = Leased(number, spans, grant.runner, grant.slot, now, grant.steady if counted else None)
+        added = min(slots, taken)
+        total = state.runners[grant.runner].slots.get(grant.slot, 0) + added
+        event = Leased(number, spans, grant.runner, grant.slot, total, grant.steady if counted else None)
         evolve(state, event)
         yield event
-        slots -= more
+        slots -= added
         jobs -= taken

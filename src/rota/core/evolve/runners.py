@@ -14,18 +14,20 @@ __all__ = [
     "allocation_moved",
     "allocation_planned",
     "place_runner",
-    "restore_slots",
     "runner_greeted",
     "runner_moved",
     "set_slots",
 ]
 
 OVER_MOST = 1000
-"""Allocations that are over and still known, with their runners."""
+"""How many allocations that are over stay in the state, with their runners."""
 
 
 def set_slots(state: State, runner: RunnerState, slot: str, count: int, restoring: bool = False) -> None:
-    """Change how many of a slot a runner has, and charge ledger and limits for the difference."""
+    """Change how many slots of a name a runner has, and charge ledger and limits for the difference.
+
+    `restoring`: a checkpoint had them, so they are charged even if the capacity has shrunk.
+    """
     more = count - runner.slots.get(slot, 0)
     if more == 0:
         return
@@ -47,11 +49,6 @@ def set_slots(state: State, runner: RunnerState, slot: str, count: int, restorin
         runner.slots.pop(slot, None)
 
 
-def restore_slots(state: State, runner: RunnerState, slot: str, count: int) -> None:
-    """Charge a slot that a checkpoint recorded."""
-    set_slots(state, runner, slot, count, restoring=True)
-
-
 def runner_greeted(state: State, event: ev.RunnerGreeted) -> None:
     """A runner has come, or come back, perhaps under another name of its host: then its slots move along."""
     runner = state.runners.get(event.runner)
@@ -59,17 +56,8 @@ def runner_greeted(state: State, event: ev.RunnerGreeted) -> None:
         runner = state.runners[event.runner] = RunnerState(event.runner)
         runner.state = "SERVING"
     before = runner.location
-    runner.allocation = event.allocation
-    runner.connect = event.connect
-    runner.session = event.session
-    runner.host = event.host
-    runner.pid = event.pid
-    runner.capacity = event.capacity
-    runner.tags = event.tags
-    runner.until = event.until
-    runner.output = event.output
-    runner.site = event.site
-    runner.direct = event.direct
+    for name in ev.RunnerGreeted.__struct_fields__[1:]:  # all but its id
+        setattr(runner, name, getattr(event, name))
     place_runner(state, runner)
     if before and before != runner.location:
         for slot, count in runner.slots.items():
@@ -80,7 +68,7 @@ def runner_greeted(state: State, event: ev.RunnerGreeted) -> None:
 
 
 def place_runner(state: State, runner: RunnerState) -> None:
-    """Put a runner's node (and what is above it) into the ledger."""
+    """Put a runner's node, and the site and the allocation above it, into the ledger."""
     state.ensure_site_location(runner.site)
     parent = runner.site
     if runner.allocation is not None:
@@ -113,22 +101,9 @@ def runner_moved(state: State, event: ev.RunnerMoved) -> None:
 
 def allocation_planned(state: State, event: ev.AllocationPlanned) -> None:
     """An allocation is to be asked for."""
-    state.allocations[event.id] = Allocation(
-        event.id,
-        event.site,
-        event.tag,
-        "SUBMITTING" if event.submit else "WAITING",
-        event.capacity,
-        submitted=event.at,
-        queue=event.queue,
-        shape=event.shape,
-        element=event.element,
-        time_s=event.time_s,
-        name=event.name,
-        direct=event.direct,
-        options=event.options,
-        elements=event.elements,
-    )
+    fields = msgspec.structs.asdict(event)
+    submit, at = fields.pop("submit"), fields.pop("at")
+    state.allocations[event.id] = Allocation(**fields, state="SUBMITTING" if submit else "WAITING", submitted=at)
     state.next_allocation = max(state.next_allocation, int(event.id[1:]) + 1)
 
 
@@ -157,7 +132,7 @@ def allocation_moved(state: State, event: ev.AllocationMoved) -> None:
 
 
 def _forget_allocation(state: State, name: str) -> None:
-    """The store knows it; who asks after it is told that it is unknown."""
+    """Forget an allocation that is long over, and its runners. The store still has them."""
     allocation = state.allocations.pop(name, None)
     if allocation is None:
         return

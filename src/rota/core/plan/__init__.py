@@ -31,7 +31,7 @@ __all__ = ["plan"]
 
 
 def plan(state: State, at: At) -> Iterator[ev.Event | Grant]:
-    """Everything that can start now, and what is to be asked for."""
+    """Grants of leases for all jobs that can start now, and events for the allocations to ask for or to give up."""
     planning = state.soft.planning
     planning.wanted = False
     planning.steady_less_mono = state.steady_less_mono(at.wall, at.mono)
@@ -46,7 +46,7 @@ def plan(state: State, at: At) -> Iterator[ev.Event | Grant]:
 
 
 class _Pass:
-    """One pass over the shapes that want something."""
+    """One pass over the shapes that have ready jobs."""
 
     def __init__(self, state: State, at: At, wants: list[Want]) -> None:
         self.state = state
@@ -58,7 +58,7 @@ class _Pass:
         self.memory = state.soft.planning
 
     def run(self) -> Iterator[ev.Event | Grant]:
-        """Leases first, then allocations for what is left over."""
+        """Yield leases first, then allocations for jobs that found no place."""
         state = self.state
         over = share_limits(state, self.wants, self.limits)
         parked: dict[int, Parked] = {}
@@ -79,9 +79,9 @@ class _Pass:
             yield from events
 
     def _placements(self) -> Iterator[Placement | Parked]:
-        """Place in order; from the first that has waited too long for room on, only what does not delay it.
+        """Place shapes in order; after one that has waited too long for room, only what does not delay it.
 
-        Then another pass over what is left of a limit when somebody could not use his part of it.
+        Then another round gives out what is left of a limit because a shape could not use its part.
         """
         yield from self._in_order()
         again = [
@@ -108,15 +108,15 @@ class _Pass:
         if rest or later:
             together: dict[int, Want] = {want.shape_id: want for want in rest}
             for want in later:
-                more = together.get(want.shape_id)
-                together[want.shape_id] = want if more is None else replace(want, ready=want.ready + more.ready)
+                same = together.get(want.shape_id)
+                together[want.shape_id] = want if same is None else replace(want, ready=want.ready + same.ready)
             if memory.reserved is None:
                 yield from place(self.view, list(together.values()), DEFAULT, memory.memo)
             else:
                 yield from fill(state, self.view, list(together.values()), memory.reserved, self.at)
 
     def _leases_ahead(self, parked: Mapping[int, Parked], over: set[int]) -> Iterator[Grant]:
-        """Leases beyond the slots, in order, until one waits for room; and why each did not all start."""
+        """Lease ahead of the slots, in order, until a shape waits for room; and keep why jobs of each did not start."""
         blocked = False
         for want in self.wants:
             shape = self.state.shapes[want.shape_id]
@@ -125,20 +125,21 @@ class _Pass:
             if not blocked and shape.ready and most and self.state.mode == "serving":
                 yield from self._ahead(shape, most)
             if shape.ready and _waits_for_room(verdicts):
-                blocked = True  # nothing behind it may queue ahead in slots that it could use
+                blocked = True  # shapes behind it may not lease ahead in slots that it could use
             self.memory.shapes[shape.id].verdicts = self._at_limit(shape, verdicts)
 
     def _at_limit(self, shape: ShapeState, verdicts: list[Verdict]) -> list[Verdict]:
-        """The reasons why not all started: also a limit that has become full while others had their part."""
+        """Why not all jobs of a shape started: also a limit that became full while others had their part of it."""
         if not shape.ready or not shape.shape.limits or any(verdict.filter == "limits" for verdict in verdicts):
             return verdicts
         no = limits.blocked(shape.shape, self.limits)
         return verdicts if no is None else [*verdicts, Verdict("everywhere", "limits", no[0], no[1], False, (no[2],))]
 
     def _ahead_most(self, shape: ShapeState) -> int:
-        """How many of a shape its limits let queue ahead, in slots that are charged already.
+        """How many jobs of a shape may be leased ahead, in slots that are charged already.
 
-        None while a limit is overdrawn (it was lowered) or closed; and what a rate leaves only if nobody else wants it.
+        0 while a limit is overdrawn (it was lowered) or closed. What a rate leaves is given only if no other shape
+        wants it.
         """
         most = shape.ready
         head = shape.head(self.state.batches)
@@ -159,7 +160,7 @@ class _Pass:
         return most
 
     def _ahead(self, shape: ShapeState, most: int) -> Iterator[Grant]:
-        """Leases of one shape beyond its slots, for short jobs, so that a runner never waits for us."""
+        """Lease short jobs of a shape ahead of its slots, so that a runner never waits for the manager."""
         state, settings = self.state, self.state.settings
         memo = self.memory.shapes[shape.id]
         mean, needs = memo.mean_s, memo.asked.needs
@@ -195,7 +196,7 @@ def _wants(state: State) -> list[Want]:
 
 
 def _times(state: State) -> tuple[dict[str, int], dict[tuple[str, str | None], int]]:
-    """By site: what a job needs of which nothing is known, and what is left of the longest time, by queue."""
+    """By site, the time of a job of which nothing is known; by site and queue, the longest that a job can count on."""
     jobs, longest = {}, {}
     for name, facts in state.soft.sites.items():
         if facts.job_s is not None:
@@ -218,7 +219,7 @@ def _places(state: State) -> list[Place]:
 
 
 def _status(state: State, runner: RunnerState) -> str:
-    """What the filter on status sees: only SERVING takes jobs."""
+    """The status of a runner as the filter sees it: only SERVING takes jobs."""
     contact = state.soft.contacts[runner.id]
     if not contact.connected:
         return "not connected"

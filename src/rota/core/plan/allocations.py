@@ -18,7 +18,7 @@ __all__ = ["Provider", "surplus"]
 
 
 class Provider:
-    """Asks for what is wanted: one submission after the other, each event applied by the caller before the next."""
+    """Asks sites for allocations: one submission after the other, each event applied by the caller before the next."""
 
     def __init__(self, state: State, at: At, steady: float, now: Mapping[str, Limit]) -> None:
         self._state = state
@@ -29,7 +29,7 @@ class Provider:
         """How often chance was asked."""
 
     def provide(self, wants: list[Want]) -> Iterator[ev.Event | Grant]:
-        """Ask for what is wanted."""
+        """Ask for allocations for these wants."""
         state, mono = self._state, self._at.mono
         views = state.site_views()
         for view in views:
@@ -55,7 +55,7 @@ class Provider:
             yield replace(planned, id=f"a{self._state.next_allocation}", element=element)
 
     def _direct(self, asked: Asked, count: int, tag: str) -> Iterator[ev.Event | Grant]:
-        """One allocation per job. A runner stands for it, that holds the lease and never speaks."""
+        """Ask for an allocation for each job. A runner stands for it that holds the lease and never speaks."""
         state = self._state
         shape, facts = state.shapes[asked.shape_id], state.soft.sites[asked.site]
         needs = state.soft.planning.shapes[shape.id].asked.needs
@@ -86,7 +86,7 @@ class Provider:
             yield Grant(runner, shape.id, slot, 1, 1, self._steady)
 
     def _planned(self, asked: Asked, tag: str, count: int) -> ev.AllocationPlanned:
-        """One element of a submission of so many; its id and number are still to be given."""
+        """The event for one element of a submission of `count`, without its id and its number."""
         return ev.AllocationPlanned(
             id="",
             site=asked.site,
@@ -101,9 +101,9 @@ class Provider:
 
 
 def surplus(state: State, wants: list[Want], at: At) -> tuple[dict[tuple[str, int], float], list[ev.Event]]:
-    """Allocations that are on their way and that nothing is ready for: the newest are given up, once that has lasted.
+    """(since when there are too many allocations on their way, by site and shape; events that give up the newest).
 
-    The first part of the answer is since when that is so, by site and shape.
+    They are given up once there have been too many for `shrink_s`.
     """
     found = {(site, shape): count for site, shape, count in demand.surplus(state.site_views(), wants)}
     before = state.soft.planning.surplus_since
@@ -113,14 +113,8 @@ def surplus(state: State, wants: list[Want], at: At) -> tuple[dict[tuple[str, in
     for (site, shape), count in found.items():
         if at.mono - since[site, shape] < state.settings.shrink_s:
             continue
-        coming = [
-            allocation.id
-            for allocation in state.allocations.values()
-            if allocation.site == site
-            and allocation.shape == shape
-            and allocation.state == "PENDING"
-            and allocation.id not in serving
-        ]
+        waiting = [a for a in state.allocations.values() if a.state == "PENDING" and a.id not in serving]
+        coming = [a.id for a in waiting if a.site == site and a.shape == shape]
         for name in coming[-count:] if count < len(coming) else coming:
             events.append(ev.AllocationMoved(name, "kill", None, "nothing is ready for it any more"))
     return since, events

@@ -1,4 +1,4 @@
-"""What is asked for a shape: what its users gave, with what its group has taught."""
+"""What is asked for a shape: the needs that users gave, with what was learned from its group."""
 
 from msgspec.structs import replace
 
@@ -11,7 +11,7 @@ __all__ = ["asked_now", "largest_node"]
 
 
 def asked_now(state: State, shape: ShapeState) -> ShapeMemo:
-    """What is remembered of a shape, up to date with what its group has taught."""
+    """The memo of a shape, up to date with what was learned from its group."""
     memo = state.soft.planning.shapes.get(shape.id) or ShapeMemo(shape.shape)
     group = state.groups.get(shape.shape.group) if shape.shape.group else None
     if group is None:
@@ -26,7 +26,7 @@ def asked_now(state: State, shape: ShapeState) -> ShapeMemo:
 
 
 def largest_node(state: State, site: str | None) -> Amounts | None:
-    """The most that any node of the sites in question has; None: no site is known."""
+    """The most memory and disk of any node of a site (None: of all sites); None if no site is known."""
     nodes = [facts.node for name, facts in state.soft.sites.items() if site in (None, name)]
     if not nodes:
         return None

@@ -27,16 +27,16 @@ class Reservation(Struct):
 
     shape_id: int
     key: tuple[int, int]
-    """(-priority, batch) of the job that waits: what comes after it must not delay it."""
+    """(-priority, batch) of the job that waits: jobs after it in the order must not delay it."""
     location: str
     at: float
-    """Monotonic time at which it can start there, going by what the jobs there asked for; inf: nobody knows."""
+    """Monotonic time at which it can start there, by the times that the jobs there asked for; inf: unknown."""
     spare: Amounts
-    """What is left over there once it has started."""
+    """What will be free there beside it."""
     why: str
 
     def verdict(self) -> Verdict:
-        """What to tell those that are kept out."""
+        """The verdict on jobs that may not use the place."""
         return Verdict(self.location, "backfill", "reserved", self.why, False, (Wake.CAPACITY,))
 
 
@@ -63,7 +63,7 @@ def reserve(state: State, view: View, parked: Parked, at: At) -> Reservation | N
 
 
 def _start(state: State, runner: RunnerState, amounts: Amounts, at: At) -> tuple[float, Amounts]:
-    """When so much is free there at the latest, and what is left over then."""
+    """(when these amounts are free on a runner at the latest, what is free beside them then)."""
     free, since = state.ledger.free(runner.location), state.soft.contacts[runner.id].since
     facts = state.soft.sites.get(runner.site)
     ends = []
@@ -84,7 +84,7 @@ def _start(state: State, runner: RunnerState, amounts: Amounts, at: At) -> tuple
 
 
 def behind(state: State, wants: list[Want], kept: Reservation) -> tuple[list[Want], list[Want]]:
-    """What comes before the one that waits, and what comes after it: one shape can have both."""
+    """The wants split into jobs before the one that waits, and after it in the order: a shape can have both."""
     before, after = [], []
     for want in wants:
         ahead = _ahead_of(state, state.shapes[want.shape_id], kept.key)
@@ -104,7 +104,7 @@ def _ahead_of(state: State, shape: ShapeState, key: tuple[int, int]) -> int:
 
 
 def fill(state: State, view: View, wants: list[Want], kept: Reservation, at: At) -> Iterator[Placement | Parked]:
-    """Place what comes after: anywhere else, and on the kept place what is over in time or fits beside."""
+    """Place jobs after the one that waits: anywhere else, or on the kept place if they end in time or fit beside it."""
     elsewhere = replace(view, places=[each for each in view.places if each.location.id != kept.location])
     there = replace(view, places=[each for each in view.places if each.location.id == kept.location])
     left = {want.shape_id: want.ready for want in wants}

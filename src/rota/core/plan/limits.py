@@ -13,11 +13,11 @@ from rota.schedule.view import Limit, Want
 __all__ = ["limits_now", "share_limits", "wake_times", "within_limits"]
 
 _SLACK_S = 0.00001
-"""So much after a window opens or a rate frees, whatever is rounded."""
+"""Jobs are looked at this long after a window opens or a rate frees, whatever is rounded."""
 
 
 class _LimitsNow(Mapping[str, Limit]):
-    """Every limit as it stands at a moment. What is leased meanwhile counts at once."""
+    """Every limit with what its window and its rate say at a moment. What is leased meanwhile counts at once."""
 
     def __init__(self, state: State, local: float, steady: float) -> None:
         self._state = state
@@ -39,14 +39,14 @@ class _LimitsNow(Mapping[str, Limit]):
 
 
 def limits_now(state: State, at: At) -> Mapping[str, Limit]:
-    """Every limit as it stands now, with what its window and its rate say."""
+    """Every limit with what its window and its rate say now."""
     if not state.timed:
         return state.limits
     return _LimitsNow(state, at.wall + at.utc_offset_s, state.steady(at.wall, at.mono))
 
 
 def share_limits(state: State, wants: Sequence[Want], now: Mapping[str, Limit]) -> set[int]:
-    """Give each want its part of the limits that it shares; returns the shapes that hold more than theirs."""
+    """Give each want its part of the limits that it shares; returns the shapes that hold more than their part."""
     if not any(want.shape.limits for want in wants):
         return set()
     most, over = limits.share(wants, now, state.starts)
@@ -57,7 +57,7 @@ def share_limits(state: State, wants: Sequence[Want], now: Mapping[str, Limit]) 
 
 
 def within_limits(state: State, wants: Sequence[Want], now: Mapping[str, Limit]) -> list[Want]:
-    """What is still wanted, cut down to what the limits leave for all shapes together."""
+    """The wants that are left, cut down to what the limits leave for all shapes together."""
     still = [
         replace(want, ready=shape.ready, slots=shape.slots, most=None)
         for want in wants
@@ -70,7 +70,7 @@ def within_limits(state: State, wants: Sequence[Want], now: Mapping[str, Limit])
 
 
 def wake_times(state: State, wants: Sequence[Want], now: Mapping[str, Limit], at: At) -> tuple[float, float]:
-    """When the clock lets something start that waits: a window opens (wall clock), a rate frees (monotonic)."""
+    """(when a window opens, by the wall clock; when a rate frees, by the monotonic one) that ready jobs wait for."""
     window_at = rate_at = math.inf
     if not state.timed:
         return window_at, rate_at
