@@ -18,25 +18,9 @@ from rota.model.selector import parse_selector
 from rota.model.tables import COMPLETED, HOLDING, JOB_STATES, REMOVED, SETTLED, WAITING
 
 __all__ = [
-    "connect",
-    "consequences",
-    "dependents",
-    "element_reason",
-    "freeze",
-    "grown",
-    "longest_backoff",
-    "named",
-    "never",
-    "note_settled",
-    "open_to",
-    "positions_of",
-    "reconnect",
-    "renamed",
-    "reopened",
-    "touched",
-    "watch_all",
-    "woken",
-]
+    "connect", "consequences", "dependents", "element_reason", "freeze", "grown", "longest_backoff", "named", "never",
+    "note_settled", "open_to", "positions_of", "reconnect", "renamed", "reopened", "touched", "watch_all", "woken",
+]  # fmt: skip
 
 _MET, _OPEN, _NEVER = 0, 1, 2
 _HELD, _NO = 8, 4

@@ -19,24 +19,9 @@ from rota.model import events as ev
 from rota.model.site import SiteFacts
 
 __all__ = [
-    "Awaited",
-    "Due",
-    "Forgot",
-    "Greeted",
-    "Heard",
-    "Looked",
-    "Note",
-    "SiteTold",
-    "Told",
-    "Unheard",
-    "WeatherEntry",
-    "follow",
-    "pass_time",
-    "performed",
-    "restarted",
-    "take_note",
-    "took",
-]
+    "Awaited", "Due", "Forgot", "Greeted", "Heard", "Looked", "Note", "SiteTold", "Told", "Unheard", "WeatherEntry",
+    "follow", "pass_time", "performed", "restarted", "take_note", "took",
+]  # fmt: skip
 
 GIVEN_UP = "given up"
 """The reason of an order to end attempts that have been given up."""

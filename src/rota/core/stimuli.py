@@ -12,28 +12,10 @@ from rota.model.selector import Selector
 from rota.model.site import SiteFacts
 
 __all__ = [
-    "AllocationSeen",
-    "At",
-    "ChangeJobs",
-    "Disconnected",
-    "Ended",
-    "Greet",
-    "LastWords",
-    "Prune",
-    "Report",
-    "RunnerBye",
-    "SetLimits",
-    "SetMode",
-    "SiteFull",
-    "SiteSeen",
-    "Started",
-    "Stimulus",
-    "Submit",
-    "Tick",
-    "Touch",
-    "Used",
-    "Written",
-]
+    "AllocationSeen", "At", "ChangeJobs", "Disconnected", "Ended", "Greet", "LastWords", "Prune", "Report",
+    "RunnerBye", "SetLimits", "SetMode", "SiteFull", "SiteSeen", "Started", "Stimulus", "Submit", "Tick", "Touch",
+    "Used", "Written",
+]  # fmt: skip
 
 
 class At(NamedTuple):

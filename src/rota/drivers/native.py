@@ -9,19 +9,9 @@ from rota.drivers.api import Ask
 from rota.drivers.dialect import Answer, Class, Kind, Options
 
 __all__ = [
-    "WARNED",
-    "element",
-    "enter",
-    "keep_output",
-    "kinds",
-    "native_name",
-    "ranges",
-    "script",
-    "share",
-    "tag_of",
-    "words",
-    "worth",
-]
+    "WARNED", "element", "enter", "keep_output", "kinds", "native_name", "ranges", "script", "share", "tag_of",
+    "words", "worth",
+]  # fmt: skip
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 ODD = re.compile(r"[^A-Za-z0-9_.+-]+")

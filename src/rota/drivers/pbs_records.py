@@ -8,24 +8,9 @@ from typing import NamedTuple
 from rota.drivers.api import Outcome
 
 __all__ = [
-    "NOT_THE_JOBS",
-    "Record",
-    "Row",
-    "Status",
-    "clock",
-    "combine",
-    "date",
-    "is_cut",
-    "job_id",
-    "megabytes",
-    "past_limit",
-    "read_status",
-    "read_table",
-    "read_text",
-    "seconds",
-    "size",
-    "usage",
-]
+    "NOT_THE_JOBS", "Record", "Row", "Status", "clock", "combine", "date", "is_cut", "job_id", "megabytes",
+    "past_limit", "read_status", "read_table", "read_text", "seconds", "size", "usage",
+]  # fmt: skip
 
 ID = re.compile(r"(\d{1,20}(?:\[\d{0,10}\])?)(?:[.@*]\S*)?")
 """The number, and the element's in brackets. The server's name behind it is cut in tables, so it is left off: the

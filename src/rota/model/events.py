@@ -13,29 +13,10 @@ from rota.model.batch import BatchSpec, Dependency, Template
 from rota.model.needs import Amounts
 
 __all__ = [
-    "AllocationMoved",
-    "AllocationPlanned",
-    "Ended",
-    "Entry",
-    "Event",
-    "HoldWanted",
-    "Learned",
-    "Leased",
-    "LimitSet",
-    "ManagerMoved",
-    "Moved",
-    "Noted",
-    "Pruned",
-    "Removed",
-    "RerunWanted",
-    "Respecified",
-    "Restored",
-    "Retemplated",
-    "RunnerGreeted",
-    "RunnerMoved",
-    "Started",
-    "Submitted",
-]
+    "AllocationMoved", "AllocationPlanned", "Ended", "Entry", "Event", "HoldWanted", "Learned", "Leased", "LimitSet",
+    "ManagerMoved", "Moved", "Noted", "Pruned", "Removed", "RerunWanted", "Respecified", "Restored", "Retemplated",
+    "RunnerGreeted", "RunnerMoved", "Started", "Submitted",
+]  # fmt: skip
 
 VERSION = 1
 

@@ -17,24 +17,9 @@ from rota.runner.plan import Plan
 from rota.runner.segments import Lane
 
 __all__ = [
-    "ENDED",
-    "FAILED",
-    "HELLO",
-    "LATE",
-    "RETURNED",
-    "STAGE_CWD",
-    "STAGE_ERR",
-    "STAGE_EXEC",
-    "STAGE_IN",
-    "STAGE_OUT",
-    "STARTED",
-    "SURVIVORS",
-    "VERSION",
-    "WROTE",
-    "Builder",
-    "Launcher",
-    "Record",
-]
+    "ENDED", "FAILED", "HELLO", "LATE", "RETURNED", "STAGE_CWD", "STAGE_ERR", "STAGE_EXEC", "STAGE_IN", "STAGE_OUT",
+    "STARTED", "SURVIVORS", "VERSION", "WROTE", "Builder", "Launcher", "Record",
+]  # fmt: skip
 
 HELLO, STARTED, ENDED, FAILED, RETURNED = 1, 2, 3, 4, 5
 STAGE_CWD, STAGE_IN, STAGE_OUT, STAGE_ERR, STAGE_EXEC = 1, 2, 3, 4, 5

@@ -202,7 +202,7 @@ class Cluster:
             allocation.ended("abort", "terminated")
 
     def tell(self, allocation: SimAllocation, poll: bool = False, identity: bool = False) -> None:
-        """Have the driver tell what it sees of an allocation: by polling, with some delay, or in answer to a request."""
+        """Have the driver tell what it sees of an allocation: by polling, with some delay, or in answer to us."""
         delay = self.world.rng.choice((0.01, 1.0, 3.0)) if poll else 0.001
         if poll and self.world.faults.strikes("poll-fails"):
             delay += 10.0

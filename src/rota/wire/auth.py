@@ -14,20 +14,9 @@ from rota.model.errors import DeniedError, NotFoundError, RotaError
 from rota.wire.home import CLIENT, TOKENS, private_directory, read_private, write_private
 
 __all__ = [
-    "CLIENT",
-    "RateLimiter",
-    "client_context",
-    "find_token",
-    "fingerprint",
-    "new_nonce",
-    "new_token",
-    "proof",
-    "proof_fits",
-    "read_token",
-    "remove_token",
-    "server_context",
-    "write_token",
-]
+    "CLIENT", "RateLimiter", "client_context", "find_token", "fingerprint", "new_nonce", "new_token", "proof",
+    "proof_fits", "read_token", "remove_token", "server_context", "write_token",
+]  # fmt: skip
 
 
 def new_token() -> str:

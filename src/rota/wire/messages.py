@@ -13,21 +13,9 @@ from msgspec import Meta, Raw, Struct
 from rota.model.errors import ProtocolError
 
 __all__ = [
-    "OPS",
-    "VERSION",
-    "Ask",
-    "Bye",
-    "Greet",
-    "Hello",
-    "Report",
-    "Tail",
-    "Touch",
-    "decode_ask",
-    "decode_client",
-    "decode_greeting",
-    "decode_runner",
-    "encode",
-]
+    "OPS", "VERSION", "Ask", "Bye", "Greet", "Hello", "Report", "Tail", "Touch", "decode_ask", "decode_client",
+    "decode_greeting", "decode_runner", "encode",
+]  # fmt: skip
 
 VERSION = 1
 
