@@ -123,7 +123,7 @@ def test_finished_jobs_are_purged(slurm):
         slurm.wait_purged(job)
     finally:
         slurm.set_min_job_age(300)
-    assert states(slurm.sacct(job)) == ["COMPLETED"]
+    assert slurm.sacct(job, until=lambda rows: states(rows) == ["COMPLETED"]), "the accounting still knows it"
 
 
 def test_rejections_and_another_user(slurm):

@@ -192,10 +192,10 @@ def follow(state: State, event: ev.Event, at: At) -> None:
     kind = type(event)
     if kind is ev.Leased:
         assert isinstance(event, ev.Leased)
-        since, number = state.soft.contacts[event.runner].since, event.batch
+        since, number, mono = state.soft.contacts[event.runner].since, event.batch, at.mono
         for low, high in zip(event.spans[::2], event.spans[1::2], strict=True):
             for pos in range(low, high):
-                since[number, pos] = at.mono
+                since[number, pos] = mono
         return
     if kind is ev.Ended:
         assert isinstance(event, ev.Ended)
@@ -222,9 +222,11 @@ def follow(state: State, event: ev.Event, at: At) -> None:
 
 def _ended(state: State, event: ev.Ended, at: At) -> None:
     contact = state.soft.contacts[event.runner]
-    for number, pos, *_ in event.rows:
-        contact.since.pop((number, pos), None)
-        contact.usage.pop((number, pos), None)
+    since, usage = contact.since, contact.usage
+    for row in event.rows:
+        since.pop(row[:2], None)
+        if usage:
+            usage.pop(row[:2], None)
     if not state.runners[event.runner].jobs:
         contact.idle_since = at.mono
     took(state, event)
@@ -237,7 +239,7 @@ def took(state: State, event: ev.Ended) -> None:
         if wall_ms and verb in ("complete", "fail", "abort"):
             if batch is None or batch.id != number:
                 batch = state.batches[number]
-            shape = batch.shapes[batch.template_of(pos)]
+            shape = batch.shapes[0 if batch.template_numbers is None else batch.template_numbers[pos]]
             memo = shapes.get(shape)
             if memo is None:
                 memo = shapes[shape] = ShapeMemo(state.shapes[shape].shape)
