@@ -25,7 +25,10 @@ class Lease(Struct):
 
 
 class Order(Struct):
-    """Tell a runner `kill`, `recall`, `drain`, `close` or `expired`; jobs are (batch, index, attempt)."""
+    """Tell a runner `kill`, `recall`, `drain`, `close` or `expired`.
+
+    Jobs are (batch, index, attempt), as runners name them, for some are not known here at all.
+    """
 
     runner: str
     session: int
