@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -167,3 +168,17 @@ def test_pid_of_another_is_never_touched(home: Home) -> None:
     finally:
         os.kill(bystander, signal.SIGKILL)
         os.waitpid(bystander, 0)
+
+
+@pytest.mark.parametrize("left", ["[]", "{", '{"ended": 7}', '{"ended": [[1]]}', "null"])
+def test_what_a_dead_runner_left_is_believed_only_if_it_is_a_report(home: Home, left: str) -> None:
+    """Whatever lies there, the attempt is lost and the job runs again."""
+    gate = home.gate()
+    home.add("--", f"test $ROTA_ATTEMPT -gt 1 || cat {gate.path}")
+    pid, runner = serving(home)
+    home.until(lambda: home.job("1.1")["state"] == "RUNNING")
+    (Path(home.path) / "output" / runner / "unsent.json").write_text(left)
+    kill(pid)
+    assert home.settled() == {"COMPLETED": 1}
+    assert [(row["attempt"], row["state"]) for row in home.rows("history", "1")] == [(2, "COMPLETED"), (1, "LOST")]
+    gate.open()

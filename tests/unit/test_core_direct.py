@@ -399,3 +399,16 @@ def direct_job_that_ended() -> tuple[World, str, tuple[int, int, int]]:
     world.step(AllocationSeen(at=world.at, id="a1", verb="run", native_id="17"))
     world.step(AllocationSeen(at=world.at, id="a1", verb="complete", native_id="17", outcome=Outcome(exit_code=0)))
     return world, runner, (batch, 1, 1)
+
+
+def test_a_direct_job_of_which_nothing_certain_is_heard_is_lost_and_not_called_requeued() -> None:
+    world = World(site=False)
+    world.site("hpc", most=10, mode="direct", whole=False, array_most=10)
+    world.submit(1)
+    world.schedule()
+    world.step(AllocationSeen(at=world.at, id="a1", verb="pend", native_id="17"))
+    for _ in range(100):
+        world.step(AllocationSeen(at=world.at, id="a1", verb="unsure", native_id="17", reason="UNKWN"))
+    assert world.state.allocations["a1"].state == "KILLING"
+    world.step(AllocationSeen(at=world.at, id="a1", verb="abort", native_id="17", outcome=Outcome(why="cancelled")))
+    assert (world.results[-1].state, world.results[-1].reason) == ("LOST", "lost")

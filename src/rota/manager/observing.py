@@ -227,9 +227,10 @@ class Observer:
                 await self._wait_for_peers(runners)
                 words.written = [found for runner in runners if (found := _read_unsent(site, runner)) is not None]
                 words.output = None if runners else await site.last_output(known)
-        except (RotaError, OSError) as error:
-            log.warning("what allocation %s left cannot be read: %s", allocation.id, error)
-            words.unread = str(error)
+        except Exception as error:  # whatever it is: the end waits for an answer
+            known_kind = isinstance(error, RotaError | OSError)
+            log.warning("what allocation %s left cannot be read: %s", allocation.id, error, exc_info=not known_kind)
+            words.unread = str(error) or type(error).__name__
         words.at = now()
         self._tell(words)
 
@@ -263,7 +264,7 @@ def _read_unsent(site: Site, runner: RunnerState) -> Written | None:
     try:
         unsent = site.unsent(runner.output)
         return None if unsent is None else _written(runner.id, unsent, runner.output)
-    except (ValueError, TypeError, IndexError) as error:
+    except (ValueError, TypeError, IndexError, AttributeError) as error:
         log.warning("runner %s left reports in %s that are none: %s", runner.id, runner.output, error)
         return None
 

@@ -26,6 +26,7 @@ _NO_REPORT = (
     "its exit code is 0, but the report that every job leaves is not there, so nobody knows that it succeeded: "
     "is the directory shared with the nodes?"
 )
+_REQUEUED = "the cluster requeued it"
 COLLECT_AGAIN_S = 30
 """Last words that do not come are asked for again after so long …"""
 COLLECT_MOST = 5
@@ -239,7 +240,7 @@ def _requeued(state: State, decision: Decision, stimulus: AllocationSeen) -> Non
 
     That frees nothing: a listing may say so of what runs. What ran in it is given up when it is over.
     """
-    why = f"the cluster requeued it ({stimulus.reason or 'no reason given'}): rota asks for another instead"
+    why = f"{_REQUEUED} ({stimulus.reason or 'no reason given'}): rota asks for another instead"
     decision.events.append(ev.AllocationMoved(stimulus.id, "kill", None, why))
     for runner in _runners_of(state, stimulus.id):
         if not runner.direct and move(RUNNER, runner.state, "drain") is not None:
@@ -277,7 +278,8 @@ def _close_runners(state: State, decision: Decision, stimulus: AllocationSeen) -
         else:
             reason = outcome.why if outcome.why in _REASONS else "lost"
             if _ended_by_us(state, runner, stimulus):
-                reason = "requeue"
+                ours = state.allocations[stimulus.id].reason or ""
+                reason = "requeue" if ours.startswith(_REQUEUED) else "lost"
             decision.add(lost(state, runner.id, list(runner.jobs), why, stimulus.at, reason))
         decision.events.append(ev.RunnerMoved(runner.id, "lose" if had_jobs else "close", why))
 
