@@ -13,6 +13,7 @@ from rota.model.allocation import Outcome
 from rota.model.batch import Template
 from rota.model.errors import RefusedError, UsageError
 from rota.model.needs import Amounts, Needs
+from rota.model.slot import Slot
 
 # ---- retries -------------------------------------------------------------------------------------------------------
 
@@ -506,7 +507,7 @@ def test_a_range_of_cores_gets_what_is_free() -> None:
     runner = world.start_runner()
     lease_all(world, runner)
     assert world.states(batch) == ["STARTING"]
-    assert world.state.runners["r1"].slots == {"0:3000:0:0": 1, "1:1000:0:0": 1}
+    assert world.state.runners["r1"].slots == {Slot(0, Amounts(3000)): 1, Slot(1, Amounts(1000)): 1}
 
 
 def test_templates_of_one_batch_run_by_their_own_needs() -> None:
@@ -744,3 +745,11 @@ def test_a_runner_that_greets_under_another_name_of_its_host_takes_its_slots_alo
     world.bye(runner)
     assert world.states(batch) == ["COMPLETED"] * 2
     world.check_restart()
+
+
+def test_who_submitted_a_batch_is_known_after_a_restart() -> None:
+    world = World()
+    batch = world.submit(1)
+    by = world.state.batches[batch].by
+    assert by
+    assert [world.rebuilt(from_start).batches[batch].by for from_start in (True, False)] == [by, by]

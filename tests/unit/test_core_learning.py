@@ -3,7 +3,6 @@
 import pytest
 
 from core_world import GIB, NODE, FakeRunner, Job, World, cores, lease_all
-from rota.core.slots import slot_memory
 from rota.core.state import Settings
 from rota.core.stimuli import Ended
 from rota.model.needs import Amounts
@@ -48,7 +47,7 @@ def test_what_was_not_given_is_learned() -> None:
     runner = learned(world, "align", 150 * MIB)
     batch = world.submit(1, cores(1, group="align"))
     lease_all(world, runner)
-    assert slot_memory(slot_of(world, batch)) == 200 * MIB
+    assert slot_of(world, batch).amounts.memory == 200 * MIB
     assert world.state.ledger.used[runner_location(world)].memory == 200 * MIB
     world.checkpoint()
     world.check_restart()
@@ -67,7 +66,7 @@ def test_whose_figure_counts(override: str, given: int, asked: int) -> None:
     runner = learned(world, "align", 150 * MIB)
     batch = world.submit(1, cores(1, group="align", override=override, memory=given * MIB))
     lease_all(world, runner)
-    assert slot_memory(slot_of(world, batch)) == asked * MIB
+    assert slot_of(world, batch).amounts.memory == asked * MIB
 
 
 def test_groups_that_share_a_prefix_do_not_mix() -> None:
@@ -76,7 +75,7 @@ def test_groups_that_share_a_prefix_do_not_mix() -> None:
     learned(world, "foo", 150 * MIB)
     batch = world.submit(1, cores(1, group="foo"))
     lease_all(world, runner)
-    assert slot_memory(slot_of(world, batch)) == 200 * MIB
+    assert slot_of(world, batch).amounts.memory == 200 * MIB
 
 
 def test_no_group_learns_nothing() -> None:
@@ -85,7 +84,7 @@ def test_no_group_learns_nothing() -> None:
     assert world.state.groups == {}
     batch = world.submit(1, cores(1))
     lease_all(world, runner)
-    assert slot_memory(slot_of(world, batch)) == 0
+    assert slot_of(world, batch).amounts.memory == 0
 
 
 def test_an_absurd_figure_counts_as_the_whole_node() -> None:
@@ -94,7 +93,7 @@ def test_an_absurd_figure_counts_as_the_whole_node() -> None:
     batch = world.submit(1, cores(1, group="align"))
     lease_all(world, runner)
     assert world.counts(batch) == {"STARTING": 1}, "it must still fit somewhere"
-    assert slot_memory(slot_of(world, batch)) == NODE.memory
+    assert slot_of(world, batch).amounts.memory == NODE.memory
 
 
 def test_slots_give_back_what_they_took_though_more_is_asked_for_now() -> None:
@@ -105,7 +104,7 @@ def test_slots_give_back_what_they_took_though_more_is_asked_for_now() -> None:
     over(world, runner, first, peak=1000 * MIB)
     more = world.submit(1, cores(1, group="align"))
     lease_all(world, runner)
-    assert slot_memory(slot_of(world, more)) == 1000 * MIB
+    assert slot_of(world, more).amounts.memory == 1000 * MIB
     over(world, runner, second, peak=10 * MIB)
     over(world, runner, third, peak=10 * MIB)
     over(world, runner, (more, 1, 1), peak=10 * MIB)
@@ -159,7 +158,7 @@ def test_the_next_try_gets_more_and_the_record_says_so() -> None:
     assert world.results[-1].reason == "exit", "an exceeded estimate is not called out of memory"
     world.tick(100)
     lease_all(world, world.runners["r1"])
-    assert slot_memory(slot_of(world, batch)) == 1500 * MIB
+    assert slot_of(world, batch).amounts.memory == 1500 * MIB
 
 
 def test_what_was_learned_does_not_lower_an_escalated_job() -> None:
@@ -168,7 +167,7 @@ def test_what_was_learned_does_not_lower_an_escalated_job() -> None:
     batch, _ = failed_once(world, had=200 * MIB, peak=500 * MIB, reason="oom")
     world.tick(100)
     lease_all(world, world.runners["r1"])
-    assert slot_memory(slot_of(world, batch)) == 1500 * MIB
+    assert slot_of(world, batch).amounts.memory == 1500 * MIB
 
 
 def test_too_long_gets_an_hour_more() -> None:

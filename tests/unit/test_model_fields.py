@@ -39,7 +39,7 @@ def test_everything_can_be_changed() -> None:
 
 def test_every_field_of_a_template_is_said_by_an_option() -> None:
     assert targets("template") == set(Template.__struct_fields__) - {"argv", "shell", "needs", "umask", "level", "over"}
-    assert targets("needs") == set(Needs.__struct_fields__) - {"cores_most", "options"}
+    assert targets("needs") == set(Needs.__struct_fields__) - {"cores_most", "gpu_share", "options"}
 
 
 def test_every_field_of_a_patch_is_said_by_a_change() -> None:

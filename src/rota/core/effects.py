@@ -2,6 +2,8 @@
 
 from msgspec import Struct
 
+from rota.model.slot import Slot
+
 __all__ = ["Ack", "Allocate", "Effect", "Lease", "Order", "Welcome"]
 
 
@@ -20,8 +22,8 @@ class Lease(Struct):
     session: int
     n: int
     clock: float
-    jobs: list[tuple[int, int, int, str]]
-    slots: dict[str, int]
+    jobs: list[tuple[int, int, int, Slot]]
+    slots: dict[Slot, int]
 
 
 class Order(Struct):

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from rota.core.dependencies import consequences
 from rota.core.evolve.jobs import uncounted
-from rota.core.slots import shape_of, slot_amounts
 from rota.core.state import BatchState, State
 from rota.model.needs import Amounts
+from rota.model.slot import Slot
 from rota.model.tables import ACTIVE, HOLDING, JOB_STATES, PENDING, SETTLED, WAITING
 
 __all__ = ["check"]
@@ -91,7 +91,7 @@ def _dependencies(state: State, batch: BatchState) -> Iterator[str]:
 
 def _runners(state: State) -> Iterator[str]:
     for runner in state.runners.values():
-        held: dict[str, int] = {}
+        held: dict[Slot, int] = {}
         for number, pos in runner.jobs:
             live = state.batches[number].live.get(pos)
             if live is None or live.runner != runner.id:
@@ -113,11 +113,10 @@ def _ledger(state: State) -> Iterator[str]:
     held: dict[int, int] = {}
     for runner in state.runners.values():
         for slot, count in runner.slots.items():
-            number = shape_of(slot)
-            held[number] = held.get(number, 0) + count
-            shape = state.shapes[number].shape
+            held[slot.shape] = held.get(slot.shape, 0) + count
+            shape = state.shapes[slot.shape].shape
             for location in state.ledger.path(runner.location):
-                used[location.id] = used.get(location.id, Amounts()).plus(slot_amounts(slot, shape), count)
+                used[location.id] = used.get(location.id, Amounts()).plus(slot.amounts, count)
             for name in shape.limits:
                 limits[name] = limits.get(name, 0) + count
     for batch in state.batches.values():

@@ -7,6 +7,7 @@ from rota.core.soft import LeasedJob
 from rota.core.state import State
 from rota.model import events as ev
 from rota.model.allocation import Allocation
+from rota.model.slot import Slot
 
 __all__ = ["react", "restart_effects"]
 
@@ -16,11 +17,11 @@ def react(state: State, events: list[ev.Event]) -> list[Effect]:
     effects: list[Effect] = []
     leases: dict[str, list[LeasedJob]] = {}
     submissions: dict[str, list[ev.AllocationPlanned]] = {}
-    slots: dict[str, dict[str, int]] = {}
+    slots: dict[str, dict[Slot, int]] = {}
     for event in events:
         kind = type(event)
         if kind is ev.Leased:
-            assert isinstance(event, ev.Leased)
+            assert isinstance(event, ev.Leased) and isinstance(event.slot, Slot)
             attempts, number, slot = state.batches[event.batch].attempts, event.batch, event.slot
             jobs = leases.setdefault(event.runner, [])
             for low, high in zip(event.spans[::2], event.spans[1::2], strict=True):

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from rota.core.dependencies import watch_all
 from rota.core.evolve import evolve
 from rota.core.evolve.batches import bind, set_limit
-from rota.core.evolve.jobs import push_ready, uncounted
+from rota.core.evolve.jobs import push_ready, slot_of, uncounted
 from rota.core.evolve.runners import place_runner, set_slots
 from rota.core.notes import took
 from rota.core.ready import ReadyQueue
@@ -27,6 +27,7 @@ from rota.model.events import Ended, Entry
 from rota.model.limits import parse_window
 from rota.model.needs import Amounts
 from rota.model.shape import Shape
+from rota.model.slot import Slot
 from rota.model.tables import JOB_STATES, PENDING
 from rota.schedule.estimate import Group
 from rota.schedule.limits import Starts
@@ -52,7 +53,8 @@ class _Runner(Struct, array_like=True):
     output: str
     site: str
     seq: int
-    slots: dict[str, int]
+    slots: dict[str, int] | list[tuple[Slot, int]]
+    """In version 1 by name."""
     drain_wanted: bool
     direct: bool = False
 
@@ -63,7 +65,7 @@ class _Batch(Struct, array_like=True):
     submitted: float
     env: str | None
     runs: list[int] | None
-    live: list[tuple[int, str, str]] = field(default_factory=list)
+    live: list[tuple[int, str, Slot | str]] = field(default_factory=list)
     failures: dict[int, int] = field(default_factory=dict)
     losses: dict[int, int] = field(default_factory=dict)
     until: dict[int, float] = field(default_factory=dict)
@@ -76,9 +78,10 @@ class _Batch(Struct, array_like=True):
     """Templates that were not submitted: jobs were changed to them."""
     rerun_wanted: dict[int, str] = field(default_factory=dict)
     known_until: int = 0
+    by: str = ""
 
 
-SNAPSHOT_VERSION = 1
+SNAPSHOT_VERSION = 2
 """Raised when a snapshot is written that an older rota would misread."""
 
 
@@ -128,7 +131,7 @@ def take_snapshot(state: State) -> bytes:
         _Snapshot(
             **{name: getattr(state, name) for name in _PLAIN},
             shapes=[shape.shape for shape in state.shapes],
-            runners=[_Runner(*[getattr(runner, name) for name in _Runner.__struct_fields__]) for runner in runners],
+            runners=[_record(runner) for runner in runners],
             allocations=[a for a in state.allocations.values() if a.id in serving or a.id in kept],
             limits={name: limit.count for name, limit in state.limits.items() if not name.startswith("#")},
             timed={
@@ -138,6 +141,11 @@ def take_snapshot(state: State) -> bytes:
             starts={name: starts.rows for name, starts in state.starts.items()},
         )
     )
+
+
+def _record(runner: RunnerState) -> _Runner:
+    fields = {name: getattr(runner, name) for name in _Runner.__struct_fields__ if name != "slots"}
+    return _Runner(**fields, slots=list(runner.slots.items()))
 
 
 def take_columns(state: State) -> Iterator[ColumnRow]:
@@ -172,7 +180,7 @@ def restore(
 ) -> State:
     """The state from a snapshot, its columns, and the log after it. Raises StoreError for one of a newer rota."""
     state = State(settings, seed)
-    live: list[tuple[BatchState, int, str, str]] = []
+    live: list[tuple[BatchState, int, str, Slot | str]] = []
     if snapshot is not None:
         version = _decode_version(snapshot).version
         if version > SNAPSHOT_VERSION:
@@ -212,7 +220,9 @@ def _restore_small(state: State, kept: _Snapshot) -> None:
             state.over.append(allocation.id)
 
 
-def _restore_batches(state: State, columns: Iterable[ColumnRow], live: list[tuple[BatchState, int, str, str]]) -> None:
+def _restore_batches(
+    state: State, columns: Iterable[ColumnRow], live: list[tuple[BatchState, int, str, Slot | str]]
+) -> None:
     pending = states_pattern((PENDING,))
     records: dict[int, BatchState] = {}
     for number, chunk, states, attempts in sorted(columns, key=lambda row: (row[0], row[1])):
@@ -247,7 +257,7 @@ def _restore_batches(state: State, columns: Iterable[ColumnRow], live: list[tupl
     state.timers.sort()
 
 
-def _restore_live(state: State, kept: _Snapshot, live: list[tuple[BatchState, int, str, str]]) -> None:
+def _restore_live(state: State, kept: _Snapshot, live: list[tuple[BatchState, int, str, Slot | str]]) -> None:
     for record in kept.runners:
         runner = state.runners[record.id] = RunnerState(record.id)
         for name in _Runner.__struct_fields__:
@@ -255,14 +265,14 @@ def _restore_live(state: State, kept: _Snapshot, live: list[tuple[BatchState, in
                 setattr(runner, name, getattr(record, name))
         if runner.state not in ("CLOSED", "EXPIRED"):
             place_runner(state, runner)
-    for batch, pos, runner_id, slot in live:
-        runner = state.runners[runner_id]
+    for batch, pos, runner_id, known in live:
+        runner, slot = state.runners[runner_id], slot_of(state, known)
         batch.live[pos] = Live(runner_id, slot, batch.attempts[pos])
         runner.jobs[batch.id, pos] = None
         runner.held[slot] = runner.held.get(slot, 0) + 1
     for record in kept.runners:
-        for slot, count in record.slots.items():
-            set_slots(state, state.runners[record.id], slot, count, restoring=True)
+        for known, count in record.slots.items() if isinstance(record.slots, dict) else record.slots:
+            set_slots(state, state.runners[record.id], slot_of(state, known), count, restoring=True)
     for batch in {batch.id: batch for batch, _, _, _ in live}.values():
         if batch.spec.at_once is not None and (loose := uncounted(state, batch)):
             batch.loose = loose

@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from rota.core.stimuli import AllocationSeen
 from rota.model.shape import Shape
 from rota.model.site import SiteFacts
+from rota.model.slot import Slot
 from rota.model.verdict import Verdict
 from rota.schedule.pipeline import Memo
 
@@ -25,7 +26,7 @@ __all__ = ["Contact", "Planning", "Sent", "ShapeMemo", "SiteWeather", "Soft", "W
 
 Key = tuple[int, int, int]
 """(batch, index, attempt), as runners name a job."""
-LeasedJob = tuple[int, int, int, str]
+LeasedJob = tuple[int, int, int, Slot]
 """(batch, position, attempt, slot)."""
 
 
@@ -35,7 +36,7 @@ class Sent(Struct):
     at: float
     """Monotonic time."""
     jobs: list[LeasedJob]
-    slots: dict[str, int]
+    slots: dict[Slot, int]
 
 
 class Usage(NamedTuple):

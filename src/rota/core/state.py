@@ -23,6 +23,7 @@ from rota.model.batch import BatchSpec, Template, index_at, position_of
 from rota.model.location import Kind, Location
 from rota.model.needs import Amounts
 from rota.model.shape import Shape
+from rota.model.slot import Slot
 from rota.model.tables import JOB_STATES, SETTLED, WAITING
 from rota.schedule.demand import ANY, SiteView
 from rota.schedule.estimate import Group
@@ -76,22 +77,24 @@ class Settings(Struct, frozen=True):
 class Live:
     """The live attempt of one job."""
 
-    __slots__ = ("attempt", "runner", "slot")
+    __slots__ = ("attempt", "parts", "runner", "slot")
 
-    def __init__(self, runner: str, slot: str, attempt: int) -> None:
+    def __init__(self, runner: str, slot: Slot, attempt: int, parts: tuple[tuple[str, Slot], ...] = ()) -> None:
         self.runner = runner
         self.slot = slot
         self.attempt = attempt
+        self.parts = parts
+        """(runner, slot) of the further parts of a gang; `runner` is its root."""
 
 
 class BatchState:
     """One batch: columns for all its jobs, and an overlay for what differs."""
 
     __slots__ = (
-        "attempts", "blocked", "changes", "count", "counts", "dirty", "edges", "elements", "env", "epoch", "failures",
-        "followed", "held_why", "hold_wanted", "id", "key", "known_until", "live", "loose", "losses", "marks", "met",
-        "omitted_why", "queues", "ranges", "removes", "rerun_wanted", "seen", "shapes", "spec", "states", "submitted",
-        "template_numbers", "templates", "twins", "until", "waits", "watchers",
+        "attempts", "blocked", "by", "changes", "count", "counts", "dirty", "edges", "elements", "env", "epoch",
+        "failures", "followed", "held_why", "hold_wanted", "id", "key", "known_until", "live", "loose",
+        "losses", "marks", "met", "omitted_why", "queues", "ranges", "removes", "rerun_wanted", "seen", "shapes",
+        "spec", "states", "submitted", "template_numbers", "templates", "twins", "until", "waits", "watchers",
     )  # fmt: skip
 
     def __init__(
@@ -102,6 +105,8 @@ class BatchState:
         self.key = key
         self.submitted = submitted
         self.env = env
+        self.by = ""
+        """Who submitted it."""
         self.count = spec.count
         self.ranges = spec.ranges
         self.states = bytearray(spec.count)
@@ -260,9 +265,10 @@ class RunnerState:
         self.location = ""
         self.seq = 0
         """Number of the last report that was taken."""
-        self.slots: dict[str, int] = {}
-        self.held: dict[str, int] = {}
-        """Leases per slot name."""
+        self.slots: dict[Slot, int] = {}
+        """How many it has of each."""
+        self.held: dict[Slot, int] = {}
+        """Leases of each."""
         self.jobs: dict[tuple[int, int], None] = {}
         """(batch, position) of the live attempts here, in order of lease."""
         self.drain_wanted = False

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 from rota.core import effects as ef
-from rota.core.slots import slot_cores
 from rota.core.state import Settings, State
 from rota.manager.jobbook import JobBook
 from rota.wire.messages import VERSION
@@ -124,8 +123,8 @@ def lease_message(book: JobBook, state: State, effect: ef.Lease, site: str, sent
     rows = []
     for number, pos, attempt, slot in effect.jobs:
         batch = state.batches[number]
-        cores = slot_cores(slot)
-        row = book.lease_row(batch, pos, attempt, slot, cores)
+        cores = slot.amounts.cores
+        row = book.lease_row(batch, pos, attempt, slot.text, cores)
         if batch.spec.ends is not None:
             row[6] = {**(row[6] or {}), "own": book.end_variables(state, batch)}
         name = row[1]
@@ -143,7 +142,7 @@ def lease_message(book: JobBook, state: State, effect: ef.Lease, site: str, sent
         "session": effect.session,
         "n": effect.n,
         "clock": effect.clock,
-        "slots": list(effect.slots.items()),
+        "slots": [(slot.text, count) for slot, count in effect.slots.items()],
         "jobs": rows,
     }
     if specs:

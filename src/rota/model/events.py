@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from rota.model.batch import BatchSpec, Dependency, Template
 from rota.model.needs import Amounts
+from rota.model.slot import Slot
 
 __all__ = [
     "AllocationMoved", "AllocationPlanned", "Ended", "Entry", "Event", "HoldWanted", "Learned", "Leased", "LimitSet",
@@ -18,7 +19,8 @@ __all__ = [
     "RunnerGreeted", "RunnerMoved", "Started", "Submitted",
 ]  # fmt: skip
 
-VERSION = 1
+VERSION = 2
+"""2: slots are structs (they were names), leases may have further parts."""
 
 
 class Submitted(Struct, array_like=True, tag=True):
@@ -50,17 +52,22 @@ class Moved(Struct, array_like=True, tag=True):
 
 
 class Leased(Struct, array_like=True, tag=True):
-    """Jobs were given to a runner; each one's attempt number grew by one."""
+    """Jobs were given to a runner; each one's attempt number grew by one.
+
+    A gang is one job with several parts, on as many runners, which are charged together.
+    """
 
     batch: int
     spans: list[int]
     runner: str
-    slot: str
-    """Slot name `SHAPE:MILLICORES:MEMORY:DISK`."""
+    slot: Slot | str
+    """In version 1 its name, `SHAPE:MILLICORES:MEMORY:DISK`."""
     slots: int
-    """How many slots of that name the runner has from now on: the ledger and the limits are charged for them."""
+    """How many such slots the runner has from now on: the ledger and the limits are charged for them."""
     at: float | None = None
     """Time of the start, if a limit has a rate: by a clock that follows the wall's and is never set."""
+    parts: tuple[tuple[str, Slot], ...] = ()
+    """(runner, slot) of the further parts of a gang; its root is `runner`."""
 
 
 class Started(Struct, array_like=True, tag=True):

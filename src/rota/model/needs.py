@@ -23,18 +23,23 @@ class Amounts(Struct, frozen=True, order=True, array_like=True):
     disk: int = 0
     gpus: int = 0
     named: tuple[tuple[str, int], ...] = ()
+    gpu_share: int = 0
+    """Thousandths of one gpu. Of what is free: the most that is left of a gpu of which a part is in use."""
 
     def plus(self, other: "Amounts", times: int = 1) -> "Amounts":
         """The sum of this and `times` the other (negative `times` takes away)."""
-        named = dict(self.named)
-        for name, count in other.named:
-            named[name] = named.get(name, 0) + count * times
+        named: dict[str, int] = {}
+        if self.named or other.named:
+            named = dict(self.named)
+            for name, count in other.named:
+                named[name] = named.get(name, 0) + count * times
         return Amounts(
             self.cores + other.cores * times,
             self.memory + other.memory * times,
             self.disk + other.disk * times,
             self.gpus + other.gpus * times,
-            tuple(sorted((name, count) for name, count in named.items() if count)),
+            tuple(sorted((name, count) for name, count in named.items() if count)) if named else (),
+            self.gpu_share + other.gpu_share * times,
         )
 
     def times_in(self, free: "Amounts") -> int:
@@ -48,6 +53,8 @@ class Amounts(Struct, frozen=True, order=True, array_like=True):
             most = min(most, free.disk // self.disk)
         if self.gpus:
             most = min(most, free.gpus // self.gpus)
+        if self.gpu_share:
+            most = min(most, free.gpus * (1000 // self.gpu_share) + free.gpu_share // self.gpu_share)
         if self.named:
             have = dict(free.named)
             for name, count in self.named:
@@ -62,12 +69,13 @@ class Amounts(Struct, frozen=True, order=True, array_like=True):
             and (self.memory <= free.memory or not self.memory)
             and (self.disk <= free.disk or not self.disk)
             and (self.gpus <= free.gpus or not self.gpus)
+            and (not self.gpu_share or free.gpus > 0 or self.gpu_share <= free.gpu_share)
             and (not self.named or not self.lacking(free))
         )
 
     def negative(self) -> bool:
         """True if any part is below zero."""
-        if self.cores < 0 or self.memory < 0 or self.disk < 0 or self.gpus < 0:
+        if self.cores < 0 or self.memory < 0 or self.disk < 0 or self.gpus < 0 or self.gpu_share < 0:
             return True
         return any(count < 0 for _, count in self.named)
 
@@ -81,6 +89,8 @@ class Amounts(Struct, frozen=True, order=True, array_like=True):
             ("gpus", self.gpus, free.gpus),
             *((name, count, have.get(name, 0)) for name, count in self.named),
         ]
+        if self.gpu_share and not free.gpus:
+            rows.append(("gpu_share", self.gpu_share, free.gpu_share))
         return [row for row in rows if row[1] > row[2] and row[1] > 0]
 
 
@@ -90,6 +100,8 @@ def show_amount(what: str, count: int) -> str:
         return f"{format_cores(count)} core{'' if count == 1000 else 's'}"
     if what in ("memory", "disk"):
         return f"{show_size(count)} {what}"
+    if what == "gpu_share":
+        return f"{count / 1000:g} of a gpu"
     return f"{count} gpu" if what == "gpus" and count == 1 else f"{count} {what}"
 
 
@@ -111,10 +123,13 @@ class Needs(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
     """The only site where the job may run (`--on`)."""
     options: tuple[tuple[str, str], ...] = ()
     """For a batch system: account, partition, qos, reservation, constraint, exclusive, and native options `--key`."""
+    gpu_share: int = 0
+    """Thousandths of one gpu, which it shares with others."""
 
     def amounts(self, cores: int | None = None) -> Amounts:
         """What one slot of this size takes from a node."""
-        return Amounts(self.cores if cores is None else cores, self.memory or 0, self.disk or 0, self.gpus, self.named)
+        cores = self.cores if cores is None else cores
+        return Amounts(cores, self.memory or 0, self.disk or 0, self.gpus, self.named, self.gpu_share)
 
     @property
     def queue(self) -> str | None:
@@ -134,6 +149,7 @@ class Needs(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
             ("disk", self.disk, MAX_BYTES),
             ("time", self.time_s, MAX_SECONDS),
             ("gpus", self.gpus, MAX_COUNT),
+            ("part of a gpu", self.gpu_share, 999),
         ):
             if value is not None and value < 0:
                 raise UsageError(f"{name} is negative ({value})")
@@ -172,6 +188,8 @@ class Needs(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
             out.append(f"{show_size(self.disk)} disk")
         if self.gpus:
             out.append(show_amount("gpus", self.gpus))
+        if self.gpu_share:
+            out.append(show_amount("gpu_share", self.gpu_share))
         out.extend(f"{count} {name}" for name, count in self.named)
         if self.time_s is not None:
             out.append(format_duration(self.time_s))

@@ -6,7 +6,9 @@ anything negative is a bug of the caller and raises: over-commit must be impossi
 
 from collections.abc import Iterator
 
-from rota.model.location import Location
+from msgspec.structs import replace
+
+from rota.model.location import Kind, Location
 from rota.model.needs import Amounts
 
 __all__ = ["Ledger"]
@@ -22,6 +24,8 @@ class Ledger:
         self.used: dict[str, Amounts] = {}
         self.changed: set[str] = set()
         """Locations where another amount is free than when the scheduler last looked, which empties this."""
+        self.gpus: dict[str, list[int]] = {}
+        """Node → how many thousandths of each of its gpus are in use."""
         self._free: dict[str, Amounts] = {}
         self._chains: dict[str, tuple[str, ...]] = {}
 
@@ -38,6 +42,7 @@ class Ledger:
         self._chains.clear()
         self.locations.pop(location_id, None)
         self.used.pop(location_id, None)
+        self.gpus.pop(location_id, None)
         self._free.pop(location_id, None)
 
     def path(self, location_id: str) -> Iterator[Location]:
@@ -78,8 +83,23 @@ class Ledger:
                 return free
         return None
 
-    def charge(self, location_id: str, amounts: Amounts, count: int) -> None:
-        """Reserve (`count` > 0) or give back (< 0) so many of `amounts` at a location."""
+    def pick_gpus(self, location_id: str, amounts: Amounts) -> tuple[int, ...]:
+        """The gpus of a node that a slot of `amounts`, for which there is room, should have.
+
+        Whole ones lowest first; a part of that which has the least left, so that whole ones stay free.
+        """
+        if not amounts.gpus and not amounts.gpu_share:
+            return ()
+        used = self.gpus.get(location_id, [])
+        if amounts.gpus:
+            return tuple([number for number, share in enumerate(used) if not share][: amounts.gpus])
+        fits = [(-share, number) for number, share in enumerate(used) if share + amounts.gpu_share <= 1000]
+        return (min(fits)[1],) if fits else ()
+
+    def charge(self, location_id: str, amounts: Amounts, count: int, gpus: tuple[int, ...] = ()) -> None:
+        """Reserve (`count` > 0) or give back (< 0) so many of `amounts`, with these gpus, at a location."""
+        if gpus:
+            self._charge_gpus(location_id, amounts, count, gpus)
         for location in self.path(location_id):
             used = self.used[location.id].plus(amounts, count)
             assert not used.negative(), f"more is given back at {location.id} than was reserved"
@@ -89,14 +109,43 @@ class Ledger:
             self.used[location.id] = used
             self._refresh(location.id)
 
-    def restore(self, location_id: str, amounts: Amounts, count: int) -> None:
+    def _charge_gpus(
+        self, location_id: str, amounts: Amounts, count: int, gpus: tuple[int, ...], restoring: bool = False
+    ) -> None:
+        used = self.gpus.setdefault(location_id, [])
+        used.extend([0] * (max(gpus) + 1 - len(used)))
+        for number in gpus:
+            used[number] += count * (amounts.gpu_share or 1000)
+            assert used[number] >= 0, f"more of gpu {number} is given back at {location_id} than was reserved"
+            assert used[number] <= 1000 or restoring, f"gpu {number} of {location_id} is given out twice"
+
+    def restore(self, location_id: str, amounts: Amounts, count: int, gpus: tuple[int, ...] = ()) -> None:
         """Charge what a restart found in use, even where capacity has shrunk meanwhile."""
+        if gpus:
+            self._charge_gpus(location_id, amounts, count, gpus, restoring=True)
         for location in self.path(location_id):
             self.used[location.id] = self.used[location.id].plus(amounts, count)
             self._refresh(location.id)
 
     def _refresh(self, location_id: str) -> None:
-        capacity = self.locations[location_id].capacity
-        if capacity is not None:
-            self._free[location_id] = capacity.plus(self.used[location_id], -1)
-            self.changed.add(location_id)
+        location = self.locations[location_id]
+        if location.capacity is None:
+            return
+        free = location.capacity.plus(self.used[location_id], -1)
+        if location.capacity.gpus:
+            free = self._with_gpus(location, free)
+        self._free[location_id] = free
+        self.changed.add(location_id)
+
+    def _with_gpus(self, location: Location, free: Amounts) -> Amounts:
+        """What is free, with whole gpus and the largest part of one: of a node by its gpus, above it by the sum."""
+        assert location.capacity is not None
+        if location.kind == Kind.NODE:
+            known = self.gpus.setdefault(location.id, [])
+            known.extend([0] * (location.capacity.gpus - len(known)))
+            shares = known[: location.capacity.gpus]
+            whole = min(free.gpus, sum([not share for share in shares]))  # slots of older versions do not say which
+            part = max([1000 - share for share in shares if share], default=0)
+        else:
+            whole, part = divmod(1000 * free.gpus + free.gpu_share, 1000)
+        return replace(free, gpus=whole, gpu_share=part)

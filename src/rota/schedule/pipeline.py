@@ -328,8 +328,11 @@ def _width(shape: Shape, candidate: Place, view: View) -> int:
 
 
 def _room(shape: Shape, candidate: Place, view: View, left: int, cores: int) -> int:
-    """How many slots may be reserved now. A range of cores is given out one by one, so that each gets what is left."""
+    """How many slots may be reserved now. A range of cores, and gpus, are given out one by one:
+    each gets what is left.
+    """
     count = min(left, view.ledger.room(candidate.location.id, shape.needs.amounts(cores)))
     if shape.limits:
         count = limits.fits(shape, view.limits, count)
-    return min(count, 1) if shape.needs.cores_most > shape.needs.cores else count
+    needs = shape.needs
+    return min(count, 1) if needs.cores_most > needs.cores or needs.gpus or needs.gpu_share else count

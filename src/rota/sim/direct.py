@@ -5,9 +5,9 @@ It runs by itself, and leaves a report that the manager finds when the provider 
 
 from typing import TYPE_CHECKING
 
-from rota.core.slots import slot_cores, slot_memory
 from rota.core.stimuli import Ended
 from rota.model.allocation import Allocation, Outcome
+from rota.model.slot import Slot
 from rota.sim.witness import Execution
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class DirectJob:
     """The one job of a direct allocation, as its lease file says."""
 
     def __init__(
-        self, world: "World", allocation: "SimAllocation", runner: str, job: tuple[int, int, int], slot: str
+        self, world: "World", allocation: "SimAllocation", runner: str, job: tuple[int, int, int], slot: Slot
     ) -> None:
         self.world = world
         self.allocation = allocation
@@ -48,7 +48,7 @@ class DirectJob:
     def start(self) -> None:
         """The provider starts it."""
         world = self.world
-        site, cores, memory = self.allocation.site, slot_cores(self.slot), slot_memory(self.slot)
+        site, cores, memory = self.allocation.site, self.slot.amounts.cores, self.slot.amounts.memory
         execution = Execution(*self.job, self.runner, site, cores, world.now, memory=memory)
         self.execution = execution
         world.witness.executions.append(execution)

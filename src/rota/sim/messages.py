@@ -92,13 +92,13 @@ def _lease(effect: Lease, state: State, named: dict[str, int]) -> Message:
         name = f"{number}.{batch.template_of(pos)}"
         if named.setdefault(name, effect.n) == effect.n:
             specs[name] = {"cwd": "/", "env": None}
-        jobs.append([slot, name, number, batch.index(pos), attempt, ["true"], None])
+        jobs.append([slot.text, name, number, batch.index(pos), attempt, ["true"], None])
     return {
         "t": "lease",
         "session": effect.session,
         "n": effect.n,
         "clock": effect.clock,
-        "slots": [[slot, count] for slot, count in effect.slots.items()],
+        "slots": [[slot.text, count] for slot, count in effect.slots.items()],
         "envs": {},
         "specs": specs,
         "jobs": jobs,

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from rota.core.slots import slot_cores, slot_memory
 from rota.model.needs import Amounts
+from rota.model.slot import parse_slot
 from rota.runner.lease import Lease, ProtocolError
 from rota.runner.protocol import Runner
 from rota.sim.clock import RunnerClock
@@ -180,7 +180,8 @@ class SimRunner:
 
     def _start(self, lease: Lease) -> None:
         world = self.world
-        job, cores, memory = (lease.batch, lease.index, lease.attempt), slot_cores(lease.slot), slot_memory(lease.slot)
+        job, has = (lease.batch, lease.index, lease.attempt), parse_slot(lease.slot).amounts
+        cores, memory = has.cores, has.memory
         execution = Execution(*job, self.id, self.site, cores, world.now, memory=memory)
         world.witness.executions.append(execution)
         world.started(execution)

@@ -13,6 +13,7 @@ from rota.core.state import BatchState, Live, RunnerState, State
 from rota.core.stimuli import At, Ended
 from rota.model import events as ev
 from rota.model.job import Result, format_job
+from rota.model.slot import Slot
 from rota.model.tables import KILLING, MISSING, STARTING
 
 __all__ = ["find_live", "give_back", "last_usage", "lost", "superseded", "take_ended"]
@@ -74,9 +75,9 @@ class _Ends:
         self.raised: dict[tuple[int, str], ev.Retemplated] = {}
         """New templates for jobs that exceeded their needs, by batch and new needs."""
         self.sampling = Sampling(runner.capacity)
-        self.good: set[str] = set()
+        self.good: set[Slot] = set()
         """Slots in which jobs succeeded."""
-        self.bad: list[str] = []
+        self.bad: list[Slot] = []
         """The slot of each job that failed at once."""
 
     def take(self, ended: Sequence[Ended], seq: int) -> None:

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 
 from rota.core.decide.decision import Decision
 from rota.core.notes import WeatherEntry
-from rota.core.slots import shape_of
 from rota.core.soft import SiteWeather
 from rota.core.state import RunnerState, State
 from rota.core.stimuli import At
 from rota.model import events as ev
+from rota.model.slot import Slot
 from rota.model.tables import RUNNER, move
 
 __all__ = ["failed", "is_fast", "judge_host", "turn_away"]
@@ -23,11 +23,11 @@ def is_fast(state: State, wall_ms: int) -> bool:
     return wall_ms < state.settings.bad_host_fast_s * 1000
 
 
-def judge_host(state: State, decision: Decision, runner: RunnerState, good: set[str], bad: list[str], at: At) -> None:
+def judge_host(state: State, decision: Decision, runner: RunnerState, good: set[Slot], bad: list[Slot], at: At) -> None:
     """Judge a runner's host by jobs that ended: `good` are slots where some succeeded, `bad` those of failures."""
     weather, settings, site, host = state.soft.weather, state.settings, runner.site, runner.host
     if good:
-        for shape in {shape_of(slot) for slot in good}:
+        for shape in {slot.shape for slot in good}:
             decision.notes.append(
                 WeatherEntry("good_hosts", shape, _with_host(weather.good_hosts.get(shape), host, at.mono))
             )
@@ -38,7 +38,7 @@ def judge_host(state: State, decision: Decision, runner: RunnerState, good: set[
     count, since = weather.host_failures.get((site, host), (0, at.mono))
     count += len(bad)
     if count < settings.bad_host_failures or not any(
-        _succeeds_elsewhere(state, shape_of(slot), host, since - settings.bad_host_window_s) for slot in bad
+        _succeeds_elsewhere(state, slot.shape, host, since - settings.bad_host_window_s) for slot in bad
     ):
         decision.notes.append(WeatherEntry("host_failures", (site, host), (count, since)))
         return

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from rota.core.plan.asked import largest_node
-from rota.core.slots import slot_memory
 from rota.core.state import BatchState, State
 from rota.core.stimuli import Ended
 from rota.model import events as ev
 from rota.model.amounts import format_duration, show_size
 from rota.model.batch import MAX_TEMPLATES, Template
 from rota.model.needs import Amounts
+from rota.model.slot import Slot
 from rota.schedule.estimate import MIB, escalate_disk, escalate_memory, escalate_time
 
 __all__ = ["Sampling", "escalated"]
@@ -58,7 +58,7 @@ class Sampling:
 
 
 def escalated(
-    state: State, batch: BatchState, pos: int, slot: str, row: Ended, wall_ms: int
+    state: State, batch: BatchState, pos: int, slot: Slot, row: Ended, wall_ms: int
 ) -> tuple[Template, str] | None:
     """(template for the next try of a job that exceeded its needs, why in words); None: it did not exceed them."""
     template = batch.template(pos)
@@ -73,7 +73,7 @@ def escalated(
         disk = escalate_disk(row.peak_disk, needs.disk or 0)
         why = f"ran out of disk after {show_size(row.peak_disk)}: the next try asks for {show_size(disk)}"
         return (_raised(template, "disk", disk), why) if disk > (needs.disk or 0) else None
-    had, peak = slot_memory(slot), row.peak_memory or 0
+    had, peak = slot.amounts.memory, row.peak_memory or 0
     ran_out = row.reason in ("oom", "memory")
     if not ran_out and (not had or peak <= had or row.reason in _NOT_ITS_SIZE):
         return None

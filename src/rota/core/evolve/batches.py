@@ -39,6 +39,7 @@ _DAY_S = 86_400
 def submitted(state: State, event: ev.Submitted) -> None:
     """A batch is added."""
     batch = BatchState(event.batch, event.spec, event.key, event.at, event.env, event.runs)
+    batch.by = event.by
     state.batches[batch.id] = batch
     state.keys[event.key] = batch.id
     if event.spec.name:

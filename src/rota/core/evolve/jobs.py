@@ -7,9 +7,9 @@ import msgspec
 
 from rota.core.dependencies import freeze, note_settled, reopened
 from rota.core.evolve.runners import set_slots
-from rota.core.slots import shape_of
 from rota.core.state import COLUMN_CHUNK, BatchState, Live, State
 from rota.model import events as ev
+from rota.model.slot import Slot, parse_slot
 from rota.model.tables import COMPLETED, JOB_MOVES, PENDING, STARTING, WAITING
 from rota.schedule.limits import Starts
 
@@ -21,6 +21,7 @@ __all__ = [
     "push_ready",
     "removed",
     "rerun_wanted",
+    "slot_of",
     "started",
     "uncounted",
     "unready",
@@ -125,6 +126,7 @@ def leased(state: State, event: ev.Leased) -> None:
     """Jobs are given to a runner, in a slot."""
     batch = state.batches[event.batch]
     runner = state.runners[event.runner]
+    slot = slot_of(state, event.slot)
     states, attempts, live, jobs = batch.states, batch.attempts, batch.live, runner.jobs
     number, total = batch.id, 0
     floor = state.attempt_floor if number < state.floor_below else 0
@@ -138,16 +140,23 @@ def leased(state: State, event: ev.Leased) -> None:
             if attempt < floor:
                 attempt = floor
             attempts[pos] = attempt
-            live[pos] = Live(event.runner, event.slot, attempt)
+            live[pos] = Live(event.runner, slot, attempt, event.parts)
             jobs[number, pos] = None
         total += high - low
     batch.counts[PENDING] -= total
     batch.counts[STARTING] += total
-    runner.held[event.slot] = runner.held.get(event.slot, 0) + total
-    set_slots(state, runner, event.slot, event.slots)
+    runner.held[slot] = runner.held.get(slot, 0) + total
+    set_slots(state, runner, slot, event.slots)
     if event.at is not None:
-        _count_starts(state, shape_of(event.slot), total, event.at)
+        _count_starts(state, slot.shape, total, event.at)
     state.dirty_batches.add(number)
+
+
+def slot_of(state: State, slot: Slot | str) -> Slot:
+    """A slot as events and checkpoints tell it: those of version 1 by its name."""
+    if isinstance(slot, Slot):
+        return slot
+    return parse_slot(slot, state.shapes[int(slot.partition(":")[0])].shape.needs)
 
 
 def _count_starts(state: State, shape_id: int, count: int, at: float) -> None:
@@ -189,7 +198,7 @@ def ended(state: State, event: ev.Ended) -> None:
         batch.counts[new] += 1
         batch.dirty.add(pos // COLUMN_CHUNK)
         slot = batch.live.pop(pos).slot
-        if batch.loose and f"#{number}" not in state.shapes[shape_of(slot)].shape.limits:
+        if batch.loose and f"#{number}" not in state.shapes[slot.shape].shape.limits:
             _uncount_loose(state, batch)
         del runner.jobs[number, pos]
         held = runner.held[slot] = runner.held[slot] - 1
@@ -269,4 +278,4 @@ def rerun_wanted(state: State, event: ev.RerunWanted) -> None:
 def uncounted(state: State, batch: BatchState) -> int:
     """How many live jobs of a batch have slots that do not count against its own limit."""
     own_limit = f"#{batch.id}"
-    return sum(own_limit not in state.shapes[shape_of(live.slot)].shape.limits for live in batch.live.values())
+    return sum(own_limit not in state.shapes[live.slot.shape].shape.limits for live in batch.live.values())

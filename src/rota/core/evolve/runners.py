@@ -2,11 +2,11 @@
 
 import msgspec
 
-from rota.core.slots import shape_of, slot_amounts
 from rota.core.state import RunnerState, State
 from rota.model import events as ev
 from rota.model.allocation import Allocation
 from rota.model.location import Kind, Location
+from rota.model.slot import Slot
 from rota.model.tables import ALLOCATION, RUNNER, move
 from rota.schedule.view import Limit
 
@@ -23,26 +23,23 @@ OVER_MOST = 1000
 """How many allocations that are over stay in the state, with their runners."""
 
 
-def set_slots(state: State, runner: RunnerState, slot: str, count: int, restoring: bool = False) -> None:
-    """Change how many slots of a name a runner has, and charge ledger and limits for the difference.
+def set_slots(state: State, runner: RunnerState, slot: Slot, count: int, restoring: bool = False) -> None:
+    """Change how many such slots a runner has, and charge ledger and limits for the difference.
 
     `restoring`: a checkpoint had them, so they are charged even if the capacity has shrunk.
     """
     more = count - runner.slots.get(slot, 0)
     if more == 0:
         return
-    shape = state.shapes[shape_of(slot)].shape
-    amounts = slot_amounts(slot, shape)
-    if restoring:
-        state.ledger.restore(runner.location, amounts, more)
-    else:
-        state.ledger.charge(runner.location, amounts, more)
-    for name in shape.limits:
+    shape = state.shapes[slot.shape]
+    charge = state.ledger.restore if restoring else state.ledger.charge
+    charge(runner.location, slot.amounts, more, slot.gpus)
+    for name in shape.shape.limits:
         limit = state.limits.get(name)
         state.limits[name] = (
             Limit(None, more) if limit is None else msgspec.structs.replace(limit, used=limit.used + more)
         )
-    state.shapes[shape_of(slot)].slots += more
+    shape.slots += more
     if count:
         runner.slots[slot] = count
     else:
@@ -61,9 +58,8 @@ def runner_greeted(state: State, event: ev.RunnerGreeted) -> None:
     place_runner(state, runner)
     if before and before != runner.location:
         for slot, count in runner.slots.items():
-            amounts = slot_amounts(slot, state.shapes[shape_of(slot)].shape)
-            state.ledger.charge(before, amounts, -count)
-            state.ledger.restore(runner.location, amounts, count)
+            state.ledger.charge(before, slot.amounts, -count, slot.gpus)
+            state.ledger.restore(runner.location, slot.amounts, count, slot.gpus)
         state.ledger.drop(before)
 
 

@@ -15,11 +15,11 @@ from rota.core.plan.allocations import Provider, surplus
 from rota.core.plan.asked import asked_now
 from rota.core.plan.backfill import behind, fill, reserve
 from rota.core.plan.limits import limits_now, share_limits, wake_times, within_limits
-from rota.core.slots import shape_of, slot_cores, slot_name
 from rota.core.soft import chance_after
 from rota.core.state import RunnerState, ShapeState, State
 from rota.core.stimuli import At
 from rota.model import events as ev
+from rota.model.slot import slot_for
 from rota.model.tables import STARTING
 from rota.model.verdict import Verdict
 from rota.schedule import limits
@@ -66,8 +66,10 @@ class _Pass:
             if isinstance(item, Parked):
                 parked[item.want.shape_id] = item
                 continue
-            slot = slot_name(item.want.shape_id, item.cores, item.want.shape.needs)
-            yield Grant(item.place.runner, item.want.shape_id, slot, item.count, item.count, self.steady)
+            needs = item.want.shape.needs
+            gpus = state.ledger.pick_gpus(item.place.location.id, needs.amounts(item.cores))
+            slot = slot_for(item.want.shape_id, item.cores, needs, gpus)
+            yield Grant(item.place.runner, slot, item.count, item.count, self.steady)
         yield from self._leases_ahead(parked, over)
         self.memory.window_at, self.memory.rate_at = wake_times(state, self.wants, self.limits, self.at)
         if state.mode == "serving":
@@ -170,14 +172,14 @@ class _Pass:
             if _status(state, runner) != "SERVING" or runner.direct:
                 continue
             for slot, slots in list(runner.slots.items()):
-                if shape_of(slot) != shape.id or slot != slot_name(shape.id, slot_cores(slot), needs):
+                if slot.shape != shape.id or slot.amounts != needs.amounts(slot.amounts.cores):
                     continue  # for another shape, or of a size that is not asked for any more
                 depth = min(settings.lease_most, int(slots * settings.ahead_s / mean) + 1)
                 missing = slots + depth - runner.held.get(slot, 0)
                 if missing * 2 >= depth and shape.ready and most > 0:
                     count = min(missing, shape.ready, settings.lease_most, most)
                     most -= count
-                    yield Grant(runner.id, shape.id, slot, 0, count, self.steady)
+                    yield Grant(runner.id, slot, 0, count, self.steady)
 
 
 def _wants(state: State) -> list[Want]:

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping
 from msgspec.structs import replace
 
 from rota.core.evolve.leasing import Grant
-from rota.core.slots import slot_name
 from rota.core.soft import chance_at
 from rota.core.state import State
 from rota.core.stimuli import At
 from rota.model import events as ev
+from rota.model.slot import slot_for
 from rota.schedule import demand, limits
 from rota.schedule.demand import Asked
 from rota.schedule.view import Limit, Want
@@ -59,7 +59,7 @@ class Provider:
         state = self._state
         shape, facts = state.shapes[asked.shape_id], state.soft.sites[asked.site]
         needs = state.soft.planning.shapes[shape.id].asked.needs
-        slot = slot_name(shape.id, needs.cores, needs)
+        slot = slot_for(shape.id, needs.cores, needs)
         count = limits.fits(shape.shape, self._limits, min(count, shape.ready))
         planned = self._planned(asked, tag, count)
         planned = replace(planned, shape=shape.id, direct=True, options=shape.shape.needs.asked_options())
@@ -83,7 +83,7 @@ class Provider:
                 site=asked.site,
                 direct=True,
             )
-            yield Grant(runner, shape.id, slot, 1, 1, self._steady)
+            yield Grant(runner, slot, 1, 1, self._steady)
 
     def _planned(self, asked: Asked, tag: str, count: int) -> ev.AllocationPlanned:
         """The event for one element of a submission of `count`, without its id and its number."""

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rota.core.slots import shape_of, slot_amounts
 from rota.core.state import RunnerState, ShapeState, State
 from rota.core.stimuli import At
 from rota.model.amounts import format_duration
@@ -69,12 +68,12 @@ def _start(state: State, runner: RunnerState, amounts: Amounts, at: At) -> tuple
     ends = []
     for number, pos in runner.jobs:
         live = state.batches[number].live[pos]
-        shape = state.shapes[shape_of(live.slot)]
+        shape = state.shapes[live.slot.shape]
         memo = state.soft.planning.shapes.get(shape.id)
         asked = shape.shape if memo is None else memo.asked
         time_s = asked.needs.time_s or (facts.job_s if facts is not None else None)
         end = since[number, pos] + time_s if time_s else math.inf
-        ends.append((end, number, pos, slot_amounts(live.slot, shape.shape)))
+        ends.append((end, number, pos, live.slot.amounts))
     start = at.mono
     for end, _, _, held in sorted(ends, key=lambda row: row[:3]):
         if amounts.fits(free) and end > start:
