@@ -2,13 +2,14 @@
 
 `guard.py DIR`: DIR/pids has a line `NAME PID TICKS` for every daemon, in the order of their start. They are ended in
 the reverse order, then what the cluster left running (job processes carry DIR in their environment, or stand in a
-control group that DIR/cgroups names), and DIR is removed. Nothing else is touched.
+control group that DIR/cgroups names) and its pretend hosts (DIR/hosts), and DIR is removed. Nothing else is touched.
 """
 
 import glob
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 
@@ -83,6 +84,19 @@ def groups(directory):
     return [path for pattern in patterns for path in glob.glob(pattern)]
 
 
+def remove_hosts(directory):
+    """Take away the pretend hosts of a cluster, if it has any."""
+    try:
+        with open(f"{directory}/hosts/list") as file:
+            bridge, *names = file.read().split()
+    except (OSError, ValueError):
+        return
+    for name in names:
+        subprocess.run(["ip", "netns", "del", name], capture_output=True)
+        subprocess.run(["umount", f"{directory}/hosts/uts-{name}"], capture_output=True)
+    subprocess.run(["ip", "link", "del", bridge], capture_output=True)
+
+
 def down(directory):
     """End everything of it, and remove it."""
     order = daemons(directory)
@@ -102,6 +116,7 @@ def down(directory):
                 os.rmdir(path)
             except OSError:
                 continue
+    remove_hosts(directory)
     shutil.rmtree(directory, ignore_errors=True)
 
 

@@ -7,6 +7,7 @@ import subprocess
 import time
 
 from cluster.guard import send, ticks
+from cluster.hosts import Hosts
 from cluster.private import PrivateCluster, free_ports, wait_for
 
 PROGRAMS = ("slurmctld", "slurmd", "slurmdbd", "munged", "mariadbd", "mariadb-install-db", "sbatch", "sacct")
@@ -14,7 +15,7 @@ LIVE = ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED
 
 SLURM_CONF = """\
 ClusterName=testcluster
-SlurmctldHost={host}(127.0.0.1)
+SlurmctldHost={host}({address})
 SlurmctldPort={port}
 SlurmUser=root
 SlurmdUser=root
@@ -22,8 +23,7 @@ AuthType=auth/munge
 CredType=cred/munge
 # A requeued job waits until its credential has expired, and a second: by default two minutes; 5 s is the least.
 AuthInfo=socket={dir}/munge/socket,cred_expire=5
-# Bind to 127.0.0.1 only.
-CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
+{binding}
 StateSaveLocation={dir}/state
 SlurmdSpoolDir={dir}/spool/%n
 SlurmctldPidFile={dir}/run/slurmctld.pid
@@ -68,7 +68,10 @@ AccountingStorageEnforce=associations
 AccountingStoreFlags=job_comment
 JobCompType=jobcomp/none
 EnforcePartLimits=ALL
-NodeName={prefix}[1-{count}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] {size} State=UNKNOWN
+NodeName={prefix}[1-{count}] {addresses} {size} State=UNKNOWN
+{partitions}
+"""
+PARTITIONS = """\
 PartitionName=main Nodes={prefix}[1-{count}] Default=YES MaxTime=INFINITE DefaultTime=60 State=UP
 PartitionName=short Nodes={prefix}[1-{count}] MaxTime=10 DefaultTime=5 State=UP
 """
@@ -103,9 +106,14 @@ CommitDelay=1
 
 
 class RealSlurm(PrivateCluster):
-    """Slurm with `count` nodes of `cpus` pretend cores each. `environment` is what its commands need (SLURM_CONF)."""
+    """Slurm with `count` nodes of `cpus` pretend cores each. `environment` is what its commands need (SLURM_CONF).
 
-    def __init__(self, count=4, cpus=4, memory_mb=2000, min_job_age=300, slurmd_timeout=6):
+    `partitions` are lines of slurm.conf. With `hosts` each node is a host of its own name and network; else all are this machine.
+    """
+
+    def __init__(
+        self, count=4, cpus=4, memory_mb=2000, min_job_age=300, slurmd_timeout=6, hosts=False, partitions=PARTITIONS
+    ):
         super().__init__("slurm")
         # Control groups are named after the nodes: two clusters on one machine must not share them.
         self.prefix = f"n{os.getpid()}x"
@@ -115,14 +123,24 @@ class RealSlurm(PrivateCluster):
         """Whether a job over its memory is killed by the kernel (OUT_OF_MEMORY); needs control groups v1 here."""
         self.environment["SLURM_CONF"] = self.path("slurm.conf")
         port = free_ports(10 + count)
+        self.hosts = Hosts(self.directory, self.prefix, count) if hosts else None
+        binding = "# Bind to 127.0.0.1 only.\nCommunicationParameters=NoInAddrAny,NoCtldInAddrAny"
+        addresses = f"NodeHostname={{host}} NodeAddr=127.0.0.1 Port=[{port + 10}-{port + 9 + count}]"
+        if self.hosts is not None:
+            binding = ""
+            net = self.hosts.own_address.rpartition(".")[0]
+            addresses = f"NodeAddr={net}.[1-{count}] Port={port + 10}"
+        host = socket.gethostname().partition(".")[0]
         self._facts = {
+            "binding": binding,
+            "partitions": partitions.format(prefix=self.prefix, count=count),
+            "address": "127.0.0.1" if self.hosts is None else self.hosts.own_address,
+            "addresses": addresses.format(host=host),
             "dir": self.directory,
-            "host": socket.gethostname().partition(".")[0],
+            "host": host,
             "port": port,
             "dbd_port": port + 1,
             "sql_port": port + 2,
-            "first": port + 10,
-            "last": port + 9 + count,
             "count": count,
             "prefix": self.prefix,
             "size": f"CPUs={cpus} Sockets=1 CoresPerSocket={cpus} ThreadsPerCore=1 RealMemory={memory_mb}",
@@ -137,6 +155,8 @@ class RealSlurm(PrivateCluster):
         """Bring it up: about five seconds."""
         for name in ("munge", "state", "run", "spool", "mysql"):
             os.mkdir(self.path(name))
+        if self.hosts is not None:
+            self.hosts.start(self._facts["host"])
         self._start_munge()
         database = subprocess.Popen(
             self._mariadb_install(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=self.environment
@@ -151,9 +171,13 @@ class RealSlurm(PrivateCluster):
         self.start_controller()
         for node in self.nodes:
             os.mkdir(self.path(f"spool/{node}"))
-            self.spawn(f"slurmd-{node}", "slurmd", "-D", "-N", node)
+            self._start_daemon(node)
         self.wait_nodes("idle", len(self.nodes))
         return self
+
+    def _start_daemon(self, node):
+        where = () if self.hosts is None else self.hosts.on(node)
+        self.spawn(f"slurmd-{node}", *where, "slurmd", "-D", "-N", node)
 
     def _start_munge(self):
         with open(self.path("munge/key"), "wb") as file:
@@ -269,7 +293,7 @@ class RealSlurm(PrivateCluster):
     def start_node(self, node):
         """Bring it back."""
         self._dead.discard(node)
-        self.spawn(f"slurmd-{node}", "slurmd", "-D", "-N", node)
+        self._start_daemon(node)
 
     def declare_node_down(self, node, reason="test"):
         """What an administrator does: its jobs are NODE_FAIL at once; the node, alive, serves again."""
