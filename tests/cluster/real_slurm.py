@@ -108,8 +108,8 @@ CommitDelay=1
 class RealSlurm(PrivateCluster):
     """Slurm with `count` nodes of `cpus` pretend cores each. `environment` is what its commands need (SLURM_CONF).
 
-    `partitions` are lines of slurm.conf. With `hosts` each node is a host of its own name and network; else all are this
-    machine.
+    `partitions` are lines of slurm.conf. With `hosts` each node is a host of its own name and network; else all are
+    this machine.
     """
 
     def __init__(
