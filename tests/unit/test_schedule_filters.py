@@ -6,7 +6,7 @@ from rota.model.errors import UsageError
 from rota.model.location import Kind, Location
 from rota.model.needs import Amounts, Needs
 from rota.model.shape import Shape
-from rota.model.site import SiteFacts
+from rota.model.site import QueueFacts, SiteFacts
 from rota.model.verdict import Wake
 from rota.schedule import filters
 from rota.schedule.demand import (
@@ -27,6 +27,7 @@ from rota.schedule.view import Limit, Place, View, Want
 
 GIB = 1 << 30
 NODE = Amounts(8000, 16 * GIB, 100 * GIB, 2, (("lic", 3),))
+SHORT = (QueueFacts("short", NODE, time_most_s=1234),)
 
 
 def world(
@@ -339,10 +340,10 @@ def test_how_long_an_allocation_is_asked_for(time_s: int | None, site: dict[str,
     site = {"spare_s": 300, **site}
     assert allocation_time(Needs(time_s=time_s), per_job(**site).facts) == expected
     named = Needs(time_s=time_s, options=(("partition", "short"),))
-    most = allocation_time(named, per_job(**{**site, "time_most_s": 10**6, "queue_times": (("short", 1234),)}).facts)
+    most = allocation_time(named, per_job(**{**site, "time_most_s": 10**6, "queues": SHORT}).facts)
     assert (most or 0) <= 1234, "what a job names is stronger"
     if (time_s or 0) > 1234:
-        why = impossible(named, [per_job(queue_times=(("short", 1234),))])
+        why = impossible(named, [per_job(queues=SHORT)])
         assert why and why.startswith("the queue short of s gives 20m34s at most")
 
 

@@ -38,6 +38,8 @@ class Allocation(Struct):
     """Options that its job asked of the provider: account, partition and the like."""
     elements: int = 0
     """How many elements the array has; 0: not known."""
+    nodes: int = 1
+    """How many nodes it has, each with a runner of its own."""
 
 
 class Outcome(Struct, frozen=True):

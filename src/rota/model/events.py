@@ -152,6 +152,7 @@ class AllocationPlanned(Struct, array_like=True, tag=True):
     options: tuple[tuple[str, str], ...] = ()
     elements: int = 0
     """How many allocations have the tag; 0: not known."""
+    nodes: int = 1
 
 
 class AllocationMoved(Struct, array_like=True, tag=True):

@@ -4,7 +4,26 @@ from msgspec import Struct
 
 from rota.model.needs import Amounts, Needs
 
-__all__ = ["SiteFacts"]
+__all__ = ["QueueFacts", "SiteFacts"]
+
+
+class QueueFacts(Struct, frozen=True):
+    """What a queue or partition of a site offers. What nobody knows of its nodes is larger than anything real."""
+
+    name: str
+    node: Amounts
+    """Its largest node."""
+    nodes: int | None = None
+    """How many nodes it has; None: not known."""
+    time_most_s: int | None = None
+    """The longest time of an allocation, in seconds; None: no end is known."""
+    default: bool = False
+    """Whether an allocation that names no queue goes there."""
+    up: bool = True
+    """Whether it takes allocations, and ours."""
+    tags: tuple[str, ...] = ()
+    auto: bool = True
+    """Whether it may be used by jobs that do not name it."""
 
 
 class SiteFacts(Struct, frozen=True):
@@ -33,8 +52,17 @@ class SiteFacts(Struct, frozen=True):
     """The directory, shared with the nodes, where direct jobs leave their reports."""
     spare_s: int = 0
     """Seconds that an allocation must have beyond the time of its job: it starts late, and its end is told early."""
-    queue_times: tuple[tuple[str, int], ...] = ()
-    """The longest time of an allocation in each queue that jobs may name."""
+    queues: tuple[QueueFacts, ...] = ()
+    """Its queues; without any the site is one place itself."""
+    shared: tuple[tuple[str, int], ...] = ()
+    """Named resources that are counted once for the whole site."""
+    nodes_most: int = 1
+    """The most nodes of one allocation in `runners` mode."""
+
+    @property
+    def queue_times(self) -> tuple[tuple[str, int], ...]:
+        """The longest time of an allocation in each queue whose end is known."""
+        return tuple((queue.name, queue.time_most_s) for queue in self.queues if queue.time_most_s is not None)
 
     def longest_s(self, needs: Needs) -> int | None:
         """The longest time that a job with these needs can have; None: there is no known end."""

@@ -26,12 +26,14 @@ from rota.manager.sites.api import Site
 from rota.model.allocation import Allocation
 from rota.model.errors import BusyError, RotaError
 from rota.model.needs import Amounts
-from rota.model.site import SiteFacts
+from rota.model.site import QueueFacts, SiteFacts
 
 __all__ = ["BatchSite"]
 
 MOST = 100
 ALLOCATION_S = 3600
+NODES_MOST = 1_000_000
+"""Batch systems themselves say how many nodes are too many."""
 START_S = 180
 """How much later than its allocation a job may start, and how much too early the warning may come (Slurm: 60 s)."""
 UNKNOWN = Amounts(10**9, 1 << 60, 1 << 60, 10**6)
@@ -105,7 +107,28 @@ class BatchSite(Site):
             self.longest_s,
             self.directory,
             START_S + (config.seconds("warn") or 0),
-            tuple((queue.name, queue.time_s) for queue in self.queues if queue.time_s is not None),
+            tuple(self._queue_facts(queue) for queue in self.queues),
+            nodes_most=NODES_MOST,
+        )
+
+    def _queue_facts(self, queue: Queue) -> QueueFacts:
+        config = self.config
+        node = Amounts(
+            config.cores or queue.cores or UNKNOWN.cores,
+            config.memory or queue.memory or UNKNOWN.memory,
+            UNKNOWN.disk,
+            queue.gpus if queue.cores else UNKNOWN.gpus,
+        )
+        longest_s = config.seconds("longest")
+        return QueueFacts(
+            queue.name,
+            node,
+            queue.nodes,
+            queue.time_s if longest_s is None else longest_s,
+            queue.is_default,
+            queue.up,
+            tuple(config.tags),
+            queue.up and config.partition in (None, queue.name),
         )
 
     def first_facts(self) -> SiteFacts:
