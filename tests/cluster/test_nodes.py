@@ -147,6 +147,8 @@ def test_a_runner_on_each_of_three_nodes(slurm, make_site, whole):
         assert words[0] == "--supervise" and words[words.index("--id") + 1] == f"{tag}.0.{name}"
         assert words[words.index("--allocation") + 1] == "a1"
         assert said["cpus"] == ("4" if whole else "2") and said["cores"] == len(os.sched_getaffinity(0))
+    step = slurm.run("scontrol", "-o", "show", "step", f"{job}.0").stdout
+    assert " Nodes=3 " in step and f" CPUs={12 if whole else 6} " in step, "all that the job has"
     first, second, third = found
     end(site, tag, first)
     wait_for("its process to be gone", lambda: not alive(found[first]["pid"]))

@@ -40,6 +40,8 @@ def site_row(state: State, site: Site, at: At) -> dict[str, Any]:
         "cores_used": used.cores / 1000 if used is not None else 0,
         "memory_used": used.memory if used is not None else 0,
         "tags": list(facts.tags),
+        "resources": dict(facts.shared),
+        "node_resources": dict(facts.node.named),
         "whole_nodes": facts.whole,
         "array_most": facts.array_most,
         "allocation_time_s": facts.allocation_s,

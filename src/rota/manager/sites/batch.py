@@ -23,7 +23,7 @@ from rota.drivers.transport import LocalTransport, PrefixTransport, Transport, U
 from rota.manager.config import SiteConfig
 from rota.manager.paths import Paths
 from rota.manager.sites.api import Site
-from rota.manager.sites.queues import longest_of, node_of, queue_facts, usual
+from rota.manager.sites.queues import longest_of, node_of, queue_facts, queue_row, usual
 from rota.model.allocation import Allocation
 from rota.model.errors import BusyError, RotaError
 from rota.model.needs import Amounts, named_resources
@@ -329,7 +329,7 @@ class BatchSite(Site):
             "version": health.version,
             "where": health.where,
             "programs": health.programs,
-            "queues": [queue_row(queue) for queue in self.queues],
+            "queues": [queue_row(queue) for queue in self.facts().queues],
             "options": {
                 OPTION_NAMES.get(name, name): dict(value) if isinstance(value, tuple) else value
                 for name, value in asdict(options_of(self.config)).items()
@@ -341,20 +341,6 @@ class BatchSite(Site):
     def note(self, words: str) -> None:
         """Show some words with the site."""
         self.driver.gate.note(words)
-
-
-def queue_row(queue: Queue) -> dict[str, Any]:
-    """A queue or partition with its limits, as far as they are known."""
-    return {
-        "name": queue.name,
-        "default": queue.is_default,
-        "up": queue.up,
-        "nodes": queue.nodes,
-        "cores": None if queue.cores is None else queue.cores / 1000,
-        "memory": queue.memory,
-        "gpus": queue.gpus,
-        "time_s": queue.time_s,
-    }
 
 
 def make_transport(config: SiteConfig) -> Transport:

@@ -1,13 +1,14 @@
 """What the queues of a batch system offer, from what it says of them and what the configuration says."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from rota.drivers.dialect import Queue
 from rota.manager.config import SiteConfig
 from rota.model.needs import Amounts, named_resources
 from rota.model.site import QueueFacts
 
-__all__ = ["UNKNOWN", "longest_of", "node_of", "queue_facts", "usual"]
+__all__ = ["UNKNOWN", "longest_of", "node_of", "queue_facts", "queue_row", "usual"]
 
 UNKNOWN = Amounts(10**9, 1 << 60, 1 << 60, 10**6)
 """What a node may have while nobody has said what nodes there are."""
@@ -62,3 +63,20 @@ def queue_facts(config: SiteConfig, queue: Queue, user: str) -> QueueFacts:
         up and wanted,
         queue.nodes_most,
     )
+
+
+def queue_row(queue: QueueFacts) -> dict[str, Any]:
+    """A queue or partition with its limits, as far as they are known."""
+    node = queue.node
+    return {
+        "name": queue.name,
+        "default": queue.default,
+        "up": queue.up,
+        "auto": queue.auto,
+        "nodes": queue.nodes,
+        "nodes_most": queue.nodes_most,
+        "cores": None if node.cores >= UNKNOWN.cores else node.cores / 1000,
+        "memory": None if node.memory >= UNKNOWN.memory else node.memory,
+        "gpus": None if node.gpus >= UNKNOWN.gpus else node.gpus,
+        "time_s": queue.time_most_s,
+    }
