@@ -1,4 +1,4 @@
-"""What queues offer, by what the batch system and the configuration say; what an allocation asks for; what is learned."""
+"""What queues offer by the batch system and the configuration; what an allocation asks for; what is learned."""
 
 import asyncio
 
