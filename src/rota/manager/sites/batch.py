@@ -5,7 +5,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import asdict, replace
@@ -121,6 +121,8 @@ class BatchSite(Site):
 
         What it does not say this time stays as it was.
         """
+        if self._learned and self.driver.gate.is_shut:
+            return self.facts()
         await self.driver.start()
         if not self._learned:
             await self._learn_arrays()
@@ -143,17 +145,28 @@ class BatchSite(Site):
         dialect: Any = self.driver.dialect
         if not hasattr(dialect, "queue_details"):
             return queues
-        answers = [await self.driver.ask(command) for command in dialect.queue_details(queues)]
+        commands = dialect.queue_details(queues)
+        if not self._learned:
+            await self._find(command.argv[0] for command in commands)
+        answers = [await self.driver.ask(command) for command in commands]
         options = options_of(self.config)
         return self.driver.read(lambda: dialect.read_queue_details(queues, answers, options), queues)
 
     async def _learn_arrays(self) -> None:
         dialect: Any = self.driver.dialect
         if hasattr(dialect, "array_limit"):
+            await self._find([dialect.array_limit().argv[0]])
             answer = await self.driver.ask(dialect.array_limit())
             most: int | None = self.driver.read(lambda: dialect.read_array_limit(answer), None)
             if most is not None:
                 self.array_most = min(self.array_most, most)
+
+    async def _find(self, programs: Iterable[str]) -> None:
+        """Look for programs that are of use and may be missing: not all are where a plain PATH leads."""
+        known = self.driver.gate.programs
+        if missing := sorted(set(programs) - known.keys()):
+            found = await self.transport.which(missing)
+            known.update({name: path for name, path in found.items() if path is not None})
 
     # ---- what a node is told ----------------------------------------------------------------------------------------
 
