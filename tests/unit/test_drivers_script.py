@@ -96,7 +96,8 @@ def ended(*_):
 signal.signal(signal.SIGTERM, ended)
 place = pathlib.Path(sys.argv[1])
 place.mkdir(parents=True)
-(place / "words").write_text("\\0".join(sys.argv[1:] + [os.environ["ROTA_ELEMENT"]]))
+(place / "writing").write_text("\\0".join(sys.argv[1:] + [os.environ["ROTA_ELEMENT"]]))
+(place / "writing").rename(place / "words")
 while not (place / "end").exists():
     time.sleep(0.01)
 sys.exit(int((place / "end").read_text()))
@@ -134,7 +135,7 @@ class Spreading:
             words,
             python=sys.executable,
             per_element=[[], ["--own"]],
-            spread=Spread(by, str(place / "script.sh"), 2),
+            spread=Spread(by, str(place / "script.sh"), f"{place}/t.{ELEMENT}.out", 2),
         )
         (place / "script.sh").write_text(script)
         environment = {"PATH": f"{place}/bin:{os.environ['PATH']}", "LC_ALL": "C.UTF-8", "ROTA_ELEMENT": "1"}
@@ -215,4 +216,4 @@ def test_fewer_nodes_than_were_asked_for(by, spreading):
 
 def test_a_path_that_a_second_shell_would_read_otherwise_is_refused():
     with pytest.raises(UsageError, match="for several nodes give one of letters"):
-        build_script(["/x"], spread=Spread("ssh", "/a b/script.sh", 2))
+        build_script(["/x"], spread=Spread("ssh", "/a b/script.sh", "/a b/out", 2))

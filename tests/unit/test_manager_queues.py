@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from core_world import World
+from rota.cli.places import queue_words
 from rota.drivers.dialect import Queue
 from rota.manager import observing
 from rota.manager.config import SiteConfig, load_config
@@ -66,6 +67,18 @@ def test_what_nobody_says_is_not_known_and_what_is_configured_is_stronger():
     assert [(q.node.cores, q.node.memory, q.time_most_s) for q in found] == [(2000, GIB, 300)] * 2
     longer = queue_facts(SiteConfig(driver="slurm", longest="1d"), SHORT, "")
     assert longer.time_most_s == 600, "the site may not promise what a queue does not give"
+
+
+def test_queues_for_people():
+    config = SiteConfig(driver="slurm", queues=["long"])
+    shown = [queue_words(queue_row(queue_facts(config, queue, "me"))) for queue in ALL]
+    assert shown[:3] == [
+        "short (default) (if named): 8 nodes, up to 4 cores, 16G memory, at most 10m00s",
+        "long: no time limit known",
+        "closed (closed): 8 nodes, up to 4 cores, 16G memory, at most 10m00s",
+    ]
+    few = queue_facts(config, SHORT._replace(nodes_most=2, gpus=4), "me")
+    assert "8 nodes, at most 2 for a job, up to 4 cores, 16G memory, 4 gpus" in queue_words(queue_row(few))
 
 
 class NoDoor:

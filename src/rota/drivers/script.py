@@ -37,6 +37,8 @@ class Spread(NamedTuple):
     """A name in SPREADS."""
     path: str
     """Where the nodes find the script."""
+    output: str
+    """Where output is looked for; ELEMENT may be in it."""
     nodes: int
 
 
@@ -132,7 +134,7 @@ def _on_each_node(spread: Spread) -> list[str]:
         "    }",
         "    trap 'rota_pass TERM' TERM INT HUP",
         f'    set -- /bin/sh {spread.path} "${{ROTA_ELEMENT:?}}"',
-        *(f"    {line}" for line in SPREADS[spread.by](spread.nodes)),
+        *(f"    {line}" for line in SPREADS[spread.by](spread)),
         "    for rota_pid in $rota_pids; do",  # a signal ends `wait` too: so each is waited for until it is gone
         '        while kill -0 "$rota_pid" 2>/dev/null; do wait "$rota_pid"; rota_ended=$?; done',
         '        [ "$rota_ended" -le "$rota_code" ] || rota_code=$rota_ended',
@@ -146,7 +148,7 @@ def _on_each_node(spread: Spread) -> list[str]:
     ]
 
 
-def _srun(nodes: int) -> list[str]:
+def _srun(spread: Spread) -> list[str]:
     """One step with a task on each node.
 
     It has all that the job has there: no `--cpus-per-task`, which would make it `--exact`, and no binding, which would
@@ -158,22 +160,22 @@ def _srun(nodes: int) -> list[str]:
         "rota_overlap=",
         "if srun --help 2>/dev/null | grep -q -e --overlap; then rota_overlap=--overlap; fi",
         "trap 'rota_pass USR1' USR1",
-        f"srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 $rota_overlap --mem=0 --cpu-bind=none \\",
-        '    --no-kill --kill-on-bad-exit=0 --wait=0 --input=none "$@" &',
+        f"srun --nodes={spread.nodes} --ntasks={spread.nodes} --ntasks-per-node=1 $rota_overlap \\",
+        '    --mem=0 --cpu-bind=none --no-kill --kill-on-bad-exit=0 --wait=0 --input=none "$@" &',
         'rota_pids="$rota_pids $!"',
     ]
 
 
-def _pbsdsh(nodes: int, options: str) -> list[str]:
+def _pbsdsh(spread: Spread, options: str) -> list[str]:
     """One task for each line of the node file, or (`-u`) for each host in it.
 
-    It passes on no environment, and output only to the job's own file, which is not where ours is looked for. A signal
-    it passes on, and ends at once: the end of the script would end the tasks, which have still to do.
+    It passes on no environment, and output only to the batch system's own file. A signal it passes on, and ends at
+    once: the end of the script would end the tasks, which have still to do.
     """
     return [
-        *_hosts(nodes, 'cat "$PBS_NODEFILE"'),
+        *_hosts(spread.nodes, 'cat "$PBS_NODEFILE"'),
         "trap : USR1",
-        f'pbsdsh {options} /bin/sh -c \'exec "$@" >>"$0.$(uname -n).out" 2>&1\' "$(pwd)/$ROTA_ELEMENT" "$@" &',
+        f'pbsdsh {options} /bin/sh -c \'exec "$@" >>"$0" 2>&1\' {_quoted(spread.output)} "$@" &',
         "rota_pids=$!",
         'wait "$!"',
         "rota_ended=$?",
@@ -181,10 +183,10 @@ def _pbsdsh(nodes: int, options: str) -> list[str]:
     ]
 
 
-def _one_by_one(nodes: int, hosts: str, command: str) -> list[str]:
+def _one_by_one(spread: Spread, hosts: str, command: str) -> list[str]:
     """A launcher process for each host; the first is this one."""
     return [
-        *_hosts(nodes, hosts),
+        *_hosts(spread.nodes, hosts),
         "trap : USR1",
         "for rota_host in $rota_hosts; do",
         f'    if [ -n "$rota_pids" ]; then {command} "$@" "$rota_host" & else "$@" "$rota_host" & fi',
@@ -205,12 +207,12 @@ def _hosts(nodes: int, hosts: str) -> list[str]:
     ]
 
 
-SPREADS: Mapping[str, Callable[[int], list[str]]] = {
+SPREADS: Mapping[str, Callable[[Spread], list[str]]] = {
     "srun": _srun,
-    "pbsdsh": lambda nodes: _pbsdsh(nodes, "--"),
-    "pbsdsh-u": lambda nodes: _pbsdsh(nodes, "-u"),
-    "blaunch": lambda nodes: _one_by_one(nodes, LSF_HOSTS, 'blaunch "$rota_host"'),
-    "qrsh": lambda nodes: _one_by_one(nodes, 'cat "$PE_HOSTFILE"', 'qrsh -inherit -nostdin "$rota_host"'),
-    "ssh": lambda nodes: _one_by_one(nodes, LSF_HOSTS, 'ssh -o BatchMode=yes "$rota_host"'),
+    "pbsdsh": lambda spread: _pbsdsh(spread, "--"),
+    "pbsdsh-u": lambda spread: _pbsdsh(spread, "-u"),
+    "blaunch": lambda spread: _one_by_one(spread, LSF_HOSTS, 'blaunch "$rota_host"'),
+    "qrsh": lambda spread: _one_by_one(spread, 'cat "$PE_HOSTFILE"', 'qrsh -inherit -nostdin "$rota_host"'),
+    "ssh": lambda spread: _one_by_one(spread, LSF_HOSTS, 'ssh -o BatchMode=yes "$rota_host"'),
 }
 """How a script gets to its nodes, by the name that a dialect gives: shell lines that start `"$@"` there."""

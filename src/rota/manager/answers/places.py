@@ -121,6 +121,8 @@ def allocation_rows(state: State, waits: Callable[[Allocation], str | None], at:
             "cores": _known_cores(a.capacity.cores),
             "memory": _known_size(a.capacity.memory),
             "time_s": a.time_s,
+            "queue": a.queue,
+            "nodes": a.nodes,
             "host": a.host or hosts.get(a.id),
             "jobs": jobs.get(a.id, 0),
             "submitted": a.submitted,

@@ -214,7 +214,8 @@ class BatchSite(Site):
         spread = None
         words = [self._program, "--id", f"{tag}.{ELEMENT}", "--output", os.path.join(directory, ELEMENT)]
         if nodes > 1:
-            spread = Spread(getattr(self.driver.dialect, "spread", "ssh"), os.path.join(directory, SCRIPT), nodes)
+            by, output = getattr(self.driver.dialect, "spread", "ssh"), os.path.join(directory, f"{tag}.{ELEMENT}.out")
+            spread = Spread(by, os.path.join(directory, SCRIPT), output, nodes)
             where = os.path.join(directory, ELEMENT, NODE)
             words = [self._program, "--supervise", "--id", f"{tag}.{ELEMENT}.{NODE}", "--output", where]
         if not self.config.whole_nodes:
