@@ -369,7 +369,7 @@ class State:
         return self.pruned[at][2] if at >= 0 and number <= self.pruned[at][1] else None
 
     def site_views(self) -> list[SiteView]:
-        """The sites as the demand on them, and refusals at submission, see them; `coming` moves along with the state."""
+        """The sites as demand, and refusals at submission, see them; what is `coming` moves along with the state."""
         weather, census = self.soft.weather, self.census
         views = []
         for name, facts in self.soft.sites.items():
