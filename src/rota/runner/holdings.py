@@ -72,6 +72,11 @@ class Holdings:
             self._holds.pop(key, None)
             self._released[key] = None
 
+    def runs(self, key: Key) -> bool:
+        """Whether a lease was handed out to be started, and its end is not noted."""
+        lease = self._held.get(key)
+        return lease is not None and lease.state == RUNNING
+
     def hold(self, lease: Lease) -> None:
         """Take a lease that comes from elsewhere than a manager's message."""
         self._held[lease.key] = lease
