@@ -129,14 +129,17 @@ def test_a_host_that_is_not_of_the_gang_is_refused_with_those_that_are(nodes):
 
 
 def test_what_is_left_on_a_node_is_ended_by_its_release_and_nothing_starts_there_again(nodes, tmp_path):
-    row, out, err = nodes.run("$ROTA_RSH n2 'setsid sleep 1000 < /dev/null > /dev/null 2>&1 & echo $!'")
+    row, out, err = nodes.run(
+        "$ROTA_RSH n2 'setsid sleep 1000 < /dev/null > /dev/null 2>&1 & echo $!';"
+        "$ROTA_RSH n2 'ROTA_RUNNER=c setsid sleep 1000 < /dev/null > /dev/null 2>&1 & echo $!'"  # as hydra gives it
+    )
     assert row[3] == 0, err
-    pid = int(out)
-    assert alive(pid), "a daemon outlives the command that started it"
+    pids = [int(word) for word in out.split()]
+    assert all(map(alive, pids)), "a daemon outlives the command that started it"
     files = nodes.part.output / "gang-7.1.1"
     assert files.stat().st_mode & 0o777 == 0o700
     nodes.release()
-    assert gone(pid) and not files.exists()
+    assert gone(*pids) and not files.exists()
     nodes.part.holds = []
     nodes.part.send({"t": "hold", "session": 1, "jobs": [{"job": KEY, "slot": "1:1000", "secret": SECRET, "spec": {}}]})
     nodes.part.send({"t": "drain"})

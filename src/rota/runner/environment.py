@@ -68,12 +68,13 @@ def without_allocation(environ: Mapping[bytes, bytes], keep_element: bool = Fals
     }
 
 
-def gang_variables(directory: str, nodes: List[Dict[str, Any]]) -> Dict[bytes, bytes]:
+def gang_variables(directory: str, nodes: List[Dict[str, Any]], gang_id: bytes) -> Dict[bytes, bytes]:
     """What a job on several nodes is told: its nodes, and how programs that start ranks can do so."""
     path = os.fsencode(directory)
     agent, names = path + b"/rsh", [os.fsencode(str(node["host"])) for node in nodes]
     return {
         b"ROTA_GANG": path + b"/gang.json",
+        b"ROTA_GANG_ID": gang_id,
         b"ROTA_RSH": agent,
         b"ROTA_NODES": b"%d" % len(names),
         b"ROTA_NODE_LIST": b",".join(names),

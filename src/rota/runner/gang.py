@@ -6,6 +6,7 @@ doors of the other runners (door.py), because what ssh starts would be in nobody
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -33,6 +34,7 @@ __all__ = ["Gangs"]
 ASK_S = 2.0  # for what all other nodes say about what they used
 ASKERS = 8
 ASK_LOOK_S = 0.02
+SAMPLE_AFTER_S = 0.3
 SAMPLE_S = 1.0
 SAMPLE_SHARE = 100.0  # sampling may take a hundredth of one core
 LOOK_S = 0.05
@@ -43,11 +45,14 @@ NEVER = float("inf")
 class Part:
     """What this node has of one attempt."""
 
-    __slots__ = ("cpu_s", "directory", "empty", "ending", "key", "live", "nodes", "peak", "root", "secret", "spec")
+    __slots__ = (
+        "cpu_s", "directory", "empty", "ending", "id", "key", "live", "nodes", "peak", "root", "secret", "spec",
+    )  # fmt: skip
 
     def __init__(self, key: Key, secret: str, spec: Dict[str, Any], directory: str, root: bool) -> None:
         self.key = key
         self.secret = secret
+        self.id = hashlib.sha256(b"id " + secret.encode()).hexdigest()[:32].encode()  # tells nothing of the secret
         self.spec = spec
         self.directory = directory
         self.root = root
@@ -158,6 +163,7 @@ class Gangs:
             self._door = Door(self, self._epoll)
             self._jobs.runner.address = "%s:%d" % (host.name(), self._door.port)
         self.parts[part.key] = part
+        self._jobs.table.gangs[part.id] = part.mark
 
     def serve(self, fd: int, now: float) -> bool:
         """Do what a descriptor is ready for; False if it is none of the door's."""
@@ -173,6 +179,7 @@ class Gangs:
         part = self.parts.pop(key, None)
         if part is None:
             return
+        self._jobs.table.gangs.pop(part.id, None)
         shutil.rmtree(part.directory, ignore_errors=True)
         if self._door is not None:
             self._door.drop(key, time.monotonic())
@@ -212,7 +219,7 @@ class Gangs:
         """The environment of a root: of its gang, and nothing of the allocation's own launcher."""
         part = self.parts.get(lease.key) or self.root(lease)
         own = self._jobs.plans.of(lease).env.own(lease)
-        return {**without_allocation(env), **own, **gang_variables(part.directory, part.nodes)}
+        return {**without_allocation(env), **own, **gang_variables(part.directory, part.nodes, part.id)}
 
     def start(self, key: Key, request: Dict[str, Any], streams: Streams) -> Tuple[int, List[str]]:
         """Start a process within an attempt; returns its pid, and what its caller should know."""
@@ -241,7 +248,7 @@ class Gangs:
         self._jobs.helpers[pid] = None
         part.live[pid] = 0.0
         if self._sample_at == NEVER:
-            self._sample_at = time.monotonic() + SAMPLE_S
+            self._sample_at = time.monotonic() + SAMPLE_AFTER_S
             self.due(self._sample_at)
         return pid, notes
 
@@ -255,7 +262,7 @@ class Gangs:
         elif not os.path.isdir(env.get(b"TMPDIR", b"/")):
             del env[b"TMPDIR"]
         env.pop(b"HOSTNAME", None)
-        env.update(gang_variables(part.directory, part.nodes))
+        env.update(gang_variables(part.directory, part.nodes, part.id))
         env.update(
             {
                 b"ROTA_RUNNER": os.fsencode(self._jobs.runner.runner_id),
@@ -271,14 +278,12 @@ class Gangs:
 
     def reaped(self, pid: int, status: int, cpu_s: float, now: float) -> None:
         """Take note of the end of a child of this runner that is no job: of a rank, or of what it left."""
-        for part in self.parts.values():
-            if pid in part.live:
-                del part.live[pid]
-                part.cpu_s += cpu_s
-                break
-        else:
-            if len(self.parts) == 1 and not self._jobs.own_total:  # it ended before it was seen
-                next(iter(self.parts.values())).cpu_s += cpu_s
+        part = next((part for part in self.parts.values() if pid in part.live), None)
+        if part is None and len(self.parts) == 1 and not self._jobs.by_pid:
+            part = next(iter(self.parts.values()))  # it ended before it was seen; whose else can it be?
+        if part is not None:
+            part.live.pop(pid, None)
+            part.cpu_s += cpu_s
         if self._door is not None:
             self._door.ended(pid, status, now)
 
@@ -345,7 +350,7 @@ class Gangs:
         times.extend(part.ending.next_at for part in self.parts.values() if part.ending is not None)
         if now >= self._sample_at:
             began = time.thread_time()
-            seen = [part for part in self.parts.values() if not part.root and part.live]
+            seen = [part for part in self.parts.values() if not part.root and part.nodes]
             if seen:
                 self._measure(seen)
             pause_s = max(SAMPLE_S, (time.thread_time() - began) * SAMPLE_SHARE)
