@@ -16,6 +16,7 @@ import time
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from rota.runner import host, measure
+from rota.runner.devices import text_of
 from rota.runner.door import Door
 from rota.runner.environment import gang_variables, without_allocation
 from rota.runner.kill import TreeKill
@@ -46,7 +47,8 @@ class Part:
     """What this node has of one attempt."""
 
     __slots__ = (
-        "cpu_s", "directory", "empty", "ending", "id", "key", "live", "nodes", "peak", "root", "secret", "spec",
+        "cores", "cpu_s", "directory", "empty", "ending", "id", "key", "live", "nodes", "peak", "root", "secret",
+        "slot", "spec",
     )  # fmt: skip
 
     def __init__(self, key: Key, secret: str, spec: Dict[str, Any], directory: str, root: bool) -> None:
@@ -56,6 +58,8 @@ class Part:
         self.spec = spec
         self.directory = directory
         self.root = root
+        self.slot = ""
+        self.cores: Optional[List[int]] = None  # that all of it is bound to
         self.nodes: List[Dict[str, Any]] = []
         self.ending: Optional[TreeKill] = None
         self.empty = False  # nothing was found at the last look
@@ -138,7 +142,11 @@ class Gangs:
 
     def hold(self, hold: Hold) -> None:
         """Let ranks of an attempt be started here; raises OSError if that cannot be."""
-        self._add(Part(hold.key, hold.secret, hold.spec, self._directory(hold.key), False))
+        part = Part(hold.key, hold.secret, hold.spec, self._directory(hold.key), False)
+        part.slot = hold.slot
+        self._add(part)
+        if hold.spec.get("bind") == "cores":
+            part.cores = self._jobs.bind(hold.key, _millicores(hold.spec))
 
     def root(self, lease: Lease) -> Part:
         """The part of the node where the command of an attempt runs; StartError if it cannot be."""
@@ -180,6 +188,8 @@ class Gangs:
         if part is None:
             return
         self._jobs.table.gangs.pop(part.id, None)
+        if not part.root:
+            self._jobs.unbind(key, _millicores(part.spec))
         shutil.rmtree(part.directory, ignore_errors=True)
         if self._door is not None:
             self._door.drop(key, time.monotonic())
@@ -218,6 +228,7 @@ class Gangs:
     def environment(self, lease: Lease, env: Dict[bytes, bytes]) -> Dict[bytes, bytes]:
         """The environment of a root: of its gang, and nothing of the allocation's own launcher."""
         part = self.parts.get(lease.key) or self.root(lease)
+        part.cores = self._jobs.cores_of(lease.key)
         own = self._jobs.plans.of(lease).env.own(lease)
         return {**without_allocation(env), **own, **gang_variables(part.directory, part.nodes, part.id)}
 
@@ -242,7 +253,8 @@ class Gangs:
             except OSError as error:
                 notes.append("%s: starting in / instead" % cannot_enter(cwd, error).note)
                 os.chdir("/")
-            pid = spawner.spawn(spawner.find(argv[0], env.get(b"PATH", b"")), argv, env, streams, cwd)
+            path = spawner.find(argv[0], env.get(b"PATH", b""))
+            pid = self._jobs.on_cores(part.cores, lambda: spawner.spawn(path, argv, env, streams, cwd))
         finally:
             self._jobs.leave_directory()
         self._jobs.helpers[pid] = None
@@ -262,6 +274,11 @@ class Gangs:
         elif not os.path.isdir(env.get(b"TMPDIR", b"/")):
             del env[b"TMPDIR"]
         env.pop(b"HOSTNAME", None)
+        if not part.root:
+            env.pop(b"ROTA_CORE_IDS", None)
+            env.update(self._jobs.plans.gpu_variables(part.slot))
+            if part.cores is not None:
+                env[b"ROTA_CORE_IDS"] = text_of(part.cores).encode()
         env.update(gang_variables(part.directory, part.nodes, part.id))
         env.update(
             {
@@ -373,6 +390,10 @@ class Gangs:
             return
         self.forget(part.key)
         self._jobs.runner.released(part.key)
+
+
+def _millicores(spec: Dict[str, Any]) -> int:
+    return int(spec.get("cores") or 1000)
 
 
 def _quoted(text: str) -> str:
