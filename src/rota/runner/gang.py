@@ -15,7 +15,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
-from rota.runner import host, measure
+from rota.runner import measure
 from rota.runner.devices import text_of
 from rota.runner.door import Door
 from rota.runner.environment import gang_variables, without_allocation
@@ -169,7 +169,8 @@ class Gangs:
     def _add(self, part: Part) -> None:
         if self._door is None:
             self._door = Door(self, self._epoll)
-            self._jobs.runner.address = "%s:%d" % (host.name(), self._door.port)
+            # Not the batch system's name of this node: other nodes can look up the host's own.
+            self._jobs.runner.address = "%s:%d" % (os.uname().nodename, self._door.port)
         self.parts[part.key] = part
         self._jobs.table.gangs[part.id] = part.mark
 
@@ -332,7 +333,8 @@ class Gangs:
         for key, inquiry in list(self._inquiries.items()):
             if inquiry.over:
                 del self._inquiries[key]
-                here = self.parts[key].cpu_s
+                part = self.parts.get(key)
+                here = 0.0 if part is None else part.cpu_s  # of ranks on the root's own node
                 inquiry.running.elsewhere = (here + inquiry.cpu_s, inquiry.peak)
                 self._jobs.report(inquiry.running, inquiry.outcome)
         return now + ASK_LOOK_S if self._inquiries else NEVER
