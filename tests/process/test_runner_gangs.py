@@ -175,7 +175,8 @@ def test_the_end_is_told_without_a_node_that_does_not_answer(nodes):
 def test_strangers_get_nothing_and_harm_nothing(nodes):
     address = nodes.hold()
     host, _, port = address.rpartition(":")
-    for words in (b"\xff" * 100, b"\0\0\0\x02{}", b"\0\0\x20\0" + b"x" * 100):
+    deep = b"[" * 1000
+    for words in (b"\xff" * 100, len(deep).to_bytes(4, "big") + deep, b"\0\0\0\x02{}", b"\0\0\x20\0" + b"x" * 100):
         with socket.create_connection((host, int(port))) as peer:
             peer.sendall(words)
             peer.settimeout(30)

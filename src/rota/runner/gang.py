@@ -334,9 +334,12 @@ class Gangs:
             if inquiry.over:
                 del self._inquiries[key]
                 part = self.parts.get(key)
-                here = 0.0 if part is None else part.cpu_s  # of ranks on the root's own node
-                inquiry.running.elsewhere = (here + inquiry.cpu_s, inquiry.peak)
-                self._jobs.report(inquiry.running, inquiry.outcome)
+                running = inquiry.running
+                if part is not None and running.result is not None:
+                    status, cpu_s, memory, wall = running.result
+                    running.result = (status, cpu_s + part.cpu_s, memory, wall)  # with ranks on the root's own node
+                running.elsewhere = (inquiry.cpu_s, inquiry.peak)
+                self._jobs.report(running, inquiry.outcome)
         return now + ASK_LOOK_S if self._inquiries else NEVER
 
     # -- the end -------------------------------------------------------------------------------------------------
