@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import sys
 import time
@@ -203,3 +204,14 @@ def test_a_runner_told_to_stop_ends_its_part_and_says_so(nodes, tmp_path):
     nodes.part.pump(lambda: nodes.part.said_bye)
     assert nodes.part.released == [tuple(KEY)] and gone(pid)
     assert nodes.end()[3] in (143, 255), "the rank was ended, or the connection to it"
+
+
+@pytest.mark.parametrize(
+    "mpirun", ["mpirun.openmpi -np 2 --map-by node --allow-run-as-root", "mpiexec.hydra -n 2 -ppn 1"]
+)
+def test_mpi_launchers_start_ranks_on_both_nodes(nodes, mpirun):
+    if shutil.which(mpirun.split()[0]) is None:
+        pytest.skip(f"{mpirun.split()[0]} is not installed")
+    row, out, err = nodes.run(mpirun + ' sh -c \'tr "\\0" "\\n" < /proc/$PPID/environ | grep ^ROTA_RUNNER=\'')
+    assert row[3] == 0, err
+    assert sorted(out.split()) == ["ROTA_RUNNER=a", "ROTA_RUNNER=b"], "who started each rank"
