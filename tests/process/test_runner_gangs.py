@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import socket
 import sys
@@ -37,9 +38,9 @@ class Nodes:
         self.root.accept()
         self.part.accept()
 
-    def hold(self) -> str:
+    def hold(self, **spec: object) -> str:
         """Have the part held; where it listens."""
-        row = {"job": KEY, "slot": "1:1000", "secret": SECRET, "spec": {"cores": 1000}}
+        row = {"job": KEY, "slot": "1:1000", "secret": SECRET, "spec": {"cores": 1000, **spec}}
         self.part.send({"t": "hold", "session": self.part.session, "jobs": [row]})
         self.part.pump(lambda: self.part.holds)
         assert self.part.holds[0][:3] == KEY
@@ -117,6 +118,13 @@ def test_a_rank_has_the_streams_status_directory_and_environment_of_who_started_
         "given", "/usr", "a b", "b 7.1 1", "status 7", "status 143", "a",
         "2 n1,n2", "n1", "n2", "n1:1", "n2:3", "n1 slots=1", "n2 slots=3", "0", "",
     ]  # fmt: skip
+
+
+def test_ranks_are_bound_to_the_cores_of_their_part(nodes):
+    show = f"{sys.executable} -c 'import os; print(os.environ[\"ROTA_CORE_IDS\"], sorted(os.sched_getaffinity(0)))'"
+    nodes.lease(f"$ROTA_RSH n2 {shlex.quote(show)}", nodes.hold(bind="cores"))
+    first = min(os.sched_getaffinity(0))
+    assert nodes.root.stream(nodes.end()) == f"{first} [{first}]\n".encode()
 
 
 def test_much_flows_both_ways_at_once(nodes):
