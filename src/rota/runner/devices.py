@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from typing import Dict, FrozenSet, List, Mapping, Optional, Tuple
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Dict, FrozenSet, Iterator, List, Mapping, Optional, Tuple
 
 from rota.runner.host import read_text
 
-__all__ = ["Cores", "Gpus", "numbers_of", "text_of"]
+if TYPE_CHECKING:
+    from rota.runner.lease import Key
+
+__all__ = ["Bindings", "Cores", "Gpus", "numbers_of", "text_of"]
 
 NODES = "/sys/devices/system/node"
 LOOK_S = 5.0
@@ -85,6 +89,44 @@ class Cores:
                 return
             del self._shared[number]
         self._free.update(numbers)
+
+
+class Bindings:
+    """Which attempts are bound to which cores."""
+
+    def __init__(self) -> None:
+        self._cores = Cores()
+        self._bound: Dict[Key, Tuple[List[int], int]] = {}  # with the millicores that were asked for
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._bound
+
+    def take(self, key: Key, millicores: int) -> None:
+        """Bind an attempt to free cores, if there are so many."""
+        taken = self._cores.take(millicores)
+        if taken is not None:
+            self._bound[key] = (taken, millicores)
+
+    def give_back(self, key: Key) -> None:
+        """Take back the cores of an attempt that is over, if it was bound to any."""
+        if key in self._bound:
+            self._cores.give_back(*self._bound.pop(key))
+
+    def variables(self, key: Key) -> Dict[bytes, bytes]:
+        """What an attempt is told of its cores."""
+        return {b"ROTA_CORE_IDS": text_of(self._bound[key][0]).encode()} if key in self._bound else {}
+
+    @contextmanager
+    def of(self, key: Key) -> Iterator[None]:
+        """Be on the cores of an attempt: what is started here inherits them."""
+        if key not in self._bound:
+            yield
+            return
+        os.sched_setaffinity(0, self._bound[key][0])
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, self._cores.all)
 
 
 def _groups() -> List[List[int]]:

@@ -13,10 +13,10 @@ import shutil
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from rota.runner import measure
-from rota.runner.devices import text_of
 from rota.runner.door import Door
 from rota.runner.environment import gang_variables, without_allocation
 from rota.runner.kill import TreeKill
@@ -47,7 +47,7 @@ class Part:
     """What this node has of one attempt."""
 
     __slots__ = (
-        "cores", "cpu_s", "directory", "empty", "ending", "id", "key", "live", "nodes", "peak", "root", "secret",
+        "cpu_s", "directory", "empty", "ending", "id", "key", "live", "nodes", "peak", "root", "secret",
         "slot", "spec",
     )  # fmt: skip
 
@@ -59,7 +59,6 @@ class Part:
         self.directory = directory
         self.root = root
         self.slot = ""
-        self.cores: Optional[List[int]] = None  # that all of it is bound to
         self.nodes: List[Dict[str, Any]] = []
         self.ending: Optional[TreeKill] = None
         self.empty = False  # nothing was found at the last look
@@ -146,7 +145,7 @@ class Gangs:
         part.slot = hold.slot
         self._add(part)
         if hold.spec.get("bind") == "cores":
-            part.cores = self._jobs.bind(hold.key, _millicores(hold.spec))
+            self._jobs.open_bindings().take(hold.key, int(hold.spec.get("cores") or 1000))
 
     def root(self, lease: Lease) -> Part:
         """The part of the node where the command of an attempt runs; StartError if it cannot be."""
@@ -189,8 +188,8 @@ class Gangs:
         if part is None:
             return
         self._jobs.table.gangs.pop(part.id, None)
-        if not part.root:
-            self._jobs.unbind(key, _millicores(part.spec))
+        if not part.root and self._jobs.bindings is not None:
+            self._jobs.bindings.give_back(key)
         shutil.rmtree(part.directory, ignore_errors=True)
         if self._door is not None:
             self._door.drop(key, time.monotonic())
@@ -229,7 +228,6 @@ class Gangs:
     def environment(self, lease: Lease, env: Dict[bytes, bytes]) -> Dict[bytes, bytes]:
         """The environment of a root: of its gang, and nothing of the allocation's own launcher."""
         part = self.parts.get(lease.key) or self.root(lease)
-        part.cores = self._jobs.cores_of(lease.key)
         own = self._jobs.plans.of(lease).env.own(lease)
         return {**without_allocation(env), **own, **gang_variables(part.directory, part.nodes, part.id)}
 
@@ -255,7 +253,9 @@ class Gangs:
                 notes.append("%s: starting in / instead" % cannot_enter(cwd, error).note)
                 os.chdir("/")
             path = spawner.find(argv[0], env.get(b"PATH", b""))
-            pid = self._jobs.on_cores(part.cores, lambda: spawner.spawn(path, argv, env, streams, cwd))
+            bindings = self._jobs.bindings
+            with nullcontext() if bindings is None else bindings.of(key):
+                pid = spawner.spawn(path, argv, env, streams, cwd)
         finally:
             self._jobs.leave_directory()
         self._jobs.helpers[pid] = None
@@ -278,8 +278,8 @@ class Gangs:
         if not part.root:
             env.pop(b"ROTA_CORE_IDS", None)
             env.update(self._jobs.plans.gpu_variables(part.slot))
-            if part.cores is not None:
-                env[b"ROTA_CORE_IDS"] = text_of(part.cores).encode()
+            if self._jobs.bindings is not None:
+                env.update(self._jobs.bindings.variables(part.key))
         env.update(gang_variables(part.directory, part.nodes, part.id))
         env.update(
             {
@@ -334,9 +334,12 @@ class Gangs:
             if inquiry.over:
                 del self._inquiries[key]
                 part = self.parts.get(key)
-                here = 0.0 if part is None else part.cpu_s  # of ranks on the root's own node
-                inquiry.running.elsewhere = (here + inquiry.cpu_s, inquiry.peak)
-                self._jobs.report(inquiry.running, inquiry.outcome)
+                running = inquiry.running
+                if part is not None and running.result is not None:
+                    status, cpu_s, memory, wall = running.result
+                    running.result = (status, cpu_s + part.cpu_s, memory, wall)  # with ranks on the root's own node
+                running.elsewhere = (inquiry.cpu_s, inquiry.peak)
+                self._jobs.report(running, inquiry.outcome)
         return now + ASK_LOOK_S if self._inquiries else NEVER
 
     # -- the end -------------------------------------------------------------------------------------------------
@@ -392,10 +395,6 @@ class Gangs:
             return
         self.forget(part.key)
         self._jobs.runner.released(part.key)
-
-
-def _millicores(spec: Dict[str, Any]) -> int:
-    return int(spec.get("cores") or 1000)
 
 
 def _quoted(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
 
 from rota.runner import host, measure
 from rota.runner.kill import TreeKill
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import select
 
     from rota.runner.closing import Closings
-    from rota.runner.devices import Cores
+    from rota.runner.devices import Bindings
     from rota.runner.gang import Gangs
     from rota.runner.launcher_jobs import LauncherJobs
     from rota.runner.lease import Key, Outcome
@@ -51,8 +51,7 @@ class Jobs:
         self.own: Dict[int, Running] = {}  # those of by_pid that are our children, not the launcher's
         self.epoll: Optional[select.epoll] = None  # of the loop, for the doors of gangs
         self.gangs: Optional[Gangs] = None  # loaded when the first is held or started
-        self._cores: Optional[Cores] = None  # loaded when the first job is bound
-        self._bound: Dict[Key, List[int]] = {}
+        self.bindings: Optional[Bindings] = None  # loaded when the first job is bound
         self.next_tick = NEVER
         self.until = NEVER  # when the allocation ends
         self._closings: Optional[Closings] = None  # loaded when the first job needs it
@@ -119,8 +118,8 @@ class Jobs:
         running = self.own[pid] = self.begun(lease, plan, lane, pid, wall, now)
         running.place = place
         if plan.bind:
-            running.cores = self._bound.get(lease.key)
-            if running.cores is None:
+            running.bound = lease.key in self.open_bindings()
+            if not running.bound:
                 running.note = "not bound to cores: %g are not free among those of this runner" % (plan.cores / 1000)
         return True
 
@@ -132,59 +131,39 @@ class Jobs:
             from rota.runner.closing import make_place
 
             place = make_place(plan.cwd, lease.key, self.runner.runner_id)
-        cores = self.bind(lease.key, plan.cores) if plan.bind else None
+        if plan.bind:
+            self.open_bindings().take(lease.key, plan.cores)
         try:
             env = self.environment(lease, plan, place)
             cwd = self.enter(plan, place)
-            return self.on_cores(cores, lambda: self.spawner.start_here(lease, plan, lane, env, cwd)), place
+            if not plan.bind:
+                return self.spawner.start_here(lease, plan, lane, env, cwd), place
+            with self.open_bindings().of(lease.key):
+                return self.spawner.start_here(lease, plan, lane, env, cwd), place
         except BaseException:
-            self.unbind(lease.key, plan.cores)
+            if plan.bind:
+                self.open_bindings().give_back(lease.key)
             if place is not None:
                 for step in place.clear(True, []):
                     del step
                 place.close()
             raise
 
-    def bind(self, key: Key, millicores: int) -> Optional[List[int]]:
-        """Cores for an attempt to be bound to; None if there are not so many free."""
-        if self._cores is None:
-            from rota.runner.devices import Cores
+    def open_bindings(self) -> Bindings:
+        """Which attempts are bound to which cores."""
+        if self.bindings is None:
+            from rota.runner.devices import Bindings
 
-            self._cores = Cores()
-        taken = self._cores.take(millicores)
-        if taken is not None:
-            self._bound[key] = taken
-        return taken
-
-    def unbind(self, key: Key, millicores: int) -> None:
-        """Take back the cores of an attempt, if it was bound to any."""
-        taken = self._bound.pop(key, None)
-        if taken is not None and self._cores is not None:
-            self._cores.give_back(taken, millicores)
-
-    def cores_of(self, key: Key) -> Optional[List[int]]:
-        """The cores that an attempt is bound to, if it is."""
-        return self._bound.get(key)
-
-    def on_cores(self, cores: Optional[List[int]], start: Callable[[], int]) -> int:
-        """Start a process on these cores: it inherits them from us."""
-        if cores is None or self._cores is None:
-            return start()
-        os.sched_setaffinity(0, cores)
-        try:
-            return start()
-        finally:
-            os.sched_setaffinity(0, self._cores.all)
+            self.bindings = Bindings()
+        return self.bindings
 
     def environment(self, lease: Lease, plan: Plan, place: Optional[Workdir]) -> Dict[bytes, bytes]:
         """The environment of a job and its behaviours."""
         env = plan.env.of(lease)
         if place is not None:
             env.update(place.environment(plan.home))
-        if lease.key in self._bound:
-            from rota.runner.devices import text_of
-
-            env[b"ROTA_CORE_IDS"] = text_of(self._bound[lease.key]).encode()
+        if self.bindings is not None:
+            env.update(self.bindings.variables(lease.key))
         if lease.gang is not None:
             env = self.open_gangs().environment(lease, env)
         return env
@@ -399,8 +378,8 @@ class Jobs:
         if running.elsewhere is not None:
             cpu_s += running.elsewhere[0]
             peak = max(peak, running.elsewhere[1])
-        if running.cores is not None:
-            self.unbind(running.lease.key, running.plan.cores)
+        if running.bound:
+            self.open_bindings().give_back(running.lease.key)
         used = (cpu_s, peak, None if running.place is None else running.place.peak)
         self.runner.ended(running.lease, outcome, running.wall, wall, used, running.output)
         if self.gangs is not None:

@@ -22,7 +22,7 @@ class Running:
     """One running attempt."""
 
     __slots__ = (
-        "cores",
+        "bound",
         "cpu_s",
         "elsewhere",
         "ending",
@@ -56,7 +56,7 @@ class Running:
         self.note: Optional[str] = None
         self.peak = 0
         self.rss = 0  # of its largest process, as far as we have looked
-        self.cores: Optional[List[int]] = None  # the numbers of those it is bound to
+        self.bound = False  # to cores of its own
         self.cpu_s = 0.0
         self.elsewhere: Optional[Tuple[float, int]] = None  # of a gang: CPU seconds and memory on its other nodes
         self.output: Optional[List[Any]] = None

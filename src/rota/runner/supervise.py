@@ -115,7 +115,10 @@ class Supervisor:
                 return status
 
     def _clear(self, runner: str) -> None:
-        """End everything that a dead runner had started on this node; returns when nothing of it is left."""
+        """End everything that a dead runner had started on this node; returns when nothing of it is left.
+
+        Or when we are told to stop and it cannot be ended: then there is no successor to vouch for it.
+        """
         began = time.monotonic()
         complained = quiet = False
         mark = b"ROTA_RUNNER=" + os.fsencode(runner)
@@ -130,6 +133,8 @@ class Supervisor:
             if found and not complained and time.monotonic() - began > COMPLAIN_S:
                 complained = True
                 _say("cannot end what the runner %s started: processes %s" % (runner, " ".join(map(str, found))))
+            if complained and self._stopping:
+                return
             time.sleep(LOOK_S)
 
     def _reap(self) -> None:
