@@ -172,3 +172,18 @@ def test_all_runners_are_told_of_the_end(slurm, make_site):
     slurm.cancel(f"{job}_1")
     wait_for("the runners of element 1 to end", lambda: not any(map(alive, pids["1"])))
     slurm.wait_over(job)
+
+
+def test_a_queue_of_grid_engine_is_learned_as_it_is(gridengine, make_site):
+    site = make_site(gridengine, "sge", parallel_environment="smp")
+    (queue,) = asyncio.run(site.learn()).queues
+    assert (queue.name, queue.nodes, queue.node.cores, queue.time_most_s) == ("all.q", 1, 4000, None)
+    assert queue.up and queue.auto and queue.default and queue.node.memory < 1 << 50
+    gridengine.run("qconf", "-mattr", "queue", "h_rt", "240:00:00", "all.q")
+    try:
+        other = make_site(gridengine, "sge", parallel_environment="nosuch")
+        (queue,), (narrow,) = asyncio.run(site.learn()).queues, asyncio.run(other.learn()).queues
+        assert (queue.time_most_s, queue.node.cores) == (864_000, 4000)
+        assert (narrow.node.cores, narrow.nodes_most) == (1000, 1), "more slots need an environment that it has"
+    finally:
+        gridengine.run("qconf", "-mattr", "queue", "h_rt", "INFINITY", "all.q")

@@ -113,6 +113,10 @@ def test_facts_of_a_site(tmp_path):
     site = batch_site(tmp_path, resources={"lic": 4, "b": 1}, node_resources={"slots": 2})
     facts = site.facts()
     assert facts.shared == (("b", 1), ("lic", 4)) and facts.node.named == (("slots", 2),) and facts.nodes_most > 10_000
+    site._spread = None
+    assert site.facts().nodes_most == 1, "a dialect of others may have no way"
+    with pytest.raises(UsageError, match="starts runners on 2 nodes"):
+        site.ask("0" * 12, [Allocation("a1", "hpc", "0" * 12, nodes=2)])
     site.queues = ALL
     assert [queue.name for queue in site.facts().queues] == [queue.name for queue in ALL]
     assert dict(site.facts().queue_times) == {"short": 600, "closed": 600, "hidden": 600, "theirs": 600}

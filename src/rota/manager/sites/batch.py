@@ -25,7 +25,7 @@ from rota.manager.paths import Paths
 from rota.manager.sites.api import Site
 from rota.manager.sites.queues import longest_of, node_of, queue_facts, queue_row, usual
 from rota.model.allocation import Allocation
-from rota.model.errors import BusyError, RotaError
+from rota.model.errors import BusyError, RotaError, UsageError
 from rota.model.needs import Amounts, named_resources
 from rota.model.site import SiteFacts
 
@@ -65,6 +65,8 @@ class BatchSite(Site):
         self._learned = False
         self.transport = make_transport(config)
         dialect = load_dialect(config.driver)
+        self._spread: str | None = getattr(dialect, "spread", None)
+        self._user = user or ""
         self.array_most = min(dialect.array_most, config.array_most or dialect.array_most)
         self.driver = CommandDriver(
             name,
@@ -105,12 +107,8 @@ class BatchSite(Site):
             START_S + (config.seconds("warn") or 0),
             tuple(queue_facts(config, queue, self._user) for queue in self.queues),
             named_resources(config.resources),
-            NODES_MOST,
+            NODES_MOST if self._spread is not None else 1,
         )
-
-    @property
-    def _user(self) -> str:
-        return self.driver.user if hasattr(self, "driver") else ""
 
     def first_facts(self) -> SiteFacts:
         """No allocations: the site is asked for nothing before it has said how much it takes at a time."""
@@ -124,6 +122,7 @@ class BatchSite(Site):
         if self._learned and self.driver.gate.is_shut:
             return self.facts()
         await self.driver.start()
+        self._user = self.driver.user
         if not self._learned:
             await self._learn_arrays()
         command = self.driver.dialect.queues()
@@ -214,8 +213,12 @@ class BatchSite(Site):
         spread = None
         words = [self._program, "--id", f"{tag}.{ELEMENT}", "--output", os.path.join(directory, ELEMENT)]
         if nodes > 1:
-            by, output = getattr(self.driver.dialect, "spread", "ssh"), os.path.join(directory, f"{tag}.{ELEMENT}.out")
-            spread = Spread(by, os.path.join(directory, SCRIPT), output, nodes)
+            if self._spread is None:
+                raise UsageError(
+                    f"site {self.name}: nobody has said how {self.config.driver} starts runners on {nodes} nodes"
+                )
+            output = os.path.join(directory, f"{tag}.{ELEMENT}.out")
+            spread = Spread(self._spread, os.path.join(directory, SCRIPT), output, nodes)
             where = os.path.join(directory, ELEMENT, NODE)
             words = [self._program, "--supervise", "--id", f"{tag}.{ELEMENT}.{NODE}", "--output", where]
         if not self.config.whole_nodes:
