@@ -48,9 +48,7 @@ class Inbound:
         """Take a client's request."""
         self._manager.answers.ask(peer, ask_id, op, messages.decode_ask(op, body))
 
-    def on_runner(
-        self, peer: Peer, message: messages.Greet | messages.Report | messages.Touch | messages.Tail | messages.Bye
-    ) -> None:
+    def on_runner(self, peer: Peer, message: messages.Greet | messages.RunnerMessage) -> None:
         """Take a runner's message; over a connection that is not its present one it is dropped."""
         manager, at = self._manager, now()
         runner, by = peer.runner_id, peer.principal
@@ -90,7 +88,7 @@ class Inbound:
                 at=at, by=by, runner=runner, session=session, got=got, clock=clock, held=message.held, used=used
             )
             manager.tell(touch)
-        else:
+        elif isinstance(message, messages.Bye):
             manager.tell(RunnerBye(at=at, by=by, runner=runner, session=message.session, reason=message.reason))
 
     def _greet(self, peer: Peer, message: messages.Greet) -> None:

@@ -20,10 +20,12 @@ if __name__ == "__main__" and not __package__:
 USAGE = """\
 usage: python3 -m rota.runner --connect unix:PATH --output DIR [options]
        python3 -m rota.runner --connect tls:HOST:PORT --ca FILE --token-file FILE [--notice FILE] --output DIR [options]
+       python3 -m rota.runner --rsh HOST COMMAND…
        python3 -m rota.runner --direct DIR [--id ID] [--until EPOCH] [--until-s SECONDS]
 options: --id ID  --allocation ID  --cores MILLICORES  --memory BYTES  --disk BYTES  --gpus N  --tag TAG (repeat)
          --until EPOCH  --until-s SECONDS (when the allocation ends, and in how long)  --launcher PATH|auto|none
          --guard yes (a second process ends the jobs, should this one be killed)
+--rsh starts a command on another node of the job that it is called in.
 --direct runs the one job of DIR/lease.json without a manager, and leaves DIR/started.json and DIR/report.json.
 """
 NAMES = (
@@ -114,7 +116,12 @@ def _token(path: Optional[str]) -> Optional[bytes]:
 
 def main(words: Optional[List[str]] = None) -> int:
     """Run a runner until it has nothing left to do."""
-    options = parse(sys.argv[1:] if words is None else words)
+    words = sys.argv[1:] if words is None else words
+    if words[:1] == ["--rsh"]:
+        from rota.runner.rsh import main as rsh
+
+        return rsh(words[1:])
+    options = parse(words)
     for fd in (0, 1, 2):  # a closed one would be reused by the next open file, and jobs would inherit that
         try:
             os.fstat(fd)

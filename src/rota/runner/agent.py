@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional
 
     from rota.runner.launcher_jobs import LauncherJobs
-    from rota.runner.lease import Key, Order
+    from rota.runner.lease import Hold, Key, Order
 
 __all__ = ["Agent", "log", "sync_directory", "write_json"]
 
@@ -102,6 +102,7 @@ class Agent:
         from rota.runner.segments import Segments
 
         self.jobs = Jobs(runner, Segments(output), Plans(inherited(os.environb), runner.runner_id))
+        self.jobs.epoll = self._epoll
         self.jobs.until = NEVER if self._until is None else self._until
         self.jobs.children.adopt_orphans()
         self._launched: Optional[LauncherJobs] = None
@@ -131,6 +132,8 @@ class Agent:
                     self._signalled()
                 elif self._connection is not None and fd == self._connection.fd:
                     self._exchange(events)
+                elif self.jobs.gangs is not None and self.jobs.gangs.serve(fd, clock()):
+                    pass
                 elif self._launched is not None:
                     self._launched.exchange(clock())
             now = clock()
@@ -202,6 +205,8 @@ class Agent:
             self.jobs.kill_all(grace_s, "time", clock(), note)
         else:
             self.jobs.kill_all(grace_s, "runner-stopped", clock())
+        if self.jobs.gangs is not None:
+            self.jobs.gangs.end_all(grace_s, clock())
 
     # -- the connection ------------------------------------------------------------------------------------------
 
@@ -278,10 +283,23 @@ class Agent:
             )
         elif order[0] == "tail":
             self._tell_tail(order[1])
+        elif order[0] == "hold":
+            self._hold(order[1])
+        elif order[0] == "release":
+            self.jobs.open_gangs().release(order[1], order[2], now)
         else:
             log("leaving: %s" % order[1])
+            if self.jobs.gangs is not None:
+                self.jobs.gangs.end_all(None, now)
             if self.runner.refused:
                 self._drop("refused")
+
+    def _hold(self, hold: Hold) -> None:
+        try:
+            self.jobs.open_gangs().hold(hold)
+        except OSError as error:
+            log("cannot hold a part of job %d.%d: %s" % (*hold.key[:2], error))
+            self.runner.released(hold.key)
 
     def _tell_tail(self, asked: Dict[str, Any]) -> None:
         """Answer what a job has written so far; null if it does not run: then its files may be another's."""
@@ -342,9 +360,11 @@ class Agent:
         if runner.finished:
             return True
         if self.jobs.busy:
+            if self._connection is None and self.jobs.gangs and now - self._alone_since > GIVE_UP_S:
+                self.jobs.gangs.end_all(None, now)  # nobody will release them any more
             return False
         if self._connection is None and not runner.queued:
-            held = bool(runner.leases())
+            held = runner.occupied
             if self._stopping or self._quiet() or now - self._alone_since > (GIVE_UP_S if held else runner.linger_s):
                 return True
         if not (self._stopping or self._quiet()):

@@ -8,11 +8,11 @@ nothing to encode.
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 from rota.runner.lease import Lease
 
-__all__ = ["Environment", "inherited", "of_allocation"]
+__all__ = ["Environment", "gang_variables", "inherited", "of_allocation", "without_allocation"]
 
 DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
 BATCH_SYSTEMS = (b"SLURM", b"PBS_", b"LSB_", b"LS_JOB", b"LS_SUB", b"LS_EXEC", b"SGE_")
@@ -38,6 +38,10 @@ def inherited(environ: Mapping[bytes, bytes]) -> Dict[bytes, bytes]:
         b"ROTA_EXIT_CODE",
         b"ROTA_SIGNAL",
         b"ROTA_REASON",
+        b"ROTA_GANG",
+        b"ROTA_RSH",
+        b"ROTA_NODE",
+        b"ROTA_HOSTFILE",
     )
     return {key: value for key, value in environ.items() if not key.startswith(outer)}
 
@@ -50,6 +54,45 @@ def of_allocation(environ: Mapping[bytes, bytes]) -> Dict[bytes, bytes]:
     if b"TMPDIR" in environ and not found.keys().isdisjoint((b"SGE_TASK_ID", b"PBS_JOBID", b"LSB_JOBID")):
         found[b"TMPDIR"] = environ[b"TMPDIR"]  # made for this allocation, and removed with it
     return {key: value for key, value in found.items() if not key.startswith(ELEMENT)}
+
+
+def without_allocation(environ: Mapping[bytes, bytes], keep_element: bool = False) -> Dict[bytes, bytes]:
+    """An environment without what the batch system told: mpirun would go by that, past the runners."""
+    ours = any(key.startswith(b"SGE_") for key in environ)
+    kept = ELEMENT if keep_element else ()
+    return {
+        key: value
+        for key, value in environ.items()
+        if key.startswith(kept)
+        or not (key.startswith((*BATCH_SYSTEMS, b"PMI_", b"PMIX_")) or (ours and key in GRID_ENGINE))
+    }
+
+
+def gang_variables(directory: str, nodes: List[Dict[str, Any]]) -> Dict[bytes, bytes]:
+    """What a job on several nodes is told: its nodes, and how programs that start ranks can do so."""
+    path = os.fsencode(directory)
+    agent, names = path + b"/rsh", [os.fsencode(str(node["host"])) for node in nodes]
+    return {
+        b"ROTA_GANG": path + b"/gang.json",
+        b"ROTA_RSH": agent,
+        b"ROTA_NODES": b"%d" % len(names),
+        b"ROTA_NODE_LIST": b",".join(names),
+        b"ROTA_HOSTFILE": path + b"/hosts",
+        b"OMPI_MCA_plm": b"rsh",
+        b"OMPI_MCA_plm_rsh_agent": agent,
+        b"OMPI_MCA_plm_rsh_no_tree_spawn": b"1",  # the agent is at another path on each node
+        b"OMPI_MCA_orte_default_hostfile": path + b"/hosts.openmpi",
+        b"PRTE_MCA_plm": b"ssh",
+        b"PRTE_MCA_plm_ssh_agent": agent,
+        b"PRTE_MCA_plm_ssh_no_tree_spawn": b"1",
+        b"PRTE_MCA_prte_default_hostfile": path + b"/hosts.openmpi",
+        b"HYDRA_LAUNCHER": b"ssh",
+        b"HYDRA_LAUNCHER_EXEC": agent,
+        b"HYDRA_HOST_FILE": path + b"/hosts.hydra",
+        b"I_MPI_HYDRA_BOOTSTRAP": b"ssh",
+        b"I_MPI_HYDRA_BOOTSTRAP_EXEC": agent,
+        b"I_MPI_HYDRA_HOST_FILE": path + b"/hosts.hydra",
+    }
 
 
 class Environment:

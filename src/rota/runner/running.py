@@ -23,6 +23,7 @@ class Running:
 
     __slots__ = (
         "cpu_s",
+        "elsewhere",
         "ending",
         "lane",
         "lease",
@@ -55,6 +56,7 @@ class Running:
         self.peak = 0
         self.rss = 0  # of its largest process, as far as we have looked
         self.cpu_s = 0.0
+        self.elsewhere: Optional[Tuple[float, int]] = None  # of a gang: CPU seconds and memory on its other nodes
         self.output: Optional[List[Any]] = None
         self.result: Optional[Result] = None  # set once it has ended, until that is told
 
