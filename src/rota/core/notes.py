@@ -19,8 +19,8 @@ from rota.model import events as ev
 from rota.model.site import SiteFacts
 
 __all__ = [
-    "Awaited", "Due", "Forgot", "Greeted", "Heard", "Looked", "Note", "SiteTold", "Told", "Unheard", "WeatherEntry",
-    "follow", "pass_time", "performed", "restarted", "take_note", "took",
+    "Awaited", "Due", "Forgot", "Greeted", "Heard", "Looked", "Note", "PartsTold", "RootTold", "SiteTold", "Told",
+    "Unheard", "WeatherEntry", "follow", "pass_time", "performed", "restarted", "take_note", "took",
 ]  # fmt: skip
 
 GIVEN_UP = "given up"
@@ -52,6 +52,21 @@ class Told(Struct, frozen=True):
 
     runner: str
     usage: dict[tuple[int, int], Usage]
+
+
+class PartsTold(Struct, frozen=True):
+    """A runner told all parts of gangs that it holds, and where ranks are started there; some may be strange."""
+
+    runner: str
+    holds: dict[Key, str]
+    strange: frozenset[Key]
+
+
+class RootTold(Struct, frozen=True):
+    """After a restart the root of a gang told whether it has its lease."""
+
+    job: tuple[int, int]
+    sent: bool
 
 
 class Awaited(Struct, frozen=True):
@@ -99,7 +114,7 @@ class Looked(Struct, frozen=True):
     safety_at: float | None = None
 
 
-Note = Heard | Greeted | Told | Unheard | Forgot | Awaited | SiteTold | WeatherEntry | Looked
+Note = Heard | Greeted | Told | PartsTold | RootTold | Unheard | Forgot | Awaited | SiteTold | WeatherEntry | Looked
 
 
 def take_note(state: State, note: Note) -> None:
@@ -127,6 +142,17 @@ def _greeted(state: State, note: Greeted) -> None:
 
 def _told(state: State, note: Told) -> None:
     state.soft.contacts[note.runner].usage.update(note.usage)
+
+
+def _parts_told(state: State, note: PartsTold) -> None:
+    contact = state.soft.contacts[note.runner]
+    if contact.strange and not note.strange:
+        state.soft.planning.wanted = True  # it may take jobs again
+    contact.confirmed, contact.strange = note.holds, note.strange
+
+
+def _root_told(state: State, note: RootTold) -> None:
+    (state.soft.sent if note.sent else state.soft.unsent)[note.job] = None
 
 
 def _awaited(state: State, note: Awaited) -> None:
@@ -175,6 +201,8 @@ _TAKE: dict[type[Any], Callable[[State, Any], None]] = {
     Heard: _heard,
     Greeted: _greeted,
     Told: _told,
+    PartsTold: _parts_told,
+    RootTold: _root_told,
     Awaited: _awaited,
     Unheard: _unheard,
     Forgot: _forgot,
@@ -196,6 +224,8 @@ def follow(state: State, event: ev.Event, at: At) -> None:
         for low, high in zip(event.spans[::2], event.spans[1::2], strict=True):
             for pos in range(low, high):
                 since[number, pos] = mono
+        if event.parts:
+            state.soft.unsent[number, event.spans[0]] = None
         return
     if kind is ev.Ended:
         assert isinstance(event, ev.Ended)
@@ -208,6 +238,9 @@ def follow(state: State, event: ev.Event, at: At) -> None:
         contact.lease_n = contact.got = 0
         contact.unacked.clear()
         contact.given_up.clear()
+        contact.confirmed, contact.strange = {}, frozenset()
+    elif isinstance(event, ev.Released):
+        _released(state, event, at)
     elif isinstance(event, ev.RunnerMoved):
         if state.runners[event.runner].state in ("CLOSED", "EXPIRED"):
             state.soft.contacts[event.runner].unacked.clear()
@@ -227,9 +260,32 @@ def _ended(state: State, event: ev.Ended, at: At) -> None:
         since.pop(row[:2], None)
         if usage:
             usage.pop(row[:2], None)
-    if not state.runners[event.runner].jobs:
+    runner = state.runners[event.runner]
+    if not runner.jobs and not runner.parts:
         contact.idle_since = at.mono
+    if state.parts or state.soft.sent or state.soft.unsent:
+        _roots_ended(state, event, at)
     took(state, event)
+
+
+def _roots_ended(state: State, event: ev.Ended, at: At) -> None:
+    """The parts of gangs whose roots have ended are to be released."""
+    soft = state.soft
+    for number, pos, _, _, _ in event.rows:
+        soft.sent.pop((number, pos), None)
+        soft.unsent.pop((number, pos), None)
+        batch = state.batches[number]
+        for name in batch.closing.get(pos, ()):
+            soft.contacts[name].releasing[number, pos, batch.attempts[pos]] = at.mono
+
+
+def _released(state: State, event: ev.Released, at: At) -> None:
+    contact, runner = state.soft.contacts[event.runner], state.runners[event.runner]
+    for row in event.rows:
+        contact.releasing.pop(row, None)
+        contact.usage.pop(row[:2], None)
+    if not runner.jobs and not runner.parts:
+        contact.idle_since = at.mono
 
 
 def took(state: State, event: ev.Ended) -> None:
@@ -249,7 +305,7 @@ def took(state: State, event: ev.Ended) -> None:
 
 _CONCERN = (
     ev.Ended, ev.Retemplated, ev.Respecified, ev.ManagerMoved, ev.LimitSet, ev.RunnerGreeted, ev.RunnerMoved,
-    ev.AllocationMoved,
+    ev.AllocationMoved, ev.Released,
 )  # fmt: skip
 
 
@@ -266,7 +322,10 @@ def performed(state: State, effects: Iterable[Effect], at: At) -> None:
         if isinstance(effect, Lease):
             contact = state.soft.contacts[effect.runner]
             contact.lease_n = effect.n
-            contact.unacked[effect.n] = Sent(at.mono, effect.jobs, effect.slots)
+            contact.unacked[effect.n] = Sent(at.mono, effect.jobs, effect.slots, effect.gangs)
+            for job in effect.gangs:
+                state.soft.unsent.pop(job, None)
+                state.soft.sent[job] = None
         elif isinstance(effect, Order) and effect.reason == GIVEN_UP:
             state.soft.contacts[effect.runner].given_up.update(dict.fromkeys(effect.jobs))
 
@@ -332,5 +391,8 @@ def restarted(state: State, at: At) -> None:
     for runner in state.runners.values():
         contact = state.soft.contacts[runner.id] = Contact(at.mono, connected=runner.direct)
         contact.since = dict.fromkeys(runner.jobs, at.mono)
+        for number, pos, attempt in runner.parts:
+            if pos in state.batches[number].closing:
+                contact.releasing[number, pos, attempt] = at.mono
     state.soft.planning.steady_less_mono = None
     state.soft.planning.wanted = True

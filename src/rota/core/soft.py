@@ -22,12 +22,22 @@ from rota.schedule.pipeline import Memo
 if TYPE_CHECKING:
     from rota.core.plan.backfill import Reservation
 
-__all__ = ["Contact", "Planning", "Sent", "ShapeMemo", "SiteWeather", "Soft", "Weather", "chance_at"]
+__all__ = ["Contact", "Member", "Planning", "Sent", "ShapeMemo", "SiteWeather", "Soft", "Weather", "chance_at"]
 
 Key = tuple[int, int, int]
 """(batch, index, attempt), as runners name a job."""
 LeasedJob = tuple[int, int, int, Slot]
 """(batch, position, attempt, slot)."""
+
+
+class Member(NamedTuple):
+    """A node of a gang, as its root is told."""
+
+    runner: str
+    host: str
+    address: str
+    """HOST:PORT where ranks are started there; empty: not told."""
+    slot: Slot
 
 
 class Sent(Struct):
@@ -37,6 +47,8 @@ class Sent(Struct):
     """Monotonic time."""
     jobs: list[LeasedJob]
     slots: dict[Slot, int]
+    gangs: dict[tuple[int, int], tuple[Member, ...]] = {}
+    """(batch, position) → the nodes of each gang among the jobs, its root first."""
 
 
 class Usage(NamedTuple):
@@ -52,9 +64,9 @@ class Contact:
     """The connection to one runner: what was heard, and what waits for an answer. Times are monotonic."""
 
     __slots__ = (
-        *("clock", "connected", "given_up", "got", "greeted", "heard", "idle_since", "lease_n", "since", "unacked"),
-        "usage",
-    )
+        "clock", "confirmed", "connected", "given_up", "got", "greeted", "heard", "idle_since", "lease_n",
+        "releasing", "since", "strange", "unacked", "usage",
+    )  # fmt: skip
 
     def __init__(self, at: float = 0.0, connected: bool = False) -> None:
         self.connected = connected
@@ -72,6 +84,12 @@ class Contact:
         """Number of the newest lease message that the runner has confirmed."""
         self.given_up: dict[Key, None] = {}
         """Attempts that were given up in this session: should the runner still hold them, it is to end them."""
+        self.confirmed: dict[Key, str] = {}
+        """Parts of gangs that the runner says it holds, and where ranks are started there."""
+        self.strange: frozenset[Key] = frozenset()
+        """Those of them that it should not hold: it gets no jobs until they are released."""
+        self.releasing: dict[tuple[int, int, int], float] = {}
+        """(batch, position, attempt) → since when the runner is to release its part."""
         self.unacked: dict[int, Sent] = {}
         """Lease messages that the runner has not confirmed, by number."""
         self.since: dict[tuple[int, int], float] = {}
@@ -190,6 +208,10 @@ class Soft:
         self.weather = Weather()
         self.ending: dict[str, Ending] = {}
         """Allocation → its end, while its last words are awaited."""
+        self.unsent: dict[tuple[int, int], None] = {}
+        """(batch, position) of live gangs whose root has certainly not been sent its lease."""
+        self.sent: dict[tuple[int, int], None] = {}
+        """Those whose root has. Of one that is in neither nobody knows, since a restart, until its root greets."""
         self.planning = Planning()
         self.chance = seed & _MASK or 1
         """State of the core's own generator (splitmix64): time and chance come in as data."""

@@ -48,6 +48,7 @@ class Asked(Struct):
     count: int
     amounts: Amounts
     time_s: int | None
+    nodes: int = 1
 
 
 def grouped(needs: Needs) -> Needs:
@@ -99,8 +100,9 @@ def wanted(sites: Sequence[SiteView], wants: Sequence[Want], mono: float) -> lis
             if site.name not in room or want.shape_id in site.refused or unsuited(needs, site) is not None:
                 continue
             amounts = site.facts.node if site.facts.whole else grouped(needs).amounts()
-            per = max(1, needs.amounts().times_in(site.facts.node)) if site.facts.whole else 1
-            key = ANY if site.facts.whole else want.shape_id
+            single = needs.nodes == 1 and site.facts.whole
+            per = max(1, needs.amounts().times_in(site.facts.node)) if single else 1
+            key = ANY if single else want.shape_id
             on_its_way = min(-(-left // per), coming[site.name].get(key, 0))
             coming[site.name][key] = coming[site.name].get(key, 0) - on_its_way
             left -= on_its_way * per
@@ -108,7 +110,8 @@ def wanted(sites: Sequence[SiteView], wants: Sequence[Want], mono: float) -> lis
             if count > 0:
                 room[site.name] -= count
                 left -= count * per
-                out.append(Asked(site.name, key, count, amounts, allocation_time(needs, site.facts)))
+                nodes = needs.nodes if site.facts.mode != "direct" else 1
+                out.append(Asked(site.name, key, count, amounts, allocation_time(needs, site.facts), nodes))
     return out
 
 
@@ -131,8 +134,9 @@ def unsuited(needs: Needs, site: SiteView) -> str | None:
         return "asked to run elsewhere only"
     lacking = needs.amounts().lacking(site.facts.node)
     missing = [tag for tag in needs.tags if tag not in site.facts.tags]
-    if needs.nodes > 1 and site.facts.mode != "direct":
-        return f"{site.name} gives 1 node, {needs.nodes} are asked for"
+    if needs.nodes > site.facts.nodes_most and site.facts.mode != "direct":
+        gives = "1 node" if site.facts.nodes_most == 1 else f"{site.facts.nodes_most} nodes at most"
+        return f"{site.name} gives {gives}, {needs.nodes} are asked for"
     if lacking:
         return "; ".join(
             f"{site.name} has {show_amount(what, has)}, {show_amount(what, asked)} are asked for"

@@ -14,6 +14,7 @@ from rota.core.evolve.leasing import Grant
 from rota.core.plan.allocations import Provider, surplus
 from rota.core.plan.asked import asked_now
 from rota.core.plan.backfill import behind, fill, reserve
+from rota.core.plan.gangs import gang
 from rota.core.plan.limits import limits_now, share_limits, wake_times, within_limits
 from rota.core.soft import chance_after
 from rota.core.state import RunnerState, ShapeState, State
@@ -61,6 +62,7 @@ class _Pass:
         """Yield leases first, then allocations for jobs that found no place."""
         state = self.state
         over = share_limits(state, self.wants, self.limits)
+        yield from self._gangs()
         parked: dict[int, Parked] = {}
         for item in self._placements():
             if isinstance(item, Parked):
@@ -79,6 +81,17 @@ class _Pass:
             state.soft.chance = chance_after(state.soft.chance, provider.drawn)
             self.memory.surplus_since, events = surplus(state, left, self.at)
             yield from events
+
+    def _gangs(self) -> Iterator[Grant]:
+        """Lease jobs that ask for several nodes, before all others: they need these at one time."""
+        for want in self.wants if self.state.mode == "serving" else ():
+            most = want.ready if want.most is None else want.most
+            while want.shape.needs.nodes > 1 and most > 0 and limits.fits(want.shape, self.limits, 1):
+                found = gang(self.state, want, lambda runner: _status(self.state, runner), self.steady)
+                if found is None:
+                    break
+                yield found
+                most -= 1
 
     def _placements(self) -> Iterator[Placement | Parked]:
         """Place shapes in order; after one that has waited too long for room, only what does not delay it.
@@ -166,7 +179,7 @@ class _Pass:
         state, settings = self.state, self.state.settings
         memo = self.memory.shapes[shape.id]
         mean, needs = memo.mean_s, memo.asked.needs
-        if mean is None or mean > settings.ahead_below_s:
+        if mean is None or mean > settings.ahead_below_s or needs.nodes > 1:
             return
         for runner in list(state.runners.values()):
             if _status(state, runner) != "SERVING" or runner.direct:
@@ -225,7 +238,7 @@ def _status(state: State, runner: RunnerState) -> str:
     contact = state.soft.contacts[runner.id]
     if not contact.connected:
         return "not connected"
-    return "ending attempts that were given up" if contact.given_up else runner.state
+    return "ending attempts that were given up" if contact.given_up or contact.strange else runner.state
 
 
 def _waits_for_room(verdicts: list[Verdict]) -> bool:

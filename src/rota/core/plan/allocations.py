@@ -97,6 +97,7 @@ class Provider:
             name="rota",
             submit=True,
             elements=count,
+            nodes=asked.nodes,
         )
 
 
