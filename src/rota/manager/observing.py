@@ -10,7 +10,7 @@ from typing import Any
 from rota.core import effects as ef
 from rota.core.decide.deadlines import is_busy
 from rota.core.state import RunnerState, State
-from rota.core.stimuli import AllocationSeen, LastWords, SiteFull, SiteSeen, Stimulus, Written
+from rota.core.stimuli import AllocationSeen, Greet, LastWords, SiteFull, SiteSeen, Stimulus, Written
 from rota.drivers.api import Known, Observation
 from rota.drivers.submitting import FullError
 from rota.manager.inbound import now, report_rows
@@ -27,6 +27,8 @@ log = logging.getLogger("rota")
 POLL_S = 1.0
 RESTING_POLL_S = 5.0
 LAST_WORDS_S = 1.0
+READ_MOST = 5
+"""How often the reports of a runner that was replaced are looked for if they cannot be read."""
 LEARN_S = 5.0
 LEARN_MOST_S = 300.0
 
@@ -45,6 +47,8 @@ class Observer:
         self._requests: set[asyncio.Task[None]] = set()
         self._learning: list[asyncio.Task[None]] = []
         self._closed = False
+        self._unread: dict[str, int] = {}
+        """Runner that was replaced → how often what it left could not be read."""
         self._checking: set[str] = set()
         self._polling: set[str] = set()
         self.woken = asyncio.Event()
@@ -233,6 +237,25 @@ class Observer:
             words.unread = str(error) or type(error).__name__
         words.at = now()
         self._tell(words)
+
+    def collect_replaced(self, state: State, greeting: Greet) -> None:
+        """Tell a greeting of a runner that replaces another, with what that one could not send."""
+        self._start(self._collect_replaced(state, greeting))
+
+    async def _collect_replaced(self, state: State, greeting: Greet) -> None:
+        old = state.runners.get(greeting.replaces or "")
+        if old is not None and old.allocation == greeting.allocation and (old.jobs or old.parts):
+            site = self._sites.get(old.site)
+            await self._wait_for_peers([old])
+            try:
+                greeting.written = None if site is None else _read_unsent(site, old)
+            except (RotaError, OSError) as error:  # it greets again; to wait for ever would keep its node idle
+                tries = self._unread[old.id] = self._unread.get(old.id, 0) + 1
+                log.warning("what runner %s left cannot be read (%d times): %s", old.id, tries, error)
+                if tries < READ_MOST:
+                    return
+        greeting.at = now()
+        self._tell(greeting)
 
     async def _read_report(self, state: State, site: Site, known: Known) -> list[Written]:
         """The report that a direct job has left, if there is one that can be read."""

@@ -56,7 +56,7 @@ class Manager:
         self.started = now()
         self.embedded = embedded
         self.writer = Writer(self.loop)
-        self.book = JobBook(store, {name: site.config.setup for name, site in sites.items()})
+        self.book = JobBook(store, {name: site.config.setup for name, site in sites.items()}, home)
         self.intake = Intake(store, self.writer)
         peers: dict[str, Peer] = {}
         self.observer = Observer(sites, self.book, peers, self.tell)
