@@ -409,7 +409,7 @@ class State:
     def ensure_site_location(self, site: str) -> None:
         """Put a site into the ledger, as the root of its tree; its capacity is known once the driver has told it."""
         facts = self.soft.sites.get(site)
-        capacity = facts.node if facts is not None and facts.most == 1 else None
+        capacity = facts.node if facts is not None and facts.most == facts.nodes_most == 1 else None
         have = self.ledger.locations.get(site)
         if have is None or have.capacity != capacity:
             tags = facts.tags if facts is not None else ()
