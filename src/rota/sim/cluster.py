@@ -99,10 +99,19 @@ class SimAllocation:
         self.runners.append(runner)
         world.runners.append(runner)
 
-    def runner_left(self) -> None:
-        """A runner has ended by itself: when all have, the allocation is over."""
-        if all(runner.state == "dead" for runner in self.runners):
+    def runner_left(self, runner: SimRunner) -> None:
+        """A runner has ended by itself: when all have, the allocation is over.
+
+        Until then the supervisor of a node starts another if the manager did not hear that it left.
+        """
+        if all(other.state == "dead" for other in self.runners):
             self.ended("complete", "its runner is done")
+        elif not runner.runner._said_bye or self.cluster.world.faults.active:
+            self.cluster.world.after(1.0, self._succeed, runner)
+
+    def _succeed(self, runner: SimRunner) -> None:
+        if self.state != "over" and not self.terminated:
+            self._start_runner(runner.node, runner.id)
 
     def runner_swept(self, runner: SimRunner, why: str) -> None:
         """A runner was killed, and everything that it ran is gone.
@@ -112,7 +121,7 @@ class SimAllocation:
         if self.state == "over":
             return
         if self.nodes > 1 and not self.terminated and self.cluster.world.rng.random() < 0.6:
-            self._start_runner(runner.node, runner.id)
+            self._succeed(runner)
             return
         self.terminate(why)
         if all(other.gone for other in self.runners):

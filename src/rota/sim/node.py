@@ -324,7 +324,7 @@ class SimRunner:
         if self.connection is not None:
             self.connection.runner_open = False
             self.world.after(0.2, self.connection.close_manager_end)
-        self.allocation.runner_left()
+        self.allocation.runner_left(self)
 
     def kill(self, why: str) -> None:
         """SIGKILL the runner. Its jobs go on until the driver, which sees that it is gone, has ended them.

@@ -14,12 +14,14 @@ from rota.core.soft import Key, LeasedJob, Member
 from rota.core.state import BatchState, Live, RunnerState, State
 from rota.core.stimuli import Held, HoldRow, Released
 from rota.model import events as ev
-from rota.model.tables import KILLING, RUNNING, STARTING
+from rota.model.tables import KILLING, MISSING, RUNNING, STARTING
 
 __all__ = [
     "are_all_back", "held", "part_at", "parts_lost", "parts_orders", "parts_told", "released", "root_leases",
     "roots_told", "settle_unsent",
 ]  # fmt: skip
+
+_UNSTARTED = "nothing of it had been started"
 
 
 # ---- what runners say of their parts --------------------------------------------------------------------------------
@@ -158,13 +160,25 @@ def parts_orders(state: State, runner: RunnerState) -> Iterator[Hold | Order]:
 
 
 def settle_unsent(state: State) -> Decision:
-    """Settle gangs that are to end and whose root was never sent its lease: nobody started anything."""
+    """Settle gangs that are to end, or have a silent member, and whose root was never sent its lease.
+
+    Nobody started anything, and nobody can: only the root is told of the others. So a silent part need not be awaited.
+    """
     decision = Decision()
     for number, pos in state.soft.unsent:
         batch = state.batches[number]
-        if batch.states[pos] == KILLING or pos in batch.hold_wanted or pos in batch.broken:
-            runner = state.runners[batch.live[pos].runner]
-            give_back(state, decision, runner, [(number, pos)], 0, batch.broken.get(pos, "it had not been started"))
+        if batch.states[pos] in (KILLING, MISSING) or pos in batch.hold_wanted or pos in batch.broken:
+            live = batch.live[pos]
+            why = "a node of it fell silent before it was started" if batch.states[pos] == MISSING else _UNSTARTED
+            give_back(state, decision, state.runners[live.runner], [(number, pos)], 0, why)
+            key = (number, pos, live.attempt)
+            for name, _ in live.parts:
+                if (
+                    name in state.runners
+                    and state.runners[name].state == "MISSING"
+                    and key in state.runners[name].parts
+                ):
+                    decision.events.append(ev.Released(name, [key], _UNSTARTED))
     return decision
 
 
