@@ -112,7 +112,7 @@ class Manager:
         if self.stopping:
             return
         self.housekeeping.look()
-        busy = any(runner.jobs for runner in self.state.runners.values())
+        busy = any(runner.jobs or runner.parts for runner in self.state.runners.values())
         if busy or self.inbound.clients:
             self._alone_since = self.loop.time()
         if self.embedded and self.loop.time() - self._alone_since > ALONE_S:
