@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
 import socket
 import sys
 import time
@@ -36,9 +38,9 @@ class Nodes:
         self.root.accept()
         self.part.accept()
 
-    def hold(self) -> str:
+    def hold(self, **spec: object) -> str:
         """Have the part held; where it listens."""
-        row = {"job": KEY, "slot": "1:1000", "secret": SECRET, "spec": {"cores": 1000}}
+        row = {"job": KEY, "slot": "1:1000", "secret": SECRET, "spec": {"cores": 1000, **spec}}
         self.part.send({"t": "hold", "session": self.part.session, "jobs": [row]})
         self.part.pump(lambda: self.part.holds)
         assert self.part.holds[0][:3] == KEY
@@ -118,6 +120,13 @@ def test_a_rank_has_the_streams_status_directory_and_environment_of_who_started_
     ]  # fmt: skip
 
 
+def test_ranks_are_bound_to_the_cores_of_their_part(nodes):
+    show = f"{sys.executable} -c 'import os; print(os.environ[\"ROTA_CORE_IDS\"], sorted(os.sched_getaffinity(0)))'"
+    nodes.lease(f"$ROTA_RSH n2 {shlex.quote(show)}", nodes.hold(bind="cores"))
+    first = min(os.sched_getaffinity(0))
+    assert nodes.root.stream(nodes.end()) == f"{first} [{first}]\n".encode()
+
+
 def test_much_flows_both_ways_at_once(nodes):
     row, out, err = nodes.run("head -c 20000000 /dev/urandom > x; $ROTA_RSH n2 cat < x | cmp - x && echo same; rm x")
     assert (row[3], out) == (0, "same\n"), err
@@ -129,14 +138,17 @@ def test_a_host_that_is_not_of_the_gang_is_refused_with_those_that_are(nodes):
 
 
 def test_what_is_left_on_a_node_is_ended_by_its_release_and_nothing_starts_there_again(nodes, tmp_path):
-    row, out, err = nodes.run("$ROTA_RSH n2 'setsid sleep 1000 < /dev/null > /dev/null 2>&1 & echo $!'")
+    row, out, err = nodes.run(
+        "$ROTA_RSH n2 'setsid sleep 1000 < /dev/null > /dev/null 2>&1 & echo $!';"
+        "$ROTA_RSH n2 'ROTA_RUNNER=c setsid sleep 1000 < /dev/null > /dev/null 2>&1 & echo $!'"  # as hydra gives it
+    )
     assert row[3] == 0, err
-    pid = int(out)
-    assert alive(pid), "a daemon outlives the command that started it"
+    pids = [int(word) for word in out.split()]
+    assert all(map(alive, pids)), "a daemon outlives the command that started it"
     files = nodes.part.output / "gang-7.1.1"
     assert files.stat().st_mode & 0o777 == 0o700
     nodes.release()
-    assert gone(pid) and not files.exists()
+    assert gone(*pids) and not files.exists()
     nodes.part.holds = []
     nodes.part.send({"t": "hold", "session": 1, "jobs": [{"job": KEY, "slot": "1:1000", "secret": SECRET, "spec": {}}]})
     nodes.part.send({"t": "drain"})
@@ -172,7 +184,8 @@ def test_the_end_is_told_without_a_node_that_does_not_answer(nodes):
 def test_strangers_get_nothing_and_harm_nothing(nodes):
     address = nodes.hold()
     host, _, port = address.rpartition(":")
-    for words in (b"\xff" * 100, b"\0\0\0\x02{}", b"\0\0\x20\0" + b"x" * 100):
+    deep = b"[" * 1000
+    for words in (b"\xff" * 100, len(deep).to_bytes(4, "big") + deep, b"\0\0\0\x02{}", b"\0\0\x20\0" + b"x" * 100):
         with socket.create_connection((host, int(port))) as peer:
             peer.sendall(words)
             peer.settimeout(30)
@@ -199,3 +212,14 @@ def test_a_runner_told_to_stop_ends_its_part_and_says_so(nodes, tmp_path):
     nodes.part.pump(lambda: nodes.part.said_bye)
     assert nodes.part.released == [tuple(KEY)] and gone(pid)
     assert nodes.end()[3] in (143, 255), "the rank was ended, or the connection to it"
+
+
+@pytest.mark.parametrize(
+    "mpirun", ["mpirun.openmpi -np 2 --map-by node --allow-run-as-root", "mpiexec.hydra -n 2 -ppn 1"]
+)
+def test_mpi_launchers_start_ranks_on_both_nodes(nodes, mpirun):
+    if shutil.which(mpirun.split()[0]) is None:
+        pytest.skip(f"{mpirun.split()[0]} is not installed")
+    row, out, err = nodes.run(mpirun + ' sh -c \'tr "\\0" "\\n" < /proc/$PPID/environ | grep ^ROTA_RUNNER=\'')
+    assert row[3] == 0, err
+    assert sorted(out.split()) == ["ROTA_RUNNER=a", "ROTA_RUNNER=b"], "who started each rank"

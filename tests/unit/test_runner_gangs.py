@@ -79,6 +79,14 @@ def test_released_is_said_only_when_all_has_ended_and_the_attempt_is_fenced():
     assert said(runner.outgoing(105.0), "released") == [[[7, 1, 1]]]
 
 
+def test_a_hold_that_could_not_be_kept_is_told_and_not_taken_again():
+    runner = welcomed()
+    runner.receive(hold(1), 100.0)
+    runner.released((7, 1, 1))
+    assert said(runner.outgoing(100.0), "released") == [[[7, 1, 1]]]
+    assert runner.receive(hold(1), 101.0) == [] and not runner.holds()
+
+
 def test_the_release_of_an_attempt_that_was_never_heard_of_is_answered_at_once():
     runner = welcomed()
     assert runner.receive(release(9), 100.0) == []

@@ -18,12 +18,14 @@ TYPE_CHECKING = False  # as in `typing`, which is not worth its load time before
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional
 
+    from rota.runner.devices import Gpus
     from rota.runner.launcher_jobs import LauncherJobs
     from rota.runner.lease import Hold, Key, Order
 
 __all__ = ["Agent", "log", "sync_directory", "write_json"]
 
 GREETING_S = 10.0
+ECHO_S = 1.0
 FIRST_RETRY_S = 0.1
 LAST_RETRY_S = 5.0
 AT_THE_END_S = 15.0  # a stop so shortly before the end of the allocation is that end: batch systems count from earlier
@@ -70,8 +72,14 @@ def sync_directory(directory: str) -> None:
 class Agent:
     """Keeps the connection, gives messages to the protocol and does what it orders."""
 
-    def __init__(
-        self, target: Target, runner: Runner, output: str, until_s: Optional[float] = None, launcher: str = "none"
+    def __init__(  # what it is told on its command line
+        self,
+        target: Target,
+        runner: Runner,
+        output: str,
+        until_s: Optional[float] = None,
+        launcher: str = "none",
+        gpus: Optional[Gpus] = None,
     ) -> None:
         began = clock()
         self.target = target
@@ -93,6 +101,8 @@ class Agent:
         self._stop_by: Optional[float] = None  # set once we only wait for acknowledgements
         self._stopping = False
         self._told_to_stop = False
+        self.supervised = False  # signals to all processes of an allocation come twice: also from the supervisor
+        self._told_at = 0.0
         self._child = False
         self._restored: Dict[Key, None] = {}
         self._connect(began)  # the greeting first: the rest is loaded and made while the manager reads it
@@ -101,7 +111,7 @@ class Agent:
         from rota.runner.plan import Plans
         from rota.runner.segments import Segments
 
-        self.jobs = Jobs(runner, Segments(output), Plans(inherited(os.environb), runner.runner_id))
+        self.jobs = Jobs(runner, Segments(output), Plans(inherited(os.environb), runner.runner_id, gpus))
         self.jobs.epoll = self._epoll
         self.jobs.until = NEVER if self._until is None else self._until
         self.jobs.children.adopt_orphans()
@@ -165,7 +175,11 @@ class Agent:
         numbers = os.read(self._wake, 4096)
         self._child = True  # most signals are SIGCHLD, and a look in vain costs little
         if signal.SIGTERM in numbers or signal.SIGHUP in numbers:
-            self._stop(0.0 if self._told_to_stop else None)
+            if not self._told_to_stop:
+                self._told_at = clock()
+                self._stop(None)
+            elif not self.supervised or clock() > self._told_at + ECHO_S:
+                self._stop(0.0)
         elif not self._stopping:
             for number in WARNINGS:
                 if number in numbers:

@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import json
 import os
+import socket
 import struct
 from typing import TYPE_CHECKING, Callable, List, Optional, Tuple
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DATA", "ERR", "ERROR", "EXIT", "IN", "OUT", "START", "USAGE", "CallingChannel", "Channel", "ChannelError",
-    "DoorChannel",
+    "DoorChannel", "keep_alive",
 ]  # fmt: skip
 
 START, USAGE, IN, OUT, ERR, EXIT, ERROR = b"S", b"U", b"0", b"1", b"2", b"X", b"E"
@@ -88,11 +89,19 @@ class Channel:
     def _shake(self, body: bytes) -> None:
         try:
             self._greeted(json.loads(body.decode("ascii")))
-        except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
             raise ChannelError("not a greeting: %r" % problem) from None
 
     def _greeted(self, words: dict) -> None:  # type: ignore[type-arg]
         raise NotImplementedError
+
+
+def keep_alive(sock: socket.socket) -> None:
+    """Send at once, and notice within two minutes that the other host is gone."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 6)):
+        sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _code(secret: bytes, *parts: bytes) -> bytes:

@@ -12,7 +12,7 @@ import select
 import socket
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
-from rota.runner.channel import DATA, ERR, ERROR, EXIT, IN, OUT, START, USAGE, ChannelError, DoorChannel
+from rota.runner.channel import DATA, ERR, ERROR, EXIT, IN, OUT, START, USAGE, ChannelError, DoorChannel, keep_alive
 from rota.runner.kill import TreeKill
 from rota.runner.plan import StartError
 
@@ -108,7 +108,7 @@ class Door:
             else:
                 self._read(caller, fd)
             self._arrange(caller, now)
-        except (OSError, ChannelError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ChannelError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             self._drop(caller, now)
         return True
 
@@ -122,8 +122,7 @@ class Door:
                 sock.close()
                 continue
             sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a caller whose host is gone says nothing
+            keep_alive(sock)
             caller = self._callers[sock.fileno()] = Caller(sock, DoorChannel(self._gangs.secret_of), now)
             self._gangs.due(now + STRANGER_S)
             self._arrange(caller, now)
@@ -148,13 +147,16 @@ class Door:
     def _start(self, caller: Caller, request: Dict[str, Any]) -> None:
         ends: List[Tuple[int, int]] = []
         try:
-            ends = [os.pipe2(os.O_CLOEXEC) for _ in range(3)]
+            for _ in range(3):
+                ends.append(os.pipe2(os.O_CLOEXEC))
             (his_in, in_), (out, his_out), (err, his_err) = ends
             caller.pid, notes = self._gangs.start(caller.channel.key, request, (his_in, his_out, his_err))
-        except (StartError, OSError) as problem:
+        except BaseException as problem:
             for pair in ends:
                 os.close(pair[0])
                 os.close(pair[1])
+            if not isinstance(problem, (StartError, OSError)):
+                raise  # nonsense was asked for: the connection is dropped
             note = problem.note if isinstance(problem, StartError) else str(problem)
             caller.channel.send(ERROR, note.encode("utf-8", "replace"))
             code = problem.exit_code if isinstance(problem, StartError) else None

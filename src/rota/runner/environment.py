@@ -8,9 +8,12 @@ nothing to encode.
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
 
 from rota.runner.lease import Lease
+
+if TYPE_CHECKING:
+    from rota.runner.devices import Gpus
 
 __all__ = ["Environment", "gang_variables", "inherited", "of_allocation", "without_allocation"]
 
@@ -42,6 +45,7 @@ def inherited(environ: Mapping[bytes, bytes]) -> Dict[bytes, bytes]:
         b"ROTA_RSH",
         b"ROTA_NODE",
         b"ROTA_HOSTFILE",
+        b"ROTA_GPUS",
     )
     return {key: value for key, value in environ.items() if not key.startswith(outer)}
 
@@ -68,12 +72,13 @@ def without_allocation(environ: Mapping[bytes, bytes], keep_element: bool = Fals
     }
 
 
-def gang_variables(directory: str, nodes: List[Dict[str, Any]]) -> Dict[bytes, bytes]:
+def gang_variables(directory: str, nodes: List[Dict[str, Any]], gang_id: bytes) -> Dict[bytes, bytes]:
     """What a job on several nodes is told: its nodes, and how programs that start ranks can do so."""
     path = os.fsencode(directory)
     agent, names = path + b"/rsh", [os.fsencode(str(node["host"])) for node in nodes]
     return {
         b"ROTA_GANG": path + b"/gang.json",
+        b"ROTA_GANG_ID": gang_id,
         b"ROTA_RSH": agent,
         b"ROTA_NODES": b"%d" % len(names),
         b"ROTA_NODE_LIST": b",".join(names),
@@ -98,10 +103,15 @@ def gang_variables(directory: str, nodes: List[Dict[str, Any]]) -> Dict[bytes, b
 class Environment:
     """What all jobs of one spec have in common, and how one job's environment is made from it."""
 
-    __slots__ = ("_array", "_base", "_told", "absolute", "path")
+    __slots__ = ("_array", "_base", "_gpus", "_told", "absolute", "path")
 
     def __init__(
-        self, spec: Dict[str, Any], env: Optional[Dict[str, str]], own: Dict[bytes, bytes], runner_id: str
+        self,
+        spec: Dict[str, Any],
+        env: Optional[Dict[str, str]],
+        own: Dict[bytes, bytes],
+        runner_id: str,
+        gpus: Optional[Gpus] = None,
     ) -> None:
         base = of_allocation(own)
         cwd = os.fsencode(spec.get("cwd") or "/")
@@ -129,6 +139,7 @@ class Environment:
         # A job that runs at the end of a batch is told of that one, not of its own.
         self._told = {os.fsencode(key): os.fsencode(value) for key, value in (spec.get("own") or {}).items()}
         self._base = base
+        self._gpus = gpus
         self.path = base.get(b"PATH", DEFAULT_PATH)
         self.absolute = all(part.startswith(b"/") for part in self.path.split(b":"))  # PATH means the same everywhere
 
@@ -149,6 +160,8 @@ class Environment:
         if self._array:
             env[b"SLURM_ARRAY_JOB_ID"] = batch
             env[b"SLURM_ARRAY_TASK_ID"] = env[b"PBS_ARRAY_INDEX"] = env[b"LSB_JOBINDEX"] = env[b"SGE_TASK_ID"] = index
+        if self._gpus is not None:
+            env.update(self._gpus.variables(lease.slot))
         env.update(self._told)
         return env
 

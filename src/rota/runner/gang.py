@@ -6,15 +6,17 @@ doors of the other runners (door.py), because what ssh starts would be in nobody
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
-from rota.runner import host, measure
+from rota.runner import measure
 from rota.runner.door import Door
 from rota.runner.environment import gang_variables, without_allocation
 from rota.runner.kill import TreeKill
@@ -33,6 +35,7 @@ __all__ = ["Gangs"]
 ASK_S = 2.0  # for what all other nodes say about what they used
 ASKERS = 8
 ASK_LOOK_S = 0.02
+SAMPLE_AFTER_S = 0.3
 SAMPLE_S = 1.0
 SAMPLE_SHARE = 100.0  # sampling may take a hundredth of one core
 LOOK_S = 0.05
@@ -43,14 +46,19 @@ NEVER = float("inf")
 class Part:
     """What this node has of one attempt."""
 
-    __slots__ = ("cpu_s", "directory", "empty", "ending", "key", "live", "nodes", "peak", "root", "secret", "spec")
+    __slots__ = (
+        "cpu_s", "directory", "empty", "ending", "id", "key", "live", "nodes", "peak", "root", "secret",
+        "slot", "spec",
+    )  # fmt: skip
 
     def __init__(self, key: Key, secret: str, spec: Dict[str, Any], directory: str, root: bool) -> None:
         self.key = key
         self.secret = secret
+        self.id = hashlib.sha256(b"id " + secret.encode()).hexdigest()[:32].encode()  # tells nothing of the secret
         self.spec = spec
         self.directory = directory
         self.root = root
+        self.slot = ""
         self.nodes: List[Dict[str, Any]] = []
         self.ending: Optional[TreeKill] = None
         self.empty = False  # nothing was found at the last look
@@ -133,7 +141,11 @@ class Gangs:
 
     def hold(self, hold: Hold) -> None:
         """Let ranks of an attempt be started here; raises OSError if that cannot be."""
-        self._add(Part(hold.key, hold.secret, hold.spec, self._directory(hold.key), False))
+        part = Part(hold.key, hold.secret, hold.spec, self._directory(hold.key), False)
+        part.slot = hold.slot
+        self._add(part)
+        if hold.spec.get("bind") == "cores":
+            self._jobs.open_bindings().take(hold.key, int(hold.spec.get("cores") or 1000))
 
     def root(self, lease: Lease) -> Part:
         """The part of the node where the command of an attempt runs; StartError if it cannot be."""
@@ -156,8 +168,10 @@ class Gangs:
     def _add(self, part: Part) -> None:
         if self._door is None:
             self._door = Door(self, self._epoll)
-            self._jobs.runner.address = "%s:%d" % (host.name(), self._door.port)
+            # Not the batch system's name of this node: other nodes can look up the host's own.
+            self._jobs.runner.address = "%s:%d" % (os.uname().nodename, self._door.port)
         self.parts[part.key] = part
+        self._jobs.table.gangs[part.id] = part.mark
 
     def serve(self, fd: int, now: float) -> bool:
         """Do what a descriptor is ready for; False if it is none of the door's."""
@@ -173,6 +187,9 @@ class Gangs:
         part = self.parts.pop(key, None)
         if part is None:
             return
+        self._jobs.table.gangs.pop(part.id, None)
+        if not part.root and self._jobs.bindings is not None:
+            self._jobs.bindings.give_back(key)
         shutil.rmtree(part.directory, ignore_errors=True)
         if self._door is not None:
             self._door.drop(key, time.monotonic())
@@ -212,7 +229,7 @@ class Gangs:
         """The environment of a root: of its gang, and nothing of the allocation's own launcher."""
         part = self.parts.get(lease.key) or self.root(lease)
         own = self._jobs.plans.of(lease).env.own(lease)
-        return {**without_allocation(env), **own, **gang_variables(part.directory, part.nodes)}
+        return {**without_allocation(env), **own, **gang_variables(part.directory, part.nodes, part.id)}
 
     def start(self, key: Key, request: Dict[str, Any], streams: Streams) -> Tuple[int, List[str]]:
         """Start a process within an attempt; returns its pid, and what its caller should know."""
@@ -235,13 +252,16 @@ class Gangs:
             except OSError as error:
                 notes.append("%s: starting in / instead" % cannot_enter(cwd, error).note)
                 os.chdir("/")
-            pid = spawner.spawn(spawner.find(argv[0], env.get(b"PATH", b"")), argv, env, streams, cwd)
+            path = spawner.find(argv[0], env.get(b"PATH", b""))
+            bindings = self._jobs.bindings
+            with nullcontext() if bindings is None else bindings.of(key):
+                pid = spawner.spawn(path, argv, env, streams, cwd)
         finally:
             self._jobs.leave_directory()
         self._jobs.helpers[pid] = None
         part.live[pid] = 0.0
         if self._sample_at == NEVER:
-            self._sample_at = time.monotonic() + SAMPLE_S
+            self._sample_at = time.monotonic() + SAMPLE_AFTER_S
             self.due(self._sample_at)
         return pid, notes
 
@@ -255,7 +275,12 @@ class Gangs:
         elif not os.path.isdir(env.get(b"TMPDIR", b"/")):
             del env[b"TMPDIR"]
         env.pop(b"HOSTNAME", None)
-        env.update(gang_variables(part.directory, part.nodes))
+        if not part.root:
+            env.pop(b"ROTA_CORE_IDS", None)
+            env.update(self._jobs.plans.gpu_variables(part.slot))
+            if self._jobs.bindings is not None:
+                env.update(self._jobs.bindings.variables(part.key))
+        env.update(gang_variables(part.directory, part.nodes, part.id))
         env.update(
             {
                 b"ROTA_RUNNER": os.fsencode(self._jobs.runner.runner_id),
@@ -271,14 +296,12 @@ class Gangs:
 
     def reaped(self, pid: int, status: int, cpu_s: float, now: float) -> None:
         """Take note of the end of a child of this runner that is no job: of a rank, or of what it left."""
-        for part in self.parts.values():
-            if pid in part.live:
-                del part.live[pid]
-                part.cpu_s += cpu_s
-                break
-        else:
-            if len(self.parts) == 1 and not self._jobs.own_total:  # it ended before it was seen
-                next(iter(self.parts.values())).cpu_s += cpu_s
+        part = next((part for part in self.parts.values() if pid in part.live), None)
+        if part is None and len(self.parts) == 1 and not self._jobs.by_pid:
+            part = next(iter(self.parts.values()))  # it ended before it was seen; whose else can it be?
+        if part is not None:
+            part.live.pop(pid, None)
+            part.cpu_s += cpu_s
         if self._door is not None:
             self._door.ended(pid, status, now)
 
@@ -310,9 +333,13 @@ class Gangs:
         for key, inquiry in list(self._inquiries.items()):
             if inquiry.over:
                 del self._inquiries[key]
-                here = self.parts[key].cpu_s
-                inquiry.running.elsewhere = (here + inquiry.cpu_s, inquiry.peak)
-                self._jobs.report(inquiry.running, inquiry.outcome)
+                part = self.parts.get(key)
+                running = inquiry.running
+                if part is not None and running.result is not None:
+                    status, cpu_s, memory, wall = running.result
+                    running.result = (status, cpu_s + part.cpu_s, memory, wall)  # with ranks on the root's own node
+                running.elsewhere = (inquiry.cpu_s, inquiry.peak)
+                self._jobs.report(running, inquiry.outcome)
         return now + ASK_LOOK_S if self._inquiries else NEVER
 
     # -- the end -------------------------------------------------------------------------------------------------
@@ -345,7 +372,7 @@ class Gangs:
         times.extend(part.ending.next_at for part in self.parts.values() if part.ending is not None)
         if now >= self._sample_at:
             began = time.thread_time()
-            seen = [part for part in self.parts.values() if not part.root and part.live]
+            seen = [part for part in self.parts.values() if not part.root and part.nodes]
             if seen:
                 self._measure(seen)
             pause_s = max(SAMPLE_S, (time.thread_time() - began) * SAMPLE_SHARE)

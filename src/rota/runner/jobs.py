@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import select
 
     from rota.runner.closing import Closings
+    from rota.runner.devices import Bindings
     from rota.runner.gang import Gangs
     from rota.runner.launcher_jobs import LauncherJobs
     from rota.runner.lease import Key, Outcome
@@ -50,6 +51,7 @@ class Jobs:
         self.own: Dict[int, Running] = {}  # those of by_pid that are our children, not the launcher's
         self.epoll: Optional[select.epoll] = None  # of the loop, for the doors of gangs
         self.gangs: Optional[Gangs] = None  # loaded when the first is held or started
+        self.bindings: Optional[Bindings] = None  # loaded when the first job is bound
         self.next_tick = NEVER
         self.until = NEVER  # when the allocation ends
         self._closings: Optional[Closings] = None  # loaded when the first job needs it
@@ -101,7 +103,7 @@ class Jobs:
         try:
             plan = self.plans.of(lease)
             lane = self.segments.lane()
-            if plan.workdir or lease.gang is not None:
+            if plan.workdir or plan.bind or lease.gang is not None:
                 pid, place = self._start_apart(lease, plan, lane)
             else:
                 pid = self.spawner.start(lease, plan, lane)
@@ -115,31 +117,53 @@ class Jobs:
             return self.not_started(lease, lane, wall, StartError("start", why))
         running = self.own[pid] = self.begun(lease, plan, lane, pid, wall, now)
         running.place = place
+        if plan.bind:
+            running.bound = lease.key in self.open_bindings()
+            if not running.bound:
+                running.note = "not bound to cores: %g are not free among those of this runner" % (plan.cores / 1000)
         return True
 
     def _start_apart(self, lease: Lease, plan: Plan, lane: Lane) -> Tuple[int, Optional[Workdir]]:
-        """Start a job in a directory of its own, or as the root of a gang."""
+        """Start a job in a directory of its own, on cores of its own, or as the root of a gang."""
         self.spawner.use_umask(plan.umask)
         place: Optional[Workdir] = None
         if plan.workdir:
             from rota.runner.closing import make_place
 
             place = make_place(plan.cwd, lease.key, self.runner.runner_id)
+        if plan.bind:
+            self.open_bindings().take(lease.key, plan.cores)
         try:
             env = self.environment(lease, plan, place)
-            return self.spawner.start_here(lease, plan, lane, env, self.enter(plan, place)), place
+            cwd = self.enter(plan, place)
+            if not plan.bind:
+                return self.spawner.start_here(lease, plan, lane, env, cwd), place
+            with self.open_bindings().of(lease.key):
+                return self.spawner.start_here(lease, plan, lane, env, cwd), place
         except BaseException:
+            if plan.bind:
+                self.open_bindings().give_back(lease.key)
             if place is not None:
                 for step in place.clear(True, []):
                     del step
                 place.close()
             raise
 
+    def open_bindings(self) -> Bindings:
+        """Which attempts are bound to which cores."""
+        if self.bindings is None:
+            from rota.runner.devices import Bindings
+
+            self.bindings = Bindings()
+        return self.bindings
+
     def environment(self, lease: Lease, plan: Plan, place: Optional[Workdir]) -> Dict[bytes, bytes]:
         """The environment of a job and its behaviours."""
         env = plan.env.of(lease)
         if place is not None:
             env.update(place.environment(plan.home))
+        if self.bindings is not None:
+            env.update(self.bindings.variables(lease.key))
         if lease.gang is not None:
             env = self.open_gangs().environment(lease, env)
         return env
@@ -354,6 +378,8 @@ class Jobs:
         if running.elsewhere is not None:
             cpu_s += running.elsewhere[0]
             peak = max(peak, running.elsewhere[1])
+        if running.bound:
+            self.open_bindings().give_back(running.lease.key)
         used = (cpu_s, peak, None if running.place is None else running.place.peak)
         self.runner.ended(running.lease, outcome, running.wall, wall, used, running.output)
         if self.gangs is not None:

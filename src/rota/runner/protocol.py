@@ -263,6 +263,11 @@ class Runner(Holdings):
             self._releasing.setdefault(key, False)
         return orders
 
+    def released(self, key: Key) -> None:
+        """Note that everything of an attempt on this node has ended, asked for or not: it is never taken again."""
+        self._fence(key)
+        super().released(key)
+
     def _fence(self, key: Key) -> None:
         if key not in self._done_before:
             self._done[key] = None

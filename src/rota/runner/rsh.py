@@ -14,7 +14,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
-from rota.runner.channel import DATA, ERR, ERROR, EXIT, IN, OUT, START, USAGE, CallingChannel, ChannelError
+from rota.runner.channel import DATA, ERR, ERROR, EXIT, IN, OUT, START, USAGE, CallingChannel, ChannelError, keep_alive
 
 if TYPE_CHECKING:
     from rota.runner.lease import Key
@@ -97,8 +97,7 @@ def connect(address: str, timeout_s: float) -> socket.socket:
     """A connection to the runner of a node."""
     host, _, port = address.rpartition(":")
     sock = socket.create_connection((host.strip("[]"), int(port)), timeout_s)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    keep_alive(sock)
     return sock
 
 
