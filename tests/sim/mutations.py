@@ -103,6 +103,20 @@ def requeues_a_gang_that_lost_a_part(patch: Patch) -> None:
     patch.setattr(gangs, "_break", give_up)
 
 
+def ends_ranks_with_no_release(patch: Patch) -> None:
+    """A runner says that it has released a part, and leaves what runs of it."""
+    original = Runner._release
+
+    def release(self: Runner, message: dict[str, Any]) -> Any:
+        orders = original(self, message)
+        for order in orders:
+            if order[0] == "release":
+                self.released(order[1])
+        return [order for order in orders if order[0] != "release"]
+
+    patch.setattr(Runner, "_release", release)
+
+
 def sends_the_root_at_once(patch: Patch) -> None:
     """The root of a gang is sent its lease before its parts have confirmed."""
     original = gangs._members

@@ -299,7 +299,7 @@ def test_root_and_part_lost_together_are_one_loss_and_one_result() -> None:
 
 def test_what_a_replaced_runner_could_not_send_counts() -> None:
     world, (root, _), job = running()
-    replace_runner(world, root, written=Written(root.name, [world.row(job, 0)]))
+    replace_runner(world, root, written=[Written(root.name, [world.row(job, 0)])])
     assert world.states(1) == ["COMPLETED"]
 
 
@@ -314,6 +314,18 @@ def test_a_late_greeting_of_a_replaced_process_is_turned_away() -> None:
     world.runners[never_seen.name] = never_seen
     world.greet(never_seen)
     assert never_seen.expired
+
+
+def test_all_earlier_processes_of_a_node_are_replaced() -> None:
+    world, (root, part), job = running()
+    late = FakeRunner("tag.0.n2.y", part.allocation)  # replaced the first, and died before it could say so
+    world.runners["tag.0.n2.z"] = FakeRunner("tag.0.n2.z", part.allocation)
+    world.holds.clear()
+    world.greet(world.runners["tag.0.n2.z"], replaces=late.name)
+    assert world.state.runners[part.name].state == "EXPIRED" and world.orders(root, "kill") == [job]
+    world.runners[late.name] = late
+    world.greet(late, replaces=part.name)
+    assert late.expired and world.state.runners["tag.0.n2.z"].state == "SERVING"
 
 
 def test_a_gang_that_is_lost_too_often_fails() -> None:
@@ -448,7 +460,7 @@ def test_a_part_that_will_not_hold_breaks_the_gang() -> None:
     world.schedule()
     world.release(part, (1, 1, 1))
     assert world.states(1) == ["PENDING"] and world.state.batches[1].losses == {0: 1}
-    assert "n2 would not hold its part" in (world.results[-1].note or "")
+    assert "n2 gave up its part" in (world.results[-1].note or "")
 
 
 def test_the_root_of_a_gang_leaves_without_its_lease() -> None:

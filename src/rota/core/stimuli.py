@@ -117,8 +117,8 @@ class Greet(Stimulus, kw_only=True):
     """Whether it can hold parts of gangs."""
     replaces: str | None = None
     """The runner whose end, with that of all it had started on this node, its supervisor has seen to."""
-    written: "Written | None" = None
-    """What that one could not send and wrote down."""
+    written: "list[Written]" = []
+    """What that one, and those before it on its node, could not send and wrote down."""
 
 
 class Ended(NamedTuple):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Container, Coroutine, Mapping
 from typing import Any
 
 from rota.core import effects as ef
+from rota.core.decide.allocations import replaced_runners
 from rota.core.decide.deadlines import is_busy
 from rota.core.state import RunnerState, State
 from rota.core.stimuli import AllocationSeen, Greet, LastWords, SiteFull, SiteSeen, Stimulus, Written
@@ -243,17 +244,18 @@ class Observer:
         self._start(self._collect_replaced(state, greeting))
 
     async def _collect_replaced(self, state: State, greeting: Greet) -> None:
-        old = state.runners.get(greeting.replaces or "")
-        if old is not None and old.allocation == greeting.allocation and (old.jobs or old.parts):
-            site = self._sites.get(old.site)
-            await self._wait_for_peers([old])
+        replaced = [runner for runner in replaced_runners(state, greeting) if runner.site in self._sites]
+        await self._wait_for_peers(replaced)
+        for old in replaced:
             try:
-                greeting.written = None if site is None else _read_unsent(site, old)
+                words = _read_unsent(self._sites[old.site], old)
             except (RotaError, OSError) as error:  # it greets again; to wait for ever would keep its node idle
                 tries = self._unread[old.id] = self._unread.get(old.id, 0) + 1
                 log.warning("what runner %s left cannot be read (%d times): %s", old.id, tries, error)
                 if tries < READ_MOST:
                     return
+            else:
+                greeting.written += [words] if words is not None else []
         greeting.at = now()
         self._tell(greeting)
 

@@ -104,7 +104,7 @@ class SimAllocation:
 
         Until then the supervisor of a node starts another if the manager did not hear that it left.
         """
-        if all(other.state == "dead" for other in self.runners):
+        if all(other.gone for other in self.runners):
             self.ended("complete", "its runner is done")
         elif not runner.runner._said_bye or self.cluster.world.faults.active:
             self.cluster.world.after(1.0, self._succeed, runner)

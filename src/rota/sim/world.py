@@ -191,6 +191,9 @@ class World:
         self.workload.begin(FAULTS_S)
         for time, offset_s in self.workload.offsets:
             self.when(time, setattr, self.clock, "utc_offset_s", offset_s)
+        if self.workload.has_gangs:
+            for _ in range(self.workload.gangs.choice((0, 3, 10))):
+                self.when(self.workload.gangs.uniform(5.0, FAULTS_S), self._kill_member)
         for time, kind in self.faults.moments(FAULTS_S):
             self.when(time, self._strike, kind)
         self._run_until(FAULTS_S)
@@ -265,6 +268,14 @@ class World:
         else:
             self._strike_runner(kind, rng.choice(alive))
         faults.hit(kind)
+
+    def _kill_member(self) -> None:
+        """Kill a runner that has a part of a gang or its root."""
+        alive = [runner for runner in self.runners if runner.state == "alive" and runner.allocation.nodes > 1]
+        members = [runner for runner in alive if runner.runner.occupied]
+        if members and self.faults.active:
+            self.faults.hit("member-killed")
+            self.workload.gangs.choice(members).kill("SIGKILL")
 
     def _strike_runner(self, kind: str, runner: SimRunner) -> None:
         rng = self.rng

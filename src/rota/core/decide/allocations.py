@@ -20,8 +20,8 @@ from rota.model.needs import Amounts
 from rota.model.tables import ALLOCATION, KILLING, RUNNER, STARTING, move
 
 __all__ = [
-    "allocation_seen", "collect_again", "end_direct", "last_words", "replaced", "site_full", "site_seen",
-    "written_reports",
+    "allocation_seen", "collect_again", "end_direct", "last_words", "replaced", "replaced_runners", "site_full",
+    "site_seen", "written_reports",
 ]  # fmt: skip
 
 _LOST = ("node-fail", "preempt", "requeue", "vanished", "launch")
@@ -176,27 +176,42 @@ def _report(stimulus: Stimulus, runner: RunnerState, words: Written) -> Report:
 def replaced(state: State, stimulus: Greet) -> Iterator[Decision]:
     """Give up the runner that one which greets replaces: its supervisor has seen its end, and that of all it ran.
 
-    What it could not send comes first. One that never greeted is entered too, so that it is turned away if it does yet.
+    What it could not send comes first. One that never greeted is entered too, so that it is turned away if it does yet;
+    those before it, on the same node, are given up as well.
     """
-    old = state.runners.get(stimulus.replaces or "")
-    if old is None:
-        allocation = state.allocations.get(stimulus.allocation or "")
-        if allocation is None or stimulus.replaces is None or not allocation.state.endswith("ING"):
-            return
-        greeted = ev.RunnerGreeted(
-            stimulus.replaces, allocation.id, 0, 0, stimulus.host, 0, Amounts(), site=allocation.site
-        )
-        yield Decision([greeted, ev.RunnerMoved(stimulus.replaces, "lose", f"{stimulus.runner} replaced it")])
+    allocation, name = state.allocations.get(stimulus.allocation or ""), stimulus.replaces
+    over = allocation is None or not allocation.state.endswith("ING")
+    if name is None or (stimulus.allocation is not None and over):
         return
-    if old.state in ("CLOSED", "EXPIRED") or old.allocation != stimulus.allocation or old.id == stimulus.runner:
-        return
-    if stimulus.written is not None and stimulus.written.runner == old.id:
-        yield take_report(state, _report(stimulus, old, stimulus.written))
-    why = f"its runner on {old.host} died, and {stimulus.runner} replaced it"
-    decision = lost(state, old.id, list(old.jobs), why, stimulus.at)
-    parts_lost(state, decision, old, why)
-    decision.events.append(ev.RunnerMoved(old.id, "lose", why))
-    yield decision
+    if name not in state.runners:
+        site = allocation.site if allocation is not None else "local"
+        greeted = ev.RunnerGreeted(name, stimulus.allocation, 0, 0, stimulus.host, 0, Amounts(), site=site)
+        yield Decision([greeted, ev.RunnerMoved(name, "lose", f"{stimulus.runner} replaced it")])
+    for old in replaced_runners(state, stimulus):
+        for words in stimulus.written:
+            if words.runner == old.id:
+                yield take_report(state, _report(stimulus, old, words))
+        why = f"its runner on {old.host} died, and {stimulus.runner} replaced it"
+        decision = lost(state, old.id, list(old.jobs), why, stimulus.at)
+        parts_lost(state, decision, old, why)
+        decision.events.append(ev.RunnerMoved(old.id, "lose", why))
+        yield decision
+
+
+def replaced_runners(state: State, stimulus: Greet) -> list[RunnerState]:
+    """The runners that one which greets replaces, by name or as earlier ones of its node (TAG.ELEMENT.NODE.NONCE).
+
+    One that was replaced itself, and greets late, tells nothing of those after it.
+    """
+    own = state.runners.get(stimulus.runner)
+    late = own is not None and own.state in ("CLOSED", "EXPIRED")
+    node = "" if late or stimulus.runner.count(".") < 3 else stimulus.runner.rpartition(".")[0] + "."
+    return [
+        runner
+        for runner in state.runners.values()
+        if runner.allocation == stimulus.allocation and runner.state not in ("CLOSED", "EXPIRED")
+        if runner.id != stimulus.runner and (runner.id == stimulus.replaces or (node and runner.id.startswith(node)))
+    ]
 
 
 def stopped_for(rows: list[Ended], outcome: Outcome) -> list[Ended]:

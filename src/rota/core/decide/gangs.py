@@ -71,7 +71,7 @@ def released(state: State, stimulus: Released) -> Decision:
             rows[job[0], found[1], job[2]] = None
     if rows:
         decision.events.append(ev.Released(runner.id, list(rows)))
-        _break(state, decision, rows, f"{runner.host} would not hold its part")
+        _break(state, decision, rows, f"{runner.host} gave up its part")
     return decision
 
 

@@ -41,7 +41,8 @@ def released(state: State, event: ev.Released) -> None:
     """Parts are over; the job of the last one may run again."""
     runner = state.runners[event.runner]
     for number, pos, attempt in event.rows:
-        slot = runner.parts.pop((number, pos, attempt))
+        slot = runner.parts.pop((number, pos, attempt), None)
+        assert slot is not None, f"runner {runner.id}: its part of {number}/{pos} attempt {attempt} is given back twice"
         state.ledger.charge(runner.location, slot.amounts, -1, slot.gpus)
         state.parts -= 1
         batch = state.batches[number]
