@@ -55,7 +55,6 @@ class Earliest:
                 found.append(entry)
         for entry in found:
             heapq.heappush(heap, entry)
-        self._trim()
         return [name for _, name in found]
 
     def _trim(self) -> None:
