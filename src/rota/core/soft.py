@@ -2,8 +2,8 @@
 
 It lies apart from the durable state (`State`), which only `evolve` writes. Each part here has one writer:
 
-- `contacts`, `sites`, `weather`: `core/notes.py`, from the notes that a decision carries, from what follows from
-  events, and from the passing of time; `chance` by whoever asked it, once it is used;
+- `contacts`, `idle`, `quiet`, `sites`, `weather`: `core/notes.py`, from the notes that a decision carries, from what
+  follows from events, and from the passing of time; `chance` by whoever asked it, once it is used;
 - `planning`: the scheduling pass (`core/plan`); the answers of filters in its memos are the pipeline's.
 """
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct, field
 
+from rota.core.earliest import Earliest
 from rota.core.stimuli import AllocationSeen
 from rota.model.shape import Shape
 from rota.model.site import SiteFacts
@@ -185,6 +186,10 @@ class Soft:
     def __init__(self, seed: int = 1) -> None:
         self.contacts: dict[str, Contact] = {}
         """Runner → the connection to it."""
+        self.idle = Earliest()
+        """Runners that serve and have no jobs, and the monotonic time at which each has lingered long enough."""
+        self.quiet = Earliest()
+        """Runners that should be heard of, each with a monotonic time since which it was heard, perhaps again later."""
         self.sites: dict[str, SiteFacts] = {}
         """Site → what it offers, as it last said."""
         self.weather = Weather()

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
+from rota.core.census import Census
 from rota.core.ready import ReadyQueue
 from rota.core.soft import Soft
 from rota.model.allocation import Allocation
@@ -25,7 +26,7 @@ from rota.model.needs import Amounts
 from rota.model.shape import Shape
 from rota.model.slot import Slot
 from rota.model.tables import JOB_STATES, SETTLED, WAITING
-from rota.schedule.demand import ANY, SiteView
+from rota.schedule.demand import SiteView
 from rota.schedule.estimate import Group
 from rota.schedule.ledger import Ledger
 from rota.schedule.limits import Starts
@@ -318,6 +319,9 @@ class State:
         self.floor_below = 0
         """… in batches with smaller numbers than this."""
         # indices
+        self.census = Census()
+        self.ready = 0
+        """How many jobs are ready, of all shapes."""
         self.dirty_batches: set[int] = set()
         self.starts: dict[str, Starts] = {}
         """Limit with a rate → the starts that it counts."""
@@ -372,23 +376,20 @@ class State:
 
     def site_views(self) -> list[SiteView]:
         """The sites as the demand on them, and refusals at submission, see them."""
-        weather = self.soft.weather
-        views = {}
+        weather, census = self.soft.weather, self.census
+        views = []
         for name, facts in self.soft.sites.items():
             site = weather.of(name)
             if site.takes is not None and site.takes < facts.most:
                 facts = replace(facts, most=site.takes)
-            views[name] = SiteView(name, facts, site.closed_until)
-        serving = {runner.allocation for runner in self.runners.values()} if self.allocations else set()
-        for allocation in self.allocations.values():
-            view = views.get(allocation.site)
-            if view is None or not allocation.state.endswith("ING"):
-                continue
-            view.live += 1
-            if allocation.id not in serving and allocation.state != "KILLING":
-                key = ANY if allocation.shape is None else allocation.shape
-                view.coming[key] = view.coming.get(key, 0) + 1
-        return list(views.values())
+            views.append(
+                SiteView(name, facts, site.closed_until, census.live.get(name, 0), census.coming.get(name, {}))
+            )
+        return views
+
+    def runners_of(self, allocation: str) -> list[RunnerState]:
+        """The runners of an allocation, also those that are over."""
+        return [self.runners[name] for name in self.census.of.get(allocation, ())]
 
     def direct_runners(self, allocation: Allocation) -> list[RunnerState]:
         """The runner that stands for a direct allocation; empty if there is none."""

@@ -4,7 +4,7 @@ Counted per shape: the ready jobs of a shape less the allocations of its size th
 taken back. A site that gives whole nodes is asked for nodes, whatever the shapes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -33,7 +33,7 @@ class SiteView(Struct):
     """Monotonic time before which nothing is asked of it (after a failure)."""
     live: int = 0
     """How many allocations are not yet settled."""
-    coming: dict[int, int] = field(default_factory=dict)
+    coming: Mapping[int, int] = field(default_factory=dict)
     """Shape → how many allocations were asked for and do not serve yet."""
     refused: frozenset[int] = frozenset()
     """Shapes that the provider has just refused an allocation for."""

@@ -42,12 +42,14 @@ def _copy_state(state: State) -> State:
     new.groups = copy.deepcopy(state.groups)
     new.soft = _copy_soft(state.soft)
     new.ledger = _copy_flat(state.ledger)
+    new.census = state.census.copy()
     return new
 
 
 def _copy_soft(soft: Soft) -> Soft:
     new: Soft = _copy_flat(soft)
     new.contacts = {key: _copy_slots(contact) for key, contact in soft.contacts.items()}
+    new.idle, new.quiet = soft.idle.copy(), soft.quiet.copy()
     new.weather = _copy_flat(soft.weather)
     new.weather.sites = {key: copy.copy(site) for key, site in soft.weather.sites.items()}
     new.planning = _copy_flat(soft.planning)

@@ -13,6 +13,7 @@ from rota.schedule.view import Limit
 __all__ = [
     "allocation_moved",
     "allocation_planned",
+    "join_allocation",
     "place_runner",
     "runner_greeted",
     "runner_moved",
@@ -52,15 +53,26 @@ def runner_greeted(state: State, event: ev.RunnerGreeted) -> None:
     if runner is None:
         runner = state.runners[event.runner] = RunnerState(event.runner)
         runner.state = "SERVING"
-    before = runner.location
+        state.census.runner(event.runner, "", "SERVING")
+    before, allocation = runner.location, runner.allocation
     for name in ev.RunnerGreeted.__struct_fields__[1:]:  # all but its id
         setattr(runner, name, getattr(event, name))
+    if allocation != event.allocation:
+        if allocation is not None:
+            state.census.leave(runner.id, state.allocations.get(allocation), allocation)
+        join_allocation(state, runner)
     place_runner(state, runner)
     if before and before != runner.location:
         for slot, count in runner.slots.items():
             state.ledger.charge(before, slot.amounts, -count, slot.gpus)
             state.ledger.restore(runner.location, slot.amounts, count, slot.gpus)
         state.ledger.drop(before)
+
+
+def join_allocation(state: State, runner: RunnerState) -> None:
+    """Enter a runner with its allocation, if it has one."""
+    if runner.allocation is not None:
+        state.census.join(runner.id, state.allocations.get(runner.allocation), runner.allocation)
 
 
 def place_runner(state: State, runner: RunnerState) -> None:
@@ -88,6 +100,7 @@ def runner_moved(state: State, event: ev.RunnerMoved) -> None:
     assert new is not None, f"runner {event.runner}: {event.verb} in {runner.state}"
     if event.verb == "drain":
         runner.drain_wanted = True
+    state.census.runner(runner.id, runner.state, new)
     runner.state = new
     runner.why = event.reason
     if new in ("CLOSED", "EXPIRED"):
@@ -99,7 +112,9 @@ def allocation_planned(state: State, event: ev.AllocationPlanned) -> None:
     """An allocation is to be asked for."""
     fields = msgspec.structs.asdict(event)
     submit, at = fields.pop("submit"), fields.pop("at")
-    state.allocations[event.id] = Allocation(**fields, state="SUBMITTING" if submit else "WAITING", submitted=at)
+    allocation = Allocation(**fields, state="SUBMITTING" if submit else "WAITING", submitted=at)
+    state.allocations[event.id] = allocation
+    state.census.count(allocation, 1)
     state.next_allocation = max(state.next_allocation, int(event.id[1:]) + 1)
 
 
@@ -108,7 +123,9 @@ def allocation_moved(state: State, event: ev.AllocationMoved) -> None:
     allocation = state.allocations[event.id]
     new = allocation.state if event.verb == "unsure" else move(ALLOCATION, allocation.state, event.verb)
     assert new is not None, f"allocation {event.id}: {event.verb} in {allocation.state}"
+    state.census.count(allocation, -1)
     allocation.state = new
+    state.census.count(allocation, 1)
     allocation.unsure = event.unsure
     if event.native_id is not None:
         allocation.native_id = event.native_id
@@ -132,9 +149,7 @@ def _forget_allocation(state: State, name: str) -> None:
     allocation = state.allocations.pop(name, None)
     if allocation is None:
         return
-    gone = state.direct_runners(allocation)
-    if not allocation.direct:
-        gone = [runner for runner in state.runners.values() if runner.allocation == name]
-    for runner in gone:
+    for runner in state.runners_of(name):
         if runner.state in ("CLOSED", "EXPIRED") and not runner.jobs:
             del state.runners[runner.id]
+            state.census.leave(runner.id, None, name)

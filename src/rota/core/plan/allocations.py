@@ -108,12 +108,11 @@ def surplus(state: State, wants: list[Want], at: At) -> tuple[dict[tuple[str, in
     found = {(site, shape): count for site, shape, count in demand.surplus(state.site_views(), wants)}
     before = state.soft.planning.surplus_since
     since = {key: before.get(key, at.mono) for key in found}
-    serving = {runner.allocation for runner in state.runners.values()} if found else set()
     events: list[ev.Event] = []
     for (site, shape), count in found.items():
         if at.mono - since[site, shape] < state.settings.shrink_s:
             continue
-        waiting = [a for a in state.allocations.values() if a.state == "PENDING" and a.id not in serving]
+        waiting = [a for a in state.allocations.values() if a.state == "PENDING" and a.id not in state.census.of]
         coming = [a.id for a in waiting if a.site == site and a.shape == shape]
         for name in coming[-count:] if count < len(coming) else coming:
             events.append(ev.AllocationMoved(name, "kill", None, "nothing is ready for it any more"))
