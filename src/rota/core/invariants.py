@@ -121,6 +121,8 @@ def _census(state: State) -> Iterator[str]:
     for allocation in state.allocations.values():
         census.count(allocation, 1)
     for name in Census.__slots__:
+        if name == "moved":
+            continue
         have, found = getattr(kept, name), getattr(census, name)
         if name in ("live", "coming"):  # a site with none may be left in the books
             have = {site: count for site, count in have.items() if count}

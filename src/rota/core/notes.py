@@ -13,20 +13,24 @@ from msgspec import Struct
 
 from rota.core.dependencies import longest_backoff
 from rota.core.effects import Effect, Lease, Order
-from rota.core.soft import Contact, Ending, Key, Sent, ShapeMemo, SiteWeather, Usage
+from rota.core.soft import Contact, Ending, Key, Sent, ShapeMemo, SiteWeather, Usage, Waits
 from rota.core.state import RunnerState, State
 from rota.core.stimuli import At
 from rota.model import events as ev
+from rota.model.allocation import Allocation
 from rota.model.site import SiteFacts
+from rota.schedule.facts import Stats
+from rota.schedule.queues import queue_places
 
 __all__ = [
-    "Awaited", "Due", "Forgot", "Greeted", "Heard", "Looked", "Note", "SiteTold", "Told", "Unheard", "WeatherEntry",
-    "enter_runners", "follow", "pass_time", "performed", "restarted", "take_note", "took",
+    "Awaited", "Due", "FactTold", "Forgot", "Greeted", "Heard", "Looked", "Note", "SiteTold", "Told", "Unheard",
+    "WeatherEntry", "enter_runners", "follow", "pass_time", "performed", "restarted", "take_note", "took",
 ]  # fmt: skip
 
 GIVEN_UP = "given up"
 """The reason of an order to end attempts that have been given up."""
 _MEAN_WEIGHT = 0.1
+_WAIT_WEIGHT = 0.2
 _ROUNDING_S = 0.001
 """A runner is looked at if it may be due: what is computed in another order may differ in the last digits."""
 SWEEP_S = 1.0
@@ -96,13 +100,21 @@ class WeatherEntry(Struct, frozen=True):
     """The scheduler should look again: more may be asked of the site."""
 
 
+class FactTold(Struct, frozen=True):
+    """A fact that policies may look at: sets the value of a key, or takes it away (None)."""
+
+    name: str
+    key: Any
+    value: Any
+
+
 class Looked(Struct, frozen=True):
     """The scheduler should look again, and at `safety_at` even if nothing happens."""
 
     safety_at: float | None = None
 
 
-Note = Heard | Greeted | Told | Unheard | Forgot | Awaited | SiteTold | WeatherEntry | Looked
+Note = Heard | Greeted | Told | Unheard | Forgot | Awaited | SiteTold | WeatherEntry | FactTold | Looked
 
 
 def take_note(state: State, note: Note) -> None:
@@ -152,6 +164,7 @@ def _forgot(state: State, note: Forgot) -> None:
 def _site_told(state: State, note: SiteTold) -> None:
     soft = state.soft
     soft.sites[note.site] = note.facts
+    soft.queues[note.site] = queue_places(note.site, note.facts, soft.queue_classes)
     soft.weather.sites.setdefault(note.site, SiteWeather()).failed_tag = ""
     soft.planning.memo.clear()
     soft.planning.wanted = True
@@ -166,7 +179,19 @@ def _weather_entry(state: State, note: WeatherEntry) -> None:
         entries.pop(note.key, None)
     else:
         entries[note.key] = note.value
+    facts = state.soft.facts
+    if note.part == "sites":
+        facts.tell("weather", ("site", note.key), (note.value.closed_until, note.value.why))
+    elif note.part == "refused":
+        facts.tell("weather", ("refused", *note.key), note.value)
+    elif note.part == "bad_hosts":
+        facts.tell("hosts", note.key, note.value)
     if note.look:
+        state.soft.planning.wanted = True
+
+
+def _fact_told(state: State, note: FactTold) -> None:
+    if state.soft.facts.tell(note.name, note.key, note.value):
         state.soft.planning.wanted = True
 
 
@@ -185,6 +210,7 @@ _TAKE: dict[type[Any], Callable[[State, Any], None]] = {
     Forgot: _forgot,
     SiteTold: _site_told,
     WeatherEntry: _weather_entry,
+    FactTold: _fact_told,
     Looked: _looked,
 }
 
@@ -221,13 +247,46 @@ def follow(state: State, event: ev.Event, at: At) -> None:
         if state.runners[event.runner].state in ("CLOSED", "EXPIRED"):
             state.soft.contacts[event.runner].unacked.clear()
         _enter(state, state.runners[event.runner])
-    elif isinstance(event, ev.AllocationMoved) and state.allocations[event.id].state.endswith("ED"):
-        state.soft.ending.pop(event.id, None)
+    elif isinstance(event, ev.AllocationPlanned):
+        _waits(state, state.allocations[event.id], at)
+    elif isinstance(event, ev.AllocationMoved):
+        _allocation_moved(state, state.allocations[event.id], at)
+    if _concerns_the_scheduler(event):
+        state.soft.planning.wanted = True
+
+
+def _allocation_moved(state: State, allocation: Allocation, at: At) -> None:
+    _waits(state, allocation, at)
+    if allocation.state.endswith("ED"):
+        state.soft.ending.pop(allocation.id, None)
         if len(state.soft.contacts) > len(state.runners):
             for gone in state.soft.contacts.keys() - state.runners.keys():
                 del state.soft.contacts[gone]
-    if _concerns_the_scheduler(event):
-        state.soft.planning.wanted = True
+
+
+def _waits(state: State, allocation: Allocation, at: At | None) -> None:
+    """Count an allocation among those that wait at its queue, or how long it did; None: it is not known when it ended.
+
+    What waits, and for how long, is the fact `stats`.
+    """
+    key = (allocation.site, allocation.queue or "")
+    waits = state.soft.waits.get(key)
+    if waits is None:
+        waits = state.soft.waits[key] = Waits()
+    if allocation.state in ("SUBMITTING", "PENDING"):
+        if allocation.id in waits.since:
+            return
+        waits.since[allocation.id] = allocation.submitted or 0.0
+    else:
+        since = waits.since.pop(allocation.id, None)
+        if since is None:
+            return
+        if allocation.state == "RUNNING" and at is not None:
+            waited = max(0.0, at.wall - since)
+            mean = waits.mean_s
+            waits.mean_s = waited if mean is None else mean + _WAIT_WEIGHT * (waited - mean)
+    oldest = next(iter(waits.since.values()), 0.0)
+    state.soft.facts.tell("stats", key, Stats(waits.mean_s, len(waits.since), oldest))
 
 
 def _ended(state: State, event: ev.Ended, at: At) -> None:
@@ -386,5 +445,8 @@ def restarted(state: State, at: At) -> None:
         contact = state.soft.contacts[runner.id] = Contact(at.mono, connected=runner.direct)
         contact.since = dict.fromkeys(runner.jobs, at.mono)
     enter_runners(state)
+    for allocation in state.allocations.values():
+        if allocation.state.endswith("ING"):
+            _waits(state, allocation, None)
     state.soft.planning.steady_less_mono = None
     state.soft.planning.wanted = True

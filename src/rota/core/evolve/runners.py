@@ -8,6 +8,7 @@ from rota.model.allocation import Allocation
 from rota.model.location import Kind, Location
 from rota.model.slot import Slot
 from rota.model.tables import ALLOCATION, RUNNER, move
+from rota.schedule.queues import queue_id
 from rota.schedule.view import Limit
 
 __all__ = [
@@ -79,16 +80,30 @@ def place_runner(state: State, runner: RunnerState) -> None:
     """Put a runner's node, and the site and the allocation above it, into the ledger."""
     state.ensure_site_location(runner.site)
     parent = runner.site
-    if runner.allocation is not None:
-        parent = f"{runner.site}/{runner.allocation}"
-        if parent not in state.ledger.locations:
-            state.ledger.add(Location(parent, Kind.ALLOCATION, runner.site, None, True, (), None, runner.site))
-    runner.location = f"{parent}/{runner.id}" if runner.direct else f"{parent}/{runner.host}:{runner.id[:8]}"
     allocation = state.allocations.get(runner.allocation or "")
+    queue = (allocation.queue or "") if allocation is not None else ""
+    if queue:
+        parent = queue_id(runner.site, queue)
+        if parent not in state.ledger.locations:
+            state.ledger.add(Location(parent, Kind.QUEUE, runner.site, None, True, (), None, runner.site, None, queue))
+    if runner.allocation is not None:
+        above, parent = parent, f"{runner.site}/{runner.allocation}"
+        if parent not in state.ledger.locations:
+            state.ledger.add(Location(parent, Kind.ALLOCATION, above, None, True, (), None, runner.site, None, queue))
+    runner.location = f"{parent}/{runner.id}" if runner.direct else f"{parent}/{runner.host}:{runner.id[:8]}"
     options = None if allocation is None or allocation.shape is None else allocation.options
     state.ledger.add(
         Location(
-            runner.location, Kind.NODE, parent, runner.capacity, True, runner.tags, runner.until, runner.site, options
+            runner.location,
+            Kind.NODE,
+            parent,
+            runner.capacity,
+            True,
+            runner.tags,
+            runner.until,
+            runner.site,
+            options,
+            queue,
         )
     )
 
