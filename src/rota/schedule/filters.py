@@ -106,6 +106,8 @@ def fits(shape: Shape, place: Place, view: View) -> Answer:
     if place.site is not None:
         return _fits_queue(shape.needs, place.site, place.queue)
     capacity = place.location.capacity
+    if shape.needs.nodes > 1:
+        return No("nodes", f"asks for {shape.needs.nodes} nodes; this is one", True, (Wake.STATUS,))
     if capacity is None:
         return None
     lacking = view.ledger.part(place.location.id, shape.needs.amounts()).lacking(capacity)

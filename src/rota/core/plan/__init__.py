@@ -40,7 +40,7 @@ def plan(state: State, at: At) -> Iterator[ev.Event | Grant]:
         yield from _Pass(state, at, wants).run()
         return
     planning.window_at = planning.rate_at = math.inf
-    if planning.queues.shapes or state.census.moved:
+    if planning.queues.shapes or state.census.changed:
         yield from _Pass(state, at, []).run()
     elif planning.queues.spare:
         planning.surplus_since, events = surplus(state, at)
