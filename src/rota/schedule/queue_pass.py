@@ -342,6 +342,9 @@ class QueuePass:
                 self._give_up(number, claim, less)
                 over = looked.jobs - want.ready
                 self._recount(claim)
+        for claim, spare in list(memo.spare.get(number, {}).items()):  # what nobody else can use
+            if looked.jobs < want.ready and self._place(want, claim) is not None:
+                self._count_on_spare(number, looked, claim, spare)
         if looked.jobs >= want.ready:
             self._unwait(number, looked)
             return
@@ -377,7 +380,7 @@ class QueuePass:
 
         Places are worked out one by one, and no more of a site once it has no room and nothing to spare.
         """
-        spare = {**self.memo.spare.get(ANY, {}), **self.memo.spare.get(number, {})}
+        spare = self.memo.spare.get(ANY, {}).copy()
         at_once = not picks.BUILT_IN[policy.pick].singly and not spare
         full: set[str] = set()
         places: list[Place] = []
@@ -385,10 +388,7 @@ class QueuePass:
             site, claim = place.location.site, claim_of(looked.want, place)
             places.append(place)
             if claim in spare:
-                per = self._jobs_in(looked.want, claim)
-                count = min(spare[claim], -(-(looked.want.ready - looked.jobs) // per))
-                self._count_on(number, looked, claim, count)
-                self._set_spare(claim, spare[claim] - count)
+                self._count_on_spare(number, looked, claim, spare[claim])
             elif at_once:
                 yield from self._ask_at(number, looked, place, looked.want.ready)
             if looked.jobs >= looked.want.ready:
@@ -444,6 +444,12 @@ class QueuePass:
             allocation_time(needs, facts, filters.longest_s(place)),
             1 if direct else needs.nodes,
         )
+
+    def _count_on_spare(self, number: int, looked: Looked, claim: Claim, spare: int) -> None:
+        """Count on as much as is needed of what nobody counts on."""
+        count = min(spare, -(-(looked.want.ready - looked.jobs) // self._jobs_in(looked.want, claim)))
+        self._count_on(number, looked, claim, count)
+        self._set_spare(claim, spare - count)
 
     def _count_on(self, number: int, looked: Looked, claim: Claim, count: int) -> None:
         looked.claims[claim] = looked.claims.get(claim, 0) + count
