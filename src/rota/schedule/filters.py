@@ -158,7 +158,7 @@ def opened(shape: Shape, place: Place, view: View) -> Answer:
     if closed is None or closed[0] <= view.mono:
         return None
     left, why = closed[0] - view.mono, closed[1] or "is left alone for a while"
-    return No("closed", f"{why}; next try in {left:.0f} s", False, (Wake.TIME,), view.wall + left)
+    return No("failing", f"{why}; next try in {left:.0f} s", False, (Wake.TIME,), view.wall + left)
 
 
 def refused(shape: Shape, place: Place, view: View) -> Answer:

@@ -95,14 +95,18 @@ def claim_of(want: Want, place: Place) -> Claim:
 
 
 def verdicts(want: Want, sites: Sites, view: View, policy: Policy = DEFAULT) -> list[Verdict]:
-    """The first no of every site and queue to a shape; those that say none are left out."""
+    """The first no of every site and queue to a shape, limits aside; those that say none are left out."""
     view = replace(view, number=want.shape_id)
     out = []
     for places in sites.values():
         for place in candidates(want.shape.needs, places):
             for name in policy.filters:
                 one = filters.BUILT_IN[name]
-                if QUEUE in one.levels and isinstance(no := one.check(want.shape, place, view), No):
+                if (
+                    QUEUE in one.levels
+                    and name != "limits"
+                    and isinstance(no := one.check(want.shape, place, view), No)
+                ):
                     out.append(
                         Verdict(place.location.id, name, no.code, no.detail, no.lasting, no.wake_on, level=QUEUE)
                     )
