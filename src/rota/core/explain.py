@@ -281,8 +281,11 @@ def _verdicts(state: State, shape: ShapeState, at: At, newest: _Newest) -> list[
     """The same in the order in which people want to know: what the nodes that there are say is more than what could be
     asked of sites, unless they never will do.
     """
-    nodes, said = _nodes(state, shape), _queues(state, shape, at, newest)
+    nodes = _nodes(state, shape)
     hopeless = all(verdict.lasting for verdict in nodes)
+    if not hopeless and not any(number == shape.id for _, number in state.soft.weather.refused):
+        return nodes
+    said = _queues(state, shape, at, newest)
     first = [v for v in said if v.code == "refused" or (hopeless and v.code in ("failing", "starting"))]
     return [*first, *nodes, *(verdict for verdict in said if verdict not in first)]
 
