@@ -59,7 +59,15 @@ class _Pass:
         self.limits = limits_now(state, at)
         facts = state.soft.facts
         self.view = View(
-            at.wall, at.mono, state.mode, _places(state), state.ledger.view, self.limits, *_times(state), facts
+            at.wall,
+            at.mono,
+            state.mode,
+            _places(state),
+            state.ledger.view,
+            self.limits,
+            *_times(state),
+            facts,
+            elsewhere=state.soft.planning.queues.takes,
         )
         self.memory = state.soft.planning
         self.changed = list(facts.changed) if state.mode == "serving" else []
