@@ -223,6 +223,9 @@ def test_a_queue_that_is_named_is_the_only_one() -> None:
     assert impossible(too_long, world.sites) == "the queue short of lsf gives 10m at most, 1d are asked for"
     assert short(world.run([want(1, 1, Needs(options=(("partition", "long"),)))])) == ["1×1@lsf:long"]
     assert short(world.run([want(1, 1, Needs(options=(("partition", "a,b"),)))])) == ["1×1@lsf:a,b"], "the site knows"
+    assert (
+        impossible(Needs(time_s=DAY, options=(("partition", "a,b"),)), World(s=per_job(time_most_s=600)).sites) is None
+    )
 
 
 def test_whole_nodes_of_each_queue() -> None:

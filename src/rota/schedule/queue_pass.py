@@ -450,7 +450,7 @@ class QueuePass:
             claim[2] if not direct else want.shape_id,
             count,
             asked_amounts(needs, place),
-            allocation_time(needs, facts, filters.longest_s(place)),
+            allocation_time(needs, facts, filters.longest_s(needs, place)),
             1 if direct else needs.nodes,
         )
 
@@ -573,14 +573,18 @@ class QueuePass:
 
     def _place(self, want: Want, claim: Claim) -> Place | None:
         """The place that a claim is of, if the shape may still go there and is counted there in that way."""
-        place = self.memo.index.get(claim[:2])
+        place = self._at(claim)
         if place is None or claim_of(want, place) != claim or want.shape.needs.site not in (None, claim[0]):
             return None
         names = tuple(name for name in self._policy(want).filters if QUEUE in filters.BUILT_IN[name].levels)
         return None if self._plan(want, place, names).no else place
 
+    def _at(self, claim: Claim) -> Place | None:
+        """The place of a claim: the site itself, if the queue is one that only jobs know of."""
+        return self.memo.index.get(claim[:2]) or self.memo.index.get((claim[0], ""))
+
     def _jobs_in(self, want: Want, claim: Claim) -> int:
-        place = self.memo.index.get(claim[:2])
+        place = self._at(claim)
         return 1 if place is None else jobs_in(want.shape.needs, place)
 
     def _policy(self, want: Want) -> Policy:
