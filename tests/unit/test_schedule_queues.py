@@ -16,7 +16,8 @@ from rota.schedule.facts import Facts, Stats
 from rota.schedule.filters import Filter, No
 from rota.schedule.ledger import Ledger
 from rota.schedule.policy import DEFAULT, Policy
-from rota.schedule.queue_pass import QueueMemo, QueuePass
+from rota.schedule.queue_memo import QueueMemo
+from rota.schedule.queue_pass import QueuePass
 from rota.schedule.queues import impossible, queue_places, verdicts
 from rota.schedule.view import QUEUE, Place, View, Want
 
@@ -401,6 +402,9 @@ def test_nothing_is_forgotten(seed: int, monkeypatch: pytest.MonkeyPatch) -> Non
             if asked.site == "d":
                 ready[asked.shape_id] -= asked.count
                 world.come("d", "", asked.shape_id, -asked.count)
+        for site, _, _ in world.memo.spare.get(ANY, {}):
+            unmet = [number for number, each in world.memo.shapes.items() if each.jobs < each.want.ready]
+            assert not any(site in world.memo.shapes[number].sites for number in unmet), "it waits, and there is one"
         left = [replace(each, ready=ready[each.shape_id]) for each in wants if ready[each.shape_id]]
         live = dict(world.live)
         more = world.run(left, QueueMemo())
