@@ -101,6 +101,7 @@ class QueueMemo:
         return looked is None or (looked.could and not looked.relaxed)
 
     def set_spare(self, claim: Claim, count: int) -> None:
+        """So many are on their way that nobody counts on."""
         claims = self.spare.setdefault(claim[2], {})
         if count:
             claims[claim] = count
@@ -142,6 +143,7 @@ class QueueMemo:
         self.set_spare(claim, spare - count)
 
     def count_on(self, number: int, looked: Looked, claim: Claim, count: int) -> None:
+        """A shape counts on so many allocations more."""
         looked.claims[claim] = looked.claims.get(claim, 0) + count
         looked.jobs += count * self.jobs_in(looked.want, claim)
         shapes = self.claimed.setdefault(claim, {})
@@ -152,5 +154,6 @@ class QueueMemo:
         return self.index.get(claim[:2]) or self.index.get((claim[0], ""))
 
     def jobs_in(self, want: Want, claim: Claim) -> int:
+        """How many jobs of a shape each allocation of a claim takes."""
         place = self.at(claim)
         return 1 if place is None else jobs_in(want.shape.needs, place)

@@ -292,12 +292,27 @@ class QueuePass:
             if self.rooms.get(site, 0) <= 0 and not spare:
                 full.add(site)
         yield from self._choose(number, looked, places, policy)
+        for claim in [claim_of(looked.want, place) for place in places] if looked.jobs < looked.want.ready else ():
+            self._take_over(number, looked, claim)
         if looked.jobs < looked.want.ready:
             for place in places:
                 self.memo.wait(number, looked, place.location.site)
         else:
             self.memo.unwait(number, looked)
         return bool(places)
+
+    def _take_over(self, number: int, looked: Looked, claim: Claim) -> None:
+        """Count on what shapes later in the order counted on, which are looked at again: it will be ours when it comes."""
+        memo = self.memo
+        later = [other for other in memo.claimed.get(claim, ()) if memo.shapes[other].key > looked.key]
+        for other in sorted(later, key=lambda other: memo.shapes[other].key, reverse=True):
+            missing = -(-(looked.want.ready - looked.jobs) // memo.jobs_in(looked.want, claim))
+            if missing <= 0:
+                return
+            count = min(missing, memo.claimed[claim][other])
+            memo.give_up(other, claim, count)
+            memo.count_on(number, looked, claim, count)
+            self._wake(other, None)
 
     def _choose(self, number: int, looked: Looked, places: list[Place], policy: Policy) -> Iterator[Asked]:
         """Ask at these places, one by one or the best first, as the policy picks."""
