@@ -302,7 +302,7 @@ class QueuePass:
         return bool(places)
 
     def _take_over(self, number: int, looked: Looked, claim: Claim) -> None:
-        """Count on what shapes later in the order counted on, and look at these again: it is not theirs when it comes."""
+        """Count on what shapes later in the order counted on, and look at these again."""
         memo = self.memo
         later = [other for other in memo.claimed.get(claim, ()) if memo.shapes[other].key > looked.key]
         for other in sorted(later, key=lambda other: memo.shapes[other].key, reverse=True):
