@@ -260,9 +260,9 @@ def test_gangs_want_as_many_nodes() -> None:
     few = queue("few", nodes=2, default=True)
     world = World(s=SiteFacts(NODE, most=10, nodes_most=100, queues=(few, queue("many", nodes=50))))
     (asked,) = world.run([want(1, 2, Needs(4000, nodes=3))])
-    assert (asked.queue, asked.shape_id, asked.count, asked.nodes) == ("many", 1, 1, 3), "two of them at once on each"
+    assert (asked.queue, asked.shape_id, asked.count, asked.nodes) == ("many", 1, 2, 3), "one for each"
     assert impossible(Needs(nodes=60), world.sites) == (
-        "the queue few of s gives 2 nodes, 60 are asked for; the queue many of s gives 50 nodes, 60 are asked for"
+        "the queue few of s gives 2 nodes at most, 60 are asked for; the queue many of s gives 50 nodes at most, 60 are asked for"
     )
 
 

@@ -125,7 +125,8 @@ def _fits_queue(needs: Needs, site: SiteFacts, queue: QueueFacts | None) -> Answ
         if queue is not None and queue.nodes is not None:
             most = min(most, queue.nodes)
         if needs.nodes > most:
-            parts.append(f"gives {most} node{'' if most == 1 else 's'}, {needs.nodes} are asked for")
+            gives = "1 node" if most == 1 else f"{most} nodes at most"
+            parts.append(f"gives {gives}, {needs.nodes} are asked for")
     lacking = needs.amounts().lacking(node)
     if lacking and site.shared:
         shared = dict(site.shared)
