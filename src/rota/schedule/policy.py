@@ -5,23 +5,28 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, field
 
 from rota.model.errors import UsageError
-from rota.schedule import filters, orders, scorers
+from rota.schedule import filters, orders, picks, scorers
 
-__all__ = ["DEFAULT", "Policy", "check_policy_names"]
+__all__ = ["DEFAULT", "POLICIES", "Policy", "check_policy_names"]
 
 
 class Policy(Struct, frozen=True, forbid_unknown_fields=True):
     """A policy as names only, so that it can be written in a configuration file and compared."""
 
     order: str = "priority"
-    filters: Sequence[str] = ("site", "tags", "fits", "status", "until", "limits", "room")
-    scorers: Mapping[str, float] = field(default_factory=lambda: {"pack": 1.0})
+    filters: Sequence[str] = (
+        "site", "tags", "fits", "time", "status", "until", "limits", "open", "refused", "most", "room",
+    )  # fmt: skip
+    scorers: Mapping[str, float] = field(default_factory=lambda: {"pack": 1.0, "expected_wait": 1.0, "own_queue": 1.0})
     pick: str = "best"
     relax: Sequence[str] = ()
     """Filters that are dropped, in this order, when no place is left."""
 
 
 DEFAULT = Policy()
+
+POLICIES: dict[str, Policy] = {"default": DEFAULT}
+"""Name → policy, before the configuration changes them; those of others are entered here too."""
 
 
 def check_policy_names(policy: Policy) -> None:
@@ -30,7 +35,7 @@ def check_policy_names(policy: Policy) -> None:
         ("order", [policy.order], orders.BUILT_IN),
         ("filter", [*policy.filters, *policy.relax], filters.BUILT_IN),
         ("scorer", list(policy.scorers), scorers.BUILT_IN),
-        ("pick", [policy.pick], {"best": None}),
+        ("pick", [policy.pick], picks.BUILT_IN),
     ):
         for name in names:
             if name not in known:

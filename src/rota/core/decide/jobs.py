@@ -37,7 +37,7 @@ from rota.model.tables import (
     UNSUCCESSFUL,
     WAITING,
 )
-from rota.schedule.demand import impossible
+from rota.schedule.queues import impossible
 
 __all__ = ["change"]
 
@@ -107,7 +107,7 @@ class _Plan:
         template = patched(batch.templates[number], patch, asked_now(self.state, shape).asked.needs)
         for name in patch.limits_add:
             check_window(name, self.stimulus.at)
-        why = impossible(template.needs, self.state.site_views())
+        why = impossible(template.needs, self.state.soft.queues)
         if why is not None:
             raise UsageError(f"batch {batch.id} could then never run: {why}")
         return template

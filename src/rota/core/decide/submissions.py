@@ -11,7 +11,7 @@ from rota.core.stimuli import Submit
 from rota.model import events as ev
 from rota.model.batch import MAX_NAME, BatchSpec, Dependency
 from rota.model.errors import RefusedError, UsageError
-from rota.schedule.demand import impossible
+from rota.schedule.queues import impossible
 
 __all__ = ["submit"]
 
@@ -28,9 +28,8 @@ def submit(state: State, stimulus: Submit) -> Decision:
     spec.check()
     if state.mode == "draining":
         raise RefusedError("the manager is draining and takes no new work: wait until it is down, then add again")
-    sites = state.site_views()
     for template in (*spec.templates, *(stimulus.then.templates if stimulus.then is not None else ())):
-        why = impossible(template.needs, sites)
+        why = impossible(template.needs, state.soft.queues)
         if why is not None:
             raise UsageError(f"this can never run: {why}")
     spec, warnings = check_dependencies(state, spec)

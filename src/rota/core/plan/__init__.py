@@ -5,7 +5,7 @@ yields is applied by its caller before the next is computed, so what it reads is
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -14,7 +14,6 @@ from rota.core.evolve.leasing import Grant
 from rota.core.plan.allocations import Provider, surplus
 from rota.core.plan.asked import asked_now
 from rota.core.plan.backfill import behind, fill, reserve
-from rota.core.plan.gangs import gang
 from rota.core.plan.limits import limits_now, share_limits, wake_times, within_limits
 from rota.core.soft import chance_after
 from rota.core.state import RunnerState, ShapeState, State
@@ -23,10 +22,11 @@ from rota.model import events as ev
 from rota.model.slot import slot_for
 from rota.model.tables import STARTING
 from rota.model.verdict import Verdict
-from rota.schedule import limits
+from rota.schedule import filters, limits
+from rota.schedule.gangs import KEPT, gang_verdicts, place_gang
 from rota.schedule.pipeline import Parked, Placement, place
 from rota.schedule.policy import DEFAULT
-from rota.schedule.view import Place, View, Want
+from rota.schedule.view import NODE, Place, View, Want
 
 __all__ = ["plan"]
 
@@ -41,8 +41,10 @@ def plan(state: State, at: At) -> Iterator[ev.Event | Grant]:
         yield from _Pass(state, at, wants).run()
         return
     planning.window_at = planning.rate_at = math.inf
-    if state.allocations:
-        planning.surplus_since, events = surplus(state, wants, at)
+    if planning.queues.shapes or state.census.changed:
+        yield from _Pass(state, at, []).run()
+    elif planning.queues.spare:
+        planning.surplus_since, events = surplus(state, at)
         yield from events
 
 
@@ -55,17 +57,36 @@ class _Pass:
         self.wants = wants
         self.steady = state.steady(at.wall, at.mono)
         self.limits = limits_now(state, at)
-        self.view = View(at.wall, at.mono, state.mode, _places(state), state.ledger, self.limits, *_times(state))
+        facts = state.soft.facts
+        self.view = View(
+            at.wall,
+            at.mono,
+            state.mode,
+            _places(state),
+            state.ledger.view,
+            self.limits,
+            *_times(state),
+            facts,
+            elsewhere=state.soft.planning.queues.takes,
+        )
         self.memory = state.soft.planning
+        self.changed = list(facts.changed) if state.mode == "serving" else []
+        """Facts that are not as they were in the last pass."""
+        if self.changed:
+            facts.changed.clear()
+            if {name for name, _ in self.changed} & _read_by_nodes(state):
+                self.memory.memo.clear()
+                self.memory.backfill_memo.clear()
 
     def run(self) -> Iterator[ev.Event | Grant]:
         """Yield leases first, then allocations for jobs that found no place."""
         state = self.state
         over = share_limits(state, self.wants, self.limits)
-        yield from self._gangs()
         parked: dict[int, Parked] = {}
         for item in self._placements():
             if isinstance(item, Parked):
+                if item.want.shape.needs.nodes > 1:
+                    item = yield from self._gangs(item)
                 parked[item.want.shape_id] = item
                 continue
             needs = item.want.shape.needs
@@ -77,21 +98,25 @@ class _Pass:
         if state.mode == "serving":
             left = within_limits(state, self.wants, self.limits)
             provider = Provider(state, self.at, self.steady, self.limits)
-            yield from provider.provide(left)
+            yield from provider.provide(left, self.view, self.changed)
             state.soft.chance = chance_after(state.soft.chance, provider.drawn)
-            self.memory.surplus_since, events = surplus(state, left, self.at)
+            self.memory.surplus_since, events = surplus(state, self.at)
             yield from events
 
-    def _gangs(self) -> Iterator[Grant]:
-        """Lease jobs that ask for several nodes, before all others: they need these at one time."""
-        for want in self.wants if self.state.mode == "serving" else ():
-            most = want.ready if want.most is None else want.most
-            while want.shape.needs.nodes > 1 and most > 0 and limits.fits(want.shape, self.limits, 1):
-                found = gang(self.state, want, lambda runner: _status(self.state, runner), self.steady)
-                if found is None:
-                    break
-                yield found
-                most -= 1
+    def _gangs(self, item: Parked) -> Generator[Grant, None, Parked]:
+        """Lease jobs of several nodes, each to all its nodes at once; returns what is left of them, and why."""
+        want, policy = item.want, self.state.settings.policies.get(item.want.shape.policy, DEFAULT)
+        needs, left = want.shape.needs, item.left
+        most = left if want.most is None else min(left, want.most)
+        while most > 0 and (places := place_gang(want, self.view, policy)):
+            slots = []
+            for each in places:
+                gpus = self.state.ledger.pick_gpus(each.location.id, needs.amounts())
+                slots.append((each.runner, slot_for(want.shape_id, needs.cores, needs, gpus)))
+            (root, slot), *parts = slots
+            yield Grant(root, slot, 1, 1, self.steady, tuple(parts))
+            most, left = most - 1, left - 1
+        return Parked(want, left, gang_verdicts(want, self.view, policy))
 
     def _placements(self) -> Iterator[Placement | Parked]:
         """Place shapes in order; after one that has waited too long for room, only what does not delay it.
@@ -106,14 +131,14 @@ class _Pass:
             if limits.fits(want.shape, self.limits, 1)
         ]
         if again and self.memory.reserved is None:
-            yield from place(self.view, again, DEFAULT, self.memory.memo)
+            yield from place(self.view, again, DEFAULT, self.memory.memo, self.state.ledger.changed)
 
     def _in_order(self) -> Iterator[Placement | Parked]:
         state, memory = self.state, self.memory
         last, memory.reserved = memory.reserved, None
         first, later = behind(state, self.wants, last) if last is not None else (self.wants, [])
         rest: list[Want] = []
-        for item in place(self.view, first, DEFAULT, memory.memo):
+        for item in place(self.view, first, DEFAULT, memory.memo, state.ledger.changed):
             yield item
             if isinstance(item, Parked) and _waits_for_room(item.verdicts):
                 memory.reserved = reserve(state, self.view, item, self.at)
@@ -126,7 +151,7 @@ class _Pass:
                 same = together.get(want.shape_id)
                 together[want.shape_id] = want if same is None else replace(want, ready=want.ready + same.ready)
             if memory.reserved is None:
-                yield from place(self.view, list(together.values()), DEFAULT, memory.memo)
+                yield from place(self.view, list(together.values()), DEFAULT, memory.memo, state.ledger.changed)
             else:
                 yield from fill(state, self.view, list(together.values()), memory.reserved, self.at)
 
@@ -210,16 +235,29 @@ def _wants(state: State) -> list[Want]:
     return wants
 
 
-def _times(state: State) -> tuple[dict[str, int], dict[tuple[str, str | None], int]]:
-    """By site, the time of a job of which nothing is known; by site and queue, the longest that a job can count on."""
-    jobs, longest = {}, {}
+def _times(state: State) -> tuple[dict[str, int], dict[tuple[str, str], tuple[int, int]], dict[str, str]]:
+    """By site, the time of a job of which nothing is known; by site and queue, the longest allocation and what a job
+    can count on; by site, its own queue.
+    """
+    jobs, longest, own = {}, {}, {}
     for name, facts in state.soft.sites.items():
         if facts.job_s is not None:
             jobs[name] = facts.job_s
-        for queue, most_s in ((None, facts.time_most_s), *facts.queue_times):
+        times = {"": facts.time_most_s}
+        for queue in facts.queues:
+            times[queue.name] = queue.time_most_s
+            if queue.default:
+                own[name], times[""] = queue.name, queue.time_most_s
+        for queue_name, most_s in times.items():
             if most_s is not None:
-                longest[name, queue] = most_s - min(facts.spare_s, most_s // 2)
-    return jobs, longest
+                longest[name, queue_name] = (most_s, most_s - min(facts.spare_s, most_s // 2))
+    return jobs, longest, own
+
+
+def _read_by_nodes(state: State) -> set[str]:
+    """The facts that filters of nodes look at, in any policy."""
+    names = {name for policy in state.settings.policies.values() for name in policy.filters}
+    return {fact for name in names if NODE in (one := filters.BUILT_IN[name]).levels for fact in one.reads}
 
 
 def _places(state: State) -> list[Place]:
@@ -227,9 +265,13 @@ def _places(state: State) -> list[Place]:
     for runner in state.runners.values():
         if runner.state in ("SERVING", "DRAINING", "MISSING") and not runner.direct:
             location = state.ledger.locations[runner.location]
-            key = (location.site, location.tags, location.capacity, location.options)
+            key = (location.site, location.tags, location.capacity, location.options, location.queue)
             class_number = classes.setdefault(key, len(classes))
-            places.append(Place(location, runner.id, _status(state, runner), class_number))
+            status = _status(state, runner)
+            allocation = state.allocations.get(runner.allocation or "")
+            if status == "SERVING" and allocation is not None and allocation.nodes > 1 and allocation.shape is not None:
+                status = KEPT if state.shapes[allocation.shape].ready else status
+            places.append(Place(location, runner.id, status, class_number, gangs=runner.gangs))
     return places
 
 
