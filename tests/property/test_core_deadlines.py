@@ -260,7 +260,7 @@ def test_the_earliest_of_many(changes: list[tuple[str, float] | str | int]) -> N
         assert len(kept._heap) <= 2 * len(plain) + 8
 
 
-def test_a_manager_that_slept_gives_idle_runners_their_time_again() -> None:
+def test_a_manager_that_slept_leaves_idle_runners_the_rest_of_their_time() -> None:
     world = World(site=False)
     world.site(linger_s=30.0)
     world.tick()
@@ -274,4 +274,4 @@ def test_a_manager_that_slept_gives_idle_runners_their_time_again() -> None:
     world.step(Tick(at=world.at))
     compare(world.state, world.at, world.core.last_tick)
     assert world.state.runners["r1"].state == "SERVING"
-    assert world.state.soft.idle.first == world.mono + 30.0
+    assert world.state.soft.idle.first == world.mono + 29.0
