@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from rota.core.decide.retries import no_use
 from rota.core.dependencies import element_reason, named, never, positions_of
+from rota.core.plan.refusals import refusals
 from rota.core.state import BatchState, RunnerState, ShapeState, State
 from rota.core.stimuli import At
 from rota.model.allocation import Allocation
@@ -269,7 +270,7 @@ def _ahead(state: State, batch: BatchState, pos: int) -> int:
 def verdicts(state: State, shape: ShapeState, at: At) -> list[Verdict]:
     """What keeps the PENDING jobs of a shape from starting.
 
-    Providers that refuse it, what sites are doing about it if it fits nowhere, and what the last scheduling pass said.
+    Providers that refuse it, what sites are doing about it if it fits nowhere, and what the filters say of each node.
     """
     limit = limit_reason(state, shape.shape, at)
     found = _verdicts(state, shape, at, _newest(state))
@@ -277,9 +278,8 @@ def verdicts(state: State, shape: ShapeState, at: At) -> list[Verdict]:
 
 
 def _verdicts(state: State, shape: ShapeState, at: At, newest: _Newest) -> list[Verdict]:
-    """What keeps the PENDING jobs of a shape from starting, with limits as they were at the last pass."""
-    memo = state.soft.planning.shapes.get(shape.id)
-    found = memo.verdicts if memo is not None else []
+    """What keeps the PENDING jobs of a shape from starting."""
+    found = refusals(state, shape, at)
     hopeless = all(verdict.lasting for verdict in found)  # at the nodes that there are; those to come may do
     coming = _sites(state, shape, at, newest) if hopeless else ()
     return [*_refusals(state, shape, at), *coming, *found]

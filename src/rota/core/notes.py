@@ -135,6 +135,7 @@ def _awaited(state: State, note: Awaited) -> None:
 
 def _unheard(state: State, note: Unheard) -> None:
     state.soft.contacts[note.runner].connected = False
+    state.soft.planning.changed.runners.add(note.runner)
 
 
 def _forgot(state: State, note: Forgot) -> None:
@@ -142,6 +143,7 @@ def _forgot(state: State, note: Forgot) -> None:
     if contact is not None:
         for job in note.jobs:
             contact.given_up.pop(job, None)
+        state.soft.planning.changed.runners.add(note.runner)
     if note.look:
         state.soft.planning.wanted = True
 
@@ -150,7 +152,7 @@ def _site_told(state: State, note: SiteTold) -> None:
     soft = state.soft
     soft.sites[note.site] = note.facts
     soft.weather.sites.setdefault(note.site, SiteWeather()).failed_tag = ""
-    soft.planning.memo.clear()
+    soft.planning.changed.everything = soft.planning.changed.sites = True
     soft.planning.wanted = True
     state.ensure_site_location(note.site)
 
@@ -161,14 +163,18 @@ def _weather_entry(state: State, note: WeatherEntry) -> None:
         entries.pop(note.key, None)
     else:
         entries[note.key] = note.value
+    if note.part in ("sites", "refused"):
+        state.soft.planning.changed.sites = True
     if note.look:
         state.soft.planning.wanted = True
 
 
 def _looked(state: State, note: Looked) -> None:
-    state.soft.planning.wanted = True
+    planning = state.soft.planning
+    planning.wanted = planning.changed.sites = True
     if note.safety_at is not None:
-        state.soft.planning.safety_at = note.safety_at
+        planning.changed.everything = True
+        planning.safety_at = note.safety_at
 
 
 _TAKE: dict[type[Any], Callable[[State, Any], None]] = {
@@ -208,14 +214,22 @@ def follow(state: State, event: ev.Event, at: At) -> None:
         contact.lease_n = contact.got = 0
         contact.unacked.clear()
         contact.given_up.clear()
+        changed = state.soft.planning.changed
+        changed.runners.add(event.runner)
+        changed.sites = True
     elif isinstance(event, ev.RunnerMoved):
+        state.soft.planning.changed.runners.add(event.runner)
         if state.runners[event.runner].state in ("CLOSED", "EXPIRED"):
             state.soft.contacts[event.runner].unacked.clear()
-    elif isinstance(event, ev.AllocationMoved) and state.allocations[event.id].state.endswith("ED"):
-        state.soft.ending.pop(event.id, None)
-        if len(state.soft.contacts) > len(state.runners):
-            for gone in state.soft.contacts.keys() - state.runners.keys():
-                del state.soft.contacts[gone]
+    elif isinstance(event, ev.AllocationMoved | ev.AllocationPlanned):
+        state.soft.planning.changed.sites = True
+        if state.allocations[event.id].state.endswith("ED"):
+            state.soft.ending.pop(event.id, None)
+            if len(state.soft.contacts) > len(state.runners):
+                for gone in state.soft.contacts.keys() - state.runners.keys():
+                    del state.soft.contacts[gone]
+    elif isinstance(event, ev.ManagerMoved):
+        state.soft.planning.changed.everything = True
     if _concerns_the_scheduler(event):
         state.soft.planning.wanted = True
 
@@ -269,6 +283,7 @@ def performed(state: State, effects: Iterable[Effect], at: At) -> None:
             contact.unacked[effect.n] = Sent(at.mono, effect.jobs, effect.slots)
         elif isinstance(effect, Order) and effect.reason == GIVEN_UP:
             state.soft.contacts[effect.runner].given_up.update(dict.fromkeys(effect.jobs))
+            state.soft.planning.changed.runners.add(effect.runner)
 
 
 # ---- what follows from time -----------------------------------------------------------------------------------------
@@ -332,5 +347,6 @@ def restarted(state: State, at: At) -> None:
     for runner in state.runners.values():
         contact = state.soft.contacts[runner.id] = Contact(at.mono, connected=runner.direct)
         contact.since = dict.fromkeys(runner.jobs, at.mono)
-    state.soft.planning.steady_less_mono = None
-    state.soft.planning.wanted = True
+    planning = state.soft.planning
+    planning.steady_less_mono = None
+    planning.wanted = planning.changed.everything = planning.changed.sites = True

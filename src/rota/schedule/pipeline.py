@@ -24,7 +24,7 @@ from rota.schedule.filters import Answer, Check, No
 from rota.schedule.policy import Policy
 from rota.schedule.view import NODE, Place, View, Want
 
-__all__ = ["Memo", "Parked", "Placement", "place"]
+__all__ = ["Memo", "Parked", "Placement", "place", "room_for", "width"]
 
 Stamp = tuple[Location, str, int, tuple[Amounts, ...]]
 """All facts about a place that an answer may depend on."""
@@ -115,8 +115,8 @@ def place(
         for at in seen.ranked(want.shape, [at for at, no in enumerate(kept.answers) if no is None]):
             candidate = view.places[at]
             while left > 0:
-                cores = _width(want.shape, candidate, view)
-                count = _room(want.shape, candidate, view, left, cores)
+                cores = width(want.shape, candidate, view)
+                count = room_for(want.shape, candidate, view, left, cores)
                 if count <= 0:
                     break
                 yield Placement(want, candidate, count, cores)
@@ -328,7 +328,7 @@ def _first_no(candidate: Place, plan: Plan, checks: Checks) -> tuple[Verdict | N
     return Verdict(candidate.location.id, plan.end, end.code, end.detail, end.lasting, end.wake_on), stands
 
 
-def _width(shape: Shape, candidate: Place, view: View) -> int:
+def width(shape: Shape, candidate: Place, view: View) -> int:
     """Millicores of one slot: as many of a range as are free now, in whole cores."""
     needs, ledger = shape.needs, view.ledger
     if needs.cores_most <= needs.cores:
@@ -338,7 +338,7 @@ def _width(shape: Shape, candidate: Place, view: View) -> int:
     return max(needs.cores, min(needs.cores_most, free // 1000 * 1000))
 
 
-def _room(shape: Shape, candidate: Place, view: View, left: int, cores: int) -> int:
+def room_for(shape: Shape, candidate: Place, view: View, left: int, cores: int) -> int:
     """How many slots may be reserved now. A range of cores, and gpus, are given out one by one:
     each gets what is left.
     """

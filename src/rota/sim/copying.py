@@ -14,7 +14,7 @@ from rota.core.step import Core
 
 __all__ = ["copy_core"]
 
-_SHARED = frozenset(("settings", "memo", "place_classes", "shape_numbers"))
+_SHARED = frozenset(("settings", "shape_numbers"))
 _FLAT = frozenset((dict, list, set, bytearray, deque))
 
 
@@ -40,6 +40,7 @@ def _copy_state(state: State) -> State:
     new.shapes = [_copy_slots(shape) for shape in state.shapes]
     new.allocations = {key: copy.copy(allocation) for key, allocation in state.allocations.items()}
     new.groups = copy.deepcopy(state.groups)
+    new.starts = copy.deepcopy(state.starts)
     new.soft = _copy_soft(state.soft)
     new.ledger = _copy_flat(state.ledger)
     return new
@@ -52,6 +53,10 @@ def _copy_soft(soft: Soft) -> Soft:
     new.weather.sites = {key: copy.copy(site) for key, site in soft.weather.sites.items()}
     new.planning = _copy_flat(soft.planning)
     new.planning.shapes = {key: copy.copy(memo) for key, memo in soft.planning.shapes.items()}
+    new.planning.short = {key: pairs.copy() for key, pairs in soft.planning.short.items()}
+    new.planning.places, new.planning.changed = None, copy.copy(soft.planning.changed)
+    for part in ("shapes", "runners", "limits", "groups", "slots"):
+        setattr(new.planning.changed, part, getattr(soft.planning.changed, part).copy())
     return new
 
 

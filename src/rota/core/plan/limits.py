@@ -10,7 +10,7 @@ from rota.core.stimuli import At
 from rota.schedule import limits
 from rota.schedule.view import Limit, Want
 
-__all__ = ["limits_now", "share_limits", "wake_times", "within_limits"]
+__all__ = ["limits_now", "wake_times", "within_limits"]
 
 _SLACK_S = 0.00001
 """Jobs are looked at this long after a window opens or a rate frees, whatever is rounded."""
@@ -45,17 +45,6 @@ def limits_now(state: State, at: At) -> Mapping[str, Limit]:
     return _LimitsNow(state, at.wall + at.utc_offset_s, state.steady(at.wall, at.mono))
 
 
-def share_limits(state: State, wants: Sequence[Want], now: Mapping[str, Limit]) -> set[int]:
-    """Give each want its part of the limits that it shares; returns the shapes that hold more than their part."""
-    if not any(want.shape.limits for want in wants):
-        return set()
-    most, over = limits.share(wants, now, state.starts)
-    for want, count in zip(wants, most, strict=True):
-        if count < want.ready:
-            want.most = count
-    return over
-
-
 def within_limits(state: State, wants: Sequence[Want], now: Mapping[str, Limit]) -> list[Want]:
     """The wants that are left, cut down to what the limits leave for all shapes together."""
     still = [
@@ -69,14 +58,16 @@ def within_limits(state: State, wants: Sequence[Want], now: Mapping[str, Limit])
     return still
 
 
-def wake_times(state: State, wants: Sequence[Want], now: Mapping[str, Limit], at: At) -> tuple[float, float]:
+def wake_times(state: State, now: Mapping[str, Limit], at: At) -> tuple[float, float]:
     """(when a window opens, by the wall clock; when a rate frees, by the monotonic one) that ready jobs wait for."""
     window_at = rate_at = math.inf
     if not state.timed:
         return window_at, rate_at
     steady, local = state.steady(at.wall, at.mono), at.wall + at.utc_offset_s
-    waiting = {name for want in wants if state.shapes[want.shape_id].ready for name in want.shape.limits}
-    for name in waiting & state.timed:
+    members = state.soft.planning.waiting.members
+    for name in state.timed & members.keys():
+        if not any(state.shapes[number].ready for number in members[name]):
+            continue
         limit = now[name]
         if limit.window is not None and limit.closed is not None:
             opens = limit.window.opens(local)

@@ -1,0 +1,222 @@
+"""What the pass watches: places and waiting shapes, brought up to date with what has changed since the last one."""
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from rota.core.plan.asked import asked_now
+from rota.core.soft import Changes, Planning
+from rota.core.state import RunnerState, ShapeState, State
+from rota.schedule import filters, orders
+from rota.schedule.filters import No
+from rota.schedule.limits import fits_names
+from rota.schedule.places import Places, Spot
+from rota.schedule.policy import DEFAULT
+from rota.schedule.tree import Key
+from rota.schedule.view import Place, View, Want
+from rota.schedule.waiting import Entry, Forest
+
+__all__ = ["News", "look", "place_of", "status", "times", "want_of"]
+
+
+class News(Struct):
+    """What may let a shape start that could not in the last pass."""
+
+    spots: list[Spot]
+    """Places where something has changed."""
+    woken: list[Key]
+    """Shapes, in order, that may find a place anywhere: they are new, ask for something else, or their limit opened."""
+    forests: list[Forest]
+    """Those whose limits opened: their shapes may find a place anywhere."""
+    demand: bool
+    """Whether more may be wanted of the sites, or less."""
+
+
+def look(state: State, view: View) -> News:
+    """Bring the places and the waiting shapes up to date; `view` gets the places."""
+    planning = state.soft.planning
+    changed = planning.changed
+    if view.wall < planning.wall:
+        changed.everything = True  # the end of an allocation is further away again
+    planning.wall = view.wall
+    news = None if changed.everything or planning.places is None else _update(state, view, planning.places)
+    if news is None:
+        news = _anew(state, view)
+    assert planning.places is not None
+    view.places = planning.places.view()
+    news.demand |= changed.sites or bool(news.woken)
+    _forget(changed)
+    return news
+
+
+def _forget(changed: Changes) -> None:
+    changed.everything = changed.sites = False
+    changed.shapes.clear()
+    changed.runners.clear()
+    changed.limits.clear()
+    changed.groups.clear()
+
+
+def _anew(state: State, view: View) -> News:
+    """Put all places and shapes into new trees."""
+    planning = state.soft.planning
+    planning.places = Places(DEFAULT.scorers)
+    planning.waiting = type(planning.waiting)()
+    for runner in state.runners.values():
+        place = place_of(state, runner)
+        if place is not None:
+            planning.places.put(place, view)
+    state.ledger.changed.clear()
+    planning.again.clear()
+    entries = [_put(state, shape, view) for shape in state.shapes if shape.ready > 0]
+    for shape in state.shapes:
+        if shape.slots:
+            planning.short.setdefault(shape.id, {})
+    for runner in state.runners.values():
+        for slot in runner.slots:
+            planning.short[slot.shape][runner.id, slot] = None
+    return News([], sorted([entry.key for entry in entries]), [], True)
+
+
+def _update(state: State, view: View, places: Places) -> News | None:
+    """Bring the trees up to date; None: all of it is to be worked out anew."""
+    planning, changed, waiting = state.soft.planning, state.soft.planning.changed, state.soft.planning.waiting
+    spots: dict[str, Spot] = {}
+    for name in changed.runners:
+        runner = state.runners.get(name)
+        place = None if runner is None else place_of(state, runner)
+        if runner is None:
+            places.forget(name)
+        elif place is None:
+            places.drop(name)
+        elif not places.put(place, view):
+            return None  # which shapes may use places of a new group is not known
+        else:
+            spots[name] = places.spots[name]
+    for spot in places.refresh(state.ledger.changed, view):
+        location = state.ledger.locations[spot.place.location.id]
+        if location is not spot.place.location:
+            place = place_of(state, state.runners[spot.place.runner])
+            assert place is not None
+            if not places.put(place, view):
+                return None
+            spot = places.spots[place.runner]
+        spots[spot.place.runner] = spot
+    kept = planning.reserved
+    if kept is not None and kept.runner in places.spots:
+        spots[kept.runner] = places.spots[kept.runner]
+    woken: dict[Key, None] = {}
+    more = False
+    for number in _concerned(planning):
+        shape, entry = state.shapes[number], waiting.entries.get(number)
+        if shape.ready <= 0:
+            waiting.drop(number)
+            continue
+        if entry is None or entry.want.ready < shape.ready:
+            more = True
+        new = _put(state, shape, view, entry)
+        if entry is None or new.want.shape != entry.want.shape or number in planning.again:
+            woken[new.key] = None
+    planning.again.clear()
+    more |= _reopen(state, view, woken)
+    forests = [
+        forest
+        for forest in {id(each): each for each in waiting.naming({*changed.limits, *state.timed})}.values()
+        if forest.closed and forest.open(view.limits)
+    ]
+    serving = [spot for spot in spots.values() if spot.key is not None]
+    return News(serving, sorted(woken), forests, more or bool(forests))
+
+
+def _concerned(planning: Planning) -> Iterator[int]:
+    """Shapes that are to be looked at."""
+    yield from planning.changed.shapes | planning.again
+    for group in planning.changed.groups:
+        yield from list(planning.waiting.learners.get(group, ()))
+
+
+def _reopen(state: State, view: View, woken: dict[Key, None]) -> bool:
+    """Put shapes back whose batch's own limit is not full any more; True: there are some."""
+    waiting, found = state.soft.planning.waiting, False
+    for name in state.soft.planning.changed.limits:
+        if name.startswith("#"):
+            for number in list(waiting.members.get(name, ())):
+                entry = waiting.entries[number]
+                if entry.out and fits_names(entry.own, view.limits, 1):
+                    waiting.reopen(entry)
+                    woken[entry.key] = None
+                    found = True
+    return found
+
+
+def _put(state: State, shape: ShapeState, view: View, known: Entry | None = None) -> Entry:
+    """Put a shape where it belongs among those that wait, if it is not there already."""
+    planning = state.soft.planning
+    want = want_of(state, shape)
+    key = (*orders.BUILT_IN[DEFAULT.order].key(want, view), shape.id)
+    if known is not None and known.key == key and known.want.shape == want.shape and known.want.since == want.since:
+        known.want = want
+        return known
+    assert planning.places is not None
+    groups = _groups(planning.places, want, view)
+    sites = {planning.places.examples[group].location.site for group in groups}
+    entry = planning.waiting.put(want, key, groups, view, sites)
+    if known is not None and known.out:
+        planning.waiting.shut(entry, view.limits)
+    return entry
+
+
+def want_of(state: State, shape: ShapeState) -> Want:
+    """A shape with its ready jobs, of which there must be some."""
+    head = shape.head(state.batches)
+    assert head is not None, f"shape {shape.id} has {shape.ready} ready jobs and no head"
+    number, template, _ = head
+    memo = state.soft.planning.shapes[shape.id] = asked_now(state, shape)
+    batch = state.batches[number]
+    priority, name = batch.templates[template].priority, batch.spec.name or ""
+    return Want(shape.id, memo.asked, shape.ready, priority, number, shape.slots, None, batch.by, name, batch.submitted)
+
+
+def _groups(places: Places, want: Want, view: View) -> tuple[int, ...]:
+    """The groups of places that a shape may use: only their sizes, and what is in use, can be against it."""
+    needs = want.shape.needs
+    if needs.nodes > 1:
+        return ()
+    known = places.suited.get((needs.site, needs.tags, needs.options))
+    if known is None:
+        known = places.suited[needs.site, needs.tags, needs.options] = tuple(
+            group for group, example in enumerate(places.examples) if not _unsuited(want, example, view)
+        )
+    return known
+
+
+def _unsuited(want: Want, place: Place, view: View) -> bool:
+    checks = [filters.BUILT_IN[name].check for name in ("site", "tags")]
+    return any(isinstance(check(want.shape, place, view), No) for check in checks)
+
+
+def place_of(state: State, runner: RunnerState) -> Place | None:
+    """A runner's node as a place; None: it is none, or no more."""
+    if runner.state not in ("SERVING", "DRAINING", "MISSING") or runner.direct:
+        return None
+    return Place(state.ledger.locations[runner.location], runner.id, status(state, runner), 0)
+
+
+def status(state: State, runner: RunnerState) -> str:
+    """The status of a runner as the filter sees it: only SERVING takes jobs."""
+    contact = state.soft.contacts[runner.id]
+    if not contact.connected:
+        return "not connected"
+    return "ending attempts that were given up" if contact.given_up else runner.state
+
+
+def times(state: State) -> tuple[dict[str, int], dict[tuple[str, str | None], int]]:
+    """By site, the time of a job of which nothing is known; by site and queue, the longest that a job can count on."""
+    jobs, longest = {}, {}
+    for name, facts in state.soft.sites.items():
+        if facts.job_s is not None:
+            jobs[name] = facts.job_s
+        for queue, most_s in ((None, facts.time_most_s), *facts.queue_times):
+            if most_s is not None:
+                longest[name, queue] = most_s - min(facts.spare_s, most_s // 2)
+    return jobs, longest
