@@ -7,6 +7,7 @@ that waits got one.
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import partial
+from heapq import heapify, heappop, heapreplace
 
 from msgspec.structs import replace
 
@@ -108,9 +109,45 @@ class Turns:
         """Who says which shapes may find a place: those that were woken, places that changed, limits that opened."""
         news = self._news
         sources: list[Source] = [partial(_woken, news.woken)] if news.woken else []
-        sources += [partial(self._at_place, spot) for spot in news.spots if spot is not avoid]
+        spots = [spot for spot in news.spots if spot is not avoid]
+        if spots:
+            sources.append(self._at_places(spots))
         sources += [partial(self._opened, forest) for forest in news.forests]
         return sources
+
+    def _at_places(self, spots: list[Spot]) -> Source:
+        """Says the first shape that has room at one of some places."""
+        if len(spots) == 1:
+            return partial(self._at_place, spots[0])
+        groups = tuple({spot.group for spot in spots})
+        forests = list({id(forest): forest for group in groups for forest in self.waiting.at(group)}.values())
+        heap = [(key, number) for number, spot in enumerate(spots) if (key := self._at_place(spot, None)) is not None]
+        heapify(heap)
+
+        def first(after: Key | None) -> Key | None:
+            """The least key of the heap that is still true; where many have been used up, none is less than `least`."""
+            least: Key | None = None
+            while heap:
+                key, number = heap[0]
+                if after is not None and key <= after:
+                    if least is None:
+                        keys = [found for forest in forests if (found := self._opened(forest, after)) is not None]
+                        if not keys:
+                            heap.clear()
+                            return None
+                        least = min(keys)
+                    heapreplace(heap, (least, number))
+                    continue
+                now = self._at_place(spots[number], after)
+                if now == key:
+                    return key
+                if now is None:
+                    heappop(heap)
+                else:
+                    heapreplace(heap, (now, number))
+            return None
+
+        return first
 
     def _at_place(self, spot: Spot, after: Key | None) -> Key | None:
         """The first shape that has room at a place."""
