@@ -41,13 +41,14 @@ def test_everything_can_be_changed() -> None:
 
 
 def test_every_field_of_a_template_is_said_by_an_option() -> None:
-    own = set(["argv", "shell", "needs", "umask", "level", "over", "share"])
+    own = {"argv", "shell", "needs", "umask", "level", "over", "share"}
     assert targets("template") == set(Template.__struct_fields__) - own
     assert targets("needs") == set(Needs.__struct_fields__) - {"cores_most", "gpu_share", "options"}
 
 
 def test_every_field_of_a_patch_is_said_by_a_change() -> None:
-    own = set(["argv", "shell", "cores_most", "gpu_share", "limits_add", "limits_drop", "options_add", "options_drop", "batch"])
+    own = {"argv", "shell", "cores_most", "gpu_share", "limits_add", "limits_drop", "batch"}
+    own |= {"options_add", "options_drop"}
     assert (targets("template", OF_JOBS) | targets("needs", OF_JOBS)) - {"limits"} == set(Patch.__struct_fields__) - own
     said = {field.target for field in OF_BATCHES if field.kind != "manner"} - {"after_any", "after_failure"}
     assert said == set(BatchPatch.__struct_fields__) - {"after_none"}

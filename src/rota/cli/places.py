@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from rota.cli.parser import Parser
 
 _SITES = (
-    "name", "driver", "mode", "state", "partition", "pending", "running", "jobs", "cores", "memory", "gpus", "resources",
-    "last_poll_s", "commands",
+    "name", "driver", "mode", "state", "partition", "pending", "running", "jobs", "cores", "memory", "gpus",
+    "resources", "last_poll_s", "commands",
 )  # fmt: skip
 _RUNNERS = (
     "id", "state", "site", "host", "pid", "allocation", "connected", "cores", "memory", "gpus", "resources", "jobs",
