@@ -69,10 +69,10 @@ class Cluster:
     def one_pass(self, memo: Memo) -> tuple[float, int, int]:
         """(milliseconds, placements, verdicts)."""
         self.clock += 1.0
-        view = View(self.clock, self.clock, "serving", list(self.places), self.ledger, self.limits)
+        view = View(self.clock, self.clock, "serving", list(self.places), self.ledger.view, self.limits)
         placed = verdicts = 0
         began = time.process_time()
-        for item in place(view, self.wants, DEFAULT, memo):
+        for item in place(view, self.wants, DEFAULT, memo, self.ledger.changed):
             if isinstance(item, Parked):
                 verdicts += len(item.verdicts)
             else:

@@ -31,8 +31,8 @@ class World:
     ) -> tuple[list[str], dict[int, Parked]]:
         """What was placed, in words, and what was parked."""
         placed, parked = [], {}
-        view = View(self.wall, 0.0, mode, self.places, self.ledger, self.limits)
-        for item in place(view, list(wants), policy, self.memo):
+        view = View(self.wall, 0.0, mode, self.places, self.ledger.view, self.limits)
+        for item in place(view, list(wants), policy, self.memo, self.ledger.changed):
             if isinstance(item, Parked):
                 parked[item.want.shape_id] = item
                 continue

@@ -17,7 +17,7 @@ from rota.model.needs import Amounts, show_amount
 from rota.model.shape import Shape
 from rota.model.verdict import Wake
 from rota.schedule.limits import blocked
-from rota.schedule.view import Place, View
+from rota.schedule.view import NODE, Place, View
 
 __all__ = ["BUILT_IN", "Answer", "Filter", "No"]
 
@@ -44,8 +44,12 @@ class Filter(NamedTuple):
 
     name: str
     check: Check
-    static: bool
-    """Whether it looks only at the shape and at what the places of a class share: asked once per shape and class."""
+    levels: tuple[str, ...] = (NODE,)
+    """The levels at which it is asked."""
+    reads: tuple[str, ...] = ()
+    """The facts that it looks at: it is asked again once a key of them changes that it has looked up."""
+    static: bool = False
+    """Whether it looks only at the shape, its facts, and what the places of a class share: asked once per class."""
     bind: Bind | None = None
     """Makes a check of one shape for many places (or None: yes, everywhere), if the filter is asked about most pairs.
 
@@ -206,11 +210,12 @@ _duration = lru_cache(4096)(format_duration)
 
 
 BUILT_IN: dict[str, Filter] = {
-    "site": Filter("site", site, True),
-    "tags": Filter("tags", tags, True),
-    "fits": Filter("fits", fits, True),
-    "status": Filter("status", status, False, bind_status),
-    "until": Filter("until", until, False, bind_until),
-    "limits": Filter("limits", limits, False, bind_limits),
-    "room": Filter("room", room, False, bind_room),
+    "site": Filter("site", site, static=True),
+    "tags": Filter("tags", tags, static=True),
+    "fits": Filter("fits", fits, static=True),
+    "status": Filter("status", status, bind=bind_status),
+    "until": Filter("until", until, bind=bind_until),
+    "limits": Filter("limits", limits, bind=bind_limits),
+    "room": Filter("room", room, bind=bind_room),
 }
+"""Name → filter; those of others are entered here too."""

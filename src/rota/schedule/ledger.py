@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from rota.model.location import Kind, Location
 from rota.model.needs import Amounts
 
-__all__ = ["Ledger"]
+__all__ = ["Free", "Ledger"]
 
 _NOTHING = Amounts()
 
@@ -60,6 +60,11 @@ class Ledger:
             chain = tuple(location.id for location in self.path(location_id) if location.capacity is not None)
             self._chains[location_id] = chain
         return chain
+
+    @property
+    def view(self) -> "Free":
+        """What policies may see of it."""
+        return Free(self)
 
     def free(self, location_id: str) -> Amounts:
         """What is free at this location itself."""
@@ -149,3 +154,13 @@ class Ledger:
         else:
             whole, part = divmod(1000 * free.gpus + free.gpu_share, 1000)
         return replace(free, gpus=whole, gpu_share=part)
+
+
+class Free:
+    """The ledger for reading: what is free where. Policies see only this."""
+
+    __slots__ = ("chain", "free", "path", "room", "shortage")
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.chain, self.free, self.path = ledger.chain, ledger.free, ledger.path
+        self.room, self.shortage = ledger.room, ledger.shortage

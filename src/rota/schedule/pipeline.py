@@ -22,7 +22,7 @@ from rota.model.verdict import Verdict
 from rota.schedule import filters, limits, orders, scorers
 from rota.schedule.filters import Answer, Check, No
 from rota.schedule.policy import Policy
-from rota.schedule.view import Place, View, Want
+from rota.schedule.view import NODE, Place, View, Want
 
 __all__ = ["Memo", "Parked", "Placement", "place"]
 
@@ -88,13 +88,19 @@ class Parked(Struct):
     verdicts: list[Verdict]
 
 
-def place(view: View, wants: Sequence[Want], policy: Policy, memo: Memo) -> Iterator[Placement | Parked]:
-    """Go once through the shapes; yields what to reserve, and for each shape with jobs left over the reasons."""
-    seen = _Places(view, policy, memo)
-    for want in orders.BUILT_IN[policy.order](wants):
+def place(
+    view: View, wants: Sequence[Want], policy: Policy, memo: Memo, changed: set[str]
+) -> Iterator[Placement | Parked]:
+    """Go once through the shapes; yields what to reserve, and for each shape with jobs left over the reasons.
+
+    `changed` is the ledger's: the locations where another amount is free.
+    """
+    seen = _Places(view, policy, memo, changed)
+    key = orders.BUILT_IN[policy.order].key
+    for want in sorted(wants, key=lambda want: key(want, view)):
         left = want.ready if want.most is None else min(want.ready, want.most)
         later = want.ready - left
-        names = tuple(policy.filters)
+        names = tuple(name for name in policy.filters if NODE in filters.BUILT_IN[name].levels)
         level = 0
         kept, said = seen.ask(want, names, level)
         while len(said) == len(view.places) and level < len(policy.relax):
@@ -130,10 +136,15 @@ def place(view: View, wants: Sequence[Want], policy: Policy, memo: Memo) -> Iter
 class _Places:
     """The places of one pass, with what is remembered of them."""
 
-    def __init__(self, view: View, policy: Policy, memo: Memo) -> None:
+    def __init__(self, view: View, policy: Policy, memo: Memo, changed: set[str]) -> None:
         self.view = view
+        self.changed = changed
         self.memo = memo
-        self.scorers = [(scorers.BUILT_IN[name], weight) for name, weight in policy.scorers.items()]
+        self.scorers = [
+            (scorer, weight)
+            for name, weight in policy.scorers.items()
+            if NODE in (scorer := scorers.BUILT_IN[name]).levels
+        ]
         self.by_place = all(scorer.place_only for scorer, _ in self.scorers)
         ids = [candidate.location.id for candidate in view.places]
         last = memo.setdefault((-1, 0), Kept(None))
@@ -147,7 +158,7 @@ class _Places:
             for counted in view.ledger.chain(name):
                 self.members.setdefault(counted, []).append(at)
             self._look(at)
-        view.ledger.changed.clear()
+        changed.clear()
 
     def _look(self, at: int) -> None:
         """Stamp a place with its facts; the stamp stays the same object while they do, so comparing is quick."""
@@ -161,7 +172,7 @@ class _Places:
 
     def refresh(self) -> None:
         """Look again at the places whose paths have been charged."""
-        changed = self.view.ledger.changed
+        changed = self.changed
         for name in changed:
             for at in self.members.get(name, ()):
                 self._look(at)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, field
 
 from rota.model.errors import UsageError
-from rota.schedule import filters, orders, scorers
+from rota.schedule import filters, orders, picks, scorers
 
 __all__ = ["DEFAULT", "Policy", "check_policy_names"]
 
@@ -30,7 +30,7 @@ def check_policy_names(policy: Policy) -> None:
         ("order", [policy.order], orders.BUILT_IN),
         ("filter", [*policy.filters, *policy.relax], filters.BUILT_IN),
         ("scorer", list(policy.scorers), scorers.BUILT_IN),
-        ("pick", [policy.pick], {"best": None}),
+        ("pick", [policy.pick], picks.BUILT_IN),
     ):
         for name in names:
             if name not in known:

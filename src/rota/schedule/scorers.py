@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from rota.model.shape import Shape
-from rota.schedule.view import Place, View
+from rota.schedule.view import NODE, Place, View
 
 __all__ = ["BUILT_IN", "Scorer"]
 
@@ -13,6 +13,10 @@ class Scorer(NamedTuple):
     """A measure of how good a place is for a shape."""
 
     score: Callable[[Shape, Place, View], float]
+    levels: tuple[str, ...] = (NODE,)
+    """The levels at which it is asked."""
+    reads: tuple[str, ...] = ()
+    """The facts that it looks at."""
     place_only: bool = False
     """Whether the shape does not matter: asked once per place."""
 
@@ -33,4 +37,5 @@ def spread(shape: Shape, place: Place, view: View) -> float:
     return 1.0 + view.ledger.free(place.location.id).cores / capacity.cores
 
 
-BUILT_IN: dict[str, Scorer] = {"pack": Scorer(pack, True), "spread": Scorer(spread, True)}
+BUILT_IN: dict[str, Scorer] = {"pack": Scorer(pack, place_only=True), "spread": Scorer(spread, place_only=True)}
+"""Name → scorer; those of others are entered here too."""

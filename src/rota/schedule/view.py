@@ -1,15 +1,38 @@
 """The View: what policy code may see. Read-only, and only facts, so that a policy can be replayed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
 
 from rota.model.limits import Window
 from rota.model.location import Location
 from rota.model.shape import Shape
-from rota.schedule.ledger import Ledger
+from rota.model.site import QueueFacts, SiteFacts
+from rota.schedule.ledger import Free
 
-__all__ = ["Limit", "Place", "View", "Want"]
+__all__ = ["NODE", "QUEUE", "Limit", "Place", "View", "Want"]
+
+NODE = "node"
+"""The level of places that are there: what is placed is leased."""
+QUEUE = "queue"
+"""The level of places that can be asked for: for what is placed there, allocations are asked."""
+
+
+class _NoFacts(Mapping[str, Mapping[Any, Any]]):
+    """Facts of which none is told: each is there, and empty."""
+
+    def __getitem__(self, name: str) -> Mapping[Any, Any]:
+        return {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+NO_FACTS = _NoFacts()
 
 
 class Limit(Struct, frozen=True):
@@ -29,14 +52,24 @@ class Limit(Struct, frozen=True):
 
 
 class Place(Struct):
-    """A candidate: a node with the runner that serves it."""
+    """A candidate: a node with the runner that serves it, or a queue of a site (or a site that has none)."""
 
     location: Location
     runner: str
+    """The runner of a node; "" at a queue."""
     status: str
-    """The runner's state."""
+    """The runner's state; at a queue "UP" or why it takes nothing."""
     class_number: int
     """Number of its class. Places of a class differ only in what is in use: static filters say the same of all."""
+    site: SiteFacts | None = None
+    """What the site of a queue offers."""
+    queue: QueueFacts | None = None
+    """What the queue offers; None: a node, or a site that has no queues."""
+
+    @property
+    def level(self) -> str:
+        """NODE or QUEUE."""
+        return NODE if self.site is None else QUEUE
 
 
 class View(Struct):
@@ -47,12 +80,15 @@ class View(Struct):
     mode: str
     """The manager's mode: serving, paused or draining."""
     places: Sequence[Place]
-    ledger: Ledger
+    ledger: Free
+    """What is free, to be read only."""
     limits: Mapping[str, Limit]
     job_times: Mapping[str, int] = {}
     """Site → seconds that a job is taken to need if nothing is known of it."""
     longest: Mapping[tuple[str, str | None], int] = {}
     """(site, queue; None: the site's own) → the longest time that a job there can count on."""
+    facts: Mapping[str, Mapping[Any, Any]] = NO_FACTS
+    """Fact → key → value, never changed in place. A fact that nobody tells is empty."""
 
 
 class Want(Struct):
@@ -68,3 +104,9 @@ class Want(Struct):
     """How many slots the shape holds already."""
     most: int | None = None
     """How many jobs may start now by its part of the limits that it shares; None: no limit restricts it."""
+    by: str = ""
+    """Who submitted the batch whose jobs come next."""
+    name: str = ""
+    """The name of that batch."""
+    since: float = 0.0
+    """Wall-clock time at which it was submitted."""

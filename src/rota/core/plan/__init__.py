@@ -54,7 +54,7 @@ class _Pass:
         self.wants = wants
         self.steady = state.steady(at.wall, at.mono)
         self.limits = limits_now(state, at)
-        self.view = View(at.wall, at.mono, state.mode, _places(state), state.ledger, self.limits, *_times(state))
+        self.view = View(at.wall, at.mono, state.mode, _places(state), state.ledger.view, self.limits, *_times(state))
         self.memory = state.soft.planning
 
     def run(self) -> Iterator[ev.Event | Grant]:
@@ -93,14 +93,14 @@ class _Pass:
             if limits.fits(want.shape, self.limits, 1)
         ]
         if again and self.memory.reserved is None:
-            yield from place(self.view, again, DEFAULT, self.memory.memo)
+            yield from place(self.view, again, DEFAULT, self.memory.memo, self.state.ledger.changed)
 
     def _in_order(self) -> Iterator[Placement | Parked]:
         state, memory = self.state, self.memory
         last, memory.reserved = memory.reserved, None
         first, later = behind(state, self.wants, last) if last is not None else (self.wants, [])
         rest: list[Want] = []
-        for item in place(self.view, first, DEFAULT, memory.memo):
+        for item in place(self.view, first, DEFAULT, memory.memo, state.ledger.changed):
             yield item
             if isinstance(item, Parked) and _waits_for_room(item.verdicts):
                 memory.reserved = reserve(state, self.view, item, self.at)
@@ -113,7 +113,7 @@ class _Pass:
                 same = together.get(want.shape_id)
                 together[want.shape_id] = want if same is None else replace(want, ready=want.ready + same.ready)
             if memory.reserved is None:
-                yield from place(self.view, list(together.values()), DEFAULT, memory.memo)
+                yield from place(self.view, list(together.values()), DEFAULT, memory.memo, state.ledger.changed)
             else:
                 yield from fill(state, self.view, list(together.values()), memory.reserved, self.at)
 

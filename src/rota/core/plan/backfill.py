@@ -107,7 +107,7 @@ def fill(state: State, view: View, wants: list[Want], kept: Reservation, at: At)
     elsewhere = replace(view, places=[each for each in view.places if each.location.id != kept.location])
     there = replace(view, places=[each for each in view.places if each.location.id == kept.location])
     left = {want.shape_id: want.ready for want in wants}
-    for item in place(elsewhere, wants, DEFAULT, state.soft.planning.backfill_memo):
+    for item in place(elsewhere, wants, DEFAULT, state.soft.planning.backfill_memo, state.ledger.changed):
         if isinstance(item, Placement):
             left[item.want.shape_id] -= item.count
             yield item
@@ -122,7 +122,7 @@ def fill(state: State, view: View, wants: list[Want], kept: Reservation, at: At)
         room = left[want.shape_id] if in_time else min(left[want.shape_id], needs.amounts().times_in(spare))
         if room <= 0:
             continue
-        for item in place(there, [replace(want, ready=room)], DEFAULT, {}):
+        for item in place(there, [replace(want, ready=room)], DEFAULT, {}, state.ledger.changed):
             if isinstance(item, Placement):
                 if not in_time:
                     spare = spare.plus(needs.amounts(item.cores), -item.count)
