@@ -6,12 +6,14 @@ changes follow from events (`follow`), from effects (`performed`), from time (`p
 
 import heapq
 from collections.abc import Callable, Iterable
+from types import MappingProxyType
 from typing import Any, Literal
 
 from msgspec import Struct
 
 from rota.core.dependencies import longest_backoff
 from rota.core.effects import Effect, Lease, Order
+from rota.core.shares import count, recall
 from rota.core.soft import Contact, Ending, Key, Sent, ShapeMemo, SiteWeather, Usage
 from rota.core.state import State
 from rota.core.stimuli import At
@@ -19,8 +21,8 @@ from rota.model import events as ev
 from rota.model.site import SiteFacts
 
 __all__ = [
-    "Awaited", "Due", "Forgot", "Greeted", "Heard", "Looked", "Note", "SiteTold", "Told", "Unheard", "WeatherEntry",
-    "follow", "pass_time", "performed", "restarted", "take_note", "took",
+    "Awaited", "Due", "FactTold", "Forgot", "Greeted", "Heard", "Looked", "Note", "PluginDisabled", "SiteTold", "Told",
+    "Unheard", "WeatherEntry", "follow", "pass_time", "performed", "restarted", "take_note", "took",
 ]  # fmt: skip
 
 GIVEN_UP = "given up"
@@ -99,7 +101,25 @@ class Looked(Struct, frozen=True):
     safety_at: float | None = None
 
 
-Note = Heard | Greeted | Told | Unheard | Forgot | Awaited | SiteTold | WeatherEntry | Looked
+class FactTold(Struct, frozen=True):
+    """A fact that policies may read has this value for a key from now on; None: none."""
+
+    fact: str
+    key: Any
+    value: Any
+
+
+class PluginDisabled(Struct, frozen=True):
+    """A part of policies failed when it was asked: nobody asks it again."""
+
+    kind: str
+    name: str
+    why: str
+
+
+Note = (
+    FactTold | PluginDisabled | Heard | Greeted | Told | Unheard | Forgot | Awaited | SiteTold | WeatherEntry | Looked
+)
 
 
 def take_note(state: State, note: Note) -> None:
@@ -171,7 +191,24 @@ def _looked(state: State, note: Looked) -> None:
         state.soft.planning.safety_at = note.safety_at
 
 
+def _fact_told(state: State, note: FactTold) -> None:
+    known = state.soft.facts.get(note.fact, {})
+    if known.get(note.key) != note.value:
+        changed = {key: value for key, value in known.items() if key != note.key}
+        state.soft.facts[note.fact] = MappingProxyType(
+            changed if note.value is None else changed | {note.key: note.value}
+        )
+        state.soft.planning.wanted = True
+
+
+def _plugin_disabled(state: State, note: PluginDisabled) -> None:
+    state.soft.disabled[note.kind, note.name] = note.why
+    state.soft.planning.wanted = True
+
+
 _TAKE: dict[type[Any], Callable[[State, Any], None]] = {
+    FactTold: _fact_told,
+    PluginDisabled: _plugin_disabled,
     Heard: _heard,
     Greeted: _greeted,
     Told: _told,
@@ -211,6 +248,8 @@ def follow(state: State, event: ev.Event, at: At) -> None:
     elif isinstance(event, ev.RunnerMoved):
         if state.runners[event.runner].state in ("CLOSED", "EXPIRED"):
             state.soft.contacts[event.runner].unacked.clear()
+    elif isinstance(event, ev.Spent):
+        count(state, event)
     elif isinstance(event, ev.AllocationMoved) and state.allocations[event.id].state.endswith("ED"):
         state.soft.ending.pop(event.id, None)
         if len(state.soft.contacts) > len(state.runners):
@@ -332,5 +371,6 @@ def restarted(state: State, at: At) -> None:
     for runner in state.runners.values():
         contact = state.soft.contacts[runner.id] = Contact(at.mono, connected=runner.direct)
         contact.since = dict.fromkeys(runner.jobs, at.mono)
+    recall(state)
     state.soft.planning.steady_less_mono = None
     state.soft.planning.wanted = True

@@ -8,7 +8,8 @@ It lies apart from the durable state (`State`), which only `evolve` writes. Each
 """
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct, field
 
@@ -191,6 +192,12 @@ class Soft:
         self.ending: dict[str, Ending] = {}
         """Allocation → its end, while its last words are awaited."""
         self.planning = Planning()
+        self.facts: dict[str, Mapping[Any, Any]] = {}
+        """Fact → key → value; a mapping is never changed, but replaced."""
+        self.worth: dict[tuple[str, str], float] = {}
+        """(policy, share) → what was used, as its policy values it (`rota.core.shares`)."""
+        self.disabled: dict[tuple[str, str], str] = {}
+        """(kind, name) of parts of policies that failed when they were asked, and why: nobody asks them again."""
         self.chance = seed & _MASK or 1
         """State of the core's own generator (splitmix64): time and chance come in as data."""
 

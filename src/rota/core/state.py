@@ -10,7 +10,7 @@ import heapq
 from array import array
 from bisect import bisect
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -29,6 +29,7 @@ from rota.schedule.demand import ANY, SiteView
 from rota.schedule.estimate import Group
 from rota.schedule.ledger import Ledger
 from rota.schedule.limits import Starts
+from rota.schedule.policy import POLICIES, Policy
 from rota.schedule.view import Limit
 
 __all__ = ["BatchState", "Live", "RunnerState", "Settings", "ShapeState", "State"]
@@ -72,6 +73,8 @@ class Settings(Struct, frozen=True):
     """… while such jobs succeeded elsewhere, not longer ago than this: the host gets no more jobs …"""
     bad_host_s: float = 3600
     """… for so long."""
+    policies: Mapping[str, Policy] = POLICIES
+    """Name → policy, as configured."""
 
 
 class Live:
@@ -305,6 +308,8 @@ class State:
         self.ledger = Ledger()
         self.groups: dict[str, Group] = {}
         """What was learned, by group."""
+        self.shares: dict[str, dict[int, int]] = {}
+        """Share (who jobs' use is counted for) → hour since 1970 → core-milliseconds that were used."""
         self.waiters: dict[str, set[int]] = {}
         """Dependency target (batch number or @name) → batches that depend on it."""
         self.timers: list[tuple[float, int, int]] = []

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from rota.model.shape import Shape
-from rota.schedule.view import NODE, Place, View
+from rota.schedule.view import NODE, QUEUE, Place, View
 
 __all__ = ["BUILT_IN", "Scorer"]
 
@@ -37,5 +37,30 @@ def spread(shape: Shape, place: Place, view: View) -> float:
     return 1.0 + view.ledger.free(place.location.id).cores / capacity.cores
 
 
-BUILT_IN: dict[str, Scorer] = {"pack": Scorer(pack, place_only=True), "spread": Scorer(spread, place_only=True)}
+def snug(shape: Shape, place: Place, view: View) -> float:
+    """Smaller nodes first: a job that needs little leaves the large ones to those that need much."""
+    node = place.queue.node if place.queue is not None else place.site.node if place.site is not None else None
+    node = node or place.location.capacity
+    if node is None or not node.cores or not node.memory:
+        return 1.0
+    asked = shape.needs.amounts()
+    return 1.0 + max(min(1.0, asked.cores / node.cores), min(1.0, asked.memory / node.memory))
+
+
+def expected_wait(shape: Shape, place: Place, view: View) -> float:
+    """Queues where less time passes before an allocation starts first (fact `waits`: seconds by site and queue)."""
+    queue = place.queue.name if place.queue is not None else None
+    waited = view.facts["waits"].get((place.location.site, queue))
+    return 1.0 if waited is None else 2.0 * HALF_WAIT_S / (HALF_WAIT_S + max(0.0, waited))
+
+
+HALF_WAIT_S = 600
+"""A queue where one waits so long is neutral; without any wait it is twice as good."""
+
+BUILT_IN: dict[str, Scorer] = {
+    "pack": Scorer(pack, place_only=True),
+    "spread": Scorer(spread, place_only=True),
+    "snug": Scorer(snug, (NODE, QUEUE)),
+    "expected_wait": Scorer(expected_wait, (QUEUE,), ("waits",)),
+}
 """Name → scorer; those of others are entered here too."""
