@@ -6,7 +6,6 @@ changes follow from events (`follow`), from effects (`performed`), from time (`p
 
 import heapq
 from collections.abc import Callable, Iterable
-from types import MappingProxyType
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -21,7 +20,7 @@ from rota.model import events as ev
 from rota.model.site import SiteFacts
 
 __all__ = [
-    "Awaited", "Due", "FactTold", "Forgot", "Greeted", "Heard", "Looked", "Note", "PluginDisabled", "SiteTold", "Told",
+    "Awaited", "Due", "Forgot", "Greeted", "Heard", "Looked", "Note", "PluginDisabled", "SiteTold", "Told",
     "Unheard", "WeatherEntry", "follow", "pass_time", "performed", "restarted", "take_note", "took",
 ]  # fmt: skip
 
@@ -101,14 +100,6 @@ class Looked(Struct, frozen=True):
     safety_at: float | None = None
 
 
-class FactTold(Struct, frozen=True):
-    """A fact that policies may read has this value for a key from now on; None: none."""
-
-    fact: str
-    key: Any
-    value: Any
-
-
 class PluginDisabled(Struct, frozen=True):
     """A part of policies failed when it was asked: nobody asks it again."""
 
@@ -117,9 +108,7 @@ class PluginDisabled(Struct, frozen=True):
     why: str
 
 
-Note = (
-    FactTold | PluginDisabled | Heard | Greeted | Told | Unheard | Forgot | Awaited | SiteTold | WeatherEntry | Looked
-)
+Note = Heard | Greeted | Told | Unheard | Forgot | Awaited | SiteTold | WeatherEntry | Looked | PluginDisabled
 
 
 def take_note(state: State, note: Note) -> None:
@@ -191,23 +180,12 @@ def _looked(state: State, note: Looked) -> None:
         state.soft.planning.safety_at = note.safety_at
 
 
-def _fact_told(state: State, note: FactTold) -> None:
-    known = state.soft.facts.get(note.fact, {})
-    if known.get(note.key) != note.value:
-        changed = {key: value for key, value in known.items() if key != note.key}
-        state.soft.facts[note.fact] = MappingProxyType(
-            changed if note.value is None else changed | {note.key: note.value}
-        )
-        state.soft.planning.wanted = True
-
-
 def _plugin_disabled(state: State, note: PluginDisabled) -> None:
     state.soft.disabled[note.kind, note.name] = note.why
     state.soft.planning.wanted = True
 
 
 _TAKE: dict[type[Any], Callable[[State, Any], None]] = {
-    FactTold: _fact_told,
     PluginDisabled: _plugin_disabled,
     Heard: _heard,
     Greeted: _greeted,

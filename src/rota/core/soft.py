@@ -8,8 +8,7 @@ It lies apart from the durable state (`State`), which only `evolve` writes. Each
 """
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct, field
 
@@ -192,8 +191,6 @@ class Soft:
         self.ending: dict[str, Ending] = {}
         """Allocation → its end, while its last words are awaited."""
         self.planning = Planning()
-        self.facts: dict[str, Mapping[Any, Any]] = {}
-        """Fact → key → value; a mapping is never changed, but replaced."""
         self.worth: dict[tuple[str, str], float] = {}
         """(policy, share) → what was used, as its policy values it (`rota.core.shares`)."""
         self.disabled: dict[tuple[str, str], str] = {}

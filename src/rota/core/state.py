@@ -12,7 +12,7 @@ from bisect import bisect
 from collections import deque
 from collections.abc import Iterator, Mapping
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from rota.core.ready import ReadyQueue
@@ -73,7 +73,7 @@ class Settings(Struct, frozen=True):
     """… while such jobs succeeded elsewhere, not longer ago than this: the host gets no more jobs …"""
     bad_host_s: float = 3600
     """… for so long."""
-    policies: Mapping[str, Policy] = POLICIES
+    policies: Mapping[str, Policy] = field(default_factory=lambda: POLICIES)
     """Name → policy, as configured."""
 
 

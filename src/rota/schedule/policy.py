@@ -46,8 +46,10 @@ class PluginError(RotaError):
 
     code = "plugin"
 
-    def __init__(self, kind: str, name: str, why: str) -> None:
+    def __init__(self, kind: str, name: str, why: str, lasting: bool = False) -> None:
         super().__init__(f"the {kind} '{name}' {why}")
+        self.lasting = lasting
+        """Whether it is not to be asked again, about anything."""
         self.kind = kind
         self.name = name
         self.why = why

@@ -48,10 +48,11 @@ def snug(shape: Shape, place: Place, view: View) -> float:
 
 
 def expected_wait(shape: Shape, place: Place, view: View) -> float:
-    """Queues where less time passes before an allocation starts first (fact `waits`: seconds by site and queue)."""
-    queue = place.queue.name if place.queue is not None else None
-    waited = view.facts["waits"].get((place.location.site, queue))
-    return 1.0 if waited is None else 2.0 * HALF_WAIT_S / (HALF_WAIT_S + max(0.0, waited))
+    """Queues first where allocations start sooner, as far as that is known."""
+    queue = place.queue.name if place.queue is not None else ""
+    stats = view.facts["stats"].get((place.location.site, queue))
+    wait_s = None if stats is None else stats.wait_s
+    return 1.0 if wait_s is None else 2.0 * HALF_WAIT_S / (HALF_WAIT_S + max(0.0, wait_s))
 
 
 HALF_WAIT_S = 600
@@ -61,6 +62,6 @@ BUILT_IN: dict[str, Scorer] = {
     "pack": Scorer(pack, place_only=True),
     "spread": Scorer(spread, place_only=True),
     "snug": Scorer(snug, (NODE, QUEUE)),
-    "expected_wait": Scorer(expected_wait, (QUEUE,), ("waits",)),
+    "expected_wait": Scorer(expected_wait, (QUEUE,), ("stats",)),
 }
 """Name → scorer; those of others are entered here too."""
