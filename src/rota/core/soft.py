@@ -2,8 +2,9 @@
 
 It lies apart from the durable state (`State`), which only `evolve` writes. Each part here has one writer:
 
-- `contacts`, `sites`, `weather`: `core/notes.py`, from the notes that a decision carries, from what follows from
-  events, and from the passing of time; `chance` by whoever asked it, once it is used;
+- `contacts`, `idle`, `quiet`, `sites`, `queues`, `weather`, `facts`, `waits`: `core/notes.py`, from the notes that a
+  decision carries, from what follows from events, and from the passing of time; `chance` by whoever asked it, once it
+  is used;
 - `planning`: the scheduling pass (`core/plan`); the answers of filters in its memos are the pipeline's.
 """
 
@@ -12,12 +13,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct, field
 
+from rota.core.earliest import Earliest
 from rota.core.stimuli import AllocationSeen
 from rota.model.shape import Shape
 from rota.model.site import SiteFacts
 from rota.model.slot import Slot
 from rota.model.verdict import Verdict
+from rota.schedule.facts import Facts
 from rota.schedule.pipeline import Memo
+from rota.schedule.queues import Claim, QueueMemo
+from rota.schedule.view import Place
 
 if TYPE_CHECKING:
     from rota.core.plan.backfill import Reservation
@@ -158,14 +163,24 @@ class Planning:
         self.shapes: dict[int, ShapeMemo] = {}
         self.reserved: Reservation | None = None
         """The place that the last pass kept for a job that has waited for long."""
-        self.surplus_since: dict[tuple[str, int], float] = {}
-        """(site, shape) → since when more allocations are on their way than are needed."""
+        self.queues = QueueMemo()
+        """What the queue level remembers."""
+        self.surplus_since: dict[Claim, float] = {}
+        """(site, queue, shape) → since when more allocations are on their way than are needed."""
         self.window_at = math.inf
         """Wall-clock time at which a window opens that jobs wait for."""
         self.rate_at = math.inf
         """Monotonic time at which a rate lets jobs start that wait for it."""
         self.steady_less_mono: float | None = None
         """How many seconds the steady clock (`State.steady`) is ahead of the monotonic one; None: not yet known."""
+
+
+class Waits(Struct):
+    """The allocations that wait at a queue, and how long others did."""
+
+    since: dict[str, float] = field(default_factory=dict)
+    """Allocation → wall-clock time of its submission, oldest first."""
+    mean_s: float | None = None
 
 
 class Ending(NamedTuple):
@@ -185,8 +200,20 @@ class Soft:
     def __init__(self, seed: int = 1) -> None:
         self.contacts: dict[str, Contact] = {}
         """Runner → the connection to it."""
+        self.idle = Earliest()
+        """Runners that serve and have no jobs, and the monotonic time at which each has lingered long enough."""
+        self.quiet = Earliest()
+        """Runners that should be heard of, each with a monotonic time since which it was heard, perhaps again later."""
         self.sites: dict[str, SiteFacts] = {}
         """Site → what it offers, as it last said."""
+        self.queues: dict[str, tuple[Place, ...]] = {}
+        """Site → itself and its queues as places."""
+        self.queue_classes: dict[tuple[object, ...], int] = {}
+        """What queues can differ in while nothing is known of them → number of the class."""
+        self.facts = Facts()
+        """What policies may look at beside jobs and places."""
+        self.waits: dict[tuple[str, str], Waits] = {}
+        """(site, queue; "": its own) → how long allocations wait there."""
         self.weather = Weather()
         self.ending: dict[str, Ending] = {}
         """Allocation → its end, while its last words are awaited."""

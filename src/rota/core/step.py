@@ -15,7 +15,7 @@ from rota.core.dependencies import consequences, woken
 from rota.core.effects import Effect
 from rota.core.evolve import evolve
 from rota.core.evolve.leasing import Grant, lease_jobs
-from rota.core.notes import PluginDisabled, follow, pass_time, performed, restarted, take_note
+from rota.core.notes import PluginDisabled, enter_runners, follow, pass_time, performed, restarted, take_note
 from rota.core.plan import plan
 from rota.core.react import react, restart_effects
 from rota.core.soft import Contact, chance_after
@@ -48,6 +48,7 @@ class Core:
         self.state = state if state is not None else State(settings, seed)
         for runner in self.state.runners:
             self.state.soft.contacts.setdefault(runner, Contact())
+        enter_runners(self.state)
         self.last_tick: At | None = None
         self._seen: At | None = None
         self._set_back = False

@@ -18,8 +18,10 @@ class Policy(Struct, frozen=True, forbid_unknown_fields=True):
     """A policy as names only, so that it can be written in a configuration file and compared."""
 
     order: str = "priority"
-    filters: Sequence[str] = ("site", "tags", "fits", "status", "until", "limits", "room")
-    scorers: Mapping[str, float] = field(default_factory=lambda: {"pack": 1.0})
+    filters: Sequence[str] = (
+        "site", "tags", "fits", "time", "status", "until", "limits", "open", "refused", "most", "room",
+    )  # fmt: skip
+    scorers: Mapping[str, float] = field(default_factory=lambda: {"pack": 1.0, "expected_wait": 1.0, "own_queue": 1.0})
     pick: str = "best"
     relax: Sequence[str] = ()
     """Filters that are dropped, in this order, when no place is left."""

@@ -48,20 +48,30 @@ def snug(shape: Shape, place: Place, view: View) -> float:
 
 
 def expected_wait(shape: Shape, place: Place, view: View) -> float:
-    """Queues first where allocations start sooner, as far as that is known."""
-    queue = place.queue.name if place.queue is not None else ""
-    stats = view.facts["stats"].get((place.location.site, queue))
-    wait_s = None if stats is None else stats.wait_s
-    return 1.0 if wait_s is None else 2.0 * HALF_WAIT_S / (HALF_WAIT_S + max(0.0, wait_s))
+    """Queues where allocations start soon first; what is not known yet is neutral, and so is a minute."""
+    own = place.queue is None or place.queue.default
+    stats = view.facts["stats"].get((place.location.site, "" if own else place.location.queue))
+    if stats is None:
+        return 1.0
+    expected = max(stats.wait_s or 0.0, view.wall - stats.oldest if stats.waiting else 0.0)
+    return 1.0 / (1.0 + max(0.0, expected - NEUTRAL_S) / WAIT_S)
 
 
-HALF_WAIT_S = 600
-"""A queue where one waits so long is neutral; without any wait it is twice as good."""
+def own_queue(shape: Shape, place: Place, view: View) -> float:
+    """The queue that a site uses by itself before its others, unless it keeps one waiting for very long."""
+    return OWN if place.queue is None or place.queue.default else 1.0
+
+
+NEUTRAL_S = 60.0
+WAIT_S = 600.0
+"""A queue that keeps one waiting so much longer is half as good."""
+OWN = 8.0
 
 BUILT_IN: dict[str, Scorer] = {
     "pack": Scorer(pack, place_only=True),
     "spread": Scorer(spread, place_only=True),
     "snug": Scorer(snug, (NODE, QUEUE)),
-    "expected_wait": Scorer(expected_wait, (QUEUE,), ("stats",)),
+    "expected_wait": Scorer(expected_wait, (QUEUE,), ("stats",), True),
+    "own_queue": Scorer(own_queue, (QUEUE,), (), True),
 }
 """Name → scorer; those of others are entered here too."""

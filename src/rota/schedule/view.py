@@ -85,10 +85,16 @@ class View(Struct):
     limits: Mapping[str, Limit]
     job_times: Mapping[str, int] = {}
     """Site → seconds that a job is taken to need if nothing is known of it."""
-    longest: Mapping[tuple[str, str | None], int] = {}
-    """(site, queue; None: the site's own) → the longest time that a job there can count on."""
+    longest: Mapping[tuple[str, str], tuple[int, int]] = {}
+    """(site, queue; "": the site's own) → seconds: the longest allocation, and what a job there can count on."""
+    own_queues: Mapping[str, str] = {}
+    """Site → the queue that its allocations go to if they name none, where that is known."""
     facts: Mapping[str, Mapping[Any, Any]] = NO_FACTS
     """Fact → key → value, never changed in place. A fact that nobody tells is empty."""
+    rooms: Mapping[str, int] = {}
+    """Site → how many more allocations it may have now."""
+    number: int = -1
+    """Number of the shape that is asked about at a queue."""
 
 
 class Want(Struct):

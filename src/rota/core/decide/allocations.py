@@ -288,7 +288,7 @@ def _runners_of(state: State, name: str) -> list[RunnerState]:
     allocation = state.allocations[name]
     if allocation.direct:
         return state.direct_runners(allocation)
-    return [runner for runner in state.runners.values() if runner.allocation == name]
+    return state.runners_of(name)
 
 
 def _never_wanted(state: State, runner: RunnerState, stimulus: AllocationSeen) -> bool:

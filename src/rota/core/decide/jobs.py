@@ -38,7 +38,7 @@ from rota.model.tables import (
     UNSUCCESSFUL,
     WAITING,
 )
-from rota.schedule.demand import impossible
+from rota.schedule.queues import impossible
 
 __all__ = ["change"]
 
@@ -110,7 +110,7 @@ class _Plan:
             check_window(name, self.stimulus.at)
         if patch.policy is not msgspec.UNSET and (why := no_policy(self.state, template.policy)) is not None:
             raise UsageError(why)
-        why = impossible(template.needs, self.state.site_views())
+        why = impossible(template.needs, self.state.soft.queues)
         if why is not None:
             raise UsageError(f"batch {batch.id} could then never run: {why}")
         policy = self.state.settings.policies.get(template.policy)

@@ -13,7 +13,7 @@ from rota.core.stimuli import Submit
 from rota.model import events as ev
 from rota.model.batch import MAX_NAME, BatchSpec, Dependency
 from rota.model.errors import RefusedError, UsageError
-from rota.schedule.demand import impossible
+from rota.schedule.queues import impossible
 
 __all__ = ["submit"]
 
@@ -30,11 +30,10 @@ def submit(state: State, stimulus: Submit) -> Decision:
     spec.check()
     if state.mode == "draining":
         raise RefusedError("the manager is draining and takes no new work: wait until it is down, then add again")
-    sites = state.site_views()
     for template in (*spec.templates, *(stimulus.then.templates if stimulus.then is not None else ())):
         if (why := no_policy(state, template.policy)) is not None:
             raise UsageError(why)
-        why = impossible(template.needs, sites)
+        why = impossible(template.needs, state.soft.queues)
         if why is not None:
             raise UsageError(f"this can never run: {why}")
     spec = _with_shares(state, spec, stimulus.by)

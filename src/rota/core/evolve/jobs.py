@@ -106,6 +106,7 @@ def push_ready(state: State, batch: BatchState, low: int, high: int) -> None:
         queue.count += end - start
         shape = state.shapes[batch.shapes[template]]
         shape.ready += end - start
+        state.ready += end - start
         if not queue.listed:
             queue.listed = True
             heapq.heappush(shape.heads, (-batch.templates[template].priority, batch.id, template))
@@ -118,6 +119,7 @@ def unready(state: State, batch: BatchState, low: int, high: int) -> None:
         queue, shape = batch.queues[template], state.shapes[batch.shapes[template]]
         queue.count -= found
         shape.ready -= found
+        state.ready -= found
         if not queue.count:
             shape.trim(state.batches)
 

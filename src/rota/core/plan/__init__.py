@@ -15,6 +15,8 @@ from rota.core.plan.allocations import Provider, surplus
 from rota.core.plan.asked import asked_now
 from rota.core.plan.backfill import behind, fill, reserve
 from rota.core.plan.limits import limits_now, share_limits, wake_times, within_limits
+from rota.core.plan.policies import out_of_order
+from rota.core.shares import worth_now
 from rota.core.soft import chance_after
 from rota.core.state import RunnerState, ShapeState, State
 from rota.core.stimuli import At
@@ -22,10 +24,10 @@ from rota.model import events as ev
 from rota.model.slot import slot_for
 from rota.model.tables import STARTING
 from rota.model.verdict import Verdict
-from rota.schedule import limits
+from rota.schedule import filters, limits
 from rota.schedule.pipeline import Parked, Placement, place
 from rota.schedule.policy import DEFAULT
-from rota.schedule.view import Place, View, Want
+from rota.schedule.view import NODE, Place, View, Want
 
 __all__ = ["plan"]
 
@@ -35,13 +37,17 @@ def plan(state: State, at: At) -> Iterator[ev.Event | Grant]:
     planning = state.soft.planning
     planning.wanted = False
     planning.steady_less_mono = state.steady_less_mono(at.wall, at.mono)
+    for key, worth in worth_now(state, at.wall).items():
+        state.soft.facts.tell("shares", key, worth)
     wants = _wants(state)
     if wants:
         yield from _Pass(state, at, wants).run()
         return
     planning.window_at = planning.rate_at = math.inf
-    if state.allocations:
-        planning.surplus_since, events = surplus(state, wants, at)
+    if planning.queues.shapes or state.census.moved:
+        yield from _Pass(state, at, []).run()
+    elif planning.queues.spare:
+        planning.surplus_since, events = surplus(state, at)
         yield from events
 
 
@@ -54,8 +60,18 @@ class _Pass:
         self.wants = wants
         self.steady = state.steady(at.wall, at.mono)
         self.limits = limits_now(state, at)
-        self.view = View(at.wall, at.mono, state.mode, _places(state), state.ledger.view, self.limits, *_times(state))
+        facts = state.soft.facts
+        self.view = View(
+            at.wall, at.mono, state.mode, _places(state), state.ledger.view, self.limits, *_times(state), facts
+        )
         self.memory = state.soft.planning
+        self.changed = list(facts.changed) if state.mode == "serving" else []
+        """Facts that are not as they were in the last pass."""
+        if self.changed:
+            facts.changed.clear()
+            if {name for name, _ in self.changed} & _read_by_nodes(state):
+                self.memory.memo.clear()
+                self.memory.backfill_memo.clear()
 
     def run(self) -> Iterator[ev.Event | Grant]:
         """Yield leases first, then allocations for jobs that found no place."""
@@ -75,9 +91,9 @@ class _Pass:
         if state.mode == "serving":
             left = within_limits(state, self.wants, self.limits)
             provider = Provider(state, self.at, self.steady, self.limits)
-            yield from provider.provide(left)
+            yield from provider.provide(left, self.view, self.changed)
             state.soft.chance = chance_after(state.soft.chance, provider.drawn)
-            self.memory.surplus_since, events = surplus(state, left, self.at)
+            self.memory.surplus_since, events = surplus(state, self.at)
             yield from events
 
     def _placements(self) -> Iterator[Placement | Parked]:
@@ -191,22 +207,38 @@ def _wants(state: State) -> list[Want]:
             assert head is not None, f"shape {shape.id} has {shape.ready} ready jobs and no head"
             batch, template, _ = head
             memo = memos[shape.id] = asked_now(state, shape)
+            if (no := out_of_order(state, shape.shape.policy)) is not None:
+                memo.verdicts = [no]
+                continue
             priority = state.batches[batch].templates[template].priority
             wants.append(Want(shape.id, memo.asked, shape.ready, priority, batch, shape.slots))
     wants.sort(key=lambda want: (-want.priority, want.first, want.shape_id))
     return wants
 
 
-def _times(state: State) -> tuple[dict[str, int], dict[tuple[str, str | None], int]]:
-    """By site, the time of a job of which nothing is known; by site and queue, the longest that a job can count on."""
-    jobs, longest = {}, {}
+def _times(state: State) -> tuple[dict[str, int], dict[tuple[str, str], tuple[int, int]], dict[str, str]]:
+    """By site, the time of a job of which nothing is known; by site and queue, the longest allocation and what a job
+    can count on; by site, its own queue.
+    """
+    jobs, longest, own = {}, {}, {}
     for name, facts in state.soft.sites.items():
         if facts.job_s is not None:
             jobs[name] = facts.job_s
-        for queue, most_s in ((None, facts.time_most_s), *facts.queue_times):
+        times = {"": facts.time_most_s}
+        for queue in facts.queues:
+            times[queue.name] = queue.time_most_s
+            if queue.default:
+                own[name], times[""] = queue.name, queue.time_most_s
+        for queue_name, most_s in times.items():
             if most_s is not None:
-                longest[name, queue] = most_s - min(facts.spare_s, most_s // 2)
-    return jobs, longest
+                longest[name, queue_name] = (most_s, most_s - min(facts.spare_s, most_s // 2))
+    return jobs, longest, own
+
+
+def _read_by_nodes(state: State) -> set[str]:
+    """The facts that filters of nodes look at, in any policy."""
+    names = {name for policy in state.settings.policies.values() for name in policy.filters}
+    return {fact for name in names if NODE in (one := filters.BUILT_IN[name]).levels for fact in one.reads}
 
 
 def _places(state: State) -> list[Place]:
@@ -214,7 +246,7 @@ def _places(state: State) -> list[Place]:
     for runner in state.runners.values():
         if runner.state in ("SERVING", "DRAINING", "MISSING") and not runner.direct:
             location = state.ledger.locations[runner.location]
-            key = (location.site, location.tags, location.capacity, location.options)
+            key = (location.site, location.tags, location.capacity, location.options, location.queue)
             class_number = classes.setdefault(key, len(classes))
             places.append(Place(location, runner.id, _status(state, runner), class_number))
     return places
