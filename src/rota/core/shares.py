@@ -15,6 +15,8 @@ from rota.schedule.policy import Policy
 __all__ = ["Spending", "apply_spent", "recall", "share_of", "worth_now"]
 
 HOUR_S = 3600
+UNCOUNTED = "#"
+"""Shares that begin so only tell shapes apart: their use is nobody's."""
 KEPT_HOURS = 30 * 24
 """Use that is older is forgotten."""
 STEPS = 8
@@ -22,13 +24,17 @@ STEPS = 8
 
 
 def share_of(policy: Policy | None, template: Template, by: str, name: str) -> str:
-    """Whose use jobs of a template are counted as; empty: their policy does not ask."""
-    if policy is None or not policy.shares:
+    """Whose use jobs of a template are counted as, or what else tells their shapes apart; empty: nothing does."""
+    unit = "shape" if policy is None else policy.unit
+    if policy is None or unit not in ("priority", "share"):
         return ""
+    if unit == "priority":
+        return f"{UNCOUNTED}{template.priority}"
     if policy.share_by == "name":
         return f"@{name}" if name else "no name"
     if policy.share_by == "account":
-        return dict(template.needs.options).get("account", "no account")
+        account = dict(template.needs.options).get("account")
+        return f"account {account}" if account else "no account"
     return by.partition(" via ")[0] or "nobody"
 
 
@@ -40,6 +46,8 @@ class Spending:
 
     def add(self, template: Template, cores: int, wall_ms: int) -> None:
         """Count an attempt on so many millicores of each of its nodes."""
+        if template.share.startswith(UNCOUNTED):
+            return
         used = cores * template.needs.nodes * wall_ms // 1000
         if used:
             self.rows[template.share] = self.rows.get(template.share, 0) + used

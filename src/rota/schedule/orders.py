@@ -21,7 +21,8 @@ class Order(NamedTuple):
     reads: tuple[str, ...] = ()
     """The facts that it looks at: wants are put into order again once a key of them changes."""
     unit: str = "shape"
-    """What is ordered as a whole: `shape` (within it, what came first), or `by`: each submitter's jobs of a shape."""
+    """What of a shape is ordered as a whole: `shape`, all of it (within it, by priority and then what came first);
+    `priority`: jobs of the same priority; `share`: jobs of one submitter (or name, or account: `Policy.share_by`)."""
 
 
 def priority(want: Want, view: View) -> tuple[Any, ...]:
@@ -50,7 +51,7 @@ NOTHING_USED = float("-inf")
 
 BUILT_IN: dict[str, Order] = {
     "priority": Order(priority),
-    "fair_share": Order(fair_share, ("shares",)),
-    "ageing": Order(ageing),
+    "fair_share": Order(fair_share, ("shares",), "share"),
+    "ageing": Order(ageing, (), "priority"),
 }
 """Name → order; those of others are entered here too."""

@@ -1,6 +1,7 @@
 """Policies: a named bundle of order, filters, scorers, pick and relax."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import merge
 from typing import Any, Literal
 
 from msgspec import Struct, field
@@ -8,8 +9,9 @@ from msgspec import Struct, field
 from rota.model.amounts import format_duration
 from rota.model.errors import RotaError, UsageError
 from rota.schedule import filters, orders, picks, scorers
+from rota.schedule.view import View, Want
 
-__all__ = ["DEFAULT", "POLICIES", "PluginError", "Policy", "check_policy_names", "plugins_of"]
+__all__ = ["DEFAULT", "POLICIES", "PluginError", "Policy", "check_policy_names", "in_order", "plugins_of"]
 
 HALF_LIFE_LEAST_S, HALF_LIFE_MOST_S = 3600, 30 * 86_400
 
@@ -31,16 +33,39 @@ class Policy(Struct, frozen=True, forbid_unknown_fields=True):
     """Seconds after which use counts half."""
 
     @property
-    def shares(self) -> bool:
-        """Whether its order looks at what was used so far."""
+    def unit(self) -> str:
+        """What of a shape its order looks at as a whole (`Order.unit`)."""
         order = orders.BUILT_IN.get(self.order)
-        return order is not None and "shares" in order.reads
+        return "shape" if order is None else order.unit
+
+    @property
+    def shares(self) -> bool:
+        """Whether its order is by what was used so far."""
+        return self.unit == "share"
 
 
 DEFAULT = Policy()
 
 POLICIES: dict[str, Policy] = {"default": DEFAULT}
 """Name → policy, before the configuration changes them; those of others are entered here too."""
+
+
+def in_order(wants: Iterable[Want], view: View, policies: Mapping[str, Policy]) -> list[Want]:
+    """The wants, each policy's in its own order; that policy goes first whose next job has more priority, or is older.
+
+    One that names no policy that there is goes by the default one.
+    """
+    groups: dict[str, list[Want]] = {}
+    for want in wants:
+        groups.setdefault(want.shape.policy, []).append(want)
+    for name, group in groups.items():
+        key = orders.BUILT_IN[policies.get(name, DEFAULT).order].key
+        group.sort(key=lambda want, key=key: key(want, view))  # type: ignore[misc]
+    return list(merge(*groups.values(), key=_head)) if len(groups) > 1 else next(iter(groups.values()), [])
+
+
+def _head(want: Want) -> tuple[int, int, int]:
+    return (-want.priority, want.first, want.shape_id)
 
 
 class PluginError(RotaError):

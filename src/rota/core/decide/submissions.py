@@ -72,7 +72,7 @@ def submit(state: State, stimulus: Submit) -> Decision:
 def _with_shares(state: State, spec: BatchSpec, by: str) -> BatchSpec:
     """The batch with whose use its jobs are counted as, whatever a client said."""
     policies = state.settings.policies
-    if not any(template.share or policies[template.policy].shares for template in spec.templates):
+    if not any(template.share or policies[template.policy].unit != "shape" for template in spec.templates):
         return spec
     templates = tuple(
         msgspec.structs.replace(template, share=share_of(policies[template.policy], template, by, spec.name))

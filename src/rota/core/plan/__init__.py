@@ -17,7 +17,7 @@ from rota.core.plan.backfill import behind, fill, reserve
 from rota.core.plan.limits import limits_now, share_limits, wake_times, within_limits
 from rota.core.plan.policies import out_of_order
 from rota.core.shares import worth_now
-from rota.core.soft import chance_after
+from rota.core.soft import chance_after, chance_at
 from rota.core.state import RunnerState, ShapeState, State
 from rota.core.stimuli import At
 from rota.model import events as ev
@@ -26,7 +26,7 @@ from rota.model.tables import STARTING
 from rota.model.verdict import Verdict
 from rota.schedule import filters, limits
 from rota.schedule.pipeline import Parked, Placement, place
-from rota.schedule.policy import DEFAULT
+from rota.schedule.policy import in_order
 from rota.schedule.view import NODE, Place, View, Want
 
 __all__ = ["plan"]
@@ -57,13 +57,13 @@ class _Pass:
     def __init__(self, state: State, at: At, wants: list[Want]) -> None:
         self.state = state
         self.at = at
-        self.wants = wants
         self.steady = state.steady(at.wall, at.mono)
         self.limits = limits_now(state, at)
         facts = state.soft.facts
         self.view = View(
             at.wall, at.mono, state.mode, _places(state), state.ledger.view, self.limits, *_times(state), facts
         )
+        self.wants = in_order(wants, self.view, state.settings.policies)
         self.memory = state.soft.planning
         self.changed = list(facts.changed) if state.mode == "serving" else []
         """Facts that are not as they were in the last pass."""
@@ -109,14 +109,14 @@ class _Pass:
             if limits.fits(want.shape, self.limits, 1)
         ]
         if again and self.memory.reserved is None:
-            yield from place(self.view, again, DEFAULT, self.memory.memo, self.state.ledger.changed)
+            yield from self._place(again)
 
     def _in_order(self) -> Iterator[Placement | Parked]:
         state, memory = self.state, self.memory
         last, memory.reserved = memory.reserved, None
         first, later = behind(state, self.wants, last) if last is not None else (self.wants, [])
         rest: list[Want] = []
-        for item in place(self.view, first, DEFAULT, memory.memo, state.ledger.changed):
+        for item in self._place(first):
             yield item
             if isinstance(item, Parked) and _waits_for_room(item.verdicts):
                 memory.reserved = reserve(state, self.view, item, self.at)
@@ -129,9 +129,18 @@ class _Pass:
                 same = together.get(want.shape_id)
                 together[want.shape_id] = want if same is None else replace(want, ready=want.ready + same.ready)
             if memory.reserved is None:
-                yield from place(self.view, list(together.values()), DEFAULT, memory.memo, state.ledger.changed)
+                yield from self._place(list(together.values()))
             else:
                 yield from fill(state, self.view, list(together.values()), memory.reserved, self.at)
+
+    def _place(self, wants: list[Want]) -> Iterator[Placement | Parked]:
+        state = self.state
+        return place(self.view, wants, state.settings.policies, self.memory.memo, state.ledger.changed, self._draw)
+
+    def _draw(self) -> float:
+        """The next number of the core's own generator."""
+        self.state.soft.chance = chance_after(self.state.soft.chance, 1)
+        return chance_at(self.state.soft.chance, 0)
 
     def _leases_ahead(self, parked: Mapping[int, Parked], over: set[int]) -> Iterator[Grant]:
         """Lease ahead of the slots, in order, until a shape waits for room; and keep why jobs of each did not start."""
@@ -210,9 +219,20 @@ def _wants(state: State) -> list[Want]:
             if (no := out_of_order(state, shape.shape.policy)) is not None:
                 memo.verdicts = [no]
                 continue
-            priority = state.batches[batch].templates[template].priority
-            wants.append(Want(shape.id, memo.asked, shape.ready, priority, batch, shape.slots))
-    wants.sort(key=lambda want: (-want.priority, want.first, want.shape_id))
+            of = state.batches[batch]
+            wants.append(
+                Want(
+                    shape.id,
+                    memo.asked,
+                    shape.ready,
+                    of.templates[template].priority,
+                    batch,
+                    shape.slots,
+                    by=of.by,
+                    name=of.spec.name,
+                    since=of.submitted,
+                )
+            )
     return wants
 
 

@@ -15,7 +15,6 @@ from rota.model.amounts import format_duration
 from rota.model.needs import Amounts
 from rota.model.verdict import Verdict, Wake
 from rota.schedule.pipeline import Parked, Placement, place
-from rota.schedule.policy import DEFAULT
 from rota.schedule.view import View, Want
 
 __all__ = ["Reservation", "behind", "fill", "reserve"]
@@ -106,8 +105,8 @@ def fill(state: State, view: View, wants: list[Want], kept: Reservation, at: At)
     """Place jobs after the one that waits: anywhere else, or on the kept place if they end in time or fit beside it."""
     elsewhere = replace(view, places=[each for each in view.places if each.location.id != kept.location])
     there = replace(view, places=[each for each in view.places if each.location.id == kept.location])
-    left = {want.shape_id: want.ready for want in wants}
-    for item in place(elsewhere, wants, DEFAULT, state.soft.planning.backfill_memo, state.ledger.changed):
+    left, policies = {want.shape_id: want.ready for want in wants}, state.settings.policies
+    for item in place(elsewhere, wants, policies, state.soft.planning.backfill_memo, state.ledger.changed):
         if isinstance(item, Placement):
             left[item.want.shape_id] -= item.count
             yield item
@@ -122,7 +121,7 @@ def fill(state: State, view: View, wants: list[Want], kept: Reservation, at: At)
         room = left[want.shape_id] if in_time else min(left[want.shape_id], needs.amounts().times_in(spare))
         if room <= 0:
             continue
-        for item in place(there, [replace(want, ready=room)], DEFAULT, {}, state.ledger.changed):
+        for item in place(there, [replace(want, ready=room)], policies, {}, state.ledger.changed):
             if isinstance(item, Placement):
                 if not in_time:
                     spare = spare.plus(needs.amounts(item.cores), -item.count)
