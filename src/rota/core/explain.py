@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from rota.core.decide.retries import no_use
 from rota.core.dependencies import element_reason, named, never, positions_of
+from rota.core.plan.policies import out_of_order
 from rota.core.state import BatchState, RunnerState, ShapeState, State
 from rota.core.stimuli import At
 from rota.model.allocation import Allocation
@@ -237,6 +238,8 @@ def _pending(state: State, batch: BatchState, pos: int, at: At, newest: _Newest)
         return f"{limit_reason(state, shape.shape, at) or f'{passing.location}: {passing.detail}'}{turn}"
     if not found:
         return f"waits its turn{turn}"
+    if found[0].filter == "policy":
+        return found[0].detail
     return "fits nowhere now: " + "; ".join(f"{verdict.location}: {verdict.detail}" for verdict in found[:3])
 
 
@@ -278,6 +281,8 @@ def verdicts(state: State, shape: ShapeState, at: At) -> list[Verdict]:
 
 def _verdicts(state: State, shape: ShapeState, at: At, newest: _Newest) -> list[Verdict]:
     """What keeps the PENDING jobs of a shape from starting, with limits as they were at the last pass."""
+    if (no := out_of_order(state, shape.shape.policy)) is not None:
+        return [no]
     memo = state.soft.planning.shapes.get(shape.id)
     found = memo.verdicts if memo is not None else []
     hopeless = all(verdict.lasting for verdict in found)  # at the nodes that there are; those to come may do

@@ -27,10 +27,11 @@ def mutates(shape, place, view):
     view.limits["stolen"] = 1
 
 
-RAISES = Filter("raises", raises)
-LOOPS = Filter("loops", loops)
-EXITS = Filter("exits", lambda shape, place, view: sys.exit(3))
-MUTATES = Filter("mutates", mutates)
+BOTH = ("node", "queue")
+RAISES = Filter("raises", raises, BOTH)
+LOOPS = Filter("loops", loops, BOTH)
+EXITS = Filter("exits", lambda shape, place, view: sys.exit(3), BOTH)
+MUTATES = Filter("mutates", mutates, BOTH)
 WILD = Scorer(lambda shape, place, view: {}["wild"])
 ZERO = Scorer(lambda shape, place, view: 0)
 SULKING = Order(lambda want, view: None)

@@ -13,6 +13,6 @@ def warmed(shape, place, view):
     return No("cold", "nobody has used anything yet", False, (Wake.FACT,))
 
 
-WARMED = Filter("warmed", warmed, reads=("shares",))
+WARMED = Filter("warmed", warmed, levels=("node", "queue"), reads=("shares",))
 LARGEST = Order(lambda want, view: (-want.shape.needs.cores, want.first, want.shape_id))
 BIG_FIRST = Policy(order="largest", scorers={"spread": 1.0})
