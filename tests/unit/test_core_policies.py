@@ -15,12 +15,14 @@ from rota.model.batch import BatchSpec, Template
 from rota.model.errors import UsageError
 from rota.model.needs import Amounts, Needs
 from rota.model.patch import Patch
+from rota.model.shape import Shape
 from rota.schedule import filters, orders, scorers
 from rota.schedule.fences import TooLongError, Watch, fenced
 from rota.schedule.filters import Filter, No
 from rota.schedule.orders import Order
 from rota.schedule.policy import DEFAULT, PluginError, Policy
 from rota.schedule.scorers import Scorer
+from rota.schedule.view import Limit, Place, View, Want
 
 ONE = Amounts(1000, 1 << 30, 1 << 30)
 FAIR = Policy(order="fair_share", half_life_s=86_400)
@@ -284,3 +286,32 @@ def test_fences_let_good_answers_through(entered: Any) -> None:
         fenced("filter", "x", Filter, Watch())
     with pytest.raises(PluginError):
         fenced("order", "x", Order(raising), Watch()).key(None, None)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda want, view: setattr(view, "wall", 0.0),
+        lambda want, view: view.limits.clear(),
+        lambda want, view: view.places.clear(),
+        lambda want, view: setattr(view.places[0], "status", "SERVING"),
+        lambda want, view: setattr(view.places[0].location, "tags", ("x",)),
+        lambda want, view: setattr(view.ledger, "free", None),
+        lambda want, view: view.facts["shares"].update(x=1),
+        lambda want, view: view.facts.update(x=1),
+        lambda want, view: setattr(want.shape, "policy", "x"),
+    ],
+)
+def test_what_parts_of_others_are_shown_cannot_be_changed(change: Any) -> None:
+    at = world()
+    at.site(node=ONE)
+    at.start_runner(capacity=ONE)
+    node = at.state.ledger.locations[at.state.runners["r1"].location]
+    place = Place(node, "r1", "SERVING", 0)
+    view = View(0.0, 0.0, "serving", [place], at.state.ledger.view, {"l": Limit(1, 0)}, facts=at.state.soft.facts)
+    with pytest.raises(PluginError) as caught:
+        fenced("order", "theirs", Order(change), Watch()).key(Want(0, Shape(Needs()), 1, 0, 1), view)
+    assert "raised AttributeError" in str(caught.value) or "raised TypeError" in str(caught.value)
+    want = Want(0, Shape(Needs()), 1, 0, 1)
+    fenced("order", "theirs", Order(lambda want, view: setattr(want, "ready", 9) or (1,)), Watch()).key(want, view)
+    assert want.ready == 1

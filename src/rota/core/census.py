@@ -10,7 +10,7 @@ __all__ = ["Census"]
 class Census:
     """Runners by state and by allocation; how many allocations there are, by site."""
 
-    __slots__ = ("changing", "coming", "live", "moved", "of", "runners")
+    __slots__ = ("changed", "changing", "coming", "live", "of", "runners")
 
     def __init__(self) -> None:
         self.runners: dict[str, dict[str, None]] = {"SERVING": {}, "DRAINING": {}, "MISSING": {}}
@@ -23,7 +23,7 @@ class Census:
         """How many allocations neither run nor are over."""
         self.coming: dict[str, dict[tuple[str, int], int]] = {}
         """Site → (queue; "": its own, shape or ANY) → how many allocations have no runner yet, and are not to end."""
-        self.moved: dict[Claim, None] = {}
+        self.changed: dict[Claim, None] = {}
         """Those that came or went since the scheduler last looked, which empties this."""
 
     def copy(self) -> "Census":
@@ -32,7 +32,7 @@ class Census:
         new.runners = {state: names.copy() for state, names in self.runners.items()}
         new.of = {name: runners.copy() for name, runners in self.of.items()}
         new.live, new.changing = self.live.copy(), self.changing
-        new.coming, new.moved = {site: shapes.copy() for site, shapes in self.coming.items()}, self.moved.copy()
+        new.coming, new.changed = {site: shapes.copy() for site, shapes in self.coming.items()}, self.changed.copy()
         return new
 
     def runner(self, name: str, before: str, after: str) -> None:
@@ -68,7 +68,7 @@ class Census:
         if state != "KILLING" and allocation.id not in self.of:
             shapes = self.coming.setdefault(site, {})
             key = (allocation.queue or "", ANY if allocation.shape is None else allocation.shape)
-            self.moved[site, *key] = None
+            self.changed[site, *key] = None
             shapes[key] = shapes.get(key, 0) + by
             if not shapes[key]:
                 del shapes[key]

@@ -121,7 +121,7 @@ def _census(state: State) -> Iterator[str]:
     for allocation in state.allocations.values():
         census.count(allocation, 1)
     for name in Census.__slots__:
-        if name == "moved":
+        if name == "changed":
             continue
         have, found = getattr(kept, name), getattr(census, name)
         if name in ("live", "coming"):  # a site with none may be left in the books

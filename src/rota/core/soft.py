@@ -21,7 +21,8 @@ from rota.model.slot import Slot
 from rota.model.verdict import Verdict
 from rota.schedule.facts import Facts
 from rota.schedule.pipeline import Memo
-from rota.schedule.queues import Claim, QueueMemo
+from rota.schedule.queue_pass import QueueMemo
+from rota.schedule.queues import Claim
 from rota.schedule.view import Place
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ __all__ = ["ALL", "Facts", "Key", "Stats", "Watched"]
 
 Key = tuple[str, Any]
 """(fact, key)."""
-ALL = ...
+ALL = "*"
 """The key that stands for every key of a fact: whoever goes over all of them has looked it up."""
 _NONE: Mapping[Any, Any] = MappingProxyType({})
 
@@ -32,11 +32,10 @@ class Stats(Struct, frozen=True):
 class Facts(Mapping[str, Mapping[Any, Any]]):
     """Fact → key → value. A fact that nobody told is empty. Values are never changed in place."""
 
-    __slots__ = ("_shown", "_values", "changed", "versions")
+    __slots__ = ("_values", "changed", "versions")
 
     def __init__(self) -> None:
         self._values: dict[str, dict[Any, Any]] = {}
-        self._shown: dict[str, Mapping[Any, Any]] = {}
         self.versions: dict[Key, int] = {}
         self.changed: dict[Key, None] = {}
         """The keys that changed since the scheduler last looked, which empties this."""
@@ -46,7 +45,6 @@ class Facts(Mapping[str, Mapping[Any, Any]]):
         values = self._values.get(name)
         if values is None:
             values = self._values[name] = {}
-            self._shown[name] = MappingProxyType(values)
         if values.get(key) == value:
             return False
         if value is None:
@@ -61,14 +59,13 @@ class Facts(Mapping[str, Mapping[Any, Any]]):
     def copy(self) -> "Facts":
         """Facts that can go another way."""
         new = Facts()
-        for name, values in self._values.items():
-            new._values[name] = values.copy()
-            new._shown[name] = MappingProxyType(new._values[name])
+        new._values = {name: values.copy() for name, values in self._values.items()}
         new.versions, new.changed = self.versions.copy(), self.changed.copy()
         return new
 
     def __getitem__(self, name: str) -> Mapping[Any, Any]:
-        return self._shown.get(name, _NONE)
+        values = self._values.get(name)
+        return _NONE if values is None else MappingProxyType(values)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)

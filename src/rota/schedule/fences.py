@@ -7,13 +7,18 @@ on. Nothing else can tell one's own errors from theirs.
 
 from collections.abc import Callable
 from math import isfinite
+from types import MappingProxyType
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from rota.model.verdict import Wake
 from rota.schedule.filters import Filter, No
 from rota.schedule.orders import Order
 from rota.schedule.policy import PluginError
 from rota.schedule.scorers import Scorer
+from rota.schedule.view import View, Want
 
 __all__ = ["TooLongError", "Watch", "fenced"]
 
@@ -67,7 +72,7 @@ def _guarded(kind: str, name: str, ask: Callable[..., Any], watch: Watch) -> Cal
             try:
                 watch.asked += 1
                 watch.inside = (kind, name)
-                return ask(*arguments)
+                return ask(*map(_sealed, arguments))
             finally:
                 watch.inside = outer
         except KeyboardInterrupt:
@@ -79,6 +84,24 @@ def _guarded(kind: str, name: str, ask: Callable[..., Any], watch: Watch) -> Cal
             raise PluginError(kind, name, words) from error
 
     return asked
+
+
+class SealedView(View, frozen=True):  # type: ignore[misc]  # msgspec allows it
+    """A View in which nothing can be set."""
+
+
+def _sealed(shown: Any) -> Any:
+    """What a part of others is shown: it cannot change what the core itself looks at. Shapes and places are frozen."""
+    if isinstance(shown, View):
+        fields = msgspec.structs.asdict(shown)
+        return SealedView(**{name: _read_only(value) for name, value in fields.items()})
+    return replace(shown) if isinstance(shown, Want) else shown
+
+
+def _read_only(value: Any) -> Any:
+    if isinstance(value, dict):
+        return MappingProxyType(value)
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _checked(kind: str, name: str, ask: Callable[..., Any], good: Callable[[Any], bool]) -> Callable[..., Any]:

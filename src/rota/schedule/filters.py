@@ -106,6 +106,8 @@ def fits(shape: Shape, place: Place, view: View) -> Answer:
     if place.site is not None:
         return _fits_queue(shape.needs, place.site, place.queue)
     capacity = place.location.capacity
+    if shape.needs.nodes > 1:
+        return No("nodes", f"asks for {shape.needs.nodes} nodes; this is one", True, (Wake.STATUS,))
     if capacity is None:
         return None
     lacking = view.ledger.part(place.location.id, shape.needs.amounts()).lacking(capacity)
@@ -156,7 +158,7 @@ def opened(shape: Shape, place: Place, view: View) -> Answer:
     if closed is None or closed[0] <= view.mono:
         return None
     left, why = closed[0] - view.mono, closed[1] or "is left alone for a while"
-    return No("closed", f"{why}; next try in {left:.0f} s", False, (Wake.TIME,), view.wall + left)
+    return No("failing", f"{why}; next try in {left:.0f} s", False, (Wake.TIME,), view.wall + left)
 
 
 def refused(shape: Shape, place: Place, view: View) -> Answer:

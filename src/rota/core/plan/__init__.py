@@ -6,6 +6,7 @@ yields is applied by its caller before the next is computed, so what it reads is
 
 import math
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from msgspec.structs import replace
 
@@ -44,7 +45,7 @@ def plan(state: State, at: At) -> Iterator[ev.Event | Grant]:
         yield from _Pass(state, at, wants).run()
         return
     planning.window_at = planning.rate_at = math.inf
-    if planning.queues.shapes or state.census.moved:
+    if planning.queues.shapes or state.census.changed:
         yield from _Pass(state, at, []).run()
     elif planning.queues.spare:
         planning.surplus_since, events = surplus(state, at)
@@ -61,7 +62,14 @@ class _Pass:
         self.limits = limits_now(state, at)
         facts = state.soft.facts
         self.view = View(
-            at.wall, at.mono, state.mode, _places(state), state.ledger.view, self.limits, *_times(state), facts
+            at.wall,
+            at.mono,
+            state.mode,
+            _places(state),
+            state.ledger.view,
+            MappingProxyType(self.limits),
+            *_times(state),
+            facts,
         )
         self.wants = in_order(wants, self.view, state.settings.policies)
         self.memory = state.soft.planning

@@ -13,7 +13,8 @@ from rota.model.slot import slot_for
 from rota.schedule import limits
 from rota.schedule.demand import ANY, Asked
 from rota.schedule.facts import Key
-from rota.schedule.queues import Claim, QueueMemo, QueuePass
+from rota.schedule.queue_pass import QueueMemo, QueuePass
+from rota.schedule.queues import Claim
 from rota.schedule.view import Limit, View, Want
 
 __all__ = ["Provider", "surplus"]
@@ -39,8 +40,8 @@ class Provider:
         planning.queues = QueueMemo()  # what is asked below and fails leaves nothing half remembered
         level = QueuePass(memo, view, state.soft.queues, state.census.coming, state.settings.policies, self._draw)
         level.update_all(wants)
-        moved = list(state.census.moved)
-        state.census.moved.clear()
+        moved = list(state.census.changed)
+        state.census.changed.clear()
         level.wake(moved, changed)
         for asked in level.run():
             most, left = max(1, state.soft.sites[asked.site].array_most), asked.count
