@@ -62,6 +62,23 @@ def test_an_unknown_policy_is_refused_with_those_that_there_are() -> None:
     assert at.state.shapes[at.state.batches[batch].shapes[-1]].shape.policy == "default"
 
 
+def test_a_resource_that_nobody_offers_is_refused_with_those_that_are_and_where() -> None:
+    at = world()
+    at.site(node=replace(ONE, named=(("licence", 4),)), shared=(("burst", 2),))
+    add(at, "ann", "default", needs=Needs(named=(("licence", 4),)))
+    with pytest.raises(UsageError) as caught:
+        add(at, "ann", "default", needs=Needs(named=(("license", 1),)))
+    words = "no site offers the resource license; offered are: burst at local; licence at local (see rota sites)"
+    assert str(caught.value) == words
+    batch = add(at, "ann", "default")
+    with pytest.raises(UsageError) as caught:
+        at.change("modify", str(batch), patch=Patch(named=(("x", 1),)))
+    assert "no site offers the resource x; offered are: burst at local" in str(caught.value)
+    with pytest.raises(UsageError) as caught:
+        add(at, "ann", "default", needs=Needs(nodes=2))
+    assert "2 are asked for" in str(caught.value)
+
+
 def test_jobs_of_a_policy_that_is_gone_wait_and_say_so() -> None:
     at = world(fair=FAIR)
     at.site(node=ONE)

@@ -11,7 +11,7 @@ from rota.core.decide.ends import lost
 from rota.core.decide.limits import check_window
 from rota.core.decide.reopening import Again
 from rota.core.dependencies import spans_of, touched
-from rota.core.plan.asked import asked_now
+from rota.core.plan.asked import asked_now, unoffered
 from rota.core.plan.policies import no_policy
 from rota.core.selection import by_state, states_pattern
 from rota.core.shares import share_of
@@ -112,7 +112,7 @@ class _Plan:
             raise UsageError(why)
         why = impossible(template.needs, self.state.soft.queues)
         if why is not None:
-            raise UsageError(f"batch {batch.id} could then never run: {why}")
+            raise UsageError(unoffered(self.state, template.needs) or f"batch {batch.id} could then never run: {why}")
         policy = self.state.settings.policies.get(template.policy)
         return msgspec.structs.replace(template, share=share_of(policy, template, batch.by, batch.spec.name))
 

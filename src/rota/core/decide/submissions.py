@@ -6,6 +6,7 @@ from rota.core.decide.decision import Decision
 from rota.core.decide.dependency_checks import check_circle, check_dependencies
 from rota.core.decide.limits import check_window, limit_set
 from rota.core.decide.reopening import Again
+from rota.core.plan.asked import unoffered
 from rota.core.plan.policies import no_policy
 from rota.core.shares import share_of
 from rota.core.state import State
@@ -35,7 +36,7 @@ def submit(state: State, stimulus: Submit) -> Decision:
             raise UsageError(why)
         why = impossible(template.needs, state.soft.queues)
         if why is not None:
-            raise UsageError(f"this can never run: {why}")
+            raise UsageError(unoffered(state, template.needs) or f"this can never run: {why}")
     spec = _with_shares(state, spec, stimulus.by)
     spec, warnings = check_dependencies(state, spec)
     spec = msgspec.structs.replace(spec, ends=None) if spec.ends is not None else spec
