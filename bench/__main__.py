@@ -7,24 +7,15 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
 
-from bench import dag
+from bench import Row, dag
 from bench import home as at
 from bench.limits import ratio
+from bench.place_half import placing
 from bench.polling import SYSTEMS, polling
 from bench.spawning import build, loop_rate, python_loop_cpu
 from rota.drivers.local import RUNNER
-
-
-class Row(NamedTuple):
-    """One budget."""
-
-    what: str
-    figure: str
-    budget: str
-    met: bool
 
 
 def throughput(loop: str, jobs: int, launcher: str, budget: float) -> list[Row]:
@@ -215,16 +206,17 @@ def polls(jobs: int) -> list[Row]:
 def main() -> int:
     """Run what is asked for, print the table."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    words = "throughput submissions latency starting idle limits dependencies polls"
+    words = "throughput submissions latency starting idle limits dependencies polls placing"
     parser.add_argument("only", nargs="*", help=f"{words}; default: all")
     parser.add_argument("--jobs", type=int, default=10_000, help="jobs in the throughput runs")
     parser.add_argument("--million", type=int, default=1_000_000, help="jobs in the large submissions")
     parser.add_argument("--graph", type=int, default=100_000, help="jobs in each graph of dependencies")
     parser.add_argument("--allocations", type=int, default=10_000, help="allocations in each poll")
+    parser.add_argument("--quick", action="store_true", help="shorter runs of placing, less exact")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     loop = build()
-    parts: dict[str, Callable[[], list[Row]]] = {
+    parts: dict[str, Callable[[], Iterable[Row]]] = {
         "throughput": lambda: throughput(loop, args.jobs, "none", 0.70) + throughput(loop, args.jobs, "auto", 0.85),
         "submissions": lambda: submissions(args.million),
         "latency": latency,
@@ -233,6 +225,7 @@ def main() -> int:
         "limits": limits,
         "dependencies": lambda: dependencies(args.graph),
         "polls": lambda: polls(args.allocations),
+        "placing": lambda: placing(args.quick),
     }
     rows: list[Row] = []
     for name, part in parts.items():
@@ -240,10 +233,7 @@ def main() -> int:
             for row in part():
                 rows.append(row)
                 if not args.json:
-                    print(
-                        f"{'met ' if row.met else 'MISS'}  {row.what:42} {row.figure:56} budget {row.budget}",
-                        flush=True,
-                    )
+                    print(row, flush=True)
     if args.json:
         print(json.dumps([row._asdict() for row in rows], ensure_ascii=False))
     return 0 if all(row.met for row in rows) else 1

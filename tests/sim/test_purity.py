@@ -106,7 +106,7 @@ def test_a_policy_leaves_the_state_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     for name, scorer in scorers.BUILT_IN.items():
         monkeypatch.setitem(scorers.BUILT_IN, name, scorer._replace(score=watched(scorer.score)))
     for name, order in orders.BUILT_IN.items():
-        monkeypatch.setitem(orders.BUILT_IN, name, watched(order))
+        monkeypatch.setitem(orders.BUILT_IN, name, order._replace(key=watched(order.key)))
     outcome, _ = run_seed(3)
     assert worlds and not outcome.problems
 

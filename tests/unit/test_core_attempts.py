@@ -552,7 +552,8 @@ def test_why_nothing_runs_yet() -> None:
     world.tick(6)
     runner = world.start_runner()
     lease_all(world, runner)
-    ((where, code, text),) = details(world)
+    site, (where, code, text) = details(world)
+    assert site == ("local", "most", "has all the allocations that it may have (1)")
     assert code == "busy" and text == "asks for 1 core, 0 cores free now" and "host" in where
 
 
@@ -588,6 +589,7 @@ def test_why_nothing_runs_at_the_site_that_was_asked_for() -> None:
     where, code, text = details(world, 1)[0]
     assert (where, code) == ("far", "failing") and "needs a login" in text
     assert all(place != "local" for place, code, _ in details(world, 1) if code in ("failing", "starting"))
+    assert details(world, 1)[1][:2] == ("local", "other-site")
 
 
 def test_an_array_that_is_refused_is_one_refusal() -> None:

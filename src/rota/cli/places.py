@@ -13,18 +13,19 @@ if TYPE_CHECKING:
     from rota.cli.parser import Parser
 
 _SITES = (
-    "name", "driver", "mode", "state", "partition", "pending", "running", "jobs", "cores", "memory", "last_poll_s",
-    "commands",
+    "name", "driver", "mode", "state", "partition", "pending", "running", "jobs", "cores", "memory", "gpus",
+    "resources", "last_poll_s", "commands",
 )  # fmt: skip
 _RUNNERS = (
-    "id", "state", "site", "host", "pid", "allocation", "connected", "cores", "memory", "jobs", "slots", "silent_s",
+    "id", "state", "site", "host", "pid", "allocation", "connected", "cores", "memory", "gpus", "resources", "jobs",
+    "slots", "silent_s",
 )  # fmt: skip
 _ALLOCATIONS = (
     "id", "state", "site", "native_id", "tag", "element", "mode", "shape", "cores", "memory", "time_s", "host", "jobs",
     "age_s", "reason",
 )  # fmt: skip
 _COLUMNS = {"sites": _SITES, "runners": _RUNNERS, "allocations": _ALLOCATIONS}
-_NUMBERS = ("pending", "running", "jobs", "cores", "memory", "pid", "slots", "element")
+_NUMBERS = ("pending", "running", "jobs", "cores", "memory", "gpus", "pid", "slots", "element")
 _TITLES = {"last_poll_s": "POLLED", "silent_s": "SILENT", "age_s": "AGE", "commands": "COMMANDS/MIN"}
 _EXAMPLES = {
     "sites": (
@@ -119,7 +120,16 @@ def cell(name: str, row: "dict[str, Any]") -> object:
         return f"{value:g}"
     if name == "memory":
         return size(value)
+    if name == "gpus":
+        return value or ""
+    if name == "resources":
+        return counted(row.get("shared") or {}, counted(value))
     return seconds(value) if name.endswith("_s") else value
+
+
+def counted(resources: "dict[str, int]", before: str = "") -> str:
+    """Named resources in words: `4 licence, 2 burst`."""
+    return ", ".join([*([before] if before else []), *(f"{count} {name}" for name, count in resources.items())])
 
 
 def troubles(row: "dict[str, Any]") -> "list[str]":
@@ -154,6 +164,7 @@ def print_site(row: "dict[str, Any]") -> None:
         ("jobs", row["jobs"]),
         ("largest node", _node(row)),
         ("in use", f"{row['cores_used']:g} cores, {size(row['memory_used'])} memory"),
+        ("for all", counted(row["shared"])),
         ("tags", ", ".join(row["tags"])),
         ("times", _times(row)),
         ("array", f"at most {row['array_most']} in one submission" if row.get("where") else None),
@@ -193,6 +204,8 @@ def queue_words(queue: "dict[str, Any]") -> str:
         parts.append(f"{size(queue['memory'])} memory")
     if queue["gpus"]:
         parts.append(f"{queue['gpus']} gpus")
+    if queue.get("resources"):
+        parts.append(counted(queue["resources"]))
     parts.append("no time limit known" if queue["time_s"] is None else f"at most {seconds(queue['time_s'])}")
     marks = (" (default)" if queue["default"] else "") + ("" if queue["up"] else " (closed)")
     return f"{clean(queue['name'])}{marks}: {', '.join(parts)}"
@@ -202,6 +215,7 @@ def _node(row: "dict[str, Any]") -> str:
     parts = [f"{row['cores']:g} cores"] if row["cores"] is not None else []
     parts += [f"{size(row['memory'])} memory"] if row["memory"] is not None else []
     parts += [f"{row['gpus']} gpus"] if row["gpus"] else []
+    parts += [counted(row["resources"])] if row["resources"] else []
     return ", ".join(parts) or "not known"
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from rota.core.census import Census
 from rota.core.dependencies import consequences
 from rota.core.evolve.jobs import uncounted
 from rota.core.state import BatchState, State
@@ -28,7 +29,10 @@ def problems(state: State) -> Iterator[str]:
     for shape in state.shapes:
         if shape.ready != ready.get(shape.id, 0):
             yield f"shape {shape.id}: {shape.ready} ready, its batches say {ready.get(shape.id, 0)}"
+    if state.ready != sum(ready.values()):
+        yield f"{state.ready} jobs are ready, the batches say {sum(ready.values())}"
     yield from _runners(state)
+    yield from _census(state)
     yield from _ledger(state)
 
 
@@ -105,6 +109,25 @@ def _runners(state: State) -> Iterator[str]:
                 yield f"runner {runner.id}: {count} slots of {slot} for {held.get(slot, 0)} leases"
         if runner.state in ("CLOSED", "EXPIRED") and runner.jobs:
             yield f"runner {runner.id} is {runner.state} and holds jobs"
+
+
+def _census(state: State) -> Iterator[str]:
+    """Runners and allocations are counted as they are."""
+    kept, census = state.census, Census()
+    for runner in state.runners.values():
+        census.runner(runner.id, "", runner.state)
+        if runner.allocation is not None:
+            census.of.setdefault(runner.allocation, {})[runner.id] = None
+    for allocation in state.allocations.values():
+        census.count(allocation, 1)
+    for name in Census.__slots__:
+        if name == "changed":
+            continue
+        have, found = getattr(kept, name), getattr(census, name)
+        if name in ("live", "coming"):  # a site with none may be left in the books
+            have = {site: count for site, count in have.items() if count}
+        if have != found:
+            yield f"census: {name} are {have} in the books, {found} in fact"
 
 
 def _ledger(state: State) -> Iterator[str]:

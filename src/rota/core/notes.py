@@ -5,6 +5,7 @@ changes follow from events (`follow`), from effects (`performed`), from time (`p
 """
 
 import heapq
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
@@ -12,20 +13,27 @@ from msgspec import Struct
 
 from rota.core.dependencies import longest_backoff
 from rota.core.effects import Effect, Lease, Order
-from rota.core.soft import Contact, Ending, Key, Sent, ShapeMemo, SiteWeather, Usage
-from rota.core.state import State
+from rota.core.shares import count, recall
+from rota.core.soft import Contact, Ending, Key, Sent, ShapeMemo, SiteWeather, Usage, Waits
+from rota.core.state import RunnerState, State
 from rota.core.stimuli import At
 from rota.model import events as ev
+from rota.model.allocation import Allocation
 from rota.model.site import SiteFacts
+from rota.schedule.facts import Stats
+from rota.schedule.queues import queue_places
 
 __all__ = [
-    "Awaited", "Due", "Forgot", "Greeted", "Heard", "Looked", "Note", "SiteTold", "Told", "Unheard", "WeatherEntry",
-    "follow", "pass_time", "performed", "restarted", "take_note", "took",
+    "Awaited", "Due", "FactTold", "Forgot", "Greeted", "Heard", "Looked", "Note", "PluginDisabled", "SiteTold", "Told",
+    "Unheard", "WeatherEntry", "enter_runners", "follow", "pass_time", "performed", "restarted", "take_note", "took",
 ]  # fmt: skip
 
 GIVEN_UP = "given up"
 """The reason of an order to end attempts that have been given up."""
 _MEAN_WEIGHT = 0.1
+_WAIT_WEIGHT = 0.2
+_ROUNDING_S = 0.001
+"""A runner is looked at if it may be due: what is computed in another order may differ in the last digits."""
 SWEEP_S = 1.0
 """How often time is looked at while anything goes on."""
 
@@ -93,13 +101,31 @@ class WeatherEntry(Struct, frozen=True):
     """The scheduler should look again: more may be asked of the site."""
 
 
+class FactTold(Struct, frozen=True):
+    """A fact that policies may look at: sets the value of a key, or takes it away (None)."""
+
+    name: str
+    key: Any
+    value: Any
+
+
 class Looked(Struct, frozen=True):
     """The scheduler should look again, and at `safety_at` even if nothing happens."""
 
     safety_at: float | None = None
 
 
-Note = Heard | Greeted | Told | Unheard | Forgot | Awaited | SiteTold | WeatherEntry | Looked
+class PluginDisabled(Struct, frozen=True):
+    """A part of policies failed when it was asked: nobody asks it again."""
+
+    kind: str
+    name: str
+    why: str
+
+
+Note = (
+    Heard | Greeted | Told | Unheard | Forgot | Awaited | SiteTold | WeatherEntry | FactTold | Looked | PluginDisabled
+)
 
 
 def take_note(state: State, note: Note) -> None:
@@ -151,10 +177,13 @@ def _forgot(state: State, note: Forgot) -> None:
 def _site_told(state: State, note: SiteTold) -> None:
     soft = state.soft
     soft.sites[note.site] = note.facts
+    soft.queues[note.site] = queue_places(note.site, note.facts, soft.queue_classes)
     soft.weather.sites.setdefault(note.site, SiteWeather()).failed_tag = ""
-    soft.planning.changed.everything = soft.planning.changed.sites = True
+    soft.planning.changed.everything = True
     soft.planning.wanted = True
     state.ensure_site_location(note.site)
+    for name in list(soft.idle.times):
+        _enter(state, state.runners[name])
 
 
 def _weather_entry(state: State, note: WeatherEntry) -> None:
@@ -163,21 +192,37 @@ def _weather_entry(state: State, note: WeatherEntry) -> None:
         entries.pop(note.key, None)
     else:
         entries[note.key] = note.value
-    if note.part in ("sites", "refused"):
-        state.soft.planning.changed.sites = True
+    facts = state.soft.facts
+    if note.part == "sites":
+        facts.tell("weather", ("site", note.key), (note.value.closed_until, note.value.why))
+    elif note.part == "refused":
+        facts.tell("weather", ("refused", *note.key), note.value)
+    elif note.part == "bad_hosts":
+        facts.tell("hosts", note.key, note.value)
     if note.look:
+        state.soft.planning.wanted = True
+
+
+def _fact_told(state: State, note: FactTold) -> None:
+    if state.soft.facts.tell(note.name, note.key, note.value):
         state.soft.planning.wanted = True
 
 
 def _looked(state: State, note: Looked) -> None:
     planning = state.soft.planning
-    planning.wanted = planning.changed.sites = True
+    planning.wanted = True
     if note.safety_at is not None:
         planning.changed.everything = True
         planning.safety_at = note.safety_at
 
 
+def _plugin_disabled(state: State, note: PluginDisabled) -> None:
+    state.soft.disabled[note.kind, note.name] = note.why
+    state.soft.planning.wanted = True
+
+
 _TAKE: dict[type[Any], Callable[[State, Any], None]] = {
+    PluginDisabled: _plugin_disabled,
     Heard: _heard,
     Greeted: _greeted,
     Told: _told,
@@ -186,6 +231,7 @@ _TAKE: dict[type[Any], Callable[[State, Any], None]] = {
     Forgot: _forgot,
     SiteTold: _site_told,
     WeatherEntry: _weather_entry,
+    FactTold: _fact_told,
     Looked: _looked,
 }
 
@@ -198,7 +244,10 @@ def follow(state: State, event: ev.Event, at: At) -> None:
     kind = type(event)
     if kind is ev.Leased:
         assert isinstance(event, ev.Leased)
-        since, number, mono = state.soft.contacts[event.runner].since, event.batch, at.mono
+        soft = state.soft
+        if event.runner in soft.idle.times:
+            soft.idle.drop(event.runner)
+        since, number, mono = soft.contacts[event.runner].since, event.batch, at.mono
         for low, high in zip(event.spans[::2], event.spans[1::2], strict=True):
             for pos in range(low, high):
                 since[number, pos] = mono
@@ -214,24 +263,57 @@ def follow(state: State, event: ev.Event, at: At) -> None:
         contact.lease_n = contact.got = 0
         contact.unacked.clear()
         contact.given_up.clear()
-        changed = state.soft.planning.changed
-        changed.runners.add(event.runner)
-        changed.sites = True
+        _enter(state, state.runners[event.runner])
+        state.soft.planning.changed.runners.add(event.runner)
     elif isinstance(event, ev.RunnerMoved):
         state.soft.planning.changed.runners.add(event.runner)
         if state.runners[event.runner].state in ("CLOSED", "EXPIRED"):
             state.soft.contacts[event.runner].unacked.clear()
-    elif isinstance(event, ev.AllocationMoved | ev.AllocationPlanned):
-        state.soft.planning.changed.sites = True
-        if state.allocations[event.id].state.endswith("ED"):
-            state.soft.ending.pop(event.id, None)
-            if len(state.soft.contacts) > len(state.runners):
-                for gone in state.soft.contacts.keys() - state.runners.keys():
-                    del state.soft.contacts[gone]
+        _enter(state, state.runners[event.runner])
+    elif isinstance(event, ev.Spent):
+        count(state, event)
     elif isinstance(event, ev.ManagerMoved):
         state.soft.planning.changed.everything = True
+    elif isinstance(event, ev.AllocationPlanned):
+        _waits(state, state.allocations[event.id], at)
+    elif isinstance(event, ev.AllocationMoved):
+        _allocation_moved(state, state.allocations[event.id], at)
     if _concerns_the_scheduler(event):
         state.soft.planning.wanted = True
+
+
+def _allocation_moved(state: State, allocation: Allocation, at: At) -> None:
+    _waits(state, allocation, at)
+    if allocation.state.endswith("ED"):
+        state.soft.ending.pop(allocation.id, None)
+        if len(state.soft.contacts) > len(state.runners):
+            for gone in state.soft.contacts.keys() - state.runners.keys():
+                del state.soft.contacts[gone]
+
+
+def _waits(state: State, allocation: Allocation, at: At | None) -> None:
+    """Count an allocation among those that wait at its queue, or how long it did; None: it is not known when it ended.
+
+    What waits, and for how long, is the fact `stats`.
+    """
+    key = (allocation.site, allocation.queue or "")
+    waits = state.soft.waits.get(key)
+    if waits is None:
+        waits = state.soft.waits[key] = Waits()
+    if allocation.state in ("SUBMITTING", "PENDING"):
+        if allocation.id in waits.since:
+            return
+        waits.since[allocation.id] = allocation.submitted or 0.0
+    else:
+        since = waits.since.pop(allocation.id, None)
+        if since is None:
+            return
+        if allocation.state == "RUNNING" and at is not None:
+            waited = max(0.0, at.wall - since)
+            mean = waits.mean_s
+            waits.mean_s = waited if mean is None else mean + _WAIT_WEIGHT * (waited - mean)
+    oldest = next(iter(waits.since.values()), 0.0)
+    state.soft.facts.tell("stats", key, Stats(waits.mean_s, len(waits.since), oldest))
 
 
 def _ended(state: State, event: ev.Ended, at: At) -> None:
@@ -241,8 +323,10 @@ def _ended(state: State, event: ev.Ended, at: At) -> None:
         since.pop(row[:2], None)
         if usage:
             usage.pop(row[:2], None)
-    if not state.runners[event.runner].jobs:
+    runner = state.runners[event.runner]
+    if not runner.jobs:
         contact.idle_since = at.mono
+        _enter(state, runner)
     took(state, event)
 
 
@@ -290,11 +374,13 @@ def performed(state: State, effects: Iterable[Effect], at: At) -> None:
 
 
 class Due(Struct):
-    """What time has brought: batches whose `not_before` is past, and jobs whose next try is due."""
+    """What time has brought: batches whose `not_before` is past, jobs whose next try is due, runners to look at."""
 
     batches: set[int]
     jobs: list[tuple[int, int, int]]
     """(batch, low, high)."""
+    runners: list[RunnerState]
+    """Those that are missing, may have fallen silent or may have had nothing to do for long enough, as they came."""
 
 
 def pass_time(state: State, at: At, last: At | None, set_back: bool) -> Due:
@@ -306,7 +392,7 @@ def pass_time(state: State, at: At, last: At | None, set_back: bool) -> Due:
         _set_timers(state, at.wall)
     if last is not None:
         _grace(state, at, at.mono - last.mono)
-    due = Due(set(), [])
+    due = Due(set(), [], _due_runners(state, at))
     while state.timers and state.timers[0][0] <= at.wall:
         _, number, pos = heapq.heappop(state.timers)
         if pos < 0:
@@ -317,6 +403,44 @@ def pass_time(state: State, at: At, last: At | None, set_back: bool) -> Due:
         if until is not None and until > at.wall:  # due only because the clock is behind: it may be set again
             heapq.heappush(state.timers, (until, number, pos))
     return due
+
+
+def _due_runners(state: State, at: At) -> list[RunnerState]:
+    """Runners that time may have done something to. Their order is that of all runners, so that it tells nothing."""
+    soft, until = state.soft, at.mono + _ROUNDING_S
+    found = {name for name in state.census.runners["MISSING"] if not state.runners[name].direct}
+    found.update(soft.idle.due(until))
+    while soft.quiet.first <= until - state.settings.missing_s:
+        late = soft.quiet.due(until - state.settings.missing_s)
+        heard = [name for name in late if soft.contacts[name].heard > soft.quiet.times[name]]
+        for name in heard:
+            soft.quiet.set(name, soft.contacts[name].heard)
+        if not heard:
+            found.update(late)
+            break
+    return [runner for runner in state.runners.values() if runner.id in found] if found else []
+
+
+def _enter(state: State, runner: RunnerState) -> None:
+    """Enter a runner where deadlines are looked for: what it does, or since when it does nothing, has changed."""
+    soft, name = state.soft, runner.id
+    if runner.state == "SERVING" and not runner.jobs:
+        facts = None if runner.direct else soft.sites.get(runner.site)
+        soft.idle.set(name, math.inf if facts is None else soft.contacts[name].idle_since + facts.linger_s)
+    else:
+        soft.idle.drop(name)
+    if runner.state not in ("SERVING", "DRAINING") or runner.direct:
+        soft.quiet.drop(name)
+    elif name not in soft.quiet.times:
+        soft.quiet.set(name, soft.contacts[name].heard)
+
+
+def enter_runners(state: State) -> None:
+    """Enter all runners where deadlines are looked for."""
+    state.soft.idle.clear()
+    state.soft.quiet.clear()
+    for runner in state.runners.values():
+        _enter(state, runner)
 
 
 def _set_timers(state: State, wall: float) -> None:
@@ -340,6 +464,7 @@ def _grace(state: State, at: At, gap: float) -> None:
         for contact in state.soft.contacts.values():
             contact.heard = min(at.mono, contact.heard + gap)
             contact.idle_since = min(at.mono, contact.idle_since + gap)
+        enter_runners(state)
 
 
 def restarted(state: State, at: At) -> None:
@@ -347,6 +472,11 @@ def restarted(state: State, at: At) -> None:
     for runner in state.runners.values():
         contact = state.soft.contacts[runner.id] = Contact(at.mono, connected=runner.direct)
         contact.since = dict.fromkeys(runner.jobs, at.mono)
+    recall(state)
+    enter_runners(state)
+    for allocation in state.allocations.values():
+        if allocation.state.endswith("ING"):
+            _waits(state, allocation, None)
     planning = state.soft.planning
     planning.steady_less_mono = None
-    planning.wanted = planning.changed.everything = planning.changed.sites = True
+    planning.wanted = planning.changed.everything = True

@@ -15,7 +15,7 @@ from rota.core.dependencies import watch_all
 from rota.core.evolve import evolve
 from rota.core.evolve.batches import bind, set_limit
 from rota.core.evolve.jobs import push_ready, slot_of, uncounted
-from rota.core.evolve.runners import place_runner, set_slots
+from rota.core.evolve.runners import join_allocation, place_runner, set_slots
 from rota.core.notes import took
 from rota.core.ready import ReadyQueue
 from rota.core.selection import states_pattern
@@ -106,9 +106,12 @@ class _Snapshot(Struct):
     pruned: list[tuple[int, int, float]] = field(default_factory=list)
     attempt_floor: int = 0
     floor_below: int = 0
+    shares: dict[str, dict[int, int]] = field(default_factory=dict)
 
 
-_PLAIN = ("mode", "next_batch", "next_allocation", "groups", "pauses", "pruned", "attempt_floor", "floor_below")
+_PLAIN = (
+    "mode", "next_batch", "next_allocation", "groups", "pauses", "pruned", "attempt_floor", "floor_below", "shares",
+)  # fmt: skip
 """Fields of a snapshot that are attributes of the state."""
 _PLAIN_BATCH = [name for name in _Batch.__struct_fields__ if name not in ("runs", "live", "more")]
 """Fields of a batch's record that are attributes of its state."""
@@ -216,6 +219,7 @@ def _restore_small(state: State, kept: _Snapshot) -> None:
     state.starts = {name: Starts(rows) for name, rows in kept.starts.items()}
     for allocation in kept.allocations:
         state.allocations[allocation.id] = allocation
+        state.census.count(allocation, 1)
         if allocation.state.endswith("ED"):
             state.over.append(allocation.id)
 
@@ -263,6 +267,8 @@ def _restore_live(state: State, kept: _Snapshot, live: list[tuple[BatchState, in
         for name in _Runner.__struct_fields__:
             if name != "slots":  # these are charged below
                 setattr(runner, name, getattr(record, name))
+        state.census.runner(runner.id, "", runner.state)
+        join_allocation(state, runner)
         if runner.state not in ("CLOSED", "EXPIRED"):
             place_runner(state, runner)
     for batch, pos, runner_id, known in live:
@@ -318,6 +324,7 @@ def durable_view(state: State) -> dict[str, Any]:
         },
         "allocations": {a.id: (a.state, a.native_id) for a in state.allocations.values() if a.state.endswith("ING")},
         "groups": state.groups,
+        "shares": state.shares,
         "limits": {
             name: (limit.count, limit.used, limit.rate, limit.per_s, limit.window)
             for name, limit in state.limits.items()

@@ -2,21 +2,28 @@
 
 It lies apart from the durable state (`State`), which only `evolve` writes. Each part here has one writer:
 
-- `contacts`, `sites`, `weather`: `core/notes.py`, from the notes that a decision carries, from what follows from
-  events, and from the passing of time; `chance` by whoever asked it, once it is used;
+- `contacts`, `idle`, `quiet`, `sites`, `queues`, `weather`, `facts`, `waits`: `core/notes.py`, from the notes that a
+  decision carries, from what follows from events, and from the passing of time; `chance` by whoever asked it, once it
+  is used;
 - `planning`: the scheduling pass (`core/plan`); what has changed since (`Changes`) is told where it happens.
 """
 
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 
+from rota.core.earliest import Earliest
 from rota.core.stimuli import AllocationSeen
 from rota.model.shape import Shape
 from rota.model.site import SiteFacts
 from rota.model.slot import Slot
+from rota.schedule.facts import Facts
+from rota.schedule.pipeline import Memo
 from rota.schedule.places import Places
+from rota.schedule.queue_pass import QueueMemo
+from rota.schedule.queues import Claim
+from rota.schedule.view import Place
 from rota.schedule.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -143,7 +150,7 @@ class ShapeMemo(Struct):
 class Changes:
     """What has changed since the last pass, besides what the ledger says: the pass empties it."""
 
-    __slots__ = ("everything", "groups", "limits", "runners", "shapes", "sites", "slots")
+    __slots__ = ("everything", "groups", "limits", "runners", "shapes", "slots")
 
     def __init__(self) -> None:
         self.everything = True
@@ -157,8 +164,6 @@ class Changes:
         """Groups of which something was learned."""
         self.slots: dict[Slot, dict[str, None]] = {}
         """Slot → runners where jobs in such a slot were leased or have ended."""
-        self.sites = True
-        """Whether something may be asked of sites that was not before, or taken back."""
 
 
 class Planning:
@@ -172,29 +177,44 @@ class Planning:
         """The places in trees; None: they are to be put there anew."""
         self.waiting = Waiting()
         """The shapes that wait, in forests."""
+        self.touched: set[str] = set()
+        """Limits that have changed since the queue level was last told what is left over."""
         self.again: set[int] = set()
         """Shapes to look at in the next pass, whatever changes: they were not given all that limits leave."""
         self.short: dict[int, dict[tuple[str, Slot], None]] = {}
         """Shape → (runner, slot) where leases ahead may be missing."""
-        self.coming = False
-        """Whether allocations are on their way: there may be too many once jobs have started."""
-        self.ask_at = math.inf
-        """Monotonic time at which more may be asked of a site because it has been left alone for long enough."""
+        self.unasked: set[int] | None = None
+        """Shapes of which the queue level does not know what is left over now; None: all."""
         self.wall = -math.inf
         """Wall-clock time of the last pass."""
+        self.memo: Memo = {}
+        """Answers of filters that the full pass keeps; `backfill_memo`: those for the places that are not kept."""
+        self.backfill_memo: Memo = {}
+        self.place_classes: dict[tuple[object, ...], int] = {}
+        """What places can differ in while empty → number of the class (`Place.class_number`), for the full pass."""
         self.safety_at = 0.0
         """Monotonic time at which it looks again even if nothing happened."""
         self.shapes: dict[int, ShapeMemo] = {}
         self.reserved: Reservation | None = None
         """The place that the last pass kept for a job that has waited for long."""
-        self.surplus_since: dict[tuple[str, int], float] = {}
-        """(site, shape) → since when more allocations are on their way than are needed."""
+        self.queues = QueueMemo()
+        """What the queue level remembers."""
+        self.surplus_since: dict[Claim, float] = {}
+        """(site, queue, shape) → since when more allocations are on their way than are needed."""
         self.window_at = math.inf
         """Wall-clock time at which a window opens that jobs wait for."""
         self.rate_at = math.inf
         """Monotonic time at which a rate lets jobs start that wait for it."""
         self.steady_less_mono: float | None = None
         """How many seconds the steady clock (`State.steady`) is ahead of the monotonic one; None: not yet known."""
+
+
+class Waits(Struct):
+    """The allocations that wait at a queue, and how long others did."""
+
+    since: dict[str, float] = field(default_factory=dict)
+    """Allocation → wall-clock time of its submission, oldest first."""
+    mean_s: float | None = None
 
 
 class Ending(NamedTuple):
@@ -214,12 +234,28 @@ class Soft:
     def __init__(self, seed: int = 1) -> None:
         self.contacts: dict[str, Contact] = {}
         """Runner → the connection to it."""
+        self.idle = Earliest()
+        """Runners that serve and have no jobs, and the monotonic time at which each has lingered long enough."""
+        self.quiet = Earliest()
+        """Runners that should be heard of, each with a monotonic time since which it was heard, perhaps again later."""
         self.sites: dict[str, SiteFacts] = {}
         """Site → what it offers, as it last said."""
+        self.queues: dict[str, tuple[Place, ...]] = {}
+        """Site → itself and its queues as places."""
+        self.queue_classes: dict[tuple[object, ...], int] = {}
+        """What queues can differ in while nothing is known of them → number of the class."""
+        self.facts = Facts()
+        """What policies may look at beside jobs and places."""
+        self.waits: dict[tuple[str, str], Waits] = {}
+        """(site, queue; "": its own) → how long allocations wait there."""
         self.weather = Weather()
         self.ending: dict[str, Ending] = {}
         """Allocation → its end, while its last words are awaited."""
         self.planning = Planning()
+        self.worth: dict[tuple[str, str], float] = {}
+        """(policy, share) → what was used, as its policy values it (`rota.core.shares`)."""
+        self.disabled: dict[tuple[str, str], str] = {}
+        """(kind, name) of parts of policies that failed when they were asked, and why: nobody asks them again."""
         self.chance = seed & _MASK or 1
         """State of the core's own generator (splitmix64): time and chance come in as data."""
 

@@ -10,11 +10,11 @@ import heapq
 from array import array
 from bisect import bisect
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, field
 
+from rota.core.census import Census
 from rota.core.ready import ReadyQueue
 from rota.core.soft import Soft
 from rota.model.allocation import Allocation
@@ -25,10 +25,10 @@ from rota.model.needs import Amounts
 from rota.model.shape import Shape
 from rota.model.slot import Slot
 from rota.model.tables import JOB_STATES, SETTLED, WAITING
-from rota.schedule.demand import ANY, SiteView
 from rota.schedule.estimate import Group
 from rota.schedule.ledger import Ledger
 from rota.schedule.limits import Starts
+from rota.schedule.policy import POLICIES, Policy
 from rota.schedule.view import Limit
 
 __all__ = ["BatchState", "Live", "RunnerState", "Settings", "ShapeState", "State"]
@@ -72,6 +72,8 @@ class Settings(Struct, frozen=True):
     """… while such jobs succeeded elsewhere, not longer ago than this: the host gets no more jobs …"""
     bad_host_s: float = 3600
     """… for so long."""
+    policies: Mapping[str, Policy] = field(default_factory=lambda: POLICIES)
+    """Name → policy, as configured."""
 
 
 class Live:
@@ -305,6 +307,8 @@ class State:
         self.ledger = Ledger()
         self.groups: dict[str, Group] = {}
         """What was learned, by group."""
+        self.shares: dict[str, dict[int, int]] = {}
+        """Share (who jobs' use is counted for) → hour since 1970 → core-milliseconds that were used."""
         self.waiters: dict[str, set[int]] = {}
         """Dependency target (batch number or @name) → batches that depend on it."""
         self.timers: list[tuple[float, int, int]] = []
@@ -318,6 +322,9 @@ class State:
         self.floor_below = 0
         """… in batches with smaller numbers than this."""
         # indices
+        self.census = Census()
+        self.ready = 0
+        """How many jobs are ready, of all shapes."""
         self.dirty_batches: set[int] = set()
         self.starts: dict[str, Starts] = {}
         """Limit with a rate → the starts that it counts."""
@@ -370,25 +377,19 @@ class State:
         at = bisect(self.pruned, number, key=lambda row: row[0]) - 1
         return self.pruned[at][2] if at >= 0 and number <= self.pruned[at][1] else None
 
-    def site_views(self) -> list[SiteView]:
-        """The sites as the demand on them, and refusals at submission, see them."""
-        weather = self.soft.weather
-        views = {}
+    def rooms(self, mono: float) -> dict[str, int]:
+        """Site → how many more allocations it may be asked for now."""
+        weather, live = self.soft.weather, self.census.live
+        rooms = {}
         for name, facts in self.soft.sites.items():
             site = weather.of(name)
-            if site.takes is not None and site.takes < facts.most:
-                facts = replace(facts, most=site.takes)
-            views[name] = SiteView(name, facts, site.closed_until)
-        serving = {runner.allocation for runner in self.runners.values()} if self.allocations else set()
-        for allocation in self.allocations.values():
-            view = views.get(allocation.site)
-            if view is None or not allocation.state.endswith("ING"):
-                continue
-            view.live += 1
-            if allocation.id not in serving and allocation.state != "KILLING":
-                key = ANY if allocation.shape is None else allocation.shape
-                view.coming[key] = view.coming.get(key, 0) + 1
-        return list(views.values())
+            most = facts.most if site.takes is None else min(facts.most, site.takes)
+            rooms[name] = most - live.get(name, 0) if site.closed_until <= mono else 0
+        return rooms
+
+    def runners_of(self, allocation: str) -> list[RunnerState]:
+        """The runners of an allocation, also those that are over."""
+        return [self.runners[name] for name in self.census.of.get(allocation, ())]
 
     def direct_runners(self, allocation: Allocation) -> list[RunnerState]:
         """The runner that stands for a direct allocation; empty if there is none."""
@@ -398,8 +399,28 @@ class State:
     def ensure_site_location(self, site: str) -> None:
         """Put a site into the ledger, as the root of its tree; its capacity is known once the driver has told it."""
         facts = self.soft.sites.get(site)
-        capacity = facts.node if facts is not None and facts.most == 1 else None
+        capacity = None
+        shared = facts.shared if facts is not None else ()
+        only = bool(shared) and facts is not None and facts.most != 1
+        if facts is not None and facts.most == 1:
+            capacity = facts.node.plus(Amounts(named=shared))
+        elif shared:
+            capacity = Amounts(named=shared)
         have = self.ledger.locations.get(site)
         if have is None or have.capacity != capacity:
             tags = facts.tags if facts is not None else ()
-            self.ledger.add(Location(site, Kind.SITE, None, capacity, True, tags, None, site))
+            names = tuple(name for name, _ in shared)
+            self.ledger.add(
+                Location(
+                    site,
+                    Kind.SITE,
+                    None,
+                    capacity,
+                    True,
+                    tags,
+                    None,
+                    site,
+                    shared=names,
+                    shared_only=only,
+                )
+            )

@@ -15,7 +15,7 @@ from rota.core.dependencies import consequences, woken
 from rota.core.effects import Effect
 from rota.core.evolve import evolve
 from rota.core.evolve.leasing import Grant, lease_jobs
-from rota.core.notes import follow, pass_time, performed, restarted, take_note
+from rota.core.notes import PluginDisabled, enter_runners, follow, pass_time, performed, restarted, take_note
 from rota.core.plan import plan
 from rota.core.react import react, restart_effects
 from rota.core.soft import Contact, chance_after
@@ -24,6 +24,7 @@ from rota.core.stimuli import At, Stimulus, Tick
 from rota.model.events import Event, Moved
 from rota.model.job import Result
 from rota.model.tables import HOLDING, WAITING
+from rota.schedule.policy import PluginError
 
 __all__ = ["Core", "Step"]
 
@@ -47,6 +48,7 @@ class Core:
         self.state = state if state is not None else State(settings, seed)
         for runner in self.state.runners:
             self.state.soft.contacts.setdefault(runner, Contact())
+        enter_runners(self.state)
         self.last_tick: At | None = None
         self._seen: At | None = None
         self._set_back = False
@@ -84,6 +86,18 @@ class Core:
         if not state.soft.planning.wanted:
             return Step()
         events: list[Event] = []
+        while True:
+            try:
+                self._place(at, events)
+                break
+            except PluginError as error:  # what was placed before stands; without that part it goes on from there
+                take_note(state, PluginDisabled(error.kind, error.name, error.why))
+        effects = react(state, events)
+        performed(state, effects, at)
+        return Step(events, [], effects)
+
+    def _place(self, at: At, events: list[Event]) -> None:
+        state = self.state
         for made in plan(state, at):
             if isinstance(made, Grant):
                 for event in lease_jobs(state, made):
@@ -91,9 +105,6 @@ class Core:
                     events.append(event)
             else:
                 self._happen(made, events, at)
-        effects = react(state, events)
-        performed(state, effects, at)
-        return Step(events, [], effects)
 
     def restart(self, at: At) -> list[Effect]:
         """Begin after a restart: every deadline gets its full grace again. Call it once."""

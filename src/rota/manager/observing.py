@@ -223,7 +223,7 @@ class Observer:
                 words.written = await self._read_report(state, site, known)
                 words.restarted = not words.written and await site.was_restarted(known)
             else:
-                runners = [runner for runner in state.runners.values() if runner.allocation == allocation.id]
+                runners = state.runners_of(allocation.id)
                 await self._wait_for_peers(runners)
                 words.written = [found for runner in runners if (found := _read_unsent(site, runner)) is not None]
                 words.output = None if runners else await site.last_output(known)

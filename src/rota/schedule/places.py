@@ -104,7 +104,7 @@ class Places:
     def put(self, place: Place, view: View) -> bool:
         """Add or change a place; False: it is of a group that was not there before."""
         location = place.location
-        group_key = (location.site, location.tags, location.options)
+        group_key = (location.site, location.tags, location.options, location.queue)
         group = self.groups.get(group_key)
         known = group is not None
         if group is None:
@@ -119,7 +119,9 @@ class Places:
             rank = self._ranks[place.runner] = self._next_rank
             self._next_rank += 1
         spot = self.spots[place.runner] = self._at[rank] = Spot(place, rank, group)
-        chain = self._chains[place.runner] = view.ledger.chain(location.id)
+        chain = self._chains[place.runner] = tuple(
+            [each.id for each in view.ledger.path(location.id) if each.capacity is not None and not each.shared_only]
+        )
         for name in (location.id, *chain):
             self._members.setdefault(name, {})[place.runner] = None
         if place.status == "SERVING":
@@ -166,7 +168,7 @@ class Places:
         tree = self._free[spot.group]
         if spot.key is not None:
             tree.drop(spot.key)
-        spot.free = _free_along(view.ledger, self._chains[spot.place.runner])
+        spot.free = _free_along(view.ledger, spot.place.location.id, self._chains[spot.place.runner])
         spot.key = (-self._score(spot.place, view), spot.rank)
         tree.put(spot.key, _vector(spot.free, spot.place.location.until))
 
@@ -219,15 +221,16 @@ class Places:
 _BOUNDLESS = Amounts(1 << 62, 1 << 62, 1 << 62, 1 << 62)
 
 
-def _free_along(ledger: Free, chain: Sequence[str]) -> Amounts:
-    """What is free at every location of a path."""
-    if len(chain) == 1:
+def _free_along(ledger: Free, location_id: str, chain: Sequence[str]) -> Amounts:
+    """What is free at every location of a path. Of what a site has once for all of it, any number: others watch it."""
+    if len(chain) == 1 == len(ledger.chain(location_id)):
         return ledger.free(chain[0])
     frees = [ledger.free(name) for name in chain]
     if not frees:
         return _BOUNDLESS
-    named = {name for free in frees for name, _ in free.named}
-    have = [dict(free.named) for free in frees]
+    shared = {name for location in ledger.path(location_id) for name in location.shared}
+    have = [dict(free.named) | dict.fromkeys(shared, _BOUNDLESS.cores) for free in frees]
+    named = {name for each in have for name in each}
     return Amounts(
         min(free.cores for free in frees),
         min(free.memory for free in frees),

@@ -1,6 +1,6 @@
 """The View: what policy code may see. Read-only, and only facts, so that a policy can be replayed."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -51,7 +51,7 @@ class Limit(Struct, frozen=True):
     """Until when the window is closed, in words, as of this pass; None: it is open."""
 
 
-class Place(Struct):
+class Place(Struct, frozen=True):
     """A candidate: a node with the runner that serves it, or a queue of a site (or a site that has none)."""
 
     location: Location
@@ -85,10 +85,18 @@ class View(Struct):
     limits: Mapping[str, Limit]
     job_times: Mapping[str, int] = {}
     """Site → seconds that a job is taken to need if nothing is known of it."""
-    longest: Mapping[tuple[str, str | None], int] = {}
-    """(site, queue; None: the site's own) → the longest time that a job there can count on."""
+    longest: Mapping[tuple[str, str], tuple[int, int]] = {}
+    """(site, queue; "": the site's own) → seconds: the longest allocation, and what a job there can count on."""
+    own_queues: Mapping[str, str] = {}
+    """Site → the queue that its allocations go to if they name none, where that is known."""
     facts: Mapping[str, Mapping[Any, Any]] = NO_FACTS
     """Fact → key → value, never changed in place. A fact that nobody tells is empty."""
+    rooms: Mapping[str, int] = {}
+    """Site → how many more allocations it may have now."""
+    number: int = -1
+    """Number of the shape that is asked about at a queue."""
+    elsewhere: Callable[[int], bool] | None = None
+    """Whether some queue would take a shape of this number: then no filter is relaxed for nodes."""
 
 
 class Want(Struct):

@@ -16,6 +16,10 @@ from rota.schedule.view import Limit, View, Want
 __all__ = ["Entry", "Forest", "Waiting", "in_order", "must_s", "vector_of"]
 
 
+Queue = tuple[str, str]
+"""(site, queue; "": its own)."""
+
+
 class Forest:
     """Shapes that may use the same places and name the same limits, in order."""
 
@@ -64,10 +68,14 @@ class Waiting:
         """Limit → shapes that name it."""
         self.learners: dict[str, dict[int, None]] = {}
         """Learning group → shapes of it."""
+        self.gangs: dict[int, None] = {}
+        """Shapes that ask for several nodes."""
+        self.odd: set[int] = set()
+        """Shapes with a policy that forests do not know how to follow."""
         self._by_group: dict[int, list[Forest]] = {}
         self._by_limit: dict[str, list[Forest]] = {}
 
-    def put(self, want: Want, key: Key, groups: tuple[int, ...], view: View, sites: Iterable[str]) -> Entry:
+    def put(self, want: Want, key: Key, groups: tuple[int, ...], view: View, queues: Iterable[Queue]) -> Entry:
         """Add a shape, or put it where it belongs now."""
         self.drop(want.shape_id)
         shape = want.shape
@@ -80,17 +88,21 @@ class Waiting:
                 self._by_group.setdefault(group, []).append(forest)
             for name in shared:
                 self._by_limit.setdefault(name, []).append(forest)
-        entry = self.entries[want.shape_id] = Entry(want, key, forest, vector_of(want, view, sites))
+        entry = self.entries[want.shape_id] = Entry(want, key, forest, vector_of(want, view, queues))
         forest.tree.put(key, entry.vector)
         forest.size += 1
         for name in shape.limits:
             self.members.setdefault(name, {})[want.shape_id] = None
         if shape.group:
             self.learners.setdefault(shape.group, {})[want.shape_id] = None
+        if shape.needs.nodes > 1:
+            self.gangs[want.shape_id] = None
         return entry
 
     def drop(self, shape_id: int) -> None:
         """Take a shape away, if it is there."""
+        self.odd.discard(shape_id)
+        self.gangs.pop(shape_id, None)
         entry = self.entries.pop(shape_id, None)
         if entry is None:
             return
@@ -120,6 +132,25 @@ class Waiting:
         """The forests with any of these limits."""
         for name in names:
             yield from self._by_limit.get(name, ())
+
+    def sharing(self, numbers: Iterable[int]) -> set[int]:
+        """These shapes, and all that share limits with them, directly or through others."""
+        found, names = set(numbers), set[str]()
+        todo = list(found)
+        while todo:
+            entry = self.entries.get(todo.pop())
+            for name in () if entry is None else entry.want.shape.limits:
+                if name not in names:
+                    names.add(name)
+                    fresh = self.members[name].keys() - found
+                    found |= fresh
+                    todo += fresh
+        return found
+
+    def asking(self, names: Iterable[str]) -> list[Forest]:
+        """The forests whose shapes ask for any of these named resources."""
+        asked = set(names)
+        return [forest for forest in self.forests.values() if not asked.isdisjoint(forest.names)]
 
     def shut(self, entry: Entry, now: Mapping[str, Limit]) -> None:
         """Take a shape out of its tree while a limit of its batch is full."""
@@ -164,12 +195,12 @@ def in_order(sources: Iterable[Source]) -> Iterator[Key]:
             heappush(heap, (again, number, source))
 
 
-def vector_of(want: Want, view: View, sites: Iterable[str]) -> Vector:
+def vector_of(want: Want, view: View, queues: Iterable[Queue]) -> Vector:
     """What a shape asks for, as forests compare it: amounts, time, time if it is known, age, named resources."""
     needs = want.shape.needs
     amounts = needs.amounts()
-    times = [must_s(want.shape, site, view) for site in sites]
-    fill_s = [needs.time_s or view.job_times.get(site) or NONE for site in sites]
+    times = [must_s(want.shape, queue, view) for queue in queues]
+    fill_s = [needs.time_s or view.job_times.get(site) or NONE for site, _ in queues]
     return (
         amounts.cores or ANY,
         amounts.memory or ANY,
@@ -183,8 +214,8 @@ def vector_of(want: Want, view: View, sites: Iterable[str]) -> Vector:
     )
 
 
-def must_s(shape: Shape, site: str, view: View) -> float:
-    """Seconds that must be left at a place of a site for a job to start there."""
-    time_s = shape.needs.time_s if shape.needs.time_s is not None else view.job_times.get(site)
-    must = time_s or 1
-    return min(must, view.longest.get((site, shape.needs.queue), must))
+def must_s(shape: Shape, queue: Queue, view: View) -> float:
+    """Seconds that must be left at a place of a queue for a job to start there."""
+    time_s = shape.needs.time_s if shape.needs.time_s is not None else view.job_times.get(queue[0])
+    must, most = time_s or 1, view.longest.get(queue)
+    return most[1] if most is not None and most[1] < must <= most[0] else must

@@ -24,18 +24,17 @@ RECOUNT_S = 60.0
 
 def is_busy(state: State) -> bool:
     """True while anything runs, is ready, or changes: then time is looked at every second."""
+    runners, soft = state.census.runners, state.soft
     return (
-        any(runner.jobs or runner.state in ("DRAINING", "MISSING") for runner in state.runners.values())
-        or any(shape.ready for shape in state.shapes)
-        or bool(state.soft.ending)
-        or any(a.state.endswith("ING") and a.state != "RUNNING" for a in state.allocations.values())
+        state.ready > 0
+        or len(runners["SERVING"]) > len(soft.idle.times)
+        or bool(runners["DRAINING"] or runners["MISSING"] or soft.ending)
+        or state.census.changing > 0
     )
 
 
 def _has_places(state: State) -> bool:
-    return any(allocation.state.endswith("ING") for allocation in state.allocations.values()) or any(
-        runner.state == "SERVING" for runner in state.runners.values()
-    )
+    return bool(state.census.runners["SERVING"]) or any(state.census.live.values())
 
 
 def next_deadline(state: State, at: At, last: At | None) -> float:
@@ -46,12 +45,8 @@ def next_deadline(state: State, at: At, last: At | None) -> float:
         period = max(SWEEP_S, min(RESTING_SWEEP_S, state.settings.missing_s / 4))
     else:
         period = IDLE_SWEEP_S
-    soft, planning = state.soft, state.soft.planning
-    deadline = (at if last is None else last).mono + period
-    for runner in state.runners.values():
-        if runner.state == "SERVING" and not runner.jobs and runner.site in soft.sites and not runner.direct:
-            idle_since = soft.contacts[runner.id].idle_since
-            deadline = min(deadline, idle_since + soft.sites[runner.site].linger_s + LINGER_SLACK_S)
+    planning = state.soft.planning
+    deadline = min((at if last is None else last).mono + period, state.soft.idle.first + LINGER_SLACK_S)
     if state.timers:
         deadline = min(deadline, at.mono + state.timers[0][0] - at.wall)
     return max(min(deadline, planning.rate_at, at.mono + planning.window_at - at.wall), at.mono)
@@ -65,7 +60,7 @@ def was_set_back(before: At, now: At) -> bool:
 def tick(state: State, at: At, last: At | None, due: Due) -> Decision:
     """Decide everything that is due; `last` is the moment of the Tick before, None after a start."""
     decision = Decision(reconsider=due.batches)
-    for runner in list(state.runners.values()):
+    for runner in due.runners:
         if runner.state in ("SERVING", "DRAINING", "MISSING") and not runner.direct:
             _watch(state, decision, runner, at)
     collect_again(state, decision, at)

@@ -85,7 +85,9 @@ def unbind(state: State, batch: BatchState) -> None:
 def _shape(batch: BatchState, template: Template) -> Shape:
     own = {f"#{batch.id}"} if batch.spec.at_once is not None else set()
     limits = tuple(sorted({*template.limits, *own}))
-    return Shape(template.needs, limits, group=template.group, override=template.override, level=template.level)
+    return Shape(
+        template.needs, limits, template.policy, template.group, template.override, template.level, template.share
+    )
 
 
 def _bind_windows(state: State, template: Template) -> None:

@@ -108,6 +108,7 @@ def push_ready(state: State, batch: BatchState, low: int, high: int) -> None:
         shape = state.shapes[batch.shapes[template]]
         shape.ready += end - start
         changed.add(shape.id)
+        state.ready += end - start
         if not queue.listed:
             queue.listed = True
             heapq.heappush(shape.heads, (-batch.templates[template].priority, batch.id, template))
@@ -122,6 +123,7 @@ def unready(state: State, batch: BatchState, low: int, high: int) -> None:
         queue.count -= found
         shape.ready -= found
         changed.add(shape.id)
+        state.ready -= found
         if not queue.count:
             shape.trim(state.batches)
 

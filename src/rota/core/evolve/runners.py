@@ -8,11 +8,13 @@ from rota.model.allocation import Allocation
 from rota.model.location import Kind, Location
 from rota.model.slot import Slot
 from rota.model.tables import ALLOCATION, RUNNER, move
+from rota.schedule.queues import queue_id
 from rota.schedule.view import Limit
 
 __all__ = [
     "allocation_moved",
     "allocation_planned",
+    "join_allocation",
     "place_runner",
     "runner_greeted",
     "runner_moved",
@@ -53,9 +55,14 @@ def runner_greeted(state: State, event: ev.RunnerGreeted) -> None:
     if runner is None:
         runner = state.runners[event.runner] = RunnerState(event.runner)
         runner.state = "SERVING"
-    before = runner.location
+        state.census.runner(event.runner, "", "SERVING")
+    before, allocation = runner.location, runner.allocation
     for name in ev.RunnerGreeted.__struct_fields__[1:]:  # all but its id
         setattr(runner, name, getattr(event, name))
+    if allocation != event.allocation:
+        if allocation is not None:
+            state.census.leave(runner.id, state.allocations.get(allocation), allocation)
+        join_allocation(state, runner)
     place_runner(state, runner)
     if before and before != runner.location:
         for slot, count in runner.slots.items():
@@ -64,20 +71,40 @@ def runner_greeted(state: State, event: ev.RunnerGreeted) -> None:
         state.ledger.drop(before)
 
 
+def join_allocation(state: State, runner: RunnerState) -> None:
+    """Enter a runner with its allocation, if it has one."""
+    if runner.allocation is not None:
+        state.census.join(runner.id, state.allocations.get(runner.allocation), runner.allocation)
+
+
 def place_runner(state: State, runner: RunnerState) -> None:
     """Put a runner's node, and the site and the allocation above it, into the ledger."""
     state.ensure_site_location(runner.site)
     parent = runner.site
-    if runner.allocation is not None:
-        parent = f"{runner.site}/{runner.allocation}"
-        if parent not in state.ledger.locations:
-            state.ledger.add(Location(parent, Kind.ALLOCATION, runner.site, None, True, (), None, runner.site))
-    runner.location = f"{parent}/{runner.id}" if runner.direct else f"{parent}/{runner.host}:{runner.id[:8]}"
     allocation = state.allocations.get(runner.allocation or "")
+    queue = (allocation.queue or "") if allocation is not None else ""
+    if queue:
+        parent = queue_id(runner.site, queue)
+        if parent not in state.ledger.locations:
+            state.ledger.add(Location(parent, Kind.QUEUE, runner.site, None, True, (), None, runner.site, None, queue))
+    if runner.allocation is not None:
+        above, parent = parent, f"{runner.site}/{runner.allocation}"
+        if parent not in state.ledger.locations:
+            state.ledger.add(Location(parent, Kind.ALLOCATION, above, None, True, (), None, runner.site, None, queue))
+    runner.location = f"{parent}/{runner.id}" if runner.direct else f"{parent}/{runner.host}:{runner.id[:8]}"
     options = None if allocation is None or allocation.shape is None else allocation.options
     state.ledger.add(
         Location(
-            runner.location, Kind.NODE, parent, runner.capacity, True, runner.tags, runner.until, runner.site, options
+            runner.location,
+            Kind.NODE,
+            parent,
+            runner.capacity,
+            True,
+            runner.tags,
+            runner.until,
+            runner.site,
+            options,
+            queue,
         )
     )
 
@@ -89,6 +116,7 @@ def runner_moved(state: State, event: ev.RunnerMoved) -> None:
     assert new is not None, f"runner {event.runner}: {event.verb} in {runner.state}"
     if event.verb == "drain":
         runner.drain_wanted = True
+    state.census.runner(runner.id, runner.state, new)
     runner.state = new
     runner.why = event.reason
     if new in ("CLOSED", "EXPIRED"):
@@ -100,7 +128,9 @@ def allocation_planned(state: State, event: ev.AllocationPlanned) -> None:
     """An allocation is to be asked for."""
     fields = msgspec.structs.asdict(event)
     submit, at = fields.pop("submit"), fields.pop("at")
-    state.allocations[event.id] = Allocation(**fields, state="SUBMITTING" if submit else "WAITING", submitted=at)
+    allocation = Allocation(**fields, state="SUBMITTING" if submit else "WAITING", submitted=at)
+    state.allocations[event.id] = allocation
+    state.census.count(allocation, 1)
     state.next_allocation = max(state.next_allocation, int(event.id[1:]) + 1)
 
 
@@ -109,7 +139,9 @@ def allocation_moved(state: State, event: ev.AllocationMoved) -> None:
     allocation = state.allocations[event.id]
     new = allocation.state if event.verb == "unsure" else move(ALLOCATION, allocation.state, event.verb)
     assert new is not None, f"allocation {event.id}: {event.verb} in {allocation.state}"
+    state.census.count(allocation, -1)
     allocation.state = new
+    state.census.count(allocation, 1)
     allocation.unsure = event.unsure
     if event.native_id is not None:
         allocation.native_id = event.native_id
@@ -133,10 +165,8 @@ def _forget_allocation(state: State, name: str) -> None:
     allocation = state.allocations.pop(name, None)
     if allocation is None:
         return
-    gone = state.direct_runners(allocation)
-    if not allocation.direct:
-        gone = [runner for runner in state.runners.values() if runner.allocation == name]
-    for runner in gone:
+    for runner in state.runners_of(name):
         if runner.state in ("CLOSED", "EXPIRED") and not runner.jobs:
             del state.runners[runner.id]
             state.soft.planning.changed.runners.add(runner.id)
+            state.census.leave(runner.id, None, name)

@@ -9,59 +9,100 @@ a turn that have changed themselves, or that have room where something has (`rot
 
 import math
 from collections.abc import Iterator
+from types import MappingProxyType
 
 from rota.core.evolve.leasing import Grant
 from rota.core.plan.ahead import leases_ahead
 from rota.core.plan.allocations import Provider, surplus
-from rota.core.plan.limits import limits_now, wake_times, within_limits
-from rota.core.plan.turns import Turns
-from rota.core.plan.watching import look, times
+from rota.core.plan.full import FullPass
+from rota.core.plan.limits import left_over, limits_now, wake_times
+from rota.core.plan.turns import Gang, Turns
+from rota.core.plan.watching import look, read_by_nodes, times
+from rota.core.shares import worth_now
 from rota.core.soft import chance_after
 from rota.core.state import State
 from rota.core.stimuli import At
 from rota.model import events as ev
-from rota.model.slot import slot_for
-from rota.schedule.view import View
+from rota.model.slot import Slot, slot_for
+from rota.schedule.facts import Key
+from rota.schedule.pipeline import Placement
+from rota.schedule.view import Place, View, Want
 
 __all__ = ["plan"]
 
 
 def plan(state: State, at: At) -> Iterator[ev.Event | Grant]:
     """Grants of leases for all jobs that can start now, and events for the allocations to ask for or to give up."""
-    planning = state.soft.planning
+    planning, facts = state.soft.planning, state.soft.facts
     planning.wanted = False
     planning.steady_less_mono = state.steady_less_mono(at.wall, at.mono)
-    steady, limits = state.steady(at.wall, at.mono), limits_now(state, at)
-    view = View(at.wall, at.mono, state.mode, (), state.ledger.view, limits, *times(state))
+    for share, worth in worth_now(state, at.wall).items():
+        facts.tell("shares", share, worth)
+    view = View(
+        at.wall,
+        at.mono,
+        state.mode,
+        (),
+        state.ledger.view,
+        MappingProxyType(limits_now(state, at)),
+        *times(state),
+        facts,
+        elsewhere=planning.queues.takes,
+    )
+    changed = _changed_facts(state)
+    planning.window_at = planning.rate_at = math.inf
     news = look(state, view)
-    entries = planning.waiting.entries
-    if not entries or state.mode != "serving":
-        if entries:
-            planning.reserved = None
-        planning.window_at = planning.rate_at = math.inf
-        if not entries and state.allocations:
-            planning.surplus_since, events = surplus(state, [], at)
-            yield from events
+    if state.mode != "serving":
+        planning.reserved = None if planning.waiting.entries else planning.reserved
         return
-    turns = Turns(state, view, news, at)
-    for item in turns.placements():
-        needs = item.want.shape.needs
-        gpus = state.ledger.pick_gpus(item.place.location.id, needs.amounts(item.cores))
-        slot = slot_for(item.want.shape_id, item.cores, needs, gpus)
-        yield Grant(item.place.runner, slot, item.count, item.count, steady)
-    yield from leases_ahead(turns, steady)
-    turns.settle()
-    planning.window_at, planning.rate_at = wake_times(state, limits, at)
-    if news.demand or planning.coming or at.mono >= planning.ask_at:
-        wants = [entries[key[-1]].want for key in sorted([entry.key for entry in entries.values()])]
-        left = within_limits(state, wants, limits)
-        provider = Provider(state, at, steady, limits)
-        yield from provider.provide(left)
-        state.soft.chance = chance_after(state.soft.chance, provider.drawn)
-        planning.surplus_since, events = surplus(state, left, at)
-        yield from events
-        planning.coming = any(view.coming for view in state.site_views())
-        weather = state.soft.weather
-        closed = [site.closed_until for site in weather.sites.values()]
-        refused = [refusal.until for refusal in weather.refused.values()]
-        planning.ask_at = min([until for until in (*closed, *refused) if until > at.mono], default=math.inf)
+    steady = state.steady(at.wall, at.mono)
+    if planning.waiting.odd:
+        planning.changed.everything = True  # nobody watches what this pass does
+        yield from FullPass(state, at, view).run()
+    elif planning.waiting.entries:
+        turns = Turns(state, view, news, at)
+        for item in turns.placements():
+            yield _grant(state, item, steady)
+        yield from leases_ahead(turns, steady)
+        turns.settle()
+    if planning.waiting.entries:
+        planning.window_at, planning.rate_at = wake_times(state, view.limits, at)
+    yield from _ask_sites(state, at, view, changed)
+
+
+def _changed_facts(state: State) -> list[Key]:
+    """The facts that are not as they were in the last pass."""
+    planning, facts = state.soft.planning, state.soft.facts
+    changed = list(facts.changed) if state.mode == "serving" else []
+    if changed:
+        facts.changed.clear()
+        if {name for name, _ in changed} & read_by_nodes(state):
+            planning.changed.everything = True
+    if planning.changed.everything:
+        planning.memo.clear()
+        planning.backfill_memo.clear()
+    return changed
+
+
+def _grant(state: State, item: Placement | Gang, steady: float) -> Grant:
+    if isinstance(item, Gang):
+        (root, slot), *parts = [(place.runner, _slot(state, item.want, place)) for place in item.places]
+        return Grant(root, slot, 1, 1, steady, tuple(parts))
+    return Grant(item.place.runner, _slot(state, item.want, item.place, item.cores), item.count, item.count, steady)
+
+
+def _slot(state: State, want: Want, place: Place, cores: int | None = None) -> Slot:
+    needs = want.shape.needs
+    cores = needs.cores if cores is None else cores
+    return slot_for(want.shape_id, cores, needs, state.ledger.pick_gpus(place.location.id, needs.amounts(cores)))
+
+
+def _ask_sites(state: State, at: At, view: View, changed: list[Key]) -> Iterator[ev.Event | Grant]:
+    """Ask for allocations for what found no node, and give up those that nothing is ready for any more."""
+    planning = state.soft.planning
+    wants, gone = left_over(state, view)
+    provider = Provider(state, at, state.steady(at.wall, at.mono), view.limits)
+    yield from provider.provide(wants, gone, view, changed)
+    state.soft.chance = chance_after(state.soft.chance, provider.drawn)
+    planning.surplus_since, events = surplus(state, at)
+    yield from events

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from rota.core.decide.retries import until_brake
 from rota.core.evolve.leasing import Grant
 from rota.core.plan.turns import Turns
-from rota.core.plan.watching import status
+from rota.core.plan.watching import runner_status
 from rota.core.soft import ShapeMemo
 from rota.core.state import ShapeState, State
 from rota.model.slot import Slot
@@ -89,7 +89,7 @@ def _ahead(turns: Turns, shape: ShapeState, most: int, steady: float) -> Iterato
         if runner is None or not slots or runner.direct or slot.amounts != needs.amounts(slot.amounts.cores):
             del pairs[runner_id, slot]  # no more there, or of a size that is not asked for any more
             continue
-        if status(state, runner) != "SERVING":
+        if runner_status(state, runner) != "SERVING":
             continue
         depth = min(settings.lease_most, int(slots * settings.ahead_s / mean) + 1)
         missing = slots + depth - runner.held.get(slot, 0)

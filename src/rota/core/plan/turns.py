@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from heapq import heapify, heappop, heapreplace
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from rota.core.plan.backfill import Reservation, ahead_of, reserve
@@ -17,16 +18,32 @@ from rota.core.state import State
 from rota.core.stimuli import At
 from rota.schedule import filters, limits
 from rota.schedule.filters import No
+from rota.schedule.gangs import gang_verdicts, place_gang
 from rota.schedule.pipeline import Placement, room_for, width
 from rota.schedule.places import Places, Spot, asked_bound, free_bound
 from rota.schedule.policy import DEFAULT
 from rota.schedule.tree import NONE, Key
-from rota.schedule.view import Place, View, Want
+from rota.schedule.view import NODE, Place, View, Want
 from rota.schedule.waiting import Entry, Forest, Source, in_order
 
-__all__ = ["Turns"]
+__all__ = ["Gang", "Turns"]
 
-_CHECKS = [filters.BUILT_IN[name].check for name in DEFAULT.filters if name not in ("limits", "room")]
+_CHECKS = [
+    one.check
+    for name in DEFAULT.filters
+    if NODE in (one := filters.BUILT_IN[name]).levels and name not in ("limits", "room")
+]
+
+
+class Gang(Struct):
+    """The nodes for one job of several, its root first."""
+
+    want: Want
+    places: list[Place]
+    count: int = 1
+
+
+Given = Placement | Gang
 
 
 class Turns:
@@ -52,7 +69,7 @@ class Turns:
 
     # ---- who gets a turn, and in which order ----
 
-    def placements(self) -> Iterator[Placement]:
+    def placements(self) -> Iterator[Given]:
         """Place shapes in order; after one that has waited too long for room, only what does not delay it.
 
         Then another round gives out what is left of a limit because a shape could not use its part.
@@ -85,7 +102,7 @@ class Turns:
                     yield from self._turn(entry, later)
         yield from self._again()
 
-    def _again(self) -> Iterator[Placement]:
+    def _again(self) -> Iterator[Given]:
         """Give out what is left of limits because a shape could not use its part."""
         cut = [self.waiting.entries[number].want.shape for number, most in self._most.items() if most is not None]
         names = {name for shape in cut for name in shape.limits}
@@ -179,7 +196,7 @@ class Turns:
 
     # ---- one turn ----
 
-    def _turn(self, entry: Entry, ready: int, avoid: Spot | None = None, share: bool = True) -> Iterator[Placement]:
+    def _turn(self, entry: Entry, ready: int, avoid: Spot | None = None, share: bool = True) -> Iterator[Given]:
         """Place up to `ready` jobs of a shape, the best place first."""
         want = entry.want
         most = self._part(entry) if share else None
@@ -189,6 +206,9 @@ class Turns:
         used: set[str] = set()
         self._had[want.shape_id] = (is_open, used)
         if left <= 0 or not is_open:
+            return
+        if want.shape.needs.nodes > 1:
+            yield from self._gangs(want, left)
             return
         bound = asked_bound(want.shape.needs.amounts(), entry.vector[5], self.view.wall)
         for spot in self.places.with_room(entry.forest.groups, bound):
@@ -212,6 +232,13 @@ class Turns:
             yield Placement(want, place, count, cores)
             left -= count
             self.places.refresh(self.state.ledger.changed, view)
+
+    def _gangs(self, want: Want, left: int) -> Iterator[Given]:
+        """Place jobs of several nodes, each on all its nodes at once."""
+        while left > 0 and (places := place_gang(want, self.view, DEFAULT)):
+            yield Gang(want, places)
+            left -= 1
+            self.places.refresh(self.state.ledger.changed, self.view)
 
     def _refused(self, want: Want, place: Place) -> bool:
         """Whether a filter says no to a place, other than for its room or a limit."""
@@ -248,16 +275,8 @@ class Turns:
 
         None of them has had a turn yet, so the parts are those at the beginning of the pass.
         """
-        entries, members = self.waiting.entries, self.waiting.members
-        found, todo, names = {shape_id}, [shape_id], set()
-        while todo:
-            for name in entries[todo.pop()].want.shape.limits:
-                if name not in names:
-                    names.add(name)
-                    fresh = members[name].keys() - found
-                    found |= fresh
-                    todo += fresh
-        together = sorted([entries[number] for number in found], key=lambda entry: entry.key)
+        entries = self.waiting.entries
+        together = sorted([entries[number] for number in self.waiting.sharing({shape_id})], key=lambda entry: entry.key)
         wants = []
         for entry in together:
             shape = self.state.shapes[entry.want.shape_id]
@@ -272,6 +291,8 @@ class Turns:
     def _is_old(self, entry: Entry) -> bool:
         """Whether the first job of a shape has waited so long that a place may be kept for it."""
         after_s = self.state.settings.backfill_after_s
+        if entry.want.shape.needs.nodes > 1:
+            return False
         return after_s is not None and self.at.wall - entry.want.since >= after_s
 
     def _reserve(self, entry: Entry) -> Reservation | None:
@@ -280,7 +301,7 @@ class Turns:
         busy = sorted(self._busy(entry, None), key=lambda spot: spot.rank)
         return reserve(self.state, want, [spot.place for spot in busy], self.at)
 
-    def _fill(self, kept: Reservation, waits: Key, last: Reservation | None) -> Iterator[Placement]:
+    def _fill(self, kept: Reservation, waits: Key, last: Reservation | None) -> Iterator[Given]:
         """Place jobs after the one that waits: elsewhere, or there if they end in time or fit beside it."""
         there = self.places.spots[kept.runner]
         left: dict[int, int] = {}
@@ -314,7 +335,7 @@ class Turns:
             in_time = time_s is not None and self.at.mono + time_s <= kept.at
             room = ready if in_time else min(ready, needs.amounts().times_in(spare))
             most = self._part(entry)
-            if room <= 0 or self._refused(want, there.place):
+            if room <= 0 or needs.nodes > 1 or self._refused(want, there.place):
                 continue
             self._had.setdefault(key[-1], (True, set()))
             for item in self._give(want, there, room if most is None else min(room, most)):
@@ -351,6 +372,8 @@ class Turns:
     def _is_waiting(self, entry: Entry, kept: Reservation | None) -> bool:
         if not self.state.shapes[entry.want.shape_id].ready:
             return False
+        if entry.want.shape.needs.nodes > 1:
+            return any(no.code == "busy" for no in gang_verdicts(entry.want, self.view, DEFAULT))
         behind = kept is not None and entry.key > (*kept.key, kept.shape_id)
         return self._waits_for_room(entry, self.places.spots[kept.runner] if behind and kept is not None else None)
 

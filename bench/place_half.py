@@ -1,0 +1,264 @@
+"""What placing costs: by what changed, or by what waits.
+
+    python -m bench.place_half [core shapes submissions runners] [--quick]
+
+`core` is the quick one: the core alone, without processes. The others are a real manager process whose light runners
+(`bench/light.py`) run nothing. Jobs say that they took too long to be leased ahead, so each end is a pass of its own.
+"""
+
+import argparse
+import statistics
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+import rota
+from bench import Row, light
+from bench import home as at
+from rota.core.effects import Allocate, Effect, Lease, Welcome
+from rota.core.state import Settings
+from rota.core.step import Core
+from rota.core.stimuli import AllocationSeen, At, Ended, Greet, Report, SiteSeen, Stimulus, Submit, Tick
+from rota.core.turn import Turn
+from rota.model.batch import BatchSpec, Template
+from rota.model.needs import Amounts, Needs
+from rota.model.site import SiteFacts
+
+GIB = 1 << 30
+MIB = 1 << 20
+SHAPES = (1, 100, 1_000, 5_000)
+RUNNERS = (10, 100, 500, 2_000)
+MOST = {1_000: 1.5, 5_000: 2.0}
+"""Waiting shapes → the most that a job may cost, by what it costs with one."""
+
+
+# ---- the core alone -------------------------------------------------------------------------------------------------
+
+
+class _Node:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.session = self.seq = self.got = 0
+
+
+class World:
+    """A core whose nodes have one slot each, all taken, and shapes that wait."""
+
+    def __init__(self, nodes: int, shapes: int, taking_part: bool) -> None:
+        self.core = Core(Settings())
+        self.clock = 1000.0
+        self.nodes: dict[str, _Node] = {}
+        self.held: deque[tuple[_Node, tuple[int, int, int]]] = deque()
+        facts = SiteFacts(Amounts(2000, 64 * GIB), most=nodes, array_most=nodes, linger_s=1e9)
+        self.turn(SiteSeen(at=self.at, site="s", facts=facts))
+        each = max(2, 2_000 // shapes) if taking_part else 1
+        self.most = each * shapes // 2 if taking_part else 500_000
+        if not taking_part:
+            self._submit(Needs(cores=2000, memory=GIB), 1_000_000, priority=1)
+        for number in range(shapes):  # one fits once something has ended, if it takes part: else another job is first
+            self._submit(Needs(cores=1500, memory=GIB + number * MIB), each)
+        self.turn()
+        assert len(self.held) == nodes, f"{len(self.held)} jobs run on {nodes} nodes"
+
+    @property
+    def at(self) -> At:
+        """Now."""
+        return At(self.clock, self.clock)
+
+    def _submit(self, needs: Needs, count: int, priority: int = 0) -> None:
+        template = Template(argv=("true",), needs=needs, priority=priority)
+        submit = Submit(at=self.at, spec=BatchSpec(count, (template,)), key=str(len(self.core.state.batches)))
+        self.perform(self.core.step(submit).effects)
+
+    def turn(self, *stimuli: Stimulus) -> None:
+        """One turn, as the manager does it."""
+        turn = Turn(self.core)
+        turn.take([(stimulus, None) for stimulus in stimuli])
+        turn.schedule(self.at)
+        self.core.next_deadline(self.at)
+        self.perform(turn.effects)
+
+    def perform(self, effects: list[Effect]) -> None:
+        """Nodes come when they are asked for, and hold what they are sent."""
+        batches = self.core.state.batches
+        for effect in effects:
+            if isinstance(effect, Welcome):
+                self.nodes[effect.runner].session = effect.session
+            elif isinstance(effect, Lease):
+                node = self.nodes[effect.runner]
+                node.got = effect.n
+                self.held.extend(
+                    (node, (batch, batches[batch].index(pos), attempt)) for batch, pos, attempt, _ in effect.jobs
+                )
+            elif isinstance(effect, Allocate) and effect.what == "submit":
+                self.nodes.update((name, _Node(name)) for name in effect.ids)
+                seen = [AllocationSeen(at=self.at, id=name, verb="run", native_id=name) for name in effect.ids]
+                greetings = [
+                    Greet(
+                        at=self.at, runner=name, allocation=name, connect=1, clock=0.0, host=name, pid=1,
+                        capacity=Amounts(2000, 64 * GIB), held=[],
+                    )
+                    for name in effect.ids
+                ]  # fmt: skip
+                self.turn(*seen, *greetings)
+
+    def cost(self, for_s: float) -> float:
+        """CPU seconds per ended job; now and then a Tick, as often as a busy manager has one."""
+        began = time.process_time()
+        done = 0
+        while time.process_time() - began < for_s and done < self.most:
+            self.clock += 0.002
+            node, job = self.held.popleft()
+            node.seq += 1
+            row = Ended(*job, 0, None, None, self.clock - 8, self.clock, 1.0, 1, None, None)
+            report = Report(
+                at=self.at, runner=node.name, session=node.session, seq=node.seq, got=node.got, clock=self.clock,
+                ended=[row],
+            )  # fmt: skip
+            done += 1
+            self.turn(report, *([Tick(at=self.at)] if done % 500 == 0 else []))
+        return (time.process_time() - began) / done
+
+
+def core(quick: bool) -> Iterator[Row]:
+    """The core alone: CPU per ended job, by shapes that wait and by runners."""
+    for_s = 0.4 if quick else 1.5
+    for taking_part in (False, True):
+        first = 0.0
+        for shapes in SHAPES:
+            cost = World(10, shapes, taking_part).cost(for_s)
+            first = first or cost
+            what = f"core: {shapes:,} shapes {'take turns' if taking_part else 'wait'}, 10 runners"
+            yield _by(what, cost, first, MOST.get(shapes))
+    first = 0.0
+    for nodes in RUNNERS:
+        cost = World(nodes, 100, False).cost(for_s)
+        first = first or cost
+        yield _by(f"core: 100 shapes wait, {nodes:,} runners", cost, first, 1.5 if nodes > 100 else None)
+
+
+def _by(what: str, cost: float, first: float, most: float | None) -> Row:
+    figure = f"{cost * 1e6:.0f} µs per job = {cost / first:.2f} × the first"
+    return Row(what, figure, "" if most is None else f"≤ {most:g} ×", most is None or cost <= most * first)
+
+
+# ---- a real manager -------------------------------------------------------------------------------------------------
+
+
+def _lines(shapes: int, each: int, least: int) -> list[dict[str, object]]:
+    sizes = [f"{least + number}M" for number in range(shapes)]
+    return [{"command": "true", "memory": size} for size in sizes for _ in range(each)]
+
+
+def _per_job(pid: int, runners: light.Runners, for_s: float, most: int) -> float:
+    """The manager's CPU per job, while four jobs at a time end and are replaced."""
+    runners.serve(0.3)
+    runners.flowing = True
+    cpu, ended = at.cpu_s(pid), runners.ended
+    runners.end(4)
+    runners.serve(for_s, ended + most)
+    return (at.cpu_s(pid) - cpu) / max(1, runners.ended - ended)
+
+
+def shapes(quick: bool) -> Iterator[Row]:
+    """Other shapes: CPU of the manager per job while they wait, and while they take turns."""
+    for_s = 1.5 if quick else 5.0
+    for taking_part in (False, True):
+        first = 0.0
+        for count in SHAPES:
+            node = Amounts(5000, 1024 * GIB)
+            with light.manager(1, node) as (home, pid), rota.Client(home=home, start=False) as client:
+                if taking_part:
+                    total = max(4_000, 2 * count)  # at 1,000 MB each only the cores are scarce
+                    client.submit(lines=_lines(count, total // count, 1000))
+                else:  # the first job has all memory but 8 GiB, and never ends
+                    client.submit(["true"], memory="1016G", priority=2)
+                    total = 10_000_000
+                    client.submit(["true"], array="1-1000000", memory="1G", priority=1)
+                    client.submit(lines=_lines(count, 1, 16 * 1024))
+                runners = light.Runners(home, 1, node, staying=() if taking_part else (1,))
+                cost = _per_job(pid, runners, for_s, total // 2)
+                runners.close()
+            first = first or cost
+            what = f"{count:,} shapes {'take turns' if taking_part else 'wait'}, manager"
+            yield _by(what, cost, first, MOST.get(count))
+
+
+def submissions(quick: bool) -> Iterator[Row]:
+    """One job of a new shape, while 5,000 shapes wait: time and the manager's CPU."""
+    node, times, size = Amounts(1000, 1024 * GIB), 30 if quick else 100, 100 * 1024
+    with light.manager(1, node) as (home, pid), rota.Client(home=home, start=False) as client:
+        client.submit(["true"], memory="1016G", priority=2)
+        runners = light.Runners(home, 1, node, staying=(1,))
+        runners.serve(0.3)
+        for count in (1, SHAPES[-1]):
+            for mode in ("serving", "paused"):
+                if mode == "paused":
+                    client.pause()
+                elif count > 1:
+                    client.resume()
+                    client.submit(lines=_lines(count, 1, 16 * 1024))
+                took = []
+                cpu = at.cpu_s(pid)
+                for _ in range(times):
+                    size += 1
+                    begin = time.perf_counter()
+                    client.submit(["true"], memory=f"{size}M")
+                    took.append(time.perf_counter() - begin)
+                    runners.serve(0.001)
+                each = (at.cpu_s(pid) - cpu) / times * 1000
+                figure = f"{statistics.median(took) * 1000:.2f} ms, {each:.2f} ms of CPU"
+                yield Row(f"a new shape beside {count:,}, {mode}", figure, "≤ 1 ms of CPU", each <= 1.0)
+        runners.close()
+
+
+def runners(quick: bool) -> Iterator[Row]:
+    """1,000 runners in session: CPU of the manager when nothing happens, and per job."""
+    first = 0.0
+    node = Amounts(1000, 4 * GIB)
+    for count in (10, 1_000):
+        with light.manager(count, node) as (home, pid), rota.Client(home=home, start=False) as client:
+            client.submit(["true"], array=f"1-{count}")
+            time.sleep(0.5)
+            fleet = light.Runners(home, count, node)
+            fleet.serve(2.0 if count > 10 else 0.3)
+            fleet.end(count)
+            fleet.serve(2.0 if count > 10 else 0.3)
+            if count > 10:
+                cpu, for_s = at.cpu_s(pid), light.TOUCH_S
+                fleet.serve(for_s)
+                share = (at.cpu_s(pid) - cpu) / for_s * 100
+                yield Row(f"{count:,} runners idle", f"{share:.1f} % of a core", "≤ 3 %", share <= 3)
+            client.submit(["true"], array="1-1000000")
+            fleet.serve(2.0 if count > 10 else 0.3)
+            cost = _per_job(pid, fleet, 2.0 if quick else 6.0, 10_000_000)
+            fleet.close()
+        first = first or cost
+        yield _by(f"{count:,} runners work, manager", cost, first, 1.5 if count > 10 else None)
+
+
+PARTS = {"core": core, "shapes": shapes, "submissions": submissions, "runners": runners}
+
+
+def placing(quick: bool, only: Sequence[str] = ()) -> Iterator[Row]:
+    """The rows of some parts, as they come; of all parts if none is named."""
+    for name, part in PARTS.items():
+        if not only or name in only:
+            yield from part(quick)
+
+
+def main() -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("only", nargs="*", help=f"{' '.join(PARTS)}; default: all")
+    parser.add_argument("--quick", action="store_true", help="shorter runs, less exact")
+    args = parser.parse_args()
+    missed = 0
+    for row in placing(args.quick, args.only):
+        print(row, flush=True)
+        missed += not row.met
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
