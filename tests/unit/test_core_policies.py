@@ -87,7 +87,7 @@ def test_jobs_of_a_policy_that_is_gone_wait_and_say_so() -> None:
     at.state.settings = replace(at.settings, policies={"default": DEFAULT})
     at.schedule()
     assert running(at) == [other] and runner.held
-    (verdict,) = at.shape_memo(at.state.batches[lost].shapes[0]).verdicts
+    (verdict,) = at.refusals(at.state.batches[lost].shapes[0])
     assert (verdict.filter, verdict.code) == ("policy", "unknown") and "rota modify --policy" in verdict.detail
 
 
@@ -234,7 +234,7 @@ def test_a_filter_that_raises_says_no_to_its_own_jobs_only(entered: Any) -> None
     parked, other = add(at, "ann", "p"), add(at, "ann", "default")
     at.schedule()
     assert running(at) == [other]
-    (verdict,) = at.shape_memo(at.state.batches[parked].shapes[0]).verdicts
+    (verdict,) = at.refusals(at.state.batches[parked].shapes[0])
     assert (verdict.filter, verdict.code) == ("theirs", "plugin")
     assert verdict.detail == "the filter 'theirs' raised RuntimeError: no idea"
     assert not at.state.soft.disabled
@@ -264,7 +264,7 @@ def test_any_other_part_that_fails_is_not_asked_again(entered: Any, part: Any, w
     parked, other = add(at, "ann", "p"), add(at, "ann", "default")
     at.schedule()
     assert running(at) == [other]
-    (verdict,) = at.shape_memo(at.state.batches[parked].shapes[0]).verdicts
+    (verdict,) = at.refusals(at.state.batches[parked].shapes[0])
     assert verdict.code == "plugin" and words in verdict.detail, verdict
     at.change("modify", str(parked), patch=Patch(policy="default"))
     at.schedule()
@@ -290,7 +290,7 @@ def test_a_part_that_is_given_up_leaves_what_was_placed(entered: Any) -> None:
     at.schedule()
     assert running(at) == [first, last] and watch.inside is None
     assert at.state.soft.disabled == {("filter", "theirs"): "did not answer for 2 s"}
-    (verdict,) = at.shape_memo(at.state.batches[parked].shapes[0]).verdicts
+    (verdict,) = at.refusals(at.state.batches[parked].shapes[0])
     assert "did not answer for 2 s; it is not asked again until rota is started anew" in verdict.detail
 
 
