@@ -75,5 +75,8 @@ class ComparingCore(Core):
         expected, kept = events_of_full_pass(self, at)
         step = super().schedule(at)
         assert step.events == expected, f"the pass did {step.events}, a full one does {expected}; kept {before}"
-        assert self.state.soft.planning.reserved == kept
+        now = self.state.soft.planning.reserved
+        assert now == kept or self.state.mode != "serving", (
+            f"the pass keeps {now}, a full one does {kept}; before {before}"
+        )
         return step

@@ -161,7 +161,7 @@ def _awaited(state: State, note: Awaited) -> None:
 
 def _unheard(state: State, note: Unheard) -> None:
     state.soft.contacts[note.runner].connected = False
-    state.soft.planning.changed.runners.add(note.runner)
+    state.soft.planning.changed.runners[note.runner] = None
 
 
 def _forgot(state: State, note: Forgot) -> None:
@@ -169,7 +169,7 @@ def _forgot(state: State, note: Forgot) -> None:
     if contact is not None:
         for job in note.jobs:
             contact.given_up.pop(job, None)
-        state.soft.planning.changed.runners.add(note.runner)
+        state.soft.planning.changed.runners[note.runner] = None
     if note.look:
         state.soft.planning.wanted = True
 
@@ -264,9 +264,9 @@ def follow(state: State, event: ev.Event, at: At) -> None:
         contact.unacked.clear()
         contact.given_up.clear()
         _enter(state, state.runners[event.runner])
-        state.soft.planning.changed.runners.add(event.runner)
+        state.soft.planning.changed.runners[event.runner] = None
     elif isinstance(event, ev.RunnerMoved):
-        state.soft.planning.changed.runners.add(event.runner)
+        state.soft.planning.changed.runners[event.runner] = None
         if state.runners[event.runner].state in ("CLOSED", "EXPIRED"):
             state.soft.contacts[event.runner].unacked.clear()
         _enter(state, state.runners[event.runner])
@@ -367,7 +367,7 @@ def performed(state: State, effects: Iterable[Effect], at: At) -> None:
             contact.unacked[effect.n] = Sent(at.mono, effect.jobs, effect.slots)
         elif isinstance(effect, Order) and effect.reason == GIVEN_UP:
             state.soft.contacts[effect.runner].given_up.update(dict.fromkeys(effect.jobs))
-            state.soft.planning.changed.runners.add(effect.runner)
+            state.soft.planning.changed.runners[effect.runner] = None
 
 
 # ---- what follows from time -----------------------------------------------------------------------------------------

@@ -157,8 +157,8 @@ class Changes:
         """What the pass knows is to be worked out anew: at a start, and when nobody can say what is concerned."""
         self.shapes: set[int] = set()
         """Shapes whose ready jobs are others."""
-        self.runners: set[str] = set()
-        """Runners that came, went, or take jobs again or no more."""
+        self.runners: dict[str, None] = {}
+        """Runners that came, went, or take jobs again or no more, as they came."""
         self.limits: set[str] = set()
         self.groups: set[str] = set()
         """Groups of which something was learned."""

@@ -8,7 +8,7 @@ from rota.model.shape import Shape
 from rota.schedule import scorers
 from rota.schedule.ledger import Free
 from rota.schedule.tree import ANY, NONE, Tree, Vector
-from rota.schedule.view import Place, View
+from rota.schedule.view import NODE, Place, View
 
 __all__ = ["LEEWAY_S", "Places", "Spot", "asked_bound"]
 
@@ -75,7 +75,8 @@ class Places:
 
     def __init__(self, weights: Mapping[str, float]) -> None:
         self.spots: dict[str, Spot] = {}
-        self._scorers = [(scorers.BUILT_IN[name], weight) for name, weight in weights.items()]
+        all_scorers = [(scorers.BUILT_IN[name], weight) for name, weight in weights.items()]
+        self._scorers = [(scorer, weight) for scorer, weight in all_scorers if NODE in scorer.levels]
         self.groups: dict[tuple[Any, ...], int] = {}
         """What the places of a group have in common → its number."""
         self.examples: list[Place] = []

@@ -45,6 +45,7 @@ def _copy_state(state: State) -> State:
     new.starts = copy.deepcopy(state.starts)
     new.soft = _copy_soft(state.soft)
     new.ledger = _copy_flat(state.ledger)
+    new.ledger.gpus = {node: shares.copy() for node, shares in state.ledger.gpus.items()}
     new.census = state.census.copy()
     return new
 

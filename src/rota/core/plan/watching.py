@@ -86,7 +86,7 @@ def _update(state: State, view: View, places: Places) -> News | None:
     """Bring the trees up to date; None: all of it is to be worked out anew."""
     planning, changed, waiting = state.soft.planning, state.soft.planning.changed, state.soft.planning.waiting
     spots: dict[str, Spot] = {}
-    for name in changed.runners | _kept_for_gangs(state):
+    for name in changed.runners | dict.fromkeys(_kept_for_gangs(state)):
         runner = state.runners.get(name)
         place = None if runner is None else place_of(state, runner)
         if runner is None:
