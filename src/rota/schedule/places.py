@@ -94,6 +94,8 @@ class Places:
         self._members: dict[str, dict[str, None]] = {}
         """Location with a capacity → runners whose use is counted there."""
         self._chains: dict[str, tuple[str, ...]] = {}
+        self.nested = False
+        """Whether use is counted above places too."""
         self._view: list[Place] | None = None
 
     def view(self) -> Sequence[Place]:
@@ -123,6 +125,7 @@ class Places:
         chain = self._chains[place.runner] = tuple(
             [each.id for each in view.ledger.path(location.id) if each.capacity is not None and not each.shared_only]
         )
+        self.nested = self.nested or len(chain) > 1
         for name in (location.id, *chain):
             self._members.setdefault(name, {})[place.runner] = None
         if place.status == "SERVING":

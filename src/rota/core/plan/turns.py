@@ -61,7 +61,7 @@ class Turns:
         self._most: dict[int, int | None] = {}
         self._over: set[int] = set()
         self._had: dict[int, tuple[bool, set[str]]] = {}
-        """Shapes that had a turn → whether the limits were open when it began, and the runner at which it was over."""
+        """Shapes that had a turn → whether the limits were open when it began, and runners that did not refuse it."""
         self._later: dict[int, int] = {}
         """Shapes that had a turn before those behind the reservation → how many of their jobs are behind it."""
         self._closed_by: dict[str, Key] = {}
@@ -211,6 +211,8 @@ class Turns:
             yield from self._gangs(want, left)
             return
         bound = asked_bound(want.shape.needs.amounts(), entry.vector[5], self.view.wall)
+        if names and self.places.nested:  # where places share what is above them, one that is filled fills others
+            used.update([spot.place.runner for spot in self.places.with_room(entry.forest.groups, bound)])
         for spot in self.places.with_room(entry.forest.groups, bound):
             if spot is avoid or self._refused(want, spot.place):
                 continue
@@ -220,6 +222,8 @@ class Turns:
             if left <= 0 or (names and not self._still_open(entry)):
                 used.add(spot.place.runner)
                 return
+            used.discard(spot.place.runner)
+        used.clear()
 
     def _give(self, want: Want, spot: Spot, left: int) -> Iterator[Placement]:
         """Fill one place."""
