@@ -113,7 +113,7 @@ POLICIES = (
     Policy(scorers={"pack": 2.0, "spread": 0.5}),
     Policy(scorers={}),
     Policy(relax=("tags", "until")),
-    Policy(relax=("limits", "room", "site")),
+    Policy(relax=("until", "fits", "site")),
     Policy(filters=("room", "fits", "status", "limits", "until", "tags", "site"), relax=("tags",)),
 )
 

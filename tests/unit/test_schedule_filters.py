@@ -120,9 +120,9 @@ def test_who_asks_for_the_longest_time_gets_a_runner_of_just_that(left: float, f
     assert (no is None) == fits
     if no is not None:
         assert no.detail.startswith("asks for 1h, its allocation ends in ")
-    place.location = replace(place.location, queue="long")
+    place = replace(place, location=replace(place.location, queue="long"))
     assert ask("until", Shape(Needs(time_s=3600)), place, view) is not None, "a longer one can be had there"
-    place.location = replace(place.location, queue="")
+    place = replace(place, location=replace(place.location, queue=""))
     assert ask("until", Shape(Needs(time_s=7200)), place, view) is not None, "this is none that could ever do"
 
 
@@ -193,19 +193,27 @@ def test_scorers() -> None:
 @pytest.mark.parametrize(
     ("policy", "says"),
     [
-        (Policy(order="x"), "policy: no order 'x'; there are priority"),
+        (Policy(order="x"), "policy: there is no order 'x'; there are ageing, fair_share, priority"),
         (
             Policy(filters=("room", "x")),
-            "policy: no filter 'x'; there are fits, limits, most, open, refused, room, site, status, tags, time, until",
+            "policy: there is no filter 'x'; there are fits, limits, ",
         ),
-        (Policy(relax=("x",)), "policy: no filter 'x'"),
-        (Policy(scorers={"x": 1}), "policy: no scorer 'x'; there are expected_wait, own_queue, pack, spread"),
-        (Policy(pick="x"), "policy: no pick 'x'; there are best"),
+        (Policy(relax=("x",)), "policy: there is no filter 'x'"),
+        (
+            Policy(scorers={"x": 1}),
+            "policy: there is no scorer 'x'; there are expected_wait, own_queue, ",
+        ),
+        (Policy(pick="x"), "policy: there is no pick 'x'; there are best, random, round_robin, weighted"),
         (
             Policy(filters=("room",), relax=("tags",)),
             "policy: relax names 'tags', which is not (or no longer) one of its filters",
         ),
         (Policy(relax=("tags", "tags")), "policy: relax names 'tags'"),
+        (Policy(relax=("room",)), "policy: 'room' cannot be relaxed"),
+        (Policy(filters=("limits", "status")), "policy: the filter 'room' cannot be left out"),
+        (Policy(filters=("room", "tags", "tags")), "policy: the filter 'tags' is named twice"),
+        (Policy(scorers={"pack": 1e9}), "policy: the scorer 'pack' has the weight 1e+09"),
+        (Policy(half_life_s=1), "policy: half_life 1s: give 1h to 30d"),
     ],
 )
 def test_policies_refused(policy: Policy, says: str) -> None:

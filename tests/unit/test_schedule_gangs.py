@@ -1,5 +1,7 @@
 """Gangs: all nodes of a job at one time, of one allocation."""
 
+from msgspec.structs import replace
+
 from rota.model.location import Kind, Location
 from rota.model.needs import Amounts, Needs
 from rota.model.shape import Shape
@@ -84,6 +86,5 @@ def test_what_the_nodes_have_in_common_must_do_for_all() -> None:
 
 def test_nodes_that_are_kept_are_for_gangs() -> None:
     world = World(2)
-    for place in world.places:
-        place.status = KEPT
+    world.places = [replace(place, status=KEPT) for place in world.places]
     assert world.place(Needs(nodes=2)) == ["s/a1/n0", "s/a1/n1"]

@@ -12,6 +12,8 @@ from msgspec.structs import replace
 from rota.core.decide.retries import no_use
 from rota.core.dependencies import element_reason, named, never, positions_of
 from rota.core.plan.asked import asked_now
+from rota.core.plan.policies import out_of_order
+from rota.core.plan.refusals import refusals
 from rota.core.state import BatchState, Live, RunnerState, ShapeState, State
 from rota.core.stimuli import At
 from rota.model.allocation import Allocation
@@ -290,6 +292,8 @@ def _pending(state: State, batch: BatchState, pos: int, at: At, newest: _Newest)
         return f"{limit_reason(state, shape.shape, at) or f'{passing.location}: {passing.detail}'}{turn}"
     if not found:
         return f"waits its turn{turn}"
+    if found[0].filter == "policy":
+        return found[0].detail
     return "fits nowhere now: " + "; ".join(f"{verdict.location}: {verdict.detail}" for verdict in found[:3])
 
 
@@ -321,9 +325,11 @@ def _ahead(state: State, batch: BatchState, pos: int) -> int:
 
 def verdicts(state: State, shape: ShapeState, at: At) -> list[Verdict]:
     """What keeps the PENDING jobs of a shape from starting: sites and queues, then nodes, as far as they say no."""
+    if (no := out_of_order(state, shape.shape.policy)) is not None:
+        return [no]
     limit = limit_reason(state, shape.shape, at)
     said = _queues(state, shape, at, _newest(state))
-    found = [*sorted(said, key=lambda verdict: verdict.lasting), *_nodes(state, shape)]
+    found = [*sorted(said, key=lambda verdict: verdict.lasting), *refusals(state, shape, at)]
     return [replace(v, detail=limit) if limit is not None and v.filter == "limits" else v for v in found]
 
 
@@ -331,19 +337,15 @@ def _verdicts(state: State, shape: ShapeState, at: At, newest: _Newest) -> list[
     """The same in the order in which people want to know: what the nodes that there are say is more than what could be
     asked of sites, unless they never will do.
     """
-    nodes = _nodes(state, shape)
+    if (no := out_of_order(state, shape.shape.policy)) is not None:
+        return [no]
+    nodes = refusals(state, shape, at)
     hopeless = all(verdict.lasting for verdict in nodes)
     if not hopeless and not any(number == shape.id for _, number in state.soft.weather.refused):
         return nodes
     said = _queues(state, shape, at, newest)
     first = [v for v in said if v.code == "refused" or (hopeless and v.code in ("failing", "starting"))]
     return [*first, *nodes, *(verdict for verdict in said if verdict not in first)]
-
-
-def _nodes(state: State, shape: ShapeState) -> list[Verdict]:
-    """What the last pass found at the nodes that there are, with limits as they were then."""
-    memo = state.soft.planning.shapes.get(shape.id)
-    return memo.verdicts if memo is not None else []
 
 
 def _newest(state: State) -> _Newest:

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from rota.core.dependencies import longest_backoff
 from rota.core.effects import Effect, Lease, Order
+from rota.core.shares import count, recall
 from rota.core.soft import Contact, Ending, Key, Sent, ShapeMemo, SiteWeather, Usage, Waits
 from rota.core.state import RunnerState, State
 from rota.core.stimuli import At
@@ -23,9 +24,9 @@ from rota.schedule.facts import Stats
 from rota.schedule.queues import queue_places
 
 __all__ = [
-    "Awaited", "Due", "FactTold", "Forgot", "Greeted", "Heard", "Looked", "Note", "PartsTold", "RootTold", "SiteTold",
-    "Told", "Unheard", "WeatherEntry", "enter_runners", "follow", "pass_time", "performed", "restarted", "take_note",
-    "took",
+    "Awaited", "Due", "FactTold", "Forgot", "Greeted", "Heard", "Looked", "Note", "PartsTold", "PluginDisabled",
+    "RootTold", "SiteTold", "Told", "Unheard", "WeatherEntry", "enter_runners", "follow", "pass_time", "performed",
+    "restarted", "take_note", "took",
 ]  # fmt: skip
 
 GIVEN_UP = "given up"
@@ -130,9 +131,17 @@ class Looked(Struct, frozen=True):
     safety_at: float | None = None
 
 
+class PluginDisabled(Struct, frozen=True):
+    """A part of policies failed when it was asked: nobody asks it again."""
+
+    kind: str
+    name: str
+    why: str
+
+
 Note = (
     Heard | Greeted | Told | PartsTold | RootTold | Unheard | Forgot | Awaited | SiteTold | WeatherEntry | FactTold
-    | Looked
+    | Looked | PluginDisabled
 )  # fmt: skip
 
 
@@ -167,6 +176,8 @@ def _parts_told(state: State, note: PartsTold) -> None:
     contact = state.soft.contacts[note.runner]
     if contact.strange and not note.strange:
         state.soft.planning.wanted = True  # it may take jobs again
+    if contact.strange != note.strange:
+        state.soft.planning.changed.runners[note.runner] = None
     contact.confirmed, contact.strange = note.holds, note.strange
 
 
@@ -180,6 +191,7 @@ def _awaited(state: State, note: Awaited) -> None:
 
 def _unheard(state: State, note: Unheard) -> None:
     state.soft.contacts[note.runner].connected = False
+    state.soft.planning.changed.runners[note.runner] = None
 
 
 def _forgot(state: State, note: Forgot) -> None:
@@ -187,6 +199,7 @@ def _forgot(state: State, note: Forgot) -> None:
     if contact is not None:
         for job in note.jobs:
             contact.given_up.pop(job, None)
+        state.soft.planning.changed.runners[note.runner] = None
     if note.look:
         state.soft.planning.wanted = True
 
@@ -196,7 +209,7 @@ def _site_told(state: State, note: SiteTold) -> None:
     soft.sites[note.site] = note.facts
     soft.queues[note.site] = queue_places(note.site, note.facts, soft.queue_classes)
     soft.weather.sites.setdefault(note.site, SiteWeather()).failed_tag = ""
-    soft.planning.memo.clear()
+    soft.planning.changed.everything = True
     soft.planning.wanted = True
     state.ensure_site_location(note.site)
     for name in list(soft.idle.times):
@@ -226,12 +239,20 @@ def _fact_told(state: State, note: FactTold) -> None:
 
 
 def _looked(state: State, note: Looked) -> None:
-    state.soft.planning.wanted = True
+    planning = state.soft.planning
+    planning.wanted = True
     if note.safety_at is not None:
-        state.soft.planning.safety_at = note.safety_at
+        planning.changed.everything = True
+        planning.safety_at = note.safety_at
+
+
+def _plugin_disabled(state: State, note: PluginDisabled) -> None:
+    state.soft.disabled[note.kind, note.name] = note.why
+    state.soft.planning.wanted = True
 
 
 _TAKE: dict[type[Any], Callable[[State, Any], None]] = {
+    PluginDisabled: _plugin_disabled,
     Heard: _heard,
     Greeted: _greeted,
     Told: _told,
@@ -280,12 +301,18 @@ def follow(state: State, event: ev.Event, at: At) -> None:
         contact.given_up.clear()
         contact.confirmed, contact.strange = {}, frozenset()
         _enter(state, state.runners[event.runner])
+        state.soft.planning.changed.runners[event.runner] = None
     elif isinstance(event, ev.Released):
         _released(state, event, at)
     elif isinstance(event, ev.RunnerMoved):
+        state.soft.planning.changed.runners[event.runner] = None
         if state.runners[event.runner].state in ("CLOSED", "EXPIRED"):
             state.soft.contacts[event.runner].unacked.clear()
         _enter(state, state.runners[event.runner])
+    elif isinstance(event, ev.Spent):
+        count(state, event)
+    elif isinstance(event, ev.ManagerMoved):
+        state.soft.planning.changed.everything = True
     elif isinstance(event, ev.AllocationPlanned):
         _waits(state, state.allocations[event.id], at)
     elif isinstance(event, ev.AllocationMoved):
@@ -405,6 +432,7 @@ def performed(state: State, effects: Iterable[Effect], at: At) -> None:
                 state.soft.sent[job] = None
         elif isinstance(effect, Order) and effect.reason == GIVEN_UP:
             state.soft.contacts[effect.runner].given_up.update(dict.fromkeys(effect.jobs))
+            state.soft.planning.changed.runners[effect.runner] = None
 
 
 # ---- what follows from time -----------------------------------------------------------------------------------------
@@ -512,9 +540,11 @@ def restarted(state: State, at: At) -> None:
         for number, pos, attempt in runner.parts:
             if pos in state.batches[number].closing:
                 contact.releasing[number, pos, attempt] = at.mono
+    recall(state)
     enter_runners(state)
     for allocation in state.allocations.values():
         if allocation.state.endswith("ING"):
             _waits(state, allocation, None)
-    state.soft.planning.steady_less_mono = None
-    state.soft.planning.wanted = True
+    planning = state.soft.planning
+    planning.steady_less_mono = None
+    planning.wanted = planning.changed.everything = True

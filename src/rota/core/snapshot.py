@@ -117,9 +117,12 @@ class _Snapshot(Struct):
     pruned: list[tuple[int, int, float]] = field(default_factory=list)
     attempt_floor: int = 0
     floor_below: int = 0
+    shares: dict[str, dict[int, int]] = field(default_factory=dict)
 
 
-_PLAIN = ("mode", "next_batch", "next_allocation", "groups", "pauses", "pruned", "attempt_floor", "floor_below")
+_PLAIN = (
+    "mode", "next_batch", "next_allocation", "groups", "pauses", "pruned", "attempt_floor", "floor_below", "shares",
+)  # fmt: skip
 """Fields of a snapshot that are attributes of the state."""
 _PLAIN_BATCH = [name for name in _Batch.__struct_fields__ if name not in ("runs", "live", "more", "parts")]
 """Fields of a batch's record that are attributes of its state."""
@@ -342,6 +345,7 @@ def durable_view(state: State) -> dict[str, Any]:
         },
         "allocations": {a.id: (a.state, a.native_id) for a in state.allocations.values() if a.state.endswith("ING")},
         "groups": state.groups,
+        "shares": state.shares,
         "limits": {
             name: (limit.count, limit.used, limit.rate, limit.per_s, limit.window)
             for name, limit in state.limits.items()

@@ -318,6 +318,8 @@ class State:
         """How many parts of gangs are reserved, on all runners."""
         self.groups: dict[str, Group] = {}
         """What was learned, by group."""
+        self.shares: dict[str, dict[int, int]] = {}
+        """Share (who jobs' use is counted for) → hour since 1970 → core-milliseconds that were used."""
         self.waiters: dict[str, set[int]] = {}
         """Dependency target (batch number or @name) → batches that depend on it."""
         self.timers: list[tuple[float, int, int]] = []

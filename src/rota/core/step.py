@@ -16,7 +16,7 @@ from rota.core.dependencies import consequences, woken
 from rota.core.effects import Effect
 from rota.core.evolve import evolve
 from rota.core.evolve.leasing import Grant, lease_jobs
-from rota.core.notes import enter_runners, follow, pass_time, performed, restarted, take_note
+from rota.core.notes import PluginDisabled, enter_runners, follow, pass_time, performed, restarted, take_note
 from rota.core.plan import plan
 from rota.core.react import react, restart_effects
 from rota.core.soft import Contact, chance_after
@@ -25,6 +25,7 @@ from rota.core.stimuli import At, Stimulus, Tick
 from rota.model.events import Event, Moved
 from rota.model.job import Result
 from rota.model.tables import HOLDING, WAITING
+from rota.schedule.policy import PluginError
 
 __all__ = ["Core", "Step"]
 
@@ -92,6 +93,18 @@ class Core:
         if not state.soft.planning.wanted:
             return Step()
         events: list[Event] = []
+        while True:
+            try:
+                self._place(at, events)
+                break
+            except PluginError as error:  # what was placed before stands; without that part it goes on from there
+                take_note(state, PluginDisabled(error.kind, error.name, error.why))
+        effects = react(state, events)
+        performed(state, effects, at)
+        return Step(events, [], effects)
+
+    def _place(self, at: At, events: list[Event]) -> None:
+        state = self.state
         for made in plan(state, at):
             if isinstance(made, Grant):
                 for event in lease_jobs(state, made):
@@ -99,9 +112,6 @@ class Core:
                     events.append(event)
             else:
                 self._happen(made, events, at)
-        effects = react(state, events)
-        performed(state, effects, at)
-        return Step(events, [], effects)
 
     def restart(self, at: At) -> list[Effect]:
         """Begin after a restart: every deadline gets its full grace again. Call it once."""

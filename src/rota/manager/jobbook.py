@@ -126,6 +126,8 @@ class JobBook:
             "workdir": None,
             "array": None,
         }
+        if needs.bind:
+            out["bind"] = needs.bind
         if given.workdir == "unique":
             out |= {"workdir": "unique", "cleanup": given.cleanup or "success"}
             out |= {"home": "workdir"} if given.change_home else {}

@@ -231,6 +231,14 @@ class Learned(Struct, array_like=True, tag=True):
     time_s: list[int]
 
 
+class Spent(Struct, array_like=True, tag=True):
+    """What attempts of jobs that share fairly used, in one hour: (share, core-milliseconds)."""
+
+    hour: int
+    """Hours since 1970."""
+    rows: list[tuple[str, int]]
+
+
 class Noted(Struct, array_like=True, tag=True):
     """Something from outside that fits no table, kept with its evidence; it changes no state."""
 
@@ -278,7 +286,7 @@ class Respecified(Struct, array_like=True, tag=True):
 Event = (
     Submitted | Moved | Leased | Started | Ended | HoldWanted | Removed | RunnerGreeted | RunnerMoved
     | AllocationPlanned | AllocationMoved | ManagerMoved | LimitSet | Noted | Retemplated | Learned | RerunWanted
-    | Pruned | Restored | Respecified | Released | GangBroken
+    | Pruned | Restored | Respecified | Spent | Released | GangBroken
 )  # fmt: skip
 
 

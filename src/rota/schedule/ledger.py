@@ -199,3 +199,8 @@ class Free:
     def __init__(self, ledger: Ledger) -> None:
         self.chain, self.free, self.path = ledger.chain, ledger.free, ledger.path
         self.part, self.room, self.shortage = ledger.part, ledger.room, ledger.shortage
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if hasattr(self, name):
+            raise AttributeError(f"{name}: this is for reading only")
+        object.__setattr__(self, name, value)

@@ -37,6 +37,16 @@ def spread(shape: Shape, place: Place, view: View) -> float:
     return 1.0 + view.ledger.free(place.location.id).cores / capacity.cores
 
 
+def snug(shape: Shape, place: Place, view: View) -> float:
+    """Smaller nodes first: a job that needs little leaves the large ones to those that need much."""
+    node = place.queue.node if place.queue is not None else place.site.node if place.site is not None else None
+    node = node or place.location.capacity
+    if node is None or not node.cores or not node.memory:
+        return 1.0
+    asked = shape.needs.amounts()
+    return 1.0 + max(min(1.0, asked.cores / node.cores), min(1.0, asked.memory / node.memory))
+
+
 def expected_wait(shape: Shape, place: Place, view: View) -> float:
     """Queues where allocations start soon first; what is not known yet is neutral, and so is a minute."""
     own = place.queue is None or place.queue.default
@@ -60,6 +70,7 @@ OWN = 8.0
 BUILT_IN: dict[str, Scorer] = {
     "pack": Scorer(pack, place_only=True),
     "spread": Scorer(spread, place_only=True),
+    "snug": Scorer(snug, (NODE, QUEUE)),
     "expected_wait": Scorer(expected_wait, (QUEUE,), ("stats",), True),
     "own_queue": Scorer(own_queue, (QUEUE,), (), True),
 }

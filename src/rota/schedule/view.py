@@ -51,7 +51,7 @@ class Limit(Struct, frozen=True):
     """Until when the window is closed, in words, as of this pass; None: it is open."""
 
 
-class Place(Struct):
+class Place(Struct, frozen=True):
     """A candidate: a node with the runner that serves it, or a queue of a site (or a site that has none)."""
 
     location: Location

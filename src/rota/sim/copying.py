@@ -42,8 +42,10 @@ def _copy_state(state: State) -> State:
     new.shapes = [_copy_slots(shape) for shape in state.shapes]
     new.allocations = {key: copy.copy(allocation) for key, allocation in state.allocations.items()}
     new.groups = copy.deepcopy(state.groups)
+    new.starts = copy.deepcopy(state.starts)
     new.soft = _copy_soft(state.soft)
     new.ledger = _copy_flat(state.ledger)
+    new.ledger.gpus = {node: shares.copy() for node, shares in state.ledger.gpus.items()}
     new.census = state.census.copy()
     return new
 
@@ -59,6 +61,11 @@ def _copy_soft(soft: Soft) -> Soft:
     new.planning = _copy_flat(soft.planning)
     new.planning.queues = soft.planning.queues.copy()
     new.planning.shapes = {key: copy.copy(memo) for key, memo in soft.planning.shapes.items()}
+    new.planning.short = {key: pairs.copy() for key, pairs in soft.planning.short.items()}
+    new.planning.places, new.planning.changed = None, copy.copy(soft.planning.changed)
+    new.planning.unasked = None
+    for part in ("shapes", "runners", "limits", "groups", "slots"):
+        setattr(new.planning.changed, part, getattr(soft.planning.changed, part).copy())
     return new
 
 

@@ -406,6 +406,7 @@ OPS: dict[str, type[Struct]] = {
     "runners": Nothing,
     "allocations": Nothing,
     "learning": Nothing,
+    "plugins": Nothing,
     "live": Live,
     "backup": Backup,
     "prune": Prune,

@@ -8,6 +8,7 @@ from rota.core.decide.learning import Sampling, escalated
 from rota.core.decide.retries import after_failure, brakes
 from rota.core.dependencies import dependents
 from rota.core.notes import Forgot
+from rota.core.shares import Spending
 from rota.core.soft import Usage
 from rota.core.state import BatchState, Live, RunnerState, State
 from rota.core.stimuli import At, Ended
@@ -77,6 +78,7 @@ class _Ends:
         self.raised: dict[tuple[int, str], ev.Retemplated] = {}
         """New templates for jobs that exceeded their needs, by batch and new needs."""
         self.sampling = Sampling(runner.capacity)
+        self.spending = Spending()
         self.good: set[Slot] = set()
         """Slots in which jobs succeeded."""
         self.bad: list[Slot] = []
@@ -107,13 +109,17 @@ class _Ends:
             return self._failed(batch, pos, live, row, wall_ms)
         self.rows.append((row.batch, pos, "complete", None, wall_ms))
         self.good.add(live.slot)
-        group = batch.template(pos).group
-        if group:
-            self.sampling.add(group, row.peak_memory, wall_ms, row.peak_disk)
+        template = batch.template(pos)
+        if template.group:
+            self.sampling.add(template.group, row.peak_memory, wall_ms, row.peak_disk)
+        if template.share:
+            self.spending.add(template, live.slot.amounts.cores, wall_ms)
         return result_of(pos, row, "COMPLETED", self.runner.id, self.host, None, row.note)
 
     def _failed(self, batch: BatchState, pos: int, live: Live, row: Ended, wall_ms: int) -> Result:
         number, note = row.batch, row.note
+        if (template := batch.template(pos)).share:
+            self.spending.add(template, live.slot.amounts.cores, wall_ms)
         if pos in batch.broken and batch.states[pos] != KILLING:
             return self._broken(batch, pos, row, wall_ms)
         verb, outcome, until, counted = after_failure(self.state, self.decision, batch, pos, row, self.at)
@@ -123,11 +129,11 @@ class _Ends:
         if counted and verb != "abort":
             raised = escalated(self.state, batch, pos, live.slot, row, wall_ms)
             if raised is not None:
-                template, why = raised
+                larger, why = raised
                 note = f"{note}; {why}" if note else why
-                key = (number, str(template.needs) + str(template.level))
-                self.raised.setdefault(key, ev.Retemplated(number, [], template, why)).spans.extend((pos, pos + 1))
-                self._sample_excess(batch.template(pos).group, row, reason, wall_ms)
+                key = (number, str(larger.needs) + str(larger.level))
+                self.raised.setdefault(key, ev.Retemplated(number, [], larger, why)).spans.extend((pos, pos + 1))
+                self._sample_excess(template.group, row, reason, wall_ms)
             if is_fast(self.state, wall_ms):
                 self.bad.append(live.slot)
         (self.rows if counted else self.stopped).append((number, pos, verb, until, wall_ms))
@@ -169,6 +175,7 @@ class _Ends:
             events.extend(_removals(state, [row]))
         events.extend(self.raised.values())
         events.extend(self.sampling.events())
+        events.extend(self.spending.events(self.at.wall))
         events.extend(ev.Moved(number, "hold", [pos, pos + 1]) for number, pos in self.holds)
         if self.good or self.bad:
             judge_host(state, self.decision, runner, self.good, self.bad, self.at)
@@ -255,6 +262,7 @@ def lost(
     rows: list[Row] = []
     holds: list[tuple[int, int]] = []
     decision, runner = Decision(), state.runners[runner_id]
+    spending = Spending()
     for number, pos in jobs:
         batch = state.batches[number]
         attempt = batch.live[pos].attempt
@@ -264,12 +272,16 @@ def lost(
         rows.append((number, pos, verb, None, 0))
         used = last_usage(state, runner_id, number, pos, attempt)
         usage = (used.started, None if at is None else at.wall, used.cpu_s, used.memory)
+        if at is not None and used.started is not None and (template := batch.template(pos)).share:
+            spending.add(template, batch.live[pos].slot.amounts.cores, int(max(0.0, at.wall - used.started) * 1000))
         row = Ended(number, batch.index(pos), attempt, None, None, told, *usage, None, why)
         decision.results.append(result_of(pos, row, outcome, runner_id, runner.host, told, why))
     if rows:
         decision.events.append(ev.Ended(runner_id, rows, "loss", why, seq))
         decision.events.extend(ev.Moved(number, "hold", [pos, pos + 1]) for number, pos in holds)
         decision.events.extend(_removals(state, rows))
+        if at is not None:
+            decision.events.extend(spending.events(at.wall))
     return decision
 
 

@@ -12,8 +12,10 @@ from rota.core.decide.gangs import parts_lost
 from rota.core.decide.limits import check_window
 from rota.core.decide.reopening import Again
 from rota.core.dependencies import spans_of, touched
-from rota.core.plan.asked import asked_now
+from rota.core.plan.asked import asked_now, unoffered
+from rota.core.plan.policies import no_policy
 from rota.core.selection import by_state, states_pattern
+from rota.core.shares import share_of
 from rota.core.state import BatchState, State
 from rota.core.stimuli import ChangeJobs
 from rota.model import events as ev
@@ -107,10 +109,13 @@ class _Plan:
         template = patched(batch.templates[number], patch, asked_now(self.state, shape).asked.needs)
         for name in patch.limits_add:
             check_window(name, self.stimulus.at)
+        if patch.policy is not msgspec.UNSET and (why := no_policy(self.state, template.policy)) is not None:
+            raise UsageError(why)
         why = impossible(template.needs, self.state.soft.queues)
         if why is not None:
-            raise UsageError(f"batch {batch.id} could then never run: {why}")
-        return template
+            raise UsageError(unoffered(self.state, template.needs) or f"batch {batch.id} could then never run: {why}")
+        policy = self.state.settings.policies.get(template.policy)
+        return msgspec.structs.replace(template, share=share_of(policy, template, batch.by, batch.spec.name))
 
     def skip(self, reason: str, *states: int, but: int = 0) -> None:
         """Say why selected jobs in these states are left alone; `but` so many of them, which are changed."""

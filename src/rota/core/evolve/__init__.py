@@ -4,6 +4,7 @@ Total: every guard has been passed in `decide`, so a breach here is a bug and ra
 """
 
 from rota.core.evolve import batches, gangs, jobs, runners
+from rota.core.shares import apply_spent
 from rota.core.state import State
 from rota.model import events as ev
 
@@ -43,4 +44,5 @@ _APPLY = {
     ev.Respecified: batches.respecified,
     ev.Released: gangs.released,
     ev.GangBroken: gangs.gang_broken,
+    ev.Spent: apply_spent,
 }

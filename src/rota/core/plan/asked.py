@@ -7,7 +7,7 @@ from rota.core.state import ShapeState, State
 from rota.model.needs import Amounts, Needs
 from rota.schedule.estimate import asked_for
 
-__all__ = ["asked_now", "largest_node"]
+__all__ = ["asked_now", "largest_node", "unoffered"]
 
 
 def asked_now(state: State, shape: ShapeState) -> ShapeMemo:
@@ -23,6 +23,23 @@ def asked_now(state: State, shape: ShapeState) -> ShapeMemo:
     given = shape.shape
     needs = asked_for(given.needs, group.found(), given.override, given.level, most)
     return replace(memo, learned=basis, asked=memo.asked if needs == memo.asked.needs else replace(given, needs=needs))
+
+
+def unoffered(state: State, needs: Needs) -> str | None:
+    """Which named resources are offered nowhere, in words, with those that are and where; None: all are."""
+    offered: dict[str, dict[str, None]] = {}
+    for site, facts in state.soft.sites.items():
+        places = [(site, facts.node.named), (site, facts.shared)]
+        places += [(f"{site}/{queue.name}", queue.node.named) for queue in facts.queues]
+        for place, named in places:
+            for name, count in named:
+                if count:
+                    offered.setdefault(name, {})[place] = None
+    missing = [name for name, _ in needs.named if name not in offered]
+    if not missing:
+        return None
+    there = "; ".join(f"{name} at {', '.join(places)}" for name, places in sorted(offered.items()))
+    return f"no site offers the resource {', '.join(missing)}; offered are: {there or 'none'} (see rota sites)"
 
 
 def largest_node(state: State, needs: Needs) -> Amounts | None:

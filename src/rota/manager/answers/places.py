@@ -89,6 +89,8 @@ def runner_rows(state: State, at: At) -> list[dict[str, Any]]:
             "connected": state.soft.contacts[runner.id].connected,
             "cores": runner.capacity.cores / 1000,
             "memory": runner.capacity.memory,
+            "gpus": runner.capacity.gpus,
+            "resources": dict(runner.capacity.named),
             "jobs": len(runner.jobs) + len(runner.parts),
             "slots": sum(runner.slots.values()),
             "silent_s": round(at.mono - state.soft.contacts[runner.id].heard, 3),
