@@ -57,8 +57,8 @@ def left_over(state: State, view: View) -> tuple[list[Want], list[int] | None]:
     if unasked is None:
         numbers: Collection[int] = waiting.entries
     else:
-        names = planning.touched | state.timed
         unasked |= planning.changed.shapes
+        names = planning.touched.union(state.timed, *[state.shapes[number].shape.limits for number in unasked])
         unasked |= {number for name in names for number in waiting.members.get(name, ())}
         numbers = waiting.sharing(unasked)
     planning.touched = set(planning.changed.limits)

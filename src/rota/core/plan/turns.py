@@ -64,6 +64,8 @@ class Turns:
         """Shapes that had a turn → whether the limits were open when it began, and runners that did not refuse it."""
         self._later: dict[int, int] = {}
         """Shapes that had a turn before those behind the reservation → how many of their jobs are behind it."""
+        self._gave_rest = False
+        """Whether what was left of limits has been given out too."""
         self._closed_by: dict[str, Key] = {}
         """Limit that became full in this pass → in whose turn."""
 
@@ -104,6 +106,7 @@ class Turns:
 
     def _again(self) -> Iterator[Given]:
         """Give out what is left of limits because a shape could not use its part."""
+        self._gave_rest = True
         cut = [self.waiting.entries[number].want.shape for number, most in self._most.items() if most is not None]
         names = {name for shape in cut for name in shape.limits}
         full = {name for name in names if limits.fits_names((name,), self.view.limits, 1) == 0}
@@ -395,7 +398,7 @@ class Turns:
         )
         if not was_open:
             return
-        again = self._most.get(want.shape_id) is not None and self.state.soft.planning.reserved is None
+        again = self._gave_rest and self._most.get(want.shape_id) is not None
         if again and limits.fits(want.shape, self.view.limits, 1) > 0:
             had = None  # it was refused everywhere in the round after
         used: Sequence[str] | set[str] = () if had is None else had[1]
@@ -413,7 +416,7 @@ class Turns:
     def settle(self) -> None:
         """Remember for the next pass what was not given out, and which limits are full."""
         planning, now = self.state.soft.planning, self.view.limits
-        touched = {*planning.changed.limits, *self.state.timed}
+        touched = {*planning.touched, *planning.changed.limits, *self.state.timed}
         for number in self._had:
             touched.update(self.waiting.entries[number].want.shape.limits)
         for forest in self.waiting.naming(touched):

@@ -117,10 +117,12 @@ def _update(state: State, view: View, places: Places) -> News | None:
         if shape.ready <= 0:
             waiting.drop(number)
             continue
+        was = None if entry is None else entry.want.shape
         new = _put(state, shape, view, entry)
         if new is None:
             continue
-        if entry is None or new.want.shape != entry.want.shape or number in planning.again:
+        back = entry is not None and entry.out and not new.out
+        if entry is None or back or new.want.shape != was or number in planning.again:
             woken[new.key] = None
     planning.again.clear()
     _reopen(state, view, woken)
