@@ -288,8 +288,11 @@ def _verdicts(state: State, shape: ShapeState, at: At, newest: _Newest) -> list[
     """
     if (no := out_of_order(state, shape.shape.policy)) is not None:
         return [no]
-    nodes, said = _nodes(state, shape), _queues(state, shape, at, newest)
+    nodes = _nodes(state, shape)
     hopeless = all(verdict.lasting for verdict in nodes)
+    if not hopeless and not any(number == shape.id for _, number in state.soft.weather.refused):
+        return nodes
+    said = _queues(state, shape, at, newest)
     first = [v for v in said if v.code == "refused" or (hopeless and v.code in ("failing", "starting"))]
     return [*first, *nodes, *(verdict for verdict in said if verdict not in first)]
 

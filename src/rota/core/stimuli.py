@@ -1,6 +1,6 @@
 """Stimuli: everything that can happen. Each carries `at` (wall and monotonic clock) and `by` (who)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -12,7 +12,7 @@ from rota.model.selector import Selector
 from rota.model.site import SiteFacts
 
 __all__ = [
-    "AllocationSeen", "At", "ChangeJobs", "Disconnected", "Ended", "Greet", "LastWords", "Prune", "Report",
+    "AllocationSeen", "At", "ChangeJobs", "Disconnected", "Ended", "FactSeen", "Greet", "LastWords", "Prune", "Report",
     "RunnerBye", "SetLimits", "SetMode", "SiteFull", "SiteSeen", "Started", "Stimulus", "Submit", "Tick", "Touch",
     "Used", "Written",
 ]  # fmt: skip
@@ -210,6 +210,14 @@ class AllocationSeen(Stimulus, kw_only=True):
     reason: str | None = None
     outcome: Outcome | None = None
     host: str | None = None
+
+
+class FactSeen(Stimulus, kw_only=True):
+    """Somebody tells a fact that policies may look at: the value of a key, or that there is none (None)."""
+
+    name: str
+    key: Any
+    value: Any
 
 
 class Written(Struct):

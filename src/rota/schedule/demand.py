@@ -78,15 +78,23 @@ def jobs_in(needs: Needs, place: Place) -> int:
     """How many jobs with these needs an allocation at a queue takes at once."""
     if place.site is None or not place.site.whole or place.site.mode == "direct":
         return 1
-    return max(1, needs.amounts().times_in(_node(place)))
+    return max(1, _of_a_node(needs.amounts(), place.site).times_in(_node(place)))
 
 
 def asked_amounts(needs: Needs, place: Place) -> Amounts:
     """What each node of an allocation for jobs with these needs is asked to have: where nodes are whole, all of one."""
     if place.site is not None and place.site.whole:
         return _node(place)
-    asked, shared = grouped(needs).amounts(), dict(place.site.shared) if place.site is not None else {}
-    return replace(asked, named=tuple([pair for pair in asked.named if pair[0] not in shared]))
+    asked = grouped(needs).amounts()
+    return asked if place.site is None else _of_a_node(asked, place.site)
+
+
+def _of_a_node(amounts: Amounts, site: SiteFacts) -> Amounts:
+    """Amounts without what a site has once for all its nodes."""
+    if not amounts.named or not site.shared:
+        return amounts
+    shared = dict(site.shared)
+    return replace(amounts, named=tuple([pair for pair in amounts.named if pair[0] not in shared]))
 
 
 def _node(place: Place) -> Amounts:

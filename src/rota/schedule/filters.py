@@ -195,6 +195,8 @@ def bind_status(shape: Shape, view: View) -> Callable[[Place], Answer]:
             return None
         if place.site is not None:
             return No("down", "takes no allocations now", False, (Wake.STATUS,))
+        if place.status == "KEPT":
+            return No("kept", "is kept for jobs of several nodes, which wait", False, (Wake.CAPACITY,))
         return No(place.status.lower(), f"its runner is {place.status}", False, (Wake.STATUS,))
 
     return check

@@ -134,10 +134,18 @@ class Ledger:
             assert not used.negative(), f"more is given back at {location.id} than was reserved"
             if count > 0 and location.capacity is not None:
                 part = amounts if plain else self.part(location.id, amounts)
-                fits = part.times_in(self._free[location.id]) >= count
+                fits = part.times_in(self._free[location.id]) >= count or self._untold(location, part, count)
                 assert fits, f"{location.id} is over-committed: {used} of {location.capacity}"
             self.used[location.id] = used
             self._refresh(location.id)
+
+    def _untold(self, location: Location, amounts: Amounts, count: int) -> bool:
+        """Whether all that a location lacks are names that it has none of: after a start, sites have not said yet what
+        they have once for all.
+        """
+        have = dict(location.capacity.named) if location.capacity is not None else {}
+        known = replace(amounts, named=tuple([pair for pair in amounts.named if pair[0] in have]))
+        return known != amounts and known.times_in(self._free[location.id]) >= count
 
     def _charge_gpus(
         self, location_id: str, amounts: Amounts, count: int, gpus: tuple[int, ...], restoring: bool = False

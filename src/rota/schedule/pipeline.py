@@ -115,6 +115,8 @@ def place(
         level = 0
         kept, said = seen.ask(want, names, level)
         while len(said) == len(view.places) and level < len(policy.relax):
+            if view.elsewhere is not None and view.elsewhere(want.shape_id):
+                break
             names = tuple(name for name in names if name != policy.relax[level])
             level += 1
             kept, said = seen.ask(want, names, level)

@@ -108,9 +108,9 @@ class QueueMemo:
         return new
 
     def takes(self, shape_id: int) -> bool:
-        """Whether some queue would take a shape without relaxing, as far as is known: nodes are not relaxed before."""
+        """Whether a queue would take a shape with all filters, or was not asked yet: nodes are not relaxed before."""
         looked = self.shapes.get(shape_id)
-        return looked is not None and looked.could and not looked.relaxed
+        return looked is None or (looked.could and not looked.relaxed)
 
 
 class QueuePass:
@@ -136,6 +136,8 @@ class QueuePass:
         """Shape → the places to look at; None: all."""
         self.walk: set[str] = set()
         """Sites where something is on its way that nobody counts on any more: who waits there is looked at once."""
+        self.none_left = False
+        """Whether a shape was found that no queue takes with all filters, and that may be relaxed."""
         self._stands = math.inf
         """How long the present shape's first no stands."""
         self._scores: dict[str, dict[str, float]] = {}
@@ -363,6 +365,7 @@ class QueuePass:
             if found or only is not None or looked.relaxed >= len(policy.relax):
                 break
             looked.relaxed += 1
+            self.none_left = True
         if self._stands < math.inf:
             heapq.heappush(memo.times, (self._stands, number))
 

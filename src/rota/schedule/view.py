@@ -1,6 +1,6 @@
 """The View: what policy code may see. Read-only, and only facts, so that a policy can be replayed."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -95,6 +95,8 @@ class View(Struct):
     """Site → how many more allocations it may have now."""
     number: int = -1
     """Number of the shape that is asked about at a queue."""
+    elsewhere: Callable[[int], bool] | None = None
+    """Whether some queue would take a shape of this number: then no filter is relaxed for nodes."""
 
 
 class Want(Struct):

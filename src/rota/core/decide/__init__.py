@@ -38,6 +38,7 @@ _DECIDE: dict[type[Stimulus], Callable[[State, Any], Decision]] = {
     stimuli.Disconnected: runners.disconnected,
     stimuli.SiteSeen: allocations.site_seen,
     stimuli.SiteFull: allocations.site_full,
+    stimuli.FactSeen: allocations.fact_seen,
     stimuli.AllocationSeen: allocations.allocation_seen,
     stimuli.LastWords: allocations.last_words,
 }

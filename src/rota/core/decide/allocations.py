@@ -9,10 +9,10 @@ from rota.core.decide.ends import give_back, last_usage, lost, take_ended
 from rota.core.decide.hosts import failed
 from rota.core.decide.runners import report as take_report
 from rota.core.effects import Allocate
-from rota.core.notes import Awaited, SiteTold, WeatherEntry
+from rota.core.notes import Awaited, FactTold, SiteTold, WeatherEntry
 from rota.core.soft import Ending, Refusal
 from rota.core.state import RunnerState, State
-from rota.core.stimuli import AllocationSeen, At, Ended, LastWords, Report, SiteFull, SiteSeen
+from rota.core.stimuli import AllocationSeen, At, Ended, FactSeen, LastWords, Report, SiteFull, SiteSeen
 from rota.model import events as ev
 from rota.model.allocation import Allocation, Outcome
 from rota.model.tables import ALLOCATION, KILLING, RUNNER, STARTING, move
@@ -40,6 +40,11 @@ UNSURE_MOST = 100
 def site_seen(state: State, stimulus: SiteSeen) -> Decision:
     """Take note of what a site offers. Not an event: sites say it anew at every start."""
     return Decision(notes=[SiteTold(stimulus.site, stimulus.facts)])
+
+
+def fact_seen(state: State, stimulus: FactSeen) -> Decision:
+    """Take note of a fact for policies. Not an event: whoever told it tells it anew."""
+    return Decision(notes=[FactTold(stimulus.name, stimulus.key, stimulus.value)])
 
 
 def site_full(state: State, stimulus: SiteFull) -> Decision:

@@ -5,7 +5,7 @@ yields is applied by its caller before the next is computed, so what it reads is
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from types import MappingProxyType
 
 from msgspec.structs import replace
@@ -26,8 +26,9 @@ from rota.model.slot import slot_for
 from rota.model.tables import STARTING
 from rota.model.verdict import Verdict
 from rota.schedule import filters, limits
+from rota.schedule.gangs import KEPT, gang_verdicts, place_gang
 from rota.schedule.pipeline import Parked, Placement, place
-from rota.schedule.policy import in_order
+from rota.schedule.policy import DEFAULT, in_order
 from rota.schedule.view import NODE, Place, View, Want
 
 __all__ = ["plan"]
@@ -70,6 +71,7 @@ class _Pass:
             MappingProxyType(self.limits),
             *_times(state),
             facts,
+            elsewhere=state.soft.planning.queues.takes,
         )
         self.wants = in_order(wants, self.view, state.settings.policies)
         self.memory = state.soft.planning
@@ -88,6 +90,8 @@ class _Pass:
         parked: dict[int, Parked] = {}
         for item in self._placements():
             if isinstance(item, Parked):
+                if item.want.shape.needs.nodes > 1:
+                    item = yield from self._gangs(item)
                 parked[item.want.shape_id] = item
                 continue
             needs = item.want.shape.needs
@@ -103,6 +107,21 @@ class _Pass:
             state.soft.chance = chance_after(state.soft.chance, provider.drawn)
             self.memory.surplus_since, events = surplus(state, self.at)
             yield from events
+
+    def _gangs(self, item: Parked) -> Generator[Grant, None, Parked]:
+        """Lease jobs of several nodes, each to all its nodes at once; returns what is left of them, and why."""
+        want, policy = item.want, self.state.settings.policies.get(item.want.shape.policy, DEFAULT)
+        needs, left = want.shape.needs, item.left
+        most = left if want.most is None else min(left, want.most)
+        while most > 0 and (places := place_gang(want, self.view, policy)):
+            slots = []
+            for each in places:
+                gpus = self.state.ledger.pick_gpus(each.location.id, needs.amounts())
+                slots.append((each.runner, slot_for(want.shape_id, needs.cores, needs, gpus)))
+            (root, slot), *parts = slots
+            yield Grant(root, slot, 1, 1, self.steady, tuple(parts))
+            most, left = most - 1, left - 1
+        return Parked(want, left, gang_verdicts(want, self.view, policy))
 
     def _placements(self) -> Iterator[Placement | Parked]:
         """Place shapes in order; after one that has waited too long for room, only what does not delay it.
@@ -276,7 +295,11 @@ def _places(state: State) -> list[Place]:
             location = state.ledger.locations[runner.location]
             key = (location.site, location.tags, location.capacity, location.options, location.queue)
             class_number = classes.setdefault(key, len(classes))
-            places.append(Place(location, runner.id, _status(state, runner), class_number))
+            status = _status(state, runner)
+            allocation = state.allocations.get(runner.allocation or "")
+            if status == "SERVING" and allocation is not None and allocation.nodes > 1 and allocation.shape is not None:
+                status = KEPT if state.shapes[allocation.shape].ready else status
+            places.append(Place(location, runner.id, status, class_number))
     return places
 
 

@@ -52,6 +52,8 @@ class Provider:
                 provide = self._direct if state.soft.sites[asked.site].mode == "direct" else self._runners
                 yield from provide(asked, count, tag)
         planning.queues = memo
+        if level.none_left:  # nodes may be relaxed now
+            planning.wanted = True
 
     def _draw(self) -> float:
         self.drawn += 1
