@@ -92,7 +92,7 @@ def test_the_order_of_filters_is_the_policys() -> None:
     names = Policy(filters=("status", "fits"))
     _, parked = world.run([want(0, 1, Needs(2000))], names)
     assert reasons(parked[0]) == ["n1 status/missing: its runner is MISSING"]
-    world.places[0].status = "SERVING"
+    world.places[0] = replace(world.places[0], status="SERVING")
     _, parked = world.run([want(0, 1, Needs(2000))], names)
     assert reasons(parked[0]) == ["n1 fits/too-small: asks for 2 cores, has 1 core"]
 
