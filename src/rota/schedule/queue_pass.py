@@ -35,6 +35,8 @@ class Plan(Struct):
     """What is left to ask about queues of a class, after their static filters."""
 
     ask: tuple[str, ...] = ()
+    refused: bool = False
+    """Whether it matters that the provider has refused the shape."""
     no: bool = False
 
 
@@ -136,6 +138,9 @@ class QueuePass:
         """Shape → the places to look at; None: all."""
         self.walk: set[str] = set()
         """Sites where something is on its way that nobody counts on any more: who waits there is looked at once."""
+        self._watched = Watched(view.facts)
+        self._watching = replace(view, facts=self._watched)
+        """The view for filters that read facts."""
         self.none_left = False
         """Whether a shape was found that no queue takes with all filters, and that may be relaxed."""
         self._stands = math.inf
@@ -351,7 +356,8 @@ class QueuePass:
             self._unwait(number, looked)
             return
         policy = self._policy(want)
-        self.view.number, self._stands = number, math.inf
+        self.view.number = self._watching.number = number
+        self._stands = math.inf
         names = tuple(name for name in policy.filters if QUEUE in filters.BUILT_IN[name].levels)
         self._unwait(number, looked, only)
         if only is None:
@@ -470,12 +476,19 @@ class QueuePass:
         places = self._ranking(want, policy)
         if only is not None:
             places = [place for place in places if place.location.id in only or place.location.site in only]
+        refused: dict[str, bool] = {}
         for place in places:
             plan = plans.get(place.class_number)
             if plan is None:
                 plan = plans[place.class_number] = self._plan(want, place, names)
-            if plan.no or place.location.site in full:
+            site = place.location.site
+            if plan.no or site in full:
                 continue
+            if plan.refused:  # the same for all queues of a site
+                if site not in refused:
+                    refused[site] = isinstance(self._answer(want, "refused", place), No)
+                if refused[site]:
+                    continue
             if not any(isinstance(self._answer(want, one, place), No) for one in plan.ask):
                 yield place
 
@@ -492,7 +505,7 @@ class QueuePass:
         """Ask the static filters about a class of queues; those that read facts are asked each time."""
         ask = []
         for name in names:
-            if name in COUNTED:
+            if name in COUNTED or name == "refused":
                 continue
             one = filters.BUILT_IN[name]
             if (one.static or name == "status") and not one.reads:
@@ -500,7 +513,7 @@ class QueuePass:
                     return Plan(no=True)
             else:
                 ask.append(name)
-        return Plan(tuple(ask))
+        return Plan(tuple(ask), "refused" in names)
 
     def _answer(self, want: Want, name: str, place: Place) -> Answer:
         """A filter's answer; what it looked up, and how long it stands, is remembered if it is no."""
@@ -508,15 +521,16 @@ class QueuePass:
         if not one.reads:
             answer = one.check(want.shape, place, self.view)
         else:
-            watched, plain = Watched(self.view.facts), self.view.facts
-            self.view.facts = watched
-            answer = one.check(want.shape, place, self.view)
-            self.view.facts = plain
-            if isinstance(answer, No):
-                for key in watched.seen:
-                    shapes, places = self.memo.readers.setdefault(key, (set(), set()))
-                    shapes.add(want.shape_id)
-                    places.add(place.location.id)
+            seen = self._watched.seen
+            seen.clear()
+            answer = one.check(want.shape, place, self._watching)
+            if answer.__class__ is No:
+                for key in seen:
+                    read = self.memo.readers.get(key)
+                    if read is None:
+                        read = self.memo.readers[key] = (set(), set())
+                    read[0].add(want.shape_id)
+                    read[1].add(place.location.site if name == "refused" else place.location.id)
         if isinstance(answer, No) and answer.stands < self._stands:
             self._stands = answer.stands
         return answer
