@@ -91,6 +91,11 @@ class Core:
                 self._place(at, events)
                 break
             except PluginError as error:  # what was placed before stands; without that part it goes on from there
+                if (error.kind, error.name) in state.soft.disabled:
+                    planning = state.soft.planning  # what is remembered still asks it: the next pass begins without
+                    planning.memo.clear()
+                    planning.queues = type(planning.queues)()
+                    break
                 take_note(state, PluginDisabled(error.kind, error.name, error.why))
         effects = react(state, events)
         performed(state, effects, at)
