@@ -425,7 +425,7 @@ def test_limits_across_batches_and_their_words() -> None:
     lease_all(world, runner)
     assert world.counts(one) == {"STARTING": 2, "PENDING": 3}, "they share it, and the odd one goes to the first"
     assert world.counts(two) == {"STARTING": 1, "PENDING": 4}
-    (verdict,) = world.shape_memo(1).verdicts
+    (verdict,) = world.refusals(1)
     assert (verdict.filter, verdict.detail) == ("limits", "limit db is full: 3 of 3 in use")
     world.limit("db", 5)
     world.schedule()
@@ -463,7 +463,7 @@ def test_pause_and_resume() -> None:
     runner = world.start_runner()
     world.mode("paused")
     assert world.schedule().events == []
-    assert [verdict.detail for verdict in world.shape_memo(0).verdicts] == ["the manager is paused"]
+    assert [verdict.detail for verdict in world.refusals(0)] == ["the manager is paused"]
     assert world.submit(1) == batch + 1, "a paused manager takes work"
     assert world.mode("paused").events == []
     world.mode("serving")

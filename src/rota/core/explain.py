@@ -13,6 +13,7 @@ from rota.core.decide.retries import no_use
 from rota.core.dependencies import element_reason, named, never, positions_of
 from rota.core.plan.asked import asked_now
 from rota.core.plan.policies import out_of_order
+from rota.core.plan.refusals import refusals
 from rota.core.state import BatchState, RunnerState, ShapeState, State
 from rota.core.stimuli import At
 from rota.model.allocation import Allocation
@@ -278,7 +279,7 @@ def verdicts(state: State, shape: ShapeState, at: At) -> list[Verdict]:
         return [no]
     limit = limit_reason(state, shape.shape, at)
     said = _queues(state, shape, at, _newest(state))
-    found = [*sorted(said, key=lambda verdict: verdict.lasting), *_nodes(state, shape)]
+    found = [*sorted(said, key=lambda verdict: verdict.lasting), *refusals(state, shape, at)]
     return [replace(v, detail=limit) if limit is not None and v.filter == "limits" else v for v in found]
 
 
@@ -288,19 +289,13 @@ def _verdicts(state: State, shape: ShapeState, at: At, newest: _Newest) -> list[
     """
     if (no := out_of_order(state, shape.shape.policy)) is not None:
         return [no]
-    nodes = _nodes(state, shape)
+    nodes = refusals(state, shape, at)
     hopeless = all(verdict.lasting for verdict in nodes)
     if not hopeless and not any(number == shape.id for _, number in state.soft.weather.refused):
         return nodes
     said = _queues(state, shape, at, newest)
     first = [v for v in said if v.code == "refused" or (hopeless and v.code in ("failing", "starting"))]
     return [*first, *nodes, *(verdict for verdict in said if verdict not in first)]
-
-
-def _nodes(state: State, shape: ShapeState) -> list[Verdict]:
-    """What the last pass found at the nodes that there are, with limits as they were then."""
-    memo = state.soft.planning.shapes.get(shape.id)
-    return memo.verdicts if memo is not None else []
 
 
 def _newest(state: State) -> _Newest:

@@ -161,6 +161,7 @@ def _awaited(state: State, note: Awaited) -> None:
 
 def _unheard(state: State, note: Unheard) -> None:
     state.soft.contacts[note.runner].connected = False
+    state.soft.planning.changed.runners.add(note.runner)
 
 
 def _forgot(state: State, note: Forgot) -> None:
@@ -168,6 +169,7 @@ def _forgot(state: State, note: Forgot) -> None:
     if contact is not None:
         for job in note.jobs:
             contact.given_up.pop(job, None)
+        state.soft.planning.changed.runners.add(note.runner)
     if note.look:
         state.soft.planning.wanted = True
 
@@ -177,7 +179,7 @@ def _site_told(state: State, note: SiteTold) -> None:
     soft.sites[note.site] = note.facts
     soft.queues[note.site] = queue_places(note.site, note.facts, soft.queue_classes)
     soft.weather.sites.setdefault(note.site, SiteWeather()).failed_tag = ""
-    soft.planning.memo.clear()
+    soft.planning.changed.everything = True
     soft.planning.wanted = True
     state.ensure_site_location(note.site)
     for name in list(soft.idle.times):
@@ -207,9 +209,11 @@ def _fact_told(state: State, note: FactTold) -> None:
 
 
 def _looked(state: State, note: Looked) -> None:
-    state.soft.planning.wanted = True
+    planning = state.soft.planning
+    planning.wanted = True
     if note.safety_at is not None:
-        state.soft.planning.safety_at = note.safety_at
+        planning.changed.everything = True
+        planning.safety_at = note.safety_at
 
 
 def _plugin_disabled(state: State, note: PluginDisabled) -> None:
@@ -260,12 +264,16 @@ def follow(state: State, event: ev.Event, at: At) -> None:
         contact.unacked.clear()
         contact.given_up.clear()
         _enter(state, state.runners[event.runner])
+        state.soft.planning.changed.runners.add(event.runner)
     elif isinstance(event, ev.RunnerMoved):
+        state.soft.planning.changed.runners.add(event.runner)
         if state.runners[event.runner].state in ("CLOSED", "EXPIRED"):
             state.soft.contacts[event.runner].unacked.clear()
         _enter(state, state.runners[event.runner])
     elif isinstance(event, ev.Spent):
         count(state, event)
+    elif isinstance(event, ev.ManagerMoved):
+        state.soft.planning.changed.everything = True
     elif isinstance(event, ev.AllocationPlanned):
         _waits(state, state.allocations[event.id], at)
     elif isinstance(event, ev.AllocationMoved):
@@ -359,6 +367,7 @@ def performed(state: State, effects: Iterable[Effect], at: At) -> None:
             contact.unacked[effect.n] = Sent(at.mono, effect.jobs, effect.slots)
         elif isinstance(effect, Order) and effect.reason == GIVEN_UP:
             state.soft.contacts[effect.runner].given_up.update(dict.fromkeys(effect.jobs))
+            state.soft.planning.changed.runners.add(effect.runner)
 
 
 # ---- what follows from time -----------------------------------------------------------------------------------------
@@ -468,5 +477,6 @@ def restarted(state: State, at: At) -> None:
     for allocation in state.allocations.values():
         if allocation.state.endswith("ING"):
             _waits(state, allocation, None)
-    state.soft.planning.steady_less_mono = None
-    state.soft.planning.wanted = True
+    planning = state.soft.planning
+    planning.steady_less_mono = None
+    planning.wanted = planning.changed.everything = True

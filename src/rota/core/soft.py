@@ -5,7 +5,7 @@ It lies apart from the durable state (`State`), which only `evolve` writes. Each
 - `contacts`, `idle`, `quiet`, `sites`, `queues`, `weather`, `facts`, `waits`: `core/notes.py`, from the notes that a
   decision carries, from what follows from events, and from the passing of time; `chance` by whoever asked it, once it
   is used;
-- `planning`: the scheduling pass (`core/plan`); the answers of filters in its memos are the pipeline's.
+- `planning`: the scheduling pass (`core/plan`); what has changed since (`Changes`) is told where it happens.
 """
 
 import math
@@ -18,17 +18,18 @@ from rota.core.stimuli import AllocationSeen
 from rota.model.shape import Shape
 from rota.model.site import SiteFacts
 from rota.model.slot import Slot
-from rota.model.verdict import Verdict
 from rota.schedule.facts import Facts
 from rota.schedule.pipeline import Memo
+from rota.schedule.places import Places
 from rota.schedule.queue_pass import QueueMemo
 from rota.schedule.queues import Claim
 from rota.schedule.view import Place
+from rota.schedule.waiting import Waiting
 
 if TYPE_CHECKING:
     from rota.core.plan.backfill import Reservation
 
-__all__ = ["Contact", "Planning", "Sent", "ShapeMemo", "SiteWeather", "Soft", "Weather", "chance_at"]
+__all__ = ["Changes", "Contact", "Planning", "Sent", "ShapeMemo", "SiteWeather", "Soft", "Weather", "chance_at"]
 
 Key = tuple[int, int, int]
 """(batch, index, attempt), as runners name a job."""
@@ -144,8 +145,25 @@ class ShapeMemo(Struct):
     """What `asked` was worked out from: how much was learned, and the largest node."""
     mean_s: float | None = None
     """Recent mean wall time: a hint for leases ahead."""
-    verdicts: list[Verdict] = field(default_factory=list)
-    """Why its jobs did not all start at the last pass."""
+
+
+class Changes:
+    """What has changed since the last pass, besides what the ledger says: the pass empties it."""
+
+    __slots__ = ("everything", "groups", "limits", "runners", "shapes", "slots")
+
+    def __init__(self) -> None:
+        self.everything = True
+        """What the pass knows is to be worked out anew: at a start, and when nobody can say what is concerned."""
+        self.shapes: set[int] = set()
+        """Shapes whose ready jobs are others."""
+        self.runners: set[str] = set()
+        """Runners that came, went, or take jobs again or no more."""
+        self.limits: set[str] = set()
+        self.groups: set[str] = set()
+        """Groups of which something was learned."""
+        self.slots: dict[Slot, dict[str, None]] = {}
+        """Slot → runners where jobs in such a slot were leased or have ended."""
 
 
 class Planning:
@@ -154,13 +172,28 @@ class Planning:
     def __init__(self) -> None:
         self.wanted = True
         """Something changed that the scheduler should look at."""
-        self.safety_at = 0.0
-        """Monotonic time at which it looks again even if nothing happened."""
+        self.changed = Changes()
+        self.places: Places | None = None
+        """The places in trees; None: they are to be put there anew."""
+        self.waiting = Waiting()
+        """The shapes that wait, in forests."""
+        self.touched: set[str] = set()
+        """Limits that have changed since the queue level was last told what is left over."""
+        self.again: set[int] = set()
+        """Shapes to look at in the next pass, whatever changes: they were not given all that limits leave."""
+        self.short: dict[int, dict[tuple[str, Slot], None]] = {}
+        """Shape → (runner, slot) where leases ahead may be missing."""
+        self.unasked: set[int] | None = None
+        """Shapes of which the queue level does not know what is left over now; None: all."""
+        self.wall = -math.inf
+        """Wall-clock time of the last pass."""
         self.memo: Memo = {}
-        """Answers of filters, kept by the pipeline; `backfill_memo`: those for the places that are not kept."""
+        """Answers of filters that the full pass keeps; `backfill_memo`: those for the places that are not kept."""
         self.backfill_memo: Memo = {}
         self.place_classes: dict[tuple[object, ...], int] = {}
-        """What places can differ in while empty → number of the class (`Place.class_number`)."""
+        """What places can differ in while empty → number of the class (`Place.class_number`), for the full pass."""
+        self.safety_at = 0.0
+        """Monotonic time at which it looks again even if nothing happened."""
         self.shapes: dict[int, ShapeMemo] = {}
         self.reserved: Reservation | None = None
         """The place that the last pass kept for a job that has waited for long."""

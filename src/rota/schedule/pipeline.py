@@ -25,7 +25,7 @@ from rota.schedule.policy import DEFAULT, Policy, in_order
 from rota.schedule.scorers import Scorer
 from rota.schedule.view import NODE, Place, View, Want
 
-__all__ = ["Memo", "Parked", "Placement", "place"]
+__all__ = ["Memo", "Parked", "Placement", "place", "room_for", "width"]
 
 Stamp = tuple[Location, str, int, tuple[Amounts, ...]]
 """All facts about a place that an answer may depend on."""
@@ -137,8 +137,8 @@ def place(
         for at in able:
             candidate = view.places[at]
             while left > 0:
-                cores = _width(want.shape, candidate, view)
-                count = _room(want.shape, candidate, view, left, cores)
+                cores = width(want.shape, candidate, view)
+                count = room_for(want.shape, candidate, view, left, cores)
                 if count <= 0:
                     break
                 yield Placement(want, candidate, count, cores)
@@ -165,8 +165,8 @@ def _singly(
     while left > 0 and able:
         number = choose(scores, given, draw)
         candidate = view.places[able[number]]
-        cores = _width(want.shape, candidate, view)
-        if _room(want.shape, candidate, view, left, cores) <= 0:
+        cores = width(want.shape, candidate, view)
+        if room_for(want.shape, candidate, view, left, cores) <= 0:
             del able[number], scores[number], given[number]
             continue
         given[number] += 1
@@ -374,7 +374,7 @@ def _first_no(candidate: Place, plan: Plan, checks: Checks) -> tuple[Verdict | N
     return Verdict(candidate.location.id, plan.end, end.code, end.detail, end.lasting, end.wake_on), stands
 
 
-def _width(shape: Shape, candidate: Place, view: View) -> int:
+def width(shape: Shape, candidate: Place, view: View) -> int:
     """Millicores of one slot: as many of a range as are free now, in whole cores."""
     needs, ledger = shape.needs, view.ledger
     if needs.cores_most <= needs.cores:
@@ -384,7 +384,7 @@ def _width(shape: Shape, candidate: Place, view: View) -> int:
     return max(needs.cores, min(needs.cores_most, free // 1000 * 1000))
 
 
-def _room(shape: Shape, candidate: Place, view: View, left: int, cores: int) -> int:
+def room_for(shape: Shape, candidate: Place, view: View, left: int, cores: int) -> int:
     """How many slots may be reserved now. A range of cores, and gpus, are given out one by one:
     each gets what is left.
     """

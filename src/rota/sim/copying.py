@@ -43,6 +43,7 @@ def _copy_state(state: State) -> State:
     new.allocations = {key: copy.copy(allocation) for key, allocation in state.allocations.items()}
     new.groups = copy.deepcopy(state.groups)
     new.shares = {share: hours.copy() for share, hours in state.shares.items()}
+    new.starts = copy.deepcopy(state.starts)
     new.soft = _copy_soft(state.soft)
     new.ledger = _copy_flat(state.ledger)
     new.census = state.census.copy()
@@ -60,6 +61,11 @@ def _copy_soft(soft: Soft) -> Soft:
     new.planning = _copy_flat(soft.planning)
     new.planning.queues = soft.planning.queues.copy()
     new.planning.shapes = {key: copy.copy(memo) for key, memo in soft.planning.shapes.items()}
+    new.planning.short = {key: pairs.copy() for key, pairs in soft.planning.short.items()}
+    new.planning.places, new.planning.changed = None, copy.copy(soft.planning.changed)
+    new.planning.unasked = None
+    for part in ("shapes", "runners", "limits", "groups", "slots"):
+        setattr(new.planning.changed, part, getattr(soft.planning.changed, part).copy())
     return new
 
 

@@ -153,6 +153,8 @@ def respecified(state: State, event: ev.Respecified) -> None:
 def _rebind(state: State, batch: BatchState) -> None:
     """Give the jobs of a batch whose own limit was changed, set or taken away their new shapes."""
     own_limit = f"#{batch.id}"
+    changed = state.soft.planning.changed
+    changed.limits.add(own_limit)
     used = state.limits.pop(own_limit, Limit(None, 0)).used - batch.loose
     batch.loose = uncounted(state, batch) if batch.spec.at_once is not None else 0
     if batch.spec.at_once is not None or used:
@@ -161,6 +163,7 @@ def _rebind(state: State, batch: BatchState) -> None:
         shape = _shape(batch, batch.templates[template])
         old, new = state.shapes[batch.shapes[template]], state.shapes[state.shape_number(shape)]
         batch.shapes[template] = new.id
+        changed.shapes.update((old.id, new.id))
         old.ready -= queue.count
         new.ready += queue.count
         if queue.listed:
@@ -215,6 +218,7 @@ def restored(state: State, event: ev.Restored) -> None:
 def learned(state: State, event: ev.Learned) -> None:
     """Add samples of what jobs of a group used."""
     group = state.groups.setdefault(event.group, Group())
+    state.soft.planning.changed.groups.add(event.group)
     for samples, values in ((group.memory, event.memory), (group.disk, event.disk), (group.time_s, event.time_s)):
         for value, count in zip(values[::2], values[1::2], strict=True):
             samples.add(value, count)
@@ -229,6 +233,7 @@ def limit_set(state: State, event: ev.LimitSet) -> None:
 
 def set_limit(state: State, name: str, limit: Limit) -> None:
     """Put a new or restored limit in its place. What a rate has counted so far stays counted."""
+    state.soft.planning.changed.limits.add(name)
     state.limits[name] = limit
     if limit.rate is None:
         state.starts.pop(name, None)

@@ -41,6 +41,7 @@ def set_slots(state: State, runner: RunnerState, slot: Slot, count: int, restori
         state.limits[name] = (
             Limit(None, more) if limit is None else msgspec.structs.replace(limit, used=limit.used + more)
         )
+        state.soft.planning.changed.limits.add(name)
     shape.slots += more
     if count:
         runner.slots[slot] = count
@@ -167,4 +168,5 @@ def _forget_allocation(state: State, name: str) -> None:
     for runner in state.runners_of(name):
         if runner.state in ("CLOSED", "EXPIRED") and not runner.jobs:
             del state.runners[runner.id]
+            state.soft.planning.changed.runners.add(runner.id)
             state.census.leave(runner.id, None, name)

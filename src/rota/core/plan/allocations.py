@@ -31,15 +31,23 @@ class Provider:
         self.drawn = 0
         """How often chance was asked."""
 
-    def provide(self, wants: list[Want], view: View, changed: Iterable[Key]) -> Iterator[ev.Event | Grant]:
-        """Ask for allocations for what is left over of these wants; `changed`: facts that are not as before."""
+    def provide(
+        self, wants: list[Want], gone: Iterable[int] | None, view: View, changed: Iterable[Key]
+    ) -> Iterator[ev.Event | Grant]:
+        """Ask for allocations for what is left over: of these wants, of shapes that have not changed, not of `gone`.
+
+        `gone` is None if these wants are all that is left over. `changed`: facts that are not as before.
+        """
         state = self._state
         memo, rooms = state.soft.planning.queues, state.rooms(self._at.mono)
         view = replace(view, rooms=rooms)
         planning = state.soft.planning
         planning.queues = QueueMemo()  # what is asked below and fails leaves nothing half remembered
         level = QueuePass(memo, view, state.soft.queues, state.census.coming, state.settings.policies, self._draw)
-        level.update_all(wants)
+        if gone is None:
+            level.update_all(wants)
+        else:
+            level.update(wants, gone)
         moved = list(state.census.changed)
         state.census.changed.clear()
         level.wake(moved, changed)
