@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from core_world import World
-from rota.core.explain import verdicts
 from rota.core.shares import worth_now
 from rota.core.state import Settings
 from rota.core.stimuli import Submit
@@ -17,7 +16,6 @@ from rota.model.errors import UsageError
 from rota.model.needs import Amounts, Needs
 from rota.model.patch import Patch
 from rota.model.shape import Shape
-from rota.model.verdict import Verdict
 from rota.schedule import filters, orders, scorers
 from rota.schedule.fences import TooLongError, Watch, fenced
 from rota.schedule.filters import Filter, No
@@ -45,13 +43,6 @@ def add(world: World, by: str, policy: str, count: int = 1, **more: Any) -> int:
 def running(world: World) -> list[int]:
     """Batches with a job that was leased, one for each job."""
     return sorted(number for number, batch in world.state.batches.items() for _ in range(len(batch.live)) if batch.live)
-
-
-def why(world: World, batch: int) -> Verdict:
-    """What a part of others, or its policy, says of a batch."""
-    said = verdicts(world.state, world.state.shapes[world.state.batches[batch].shapes[0]], world.at)
-    (found,) = [verdict for verdict in said if verdict.filter in ("theirs", "policy")]
-    return found
 
 
 # ---- names ----------------------------------------------------------------------------------------------------------
@@ -96,7 +87,7 @@ def test_jobs_of_a_policy_that_is_gone_wait_and_say_so() -> None:
     at.state.settings = replace(at.settings, policies={"default": DEFAULT})
     at.schedule()
     assert running(at) == [other] and runner.held
-    verdict = why(at, lost)
+    (verdict,) = at.refusals(at.state.batches[lost].shapes[0])
     assert (verdict.filter, verdict.code) == ("policy", "unknown") and "rota modify --policy" in verdict.detail
 
 
@@ -243,7 +234,7 @@ def test_a_filter_that_raises_says_no_to_its_own_jobs_only(entered: Any) -> None
     parked, other = add(at, "ann", "p"), add(at, "ann", "default")
     at.schedule()
     assert running(at) == [other]
-    verdict = why(at, parked)
+    (verdict,) = at.refusals(at.state.batches[parked].shapes[0])
     assert (verdict.filter, verdict.code) == ("theirs", "plugin")
     assert verdict.detail == "the filter 'theirs' raised RuntimeError: no idea"
     assert not at.state.soft.disabled
@@ -273,7 +264,7 @@ def test_any_other_part_that_fails_is_not_asked_again(entered: Any, part: Any, w
     parked, other = add(at, "ann", "p"), add(at, "ann", "default")
     at.schedule()
     assert running(at) == [other]
-    verdict = why(at, parked)
+    (verdict,) = at.refusals(at.state.batches[parked].shapes[0])
     assert verdict.code == "plugin" and words in verdict.detail, verdict
     at.change("modify", str(parked), patch=Patch(policy="default"))
     at.schedule()
@@ -299,7 +290,7 @@ def test_a_part_that_is_given_up_leaves_what_was_placed(entered: Any) -> None:
     at.schedule()
     assert running(at) == [first, last] and watch.inside is None
     assert at.state.soft.disabled == {("filter", "theirs"): "did not answer for 2 s"}
-    verdict = why(at, parked)
+    (verdict,) = at.refusals(at.state.batches[parked].shapes[0])
     assert "did not answer for 2 s; it is not asked again until rota is started anew" in verdict.detail
 
 

@@ -1,6 +1,7 @@
 """What keeps the ready jobs of a shape from starting: every filter's answer, worked out when somebody asks."""
 
 from rota.core.plan.limits import limits_now
+from rota.core.plan.policies import out_of_order
 from rota.core.plan.watching import place_of, times
 from rota.core.state import ShapeState, State
 from rota.core.stimuli import At
@@ -19,6 +20,8 @@ def refusals(state: State, shape: ShapeState, at: At) -> list[Verdict]:
     """The first no at each place where no job of a shape can start now."""
     if not shape.ready:
         return []
+    if (no := out_of_order(state, shape.shape.policy)) is not None:
+        return [no]
     memo, kept = state.soft.planning.shapes.get(shape.id), state.soft.planning.reserved
     asked = shape.shape if memo is None else memo.asked
     places = [place for runner in state.runners.values() if (place := place_of(state, runner)) is not None]
