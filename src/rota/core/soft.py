@@ -21,7 +21,7 @@ from rota.model.slot import Slot
 from rota.schedule.facts import Facts
 from rota.schedule.pipeline import Memo
 from rota.schedule.places import Places
-from rota.schedule.queue_pass import QueueMemo
+from rota.schedule.queue_memo import QueueMemo
 from rota.schedule.queues import Claim
 from rota.schedule.view import Place
 from rota.schedule.waiting import Waiting

@@ -401,8 +401,8 @@ class State:
         facts = self.soft.sites.get(site)
         capacity = None
         shared = facts.shared if facts is not None else ()
-        only = bool(shared) and facts is not None and facts.most != 1
-        if facts is not None and facts.most == 1:
+        only = bool(shared) and facts is not None and facts.most * facts.nodes_most != 1
+        if facts is not None and facts.most == facts.nodes_most == 1:
             capacity = facts.node.plus(Amounts(named=shared))
         elif shared:
             capacity = Amounts(named=shared)
