@@ -98,6 +98,11 @@ class Core:
                 self._place(at, events)
                 break
             except PluginError as error:  # what was placed before stands; without that part it goes on from there
+                planning = state.soft.planning
+                planning.changed.everything = True
+                if (error.kind, error.name) in state.soft.disabled:
+                    planning.queues = type(planning.queues)()  # what it remembers still asks for that part
+                    break
                 take_note(state, PluginDisabled(error.kind, error.name, error.why))
         effects = react(state, events)
         performed(state, effects, at)
