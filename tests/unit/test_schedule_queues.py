@@ -262,7 +262,8 @@ def test_gangs_want_as_many_nodes() -> None:
     (asked,) = world.run([want(1, 2, Needs(4000, nodes=3))])
     assert (asked.queue, asked.shape_id, asked.count, asked.nodes) == ("many", 1, 2, 3), "one for each"
     assert impossible(Needs(nodes=60), world.sites) == (
-        "the queue few of s gives 2 nodes at most, 60 are asked for; the queue many of s gives 50 nodes at most, 60 are asked for"
+        "the queue few of s gives 2 nodes at most, 60 are asked for; "
+        "the queue many of s gives 50 nodes at most, 60 are asked for"
     )
 
 

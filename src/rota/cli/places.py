@@ -155,6 +155,8 @@ def print_site(row: "dict[str, Any]") -> None:
         ("largest node", _node(row)),
         ("in use", f"{row['cores_used']:g} cores, {size(row['memory_used'])} memory"),
         ("tags", ", ".join(row["tags"])),
+        ("resources", ", ".join(f"{count} {name}" for name, count in row["resources"].items())),
+        ("on each node", ", ".join(f"{count} {name}" for name, count in row["node_resources"].items())),
         ("times", _times(row)),
         ("array", f"at most {row['array_most']} in one submission" if row.get("where") else None),
         ("directory", row["directory"]),
@@ -186,7 +188,8 @@ def queue_words(queue: "dict[str, Any]") -> str:
     """One queue on a line."""
     parts = []
     if queue["nodes"] is not None:
-        parts.append(f"{queue['nodes']} node{'' if queue['nodes'] == 1 else 's'}")
+        most = "" if queue["nodes_most"] is None else f", at most {queue['nodes_most']} for a job"
+        parts.append(f"{queue['nodes']} node{'' if queue['nodes'] == 1 else 's'}{most}")
     if queue["cores"]:
         parts.append(f"up to {queue['cores']:g} cores")
     if queue["memory"]:
@@ -194,8 +197,8 @@ def queue_words(queue: "dict[str, Any]") -> str:
     if queue["gpus"]:
         parts.append(f"{queue['gpus']} gpus")
     parts.append("no time limit known" if queue["time_s"] is None else f"at most {seconds(queue['time_s'])}")
-    marks = (" (default)" if queue["default"] else "") + ("" if queue["up"] else " (closed)")
-    return f"{clean(queue['name'])}{marks}: {', '.join(parts)}"
+    closed = "" if queue["auto"] else " (if named)" if queue["up"] else " (closed)"
+    return f"{clean(queue['name'])}{' (default)' if queue['default'] else ''}{closed}: {', '.join(parts)}"
 
 
 def _node(row: "dict[str, Any]") -> str:

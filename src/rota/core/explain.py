@@ -351,7 +351,7 @@ def _newest(state: State) -> _Newest:
     return {
         (each.site, each.queue or "", each.shape): (rank, each)
         for rank, each in enumerate(state.allocations.values())
-        if each.state.endswith("ING") and each.id not in state.census.of
+        if each.state.endswith("ING") and len(state.census.of.get(each.id, ())) < each.nodes
     }
 
 

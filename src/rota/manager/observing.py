@@ -32,6 +32,7 @@ READ_MOST = 5
 """How often the reports of a runner that was replaced are looked for if they cannot be read."""
 LEARN_S = 5.0
 LEARN_MOST_S = 300.0
+LEARN_AGAIN_S = 300.0
 
 
 class Observer:
@@ -63,20 +64,23 @@ class Observer:
         return [site_seen(site.name, site.first_facts()) for site in self._sites.values()]
 
     async def _learn(self, site: Site) -> None:
-        """Ask a site what it offers, until it says so."""
-        wait = LEARN_S
+        """Ask a site what it offers, until it says so; then now and then, since that changes."""
+        wait, told = LEARN_S, None
         while not self._closed:
             try:
                 facts = await site.learn()
-                if facts is not None:
+                if facts is None:
+                    return
+                if facts != told:
                     self._tell(site_seen(site.name, facts))
-                return
+                wait, told = LEARN_S, facts
+                await asyncio.sleep(LEARN_AGAIN_S)
             except RotaError as error:
                 log.warning("%s", error)
-                if wait == LEARN_S:  # it will say the same of submissions, and that is shown
+                if told is None and wait == LEARN_S:  # it will say the same of submissions, and that is shown
                     self._tell(site_seen(site.name, site.facts()))
-            await asyncio.sleep(wait)
-            wait = min(wait * 2, LEARN_MOST_S)
+                await asyncio.sleep(wait)
+                wait = min(wait * 2, LEARN_MOST_S)
 
     async def rest(self, state: State, pressing: bool) -> None:
         """Wait until it is time for the next poll."""

@@ -122,8 +122,8 @@ def _fits_queue(needs: Needs, site: SiteFacts, queue: QueueFacts | None) -> Answ
     node, parts = site.node if queue is None else queue.node, []
     if needs.nodes > 1:
         most = site.nodes_most if site.mode != "direct" else MANY
-        if queue is not None and queue.nodes is not None:
-            most = min(most, queue.nodes)
+        if queue is not None:
+            most = min([most, *(each for each in (queue.nodes, queue.nodes_most) if each is not None)])
         if needs.nodes > most:
             gives = "1 node" if most == 1 else f"{most} nodes at most"
             parts.append(f"gives {gives}, {needs.nodes} are asked for")

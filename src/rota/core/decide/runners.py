@@ -2,6 +2,8 @@
 
 from collections.abc import Container, Iterable
 
+from msgspec.structs import replace
+
 from rota.core.decide.decision import Decision
 from rota.core.decide.ends import find_live, give_back, superseded, take_ended
 from rota.core.decide.gangs import (
@@ -20,6 +22,8 @@ from rota.core.soft import Contact, Key, LeasedJob, Sent, Usage
 from rota.core.state import RunnerState, State
 from rota.core.stimuli import Disconnected, Greet, Report, RunnerBye, Touch, Used
 from rota.model import events as ev
+from rota.model.allocation import Allocation
+from rota.model.needs import Amounts
 from rota.model.tables import KILLING, MISSING, STARTING
 
 __all__ = ["ask_driver", "back", "bye", "disconnected", "greet", "report", "standing_orders", "touch"]
@@ -52,7 +56,7 @@ def greet(state: State, stimulus: Greet) -> Decision:
             session,
             stimulus.host,
             stimulus.pid,
-            stimulus.capacity,
+            _with_resources(state, stimulus.capacity, site, allocation),
             stimulus.tags,
             stimulus.until,
             stimulus.output,
@@ -85,6 +89,21 @@ def greet(state: State, stimulus: Greet) -> Decision:
     if stimulus.holds:
         parts_told(state, decision, stimulus.runner, session, stimulus.holds)
     return decision
+
+
+def _with_resources(state: State, capacity: Amounts, site: str, allocation: Allocation | None) -> Amounts:
+    """What a node has, with the named resources that nobody but us counts.
+
+    A whole node has those of the site's nodes, a part of one what its allocation was asked for.
+    """
+    facts = state.soft.sites.get(site)
+    if facts is None or capacity.named:
+        return capacity
+    named = facts.node.named if facts.whole or allocation is None else allocation.capacity.named
+    if not named:
+        return capacity
+    shared = dict(facts.shared)
+    return replace(capacity, named=tuple(pair for pair in named if pair[0] not in shared))
 
 
 def _resume(state: State, decision: Decision, runner: RunnerState, without: set[tuple[int, int]]) -> None:
