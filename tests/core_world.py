@@ -6,6 +6,7 @@ import msgspec
 
 from rota.core import invariants
 from rota.core.effects import Ack, Allocate, Effect, Lease, Order, Welcome
+from rota.core.plan.refusals import refusals
 from rota.core.snapshot import durable_view, restore, take_columns, take_snapshot
 from rota.core.soft import ShapeMemo
 from rota.core.state import Settings, State
@@ -38,6 +39,7 @@ from rota.model.needs import Amounts, Needs
 from rota.model.selector import parse_selector
 from rota.model.site import SiteFacts
 from rota.model.tables import JOB_STATES
+from rota.model.verdict import Verdict
 
 GIB = 1 << 30
 NODE = Amounts(4000, 8 * GIB, 100 * GIB, 1, (("lic", 2),))
@@ -292,6 +294,9 @@ class World:
     def shape_memo(self, shape: int) -> ShapeMemo:
         """What the scheduling pass remembers of a shape."""
         return self.state.soft.planning.shapes.setdefault(shape, ShapeMemo(self.state.shapes[shape].shape))
+
+    def refusals(self, shape: int) -> list[Verdict]:
+        return refusals(self.state, self.state.shapes[shape], self.at)
 
     def job(self, batch: int, index: int) -> str:
         book = self.state.batches[batch]

@@ -114,7 +114,11 @@ def test_each_partition_is_learned_as_it_is(slurm, make_site):
         }
         assert all(q.up and q.auto and q.nodes_most is None for q in found.values())
         assert [name for name, q in found.items() if q.default] == ["main"]
-        assert (facts.node.cores, facts.time_most_s, dict(facts.queue_times)["days"]) == (4000, None, 864_000)
+        assert (
+            facts.node.cores,
+            facts.time_most_s,
+            {queue.name: queue.time_most_s for queue in facts.queues}["days"],
+        ) == (4000, None, 864_000)
 
         slurm.run("scontrol", "update", "PartitionName=days", "State=DOWN", "MaxNodes=2")
         again = {queue.name: queue for queue in asyncio.run(site.learn()).queues}

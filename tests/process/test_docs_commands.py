@@ -8,15 +8,17 @@ exit status is 0, or what a comment says: `# exit status 1`.
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import pytest
 
 from process.support_home import ROTA, Home, home
 from rota.cli.main import ALIASES, COMMANDS
-from rota.manager.config import Config, SiteConfig
+from rota.manager.config import Config, PolicyConfig, SiteConfig
 
 __all__ = ["home"]
 
@@ -146,6 +148,17 @@ def keys_in_tables(title: str) -> set[str]:
 def test_config_keys() -> None:
     assert keys_in_tables("The manager") == set(Config.__struct_encode_fields__)
     assert keys_in_tables("`[site.NAME]`") == set(SiteConfig.__struct_encode_fields__)
+    policy = {*keys_in_tables("`[policy.NAME]`"), "filters_add", "filters_drop"} - {"filters_add`, `filters_drop"}
+    assert policy == set(PolicyConfig.__struct_encode_fields__)
+
+
+def test_the_policies_of_the_documents() -> None:
+    """The filter in the how-to passes the exam beside it, and its configuration can be read."""
+    page = DOCS / "howto" / "policies.md"
+    exec("\n".join(text for _, text in blocks(page, "python")), {})
+    (config, _) = (text for _, text in blocks(page, "toml"))
+    policies = msgspec.convert(tomllib.loads(config.replace('filters_add = ["replicas"]', "")), Config).policies()
+    assert policies["fair"].half_life_s == 3 * 86_400 and policies["fair"].scorers == {"spread": 1.0}
 
 
 def test_config_defaults() -> None:

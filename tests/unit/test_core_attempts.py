@@ -425,7 +425,7 @@ def test_limits_across_batches_and_their_words() -> None:
     lease_all(world, runner)
     assert world.counts(one) == {"STARTING": 2, "PENDING": 3}, "they share it, and the odd one goes to the first"
     assert world.counts(two) == {"STARTING": 1, "PENDING": 4}
-    (verdict,) = world.shape_memo(1).verdicts
+    (verdict,) = world.refusals(1)
     assert (verdict.filter, verdict.detail) == ("limits", "limit db is full: 3 of 3 in use")
     world.limit("db", 5)
     world.schedule()
@@ -463,7 +463,7 @@ def test_pause_and_resume() -> None:
     runner = world.start_runner()
     world.mode("paused")
     assert world.schedule().events == []
-    assert [verdict.detail for verdict in world.shape_memo(0).verdicts] == ["the manager is paused"]
+    assert [verdict.detail for verdict in world.refusals(0)] == ["the manager is paused"]
     assert world.submit(1) == batch + 1, "a paused manager takes work"
     assert world.mode("paused").events == []
     world.mode("serving")
@@ -552,7 +552,8 @@ def test_why_nothing_runs_yet() -> None:
     world.tick(6)
     runner = world.start_runner()
     lease_all(world, runner)
-    ((where, code, text),) = details(world)
+    site, (where, code, text) = details(world)
+    assert site == ("local", "most", "has all the allocations that it may have (1)")
     assert code == "busy" and text == "asks for 1 core, 0 cores free now" and "host" in where
 
 
@@ -588,6 +589,7 @@ def test_why_nothing_runs_at_the_site_that_was_asked_for() -> None:
     where, code, text = details(world, 1)[0]
     assert (where, code) == ("far", "failing") and "needs a login" in text
     assert all(place != "local" for place, code, _ in details(world, 1) if code in ("failing", "starting"))
+    assert details(world, 1)[1][:2] == ("local", "other-site")
 
 
 def test_an_array_that_is_refused_is_one_refusal() -> None:

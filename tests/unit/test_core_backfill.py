@@ -42,7 +42,7 @@ def test_the_large_job_starts_when_the_node_has_drained() -> None:
         world.end(runner, job)
         world.schedule()
         assert world.counts(small) == {"PENDING": 50}
-    verdicts = world.shape_memo(world.state.batches[small].shapes[0]).verdicts
+    verdicts = world.refusals(world.state.batches[small].shapes[0])
     assert any(v.code == "reserved" and f"kept for batch {large}" in v.detail for v in verdicts)
     world.end(runner, jobs[3])
     world.schedule()

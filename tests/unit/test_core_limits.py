@@ -96,7 +96,7 @@ def test_lowered_it_drains_and_zero_blocks_even_what_would_queue_ahead() -> None
         world.schedule()
     assert leased(world) == 0 and world.counts(batch)["PENDING"] > 900
     assert world.state.limits["db"].used == 0
-    (verdict,) = world.shape_memo(0).verdicts
+    (verdict,) = world.refusals(0)
     assert verdict.detail == "limit db is full: 0 of 0 in use"
     world.limit("db", 2)
     assert len(lease_all(world, runner)) >= 2
@@ -214,7 +214,7 @@ def test_a_window_over_midnight(offset_s: int) -> None:
     batch = world.submit(3, cores(1, limits=("night",)), limits={"night": "22:00-06:00"})
     runner = world.start_runner(capacity=BIG)
     assert lease_all(world, runner) == []
-    (verdict,) = world.shape_memo(0).verdicts
+    (verdict,) = world.refusals(0)
     assert verdict.code == "closed" and verdict.detail == "limit night is closed until 22:00"
     sleep(world, runner, 3 * 3600 + 600 - 1)
     assert leased(world) == 0
@@ -332,7 +332,7 @@ def test_a_rate_is_kept_and_used() -> None:
     world.submit(1000, cores(1, limits=("api",)), limits={"api": "100/min"})
     runner = world.start_runner(capacity=BIG)
     assert len(lease_all(world, runner)) == 100
-    (verdict,) = world.shape_memo(0).verdicts
+    (verdict,) = world.refusals(0)
     assert verdict.code == "rate" and verdict.detail == "limit api: 100 per minute used up"
     end_all(world, runner)
     assert lease_all(world, runner) == [], "it is starts that count, not slots"

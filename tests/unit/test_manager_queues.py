@@ -119,7 +119,8 @@ def test_facts_of_a_site(tmp_path):
         site.ask("0" * 12, [Allocation("a1", "hpc", "0" * 12, nodes=2)])
     site.queues = ALL
     assert [queue.name for queue in site.facts().queues] == [queue.name for queue in ALL]
-    assert dict(site.facts().queue_times) == {"short": 600, "closed": 600, "hidden": 600, "theirs": 600}
+    times = {queue.name: queue.time_most_s for queue in site.facts().queues}
+    assert times == {"short": 600, "long": None, "closed": 600, "hidden": 600, "theirs": 600}
     config = SiteConfig(resources={"lic": 4}, node_resources={"slots": 2})
     here = LocalSite("local", config, Paths(str(tmp_path)), NoDoor()).facts()
     assert (here.shared, here.node.named, here.nodes_most, here.queues) == ((("lic", 4),), (("slots", 2),), 1, ())

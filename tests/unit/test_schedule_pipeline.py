@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from rota.model.location import Kind, Location
 from rota.model.needs import Amounts, Needs
 from rota.model.shape import Shape
@@ -31,8 +33,8 @@ class World:
     ) -> tuple[list[str], dict[int, Parked]]:
         """What was placed, in words, and what was parked."""
         placed, parked = [], {}
-        view = View(self.wall, 0.0, mode, self.places, self.ledger, self.limits)
-        for item in place(view, list(wants), policy, self.memo):
+        view = View(self.wall, 0.0, mode, self.places, self.ledger.view, self.limits)
+        for item in place(view, list(wants), policy, self.memo, self.ledger.changed):
             if isinstance(item, Parked):
                 parked[item.want.shape_id] = item
                 continue
@@ -70,7 +72,7 @@ def test_priority_then_first_come_then_number() -> None:
 
 def test_the_first_no_wins_and_there_is_one_for_each_place() -> None:
     world = World(1, 2)
-    world.places[1].status = "MISSING"
+    world.places[1] = replace(world.places[1], status="MISSING")
     _, parked = world.run([want(0, 3, Needs(2000, tags=("ssd",)))])
     assert reasons(parked[0]) == [
         "n1 tags/tag: asks for ssd; the tags here are none",
@@ -86,11 +88,11 @@ def test_the_first_no_wins_and_there_is_one_for_each_place() -> None:
 
 def test_the_order_of_filters_is_the_policys() -> None:
     world = World(1)
-    world.places[0].status = "MISSING"
+    world.places[0] = replace(world.places[0], status="MISSING")
     names = Policy(filters=("status", "fits"))
     _, parked = world.run([want(0, 1, Needs(2000))], names)
     assert reasons(parked[0]) == ["n1 status/missing: its runner is MISSING"]
-    world.places[0].status = "SERVING"
+    world.places[0] = replace(world.places[0], status="SERVING")
     _, parked = world.run([want(0, 1, Needs(2000))], names)
     assert reasons(parked[0]) == ["n1 fits/too-small: asks for 2 cores, has 1 core"]
 

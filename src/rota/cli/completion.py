@@ -9,6 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator, Sequence
+    from typing import Any
 
     from rota.cli.parser import Parser
 
@@ -38,7 +39,21 @@ complete -c rota -a '(rota __complete fish (commandline -opc)[2..] (commandline 
 }
 GROUPS = ("live", "settled", "unfinished", "done", "queued", "active", "unsuccessful")
 WITHOUT_SELECTOR = frozenset(
-    ("run", "add", "up", "down", "drain", "pause", "resume", "ping", "sites", "runners", "allocations", "doctor")
+    (
+        "run",
+        "add",
+        "up",
+        "down",
+        "drain",
+        "pause",
+        "resume",
+        "ping",
+        "sites",
+        "runners",
+        "allocations",
+        "plugins",
+        "doctor",
+    )
 )
 BREAKS = ":=@"
 """Where bash begins a new word, so that what stands before is not to be repeated."""
@@ -112,6 +127,8 @@ def candidates(before: "Sequence[str]", current: str) -> "Iterator[str]":
             yield from matching(current, map(str, previous.choices))
         elif before[-1] in ("--after", "--after-any", "--after-failure", "--resume"):
             yield from matching(current, batches())
+        elif before[-1] == "--policy":
+            yield from matching(current, policies())
         elif before[-1] in ("-s", "--state"):
             yield from matching(current, [state.lower() for state in STATES])
     elif current.startswith("-"):
@@ -151,19 +168,28 @@ def selectors(current: str) -> "Iterator[str]":
         yield from states
 
 
-def batches() -> "Iterator[str]":
-    """Ids and names, the newest first; nothing if no manager answers at once."""
+def asked(op: str, what: str, **arguments: object) -> "list[Any]":
+    """The rows of an answer; none if no manager answers at once."""
     from rota.model.errors import RotaError
     from rota.wire.client import Connection
 
     try:
         with Connection.connect(os.environ.get("ROTA_HOME") or None, PATIENCE_S) as connection:
-            rows = connection.ask("status", sel=[])["batches"]
+            return list(connection.ask(op, **arguments)[what])
     except (RotaError, OSError, KeyError) as error:
         if os.environ.get("ROTA_DEBUG"):
             print(error, file=sys.stderr)
-        return
-    for row in sorted(rows, key=lambda row: -int(row["id"]))[:MOST]:
+        return []
+
+
+def policies() -> "list[str]":
+    """The names of policies."""
+    return [row["name"] for row in asked("plugins", "policies")]
+
+
+def batches() -> "Iterator[str]":
+    """Ids and names, the newest first."""
+    for row in sorted(asked("status", "batches", sel=[]), key=lambda row: -int(row["id"]))[:MOST]:
         yield str(row["id"])
         if row.get("name") and not any(mark.isspace() for mark in row["name"]):
             yield f"@{row['name']}"

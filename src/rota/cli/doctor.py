@@ -99,7 +99,8 @@ class Doctor:
         """All checks with their names, in order."""
         return [
             ("python", self.python), ("machine", self.machine), ("home", self.home), ("space", self.space),
-            ("config", self.config), ("shell", self.shell), ("manager", self.manager), ("job", self.job),
+            ("config", self.config), ("plugins", self.plugins),
+            ("shell", self.shell), ("manager", self.manager), ("job", self.job),
         ]  # fmt: skip
 
     def say(self, name: str, status: str, text: str, advice: str = "") -> None:
@@ -162,6 +163,21 @@ class Doctor:
         config = load_config(self.paths.home)
         there = "config.toml" if os.path.exists(self.paths.config) else "no config.toml: all defaults"
         self.say("config", "ok", f"{there}; sites: {', '.join(config.site)}")
+
+    def plugins(self) -> None:
+        """Check that what other packages bring can be loaded."""
+        from rota.plugins import load_plugins
+
+        foreign = [plugin for plugin in load_plugins() if plugin.source != "rota"]
+        for plugin in foreign:
+            if plugin.problem is not None:
+                text = (
+                    f"the {plugin.kind} {plugin.name} of {plugin.source} {plugin.version} is left out: {plugin.problem}"
+                )
+                self.say("plugins", "warn", text, f"repair {plugin.value}, or remove {plugin.source}")
+        well = [f"{plugin.kind} {plugin.name} ({plugin.source})" for plugin in foreign if plugin.problem is None]
+        if well:
+            self.say("plugins", "ok", ", ".join(well))
 
     def shell(self) -> None:
         """Check that there is a bash: it runs lines that need a shell."""

@@ -30,16 +30,17 @@ def execute(args: "argparse.Namespace") -> int:
     needs, given = answer.get("needs"), answer.get("given")
     if needs != given and answer["state"] == "PENDING":
         print(f"it asks for {needs}, learned from the group {clean(answer.get('group'))} (given: {given})")
-    verdicts = answer.get("verdicts") or []
-    if verdicts:
-        print()
-        table = Table("LOCATION", "FILTER", "CODE", "WAITING HELPS", "DETAIL")
-        table.print(
-            [
-                [row["location"], row["filter"], row["code"], "no" if row.get("lasting") else "yes", row["detail"]]
-                for row in verdicts
-            ]
-        )
+    for title, levels in (("SITE OR QUEUE", ("queue",)), ("NODE", ("node", None))):
+        verdicts = [row for row in answer.get("verdicts") or () if row.get("level") in levels]
+        if verdicts:
+            print()
+            table = Table(title, "FILTER", "CODE", "WAITING HELPS", "DETAIL")
+            table.print(
+                [
+                    [row["location"], row["filter"], row["code"], "no" if row.get("lasting") else "yes", row["detail"]]
+                    for row in verdicts
+                ]
+            )
     attempts = answer.get("attempts") or []
     if attempts:
         print()

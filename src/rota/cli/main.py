@@ -43,6 +43,7 @@ COMMANDS = {
     "runners": ("rota.cli.places", "the processes that run jobs"),
     "allocations": ("rota.cli.places", "what was asked of clusters"),
     "rsh": ("rota.cli.rsh", "inside a job on several nodes: run a command on another of them"),
+    "plugins": ("rota.cli.plugins", "what policies can be made of"),
     "doctor": ("rota.cli.doctor", "check this installation, end to end"),
     "completion": ("rota.cli.completion", "completion for bash, zsh or fish"),
 }
@@ -57,7 +58,7 @@ GROUPS = (
     ("Change", ("retry", "modify", "kill", "hold", "release", "remove", "limit")),
     ("The manager", ("up", "down", "drain", "pause", "resume", "ping", "backup", "restore", "prune")),
     ("Places", ("sites", "runners", "allocations", "rsh")),
-    ("Set-up", ("doctor", "completion")),
+    ("Set-up", ("plugins", "doctor", "completion")),
 )
 
 OK, FAILED, USAGE, NO_MANAGER, TIMEOUT, UNABLE, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130

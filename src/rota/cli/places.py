@@ -13,18 +13,19 @@ if TYPE_CHECKING:
     from rota.cli.parser import Parser
 
 _SITES = (
-    "name", "driver", "mode", "state", "partition", "pending", "running", "jobs", "cores", "memory", "last_poll_s",
-    "commands",
+    "name", "driver", "mode", "state", "partition", "pending", "running", "jobs", "cores", "memory", "gpus",
+    "resources", "last_poll_s", "commands",
 )  # fmt: skip
 _RUNNERS = (
-    "id", "state", "site", "host", "pid", "allocation", "connected", "cores", "memory", "jobs", "slots", "silent_s",
+    "id", "state", "site", "host", "pid", "allocation", "connected", "cores", "memory", "gpus", "resources", "jobs",
+    "slots", "silent_s",
 )  # fmt: skip
 _ALLOCATIONS = (
     "id", "state", "site", "native_id", "tag", "element", "mode", "shape", "cores", "memory", "time_s", "host", "jobs",
     "age_s", "reason",
 )  # fmt: skip
 _COLUMNS = {"sites": _SITES, "runners": _RUNNERS, "allocations": _ALLOCATIONS}
-_NUMBERS = ("pending", "running", "jobs", "cores", "memory", "pid", "slots", "element")
+_NUMBERS = ("pending", "running", "jobs", "cores", "memory", "gpus", "pid", "slots", "element")
 _TITLES = {"last_poll_s": "POLLED", "silent_s": "SILENT", "age_s": "AGE", "commands": "COMMANDS/MIN"}
 _EXAMPLES = {
     "sites": (
@@ -119,7 +120,16 @@ def cell(name: str, row: "dict[str, Any]") -> object:
         return f"{value:g}"
     if name == "memory":
         return size(value)
+    if name == "gpus":
+        return value or ""
+    if name == "resources":
+        return counted(row.get("node_resources") or {}, counted(value))
     return seconds(value) if name.endswith("_s") else value
+
+
+def counted(resources: "dict[str, int]", before: str = "") -> str:
+    """Named resources in words: `4 licence, 2 burst`."""
+    return ", ".join([*([before] if before else []), *(f"{count} {name}" for name, count in resources.items())])
 
 
 def troubles(row: "dict[str, Any]") -> "list[str]":
@@ -155,8 +165,8 @@ def print_site(row: "dict[str, Any]") -> None:
         ("largest node", _node(row)),
         ("in use", f"{row['cores_used']:g} cores, {size(row['memory_used'])} memory"),
         ("tags", ", ".join(row["tags"])),
-        ("resources", ", ".join(f"{count} {name}" for name, count in row["resources"].items())),
-        ("on each node", ", ".join(f"{count} {name}" for name, count in row["node_resources"].items())),
+        ("resources", counted(row["resources"])),
+        ("on each node", counted(row["node_resources"])),
         ("times", _times(row)),
         ("array", f"at most {row['array_most']} in one submission" if row.get("where") else None),
         ("directory", row["directory"]),
@@ -196,6 +206,8 @@ def queue_words(queue: "dict[str, Any]") -> str:
         parts.append(f"{size(queue['memory'])} memory")
     if queue["gpus"]:
         parts.append(f"{queue['gpus']} gpus")
+    if queue.get("resources"):
+        parts.append(counted(queue["resources"]))
     parts.append("no time limit known" if queue["time_s"] is None else f"at most {seconds(queue['time_s'])}")
     closed = "" if queue["auto"] else " (if named)" if queue["up"] else " (closed)"
     return f"{clean(queue['name'])}{' (default)' if queue['default'] else ''}{closed}: {', '.join(parts)}"

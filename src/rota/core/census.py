@@ -2,6 +2,7 @@
 
 from rota.model.allocation import Allocation
 from rota.schedule.demand import ANY
+from rota.schedule.queues import Claim
 
 __all__ = ["Census"]
 
@@ -9,7 +10,7 @@ __all__ = ["Census"]
 class Census:
     """Runners by state and by allocation; how many allocations there are, by site."""
 
-    __slots__ = ("changing", "coming", "live", "of", "runners")
+    __slots__ = ("changed", "changing", "coming", "live", "of", "runners")
 
     def __init__(self) -> None:
         self.runners: dict[str, dict[str, None]] = {"SERVING": {}, "DRAINING": {}, "MISSING": {}}
@@ -20,8 +21,10 @@ class Census:
         """Site → how many of its allocations are not over."""
         self.changing = 0
         """How many allocations neither run nor are over."""
-        self.coming: dict[str, dict[int, int]] = {}
-        """Site → shape (or ANY) → how many allocations have no runner yet, and are not to end."""
+        self.coming: dict[str, dict[tuple[str, int], int]] = {}
+        """Site → (queue; "": its own, shape or ANY) → how many allocations lack runners, and are not to end."""
+        self.changed: dict[Claim, None] = {}
+        """Those that came or went since the scheduler last looked, which empties this."""
 
     def copy(self) -> "Census":
         """One that can go another way."""
@@ -29,7 +32,7 @@ class Census:
         new.runners = {state: names.copy() for state, names in self.runners.items()}
         new.of = {name: runners.copy() for name, runners in self.of.items()}
         new.live, new.changing = self.live.copy(), self.changing
-        new.coming = {site: shapes.copy() for site, shapes in self.coming.items()}
+        new.coming, new.changed = {site: shapes.copy() for site, shapes in self.coming.items()}, self.changed.copy()
         return new
 
     def runner(self, name: str, before: str, after: str) -> None:
@@ -62,9 +65,10 @@ class Census:
         self.live[site] = self.live.get(site, 0) + by
         if state != "RUNNING":
             self.changing += by
-        if state != "KILLING" and allocation.id not in self.of:
+        if state != "KILLING" and len(self.of.get(allocation.id, ())) < allocation.nodes:
             shapes = self.coming.setdefault(site, {})
-            key = ANY if allocation.shape is None else allocation.shape
+            key = (allocation.queue or "", ANY if allocation.shape is None else allocation.shape)
+            self.changed[site, *key] = None
             shapes[key] = shapes.get(key, 0) + by
             if not shapes[key]:
                 del shapes[key]

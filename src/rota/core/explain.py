@@ -11,7 +11,10 @@ from msgspec.structs import replace
 
 from rota.core.decide.retries import no_use
 from rota.core.dependencies import element_reason, named, never, positions_of
-from rota.core.state import BatchState, RunnerState, ShapeState, State
+from rota.core.plan.asked import asked_now
+from rota.core.plan.policies import out_of_order
+from rota.core.plan.refusals import refusals
+from rota.core.state import BatchState, Live, RunnerState, ShapeState, State
 from rota.core.stimuli import At
 from rota.model.allocation import Allocation
 from rota.model.amounts import format_duration
@@ -21,12 +24,15 @@ from rota.model.limits import local_text
 from rota.model.shape import Shape
 from rota.model.tables import COMPLETED, HOLDING, JOB_STATES, PENDING, REMOVED, RUNNING, SETTLED, STARTING, WAITING
 from rota.model.verdict import Verdict, Wake
+from rota.schedule import queues
 from rota.schedule.limits import at_time, blocked
-from rota.schedule.view import Limit
+from rota.schedule.policy import DEFAULT
+from rota.schedule.view import QUEUE, Limit, View, Want
 
 __all__ = [
     "batch_reasons",
     "cluster_words",
+    "hosts",
     "limit_now",
     "limit_reason",
     "omitted_reason",
@@ -38,15 +44,15 @@ __all__ = [
     "window_wait",
 ]
 
-_Newest = dict[tuple[str, int | None], tuple[int, Allocation]]
-"""The newest live allocation of each site for each shape (None: for any), with its rank by age."""
+_Newest = dict[tuple[str, str, int | None], tuple[int, Allocation]]
+"""The newest allocation on its way of each site and queue, for each shape (None: for any), with its rank by age."""
 
 
 def reason(state: State, batch: BatchState, pos: int, last: Result | None, at: At) -> str:
     """Why a job is where it is, in words; `last` is its last attempt that ended."""
     now = JOB_STATES[batch.states[pos]]
     if now == "WAITING":
-        return _waiting(state, batch, pos, at.wall)
+        return _closing(state, batch, pos, at) or _waiting(state, batch, pos, at.wall)
     if now == "PENDING":
         return _pending(state, batch, pos, at, _newest(state))
     if now == "HOLDING":
@@ -57,11 +63,16 @@ def reason(state: State, batch: BatchState, pos: int, last: Result | None, at: A
             return _direct(state, batch, pos, runner)
         then = f"; it runs again when it has finished: {batch.rerun_wanted[pos]}" if pos in batch.rerun_wanted else ""
         then += "; it is to be held" if pos in batch.hold_wanted else ""
-        where = f"on {runner.host} (attempt {batch.attempts[pos]}, runner {runner.id})"
+        where = f"on {', '.join(hosts(state, batch.live[pos]))} (attempt {batch.attempts[pos]}, runner {runner.id})"
         silent = (
-            "nothing has been heard of its runner; it counts again when the runner is back, "
+            f"nothing has been heard of {_silent(state, batch.live[pos])}; it counts again when the runner is back, "
             "or is given up when the driver or you (rota kill --confirm-dead) say so"
         )
+        if pos in batch.broken and now != "KILLING":
+            return f"is being ended {where}: {batch.broken[pos]}{then}"
+        if now == "STARTING" and (awaited := _unconfirmed(state, batch, pos)):
+            count = len(batch.live[pos].parts) + 1
+            return f"has {count} nodes {where}, and starts when {awaited} confirmed that its part is held there{then}"
         return {
             "STARTING": f"was given to a runner {where}, and starts or waits its turn there{then}",
             "RUNNING": f"runs {where}{then}",
@@ -79,6 +90,48 @@ def reason(state: State, batch: BatchState, pos: int, last: Result | None, at: A
     return _end(last) + (_no_more(batch.template(pos), last) if now == "FAILED" else "")
 
 
+def hosts(state: State, live: Live) -> list[str]:
+    """The hosts of an attempt, its root first."""
+    names = (live.runner, *(name for name, _ in live.parts))
+    return [state.runners[name].host for name in names if name in state.runners]
+
+
+def _silent(state: State, live: Live) -> str:
+    """Which runners of a MISSING job nothing is heard of."""
+    if not live.parts:
+        return "its runner"
+    members = [state.runners[name] for name, _ in ((live.runner, live.slot), *live.parts) if name in state.runners]
+    silent = [runner.host for runner in members if runner.state == "MISSING"]
+    return f"its runner on {', '.join(silent)}" if silent else "its runner"
+
+
+def _unconfirmed(state: State, batch: BatchState, pos: int) -> str:
+    """Which nodes of a gang have not confirmed yet that they hold their parts."""
+    live = batch.live[pos]
+    if not live.parts or (batch.id, pos) in state.soft.sent:
+        return ""
+    job = (batch.id, batch.index(pos), live.attempt)
+    left = [name for name, _ in live.parts if job not in state.soft.contacts[name].confirmed]
+    names = [state.runners[name].host for name in left if name in state.runners]
+    return f"{', '.join(names)} ha{'s' if len(names) == 1 else 've'}" if names else ""
+
+
+def _closing(state: State, batch: BatchState, pos: int, at: At) -> str | None:
+    """Which nodes have not yet ended what they have of the attempt before, of a job on several."""
+    names = [name for name in batch.closing.get(pos, ()) if name in state.runners]
+    if not names:
+        return None
+    key = (batch.id, pos, batch.attempts[pos])
+    since = min(state.soft.contacts[name].releasing.get(key, at.mono) for name in names)
+    rows = [
+        state.runners[name].host + (" (silent)" if state.runners[name].state == "MISSING" else "") for name in names
+    ]
+    return (
+        f"waits until attempt {key[2]} has ended on {', '.join(rows)} too, asked for {at.mono - since:.0f} s ago: "
+        "it runs again when nothing of it is left on any node"
+    )
+
+
 def batch_reasons(state: State, batches: Iterable[BatchState], at: At) -> Iterator[tuple[int, str]]:
     """(batch, why its unfinished jobs do not run): of its first PENDING job, else of WAITING, else of held ones."""
     newest = _newest(state)
@@ -86,7 +139,9 @@ def batch_reasons(state: State, batches: Iterable[BatchState], at: At) -> Iterat
         if batch.counts[PENDING]:
             yield batch.id, _pending(state, batch, batch.states.find(PENDING), at, newest)
         elif batch.counts[WAITING]:
-            yield batch.id, _waiting(state, batch, None, at.wall)
+            closing = next((pos for pos in batch.closing if batch.states[pos] == WAITING), None)
+            words = _closing(state, batch, closing, at) if closing is not None else None
+            yield batch.id, words or _waiting(state, batch, None, at.wall)
         elif batch.counts[HOLDING]:
             yield batch.id, _held(batch, str(batch.id))
 
@@ -237,6 +292,8 @@ def _pending(state: State, batch: BatchState, pos: int, at: At, newest: _Newest)
         return f"{limit_reason(state, shape.shape, at) or f'{passing.location}: {passing.detail}'}{turn}"
     if not found:
         return f"waits its turn{turn}"
+    if found[0].filter == "policy":
+        return found[0].detail
     return "fits nowhere now: " + "; ".join(f"{verdict.location}: {verdict.detail}" for verdict in found[:3])
 
 
@@ -267,54 +324,66 @@ def _ahead(state: State, batch: BatchState, pos: int) -> int:
 
 
 def verdicts(state: State, shape: ShapeState, at: At) -> list[Verdict]:
-    """What keeps the PENDING jobs of a shape from starting.
-
-    Providers that refuse it, what sites are doing about it if it fits nowhere, and what the last scheduling pass said.
-    """
+    """What keeps the PENDING jobs of a shape from starting: sites and queues, then nodes, as far as they say no."""
+    if (no := out_of_order(state, shape.shape.policy)) is not None:
+        return [no]
     limit = limit_reason(state, shape.shape, at)
-    found = _verdicts(state, shape, at, _newest(state))
+    said = _queues(state, shape, at, _newest(state))
+    found = [*sorted(said, key=lambda verdict: verdict.lasting), *refusals(state, shape, at)]
     return [replace(v, detail=limit) if limit is not None and v.filter == "limits" else v for v in found]
 
 
 def _verdicts(state: State, shape: ShapeState, at: At, newest: _Newest) -> list[Verdict]:
-    """What keeps the PENDING jobs of a shape from starting, with limits as they were at the last pass."""
-    memo = state.soft.planning.shapes.get(shape.id)
-    found = memo.verdicts if memo is not None else []
-    hopeless = all(verdict.lasting for verdict in found)  # at the nodes that there are; those to come may do
-    coming = _sites(state, shape, at, newest) if hopeless else ()
-    return [*_refusals(state, shape, at), *coming, *found]
+    """The same in the order in which people want to know: what the nodes that there are say is more than what could be
+    asked of sites, unless they never will do.
+    """
+    if (no := out_of_order(state, shape.shape.policy)) is not None:
+        return [no]
+    nodes = refusals(state, shape, at)
+    hopeless = all(verdict.lasting for verdict in nodes)
+    if not hopeless and not any(number == shape.id for _, number in state.soft.weather.refused):
+        return nodes
+    said = _queues(state, shape, at, newest)
+    first = [v for v in said if v.code == "refused" or (hopeless and v.code in ("failing", "starting"))]
+    return [*first, *nodes, *(verdict for verdict in said if verdict not in first)]
 
 
 def _newest(state: State) -> _Newest:
-    """The newest live allocation of each site and shape, by going through all allocations once."""
-    live = (pair for pair in enumerate(state.allocations.values()) if pair[1].state.endswith("ING"))
-    return {(allocation.site, allocation.shape): (rank, allocation) for rank, allocation in live}
+    """The newest allocation of each queue and shape that is on its way, by going through all of them once."""
+    return {
+        (each.site, each.queue or "", each.shape): (rank, each)
+        for rank, each in enumerate(state.allocations.values())
+        if each.state.endswith("ING") and len(state.census.of.get(each.id, ())) < each.nodes
+    }
 
 
-def _refusals(state: State, shape: ShapeState, at: At) -> Iterator[Verdict]:
-    """Providers that do not want the shape at the moment."""
-    for (site, number), no in state.soft.weather.refused.items():
-        if number == shape.id:
-            when = f"next try in {no.until - at.mono:.0f} s" if no.until > at.mono else "it is tried again now"
-            yield Verdict(site, "site", "refused", f"{no.why}; {when}", False, (Wake.TIME,))
-
-
-def _sites(state: State, shape: ShapeState, at: At, newest: _Newest) -> Iterator[Verdict]:
-    """What each site that may be asked is doing about a shape for which there is no node yet."""
-    for name in state.soft.sites:
-        if shape.shape.needs.site not in (None, name):
-            continue
-        site = state.soft.weather.of(name)
-        _, live = max(newest.get((name, of), (-1, None)) for of in (shape.id, None))
-        if site.why is not None and site.closed_until > at.mono:
-            words = f"{site.why}; next try in {site.closed_until - at.mono:.0f} s"
-            yield Verdict(name, "site", "failing", words, False, (Wake.TIME,))
-        elif live is not None:
-            before = f"; before, {site.why}" if site.why else ""
-            words = f"allocation {live.id} is {live.state}{before}"
-            yield Verdict(name, "site", "starting", words, False, (Wake.CAPACITY,))
-        elif state.mode != "serving":
-            yield Verdict(name, "status", state.mode, f"the manager is {state.mode}", False, (Wake.STATUS,))
+def _queues(state: State, shape: ShapeState, at: At, newest: _Newest) -> list[Verdict]:
+    """What sites and queues say of a shape now, or what is on its way there."""
+    want = Want(shape.id, asked_now(state, shape).asked, 1, 0, 0)
+    view = View(
+        at.wall, at.mono, "serving", (), state.ledger.view, {}, facts=state.soft.facts, rooms=state.rooms(at.mono)
+    )
+    policy = state.settings.policies.get(shape.shape.policy, DEFAULT)
+    said = {verdict.location: verdict for verdict in queues.verdicts(want, state.soft.queues, view, policy)}
+    out = []
+    for site, places in state.soft.queues.items():
+        before = f"; before, {why}" if (why := state.soft.weather.of(site).why) else ""
+        for place in queues.candidates(want.shape.needs, places):
+            no = said.get(place.location.id)
+            if no is not None and no.filter != "most":
+                out.append(no)
+                continue
+            queue = queues.claim_of(want, place)[1]
+            _, live = max(newest.get((site, queue, of), (-1, None)) for of in (shape.id, None))
+            if live is not None:
+                words = f"allocation {live.id} is {live.state}{before}"
+                no = Verdict(place.location.id, "most", "starting", words, False, (Wake.CAPACITY,), QUEUE)
+            elif no is None and state.mode != "serving":
+                words = f"the manager is {state.mode}"
+                no = Verdict(place.location.id, "status", state.mode, words, False, (Wake.STATUS,), QUEUE)
+            if no is not None:
+                out.append(no)
+    return out
 
 
 # ---- limits ----------------------------------------------------------------------------------------------------------

@@ -13,20 +13,26 @@ from msgspec import Struct
 
 from rota.core.dependencies import longest_backoff
 from rota.core.effects import Effect, Lease, Order
-from rota.core.soft import Contact, Ending, Key, Sent, ShapeMemo, SiteWeather, Usage
+from rota.core.shares import count, recall
+from rota.core.soft import Contact, Ending, Key, Sent, ShapeMemo, SiteWeather, Usage, Waits
 from rota.core.state import RunnerState, State
 from rota.core.stimuli import At
 from rota.model import events as ev
+from rota.model.allocation import Allocation
 from rota.model.site import SiteFacts
+from rota.schedule.facts import Stats
+from rota.schedule.queues import queue_places
 
 __all__ = [
-    "Awaited", "Due", "Forgot", "Greeted", "Heard", "Looked", "Note", "SiteTold", "Told", "Unheard", "WeatherEntry",
-    "enter_runners", "follow", "pass_time", "performed", "restarted", "take_note", "took",
+    "Awaited", "Due", "FactTold", "Forgot", "Greeted", "Heard", "Looked", "Note", "PartsTold", "PluginDisabled",
+    "RootTold", "SiteTold", "Told", "Unheard", "WeatherEntry", "enter_runners", "follow", "pass_time", "performed",
+    "restarted", "take_note", "took",
 ]  # fmt: skip
 
 GIVEN_UP = "given up"
 """The reason of an order to end attempts that have been given up."""
 _MEAN_WEIGHT = 0.1
+_WAIT_WEIGHT = 0.2
 _ROUNDING_S = 0.001
 """A runner is looked at if it may be due: what is computed in another order may differ in the last digits."""
 SWEEP_S = 1.0
@@ -55,6 +61,21 @@ class Told(Struct, frozen=True):
 
     runner: str
     usage: dict[tuple[int, int], Usage]
+
+
+class PartsTold(Struct, frozen=True):
+    """A runner told all parts of gangs that it holds, and where ranks are started there; some may be strange."""
+
+    runner: str
+    holds: dict[Key, str]
+    strange: frozenset[Key]
+
+
+class RootTold(Struct, frozen=True):
+    """After a restart the root of a gang told whether it has its lease."""
+
+    job: tuple[int, int]
+    sent: bool
 
 
 class Awaited(Struct, frozen=True):
@@ -96,13 +117,32 @@ class WeatherEntry(Struct, frozen=True):
     """The scheduler should look again: more may be asked of the site."""
 
 
+class FactTold(Struct, frozen=True):
+    """A fact that policies may look at: sets the value of a key, or takes it away (None)."""
+
+    name: str
+    key: Any
+    value: Any
+
+
 class Looked(Struct, frozen=True):
     """The scheduler should look again, and at `safety_at` even if nothing happens."""
 
     safety_at: float | None = None
 
 
-Note = Heard | Greeted | Told | Unheard | Forgot | Awaited | SiteTold | WeatherEntry | Looked
+class PluginDisabled(Struct, frozen=True):
+    """A part of policies failed when it was asked: nobody asks it again."""
+
+    kind: str
+    name: str
+    why: str
+
+
+Note = (
+    Heard | Greeted | Told | PartsTold | RootTold | Unheard | Forgot | Awaited | SiteTold | WeatherEntry | FactTold
+    | Looked | PluginDisabled
+)  # fmt: skip
 
 
 def take_note(state: State, note: Note) -> None:
@@ -132,12 +172,26 @@ def _told(state: State, note: Told) -> None:
     state.soft.contacts[note.runner].usage.update(note.usage)
 
 
+def _parts_told(state: State, note: PartsTold) -> None:
+    contact = state.soft.contacts[note.runner]
+    if contact.strange and not note.strange:
+        state.soft.planning.wanted = True  # it may take jobs again
+    if contact.strange != note.strange:
+        state.soft.planning.changed.runners[note.runner] = None
+    contact.confirmed, contact.strange = note.holds, note.strange
+
+
+def _root_told(state: State, note: RootTold) -> None:
+    (state.soft.sent if note.sent else state.soft.unsent)[note.job] = None
+
+
 def _awaited(state: State, note: Awaited) -> None:
     state.soft.ending[note.id] = note.ending
 
 
 def _unheard(state: State, note: Unheard) -> None:
     state.soft.contacts[note.runner].connected = False
+    state.soft.planning.changed.runners[note.runner] = None
 
 
 def _forgot(state: State, note: Forgot) -> None:
@@ -145,6 +199,7 @@ def _forgot(state: State, note: Forgot) -> None:
     if contact is not None:
         for job in note.jobs:
             contact.given_up.pop(job, None)
+        state.soft.planning.changed.runners[note.runner] = None
     if note.look:
         state.soft.planning.wanted = True
 
@@ -152,8 +207,9 @@ def _forgot(state: State, note: Forgot) -> None:
 def _site_told(state: State, note: SiteTold) -> None:
     soft = state.soft
     soft.sites[note.site] = note.facts
+    soft.queues[note.site] = queue_places(note.site, note.facts, soft.queue_classes)
     soft.weather.sites.setdefault(note.site, SiteWeather()).failed_tag = ""
-    soft.planning.memo.clear()
+    soft.planning.changed.everything = True
     soft.planning.wanted = True
     state.ensure_site_location(note.site)
     for name in list(soft.idle.times):
@@ -166,25 +222,48 @@ def _weather_entry(state: State, note: WeatherEntry) -> None:
         entries.pop(note.key, None)
     else:
         entries[note.key] = note.value
+    facts = state.soft.facts
+    if note.part == "sites":
+        facts.tell("weather", ("site", note.key), (note.value.closed_until, note.value.why))
+    elif note.part == "refused":
+        facts.tell("weather", ("refused", *note.key), note.value)
+    elif note.part == "bad_hosts":
+        facts.tell("hosts", note.key, note.value)
     if note.look:
         state.soft.planning.wanted = True
 
 
+def _fact_told(state: State, note: FactTold) -> None:
+    if state.soft.facts.tell(note.name, note.key, note.value):
+        state.soft.planning.wanted = True
+
+
 def _looked(state: State, note: Looked) -> None:
-    state.soft.planning.wanted = True
+    planning = state.soft.planning
+    planning.wanted = True
     if note.safety_at is not None:
-        state.soft.planning.safety_at = note.safety_at
+        planning.changed.everything = True
+        planning.safety_at = note.safety_at
+
+
+def _plugin_disabled(state: State, note: PluginDisabled) -> None:
+    state.soft.disabled[note.kind, note.name] = note.why
+    state.soft.planning.wanted = True
 
 
 _TAKE: dict[type[Any], Callable[[State, Any], None]] = {
+    PluginDisabled: _plugin_disabled,
     Heard: _heard,
     Greeted: _greeted,
     Told: _told,
+    PartsTold: _parts_told,
+    RootTold: _root_told,
     Awaited: _awaited,
     Unheard: _unheard,
     Forgot: _forgot,
     SiteTold: _site_told,
     WeatherEntry: _weather_entry,
+    FactTold: _fact_told,
     Looked: _looked,
 }
 
@@ -204,6 +283,10 @@ def follow(state: State, event: ev.Event, at: At) -> None:
         for low, high in zip(event.spans[::2], event.spans[1::2], strict=True):
             for pos in range(low, high):
                 since[number, pos] = mono
+        if event.parts:
+            soft.unsent[number, event.spans[0]] = None
+            for name, _ in event.parts:
+                soft.idle.drop(name)
         return
     if kind is ev.Ended:
         assert isinstance(event, ev.Ended)
@@ -216,18 +299,60 @@ def follow(state: State, event: ev.Event, at: At) -> None:
         contact.lease_n = contact.got = 0
         contact.unacked.clear()
         contact.given_up.clear()
+        contact.confirmed, contact.strange = {}, frozenset()
         _enter(state, state.runners[event.runner])
+        state.soft.planning.changed.runners[event.runner] = None
+    elif isinstance(event, ev.Released):
+        _released(state, event, at)
     elif isinstance(event, ev.RunnerMoved):
+        state.soft.planning.changed.runners[event.runner] = None
         if state.runners[event.runner].state in ("CLOSED", "EXPIRED"):
             state.soft.contacts[event.runner].unacked.clear()
         _enter(state, state.runners[event.runner])
-    elif isinstance(event, ev.AllocationMoved) and state.allocations[event.id].state.endswith("ED"):
-        state.soft.ending.pop(event.id, None)
+    elif isinstance(event, ev.Spent):
+        count(state, event)
+    elif isinstance(event, ev.ManagerMoved):
+        state.soft.planning.changed.everything = True
+    elif isinstance(event, ev.AllocationPlanned):
+        _waits(state, state.allocations[event.id], at)
+    elif isinstance(event, ev.AllocationMoved):
+        _allocation_moved(state, state.allocations[event.id], at)
+    if _concerns_the_scheduler(event):
+        state.soft.planning.wanted = True
+
+
+def _allocation_moved(state: State, allocation: Allocation, at: At) -> None:
+    _waits(state, allocation, at)
+    if allocation.state.endswith("ED"):
+        state.soft.ending.pop(allocation.id, None)
         if len(state.soft.contacts) > len(state.runners):
             for gone in state.soft.contacts.keys() - state.runners.keys():
                 del state.soft.contacts[gone]
-    if _concerns_the_scheduler(event):
-        state.soft.planning.wanted = True
+
+
+def _waits(state: State, allocation: Allocation, at: At | None) -> None:
+    """Count an allocation among those that wait at its queue, or how long it did; None: it is not known when it ended.
+
+    What waits, and for how long, is the fact `stats`.
+    """
+    key = (allocation.site, allocation.queue or "")
+    waits = state.soft.waits.get(key)
+    if waits is None:
+        waits = state.soft.waits[key] = Waits()
+    if allocation.state in ("SUBMITTING", "PENDING"):
+        if allocation.id in waits.since:
+            return
+        waits.since[allocation.id] = allocation.submitted or 0.0
+    else:
+        since = waits.since.pop(allocation.id, None)
+        if since is None:
+            return
+        if allocation.state == "RUNNING" and at is not None:
+            waited = max(0.0, at.wall - since)
+            mean = waits.mean_s
+            waits.mean_s = waited if mean is None else mean + _WAIT_WEIGHT * (waited - mean)
+    oldest = next(iter(waits.since.values()), 0.0)
+    state.soft.facts.tell("stats", key, Stats(waits.mean_s, len(waits.since), oldest))
 
 
 def _ended(state: State, event: ev.Ended, at: At) -> None:
@@ -238,10 +363,33 @@ def _ended(state: State, event: ev.Ended, at: At) -> None:
         if usage:
             usage.pop(row[:2], None)
     runner = state.runners[event.runner]
-    if not runner.jobs:
+    if not runner.jobs and not runner.parts:
         contact.idle_since = at.mono
         _enter(state, runner)
+    if state.parts or state.soft.sent or state.soft.unsent:
+        _roots_ended(state, event, at)
     took(state, event)
+
+
+def _roots_ended(state: State, event: ev.Ended, at: At) -> None:
+    """The parts of gangs whose roots have ended are to be released."""
+    soft = state.soft
+    for number, pos, _, _, _ in event.rows:
+        soft.sent.pop((number, pos), None)
+        soft.unsent.pop((number, pos), None)
+        batch = state.batches[number]
+        for name in batch.closing.get(pos, ()):
+            soft.contacts[name].releasing[number, pos, batch.attempts[pos]] = at.mono
+
+
+def _released(state: State, event: ev.Released, at: At) -> None:
+    contact, runner = state.soft.contacts[event.runner], state.runners[event.runner]
+    for row in event.rows:
+        contact.releasing.pop(row, None)
+        contact.usage.pop(row[:2], None)
+    if not runner.jobs and not runner.parts:
+        contact.idle_since = at.mono
+        _enter(state, runner)
 
 
 def took(state: State, event: ev.Ended) -> None:
@@ -261,7 +409,7 @@ def took(state: State, event: ev.Ended) -> None:
 
 _CONCERN = (
     ev.Ended, ev.Retemplated, ev.Respecified, ev.ManagerMoved, ev.LimitSet, ev.RunnerGreeted, ev.RunnerMoved,
-    ev.AllocationMoved,
+    ev.AllocationMoved, ev.Released,
 )  # fmt: skip
 
 
@@ -278,9 +426,13 @@ def performed(state: State, effects: Iterable[Effect], at: At) -> None:
         if isinstance(effect, Lease):
             contact = state.soft.contacts[effect.runner]
             contact.lease_n = effect.n
-            contact.unacked[effect.n] = Sent(at.mono, effect.jobs, effect.slots)
+            contact.unacked[effect.n] = Sent(at.mono, effect.jobs, effect.slots, effect.gangs)
+            for job in effect.gangs:
+                state.soft.unsent.pop(job, None)
+                state.soft.sent[job] = None
         elif isinstance(effect, Order) and effect.reason == GIVEN_UP:
             state.soft.contacts[effect.runner].given_up.update(dict.fromkeys(effect.jobs))
+            state.soft.planning.changed.runners[effect.runner] = None
 
 
 # ---- what follows from time -----------------------------------------------------------------------------------------
@@ -337,7 +489,7 @@ def _due_runners(state: State, at: At) -> list[RunnerState]:
 def _enter(state: State, runner: RunnerState) -> None:
     """Enter a runner where deadlines are looked for: what it does, or since when it does nothing, has changed."""
     soft, name = state.soft, runner.id
-    if runner.state == "SERVING" and not runner.jobs:
+    if runner.state == "SERVING" and not runner.jobs and not runner.parts:
         facts = None if runner.direct else soft.sites.get(runner.site)
         soft.idle.set(name, math.inf if facts is None else soft.contacts[name].idle_since + facts.linger_s)
     else:
@@ -385,6 +537,14 @@ def restarted(state: State, at: At) -> None:
     for runner in state.runners.values():
         contact = state.soft.contacts[runner.id] = Contact(at.mono, connected=runner.direct)
         contact.since = dict.fromkeys(runner.jobs, at.mono)
+        for number, pos, attempt in runner.parts:
+            if pos in state.batches[number].closing:
+                contact.releasing[number, pos, attempt] = at.mono
+    recall(state)
     enter_runners(state)
-    state.soft.planning.steady_less_mono = None
-    state.soft.planning.wanted = True
+    for allocation in state.allocations.values():
+        if allocation.state.endswith("ING"):
+            _waits(state, allocation, None)
+    planning = state.soft.planning
+    planning.steady_less_mono = None
+    planning.wanted = planning.changed.everything = True

@@ -2,9 +2,10 @@
 
 It lies apart from the durable state (`State`), which only `evolve` writes. Each part here has one writer:
 
-- `contacts`, `idle`, `quiet`, `sites`, `weather`: `core/notes.py`, from the notes that a decision carries, from what
-  follows from events, and from the passing of time; `chance` by whoever asked it, once it is used;
-- `planning`: the scheduling pass (`core/plan`); the answers of filters in its memos are the pipeline's.
+- `contacts`, `idle`, `quiet`, `sites`, `queues`, `weather`, `facts`, `waits`: `core/notes.py`, from the notes that a
+  decision carries, from what follows from events, and from the passing of time; `chance` by whoever asked it, once it
+  is used;
+- `planning`: the scheduling pass (`core/plan`); what has changed since (`Changes`) is told where it happens.
 """
 
 import math
@@ -17,18 +18,35 @@ from rota.core.stimuli import AllocationSeen
 from rota.model.shape import Shape
 from rota.model.site import SiteFacts
 from rota.model.slot import Slot
-from rota.model.verdict import Verdict
+from rota.schedule.facts import Facts
 from rota.schedule.pipeline import Memo
+from rota.schedule.places import Places
+from rota.schedule.queue_memo import QueueMemo
+from rota.schedule.queues import Claim
+from rota.schedule.view import Place
+from rota.schedule.waiting import Waiting
 
 if TYPE_CHECKING:
     from rota.core.plan.backfill import Reservation
 
-__all__ = ["Contact", "Planning", "Sent", "ShapeMemo", "SiteWeather", "Soft", "Weather", "chance_at"]
+__all__ = [
+    "Changes", "Contact", "Member", "Planning", "Sent", "ShapeMemo", "SiteWeather", "Soft", "Weather", "chance_at",
+]  # fmt: skip
 
 Key = tuple[int, int, int]
 """(batch, index, attempt), as runners name a job."""
 LeasedJob = tuple[int, int, int, Slot]
 """(batch, position, attempt, slot)."""
+
+
+class Member(NamedTuple):
+    """A node of a gang, as its root is told."""
+
+    runner: str
+    host: str
+    address: str
+    """HOST:PORT where ranks are started there; empty: not told."""
+    slot: Slot
 
 
 class Sent(Struct):
@@ -38,6 +56,8 @@ class Sent(Struct):
     """Monotonic time."""
     jobs: list[LeasedJob]
     slots: dict[Slot, int]
+    gangs: dict[tuple[int, int], tuple[Member, ...]] = {}
+    """(batch, position) → the nodes of each gang among the jobs, its root first."""
 
 
 class Usage(NamedTuple):
@@ -53,9 +73,9 @@ class Contact:
     """The connection to one runner: what was heard, and what waits for an answer. Times are monotonic."""
 
     __slots__ = (
-        *("clock", "connected", "given_up", "got", "greeted", "heard", "idle_since", "lease_n", "since", "unacked"),
-        "usage",
-    )
+        "clock", "confirmed", "connected", "given_up", "got", "greeted", "heard", "idle_since", "lease_n",
+        "releasing", "since", "strange", "unacked", "usage",
+    )  # fmt: skip
 
     def __init__(self, at: float = 0.0, connected: bool = False) -> None:
         self.connected = connected
@@ -73,6 +93,12 @@ class Contact:
         """Number of the newest lease message that the runner has confirmed."""
         self.given_up: dict[Key, None] = {}
         """Attempts that were given up in this session: should the runner still hold them, it is to end them."""
+        self.confirmed: dict[Key, str] = {}
+        """Parts of gangs that the runner says it holds, and where ranks are started there."""
+        self.strange: frozenset[Key] = frozenset()
+        """Those of them that it should not hold: it gets no jobs until they are released."""
+        self.releasing: dict[tuple[int, int, int], float] = {}
+        """(batch, position, attempt) → since when the runner is to release its part."""
         self.unacked: dict[int, Sent] = {}
         """Lease messages that the runner has not confirmed, by number."""
         self.since: dict[tuple[int, int], float] = {}
@@ -139,8 +165,25 @@ class ShapeMemo(Struct):
     """What `asked` was worked out from: how much was learned, and the largest node."""
     mean_s: float | None = None
     """Recent mean wall time: a hint for leases ahead."""
-    verdicts: list[Verdict] = field(default_factory=list)
-    """Why its jobs did not all start at the last pass."""
+
+
+class Changes:
+    """What has changed since the last pass, besides what the ledger says: the pass empties it."""
+
+    __slots__ = ("everything", "groups", "limits", "runners", "shapes", "slots")
+
+    def __init__(self) -> None:
+        self.everything = True
+        """What the pass knows is to be worked out anew: at a start, and when nobody can say what is concerned."""
+        self.shapes: set[int] = set()
+        """Shapes whose ready jobs are others."""
+        self.runners: dict[str, None] = {}
+        """Runners that came, went, or take jobs again or no more, as they came."""
+        self.limits: set[str] = set()
+        self.groups: set[str] = set()
+        """Groups of which something was learned."""
+        self.slots: dict[Slot, dict[str, None]] = {}
+        """Slot → runners where jobs in such a slot were leased or have ended."""
 
 
 class Planning:
@@ -149,24 +192,49 @@ class Planning:
     def __init__(self) -> None:
         self.wanted = True
         """Something changed that the scheduler should look at."""
-        self.safety_at = 0.0
-        """Monotonic time at which it looks again even if nothing happened."""
+        self.changed = Changes()
+        self.places: Places | None = None
+        """The places in trees; None: they are to be put there anew."""
+        self.waiting = Waiting()
+        """The shapes that wait, in forests."""
+        self.touched: set[str] = set()
+        """Limits that have changed since the queue level was last told what is left over."""
+        self.again: set[int] = set()
+        """Shapes to look at in the next pass, whatever changes: they were not given all that limits leave."""
+        self.short: dict[int, dict[tuple[str, Slot], None]] = {}
+        """Shape → (runner, slot) where leases ahead may be missing."""
+        self.unasked: set[int] | None = None
+        """Shapes of which the queue level does not know what is left over now; None: all."""
+        self.wall = -math.inf
+        """Wall-clock time of the last pass."""
         self.memo: Memo = {}
-        """Answers of filters, kept by the pipeline; `backfill_memo`: those for the places that are not kept."""
+        """Answers of filters that the full pass keeps; `backfill_memo`: those for the places that are not kept."""
         self.backfill_memo: Memo = {}
         self.place_classes: dict[tuple[object, ...], int] = {}
-        """What places can differ in while empty → number of the class (`Place.class_number`)."""
+        """What places can differ in while empty → number of the class (`Place.class_number`), for the full pass."""
+        self.safety_at = 0.0
+        """Monotonic time at which it looks again even if nothing happened."""
         self.shapes: dict[int, ShapeMemo] = {}
         self.reserved: Reservation | None = None
         """The place that the last pass kept for a job that has waited for long."""
-        self.surplus_since: dict[tuple[str, int], float] = {}
-        """(site, shape) → since when more allocations are on their way than are needed."""
+        self.queues = QueueMemo()
+        """What the queue level remembers."""
+        self.surplus_since: dict[Claim, float] = {}
+        """(site, queue, shape) → since when more allocations are on their way than are needed."""
         self.window_at = math.inf
         """Wall-clock time at which a window opens that jobs wait for."""
         self.rate_at = math.inf
         """Monotonic time at which a rate lets jobs start that wait for it."""
         self.steady_less_mono: float | None = None
         """How many seconds the steady clock (`State.steady`) is ahead of the monotonic one; None: not yet known."""
+
+
+class Waits(Struct):
+    """The allocations that wait at a queue, and how long others did."""
+
+    since: dict[str, float] = field(default_factory=dict)
+    """Allocation → wall-clock time of its submission, oldest first."""
+    mean_s: float | None = None
 
 
 class Ending(NamedTuple):
@@ -192,10 +260,26 @@ class Soft:
         """Runners that should be heard of, each with a monotonic time since which it was heard, perhaps again later."""
         self.sites: dict[str, SiteFacts] = {}
         """Site → what it offers, as it last said."""
+        self.queues: dict[str, tuple[Place, ...]] = {}
+        """Site → itself and its queues as places."""
+        self.queue_classes: dict[tuple[object, ...], int] = {}
+        """What queues can differ in while nothing is known of them → number of the class."""
+        self.facts = Facts()
+        """What policies may look at beside jobs and places."""
+        self.waits: dict[tuple[str, str], Waits] = {}
+        """(site, queue; "": its own) → how long allocations wait there."""
         self.weather = Weather()
         self.ending: dict[str, Ending] = {}
         """Allocation → its end, while its last words are awaited."""
+        self.unsent: dict[tuple[int, int], None] = {}
+        """(batch, position) of live gangs whose root has certainly not been sent its lease."""
+        self.sent: dict[tuple[int, int], None] = {}
+        """Those whose root has. Of one that is in neither nobody knows, since a restart, until its root greets."""
         self.planning = Planning()
+        self.worth: dict[tuple[str, str], float] = {}
+        """(policy, share) → what was used, as its policy values it (`rota.core.shares`)."""
+        self.disabled: dict[tuple[str, str], str] = {}
+        """(kind, name) of parts of policies that failed when they were asked, and why: nobody asks them again."""
         self.chance = seed & _MASK or 1
         """State of the core's own generator (splitmix64): time and chance come in as data."""
 

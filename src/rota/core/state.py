@@ -10,10 +10,9 @@ import heapq
 from array import array
 from bisect import bisect
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, field
 
 from rota.core.census import Census
 from rota.core.ready import ReadyQueue
@@ -26,10 +25,10 @@ from rota.model.needs import Amounts
 from rota.model.shape import Shape
 from rota.model.slot import Slot
 from rota.model.tables import JOB_STATES, SETTLED, WAITING
-from rota.schedule.demand import SiteView
 from rota.schedule.estimate import Group
 from rota.schedule.ledger import Ledger
 from rota.schedule.limits import Starts
+from rota.schedule.policy import POLICIES, Policy
 from rota.schedule.view import Limit
 
 __all__ = ["BatchState", "Live", "RunnerState", "Settings", "ShapeState", "State"]
@@ -73,6 +72,8 @@ class Settings(Struct, frozen=True):
     """… while such jobs succeeded elsewhere, not longer ago than this: the host gets no more jobs …"""
     bad_host_s: float = 3600
     """… for so long."""
+    policies: Mapping[str, Policy] = field(default_factory=lambda: POLICIES)
+    """Name → policy, as configured."""
 
 
 class Live:
@@ -92,7 +93,8 @@ class BatchState:
     """One batch: columns for all its jobs, and an overlay for what differs."""
 
     __slots__ = (
-        "attempts", "blocked", "by", "changes", "count", "counts", "dirty", "edges", "elements", "env", "epoch",
+        "attempts", "blocked", "broken", "by", "changes", "closing", "count", "counts", "dirty", "edges", "elements",
+        "env", "epoch",
         "failures", "followed", "held_why", "hold_wanted", "id", "key", "known_until", "live", "loose",
         "losses", "marks", "met", "omitted_why", "queues", "ranges", "removes", "rerun_wanted", "seen", "shapes",
         "spec", "states", "submitted", "template_numbers", "templates", "twins", "until", "waits", "watchers",
@@ -132,6 +134,10 @@ class BatchState:
         """Wall-clock time of the next try of a job that failed."""
         self.hold_wanted: dict[int, bool] = {}
         """Leased jobs that are to be held once their leases are back; True: they are stopped for that."""
+        self.closing: dict[int, tuple[str, ...]] = {}
+        """Runners that still hold parts of the last attempt, which is over: until they are released it is not ready."""
+        self.broken: dict[int, str] = {}
+        """Live gangs that have lost a part, and how: they are to end, which counts as a loss."""
         self.blocked = bool(spec.after) or spec.not_before is not None
         """True until its dependencies are met and its time has come."""
         self.omitted_why: str | None = None
@@ -246,8 +252,8 @@ class RunnerState:
     """A runner. What is known of the connection to it is in `Soft.contacts`."""
 
     __slots__ = (
-        "allocation", "capacity", "connect", "direct", "drain_wanted", "held", "host", "id", "jobs", "location",
-        "output", "pid", "seq", "session", "site", "slots", "state", "tags", "until", "why",
+        "allocation", "capacity", "connect", "direct", "drain_wanted", "gangs", "held", "host", "id", "jobs",
+        "location", "output", "parts", "pid", "seq", "session", "site", "slots", "state", "tags", "until", "why",
     )  # fmt: skip
 
     def __init__(self, runner: str) -> None:
@@ -272,8 +278,12 @@ class RunnerState:
         """Leases of each."""
         self.jobs: dict[tuple[int, int], None] = {}
         """(batch, position) of the live attempts here, in order of lease."""
+        self.parts: dict[tuple[int, int, int], Slot] = {}
+        """(batch, position, attempt) of gangs whose root is elsewhere → what is reserved here, until it is released."""
         self.drain_wanted = False
         self.direct = False
+        self.gangs = False
+        """Whether it can hold parts of gangs."""
         self.why: str | None = None
         """Why it made its last move."""
 
@@ -304,8 +314,12 @@ class State:
         self.over: deque[str] = deque()
         """Allocations that are over, oldest first."""
         self.ledger = Ledger()
+        self.parts = 0
+        """How many parts of gangs are reserved, on all runners."""
         self.groups: dict[str, Group] = {}
         """What was learned, by group."""
+        self.shares: dict[str, dict[int, int]] = {}
+        """Share (who jobs' use is counted for) → hour since 1970 → core-milliseconds that were used."""
         self.waiters: dict[str, set[int]] = {}
         """Dependency target (batch number or @name) → batches that depend on it."""
         self.timers: list[tuple[float, int, int]] = []
@@ -374,18 +388,15 @@ class State:
         at = bisect(self.pruned, number, key=lambda row: row[0]) - 1
         return self.pruned[at][2] if at >= 0 and number <= self.pruned[at][1] else None
 
-    def site_views(self) -> list[SiteView]:
-        """The sites as demand, and refusals at submission, see them; what is `coming` moves along with the state."""
-        weather, census = self.soft.weather, self.census
-        views = []
+    def rooms(self, mono: float) -> dict[str, int]:
+        """Site → how many more allocations it may be asked for now."""
+        weather, live = self.soft.weather, self.census.live
+        rooms = {}
         for name, facts in self.soft.sites.items():
             site = weather.of(name)
-            if site.takes is not None and site.takes < facts.most:
-                facts = replace(facts, most=site.takes)
-            views.append(
-                SiteView(name, facts, site.closed_until, census.live.get(name, 0), census.coming.get(name, {}))
-            )
-        return views
+            most = facts.most if site.takes is None else min(facts.most, site.takes)
+            rooms[name] = most - live.get(name, 0) if site.closed_until <= mono else 0
+        return rooms
 
     def runners_of(self, allocation: str) -> list[RunnerState]:
         """The runners of an allocation, also those that are over."""
@@ -399,8 +410,28 @@ class State:
     def ensure_site_location(self, site: str) -> None:
         """Put a site into the ledger, as the root of its tree; its capacity is known once the driver has told it."""
         facts = self.soft.sites.get(site)
-        capacity = facts.node if facts is not None and facts.most == 1 else None
+        capacity = None
+        shared = facts.shared if facts is not None else ()
+        only = bool(shared) and facts is not None and facts.most * facts.nodes_most != 1
+        if facts is not None and facts.most == facts.nodes_most == 1:
+            capacity = facts.node.plus(Amounts(named=shared))
+        elif shared:
+            capacity = Amounts(named=shared)
         have = self.ledger.locations.get(site)
         if have is None or have.capacity != capacity:
             tags = facts.tags if facts is not None else ()
-            self.ledger.add(Location(site, Kind.SITE, None, capacity, True, tags, None, site))
+            names = tuple(name for name, _ in shared)
+            self.ledger.add(
+                Location(
+                    site,
+                    Kind.SITE,
+                    None,
+                    capacity,
+                    True,
+                    tags,
+                    None,
+                    site,
+                    shared=names,
+                    shared_only=only,
+                )
+            )

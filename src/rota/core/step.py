@@ -11,11 +11,12 @@ from rota.core.decide import decide, preludes
 from rota.core.decide.allocations import end_direct
 from rota.core.decide.deadlines import next_deadline, tick, was_set_back
 from rota.core.decide.decision import Decision
+from rota.core.decide.gangs import root_leases, settle_unsent
 from rota.core.dependencies import consequences, woken
 from rota.core.effects import Effect
 from rota.core.evolve import evolve
 from rota.core.evolve.leasing import Grant, lease_jobs
-from rota.core.notes import enter_runners, follow, pass_time, performed, restarted, take_note
+from rota.core.notes import PluginDisabled, enter_runners, follow, pass_time, performed, restarted, take_note
 from rota.core.plan import plan
 from rota.core.react import react, restart_effects
 from rota.core.soft import Contact, chance_after
@@ -24,6 +25,7 @@ from rota.core.stimuli import At, Stimulus, Tick
 from rota.model.events import Event, Moved
 from rota.model.job import Result
 from rota.model.tables import HOLDING, WAITING
+from rota.schedule.policy import PluginError
 
 __all__ = ["Core", "Step"]
 
@@ -74,8 +76,14 @@ class Core:
             decision = decide(state, stimulus)
             decision.results[:0] = results
         self._apply(decision, events, at)
+        if state.soft.unsent:
+            settled = settle_unsent(state)
+            self._apply(settled, events, at)
+            decision.results += settled.results
         self._follow(decision.reconsider, at, events)
         effects = react(state, events)
+        if state.soft.unsent:
+            effects += root_leases(state)
         performed(state, effects, at)
         return Step(events, decision.results, [*effects, *decision.effects], decision.reply)
 
@@ -85,6 +93,23 @@ class Core:
         if not state.soft.planning.wanted:
             return Step()
         events: list[Event] = []
+        while True:
+            try:
+                self._place(at, events)
+                break
+            except PluginError as error:  # what was placed before stands; without that part it goes on from there
+                planning = state.soft.planning
+                planning.changed.everything = True
+                if (error.kind, error.name) in state.soft.disabled:
+                    planning.queues = type(planning.queues)()  # what it remembers still asks for that part
+                    break
+                take_note(state, PluginDisabled(error.kind, error.name, error.why))
+        effects = react(state, events)
+        performed(state, effects, at)
+        return Step(events, [], effects)
+
+    def _place(self, at: At, events: list[Event]) -> None:
+        state = self.state
         for made in plan(state, at):
             if isinstance(made, Grant):
                 for event in lease_jobs(state, made):
@@ -92,9 +117,6 @@ class Core:
                     events.append(event)
             else:
                 self._happen(made, events, at)
-        effects = react(state, events)
-        performed(state, effects, at)
-        return Step(events, [], effects)
 
     def restart(self, at: At) -> list[Effect]:
         """Begin after a restart: every deadline gets its full grace again. Call it once."""

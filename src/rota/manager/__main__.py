@@ -24,6 +24,7 @@ from rota.manager.sites.batch import BatchSite
 from rota.manager.sites.doors import TlsDoor
 from rota.manager.sites.local import LocalSite
 from rota.model.errors import RotaError, UsageError
+from rota.plugins import load_plugins, watched
 from rota.store.sqlite import SqliteStore
 from rota.wire import auth
 from rota.wire.client import read_notice
@@ -46,6 +47,7 @@ def settings_of(config: Config) -> Settings:
         backoff_most_s=config.seconds("backoff_most"),
         backoff_jitter_s=config.seconds("backoff_jitter"),
         backfill_after_s=config.backfill_after_s,
+        policies=config.policies(),
     )
 
 
@@ -73,6 +75,9 @@ async def serve(paths: Paths, lock: Lock, args: argparse.Namespace) -> int:
         _leave_here_alone(config)
     tls = TlsDoor(paths)
     sites = {name: make_site(name, site, paths, tls) for name, site in config.site.items()}
+    for plugin in load_plugins():
+        if plugin.problem is not None:
+            log.warning("the %s %s of %s is left out: %s", plugin.kind, plugin.name, plugin.source, plugin.problem)
     warning = warning_for(paths.home)
     if warning:
         log.warning("%s", warning)
@@ -107,7 +112,8 @@ async def serve(paths: Paths, lock: Lock, args: argparse.Namespace) -> int:
         loop.create_task(_once(manager))  # noqa: RUF006
     if relay is not None:
         loop.create_task(relay.run(manager, sites[relay.site]))  # noqa: RUF006
-    code = await manager.stopped
+    with watched():
+        code = await manager.stopped
     refreshing.cancel()
     if relay is not None:
         await relay.finish(manager)

@@ -14,7 +14,9 @@ from msgspec import Struct, field
 
 from rota.model.amounts import parse_cores, parse_duration, parse_size
 from rota.model.errors import NotFoundError, UsageError
-from rota.model.needs import Needs
+from rota.model.needs import NAME, Needs
+from rota.plugins import load_plugins
+from rota.schedule.policy import POLICIES, Policy, check_policy_names
 
 __all__ = ["Config", "SiteConfig", "find_batch_site", "load_config"]
 
@@ -105,6 +107,52 @@ class SiteConfig(Struct, forbid_unknown_fields=True, rename={"memory_text": "mem
         return None if text is None else parse_duration(text)
 
 
+class PolicyConfig(Struct, forbid_unknown_fields=True):
+    """One `[policy.NAME]` table: what is not said is as in the policy of that name, or as in the default one."""
+
+    order: str | None = None
+    """Whose jobs go first."""
+    filters: list[str] | None = None
+    """All filters, in order."""
+    filters_add: list[str] = field(default_factory=list)
+    """Filters beside those that there are, asked last but for `room`."""
+    filters_drop: list[str] = field(default_factory=list)
+    scorers: dict[str, float] | None = None
+    """Scorer → weight."""
+    pick: str | None = None
+    """Which of the places that are left gets the next job."""
+    relax: list[str] | None = None
+    """Filters that are dropped, in this order, when no place is left."""
+    share_by: Literal["submitter", "name", "account"] | None = None
+    half_life: str | None = None
+    """Time after which use counts half, if the order is `fair_share`."""
+
+    def applied(self, base: Policy, what: str) -> Policy:
+        """A policy with what the table says; `what` is how it is called in the words of a UsageError."""
+        given: dict[str, Any] = {
+            name: value
+            for name in ("order", "scorers", "pick", "relax", "share_by")
+            if (value := getattr(self, name)) is not None
+        }
+        if self.filters is not None and (self.filters_add or self.filters_drop):
+            raise UsageError(f"{what}: give filters (all of them), or filters_add and filters_drop")
+        filters = list(self.filters if self.filters is not None else base.filters)
+        for name in self.filters_drop:
+            if name not in filters:
+                raise UsageError(f"{what}: filters_drop names '{name}', which is not one of {', '.join(filters)}")
+            filters.remove(name)
+        last = filters.index("room") if "room" in filters else len(filters)
+        filters[last:last] = self.filters_add
+        if self.half_life is not None:
+            try:
+                given["half_life_s"] = parse_duration(self.half_life)
+            except UsageError as error:
+                raise UsageError(f"{what} half_life: {error}") from None
+        policy = msgspec.structs.replace(base, filters=tuple(filters), **given)
+        check_policy_names(policy, what)
+        return policy
+
+
 class Config(Struct, forbid_unknown_fields=True):
     """The whole configuration file."""
 
@@ -131,6 +179,7 @@ class Config(Struct, forbid_unknown_fields=True):
     keep_settled: str | None = None
     """Batches that have been settled for so long are pruned; None: never."""
     site: dict[str, SiteConfig] = field(default_factory=lambda: {"local": SiteConfig()})
+    policy: dict[str, PolicyConfig] = field(default_factory=dict)
 
     @property
     def backfill_after_s(self) -> int | None:
@@ -140,6 +189,16 @@ class Config(Struct, forbid_unknown_fields=True):
     def seconds(self, name: str) -> int:
         """A duration setting in seconds."""
         return parse_duration(getattr(self, name))
+
+    def policies(self) -> dict[str, Policy]:
+        """All policies by name: those that rota and plugins bring, as changed, and those of the file."""
+        load_plugins()
+        out = dict(POLICIES)
+        for name in sorted(self.policy, key=lambda name: name != "default"):  # the others build on it
+            if not NAME.fullmatch(name):
+                raise UsageError(f"[policy.{name}]: a name of letters, digits, '_', '.', '-'")
+            out[name] = self.policy[name].applied(out.get(name, out["default"]), f"[policy.{name}]")
+        return out
 
 
 def load_config(home: str) -> Config:
@@ -162,6 +221,8 @@ def load_config(home: str) -> Config:
         if config.backup_keep < 1:
             raise UsageError(f"backup_keep {config.backup_keep}: give 1 or more")
         _ = config.backfill_after_s
+        if config.policy:
+            config.policies()
         for name, site in config.site.items():
             _check_amounts(name, site)
         for name, site in config.site.items():
@@ -212,17 +273,17 @@ def _check_amounts(name: str, site: SiteConfig) -> None:
 
 def _wrong(raw: dict[str, Any], text: str) -> str:
     """What is wrong with the file: msgspec's words, with the site and with what could stand there instead."""
-    kind: type[Config] | type[SiteConfig] = Config
-    tables = raw.get("site")
-    for name, table in tables.items() if isinstance(tables, dict) else ():
-        try:
-            msgspec.convert(table, SiteConfig)
-        except msgspec.ValidationError as error:
-            kind, text = SiteConfig, str(error)
-            where = f"[site.{name}] "
-            break
-    else:
-        where = ""
+    kind: type[Struct] = Config
+    where = ""
+    for word, of_table in (("site", SiteConfig), ("policy", PolicyConfig)):
+        tables = raw.get(word)
+        for name, table in tables.items() if isinstance(tables, dict) and not where else ():
+            try:
+                msgspec.convert(table, of_table)
+            except msgspec.ValidationError as error:
+                kind, text = of_table, str(error)
+                where = f"[{word}.{name}] "
+                break
     what, _, path = text.partition(" - at `$")
     key = path.rstrip("`").lstrip(".")
     names = sorted(kind.__struct_encode_fields__)

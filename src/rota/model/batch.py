@@ -117,6 +117,10 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     """How a job must have settled to be removed."""
     warn: tuple[str, int] | None = None
     """A signal (`USR1`), and how many seconds before the end of the job's time it is sent."""
+    policy: str = "default"
+    """The policy by which its jobs get their places."""
+    share: str = ""
+    """Who its jobs' use is counted for, if its policy shares fairly; the manager's to set."""
     over: tuple[str, ...] = ()
     """Fields that a change has set, and that so override a job's own line: `cwd`, `stdout`, `env.SEED` …"""
 
@@ -125,6 +129,8 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
         self.needs.check()
         if not 0 <= self.priority <= 255:
             raise UsageError(f"priority {self.priority}: give 0 (lowest, the default) to 255 (first)")
+        if not NAME.fullmatch(self.policy):
+            raise UsageError(f"policy '{self.policy[:40]}': a name of letters, digits, '_', '.', '-'")
         if not 0 <= self.retries <= 10_000:
             raise UsageError(f"retries {self.retries}: give 0 to 10000")
         for word in (*self.retry_on, *self.never_retry_on):

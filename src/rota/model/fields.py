@@ -61,11 +61,13 @@ GROUPS: dict[str, tuple[Field, ...]] = {
         Field("time", "duration", "needs", "TIME", "the longest it may take: 90m, 1h30m, 2d, HH:MM:SS",
               "90m, x2, +1h", flags="-t --time", relative=True, kept_as="time_s"),
         Field("disk", "size", "needs", "SIZE", "10G", "10G, x2, +5G", relative=True),
-        Field("gpus", "count", "needs", "N", "GPUs", default=0),
+        Field("gpus", "gpus", "needs", "N", "GPUs: 2; or a share of one: 0.5", default=0),
         Field("resources", "resources", "needs", "NAME=N", "a named resource", "named resources (all of them)",
               flags="--resource", default={}, clears=True, kept_as="named"),
         Field("tags", "tags", "needs", "TAG", "only where this tag is", "tags (all of them)",
               flags="--tag", default=(), clears=True),
+        Field("bind", "bind", "needs", "", "cores: it runs on cores of its own, and on no others",
+              default="none", choices=("cores", "none")),
         Field("on", "text", "needs", "SITE", "only at this site", clears=True, kept_as="site"),
         Field("group", "text", "template", "NAME", "learn with jobs of this group (default: the program's name)",
               "learning group"),
@@ -92,8 +94,8 @@ GROUPS: dict[str, tuple[Field, ...]] = {
         Field("reservation", "text", "options", "NAME", "use this reservation", clears=True),
         Field("constraint", "text", "options", "TEXT", "features that a node must have", clears=True),
         Field("exclusive", "switch", "options", "", "share the node with nobody", default=False),
-        Field("nodes", "count", "needs", "N", "so many nodes (mode direct only); --cores is per node",
-              "so many nodes (mode direct only)", default=1),
+        Field("nodes", "count", "needs", "N", "so many nodes at once; --cores and the like are per node",
+              "so many nodes at once", default=1),
         Field("tasks_per_node", "count", "options", "N",
               "what the batch system is told for srun and mpirun", default=1, kept_as="tasks-per-node"),
         Field("native", "native", "options", "--KEY=VALUE", "an option of the batch system itself",
@@ -122,6 +124,8 @@ GROUPS: dict[str, tuple[Field, ...]] = {
     "when it runs, and what if it fails": (
         Field("priority", "count", "template", "N", "0 (default) to 255 (first)", "0 to 255",
               flags="-p --priority", default=0),
+        Field("policy", "text", "template", "NAME", "who goes first and where, as [policy.NAME] says",
+              default="default"),
         Field("after", "dependencies", "batch", "SEL", "once these have COMPLETED: 7, 7.12, @name",
               "wait for these too: 7, 7.12, @name; none: for nothing it had", default=()),
         Field("after_any", "dependencies", "batch", "SEL", "once these are settled in any way",
@@ -190,7 +194,7 @@ def _fields(names: str) -> tuple[Field, ...]:
 
 
 JSON_FIELDS = _fields(
-    "cores memory time disk gpus resources tags priority retries limits workdir cleanup change_home "
+    "cores memory time disk gpus bind resources tags priority policy retries limits workdir cleanup change_home "
     "on_success on_failure on_exit remove_on signal group override "
     "retry_on never_retry_on no_retry_after rerunnable enforce"
 )
@@ -198,9 +202,9 @@ JSON_FIELDS = _fields(
 
 CHANGES = {
     "what changes (all else stays as it is)": _fields(
-        "memory time disk cores gpus resources tags on command priority retries retry_on never_retry_on no_retry_after "
-        "limits drop_limits cwd env unset_env modules setup stdin stdout stderr enforce grace output_cap rerunnable "
-        "group override"
+        "memory time disk cores gpus bind resources tags on command priority policy retries retry_on never_retry_on "
+        "no_retry_after limits drop_limits cwd env unset_env modules setup stdin stdout stderr enforce grace "
+        "output_cap rerunnable group override"
     ),
     "what changes around the job ('' takes away what was said)": _fields(
         "env_from workdir cleanup change_home on_success on_failure on_exit behaviour_time remove_on signal"

@@ -34,3 +34,9 @@ class Location(Struct, frozen=True):
     site: str = ""
     options: tuple[tuple[str, str], ...] | None = None
     """Options that the provider was asked for: only jobs that ask for the same run there. None: any job does."""
+    queue: str = ""
+    """The queue of its site that it belongs to; "": the site's own."""
+    shared: tuple[str, ...] = ()
+    """Named resources that are counted here, once for all that is below, and not there."""
+    shared_only: bool = False
+    """Whether nothing else is counted here."""

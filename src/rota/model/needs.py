@@ -125,6 +125,8 @@ class Needs(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
     """For a batch system: account, partition, qos, reservation, constraint, exclusive, and native options `--key`."""
     gpu_share: int = 0
     """Thousandths of one gpu, which it shares with others."""
+    bind: str = ""
+    """What it is bound to: `cores` of its own; empty: nothing."""
 
     def amounts(self, cores: int | None = None) -> Amounts:
         """What one slot of this size takes from a node."""
@@ -155,6 +157,14 @@ class Needs(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
                 raise UsageError(f"{name} is negative ({value})")
             if value is not None and value > most:
                 raise UsageError(f"{name} is more than anything has ({value})")
+        if self.gpus and self.gpu_share:
+            raise UsageError(
+                f"{self.gpus} gpus and {show_amount('gpu_share', self.gpu_share)}: give whole gpus, or a share of one"
+            )
+        if self.bind not in ("", "cores"):
+            raise UsageError(f"bind '{self.bind}': give cores or none")
+        if self.bind and self.cores % 1000:
+            raise UsageError(f"bind cores with {format_cores(self.cores)} cores: give whole cores")
         if self.cores == 0:
             raise UsageError("cores is 0: give at least 0.001 (0.01 suits jobs that only wait)")
         if not 1 <= self.nodes <= MAX_COUNT:
@@ -191,6 +201,8 @@ class Needs(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
         if self.gpu_share:
             out.append(show_amount("gpu_share", self.gpu_share))
         out.extend(f"{count} {name}" for name, count in self.named)
+        if self.bind:
+            out.append(f"bound to {self.bind}")
         if self.time_s is not None:
             out.append(format_duration(self.time_s))
         out.extend(f"tag {tag}" for tag in self.tags)

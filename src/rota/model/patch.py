@@ -61,12 +61,15 @@ class Patch(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     cores_most: int | UnsetType = UNSET
     nodes: int | UnsetType = UNSET
     gpus: int | UnsetType = UNSET
+    gpu_share: int | UnsetType = UNSET
+    bind: str | UnsetType = UNSET
     named: tuple[tuple[str, int], ...] | UnsetType = UNSET
     tags: tuple[str, ...] | UnsetType = UNSET
     site: Text = UNSET
     argv: tuple[str, ...] | UnsetType = UNSET
     shell: str | UnsetType = UNSET
     priority: int | UnsetType = UNSET
+    policy: str | UnsetType = UNSET
     retries: int | UnsetType = UNSET
     retry_on: tuple[str, ...] | UnsetType = UNSET
     never_retry_on: tuple[str, ...] | UnsetType = UNSET
@@ -104,7 +107,11 @@ class Patch(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
 
 
 _AMOUNTS = {"memory": MAX_BYTES, "disk": MAX_BYTES, "time_s": MAX_SECONDS, "cores": 10**12}
-_NEEDS = ["cores_most", *(row.target for row in OPTIONS.values() if row.place == "needs" and not row.relative)]
+_NEEDS = [
+    "cores_most",
+    "gpu_share",
+    *(row.target for row in OPTIONS.values() if row.place == "needs" and not row.relative),
+]
 _PLAIN = [row.target for row in OPTIONS.values() if row.place == "template" and row.name not in ("limits", "env")]
 
 

@@ -24,3 +24,5 @@ class Shape(Struct, frozen=True, order=False):
     override: str = "never"
     level: int = 0
     """How often the needs were escalated after a job exceeded them."""
+    share: str = ""
+    """Who its jobs' use is counted for, if its policy shares fairly."""

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from rota.model.needs import Amounts, Needs
+from rota.model.needs import Amounts
 
 __all__ = ["QueueFacts", "SiteFacts"]
 
@@ -60,13 +60,3 @@ class SiteFacts(Struct, frozen=True):
     """Named resources that are counted once for the whole site."""
     nodes_most: int = 1
     """The most nodes of one allocation in `runners` mode."""
-
-    @property
-    def queue_times(self) -> tuple[tuple[str, int], ...]:
-        """The longest time of an allocation in each queue whose end is known."""
-        return tuple((queue.name, queue.time_most_s) for queue in self.queues if queue.time_most_s is not None)
-
-    def longest_s(self, needs: Needs) -> int | None:
-        """The longest time that a job with these needs can have; None: there is no known end."""
-        queue = needs.queue
-        return self.time_most_s if queue is None else dict(self.queue_times).get(queue)

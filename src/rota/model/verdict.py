@@ -16,6 +16,8 @@ class Wake:
     """A limit was freed or changed."""
     TIME = "time"
     """The clock: a window, a back-off."""
+    FACT = "fact"
+    """A fact that was looked at."""
 
 
 class Verdict(Struct, frozen=True, gc=False):
@@ -28,3 +30,5 @@ class Verdict(Struct, frozen=True, gc=False):
     lasting: bool = False
     """True if waiting cannot help: only a change of the job or of the place can."""
     wake_on: tuple[str, ...] = ()
+    level: str = "node"
+    """`node`: a place that is there; `queue`: a site, or a queue of one, that could be asked for more."""

@@ -89,7 +89,7 @@ class Runner(Holdings):
         self._sent_at = clock
         message: Message = {"t": "greet", "version": VERSION, "runner": self.runner_id}
         message.update(self.facts)
-        message.update(connect=self.connect, clock=clock, until_s=until_s, held=self.held())
+        message.update(connect=self.connect, clock=clock, until_s=until_s, held=self.held(), gangs=True)
         if self._holds:
             message["holds"] = self.holds()
         return message

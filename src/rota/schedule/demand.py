@@ -1,20 +1,18 @@
-"""Demand: which allocations a site should have, given the jobs that are ready.
+"""Demand: how large the allocations are that jobs are asked for with, how long, and how many jobs each takes.
 
-Counted per shape: the ready jobs of a shape less the allocations of its size that are on their way are asked for, or
-taken back. A site that gives whole nodes is asked for nodes, whatever the shapes.
+Where they are asked for is chosen at the queue level of the loop (`schedule/queues.py`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
-from rota.model.amounts import format_duration
-from rota.model.needs import Amounts, Needs, show_amount
+from rota.model.needs import Amounts, Needs
 from rota.model.site import SiteFacts
-from rota.schedule.view import Want
+from rota.schedule.view import Place
 
-__all__ = ["Asked", "SiteView", "allocation_time", "grouped", "impossible", "reservation_group", "surplus", "wanted"]
+__all__ = ["ANY", "Asked", "allocation_time", "asked_amounts", "grouped", "jobs_in", "reservation_group"]
 
 MIB = 1 << 20
 PAD = 100 * MIB
@@ -24,30 +22,20 @@ ANY = -1
 """Stands for any shape: whole nodes are for all shapes."""
 
 
-class SiteView(Struct):
-    """A site as the demand sees it."""
-
-    name: str
-    facts: SiteFacts
-    closed_until: float = 0
-    """Monotonic time before which nothing is asked of it (after a failure)."""
-    live: int = 0
-    """How many allocations are not yet settled."""
-    coming: Mapping[int, int] = field(default_factory=dict)
-    """Shape → how many allocations were asked for and do not serve yet."""
-    refused: frozenset[int] = frozenset()
-    """Shapes that the provider has just refused an allocation for."""
-
-
 class Asked(Struct):
     """A number of further allocations to ask of a site."""
 
     site: str
+    queue: str | None
+    """None: the site's own."""
     shape_id: int
-    """ANY: whole nodes."""
+    """ANY: whole nodes, for whatever jobs there are."""
     count: int
     amounts: Amounts
+    """Of each node."""
     time_s: int | None
+    nodes: int = 1
+    """How many nodes each has."""
 
 
 def grouped(needs: Needs) -> Needs:
@@ -69,12 +57,12 @@ def reservation_group(needs: Needs, limits: Sequence[str] = ()) -> str:
     return out + (f"~{','.join(sorted(limits))}" if limits else "")
 
 
-def allocation_time(needs: Needs, facts: SiteFacts) -> int | None:
-    """Seconds that an allocation for jobs with these needs is asked for; None: it does not end.
+def allocation_time(needs: Needs, facts: SiteFacts, most: int | None) -> int | None:
+    """Seconds that an allocation for jobs with these needs is asked for, at the most `most`; None: it does not end.
 
     A job starts some time after its allocation, and is told of the end before it comes: the time between must do.
     """
-    asked, needed, most = grouped(needs).time_s or facts.job_s, needs.time_s or facts.job_s, facts.longest_s(needs)
+    asked, needed = grouped(needs).time_s or facts.job_s, needs.time_s or facts.job_s
     if asked is not None and needed is not None:
         asked = max(asked, needed + facts.spare_s)
     if facts.mode == "direct":
@@ -86,78 +74,30 @@ def allocation_time(needs: Needs, facts: SiteFacts) -> int | None:
     return time_s if most is None or time_s is None else min(time_s, most)
 
 
-def wanted(sites: Sequence[SiteView], wants: Sequence[Want], mono: float) -> list[Asked]:
-    """The allocations to ask for now, for jobs that are ready and have no place; most urgent first."""
-    out: list[Asked] = []
-    room = {site.name: site.facts.most - site.live for site in sites if site.closed_until <= mono}
-    coming = {site.name: dict(site.coming) for site in sites}
-    for want in wants:
-        needs, left = want.shape.needs, want.ready
-        for site in sites:
-            if left <= 0:
-                break
-            if site.name not in room or want.shape_id in site.refused or unsuited(needs, site) is not None:
-                continue
-            amounts = site.facts.node if site.facts.whole else grouped(needs).amounts()
-            per = max(1, needs.amounts().times_in(site.facts.node)) if site.facts.whole else 1
-            key = ANY if site.facts.whole else want.shape_id
-            on_its_way = min(-(-left // per), coming[site.name].get(key, 0))
-            coming[site.name][key] = coming[site.name].get(key, 0) - on_its_way
-            left -= on_its_way * per
-            count = min(-(-left // per), room[site.name]) if left > 0 else 0
-            if count > 0:
-                room[site.name] -= count
-                left -= count * per
-                out.append(Asked(site.name, key, count, amounts, allocation_time(needs, site.facts)))
-    return out
+def jobs_in(needs: Needs, place: Place) -> int:
+    """How many jobs with these needs an allocation at a queue takes at once."""
+    if place.site is None or not place.site.whole or place.site.mode == "direct" or needs.nodes > 1:
+        return 1
+    return max(1, _of_a_node(needs.amounts(), place.site).times_in(_node(place)))
 
 
-def surplus(sites: Sequence[SiteView], wants: Sequence[Want]) -> list[tuple[str, int, int]]:
-    """(site, shape, count) of allocations on their way for which no jobs are ready any more."""
-    ready = {want.shape_id: want.ready for want in wants}
-    out = []
-    for site in sites:
-        if site.facts.whole or site.facts.mode == "direct":
-            continue
-        for shape_id, coming in site.coming.items():
-            if coming > ready.get(shape_id, 0):
-                out.append((site.name, shape_id, coming - ready.get(shape_id, 0)))
-    return out
+def asked_amounts(needs: Needs, place: Place) -> Amounts:
+    """What each node of an allocation for jobs with these needs is asked to have: where nodes are whole, all of one."""
+    if place.site is not None and place.site.whole:
+        return _node(place)
+    asked = grouped(needs).amounts()
+    return asked if place.site is None else _of_a_node(asked, place.site)
 
 
-def unsuited(needs: Needs, site: SiteView) -> str | None:
-    """Why a site can never run a job with these needs; None if it can."""
-    if needs.site not in (None, site.name):
-        return "asked to run elsewhere only"
-    lacking = needs.amounts().lacking(site.facts.node)
-    missing = [tag for tag in needs.tags if tag not in site.facts.tags]
-    if needs.nodes > 1 and site.facts.mode != "direct":
-        return f"{site.name} gives 1 node, {needs.nodes} are asked for"
-    if lacking:
-        return "; ".join(
-            f"{site.name} has {show_amount(what, has)}, {show_amount(what, asked)} are asked for"
-            for what, asked, has in lacking
-        )
-    if missing:
-        return f"{site.name} has no tag {', '.join(missing)}"
-    most = site.facts.longest_s(needs)
-    if most is not None and (needs.time_s or 0) > most:
-        where = f"{site.name} gives" if needs.queue is None else f"the queue {needs.queue} of {site.name} gives"
-        return f"{where} {format_duration(most)} at most, {format_duration(needs.time_s or 0)} are asked for"
-    return None
+def _of_a_node(amounts: Amounts, site: SiteFacts) -> Amounts:
+    """Amounts without what a site has once for all its nodes."""
+    if not amounts.named or not site.shared:
+        return amounts
+    shared = dict(site.shared)
+    return replace(amounts, named=tuple([pair for pair in amounts.named if pair[0] not in shared]))
 
 
-def impossible(needs: Needs, sites: Sequence[SiteView]) -> str | None:
-    """Why no site could ever run a job with these needs, with what the sites have; None if one could."""
-    reasons = []
-    for site in sites:
-        if needs.site not in (None, site.name):
-            continue
-        why = unsuited(needs, site)
-        if why is None:
-            return None
-        reasons.append(why)
-    if not reasons:
-        known = ", ".join(site.name for site in sites) or "none"
-        return f"there is no site '{needs.site}'; the sites are: {known}" if needs.site else "no site is configured"
-    return "; ".join(reasons)
+def _node(place: Place) -> Amounts:
+    """The largest node of a queue."""
+    assert place.site is not None
+    return place.site.node if place.queue is None else place.queue.node

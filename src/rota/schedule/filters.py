@@ -1,8 +1,8 @@
-"""Filters: each may say no to a shape at a place, and then says why, with the numbers.
+"""Filters: each may say no to a shape at a place (a node, or a queue), and then says why, with the numbers.
 
 Cheap and lasting reasons come first, because the first no is the one that people read. Answers are kept from pass to
 pass, so a filter may look only at the shape, the place with its path in the ledger, the limits that the shape names,
-and the manager's mode; one that reads the clock says how long its answer stands.
+the manager's mode, and the facts that it says it reads; one that reads the clock says how long its answer stands.
 """
 
 from collections.abc import Callable
@@ -13,13 +13,17 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from rota.model.amounts import format_duration
-from rota.model.needs import Amounts, show_amount
+from rota.model.needs import Amounts, Needs, show_amount
 from rota.model.shape import Shape
+from rota.model.site import QueueFacts, SiteFacts
 from rota.model.verdict import Wake
 from rota.schedule.limits import blocked
-from rota.schedule.view import Place, View
+from rota.schedule.view import NODE, QUEUE, Place, View
 
-__all__ = ["BUILT_IN", "Answer", "Filter", "No"]
+__all__ = ["BUILT_IN", "Answer", "Filter", "No", "longest_s"]
+
+BOTH = (NODE, QUEUE)
+MANY = 1 << 30
 
 
 class No(Struct, frozen=True, gc=False):
@@ -44,8 +48,12 @@ class Filter(NamedTuple):
 
     name: str
     check: Check
-    static: bool
-    """Whether it looks only at the shape and at what the places of a class share: asked once per shape and class."""
+    levels: tuple[str, ...] = (NODE,)
+    """The levels at which it is asked."""
+    reads: tuple[str, ...] = ()
+    """The facts that it looks at: it is asked again once a key of them changes that it has looked up."""
+    static: bool = False
+    """Whether it looks only at the shape, its facts, and what the places of a class share: asked once per class."""
     bind: Bind | None = None
     """Makes a check of one shape for many places (or None: yes, everywhere), if the filter is asked about most pairs.
 
@@ -54,9 +62,14 @@ class Filter(NamedTuple):
 
 
 def site(shape: Shape, place: Place, view: View) -> Answer:
-    """The site must be the one that the job names, and the allocation one with the same options."""
+    """Site and queue must be those that the job names, and the allocation one with the same options."""
     if shape.needs.site is not None and shape.needs.site != place.location.site:
         return No("other-site", f"asked to run on {shape.needs.site} only", True, (Wake.STATUS,))
+    queue = shape.needs.queue
+    if place.site is not None:
+        return None if place.queue is None else _queue(queue, place.queue)
+    if queue is not None and (here := place.location.queue or view.own_queues.get(place.location.site, queue)) != queue:
+        return No("other-queue", f"asked to run in {queue} only, this is of {here}", True, (Wake.CAPACITY,))
     options = place.location.options
     if options is None or options == shape.needs.options:
         return None
@@ -64,31 +77,111 @@ def site(shape: Shape, place: Place, view: View) -> Answer:
     return No("options", f"asks for options {asked}; this allocation has {has}", True, (Wake.CAPACITY,))
 
 
+def _queue(asked: str | None, queue: QueueFacts) -> Answer:
+    """A queue must be the one that the job names; if it names none, one that may be used without being named."""
+    if asked is not None:
+        if asked == queue.name:
+            return None
+        return No("other-queue", f"asked to run in {asked} only", True, (Wake.STATUS,))
+    if queue.auto:
+        return None
+    if not queue.up:
+        return No("down", "takes no allocations now", False, (Wake.STATUS,))
+    return No("by-name", f"is used only if it is named: --partition {queue.name}", True, (Wake.STATUS,))
+
+
 def tags(shape: Shape, place: Place, view: View) -> Answer:
     """Every tag asked for must be there."""
     missing = [tag for tag in shape.needs.tags if tag not in place.location.tags]
     if not missing:
         return None
+    if place.site is not None:
+        return No("tag", f"has no tag {', '.join(missing)}", True, (Wake.STATUS,))
     have = ", ".join(place.location.tags) or "none"
     return No("tag", f"asks for {', '.join(missing)}; the tags here are {have}", True, (Wake.STATUS,))
 
 
 def fits(shape: Shape, place: Place, view: View) -> Answer:
     """The place, when empty, must be large enough."""
+    if place.site is not None:
+        return _fits_queue(shape.needs, place.site, place.queue)
     capacity = place.location.capacity
     if shape.needs.nodes > 1:
         return No("nodes", f"asks for {shape.needs.nodes} nodes; this is one", True, (Wake.STATUS,))
     if capacity is None:
         return None
-    lacking = shape.needs.amounts().lacking(capacity)
+    lacking = view.ledger.part(place.location.id, shape.needs.amounts()).lacking(capacity)
     if not lacking:
         return None
     parts = [f"asks for {show_amount(what, asked)}, has {show_amount(what, has)}" for what, asked, has in lacking]
     return No("too-small", "; ".join(parts), True, (Wake.STATUS,))
 
 
+def _fits_queue(needs: Needs, site: SiteFacts, queue: QueueFacts | None) -> Answer:
+    """The largest node must be large enough, there must be enough nodes, and enough of what a site has once."""
+    node, parts = site.node if queue is None else queue.node, []
+    if needs.nodes > 1:
+        most = site.nodes_most if site.mode != "direct" else MANY
+        if queue is not None:
+            most = min([most, *(each for each in (queue.nodes, queue.nodes_most) if each is not None)])
+        if needs.nodes > most:
+            gives = "1 node" if most == 1 else f"{most} nodes at most"
+            parts.append(f"gives {gives}, {needs.nodes} are asked for")
+    lacking = needs.amounts().lacking(node)
+    if lacking and site.shared:
+        shared = dict(site.shared)
+        lacking = [
+            (what, asked, shared.get(what, has)) for what, asked, has in lacking if asked > shared.get(what, has)
+        ]
+    parts += [f"has {show_amount(what, has)}, {show_amount(what, asked)} are asked for" for what, asked, has in lacking]
+    return No("too-small", "; ".join(parts), True, (Wake.STATUS,)) if parts else None
+
+
+def time(shape: Shape, place: Place, view: View) -> Answer:
+    """An allocation of a queue must be able to last as long as the job."""
+    most, asked = longest_s(shape.needs, place), shape.needs.time_s or 0
+    if most is None or asked <= most:
+        return None
+    words = f"gives {_duration(most)} at most, {_duration(asked)} are asked for"
+    return No("too-short", words, True, (Wake.STATUS,))
+
+
+def longest_s(needs: Needs, place: Place) -> int | None:
+    """The longest allocation that a queue gives, in seconds; None: no end is known, as of a queue only jobs know of."""
+    if place.queue is not None:
+        return place.queue.time_most_s
+    return place.site.time_most_s if place.site is not None and needs.queue is None else None
+
+
+def opened(shape: Shape, place: Place, view: View) -> Answer:
+    """A site that has just failed is left alone for a while."""
+    closed = view.facts["weather"].get(("site", place.location.site))
+    if closed is None or closed[0] <= view.mono:
+        return None
+    left, why = closed[0] - view.mono, closed[1] or "is left alone for a while"
+    return No("failing", f"{why}; next try in {left:.0f} s", False, (Wake.TIME,), view.wall + left)
+
+
+def refused(shape: Shape, place: Place, view: View) -> Answer:
+    """A provider that has just refused the shape is not asked for it again at once."""
+    no = view.facts["weather"].get(("refused", place.location.site, view.number))
+    if no is None or no.until <= view.mono:
+        return None
+    left = no.until - view.mono
+    return No("refused", f"{no.why}; next try in {left:.0f} s", False, (Wake.TIME,), view.wall + left)
+
+
+def most(shape: Shape, place: Place, view: View) -> Answer:
+    """A site has so many allocations at once."""
+    if place.site is None or view.rooms.get(place.location.site, 1) > 0:
+        return None
+    allowed = place.site.most
+    words = f"has all the allocations that it may have ({allowed})" if allowed else "is asked what it has"
+    return No("most", words, False, (Wake.CAPACITY,))
+
+
 def status(shape: Shape, place: Place, view: View) -> Answer:
-    """The manager must serve, and so must the runner."""
+    """The manager must serve, and so must the runner or the queue."""
     return bind_status(shape, view)(place)
 
 
@@ -99,8 +192,12 @@ def bind_status(shape: Shape, view: View) -> Callable[[Place], Answer]:
         return lambda place: closed
 
     def check(place: Place) -> Answer:
-        if place.status == "SERVING":
+        if place.status in ("SERVING", "UP"):
             return None
+        if place.site is not None:
+            return No("down", "takes no allocations now", False, (Wake.STATUS,))
+        if place.status == "KEPT":
+            return No("kept", "is kept for jobs of several nodes, which wait", False, (Wake.CAPACITY,))
         return No(place.status.lower(), f"its runner is {place.status}", False, (Wake.STATUS,))
 
     return check
@@ -114,7 +211,7 @@ def until(shape: Shape, place: Place, view: View) -> Answer:
 def bind_until(shape: Shape, view: View) -> Callable[[Place], Answer]:
     """The check of `until` for a shape, with all that does not differ from place to place worked out."""
     wall, asked_s, job_times, longest = view.wall, shape.needs.time_s, view.job_times, view.longest
-    wake_on, queue = (Wake.CAPACITY,), shape.needs.queue
+    wake_on = (Wake.CAPACITY,)
 
     def check(place: Place) -> Answer:
         end = place.location.until
@@ -126,7 +223,9 @@ def bind_until(shape: Shape, view: View) -> Callable[[Place], Answer]:
             return No("ended", "its allocation has ended", True, wake_on)
         # No allocation is longer than the longest: its runner has used some of it, and the rest must do.
         must_s = time_s or 1
-        must_s = min(must_s, longest.get((place.location.site, queue), must_s))
+        most = longest.get((place.location.site, place.location.queue))
+        if most is not None and most[1] < must_s <= most[0]:
+            must_s = most[1]
         if must_s <= left:
             return end - must_s - _LEEWAY_S
         assert time_s is not None  # else a second, which is left, would do
@@ -206,11 +305,16 @@ _duration = lru_cache(4096)(format_duration)
 
 
 BUILT_IN: dict[str, Filter] = {
-    "site": Filter("site", site, True),
-    "tags": Filter("tags", tags, True),
-    "fits": Filter("fits", fits, True),
-    "status": Filter("status", status, False, bind_status),
-    "until": Filter("until", until, False, bind_until),
-    "limits": Filter("limits", limits, False, bind_limits),
-    "room": Filter("room", room, False, bind_room),
+    "site": Filter("site", site, BOTH, static=True),
+    "tags": Filter("tags", tags, BOTH, static=True),
+    "fits": Filter("fits", fits, BOTH, static=True),
+    "time": Filter("time", time, (QUEUE,), static=True),
+    "status": Filter("status", status, BOTH, bind=bind_status),
+    "until": Filter("until", until, bind=bind_until),
+    "limits": Filter("limits", limits, BOTH, bind=bind_limits),
+    "open": Filter("open", opened, (QUEUE,), ("weather",)),
+    "refused": Filter("refused", refused, (QUEUE,), ("weather",)),
+    "most": Filter("most", most, (QUEUE,)),
+    "room": Filter("room", room, bind=bind_room),
 }
+"""Name → filter; those of others are entered here too."""

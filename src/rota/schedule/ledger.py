@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from rota.model.location import Kind, Location
 from rota.model.needs import Amounts
 
-__all__ = ["Ledger"]
+__all__ = ["Free", "Ledger"]
 
 _NOTHING = Amounts()
 
@@ -27,6 +27,8 @@ class Ledger:
         self.gpus: dict[str, list[int]] = {}
         """Node → how many thousandths of each of its gpus are in use."""
         self._free: dict[str, Amounts] = {}
+        self._shared: dict[str, tuple[str, ...]] = {}
+        """Site → the named resources that it has once for all of it."""
         self._chains: dict[str, tuple[str, ...]] = {}
 
     def add(self, location: Location) -> None:
@@ -34,6 +36,11 @@ class Ledger:
         self.locations[location.id] = location
         self._chains.clear()
         self.used.setdefault(location.id, _NOTHING)
+        if location.kind == Kind.SITE and location.shared != self._shared.get(location.id, ()):
+            self._shared[location.id] = location.shared
+            for each in self.locations.values():
+                if each.site == location.site:
+                    self._refresh(each.id)
         self._refresh(location.id)
 
     def drop(self, location_id: str) -> None:
@@ -61,26 +68,47 @@ class Ledger:
             self._chains[location_id] = chain
         return chain
 
+    @property
+    def view(self) -> "Free":
+        """What policies may see of it."""
+        return Free(self)
+
     def free(self, location_id: str) -> Amounts:
         """What is free at this location itself."""
         return self._free.get(location_id, _NOTHING)
+
+    def part(self, location_id: str, amounts: Amounts) -> Amounts:
+        """What of `amounts` is counted at a location: named resources that a site has once are counted there only."""
+        location = self.locations[location_id]
+        if location.shared_only:
+            return Amounts(named=tuple([pair for pair in amounts.named if pair[0] in location.shared]))
+        shared = self._shared.get(location.site) if self._shared and amounts.named else None
+        if not shared or location.shared:
+            return amounts
+        return replace(amounts, named=tuple([pair for pair in amounts.named if pair[0] not in shared]))
 
     def room(self, location_id: str, amounts: Amounts) -> int:
         """How many of `amounts` can still be reserved at a location, parents included."""
         most = 1 << 30
         for counted in self.chain(location_id):
-            most = min(most, amounts.times_in(self._free[counted]))
+            most = min(most, self.part(counted, amounts).times_in(self._free[counted]))
             if most <= 0:
                 return 0
         return most
 
     def shortage(self, location_id: str, amounts: Amounts) -> Amounts | None:
-        """What is free at the first location of the path that has not enough for one of `amounts`; None: it fits."""
-        chain = self._chains.get(location_id)
+        """What is free at the first location of the path that has not enough for one of `amounts`; None: it fits.
+
+        Of what is not counted there, enough is free.
+        """
+        chain, plain = self._chains.get(location_id), not self._shared
         for counted in self.chain(location_id) if chain is None else chain:
             free = self._free[counted]
-            if not amounts.fits(free):
-                return free
+            if plain:
+                if not amounts.fits(free):
+                    return free
+            elif not (part := self.part(counted, amounts)).fits(free):
+                return free.plus(amounts).plus(part, -1)
         return None
 
     def pick_gpus(self, location_id: str, amounts: Amounts) -> tuple[int, ...]:
@@ -100,14 +128,24 @@ class Ledger:
         """Reserve (`count` > 0) or give back (< 0) so many of `amounts`, with these gpus, at a location."""
         if gpus:
             self._charge_gpus(location_id, amounts, count, gpus)
+        plain = not self._shared
         for location in self.path(location_id):
             used = self.used[location.id].plus(amounts, count)
             assert not used.negative(), f"more is given back at {location.id} than was reserved"
             if count > 0 and location.capacity is not None:
-                fits = amounts.times_in(self._free[location.id]) >= count
+                part = amounts if plain else self.part(location.id, amounts)
+                fits = part.times_in(self._free[location.id]) >= count or self._untold(location, part, count)
                 assert fits, f"{location.id} is over-committed: {used} of {location.capacity}"
             self.used[location.id] = used
             self._refresh(location.id)
+
+    def _untold(self, location: Location, amounts: Amounts, count: int) -> bool:
+        """Whether all that a location lacks are names that it has none of: after a start, sites have not said yet what
+        they have once for all.
+        """
+        have = dict(location.capacity.named) if location.capacity is not None else {}
+        known = replace(amounts, named=tuple([pair for pair in amounts.named if pair[0] in have]))
+        return known != amounts and known.times_in(self._free[location.id]) >= count
 
     def _charge_gpus(
         self, location_id: str, amounts: Amounts, count: int, gpus: tuple[int, ...], restoring: bool = False
@@ -132,6 +170,8 @@ class Ledger:
         if location.capacity is None:
             return
         free = location.capacity.plus(self.used[location_id], -1)
+        if self._shared:
+            free = self.part(location_id, free)
         if location.capacity.gpus:
             free = self._with_gpus(location, free)
         self._free[location_id] = free
@@ -149,3 +189,18 @@ class Ledger:
         else:
             whole, part = divmod(1000 * free.gpus + free.gpu_share, 1000)
         return replace(free, gpus=whole, gpu_share=part)
+
+
+class Free:
+    """The ledger for reading: what is free where. Policies see only this."""
+
+    __slots__ = ("chain", "free", "part", "path", "room", "shortage")
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.chain, self.free, self.path = ledger.chain, ledger.free, ledger.path
+        self.part, self.room, self.shortage = ledger.part, ledger.room, ledger.shortage
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if hasattr(self, name):
+            raise AttributeError(f"{name}: this is for reading only")
+        object.__setattr__(self, name, value)

@@ -13,7 +13,7 @@ from rota.model.shape import Shape
 from rota.model.verdict import Wake
 from rota.schedule.view import Limit, Want
 
-__all__ = ["Starts", "at_time", "blocked", "fits", "room", "share"]
+__all__ = ["Starts", "at_time", "blocked", "fits", "fits_names", "room", "share"]
 
 SLICES = 64
 
@@ -93,7 +93,12 @@ def room(limit: Limit) -> int | None:
 
 def fits(shape: Shape, limits: Mapping[str, Limit], most: int) -> int:
     """How many of `most` the limits of a shape let start now."""
-    for name in shape.limits:
+    return fits_names(shape.limits, limits, most)
+
+
+def fits_names(names: Sequence[str], limits: Mapping[str, Limit], most: int) -> int:
+    """How many of `most` these limits let start now."""
+    for name in names:
         limit = limits.get(name)
         left = room(limit) if limit is not None else None
         if left is not None and left < most:

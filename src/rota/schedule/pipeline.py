@@ -10,7 +10,7 @@ without a memo.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from msgspec import Struct
@@ -19,12 +19,13 @@ from rota.model.location import Location
 from rota.model.needs import Amounts
 from rota.model.shape import Shape
 from rota.model.verdict import Verdict
-from rota.schedule import filters, limits, orders, scorers
+from rota.schedule import filters, limits, picks, scorers
 from rota.schedule.filters import Answer, Check, No
-from rota.schedule.policy import Policy
-from rota.schedule.view import Place, View, Want
+from rota.schedule.policy import DEFAULT, Policy, in_order
+from rota.schedule.scorers import Scorer
+from rota.schedule.view import NODE, Place, View, Want
 
-__all__ = ["Memo", "Parked", "Placement", "place"]
+__all__ = ["Memo", "Parked", "Placement", "place", "room_for", "width"]
 
 Stamp = tuple[Location, str, int, tuple[Amounts, ...]]
 """All facts about a place that an answer may depend on."""
@@ -88,16 +89,34 @@ class Parked(Struct):
     verdicts: list[Verdict]
 
 
-def place(view: View, wants: Sequence[Want], policy: Policy, memo: Memo) -> Iterator[Placement | Parked]:
-    """Go once through the shapes; yields what to reserve, and for each shape with jobs left over the reasons."""
-    seen = _Places(view, policy, memo)
-    for want in orders.BUILT_IN[policy.order](wants):
+Policies = Policy | Mapping[str, Policy]
+"""The policy of all wants, or the policies that their shapes name."""
+
+
+def place(
+    view: View,
+    wants: Sequence[Want],
+    policies: Policies,
+    memo: Memo,
+    changed: set[str],
+    draw: Callable[[], float] = lambda: 0.0,
+) -> Iterator[Placement | Parked]:
+    """Go once through the shapes; yields what to reserve, and for each shape with jobs left over the reasons.
+
+    `changed` is the ledger's: the locations where another amount is free; `draw` gives chance, in [0, 1).
+    """
+    known = {want.shape.policy: policies for want in wants} if isinstance(policies, Policy) else policies
+    seen = _Places(view, memo, changed)
+    for want in in_order(wants, view, known):
+        policy = known.get(want.shape.policy, DEFAULT)
         left = want.ready if want.most is None else min(want.ready, want.most)
         later = want.ready - left
-        names = tuple(policy.filters)
+        names = tuple([name for name in policy.filters if NODE in filters.BUILT_IN[name].levels])
         level = 0
         kept, said = seen.ask(want, names, level)
         while len(said) == len(view.places) and level < len(policy.relax):
+            if view.elsewhere is not None and view.elsewhere(want.shape_id):
+                break
             names = tuple(name for name in names if name != policy.relax[level])
             level += 1
             kept, said = seen.ask(want, names, level)
@@ -106,11 +125,20 @@ def place(view: View, wants: Sequence[Want], policy: Policy, memo: Memo) -> Iter
                 yield Parked(want, left + later, said)
             continue
         verdicts = list(said)
-        for at in seen.ranked(want.shape, [at for at, no in enumerate(kept.answers) if no is None]):
+        able = [at for at, no in enumerate(kept.answers) if no is None]
+        if picks.BUILT_IN[policy.pick].singly:
+            for item in _singly(seen, policy, want, able, left, draw):
+                yield item
+                left -= item.count
+                seen.refresh()
+            able = able if left > 0 else []
+        else:
+            able = seen.ranked(want.shape, policy, able)
+        for at in able:
             candidate = view.places[at]
             while left > 0:
-                cores = _width(want.shape, candidate, view)
-                count = _room(want.shape, candidate, view, left, cores)
+                cores = width(want.shape, candidate, view)
+                count = room_for(want.shape, candidate, view, left, cores)
                 if count <= 0:
                     break
                 yield Placement(want, candidate, count, cores)
@@ -127,27 +155,48 @@ def place(view: View, wants: Sequence[Want], policy: Policy, memo: Memo) -> Iter
             yield Parked(want, left + later, verdicts)
 
 
+def _singly(
+    seen: "_Places", policy: Policy, want: Want, able: list[int], left: int, draw: Callable[[], float]
+) -> Iterator[Placement]:
+    """Give out slots one by one, each where the policy's pick says, as long as there is room anywhere."""
+    view, choose = seen.view, picks.BUILT_IN[policy.pick].choose
+    scores = [seen.score(want.shape, policy, at) for at in able]
+    able, given = list(able), [0] * len(able)
+    while left > 0 and able:
+        number = choose(scores, given, draw)
+        candidate = view.places[able[number]]
+        cores = width(want.shape, candidate, view)
+        if room_for(want.shape, candidate, view, left, cores) <= 0:
+            del able[number], scores[number], given[number]
+            continue
+        given[number] += 1
+        left -= 1
+        yield Placement(want, candidate, 1, cores)
+
+
 class _Places:
     """The places of one pass, with what is remembered of them."""
 
-    def __init__(self, view: View, policy: Policy, memo: Memo) -> None:
+    def __init__(self, view: View, memo: Memo, changed: set[str]) -> None:
         self.view = view
+        self.changed = changed
         self.memo = memo
-        self.scorers = [(scorers.BUILT_IN[name], weight) for name, weight in policy.scorers.items()]
-        self.by_place = all(scorer.place_only for scorer, _ in self.scorers)
+        self.scorers: dict[str, tuple[list[tuple[Scorer, float]], bool]] = {}
+        """Policy → its scorers with their weights, and whether no shape matters to any."""
         ids = [candidate.location.id for candidate in view.places]
         last = memo.setdefault((-1, 0), Kept(None))
         if last.places != ids:
             known = dict(zip(last.places, last.stamps, strict=True))
             last.places, last.stamps = ids, [known.get(name) for name in ids]
         self.ids, self.stamps = last.places, last.stamps
-        self.scores: list[float | None] = [None] * len(ids)
+        self.scores: list[dict[str, float]] = [{} for _ in ids]
+        """Of each place its score by policy, where no shape matters."""
         self.members: dict[str, list[int]] = {}
         for at, name in enumerate(ids):
             for counted in view.ledger.chain(name):
                 self.members.setdefault(counted, []).append(at)
             self._look(at)
-        view.ledger.changed.clear()
+        changed.clear()
 
     def _look(self, at: int) -> None:
         """Stamp a place with its facts; the stamp stays the same object while they do, so comparing is quick."""
@@ -157,11 +206,11 @@ class _Places:
         stamp = (candidate.location, candidate.status, candidate.class_number, free)
         if self.stamps[at] != stamp:
             self.stamps[at] = stamp
-        self.scores[at] = None
+        self.scores[at] = {}
 
     def refresh(self) -> None:
         """Look again at the places whose paths have been charged."""
-        changed = self.view.ledger.changed
+        changed = self.changed
         for name in changed:
             for at in self.members.get(name, ()):
                 self._look(at)
@@ -250,21 +299,29 @@ class _Places:
                 out[name] = partial(_ask, one.check, shape, self.view)
         return out
 
-    def ranked(self, shape: Shape, candidates: list[int]) -> list[int]:
+    def ranked(self, shape: Shape, policy: Policy, candidates: list[int]) -> list[int]:
         """The candidates, best first. Equal scores keep the order of the view: a pass is the same every time."""
-        if len(candidates) < 2 or not self.scorers:
+        if len(candidates) < 2 or not policy.scorers:
             return candidates
-        keys = {}
-        for at in candidates:
-            score = self.scores[at]
-            if score is None:
-                score = 1.0
-                for scorer, weight in self.scorers:
-                    score *= scorer.score(shape, self.view.places[at], self.view) ** weight
-                if self.by_place:
-                    self.scores[at] = score
-            keys[at] = score
+        keys = {at: self.score(shape, policy, at) for at in candidates}
         return sorted(candidates, key=keys.__getitem__, reverse=True)
+
+    def score(self, shape: Shape, policy: Policy, at: int) -> float:
+        """How good a place is for a shape."""
+        known = self.scores[at].get(shape.policy)
+        if known is not None:
+            return known
+        entry = self.scorers.get(shape.policy)
+        if entry is None:
+            found = [(scorers.BUILT_IN[name], weight) for name, weight in policy.scorers.items()]
+            found = [(scorer, weight) for scorer, weight in found if NODE in scorer.levels]
+            entry = self.scorers[shape.policy] = (found, all(scorer.place_only for scorer, _ in found))
+        score = 1.0
+        for scorer, weight in entry[0]:
+            score *= scorer.score(shape, self.view.places[at], self.view) ** weight
+        if entry[1]:
+            self.scores[at][shape.policy] = score
+        return score
 
 
 def _with_limits(name: str, answer: Verdict | None, full: No | None, names: tuple[str, ...]) -> Verdict | None:
@@ -317,7 +374,7 @@ def _first_no(candidate: Place, plan: Plan, checks: Checks) -> tuple[Verdict | N
     return Verdict(candidate.location.id, plan.end, end.code, end.detail, end.lasting, end.wake_on), stands
 
 
-def _width(shape: Shape, candidate: Place, view: View) -> int:
+def width(shape: Shape, candidate: Place, view: View) -> int:
     """Millicores of one slot: as many of a range as are free now, in whole cores."""
     needs, ledger = shape.needs, view.ledger
     if needs.cores_most <= needs.cores:
@@ -327,7 +384,7 @@ def _width(shape: Shape, candidate: Place, view: View) -> int:
     return max(needs.cores, min(needs.cores_most, free // 1000 * 1000))
 
 
-def _room(shape: Shape, candidate: Place, view: View, left: int, cores: int) -> int:
+def room_for(shape: Shape, candidate: Place, view: View, left: int, cores: int) -> int:
     """How many slots may be reserved now. A range of cores, and gpus, are given out one by one:
     each gets what is left.
     """

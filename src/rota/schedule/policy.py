@@ -1,40 +1,128 @@
 """Policies: a named bundle of order, filters, scorers, pick and relax."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import merge
+from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from rota.model.errors import UsageError
-from rota.schedule import filters, orders, scorers
+from rota.model.amounts import format_duration
+from rota.model.errors import RotaError, UsageError
+from rota.schedule import filters, orders, picks, scorers
+from rota.schedule.view import View, Want
 
-__all__ = ["DEFAULT", "Policy", "check_policy_names"]
+__all__ = ["DEFAULT", "POLICIES", "PluginError", "Policy", "check_policy_names", "in_order", "plugins_of"]
+
+HALF_LIFE_LEAST_S, HALF_LIFE_MOST_S = 3600, 30 * 86_400
 
 
 class Policy(Struct, frozen=True, forbid_unknown_fields=True):
     """A policy as names only, so that it can be written in a configuration file and compared."""
 
     order: str = "priority"
-    filters: Sequence[str] = ("site", "tags", "fits", "status", "until", "limits", "room")
-    scorers: Mapping[str, float] = field(default_factory=lambda: {"pack": 1.0})
+    filters: Sequence[str] = (
+        "site", "tags", "fits", "time", "status", "until", "limits", "open", "refused", "most", "room",
+    )  # fmt: skip
+    scorers: Mapping[str, float] = field(default_factory=lambda: {"pack": 1.0, "expected_wait": 1.0, "own_queue": 1.0})
     pick: str = "best"
     relax: Sequence[str] = ()
     """Filters that are dropped, in this order, when no place is left."""
+    share_by: Literal["submitter", "name", "account"] = "submitter"
+    """Whose use is counted together, if its order shares fairly."""
+    half_life_s: int = 7 * 86_400
+    """Seconds after which use counts half."""
+
+    @property
+    def unit(self) -> str:
+        """What of a shape its order looks at as a whole (`Order.unit`)."""
+        order = orders.BUILT_IN.get(self.order)
+        return "shape" if order is None else order.unit
+
+    @property
+    def shares(self) -> bool:
+        """Whether its order is by what was used so far."""
+        return self.unit == "share"
 
 
 DEFAULT = Policy()
 
+POLICIES: dict[str, Policy] = {"default": DEFAULT}
+"""Name → policy, before the configuration changes them; those of others are entered here too."""
 
-def check_policy_names(policy: Policy) -> None:
-    """Raise UsageError for a name that does not exist, with those that do, and for relaxing what is not asked."""
-    for what, names, known in (
-        ("order", [policy.order], orders.BUILT_IN),
-        ("filter", [*policy.filters, *policy.relax], filters.BUILT_IN),
-        ("scorer", list(policy.scorers), scorers.BUILT_IN),
-        ("pick", [policy.pick], {"best": None}),
-    ):
-        for name in names:
-            if name not in known:
-                raise UsageError(f"policy: no {what} '{name}'; there are {', '.join(sorted(known))}")
+
+def in_order(wants: Iterable[Want], view: View, policies: Mapping[str, Policy]) -> list[Want]:
+    """The wants, each policy's in its own order; that policy goes first whose next job has more priority, or is older.
+
+    One that names no policy that there is goes by the default one.
+    """
+    groups: dict[str, list[Want]] = {}
+    for want in wants:
+        groups.setdefault(want.shape.policy, []).append(want)
+    for name, group in groups.items():
+        key = orders.BUILT_IN[policies.get(name, DEFAULT).order].key
+        group.sort(key=lambda want, key=key: key(want, view))  # type: ignore[misc]
+    return list(merge(*groups.values(), key=_head)) if len(groups) > 1 else next(iter(groups.values()), [])
+
+
+def _head(want: Want) -> tuple[int, int, int]:
+    return (-want.priority, want.first, want.shape_id)
+
+
+class PluginError(RotaError):
+    """A part of a policy that another package brings failed when it was asked, or did not come back."""
+
+    code = "plugin"
+
+    def __init__(self, kind: str, name: str, why: str, lasting: bool = False) -> None:
+        super().__init__(f"the {kind} '{name}' {why}")
+        self.lasting = lasting
+        """Whether it is not to be asked again, about anything."""
+        self.kind = kind
+        self.name = name
+        self.why = why
+
+
+def registries() -> dict[str, dict[str, Any]]:
+    """Kind → what there is of it, by name."""
+    return {"filter": filters.BUILT_IN, "scorer": scorers.BUILT_IN, "order": orders.BUILT_IN, "pick": picks.BUILT_IN}
+
+
+def plugins_of(policy: Policy) -> list[tuple[str, str]]:
+    """(kind, name) of all that a policy is made of."""
+    named = {"order": [policy.order], "filter": [*policy.filters, *policy.relax], "pick": [policy.pick]}
+    named["scorer"] = list(policy.scorers)
+    return [(kind, name) for kind, names in named.items() for name in names]
+
+
+def check_policy_names(policy: Policy, what: str = "policy") -> None:
+    """Raise UsageError for a name that does not exist, with those that do, and for what cannot be meant.
+
+    `what` is how the policy is called in the words.
+    """
+    known = registries()
+    for kind, name in plugins_of(policy):
+        if name not in known[kind]:
+            raise UsageError(f"{what}: there is no {kind} '{name}'; there are {', '.join(sorted(known[kind]))}")
+    for number, name in enumerate(policy.filters):
+        if name in policy.filters[:number]:
+            raise UsageError(f"{what}: the filter '{name}' is named twice")
     for number, name in enumerate(policy.relax):
         if name not in policy.filters or name in policy.relax[:number]:
-            raise UsageError(f"policy: relax names '{name}', which is not (or no longer) one of its filters")
+            raise UsageError(f"{what}: relax names '{name}', which is not (or no longer) one of its filters")
+        if name in NEVER_RELAXED:
+            raise UsageError(
+                f"{what}: '{name}' cannot be relaxed: jobs would be placed where there is no room for them"
+            )
+    for name in NEVER_RELAXED:
+        if name not in policy.filters:
+            raise UsageError(f"{what}: the filter '{name}' cannot be left out: more would be given out than there is")
+    for name, weight in policy.scorers.items():
+        if not -100 <= weight <= 100:
+            raise UsageError(f"{what}: the scorer '{name}' has the weight {weight:g}: give -100 to 100")
+    if not HALF_LIFE_LEAST_S <= policy.half_life_s <= HALF_LIFE_MOST_S:
+        least, most = format_duration(HALF_LIFE_LEAST_S), format_duration(HALF_LIFE_MOST_S)
+        raise UsageError(f"{what}: half_life {format_duration(policy.half_life_s)}: give {least} to {most}")
+
+
+NEVER_RELAXED = ("status", "limits", "room")
+"""Filters without which promises would be broken: nothing runs where nobody serves, and nothing is given out twice."""

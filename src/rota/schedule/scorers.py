@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from rota.model.shape import Shape
-from rota.schedule.view import Place, View
+from rota.schedule.view import NODE, QUEUE, Place, View
 
 __all__ = ["BUILT_IN", "Scorer"]
 
@@ -13,6 +13,10 @@ class Scorer(NamedTuple):
     """A measure of how good a place is for a shape."""
 
     score: Callable[[Shape, Place, View], float]
+    levels: tuple[str, ...] = (NODE,)
+    """The levels at which it is asked."""
+    reads: tuple[str, ...] = ()
+    """The facts that it looks at."""
     place_only: bool = False
     """Whether the shape does not matter: asked once per place."""
 
@@ -33,4 +37,41 @@ def spread(shape: Shape, place: Place, view: View) -> float:
     return 1.0 + view.ledger.free(place.location.id).cores / capacity.cores
 
 
-BUILT_IN: dict[str, Scorer] = {"pack": Scorer(pack, True), "spread": Scorer(spread, True)}
+def snug(shape: Shape, place: Place, view: View) -> float:
+    """Smaller nodes first: a job that needs little leaves the large ones to those that need much."""
+    node = place.queue.node if place.queue is not None else place.site.node if place.site is not None else None
+    node = node or place.location.capacity
+    if node is None or not node.cores or not node.memory:
+        return 1.0
+    asked = shape.needs.amounts()
+    return 1.0 + max(min(1.0, asked.cores / node.cores), min(1.0, asked.memory / node.memory))
+
+
+def expected_wait(shape: Shape, place: Place, view: View) -> float:
+    """Queues where allocations start soon first; what is not known yet is neutral, and so is a minute."""
+    own = place.queue is None or place.queue.default
+    stats = view.facts["stats"].get((place.location.site, "" if own else place.location.queue))
+    if stats is None:
+        return 1.0
+    expected = max(stats.wait_s or 0.0, view.wall - stats.oldest if stats.waiting else 0.0)
+    return 1.0 / (1.0 + max(0.0, expected - NEUTRAL_S) / WAIT_S)
+
+
+def own_queue(shape: Shape, place: Place, view: View) -> float:
+    """The queue that a site uses by itself before its others, unless it keeps one waiting for very long."""
+    return OWN if place.queue is None or place.queue.default else 1.0
+
+
+NEUTRAL_S = 60.0
+WAIT_S = 600.0
+"""A queue that keeps one waiting so much longer is half as good."""
+OWN = 8.0
+
+BUILT_IN: dict[str, Scorer] = {
+    "pack": Scorer(pack, place_only=True),
+    "spread": Scorer(spread, place_only=True),
+    "snug": Scorer(snug, (NODE, QUEUE)),
+    "expected_wait": Scorer(expected_wait, (QUEUE,), ("stats",), True),
+    "own_queue": Scorer(own_queue, (QUEUE,), (), True),
+}
+"""Name → scorer; those of others are entered here too."""

@@ -8,13 +8,15 @@ from array import array
 from collections import deque
 from typing import Any
 
+from msgspec.structs import replace
+
 from rota.core.soft import Soft
 from rota.core.state import State
 from rota.core.step import Core
 
 __all__ = ["copy_core"]
 
-_SHARED = frozenset(("settings", "memo", "place_classes", "shape_numbers"))
+_SHARED = frozenset(("settings", "memo", "place_classes", "queue_classes", "shape_numbers"))
 _FLAT = frozenset((dict, list, set, bytearray, deque))
 
 
@@ -40,8 +42,11 @@ def _copy_state(state: State) -> State:
     new.shapes = [_copy_slots(shape) for shape in state.shapes]
     new.allocations = {key: copy.copy(allocation) for key, allocation in state.allocations.items()}
     new.groups = copy.deepcopy(state.groups)
+    new.shares = {share: hours.copy() for share, hours in state.shares.items()}
+    new.starts = copy.deepcopy(state.starts)
     new.soft = _copy_soft(state.soft)
     new.ledger = _copy_flat(state.ledger)
+    new.ledger.gpus = {node: shares.copy() for node, shares in state.ledger.gpus.items()}
     new.census = state.census.copy()
     return new
 
@@ -52,8 +57,16 @@ def _copy_soft(soft: Soft) -> Soft:
     new.idle, new.quiet = soft.idle.copy(), soft.quiet.copy()
     new.weather = _copy_flat(soft.weather)
     new.weather.sites = {key: copy.copy(site) for key, site in soft.weather.sites.items()}
+    new.facts = soft.facts.copy()
+    new.waits = {key: replace(waits, since=waits.since.copy()) for key, waits in soft.waits.items()}
     new.planning = _copy_flat(soft.planning)
+    new.planning.queues = soft.planning.queues.copy()
     new.planning.shapes = {key: copy.copy(memo) for key, memo in soft.planning.shapes.items()}
+    new.planning.short = {key: pairs.copy() for key, pairs in soft.planning.short.items()}
+    new.planning.places, new.planning.changed = None, copy.copy(soft.planning.changed)
+    new.planning.unasked = None
+    for part in ("shapes", "runners", "limits", "groups", "slots"):
+        setattr(new.planning.changed, part, getattr(soft.planning.changed, part).copy())
     return new
 
 

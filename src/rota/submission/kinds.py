@@ -1,6 +1,7 @@
 """The kinds of fields: how what a user says becomes what is kept. `rota.model.fields` says which field is of which."""
 
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -26,6 +27,9 @@ def kept(field: Field, given: Any) -> dict[str, Any]:
     if field.kind == "cores":
         least, most = _cores(given)
         return {"cores": least, "cores_most": most if most != least else 0}
+    if field.kind == "gpus":
+        whole, share = _gpus(given)
+        return {"gpus": whole, "gpu_share": share}
     return {field.target: KINDS[field.kind].read(given)}
 
 
@@ -77,6 +81,27 @@ def _cores(given: str | float | None) -> tuple[int, int]:
     if given is None:
         return 1000, 1000
     return parse_cores(given if isinstance(given, str) else f"{given:.3f}".rstrip("0").rstrip("."))
+
+
+def _gpus(given: str | float) -> tuple[int, int]:
+    """(whole gpus, thousandths of one) of `2` or `0.5`."""
+    text = (f"{given:.6f}".rstrip("0").rstrip(".") if isinstance(given, float) else str(given)).strip()
+    whole, _, fraction = text.partition(".")
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]+)?", text, re.ASCII):
+        raise UsageError(f"'{text[:40]}' is not a number of gpus: write 2, or 0.5 for a share of one")
+    if not fraction.strip("0"):
+        return int(whole), 0
+    if int(whole):
+        raise UsageError(
+            f"{text} gpus: whole ones, as in {int(whole)} or {int(whole) + 1}, or a share of one, as in 0.5"
+        )
+    if len(fraction.rstrip("0")) > 3:
+        raise UsageError(f"{text} of a gpu: give thousandths, 0.001 to 0.999")
+    return 0, int((fraction + "000")[:3])
+
+
+def _bind(given: str | None) -> str:
+    return "" if given in (None, "none") else str(given)
 
 
 def _size(given: str | int | None) -> int | None:
@@ -131,6 +156,7 @@ class Kind(NamedTuple):
 
 
 KINDS = {
+    "bind": Kind(_bind),
     "choice": Kind(),
     "commands": Kind(_commands, str | tuple[str, ...]),
     "cores": Kind(_cores, int | float | str),
@@ -139,6 +165,7 @@ KINDS = {
     "duration": Kind(_seconds, int | str),
     "enforce": Kind(_enforce),
     "file": Kind(_path),
+    "gpus": Kind(json=int | float | str),
     "limits": Kind(_limits, tuple[str, ...]),
     "list": Kind(strings, tuple[str | int, ...]),
     "names": Kind(strings),

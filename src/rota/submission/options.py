@@ -25,7 +25,9 @@ Relative = str | int | float | None
 class Words(TypedDict, total=False):
     """Options that are given in the same words for new jobs and for changes."""
 
-    gpus: int
+    gpus: int | float | str
+    """Whole ones, or a share of one: `0.5`."""
+    bind: Literal["cores", "none"]
     resources: Mapping[str, int]
     tags: Sequence[str]
     on: str | None
@@ -40,7 +42,7 @@ class Words(TypedDict, total=False):
     constraint: str | None
     exclusive: bool
     nodes: int
-    """Several: only where each job is a cluster job (mode `direct`), which itself starts what runs on them."""
+    """So many at once; what the job needs is per node, and its command runs on the first of them."""
     tasks_per_node: int
     env_from: Literal["submit", "site", "none"]
     modules: Sequence[str]
@@ -51,6 +53,7 @@ class Words(TypedDict, total=False):
     workdir: Literal["shared", "unique"]
     change_home: bool
     priority: int
+    policy: str
     after_any: Sequence[str | int]
     after_failure: Sequence[str | int]
     each: bool

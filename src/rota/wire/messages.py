@@ -122,6 +122,8 @@ class Greet(Struct, tag_field="t", tag="greet"):
     until_s: Seconds | None = None
     proof: Hex | None = None
     holds: Annotated[list[HoldRow], Meta(max_length=100_000)] = []
+    gangs: bool = False
+    """Whether it can hold parts of gangs."""
     replaces: Name | None = None
     """The runner whose end, with that of all it had started on this node, the supervisor of the node has seen to."""
 
@@ -404,6 +406,7 @@ OPS: dict[str, type[Struct]] = {
     "runners": Nothing,
     "allocations": Nothing,
     "learning": Nothing,
+    "plugins": Nothing,
     "live": Live,
     "backup": Backup,
     "prune": Prune,

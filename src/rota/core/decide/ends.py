@@ -8,6 +8,7 @@ from rota.core.decide.learning import Sampling, escalated
 from rota.core.decide.retries import after_failure, brakes
 from rota.core.dependencies import dependents
 from rota.core.notes import Forgot
+from rota.core.shares import Spending
 from rota.core.soft import Usage
 from rota.core.state import BatchState, Live, RunnerState, State
 from rota.core.stimuli import At, Ended
@@ -70,11 +71,14 @@ class _Ends:
         self.rows: list[Row] = []
         self.stopped: list[Row] = []
         """Ends that count neither as success nor as failure."""
+        self.losses: list[tuple[Row, str]] = []
+        """Ends of gangs that had lost a part, and how."""
         self.holds: list[tuple[int, int]] = []
         """(batch, position) of jobs that are to be held now that they are back."""
         self.raised: dict[tuple[int, str], ev.Retemplated] = {}
         """New templates for jobs that exceeded their needs, by batch and new needs."""
         self.sampling = Sampling(runner.capacity)
+        self.spending = Spending()
         self.good: set[Slot] = set()
         """Slots in which jobs succeeded."""
         self.bad: list[Slot] = []
@@ -105,13 +109,19 @@ class _Ends:
             return self._failed(batch, pos, live, row, wall_ms)
         self.rows.append((row.batch, pos, "complete", None, wall_ms))
         self.good.add(live.slot)
-        group = batch.template(pos).group
-        if group:
-            self.sampling.add(group, row.peak_memory, wall_ms, row.peak_disk)
+        template = batch.template(pos)
+        if template.group:
+            self.sampling.add(template.group, row.peak_memory, wall_ms, row.peak_disk)
+        if template.share:
+            self.spending.add(template, live.slot.amounts.cores, wall_ms)
         return result_of(pos, row, "COMPLETED", self.runner.id, self.host, None, row.note)
 
     def _failed(self, batch: BatchState, pos: int, live: Live, row: Ended, wall_ms: int) -> Result:
         number, note = row.batch, row.note
+        if (template := batch.template(pos)).share:
+            self.spending.add(template, live.slot.amounts.cores, wall_ms)
+        if pos in batch.broken and batch.states[pos] != KILLING:
+            return self._broken(batch, pos, row, wall_ms)
         verb, outcome, until, counted = after_failure(self.state, self.decision, batch, pos, row, self.at)
         reason = row.reason or ("signal" if row.signal is not None else "exit")
         if verb == "abort" and reason in ("runner-stopped", "cancelled", "signal"):
@@ -119,16 +129,26 @@ class _Ends:
         if counted and verb != "abort":
             raised = escalated(self.state, batch, pos, live.slot, row, wall_ms)
             if raised is not None:
-                template, why = raised
+                larger, why = raised
                 note = f"{note}; {why}" if note else why
-                key = (number, str(template.needs) + str(template.level))
-                self.raised.setdefault(key, ev.Retemplated(number, [], template, why)).spans.extend((pos, pos + 1))
-                self._sample_excess(batch.template(pos).group, row, reason, wall_ms)
+                key = (number, str(larger.needs) + str(larger.level))
+                self.raised.setdefault(key, ev.Retemplated(number, [], larger, why)).spans.extend((pos, pos + 1))
+                self._sample_excess(template.group, row, reason, wall_ms)
             if is_fast(self.state, wall_ms):
                 self.bad.append(live.slot)
         (self.rows if counted else self.stopped).append((number, pos, verb, until, wall_ms))
         if verb == "requeue" and pos in batch.hold_wanted:
             self.holds.append((number, pos))
+        return result_of(pos, row, outcome, self.runner.id, self.host, reason, note)
+
+    def _broken(self, batch: BatchState, pos: int, row: Ended, wall_ms: int) -> Result:
+        """Take the end of a gang that had lost a part: whatever its exit code, that is a loss."""
+        why = batch.broken[pos]
+        verb, outcome, reason = _loss(self.state, batch, pos, "lost")
+        self.losses.append(((row.batch, pos, verb, None, wall_ms), why))
+        if verb == "requeue" and pos in batch.hold_wanted:
+            self.holds.append((row.batch, pos))
+        note = f"{why}; {row.note}" if row.note else why
         return result_of(pos, row, outcome, self.runner.id, self.host, reason, note)
 
     def _sample_excess(self, group: str, row: Ended, reason: str, wall_ms: int) -> None:
@@ -150,8 +170,12 @@ class _Ends:
             events.extend(_removals(state, self.rows))
         if self.stopped:
             events.append(ev.Ended(runner.id, self.stopped, "nothing", seq=seq))
+        for row, why in self.losses:
+            events.append(ev.Ended(runner.id, [row], "loss", why, seq))
+            events.extend(_removals(state, [row]))
         events.extend(self.raised.values())
         events.extend(self.sampling.events())
+        events.extend(self.spending.events(self.at.wall))
         events.extend(ev.Moved(number, "hold", [pos, pos + 1]) for number, pos in self.holds)
         if self.good or self.bad:
             judge_host(state, self.decision, runner, self.good, self.bad, self.at)
@@ -187,7 +211,10 @@ def _removals(state: State, rows: Sequence[Row]) -> Iterator[ev.Removed]:
 def give_back(
     state: State, decision: Decision, runner: RunnerState, jobs: list[tuple[int, int]], seq: int, why: str
 ) -> None:
-    """Take back leased jobs that never started: to the queue, or held or aborted if somebody asked for that."""
+    """Take back leased jobs that never started: to the queue, or held or aborted if somebody asked for that.
+
+    A gang that had lost a part is a loss, and any gang has to wait until its parts are released.
+    """
     rows: list[Row] = []
     holds = []
     for number, pos in jobs:
@@ -198,7 +225,11 @@ def give_back(
             aborted = Result(number, pos, attempt, "ABORTED", None, None, "killed", runner.id, runner.host, note=note)
             decision.results.append(aborted)
             continue
-        if batch.states[pos] in (STARTING, MISSING) and not batch.spec.after and batch.spec.not_before is None:
+        if pos in batch.broken:
+            decision.add(lost(state, runner.id, [(number, pos)], batch.broken[pos], None, seq=seq))
+            continue
+        free = not batch.spec.after and batch.spec.not_before is None and not batch.live[pos].parts
+        if batch.states[pos] in (STARTING, MISSING) and free:
             rows.append((number, pos, "return", None, 0))
         else:  # the jobs that it depends on may run again meanwhile
             rows.append((number, pos, "requeue", None, 0))
@@ -213,41 +244,55 @@ def give_back(
 
 
 def lost(
-    state: State, runner_id: str, jobs: Iterable[tuple[int, int]], why: str, at: At, reason: str = "lost"
+    state: State,
+    runner_id: str,
+    jobs: Iterable[tuple[int, int]],
+    why: str,
+    at: At | None,
+    reason: str = "lost",
+    seq: int = 0,
 ) -> Decision:
     """Give up attempts on one runner: two witnesses have said that they are over, or the user accepted the risk.
 
     A lost attempt is not a failure of the job: it counts against its own limit. Giving up closes the attempt, so that a
     late success of it is shown and changes nothing. `reason` is what the provider says became of the node, if it says;
-    a job may forbid to be started again after that.
+    a job may forbid to be started again after that. `at` is None for attempts that were certainly never started.
+    (Seven parameters: `seq` is that of the report which says so, if one does.)
     """
     rows: list[Row] = []
     holds: list[tuple[int, int]] = []
     decision, runner = Decision(), state.runners[runner_id]
+    spending = Spending()
     for number, pos in jobs:
         batch = state.batches[number]
         attempt = batch.live[pos].attempt
-        if batch.states[pos] == KILLING:
-            verb, outcome = "abort", "ABORTED"
-        elif pos in batch.hold_wanted or (
-            batch.losses.get(pos, 0) < state.settings.losses and reason not in batch.template(pos).never_retry_on
-        ):
-            verb, outcome = "requeue", "LOST"
-            if pos in batch.hold_wanted:
-                holds.append((number, pos))
-        else:
-            verb, outcome = "fail", "FAILED"
+        verb, outcome, told = _loss(state, batch, pos, reason)
+        if verb == "requeue" and pos in batch.hold_wanted:
+            holds.append((number, pos))
         rows.append((number, pos, verb, None, 0))
-        told = "lost-too-often" if verb == "fail" and reason == "lost" else reason
         used = last_usage(state, runner_id, number, pos, attempt)
-        usage = (used.started, at.wall, used.cpu_s, used.memory)
+        usage = (used.started, None if at is None else at.wall, used.cpu_s, used.memory)
+        if at is not None and used.started is not None and (template := batch.template(pos)).share:
+            spending.add(template, batch.live[pos].slot.amounts.cores, int(max(0.0, at.wall - used.started) * 1000))
         row = Ended(number, batch.index(pos), attempt, None, None, told, *usage, None, why)
         decision.results.append(result_of(pos, row, outcome, runner_id, runner.host, told, why))
     if rows:
-        decision.events.append(ev.Ended(runner_id, rows, "loss", why))
+        decision.events.append(ev.Ended(runner_id, rows, "loss", why, seq))
         decision.events.extend(ev.Moved(number, "hold", [pos, pos + 1]) for number, pos in holds)
         decision.events.extend(_removals(state, rows))
+        if at is not None:
+            decision.events.extend(spending.events(at.wall))
     return decision
+
+
+def _loss(state: State, batch: BatchState, pos: int, reason: str) -> tuple[str, str, str]:
+    """(verb, state of the attempt, reason) for an attempt that is lost."""
+    if batch.states[pos] == KILLING:
+        return "abort", "ABORTED", reason
+    may_again = batch.losses.get(pos, 0) < state.settings.losses and reason not in batch.template(pos).never_retry_on
+    if pos in batch.hold_wanted or may_again:
+        return "requeue", "LOST", reason
+    return "fail", "FAILED", "lost-too-often" if reason == "lost" else reason
 
 
 def last_usage(state: State, runner_id: str, number: int, pos: int, attempt: int) -> Usage:

@@ -6,12 +6,15 @@ from rota.core.decide.decision import Decision
 from rota.core.decide.dependency_checks import check_circle, check_dependencies
 from rota.core.decide.limits import check_window, limit_set
 from rota.core.decide.reopening import Again
+from rota.core.plan.asked import unoffered
+from rota.core.plan.policies import no_policy
+from rota.core.shares import share_of
 from rota.core.state import State
 from rota.core.stimuli import Submit
 from rota.model import events as ev
 from rota.model.batch import MAX_NAME, BatchSpec, Dependency
 from rota.model.errors import RefusedError, UsageError
-from rota.schedule.demand import impossible
+from rota.schedule.queues import impossible
 
 __all__ = ["submit"]
 
@@ -28,11 +31,13 @@ def submit(state: State, stimulus: Submit) -> Decision:
     spec.check()
     if state.mode == "draining":
         raise RefusedError("the manager is draining and takes no new work: wait until it is down, then add again")
-    sites = state.site_views()
     for template in (*spec.templates, *(stimulus.then.templates if stimulus.then is not None else ())):
-        why = impossible(template.needs, sites)
+        if (why := no_policy(state, template.policy)) is not None:
+            raise UsageError(why)
+        why = impossible(template.needs, state.soft.queues)
         if why is not None:
-            raise UsageError(f"this can never run: {why}")
+            raise UsageError(unoffered(state, template.needs) or f"this can never run: {why}")
+    spec = _with_shares(state, spec, stimulus.by)
     spec, warnings = check_dependencies(state, spec)
     spec = msgspec.structs.replace(spec, ends=None) if spec.ends is not None else spec
     decision = Decision()
@@ -65,6 +70,18 @@ def submit(state: State, stimulus: Submit) -> Decision:
     return decision
 
 
+def _with_shares(state: State, spec: BatchSpec, by: str) -> BatchSpec:
+    """The batch with whose use its jobs are counted as, whatever a client said."""
+    policies = state.settings.policies
+    if not any(template.share or policies[template.policy].unit != "shape" for template in spec.templates):
+        return spec
+    templates = tuple(
+        msgspec.structs.replace(template, share=share_of(policies[template.policy], template, by, spec.name))
+        for template in spec.templates
+    )
+    return msgspec.structs.replace(spec, templates=templates)
+
+
 def end_key(key: str) -> str:
     """The key of the batch that runs at the end of one with this key."""
     return f"{key}-end"
@@ -76,6 +93,7 @@ def _at_end(state: State, stimulus: Submit, first: BatchSpec, number: int) -> ev
     after = (Dependency(str(number), "any"),)
     name = f"{(first.name or str(number))[: MAX_NAME - 4]}-end"
     spec = msgspec.structs.replace(stimulus.then, name=name, after=after, ends=number)
+    spec = _with_shares(state, spec, stimulus.by)
     spec.check()
     if spec.count != 1 or spec.columns or spec.ranges is not None:
         raise UsageError("what runs at the end of a batch is one job, without values")

@@ -85,7 +85,9 @@ def unbind(state: State, batch: BatchState) -> None:
 def _shape(batch: BatchState, template: Template) -> Shape:
     own = {f"#{batch.id}"} if batch.spec.at_once is not None else set()
     limits = tuple(sorted({*template.limits, *own}))
-    return Shape(template.needs, limits, group=template.group, override=template.override, level=template.level)
+    return Shape(
+        template.needs, limits, template.policy, template.group, template.override, template.level, template.share
+    )
 
 
 def _bind_windows(state: State, template: Template) -> None:
@@ -151,6 +153,8 @@ def respecified(state: State, event: ev.Respecified) -> None:
 def _rebind(state: State, batch: BatchState) -> None:
     """Give the jobs of a batch whose own limit was changed, set or taken away their new shapes."""
     own_limit = f"#{batch.id}"
+    changed = state.soft.planning.changed
+    changed.limits.add(own_limit)
     used = state.limits.pop(own_limit, Limit(None, 0)).used - batch.loose
     batch.loose = uncounted(state, batch) if batch.spec.at_once is not None else 0
     if batch.spec.at_once is not None or used:
@@ -159,6 +163,7 @@ def _rebind(state: State, batch: BatchState) -> None:
         shape = _shape(batch, batch.templates[template])
         old, new = state.shapes[batch.shapes[template]], state.shapes[state.shape_number(shape)]
         batch.shapes[template] = new.id
+        changed.shapes.update((old.id, new.id))
         old.ready -= queue.count
         new.ready += queue.count
         if queue.listed:
@@ -180,7 +185,7 @@ def pruned(state: State, event: ev.Pruned) -> None:
     """Settled batches are forgotten."""
     for number in event.batches:
         batch = state.batches.pop(number)
-        assert not batch.unsettled, f"batch {number} is not settled and was pruned"
+        assert not batch.unsettled and not batch.closing, f"batch {number} is not settled and was pruned"
         unbind(state, batch)
         if state.keys.get(batch.key) == number:
             del state.keys[batch.key]
@@ -213,6 +218,7 @@ def restored(state: State, event: ev.Restored) -> None:
 def learned(state: State, event: ev.Learned) -> None:
     """Add samples of what jobs of a group used."""
     group = state.groups.setdefault(event.group, Group())
+    state.soft.planning.changed.groups.add(event.group)
     for samples, values in ((group.memory, event.memory), (group.disk, event.disk), (group.time_s, event.time_s)):
         for value, count in zip(values[::2], values[1::2], strict=True):
             samples.add(value, count)
@@ -227,6 +233,7 @@ def limit_set(state: State, event: ev.LimitSet) -> None:
 
 def set_limit(state: State, name: str, limit: Limit) -> None:
     """Put a new or restored limit in its place. What a rate has counted so far stays counted."""
+    state.soft.planning.changed.limits.add(name)
     state.limits[name] = limit
     if limit.rate is None:
         state.starts.pop(name, None)

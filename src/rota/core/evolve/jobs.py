@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from rota.core.dependencies import freeze, note_settled, reopened
+from rota.core.evolve.gangs import close_root, reserve_part
 from rota.core.evolve.runners import set_slots
 from rota.core.state import COLUMN_CHUNK, BatchState, Live, State
 from rota.model import events as ev
@@ -100,12 +101,14 @@ def _shift(state: State, batch: BatchState, low: int, high: int, moves: dict[int
 
 def push_ready(state: State, batch: BatchState, low: int, high: int) -> None:
     """Positions that are PENDING now join the queues of their templates."""
+    changed = state.soft.planning.changed.shapes
     for template, start, end in batch.runs(low, high):
         queue = batch.queues[template]
         queue.push(start, end)
         queue.count += end - start
         shape = state.shapes[batch.shapes[template]]
         shape.ready += end - start
+        changed.add(shape.id)
         state.ready += end - start
         if not queue.listed:
             queue.listed = True
@@ -114,11 +117,13 @@ def push_ready(state: State, batch: BatchState, low: int, high: int) -> None:
 
 def unready(state: State, batch: BatchState, low: int, high: int) -> None:
     """Positions that are PENDING leave the queues of their templates."""
+    changed = state.soft.planning.changed.shapes
     for template, start, end in batch.runs(low, high):
         found = batch.states.count(PENDING, start, end)
         queue, shape = batch.queues[template], state.shapes[batch.shapes[template]]
         queue.count -= found
         shape.ready -= found
+        changed.add(shape.id)
         state.ready -= found
         if not queue.count:
             shape.trim(state.batches)
@@ -148,7 +153,12 @@ def leased(state: State, event: ev.Leased) -> None:
     batch.counts[PENDING] -= total
     batch.counts[STARTING] += total
     runner.held[slot] = runner.held.get(slot, 0) + total
+    state.soft.planning.changed.slots.setdefault(slot, {})[runner.id] = None
     set_slots(state, runner, slot, event.slots)
+    if event.parts:
+        assert total == 1, f"batch {number}: {total} jobs are leased as one gang"
+        for name, part in event.parts:
+            reserve_part(state, state.runners[name], (number, event.spans[0], attempts[event.spans[0]]), part)
     if event.at is not None:
         _count_starts(state, slot.shape, total, event.at)
     state.dirty_batches.add(number)
@@ -167,6 +177,7 @@ def _count_starts(state: State, shape_id: int, count: int, at: float) -> None:
         limit = state.limits.get(name)
         if limit is not None and limit.rate is not None:
             state.starts.setdefault(name, Starts()).take(shape_id, count, at, limit.per_s)
+            state.soft.planning.changed.limits.add(name)
 
 
 def started(state: State, event: ev.Started) -> None:
@@ -187,6 +198,7 @@ def _seen(state: State, runner_id: str, seq: int) -> None:
 def ended(state: State, event: ev.Ended) -> None:
     """Attempts have ended."""
     runner = state.runners[event.runner]
+    changed = state.soft.planning.changed
     number, batch = -1, None
     for batch_number, pos, verb, until, _ in event.rows:
         if batch_number != number or batch is None:
@@ -199,11 +211,15 @@ def ended(state: State, event: ev.Ended) -> None:
         batch.counts[old] -= 1
         batch.counts[new] += 1
         batch.dirty.add(pos // COLUMN_CHUNK)
-        slot = batch.live.pop(pos).slot
+        live = batch.live.pop(pos)
+        slot = live.slot
+        if live.parts:
+            close_root(state, batch, pos, live)
         if batch.loose and f"#{number}" not in state.shapes[slot.shape].shape.limits:
             _uncount_loose(state, batch)
         del runner.jobs[number, pos]
         held = runner.held[slot] = runner.held[slot] - 1
+        changed.slots.setdefault(slot, {})[runner.id] = None
         if held < runner.slots[slot]:
             set_slots(state, runner, slot, held)
         if not held:
@@ -235,6 +251,7 @@ def _uncount_loose(state: State, batch: BatchState) -> None:
     batch.loose -= 1
     limit = state.limits[f"#{batch.id}"]
     state.limits[f"#{batch.id}"] = msgspec.structs.replace(limit, used=limit.used - 1)
+    state.soft.planning.changed.limits.add(f"#{batch.id}")
 
 
 def _count_requeue(batch: BatchState, pos: int, counts_as: str) -> None:

@@ -2,12 +2,14 @@
 
 import msgspec
 
+from rota.core.evolve.gangs import move_parts
 from rota.core.state import RunnerState, State
 from rota.model import events as ev
 from rota.model.allocation import Allocation
 from rota.model.location import Kind, Location
 from rota.model.slot import Slot
 from rota.model.tables import ALLOCATION, RUNNER, move
+from rota.schedule.queues import queue_id
 from rota.schedule.view import Limit
 
 __all__ = [
@@ -40,6 +42,7 @@ def set_slots(state: State, runner: RunnerState, slot: Slot, count: int, restori
         state.limits[name] = (
             Limit(None, more) if limit is None else msgspec.structs.replace(limit, used=limit.used + more)
         )
+        state.soft.planning.changed.limits.add(name)
     shape.slots += more
     if count:
         runner.slots[slot] = count
@@ -66,6 +69,7 @@ def runner_greeted(state: State, event: ev.RunnerGreeted) -> None:
         for slot, count in runner.slots.items():
             state.ledger.charge(before, slot.amounts, -count, slot.gpus)
             state.ledger.restore(runner.location, slot.amounts, count, slot.gpus)
+        move_parts(state, runner, before)
         state.ledger.drop(before)
 
 
@@ -79,16 +83,31 @@ def place_runner(state: State, runner: RunnerState) -> None:
     """Put a runner's node, and the site and the allocation above it, into the ledger."""
     state.ensure_site_location(runner.site)
     parent = runner.site
-    if runner.allocation is not None:
-        parent = f"{runner.site}/{runner.allocation}"
-        if parent not in state.ledger.locations:
-            state.ledger.add(Location(parent, Kind.ALLOCATION, runner.site, None, True, (), None, runner.site))
-    runner.location = f"{parent}/{runner.id}" if runner.direct else f"{parent}/{runner.host}:{runner.id[:8]}"
     allocation = state.allocations.get(runner.allocation or "")
+    queue = (allocation.queue or "") if allocation is not None else ""
+    if queue:
+        parent = queue_id(runner.site, queue)
+        if parent not in state.ledger.locations:
+            state.ledger.add(Location(parent, Kind.QUEUE, runner.site, None, True, (), None, runner.site, None, queue))
+    if runner.allocation is not None:
+        above, parent = parent, f"{runner.site}/{runner.allocation}"
+        if parent not in state.ledger.locations:
+            state.ledger.add(Location(parent, Kind.ALLOCATION, above, None, True, (), None, runner.site, None, queue))
+    process = runner.id.rpartition(".")[2] if runner.id.count(".") > 2 else runner.id
+    runner.location = f"{parent}/{runner.id}" if runner.direct else f"{parent}/{runner.host}:{process[:8]}"
     options = None if allocation is None or allocation.shape is None else allocation.options
     state.ledger.add(
         Location(
-            runner.location, Kind.NODE, parent, runner.capacity, True, runner.tags, runner.until, runner.site, options
+            runner.location,
+            Kind.NODE,
+            parent,
+            runner.capacity,
+            True,
+            runner.tags,
+            runner.until,
+            runner.site,
+            options,
+            queue,
         )
     )
 
@@ -104,7 +123,7 @@ def runner_moved(state: State, event: ev.RunnerMoved) -> None:
     runner.state = new
     runner.why = event.reason
     if new in ("CLOSED", "EXPIRED"):
-        assert not runner.jobs, f"runner {event.runner} is {new} and holds jobs"
+        assert not runner.jobs and not runner.parts, f"runner {event.runner} is {new} and holds jobs"
         state.ledger.drop(runner.location)
 
 
@@ -152,4 +171,5 @@ def _forget_allocation(state: State, name: str) -> None:
     for runner in state.runners_of(name):
         if runner.state in ("CLOSED", "EXPIRED") and not runner.jobs:
             del state.runners[runner.id]
+            state.soft.planning.changed.runners[runner.id] = None
             state.census.leave(runner.id, None, name)

@@ -1,6 +1,6 @@
 """Allocations for what is ready and has no place: arrays of runners, or a direct allocation for each job."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -10,9 +10,13 @@ from rota.core.state import State
 from rota.core.stimuli import At
 from rota.model import events as ev
 from rota.model.slot import slot_for
-from rota.schedule import demand, limits
-from rota.schedule.demand import Asked
-from rota.schedule.view import Limit, Want
+from rota.schedule import limits
+from rota.schedule.demand import ANY, Asked
+from rota.schedule.facts import Key
+from rota.schedule.queue_memo import QueueMemo
+from rota.schedule.queue_pass import QueuePass
+from rota.schedule.queues import Claim
+from rota.schedule.view import Limit, View, Want
 
 __all__ = ["Provider", "surplus"]
 
@@ -28,27 +32,45 @@ class Provider:
         self.drawn = 0
         """How often chance was asked."""
 
-    def provide(self, wants: list[Want]) -> Iterator[ev.Event | Grant]:
-        """Ask for allocations for these wants."""
-        state, mono = self._state, self._at.mono
-        views = state.site_views()
-        for view in views:
-            refused = state.soft.weather.refused.items()
-            view.refused = frozenset(shape for (site, shape), no in refused if site == view.name and no.until > mono)
-        for asked in demand.wanted(views, wants, mono):
-            facts = state.soft.sites[asked.site]
-            left = asked.count
+    def provide(
+        self, wants: list[Want], gone: Iterable[int] | None, view: View, changed: Iterable[Key]
+    ) -> Iterator[ev.Event | Grant]:
+        """Ask for allocations for what is left over: of these wants, of shapes that have not changed, not of `gone`.
+
+        `gone` is None if these wants are all that is left over. `changed`: facts that are not as before.
+        """
+        state = self._state
+        memo, rooms = state.soft.planning.queues, state.rooms(self._at.mono)
+        view = replace(view, rooms=rooms)
+        planning = state.soft.planning
+        planning.queues = QueueMemo()  # what is asked below and fails leaves nothing half remembered
+        level = QueuePass(memo, view, state.soft.queues, state.census.coming, state.settings.policies, self._draw)
+        if gone is None:
+            level.update_all(wants)
+        else:
+            level.update(wants, gone)
+        moved = list(state.census.changed)
+        state.census.changed.clear()
+        level.wake(moved, changed)
+        for asked in level.run():
+            most, left = max(1, state.soft.sites[asked.site].array_most), asked.count
             while left > 0:
-                count = min(left, max(1, facts.array_most))
+                count = min(left, most)
                 left -= count
-                self.drawn += 1
-                tag = f"{int(chance_at(state.soft.chance, self.drawn) * 2**48):012x}"
-                provide = self._direct if facts.mode == "direct" else self._runners
+                tag = f"{int(self._draw() * 2**48):012x}"
+                provide = self._direct if state.soft.sites[asked.site].mode == "direct" else self._runners
                 yield from provide(asked, count, tag)
+        planning.queues = memo
+        if level.none_left:  # nodes may be relaxed now
+            planning.wanted = True
+
+    def _draw(self) -> float:
+        self.drawn += 1
+        return chance_at(self._state.soft.chance, self.drawn)
 
     def _runners(self, asked: Asked, count: int, tag: str) -> Iterator[ev.Event | Grant]:
         planned = self._planned(asked, tag, count)
-        if asked.shape_id != demand.ANY:
+        if asked.shape_id != ANY:
             needs = self._state.shapes[asked.shape_id].shape.needs
             planned = replace(planned, shape=asked.shape_id, options=needs.options)
         for element in range(count):
@@ -96,24 +118,31 @@ class Provider:
             time_s=asked.time_s,
             name="rota",
             submit=True,
+            queue=asked.queue,
             elements=count,
+            nodes=asked.nodes,
         )
 
 
-def surplus(state: State, wants: list[Want], at: At) -> tuple[dict[tuple[str, int], float], list[ev.Event]]:
-    """(since when there are too many allocations on their way, by site and shape; events that give up the newest).
+def surplus(state: State, at: At) -> tuple[dict[Claim, float], list[ev.Event]]:
+    """(since when too many allocations are on their way, events that give up the newest of these).
 
-    They are given up once there have been too many for `shrink_s`.
+    They are given up once there have been too many for `shrink_s`. Whole nodes, and direct jobs, are never too many.
     """
-    found = {(site, shape): count for site, shape, count in demand.surplus(state.site_views(), wants)}
+    spare = state.soft.planning.queues.spare
     before = state.soft.planning.surplus_since
-    since = {key: before.get(key, at.mono) for key in found}
+    found: dict[Claim, int] = {}
+    for shape, claims in spare.items():
+        if shape != ANY:
+            found.update(claims)
+    since = {claim: before.get(claim, at.mono) for claim in found}
     events: list[ev.Event] = []
-    for (site, shape), count in found.items():
-        if at.mono - since[site, shape] < state.settings.shrink_s:
+    for claim, count in found.items():
+        if at.mono - since[claim] < state.settings.shrink_s:
             continue
+        site, queue, shape = claim
         waiting = [a for a in state.allocations.values() if a.state == "PENDING" and a.id not in state.census.of]
-        coming = [a.id for a in waiting if a.site == site and a.shape == shape]
+        coming = [a.id for a in waiting if (a.site, a.queue or "", a.shape) == (site, queue, shape)]
         for name in coming[-count:] if count < len(coming) else coming:
             events.append(ev.AllocationMoved(name, "kill", None, "nothing is ready for it any more"))
     return since, events

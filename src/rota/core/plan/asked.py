@@ -4,10 +4,10 @@ from msgspec.structs import replace
 
 from rota.core.soft import ShapeMemo
 from rota.core.state import ShapeState, State
-from rota.model.needs import Amounts
+from rota.model.needs import Amounts, Needs
 from rota.schedule.estimate import asked_for
 
-__all__ = ["asked_now", "largest_node"]
+__all__ = ["asked_now", "largest_node", "unoffered"]
 
 
 def asked_now(state: State, shape: ShapeState) -> ShapeMemo:
@@ -16,7 +16,7 @@ def asked_now(state: State, shape: ShapeState) -> ShapeMemo:
     group = state.groups.get(shape.shape.group) if shape.shape.group else None
     if group is None:
         return memo
-    most = largest_node(state, shape.shape.needs.site)
+    most = largest_node(state, shape.shape.needs)
     basis = (group.memory.seen, group.disk.seen, group.time_s.seen, most)
     if basis == memo.learned:
         return memo
@@ -25,9 +25,30 @@ def asked_now(state: State, shape: ShapeState) -> ShapeMemo:
     return replace(memo, learned=basis, asked=memo.asked if needs == memo.asked.needs else replace(given, needs=needs))
 
 
-def largest_node(state: State, site: str | None) -> Amounts | None:
-    """The most memory and disk of any node of a site (None: of all sites); None if no site is known."""
-    nodes = [facts.node for name, facts in state.soft.sites.items() if site in (None, name)]
+def unoffered(state: State, needs: Needs) -> str | None:
+    """Which named resources are offered nowhere, in words, with those that are and where; None: all are."""
+    offered: dict[str, dict[str, None]] = {}
+    for site, facts in state.soft.sites.items():
+        places = [(site, facts.node.named), (site, facts.shared)]
+        places += [(f"{site}/{queue.name}", queue.node.named) for queue in facts.queues]
+        for place, named in places:
+            for name, count in named:
+                if count:
+                    offered.setdefault(name, {})[place] = None
+    missing = [name for name, _ in needs.named if name not in offered]
+    if not missing:
+        return None
+    there = "; ".join(f"{name} at {', '.join(places)}" for name, places in sorted(offered.items()))
+    return f"no site offers the resource {', '.join(missing)}; offered are: {there or 'none'} (see rota sites)"
+
+
+def largest_node(state: State, needs: Needs) -> Amounts | None:
+    """The most memory and disk of any node that jobs with such needs can have; None if no site is known."""
+    nodes = [
+        facts.node
+        for name, facts in state.soft.sites.items()
+        if needs.site in (None, name) and (needs.nodes <= facts.nodes_most or facts.mode == "direct")
+    ]
     if not nodes:
         return None
     return Amounts(memory=max(node.memory for node in nodes), disk=max(node.disk for node in nodes))

@@ -1,16 +1,17 @@
 """Limits as they stand in a pass: windows and rates brought up to the moment, and how shapes share what is left."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 
 from msgspec.structs import replace
 
 from rota.core.state import State
 from rota.core.stimuli import At
 from rota.schedule import limits
-from rota.schedule.view import Limit, Want
+from rota.schedule.policy import in_order
+from rota.schedule.view import Limit, View, Want
 
-__all__ = ["limits_now", "share_limits", "wake_times", "within_limits"]
+__all__ = ["left_over", "limits_now", "wake_times"]
 
 _SLACK_S = 0.00001
 """Jobs are looked at this long after a window opens or a rate frees, whatever is rounded."""
@@ -45,38 +46,50 @@ def limits_now(state: State, at: At) -> Mapping[str, Limit]:
     return _LimitsNow(state, at.wall + at.utc_offset_s, state.steady(at.wall, at.mono))
 
 
-def share_limits(state: State, wants: Sequence[Want], now: Mapping[str, Limit]) -> set[int]:
-    """Give each want its part of the limits that it shares; returns the shapes that hold more than their part."""
-    if not any(want.shape.limits for want in wants):
-        return set()
-    most, over = limits.share(wants, now, state.starts)
-    for want, count in zip(wants, most, strict=True):
-        if count < want.ready:
-            want.most = count
-    return over
+def left_over(state: State, view: View) -> tuple[list[Want], list[int] | None]:
+    """(what is left over of shapes of which it may be another number, shapes of which nothing is; None: all is told).
 
-
-def within_limits(state: State, wants: Sequence[Want], now: Mapping[str, Limit]) -> list[Want]:
-    """The wants that are left, cut down to what the limits leave for all shapes together."""
-    still = [
-        replace(want, ready=shape.ready, slots=shape.slots, most=None)
-        for want in wants
-        if (shape := state.shapes[want.shape_id]).ready
-    ]
+    All shapes together get no more than the limits leave.
+    """
+    planning = state.soft.planning
+    waiting = planning.waiting
+    unasked, planning.unasked = planning.unasked, set()
+    if unasked is None:
+        numbers: Collection[int] = waiting.entries
+    else:
+        unasked |= planning.changed.shapes
+        names = planning.touched.union(state.timed, *[state.shapes[number].shape.limits for number in unasked])
+        unasked |= {number for name in names for number in waiting.members.get(name, ())}
+        numbers = waiting.sharing(unasked)
+    planning.touched = set(planning.changed.limits)
+    wants, gone = [], [number for number in numbers if number not in waiting.entries]
+    for number in numbers:
+        shape, entry = state.shapes[number], waiting.entries.get(number)
+        if entry is not None and shape.ready:
+            wants.append((entry.key, replace(entry.want, ready=shape.ready, slots=shape.slots)))
+        elif entry is not None:
+            gone.append(number)
+    wants.sort(key=lambda row: row[0])
+    still = [want for _, want in wants]
+    if waiting.odd:
+        still = in_order(still, view, state.settings.policies)
     if any(want.shape.limits for want in still):
-        most, _ = limits.share(still, now, state.starts)
+        most, _ = limits.share(still, view.limits, state.starts)
+        gone += [want.shape_id for want, count in zip(still, most, strict=True) if not count]
         still = [replace(want, ready=count) for want, count in zip(still, most, strict=True) if count]
-    return still
+    return still, None if unasked is None else gone
 
 
-def wake_times(state: State, wants: Sequence[Want], now: Mapping[str, Limit], at: At) -> tuple[float, float]:
+def wake_times(state: State, now: Mapping[str, Limit], at: At) -> tuple[float, float]:
     """(when a window opens, by the wall clock; when a rate frees, by the monotonic one) that ready jobs wait for."""
     window_at = rate_at = math.inf
     if not state.timed:
         return window_at, rate_at
     steady, local = state.steady(at.wall, at.mono), at.wall + at.utc_offset_s
-    waiting = {name for want in wants if state.shapes[want.shape_id].ready for name in want.shape.limits}
-    for name in waiting & state.timed:
+    members = state.soft.planning.waiting.members
+    for name in state.timed & members.keys():
+        if not any(state.shapes[number].ready for number in members[name]):
+            continue
         limit = now[name]
         if limit.window is not None and limit.closed is not None:
             opens = limit.window.opens(local)

@@ -17,6 +17,7 @@ from rota.manager.answers.limits import limit_rows
 from rota.manager.answers.live import Live
 from rota.manager.answers.output import Output
 from rota.manager.answers.places import allocation_rows, runner_rows, site_row
+from rota.manager.answers.policies import plugin_rows, policy_rows
 from rota.manager.answers.running import Running
 from rota.manager.answers.search import Search
 from rota.manager.answers.waits import Watchers
@@ -225,6 +226,8 @@ class Answers:
             return {"running": running}
         if op == "learning":
             return {"groups": [_learned(name, group) for name, group in sorted(state.groups.items())]}
+        if op == "plugins":
+            return {"plugins": plugin_rows(state), "policies": policy_rows(state)}
         if op == "sites":
             return {"sites": [site_row(state, manager.sites[name], at) for name in state.soft.sites]}
         if op == "runners":

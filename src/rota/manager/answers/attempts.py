@@ -41,7 +41,7 @@ class Attempts:
         byte = batch.states[pos]
         attempts = self._store.results(batch.id, pos, pos, False)
         shape = state.shapes[batch.shapes[batch.template_of(pos)]]
-        fields = ("location", "filter", "code", "detail", "lasting")
+        fields = ("location", "filter", "code", "detail", "lasting", "level")
         found = verdicts(state, shape, at) if byte == PENDING else ()
         return {
             "job": job,

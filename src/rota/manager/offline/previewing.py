@@ -16,7 +16,8 @@ from rota.model.allocation import Allocation
 from rota.model.batch import BatchSpec
 from rota.model.errors import UsageError
 from rota.model.needs import Amounts, Needs
-from rota.schedule.demand import SiteView, allocation_time, grouped, impossible
+from rota.schedule.demand import allocation_time, grouped
+from rota.schedule.queues import impossible, queue_places
 from rota.wire.client import read_notice
 
 __all__ = ["preview"]
@@ -69,7 +70,7 @@ def preview(home: str | None, spec: BatchSpec) -> list[dict[str, Any]]:
 def _submission(site: BatchSite, needs: Needs, name: str, jobs: int) -> dict[str, Any]:
     """The first array for these needs, as the scheduler would plan it for an idle site."""
     facts, direct = site.facts(), site.config.mode == "direct"
-    why = impossible(replace(needs, site=site.name), [SiteView(site.name, facts)])
+    why = impossible(replace(needs, site=site.name), {site.name: queue_places(site.name, facts, {})})
     if why is not None:
         raise UsageError(f"no job could run there: {why}")
     amounts, notes = grouped(needs).amounts(), ["the tag 000000000000 stands for one that is drawn for each submission"]
@@ -85,7 +86,7 @@ def _submission(site: BatchSite, needs: Needs, name: str, jobs: int) -> dict[str
             jobs = 1
     count = min(jobs, facts.most, facts.array_most)
     first = Allocation(
-        "a1", site.name, TAG, capacity=amounts, time_s=allocation_time(needs, facts), direct=direct,
+        "a1", site.name, TAG, capacity=amounts, time_s=allocation_time(needs, facts, facts.time_most_s), direct=direct,
         name=(name or "rota") if direct else "rota", options=needs.asked_options(),
     )  # fmt: skip
     allocations = [replace(first, id=f"a{number + 1}", element=number) for number in range(count)]

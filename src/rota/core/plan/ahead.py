@@ -1,0 +1,118 @@
+"""Leases ahead of the slots, so that runners of short jobs never wait for the manager."""
+
+from collections.abc import Iterator
+
+from rota.core.decide.retries import until_brake
+from rota.core.evolve.leasing import Grant
+from rota.core.plan.turns import Turns
+from rota.core.plan.watching import runner_status
+from rota.core.soft import ShapeMemo
+from rota.core.state import ShapeState, State
+from rota.model.slot import Slot
+from rota.model.tables import STARTING
+from rota.schedule.tree import Key
+from rota.schedule.waiting import Entry
+
+__all__ = ["leases_ahead"]
+
+
+def leases_ahead(turns: Turns, steady: float) -> Iterator[Grant]:
+    """Lease ahead, in order, until a shape waits for room.
+
+    Looked at are only slots where leases may be missing: jobs were leased there, or have ended.
+    """
+    state = turns.state
+    planning = state.soft.planning
+    short = planning.short
+    for slot, runners in planning.changed.slots.items():
+        short.setdefault(slot.shape, {}).update(dict.fromkeys([(runner, slot) for runner in runners]))
+    planning.changed.slots = {}
+    look: list[tuple[Key, Entry]] = []
+    for number in list(short):
+        entry = turns.waiting.entries.get(number)
+        memo = planning.shapes.get(number)
+        if not state.shapes[number].slots:
+            del short[number]
+        elif entry is not None and state.shapes[number].ready and memo is not None and _is_short(state, memo):
+            look.append((entry.key, entry))
+    if not look:
+        return
+    blocked = turns.first_waiting()
+    for key, entry in sorted(look, key=lambda row: row[0]):
+        if blocked is not None and key > blocked:
+            break
+        shape = state.shapes[entry.want.shape_id]
+        most = 0 if turns.holds_too_much(entry) else _most(turns, shape)
+        if most:
+            yield from _ahead(turns, shape, most, steady)
+
+
+def _is_short(state: State, memo: ShapeMemo) -> bool:
+    return memo.mean_s is not None and memo.mean_s <= state.settings.ahead_below_s
+
+
+def _most(turns: Turns, shape: ShapeState) -> int:
+    """How many jobs of a shape may be leased ahead, in slots that are charged already.
+
+    0 while a limit is overdrawn (it was lowered) or closed. What a rate leaves is given only if no other shape wants
+    it.
+    """
+    state = turns.state
+    most = shape.ready
+    head = shape.head(state.batches)
+    if head is not None:
+        batch = state.batches[head[0]]
+        spare = until_brake(batch)
+        if spare is not None:  # all that is leased may fail before the rest is held
+            most = min(most, max(0, spare - batch.counts[STARTING]))
+    for name in shape.shape.limits:
+        limit = turns.view.limits.get(name)
+        if limit is None:
+            continue
+        if limit.closed is not None or (limit.count is not None and limit.used > limit.count):
+            return 0
+        if limit.left is not None:
+            most = min(most, limit.left if len(turns.waiting.members[name]) == 1 else 0)
+    return most
+
+
+def _ahead(turns: Turns, shape: ShapeState, most: int, steady: float) -> Iterator[Grant]:
+    """Lease short jobs of a shape ahead of those slots of it where leases may be missing."""
+    state, settings = turns.state, turns.state.settings
+    planning = state.soft.planning
+    memo, pairs = planning.shapes[shape.id], planning.short[shape.id]
+    mean, needs = memo.mean_s, memo.asked.needs
+    assert mean is not None
+    for runner_id, slot in _in_order(turns, pairs):
+        runner = state.runners.get(runner_id)
+        slots = 0 if runner is None else runner.slots.get(slot, 0)
+        if runner is None or not slots or runner.direct or slot.amounts != needs.amounts(slot.amounts.cores):
+            del pairs[runner_id, slot]  # no more there, or of a size that is not asked for any more
+            continue
+        if runner_status(state, runner) != "SERVING":
+            continue
+        depth = min(settings.lease_most, int(slots * settings.ahead_s / mean) + 1)
+        missing = slots + depth - runner.held.get(slot, 0)
+        if missing * 2 < depth:
+            del pairs[runner_id, slot]
+        elif shape.ready and most > 0:
+            count = min(missing, shape.ready, settings.lease_most, most)
+            most -= count
+            yield Grant(runner_id, slot, 0, count, steady)
+
+
+def _in_order(turns: Turns, pairs: dict[tuple[str, Slot], None]) -> list[tuple[str, Slot]]:
+    """The pairs as their runners, and the slots of each, follow one another."""
+    if len(pairs) == 1:
+        return list(pairs)
+    spots, runners = turns.places.spots, turns.state.runners
+    by_runner: dict[str, set[Slot]] = {}
+    for runner, slot in pairs:
+        by_runner.setdefault(runner, set()).add(slot)
+    ordered = []
+    for runner in sorted(by_runner, key=lambda runner: spots[runner].rank if runner in spots else -1):
+        have = list(runners[runner].slots) if runner in runners else []
+        slots = by_runner[runner]
+        ordered += [(runner, slot) for slot in have if slot in slots]
+        ordered += [(runner, slot) for slot in slots.difference(have)]
+    return ordered

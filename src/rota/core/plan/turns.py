@@ -1,0 +1,439 @@
+"""The turns of a pass: which shapes get one, in order, and what each is given.
+
+Only shapes that may find a place now get a turn. What they are given, and in which order, is the same as if every shape
+that waits got one.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from functools import partial
+from heapq import heapify, heappop, heapreplace
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rota.core.plan.backfill import Reservation, ahead_of, reserve
+from rota.core.plan.watching import News
+from rota.core.state import State
+from rota.core.stimuli import At
+from rota.schedule import filters, limits
+from rota.schedule.filters import No
+from rota.schedule.gangs import gang_verdicts, place_gang
+from rota.schedule.pipeline import Placement, room_for, width
+from rota.schedule.places import Places, Spot, asked_bound, free_bound
+from rota.schedule.policy import DEFAULT
+from rota.schedule.tree import NONE, Key
+from rota.schedule.view import NODE, Place, View, Want
+from rota.schedule.waiting import Entry, Forest, Source, in_order
+
+__all__ = ["Gang", "Turns"]
+
+_CHECKS = [
+    one.check
+    for name in DEFAULT.filters
+    if NODE in (one := filters.BUILT_IN[name]).levels and name not in ("limits", "room")
+]
+
+
+class Gang(Struct):
+    """The nodes for one job of several, its root first."""
+
+    want: Want
+    places: list[Place]
+    count: int = 1
+
+
+Given = Placement | Gang
+
+
+class Turns:
+    """The turns of one pass, and what is known of it when they are over."""
+
+    def __init__(self, state: State, view: View, news: News, at: At) -> None:
+        planning = state.soft.planning
+        assert planning.places is not None
+        self.state = state
+        self.view = view
+        self.at = at
+        self.places: Places = planning.places
+        self.waiting = planning.waiting
+        self._news = news
+        self._most: dict[int, int | None] = {}
+        self._over: set[int] = set()
+        self._had: dict[int, tuple[bool, set[str]]] = {}
+        """Shapes that had a turn → whether the limits were open when it began, and runners that did not refuse it."""
+        self._later: dict[int, int] = {}
+        """Shapes that had a turn before those behind the reservation → how many of their jobs are behind it."""
+        self._gave_rest = False
+        """Whether what was left of limits has been given out too."""
+        self._closed_by: dict[str, Key] = {}
+        """Limit that became full in this pass → in whose turn."""
+
+    # ---- who gets a turn, and in which order ----
+
+    def placements(self) -> Iterator[Given]:
+        """Place shapes in order; after one that has waited too long for room, only what does not delay it.
+
+        Then another round gives out what is left of a limit because a shape could not use its part.
+        """
+        planning = self.state.soft.planning
+        last, planning.reserved = planning.reserved, None
+        waits: Key | None = None
+        for key in in_order([*self._sources(), *self._old()]):
+            entry = self.waiting.entries[key[-1]]
+            if last is not None and (-entry.want.priority, entry.want.first) > last.key:
+                break
+            first, later = self._parts(entry, last)
+            if not first:
+                continue
+            self._later[key[-1]] = later
+            yield from self._turn(entry, first)
+            if self.state.shapes[key[-1]].ready > later and self._is_old(entry):
+                planning.reserved = self._reserve(entry)
+                if planning.reserved is not None:
+                    waits = key
+                    break
+        if planning.reserved is not None and waits is not None:
+            yield from self._fill(planning.reserved, waits, last)
+            return
+        if last is not None:
+            for key in in_order(self._sources()):
+                entry = self.waiting.entries[key[-1]]
+                later = self._later[key[-1]] if key[-1] in self._later else self._parts(entry, last)[1]
+                if later:
+                    yield from self._turn(entry, later)
+        yield from self._again()
+
+    def _again(self) -> Iterator[Given]:
+        """Give out what is left of limits because a shape could not use its part."""
+        self._gave_rest = True
+        cut = [self.waiting.entries[number].want.shape for number, most in self._most.items() if most is not None]
+        names = {name for shape in cut for name in shape.limits}
+        full = {name for name in names if limits.fits_names((name,), self.view.limits, 1) == 0}
+        if names == full:
+            return
+        for key in in_order(self._sources()):
+            entry, ready = self.waiting.entries[key[-1]], self.state.shapes[key[-1]].ready
+            if self._most.get(key[-1]) is not None and ready and full.isdisjoint(entry.want.shape.limits):
+                yield from self._turn(entry, ready, share=False)
+
+    def _parts(self, entry: Entry, last: Reservation | None) -> tuple[int, int]:
+        """How many ready jobs of a shape come before, and after, the one that a place was kept for."""
+        shape = self.state.shapes[entry.want.shape_id]
+        if last is None:
+            return shape.ready, 0
+        first = min(shape.ready, ahead_of(self.state, shape, last.key))
+        return first, shape.ready - first
+
+    def _sources(self, avoid: Spot | None = None) -> list[Source]:
+        """Who says which shapes may find a place: those that were woken, places that changed, limits that opened."""
+        news = self._news
+        sources: list[Source] = [partial(_woken, news.woken)] if news.woken else []
+        spots = [spot for spot in news.spots if spot is not avoid]
+        if spots:
+            sources.append(self._at_places(spots))
+        sources += [partial(self._opened, forest) for forest in news.forests]
+        return sources
+
+    def _at_places(self, spots: list[Spot]) -> Source:
+        """Says the first shape that has room at one of some places."""
+        if len(spots) == 1:
+            return partial(self._at_place, spots[0])
+        groups = tuple({spot.group for spot in spots})
+        forests = list({id(forest): forest for group in groups for forest in self.waiting.at(group)}.values())
+        heap = [(key, number) for number, spot in enumerate(spots) if (key := self._at_place(spot, None)) is not None]
+        heapify(heap)
+
+        def first(after: Key | None) -> Key | None:
+            """The least key of the heap that is still true; where many have been used up, none is less than `least`."""
+            least: Key | None = None
+            while heap:
+                key, number = heap[0]
+                if after is not None and key <= after:
+                    if least is None:
+                        keys = [found for forest in forests if (found := self._opened(forest, after)) is not None]
+                        if not keys:
+                            heap.clear()
+                            return None
+                        least = min(keys)
+                    heapreplace(heap, (least, number))
+                    continue
+                now = self._at_place(spots[number], after)
+                if now == key:
+                    return key
+                if now is None:
+                    heappop(heap)
+                else:
+                    heapreplace(heap, (now, number))
+            return None
+
+        return first
+
+    def _at_place(self, spot: Spot, after: Key | None) -> Key | None:
+        """The first shape that has room at a place."""
+        best: Key | None = None
+        for forest in self.waiting.at(spot.group):
+            if forest.tree.count and (not forest.limits or forest.open(self.view.limits)):
+                key = forest.tree.first(spot.bound(self.view.wall, forest.names), after)
+                if key is not None and (best is None or key < best):
+                    best = key
+        return best
+
+    def _opened(self, forest: Forest, after: Key | None) -> Key | None:
+        """The first shape of a forest that may have room somewhere."""
+        if not forest.open(self.view.limits):
+            return None
+        bound = self.places.most_free(forest.groups, self.view.wall, forest.names)
+        return None if bound is None else forest.tree.first(bound, after)
+
+    def _old(self) -> Iterator[Source]:
+        """Those that say which shapes have waited so long that a place may be kept for them."""
+        after_s = self.state.settings.backfill_after_s
+        if after_s is None:
+            return
+        since = self.view.wall - after_s
+        for forest in self.waiting.forests.values():
+            bound = self.places.largest(forest.groups, self.view.wall, forest.names, since)
+            if bound is not None and forest.tree.first(bound) is not None:
+                yield partial(_old_in, forest, bound, self.view)
+
+    # ---- one turn ----
+
+    def _turn(self, entry: Entry, ready: int, avoid: Spot | None = None, share: bool = True) -> Iterator[Given]:
+        """Place up to `ready` jobs of a shape, the best place first."""
+        want = entry.want
+        most = self._part(entry) if share else None
+        left = ready if most is None else min(ready, most)
+        names = want.shape.limits
+        is_open = not names or limits.fits(want.shape, self.view.limits, 1) > 0
+        used: set[str] = set()
+        self._had[want.shape_id] = (is_open, used)
+        if left <= 0 or not is_open:
+            return
+        if want.shape.needs.nodes > 1:
+            yield from self._gangs(want, left)
+            return
+        bound = asked_bound(want.shape.needs.amounts(), entry.vector[5], self.view.wall)
+        if names and self.places.nested:  # where places share what is above them, one that is filled fills others
+            used.update([spot.place.runner for spot in self.places.with_room(entry.forest.groups, bound)])
+        for spot in self.places.with_room(entry.forest.groups, bound):
+            if spot is avoid or self._refused(want, spot.place):
+                continue
+            for item in self._give(want, spot, left):
+                left -= item.count
+                yield item
+            if left <= 0 or (names and not self._still_open(entry)):
+                used.add(spot.place.runner)
+                return
+            used.discard(spot.place.runner)
+        used.clear()
+
+    def _give(self, want: Want, spot: Spot, left: int) -> Iterator[Placement]:
+        """Fill one place."""
+        place, view = spot.place, self.view
+        while left > 0:
+            cores = width(want.shape, place, view)
+            count = room_for(want.shape, place, view, left, cores)
+            if count <= 0:
+                return
+            yield Placement(want, place, count, cores)
+            left -= count
+            self.places.refresh(self.state.ledger.changed, view)
+
+    def _gangs(self, want: Want, left: int) -> Iterator[Given]:
+        """Place jobs of several nodes, each on all its nodes at once."""
+        while left > 0 and (places := place_gang(want, self.view, DEFAULT)):
+            yield Gang(want, places)
+            left -= 1
+            self.places.refresh(self.state.ledger.changed, self.view)
+
+    def _refused(self, want: Want, place: Place) -> bool:
+        """Whether a filter says no to a place, other than for its room or a limit."""
+        shape, view = want.shape, self.view
+        return any(isinstance(check(shape, place, view), No) for check in _CHECKS)
+
+    def _still_open(self, entry: Entry) -> bool:
+        """Whether the limits of a shape, which has had something, let more start."""
+        is_open = True
+        for name in entry.want.shape.limits:
+            if limits.fits_names((name,), self.view.limits, 1) == 0:
+                is_open = False
+                self._closed_by.setdefault(name, entry.key)
+        return is_open
+
+    # ---- limits that shapes share ----
+
+    def _part(self, entry: Entry) -> int | None:
+        """How many jobs of a shape may start by its part of the limits that it shares; None: none restricts it."""
+        shape_id = entry.want.shape_id
+        if not entry.want.shape.limits:
+            return None
+        if shape_id not in self._most:
+            self._share(shape_id)
+        return self._most[shape_id]
+
+    def holds_too_much(self, entry: Entry) -> bool:
+        """Whether a shape holds more than its part of the limits that it shares."""
+        self._part(entry)
+        return entry.want.shape_id in self._over
+
+    def _share(self, shape_id: int) -> None:
+        """Work out the parts of all shapes that this one shares limits with, directly or through others.
+
+        None of them has had a turn yet, so the parts are those at the beginning of the pass.
+        """
+        entries = self.waiting.entries
+        together = sorted([entries[number] for number in self.waiting.sharing({shape_id})], key=lambda entry: entry.key)
+        wants = []
+        for entry in together:
+            shape = self.state.shapes[entry.want.shape_id]
+            wants.append(replace(entry.want, ready=shape.ready, slots=shape.slots))
+        most, over = limits.share(wants, self.view.limits, self.state.starts)
+        for want, count in zip(wants, most, strict=True):
+            self._most[want.shape_id] = count if count < want.ready else None
+        self._over |= over
+
+    # ---- a place that is kept for a large job ----
+
+    def _is_old(self, entry: Entry) -> bool:
+        """Whether the first job of a shape has waited so long that a place may be kept for it."""
+        after_s = self.state.settings.backfill_after_s
+        if entry.want.shape.needs.nodes > 1:
+            return False
+        return after_s is not None and self.at.wall - entry.want.since >= after_s
+
+    def _reserve(self, entry: Entry) -> Reservation | None:
+        """Keep a place for a shape, if it waits for room at one."""
+        want = entry.want
+        busy = sorted(self._busy(entry, None), key=lambda spot: spot.rank)
+        return reserve(self.state, want, [spot.place for spot in busy], self.at)
+
+    def _fill(self, kept: Reservation, waits: Key, last: Reservation | None) -> Iterator[Given]:
+        """Place jobs after the one that waits: elsewhere, or there if they end in time or fit beside it."""
+        there = self.places.spots[kept.runner]
+        left: dict[int, int] = {}
+        for key in in_order(self._sources(there)):
+            entry = self.waiting.entries[key[-1]]
+            ready = left[key[-1]] = self._behind(entry, waits, last)
+            if ready:
+                for item in self._turn(entry, ready, avoid=there):
+                    left[key[-1]] -= item.count
+                    yield item
+        spare, in_time_s = kept.spare, kept.at - self.at.mono
+        until = there.place.location.until
+        wall = self.view.wall
+
+        def beside(after: Key | None) -> Key | None:
+            keys = []
+            for forest in self.waiting.at(there.group):
+                if forest.tree.count and forest.open(self.view.limits):
+                    for bound in (
+                        there.bound(wall, forest.names, in_time_s),
+                        free_bound(spare, until, wall, forest.names),
+                    ):
+                        keys.append(forest.tree.first(bound, after))
+            return min([key for key in keys if key is not None], default=None)
+
+        for key in in_order([beside]):
+            entry = self.waiting.entries[key[-1]]
+            want, needs = entry.want, entry.want.shape.needs
+            ready = left[key[-1]] if key[-1] in left else self._behind(entry, waits, last)
+            time_s = needs.time_s or self.view.job_times.get(there.place.location.site)
+            in_time = time_s is not None and self.at.mono + time_s <= kept.at
+            room = ready if in_time else min(ready, needs.amounts().times_in(spare))
+            most = self._part(entry)
+            if room <= 0 or needs.nodes > 1 or self._refused(want, there.place):
+                continue
+            self._had.setdefault(key[-1], (True, set()))
+            for item in self._give(want, there, room if most is None else min(room, most)):
+                if not in_time:
+                    spare = spare.plus(needs.amounts(item.cores), -item.count)
+                yield item
+            self._still_open(entry)
+
+    def _behind(self, entry: Entry, waits: Key, last: Reservation | None) -> int:
+        """How many ready jobs of a shape come after the one that a place is kept for."""
+        number = entry.want.shape_id
+        if number in self._later:
+            return self._later[number]
+        if last is None or entry.key > waits:
+            return self.state.shapes[number].ready if entry.key > waits else 0
+        return self._parts(entry, last)[1]
+
+    # ---- what is known when the turns are over ----
+
+    def first_waiting(self) -> Key | None:
+        """The first shape that waits for room: those behind it may not lease ahead in slots that it could use."""
+        kept = self.state.soft.planning.reserved
+        best: Key | None = None
+        for forest in self.waiting.forests.values():
+            bound = self.places.largest(forest.groups, self.view.wall, forest.names, NONE)
+            for key in () if bound is None else forest.tree.fitting(bound):
+                if best is not None and key >= best:
+                    break
+                if self._is_waiting(self.waiting.entries[key[-1]], kept):
+                    best = key
+                    break
+        return best
+
+    def _is_waiting(self, entry: Entry, kept: Reservation | None) -> bool:
+        if not self.state.shapes[entry.want.shape_id].ready:
+            return False
+        if entry.want.shape.needs.nodes > 1:
+            return any(no.code == "busy" for no in gang_verdicts(entry.want, self.view, DEFAULT))
+        behind = kept is not None and entry.key > (*kept.key, kept.shape_id)
+        return self._waits_for_room(entry, self.places.spots[kept.runner] if behind and kept is not None else None)
+
+    def _waits_for_room(self, entry: Entry, avoid: Spot | None) -> bool:
+        return next(self._busy(entry, avoid), None) is not None
+
+    def _busy(self, entry: Entry, avoid: Spot | None) -> Iterator[Spot]:
+        """The places that refused a shape at its turn only because too little is free there."""
+        want = entry.want
+        had = self._had.get(want.shape_id)
+        was_open = all(
+            (had is not None and had[0]) or (name in self._closed_by and self._closed_by[name] > entry.key)
+            for name in want.shape.limits
+            if limits.fits_names((name,), self.view.limits, 1) == 0
+        )
+        if not was_open:
+            return
+        again = self._gave_rest and self._most.get(want.shape_id) is not None
+        if again and limits.fits(want.shape, self.view.limits, 1) > 0:
+            had = None  # it was refused everywhere in the round after
+        used: Sequence[str] | set[str] = () if had is None else had[1]
+        amounts = want.shape.needs.amounts()
+        bound = asked_bound(amounts, entry.vector[5], self.view.wall)
+        for spot in self.places.large_enough(entry.forest.groups, bound):
+            if (
+                spot is not avoid
+                and spot.place.runner not in used
+                and not self._refused(want, spot.place)
+                and self.view.ledger.shortage(spot.place.location.id, amounts) is not None
+            ):
+                yield spot
+
+    def settle(self) -> None:
+        """Remember for the next pass what was not given out, and which limits are full."""
+        planning, now = self.state.soft.planning, self.view.limits
+        touched = {*planning.touched, *planning.changed.limits, *self.state.timed}
+        for number in self._had:
+            touched.update(self.waiting.entries[number].want.shape.limits)
+        for forest in self.waiting.naming(touched):
+            forest.closed = not forest.open(now)
+        for number in self._had:
+            self.waiting.shut(self.waiting.entries[number], now)
+        for number in planning.changed.shapes:
+            if not self.state.shapes[number].ready:
+                self.waiting.drop(number)  # should it have ready jobs again, it is a new one
+        if planning.reserved is not None:
+            planning.again.update(number for number, most in self._most.items() if most is not None)
+
+
+def _woken(keys: Sequence[Key], after: Key | None) -> Key | None:
+    at = 0 if after is None else bisect_right(keys, after)
+    return keys[at] if at < len(keys) else None
+
+
+def _old_in(forest: Forest, bound: tuple[float, ...], view: View, after: Key | None) -> Key | None:
+    return forest.tree.first(bound, after) if forest.open(view.limits) else None

@@ -1,0 +1,163 @@
+"""Queues as places of the scheduling loop: what a site could give beside the nodes that are there, and why not."""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from rota.model.amounts import format_duration
+from rota.model.location import Kind, Location
+from rota.model.needs import Needs
+from rota.model.shape import Shape
+from rota.model.site import SiteFacts
+from rota.model.verdict import Verdict
+from rota.schedule import filters
+from rota.schedule.demand import ANY
+from rota.schedule.filters import No
+from rota.schedule.ledger import Ledger
+from rota.schedule.policy import DEFAULT, Policy
+from rota.schedule.view import QUEUE, Place, View, Want
+
+__all__ = [
+    "COUNTED", "Claim", "Sites", "candidates", "claim_of", "impossible", "own_queue", "queue_id", "queue_places",
+    "verdicts",
+]  # fmt: skip
+
+Claim = tuple[str, str, int]
+"""(site, queue; "": its own, shape or ANY): allocations that jobs can count on."""
+Sites = Mapping[str, Sequence[Place]]
+"""Site → itself as a place, then its queues."""
+
+COUNTED = frozenset(("limits", "open", "most"))
+"""Filters that are not asked in a pass: what is left over is within the limits, and room at sites is counted."""
+NAMED = 4
+"""How many reasons are told of what can never run."""
+
+
+# ---- places ----------------------------------------------------------------------------------------------------------
+
+
+def queue_id(site: str, queue: str) -> str:
+    """Id of the location of a queue; of the site itself if the queue is ""."""
+    return f"{site}:{queue}" if queue else site
+
+
+def queue_places(name: str, facts: SiteFacts, classes: dict[tuple[object, ...], int]) -> tuple[Place, ...]:
+    """A site as a place, then its queues. Queues of a class differ in nothing but their names and what they have."""
+    bare = replace(facts, queues=(), directory="")
+    location = Location(name, Kind.SITE, None, None, True, facts.tags, None, name)
+    places = [Place(location, "", "UP", classes.setdefault((QUEUE, bare), len(classes)), facts)]
+    for queue in facts.queues:
+        tags = tuple(dict.fromkeys((*facts.tags, *queue.tags)))
+        location = Location(
+            queue_id(name, queue.name), Kind.QUEUE, name, None, True, tags, None, name, None, queue.name
+        )
+        number = classes.setdefault((QUEUE, bare, replace(queue, name="", default=False)), len(classes))
+        places.append(Place(location, "", "UP" if queue.up else "DOWN", number, facts, queue))
+    return tuple(places)
+
+
+def candidates(needs: Needs, places: Sequence[Place]) -> Sequence[Place]:
+    """The places of a site that come into question: its queues, and the site itself unless its own queue is known.
+
+    A job that names a queue has only that; one that is not known is left to the site.
+    """
+    if len(places) == 1:
+        return places
+    if needs.queue is not None:
+        named = [place for place in places[1:] if place.queue is not None and place.queue.name == needs.queue]
+        return named or places[:1]
+    return places[1:] if own_queue(places) is not None else places
+
+
+def own_queue(places: Sequence[Place]) -> Place | None:
+    """The queue that a site uses if none is named, if that is known and may be used."""
+    for place in places[1:]:
+        queue = place.queue
+        if queue is not None and queue.default and queue.auto and queue.up:
+            return place
+    return None
+
+
+def claim_queue(place: Place) -> str:
+    """The queue that an allocation is asked for at a place; "": none is named, as it is the site's own."""
+    return "" if place.queue is None or place.queue.default else place.queue.name
+
+
+def claim_of(want: Want, place: Place) -> Claim:
+    """What a shape counts on at a place."""
+    assert place.site is not None
+    alone = not place.site.whole or want.shape.needs.nodes > 1
+    queue = want.shape.needs.queue or claim_queue(place)
+    return place.location.site, queue, want.shape_id if alone else ANY
+
+
+# ---- questions -------------------------------------------------------------------------------------------------------
+
+
+def verdicts(want: Want, sites: Sites, view: View, policy: Policy = DEFAULT) -> list[Verdict]:
+    """The first no of every site and queue to a shape, limits aside; those that say none are left out."""
+    view = replace(view, number=want.shape_id)
+    out = []
+    for places in sites.values():
+        for place in candidates(want.shape.needs, places):
+            for name in policy.filters:
+                one = filters.BUILT_IN[name]
+                if (
+                    QUEUE in one.levels
+                    and name != "limits"
+                    and isinstance(no := one.check(want.shape, place, view), No)
+                ):
+                    out.append(
+                        Verdict(place.location.id, name, no.code, no.detail, no.lasting, no.wake_on, level=QUEUE)
+                    )
+                    break
+    return out
+
+
+def impossible(needs: Needs, sites: Sites) -> str | None:
+    """Why no queue of any site could ever run a job with these needs, nearest first; None if one could."""
+    shape, view = Shape(needs), View(0.0, 0.0, "serving", (), Ledger().view, {})
+    names = [name for name in DEFAULT.filters if QUEUE in filters.BUILT_IN[name].levels and name not in COUNTED]
+    reasons: list[tuple[int, str]] = []
+    by_name: list[Place] = []
+    for site, places in sites.items():
+        if needs.site not in (None, site):
+            continue
+        for place in candidates(needs, places):
+            rank, no = _never(shape, place, view, names)
+            if no is None:
+                return None
+            if no.code == "by-name":
+                by_name.append(place)
+            else:
+                label = site if place.queue is None else f"the queue {place.queue.name} of {site}"
+                reasons.append((-rank, f"{label} {no.detail.replace('; ', f'; {label} ')}"))
+    hints = [words for place in by_name if (words := _by_name(needs, place, view, names)) is not None]
+    if not reasons and not by_name:
+        known = ", ".join(sites) or "none"
+        return f"there is no site '{needs.site}'; the sites are: {known}" if needs.site else "no site is configured"
+    reasons.sort(key=lambda row: row[0])
+    told = [words for _, words in reasons[:NAMED]]
+    if len(reasons) > NAMED:
+        told.append(f"and so for {len(reasons) - NAMED} more")
+    return "; ".join([*told, *hints[:NAMED]]) or "all queues that could run it must be named, and none is large enough"
+
+
+def _never(shape: Shape, place: Place, view: View, names: Sequence[str]) -> tuple[int, No | None]:
+    """(how many filters said yes, the no of the next if waiting cannot help)."""
+    for rank, name in enumerate(names):
+        answer = filters.BUILT_IN[name].check(shape, place, view)
+        if isinstance(answer, No):
+            return rank, answer if answer.lasting else None
+    return len(names), None
+
+
+def _by_name(needs: Needs, place: Place, view: View, names: Sequence[str]) -> str | None:
+    """What a queue that must be named would give; None: it could not run the job either."""
+    assert place.queue is not None
+    named = replace(needs, options=(*needs.options, ("partition", place.queue.name)))
+    if _never(Shape(named), place, view, names)[1] is not None:
+        return None
+    longest = place.queue.time_most_s
+    gives = "would do" if longest is None else f"gives {format_duration(longest)}"
+    return f"--partition {place.queue.name} {gives}"

@@ -1,0 +1,157 @@
+"""The pass that costs by what changed does exactly what a full pass does, whatever has happened between passes."""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from core_world import GIB, FakeRunner, World
+from full_pass import ComparingCore
+from rota.core.state import Settings
+from rota.core.stimuli import Ended, Greet
+from rota.model.batch import Template
+from rota.model.errors import RotaError
+from rota.model.limits import local_text
+from rota.model.needs import Amounts, Needs
+
+MIB = 1 << 20
+LIMITS = {"few": 3, "some": 8, "rate": "5/10s", "both": "4,6/min"}
+
+
+class Chances:
+    """A world to which things happen by chance; after each of them a pass is compared with a full one."""
+
+    def __init__(self, seed: int, short: bool = False) -> None:
+        self.chance = random.Random(seed)
+        after_s = self.chance.choice((None, 60.0, 300.0))
+        self.world = World(Settings(backfill_after_s=after_s, missing_s=1e6), seed, check=False, site=False)
+        self.world.core.__class__ = ComparingCore
+        node = Amounts(8000, 16 * GIB, 50 * GIB, 2, (("lic", 2),))
+        self.world.site("local", node)
+        self.world.site("big", Amounts(16_000, 64 * GIB), most=50, tags=("big",), job_s=self.chance.choice((None, 900)))
+        self.short = short
+        self.numbers = 0
+
+    def happen(self) -> None:
+        kinds = (self.submit, self.end, self.runner, self.time, self.limit, self.change, self.away, self.mode)
+        (kind,) = self.chance.choices(kinds, (6, 12, 2, 4, 1, 2, 2, 1))
+        try:
+            kind()
+        except RotaError:
+            pass
+        self.world.schedule()
+
+    def submit(self) -> None:
+        chance = self.chance
+        cores = chance.choice((500, 1000, 2000, 4000, 8000, 12_000))
+        needs = Needs(
+            cores=cores,
+            cores_most=chance.choice((0, 0, 0, cores + 2000)),
+            memory=chance.choice((None, GIB, 2 * GIB, 8 * GIB + chance.randrange(5) * MIB)),
+            time_s=chance.choice((None, None, 30, 600, 4000)),
+            gpus=chance.choice((0, 0, 0, 0, 1)),
+            named=chance.choice(((), (), (), (("lic", 1),))),
+            tags=chance.choice(((), (), (), ("big",))),
+            site=chance.choice((None, None, None, "local")),
+        )
+        names = chance.sample(sorted(LIMITS), chance.choice((0, 0, 1, 1, 2)))
+        template = Template(
+            argv=("true",),
+            needs=needs,
+            priority=chance.choice((0, 0, 0, 5)),
+            limits=tuple(sorted(names)),
+            group=chance.choice(("", "", "learn")),
+        )
+        more = {"at_once": chance.randrange(1, 4)} if chance.random() < 0.2 else {}
+        limits = {name: LIMITS[name] for name in names}
+        self.world.submit(chance.randrange(1, 6), template, limits=limits, **more)
+
+    def held(self) -> Iterator[tuple[FakeRunner, tuple[int, int, int]]]:
+        for runner in self.world.runners.values():
+            if self.world.state.runners[runner.name].state in ("SERVING", "DRAINING"):
+                yield from ((runner, job) for job in runner.held)
+
+    def end(self) -> None:
+        held = list(self.held())
+        for runner, job in self.chance.sample(held, min(len(held), self.chance.choice((1, 1, 2, 5)))):
+            contact = self.world.state.soft.contacts[runner.name]
+            if contact.connected:
+                wall, peak = self.world.wall, self.chance.choice((1000, 3 * GIB))
+                took = 0.1 if self.short else 10.0
+                code = self.chance.choice((0, 0, 0, 1))
+                row = Ended(*job, code, None, None, wall - took, wall, 0.5, peak, None, None)
+                self.world.report(runner, ended=[row])
+
+    def runner(self) -> None:
+        chance, world = self.chance, self.world
+        live = [name for name, each in world.state.runners.items() if each.state in ("SERVING", "DRAINING")]
+        if len(live) > 6:
+            return
+        self.numbers += 1
+        name = f"r{self.numbers}"
+        planned = [each for each in world.state.allocations.values() if each.state == "SUBMITTING"]
+        allocation = chance.choice([*planned, None])
+        big = allocation is not None and allocation.site == "big"
+        runner = world.runners[name] = FakeRunner(name, None if allocation is None else allocation.id)
+        capacity = Amounts(16_000, 64 * GIB) if big else Amounts(8000, 16 * GIB, 50 * GIB, 2, (("lic", 2),))
+        runner.connect += 1
+        if allocation is not None:
+            world.allocation(allocation.id, "run")
+        world.step(
+            Greet(
+                at=world.at, by=name, runner=name, allocation=runner.allocation, connect=1, clock=world.mono, host=name,
+                pid=1, capacity=capacity, held=[], tags=("big",) if big else (),
+                until=chance.choice((None, world.wall + chance.randrange(20, 5000))),
+            )
+        )  # fmt: skip
+
+    def time(self) -> None:
+        self.world.tick(self.chance.choice((0.5, 2.0, 9.0, 60.0)))
+
+    def limit(self) -> None:
+        name = self.chance.choice(sorted(LIMITS))
+        window = f"{local_text(int(self.world.wall) + 20)}<datetime"
+        self.world.limit(name, self.chance.choice((0, 1, 5, LIMITS[name], None, window)))
+
+    def change(self) -> None:
+        batches = list(self.world.state.batches)
+        if batches:
+            self.world.change(
+                self.chance.choice(("hold", "release", "kill", "remove")), str(self.chance.choice(batches))
+            )
+
+    def away(self) -> None:
+        """A runner's connection breaks, or it is back, or it is to end."""
+        names = [name for name, each in self.world.state.runners.items() if each.state in ("SERVING", "DRAINING")]
+        if names:
+            runner = self.world.runners[self.chance.choice(names)]
+            capacity = self.world.state.runners[runner.name].capacity
+            if self.chance.random() < 0.3:
+                self.world.bye(runner)
+            else:
+                self.world.greet(runner, capacity=capacity)
+
+    def mode(self) -> None:
+        self.world.mode(self.chance.choice(("paused", "serving", "serving", "serving")))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_it_does_what_a_full_pass_does(seed: int) -> None:
+    chances = Chances(seed)
+    for _ in range(120):
+        chances.happen()
+
+
+def test_a_change_that_wakes_nobody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rota.schedule.places.Places.refresh", lambda self, changed, view: changed.clear() or [])
+    with pytest.raises(AssertionError, match="a full one does"):
+        for seed in range(10):
+            test_it_does_what_a_full_pass_does(seed)
+
+
+def test_limits_that_open_for_nobody_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rota.schedule.waiting.Waiting.naming", lambda self, names: iter(()))
+    monkeypatch.setattr("rota.core.plan.watching._reopen", lambda state, view, woken: None)
+    with pytest.raises(AssertionError, match="a full one does"):
+        for seed in range(10):
+            test_it_does_what_a_full_pass_does(seed)
