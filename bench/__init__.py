@@ -12,4 +12,4 @@ class Row(NamedTuple):
     met: bool
 
     def __str__(self) -> str:
-        return f"{'met ' if self.met else 'MISS'}  {self.what:42} {self.figure:56} budget {self.budget or '-'}"
+        return f"{'met ' if self.met else 'MISS'}  {self.what:52} {self.figure:48} budget {self.budget or '-'}"

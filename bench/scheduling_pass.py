@@ -28,7 +28,8 @@ from rota.schedule.filters import Filter, No
 from rota.schedule.ledger import Ledger
 from rota.schedule.pipeline import Memo, Parked, place
 from rota.schedule.policy import DEFAULT, Policy
-from rota.schedule.queue_pass import QueueMemo, QueuePass
+from rota.schedule.queue_memo import QueueMemo
+from rota.schedule.queue_pass import QueuePass
 from rota.schedule.queues import queue_places
 from rota.schedule.view import QUEUE, Limit, Place, View, Want
 

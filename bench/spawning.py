@@ -1,5 +1,6 @@
 """The yardstick: a C loop of posix_spawn and wait, built and run beside everything else."""
 
+import atexit
 import os
 import shutil
 import subprocess
@@ -10,11 +11,13 @@ SOURCE = os.path.join(os.path.dirname(__file__), "spawn_loop.c")
 
 
 def build() -> str:
-    """Compile the loop; returns its path."""
+    """Compile the loop; returns its path, which is good until this process ends."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         raise SystemExit("a C compiler is needed for the yardstick: apt-get install gcc")
-    path = os.path.join(tempfile.mkdtemp(prefix="rota-bench-"), "spawn_loop")
+    directory = tempfile.mkdtemp(prefix="rota-bench-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    path = os.path.join(directory, "spawn_loop")
     subprocess.run([compiler, "-O2", "-o", path, SOURCE], check=True)
     return path
 

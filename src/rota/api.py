@@ -205,6 +205,7 @@ class Client:
     log_bytes = blocking(questions.Client.log_bytes)
     explain = blocking(questions.Client.explain)
     learned = blocking(questions.Client.learned)
+    plugins = blocking(questions.Client.plugins)
 
     kill = blocking(questions.Client.kill)
     retry = blocking(questions.Client.retry)

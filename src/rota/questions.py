@@ -330,6 +330,10 @@ class Client:
         """What was learned of each group, as `rota report learning --json` prints it."""
         return list((await self.ask("learning"))["groups"])
 
+    async def plugins(self) -> dict[str, Any]:
+        """What policies can be made of, and the policies that there are, as `rota plugins --json` prints it."""
+        return await self.ask("plugins")
+
     # Changing
 
     async def kill(self, selection: Selection, *, confirm_dead: bool = False) -> int:

@@ -1,5 +1,6 @@
 """A private real Slurm on this machine: controller, accounting, four nodes; and what a test does to it."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -69,6 +70,8 @@ AccountingStoreFlags=job_comment
 JobCompType=jobcomp/none
 EnforcePartLimits=ALL
 NodeName={prefix}[1-{count}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] {size} State=UNKNOWN
+# In no partition, and not started, unless a test wants a larger one.
+NodeName={prefix}large NodeHostname={host} NodeAddr=127.0.0.1 Port={large} {large_size} State=UNKNOWN
 PartitionName=main Nodes={prefix}[1-{count}] Default=YES MaxTime=INFINITE DefaultTime=60 State=UP
 PartitionName=short Nodes={prefix}[1-{count}] MaxTime=10 DefaultTime=5 State=UP
 """
@@ -114,7 +117,7 @@ class RealSlurm(PrivateCluster):
         self.has_oom = os.access("/sys/fs/cgroup/memory", os.W_OK) and os.access("/sys/fs/cgroup/freezer", os.W_OK)
         """Whether a job over its memory is killed by the kernel (OUT_OF_MEMORY); needs control groups v1 here."""
         self.environment["SLURM_CONF"] = self.path("slurm.conf")
-        port = free_ports(10 + count)
+        port = free_ports(11 + count)
         self._facts = {
             "dir": self.directory,
             "host": socket.gethostname().partition(".")[0],
@@ -123,6 +126,9 @@ class RealSlurm(PrivateCluster):
             "sql_port": port + 2,
             "first": port + 10,
             "last": port + 9 + count,
+            "large": port + 10 + count,
+            "large_size": f"CPUs={2 * cpus} Sockets=1 CoresPerSocket={2 * cpus} ThreadsPerCore=1"
+            f" RealMemory={3 * memory_mb}",
             "count": count,
             "prefix": self.prefix,
             "size": f"CPUs={cpus} Sockets=1 CoresPerSocket={cpus} ThreadsPerCore=1 RealMemory={memory_mb}",
@@ -270,6 +276,25 @@ class RealSlurm(PrivateCluster):
         """Bring it back."""
         self._dead.discard(node)
         self.spawn(f"slurmd-{node}", "slurmd", "-D", "-N", node)
+
+    @contextlib.contextmanager
+    def long_partition(self, name="days"):
+        """A second kind of partition for a while: ten days, two usual nodes and one of twice the cores."""
+        large = f"{self.prefix}large"
+        os.makedirs(self.path(f"spool/{large}"), exist_ok=True)
+        self.spawn(f"slurmd-{large}", "slurmd", "-D", "-N", large)
+        nodes = ",".join([*self.nodes[:2], large])
+        self.run("scontrol", "create", f"PartitionName={name}", f"Nodes={nodes}", "MaxTime=10-00:00:00", "State=UP")
+        try:
+            wait_for(
+                f"{large} to be idle",
+                lambda: self.run("sinfo", "-h", "-N", "-n", large, "-p", name, "-o", "%t").stdout.split() == ["idle"],
+            )
+            yield large
+        finally:
+            self.cancel_all()
+            self.run("scontrol", "delete", f"PartitionName={name}")
+            self.kill(f"slurmd-{large}", signal.SIGTERM).wait(20)
 
     def declare_node_down(self, node, reason="test"):
         """What an administrator does: its jobs are NODE_FAIL at once; the node, alive, serves again."""

@@ -39,6 +39,8 @@ class FakeManager:
         self.repeats = 0
         self.greets: list[dict[str, Any]] = []
         self.touches: list[dict[str, Any]] = []
+        self.holds: list[list[Any]] = []
+        self.released: list[tuple[int, ...]] = []
         self.said_bye = False
         self.acking = True
         self.got = 0
@@ -166,6 +168,10 @@ class FakeManager:
             self.said_bye = True
         elif message["t"] == "touch":
             self.touches.append(message)
+        elif message["t"] == "held":
+            self.holds = message["holds"]
+        elif message["t"] == "released":
+            self.released += [tuple(job) for job in message["jobs"]]
         elif message["t"] == "report":
             for row in message["started"]:
                 self.started[tuple(row[:3])] = row

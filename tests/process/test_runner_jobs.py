@@ -402,3 +402,37 @@ def test_files_are_made_with_the_submitters_umask(manager, tmp_path):
     (row,) = manager.run(f"umask; touch {tmp_path}/made", umask=0o027)
     assert manager.stream(row) == b"0027\n"
     assert (tmp_path / "made").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_job_that_asks_for_it_is_bound_to_cores_of_its_own(manager):
+    own = sorted(os.sched_getaffinity(0))
+    show = f"{sys.executable} -c 'import os; print(os.environ[\"ROTA_CORE_IDS\"], sorted(os.sched_getaffinity(0)))'"
+    for _ in range(2):  # what the first had is free again
+        (row,) = manager.run(show, bind="cores", cores=1000)
+        assert manager.stream(row).decode() == f"{own[0]} [{own[0]}]\n"
+    (row,) = manager.run(f"{sys.executable} -c 'import os; print(sorted(os.sched_getaffinity(0)))'")
+    assert manager.stream(row).decode() == f"{own}\n", "others are not"
+    (row,) = manager.run("echo ${ROTA_CORE_IDS-none}", bind="cores", cores=1000 * (len(own) + 1))
+    assert manager.stream(row) == b"none\n" and "not bound" in row[11] and row[3] == 0
+
+
+def test_gpus_of_a_slot_are_told_by_their_device(tmp_path, launcher):
+    show = "echo $ROTA_GPUS $CUDA_VISIBLE_DEVICES $ROCR_VISIBLE_DEVICES"
+    for way in WAYS:
+        directory = tmp_path / way
+        directory.mkdir()
+        manager = FakeManager(
+            directory, arguments=("--gpus", "2", "--launcher", "none" if way == "none" else str(launcher / "launcher"))
+        )
+        try:
+            assert manager.accept()["gpus"] == 2
+            if way != "none":
+                manager.launcher()
+            slots = [["1:1000:0:0:1", 1], ["1:1000:0:0:0,1", 1], ["1:1000:0:0", 1]]
+            jobs = [[slot, "9.0", 9, i, 1, show, None] for i, (slot, _) in enumerate(slots)]
+            manager.lease(jobs, {"9.0": SPEC}, slots)
+            manager.pump(lambda it=manager: all((9, i, 1) in it.ended for i in range(3)))
+            said = [manager.stream(manager.ended[9, i, 1]) for i in range(3)]
+            assert said == [b"1 1 1\n", b"0,1 0,1 0,1\n", b"\n"]
+        finally:
+            manager.close()

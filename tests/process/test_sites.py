@@ -132,6 +132,12 @@ def test_doctor_without_a_python_on_the_node(tmp_path):
         assert "has no Python 3.8" in answer["checks"][-1]["text"] and "set `python`" in answer["checks"][-1]["advice"]
 
 
+def test_doctor_names_queues_that_are_not_there(tmp_path):
+    with site("slurm", tmp_path, '[site.hpc]\ndriver = "slurm"\nqueues = ["main", "x"]\n') as rota:
+        answer = json_of(rota, "doctor", "hpc", code=None)
+        assert names(answer, "warn")[:1] == ["queues"] and "`queues` names x" in rota.out("doctor", "hpc", code=None)
+
+
 def test_doctor_ends_its_job_on_ctrl_c(tmp_path):
     with site("slurm", tmp_path, '[site.hpc]\ndriver = "slurm"\npoll_least = "1s"\n', latency_s=3600) as rota:
         doctor = rota.start("doctor", "hpc")

@@ -1,6 +1,7 @@
 """Deadlines that are kept as things change are those that going over everything would find, to the last digit."""
 
 import math
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ TIMES = st.one_of(st.integers(0, 9).map(float), st.just(math.inf))
 
 def plain_busy(state: State) -> bool:
     return (
-        any(runner.jobs or runner.state in ("DRAINING", "MISSING") for runner in state.runners.values())
+        any(runner.jobs or runner.parts or runner.state in ("DRAINING", "MISSING") for runner in state.runners.values())
         or any(shape.ready for shape in state.shapes)
         or bool(state.soft.ending)
         or any(a.state.endswith("ING") and a.state != "RUNNING" for a in state.allocations.values())
@@ -47,7 +48,13 @@ def plain_deadline(state: State, at: At, last: At | None) -> float:
         period = deadlines.IDLE_SWEEP_S
     deadline = (at if last is None else last).mono + period
     for runner in state.runners.values():
-        if runner.state == "SERVING" and not runner.jobs and runner.site in soft.sites and not runner.direct:
+        if (
+            runner.state == "SERVING"
+            and not runner.jobs
+            and not runner.parts
+            and runner.site in soft.sites
+            and not runner.direct
+        ):
             idle_since = soft.contacts[runner.id].idle_since
             deadline = min(deadline, idle_since + soft.sites[runner.site].linger_s + deadlines.LINGER_SLACK_S)
     if state.timers:
@@ -63,21 +70,21 @@ def plain_due(state: State, at: At) -> list[str]:
             continue
         contact, facts = state.soft.contacts[runner.id], state.soft.sites.get(runner.site)
         silent = runner.state == "MISSING" or at.mono - contact.heard > state.settings.missing_s
-        idle = runner.state == "SERVING" and not runner.jobs and facts is not None
+        idle = runner.state == "SERVING" and not runner.jobs and not runner.parts and facts is not None
         if silent or (idle and facts is not None and at.mono - contact.idle_since > facts.linger_s):
             out.append(runner.id)
     return out
 
 
-def plain_views(state: State) -> dict[str, tuple[int, dict[int, int]]]:
-    """Site → allocations that are not over, and those on their way by shape."""
-    out: dict[str, tuple[int, dict[int, int]]] = {name: (0, {}) for name in state.soft.sites}
-    serving = {runner.allocation for runner in state.runners.values()}
+def plain_views(state: State) -> dict[str, tuple[int, dict[tuple[str, int], int]]]:
+    """Site → allocations that are not over, and those on their way by queue and shape."""
+    out: dict[str, tuple[int, dict[tuple[str, int], int]]] = {name: (0, {}) for name in state.soft.sites}
+    serving = Counter(runner.allocation for runner in state.runners.values())
     for allocation in state.allocations.values():
         if allocation.site in out and allocation.state.endswith("ING"):
             live, coming = out[allocation.site]
-            if allocation.id not in serving and allocation.state != "KILLING":
-                key = ANY if allocation.shape is None else allocation.shape
+            if serving[allocation.id] < allocation.nodes and allocation.state != "KILLING":
+                key = (allocation.queue or "", ANY if allocation.shape is None else allocation.shape)
                 coming[key] = coming.get(key, 0) + 1
             out[allocation.site] = live + 1, coming
     return out
@@ -87,7 +94,7 @@ def plain_idle(state: State) -> dict[str, float]:
     """Runner that has nothing to do → when it has lingered for long enough."""
     out, sites = {}, state.soft.sites
     for runner in state.runners.values():
-        if runner.state == "SERVING" and not runner.jobs:
+        if runner.state == "SERVING" and not runner.jobs and not runner.parts:
             known = runner.site in sites and not runner.direct
             since = state.soft.contacts[runner.id].idle_since
             out[runner.id] = since + sites[runner.site].linger_s if known else math.inf
@@ -101,7 +108,8 @@ def compare(state: State, at: At, last: At | None) -> None:
     spoken = [r for r in state.runners.values() if r.state in ("SERVING", "DRAINING") and not r.direct]
     assert state.soft.quiet.times.keys() == {runner.id for runner in spoken}
     assert all(state.soft.quiet.times[runner.id] <= state.soft.contacts[runner.id].heard for runner in spoken)
-    assert {view.name: (view.live, dict(view.coming)) for view in state.site_views()} == plain_views(state)
+    live, coming = state.census.live, state.census.coming
+    assert {name: (live.get(name, 0), coming.get(name, {})) for name in state.soft.sites} == plain_views(state)
 
 
 class Watched:
@@ -252,7 +260,7 @@ def test_the_earliest_of_many(changes: list[tuple[str, float] | str | int]) -> N
         assert len(kept._heap) <= 2 * len(plain) + 8
 
 
-def test_a_manager_that_slept_gives_idle_runners_their_time_again() -> None:
+def test_a_manager_that_slept_leaves_idle_runners_the_rest_of_their_time() -> None:
     world = World(site=False)
     world.site(linger_s=30.0)
     world.tick()
@@ -266,4 +274,4 @@ def test_a_manager_that_slept_gives_idle_runners_their_time_again() -> None:
     world.step(Tick(at=world.at))
     compare(world.state, world.at, world.core.last_tick)
     assert world.state.runners["r1"].state == "SERVING"
-    assert world.state.soft.idle.first == world.mono + 30.0
+    assert world.state.soft.idle.first == world.mono + 29.0

@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rota.core import decide, dependencies, evolve, step
-from rota.core.decide import deadlines
+from rota.core import decide, dependencies, evolve, react, step, stimuli
+from rota.core.decide import deadlines, gangs
 from rota.core.decide import runners as reports
+from rota.core.decide.decision import Decision
 from rota.core.decide.ends import lost
 from rota.core.decide.reopening import Again
+from rota.core.effects import Order
 from rota.core.evolve import jobs as evolve_jobs
 from rota.core.stimuli import Greet
 from rota.model.events import RerunWanted
@@ -25,8 +27,8 @@ def releases_missing_jobs(patch: Patch) -> None:
     """Silence frees: a MISSING job is given to another at once."""
     original = deadlines._watch
 
-    def watch(state: Any, decision: Any, runner: Any, at: Any) -> None:
-        original(state, decision, runner, at)
+    def watch(state: Any, decision: Any, runner: Any, at: Any, lapsed: Any) -> None:
+        original(state, decision, runner, at, lapsed)
         if runner.state == "MISSING":
             jobs = [job for job in runner.jobs if state.batches[job[0]].states[job[1]] == MISSING]
             decision.add(lost(state, runner.id, jobs, "silent", at))
@@ -53,6 +55,78 @@ def forgets_what_is_held(patch: Patch) -> None:
         return reports.greet(state, stimulus)
 
     patch.setitem(decide._DECIDE, Greet, greet)
+
+
+def frees_no_parts(patch: Patch) -> None:
+    """What a part says of its release is not heard."""
+    patch.setitem(decide._DECIDE, stimuli.Released, lambda state, stimulus: Decision())
+
+
+def frees_parts_with_their_root(patch: Patch) -> None:
+    """The slots of all parts are given back as soon as the root is over."""
+    original = evolve_jobs.close_root
+
+    def close_root(state: Any, batch: Any, pos: int, live: Any) -> None:
+        original(state, batch, pos, live)
+        for name in batch.closing.pop(pos, ()):
+            runner, key = state.runners[name], (batch.id, pos, live.attempt)
+            slot = runner.parts.pop(key)
+            state.ledger.charge(runner.location, slot.amounts, -1, slot.gpus)
+            state.parts -= 1
+
+    patch.setattr(evolve_jobs, "close_root", close_root)
+
+
+def releases_parts_with_the_kill(patch: Patch) -> None:
+    """The parts of a gang are told to release when its root is told to end, not when it has ended."""
+    original = react._orders
+
+    def orders(state: Any, event: Any) -> Any:
+        out, batch = original(state, event), state.batches[event.batch]
+        for pos, live in batch.live.items():
+            job = (batch.id, batch.index(pos), live.attempt)
+            out += [Order(name, state.runners[name].session, "release", [job]) for name, _ in live.parts if out]
+        return out
+
+    patch.setattr(react, "_orders", orders)
+
+
+def requeues_a_gang_that_lost_a_part(patch: Patch) -> None:
+    """A gang that has lost a part is given up, though its root may run."""
+
+    def give_up(state: Any, decision: Any, keys: Any, why: str) -> None:
+        for number, pos, _ in keys:
+            live = state.batches[number].live.get(pos)
+            if live is not None:
+                decision.add(lost(state, live.runner, [(number, pos)], why, None))
+
+    patch.setattr(gangs, "_break", give_up)
+
+
+def ends_ranks_with_no_release(patch: Patch) -> None:
+    """A runner says that it has released a part, and leaves what runs of it."""
+    original = Runner._release
+
+    def release(self: Runner, message: dict[str, Any]) -> Any:
+        orders = original(self, message)
+        for order in orders:
+            if order[0] == "release":
+                self.released(order[1])
+        return [order for order in orders if order[0] != "release"]
+
+    patch.setattr(Runner, "_release", release)
+
+
+def sends_the_root_at_once(patch: Patch) -> None:
+    """The root of a gang is sent its lease before its parts have confirmed."""
+    original = gangs._members
+
+    def members(state: Any, batch: Any, pos: int, live: Any) -> Any:
+        for name, _ in live.parts:
+            state.soft.contacts[name].confirmed[batch.id, batch.index(pos), live.attempt] = "?"
+        return original(state, batch, pos, live)
+
+    patch.setattr(gangs, "_members", members)
 
 
 def does_not_count_limits(patch: Patch) -> None:

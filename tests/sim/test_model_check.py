@@ -5,6 +5,7 @@ import pytest
 from rota.sim.model_check import CONFIGURATIONS, explore
 from sim import mutations
 
+SLOW = ("late", "gang-vanishes")
 LEAST = {
     "messages": 5_000,
     "any": 3_000,
@@ -14,13 +15,19 @@ LEAST = {
     "crashes": 3_000,
     "kill": 5_000,
     "late": 10_000,
+    "gang-messages": 250,
+    "gang-crashes": 1_500,
+    "gang-breaks": 700,
+    "gang-manager": 3_500,
+    "gang-vanishes": 3_000,
+    "gang-of-three": 250,
 }
 """Fewer states than this, and the model has lost something."""
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name == "late" else ()) for name in CONFIGURATIONS]
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in CONFIGURATIONS]
 )
 def test_no_second_copy_and_nothing_stuck(name: str) -> None:
     found = explore(CONFIGURATIONS[name]())
@@ -34,10 +41,15 @@ def test_no_second_copy_and_nothing_stuck(name: str) -> None:
         ("late", mutations.releases_missing_jobs),
         ("breaks", mutations.ignores_sessions),
         ("any", mutations.forgets_what_is_held),
+        ("gang-crashes", mutations.frees_no_parts),
+        ("gang-crashes", mutations.frees_parts_with_their_root),
+        ("gang-crashes", mutations.releases_parts_with_the_kill),
+        ("gang-crashes", mutations.requeues_a_gang_that_lost_a_part),
+        ("gang-messages", mutations.sends_the_root_at_once),
     ],
 )
 def test_a_broken_one_is_caught(name: str, mutation, monkeypatch: pytest.MonkeyPatch) -> None:
     mutation(monkeypatch)
     found = explore(CONFIGURATIONS[name]())
     assert found.problem is not None
-    assert found.path
+    assert found.path or found.problem.startswith("stuck")

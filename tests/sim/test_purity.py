@@ -15,7 +15,7 @@ from rota.schedule import filters, orders, scorers
 from rota.sim.world import run_seed
 from state_print import durable_print, whole_print
 
-SEEDS = (3, 1003, 1010)
+SEEDS = (3, 1003, 1010, 2003)
 
 
 class Sample:
@@ -76,7 +76,19 @@ def test_decisions_leave_the_state_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     for seed in SEEDS:
         outcome, _ = run_seed(seed)
         assert not outcome.problems
-    asked = ("Submit", "ChangeJobs", "SetMode", "SetLimits", "Greet", "Report", "Touch", "AllocationSeen", "SiteSeen")
+    asked = (
+        "Submit",
+        "ChangeJobs",
+        "SetMode",
+        "SetLimits",
+        "Greet",
+        "Report",
+        "Touch",
+        "AllocationSeen",
+        "SiteSeen",
+        "Held",
+        "Released",
+    )
     assert {f"decide {kind}" for kind in asked} | {"tick At", "plan"} <= sample.seen.keys()
 
 

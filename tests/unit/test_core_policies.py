@@ -332,3 +332,38 @@ def test_what_parts_of_others_are_shown_cannot_be_changed(change: Any) -> None:
     want = Want(0, Shape(Needs()), 1, 0, 1)
     fenced("order", "theirs", Order(lambda want, view: setattr(want, "ready", 9) or (1,)), Watch()).key(want, view)
     assert want.ready == 1
+
+
+@pytest.mark.parametrize("level", ["node", "queue"])
+def test_a_part_that_fails_later_stops_only_its_own_jobs(entered: Any, level: str) -> None:
+    """Whatever is remembered of jobs that it was asked about before."""
+    fails: list[int] = []
+
+    def key(want: Any, view: Any) -> tuple[int, int]:
+        if fails:
+            raise RuntimeError("now")
+        return (want.first, want.shape_id)
+
+    def score(shape: Any, place: Any, view: Any) -> float:
+        if fails:
+            raise RuntimeError("now")
+        return 1.0
+
+    entered(Order(key), "later")
+    entered(Scorer(score, (level,)), "later")
+    at = world(o=Policy(order="later"), s=Policy(scorers={"later": 1.0}))
+    at.site(node=ONE, most=3)
+    for policy in ("o", "s", "default"):
+        add(at, "ann", policy, 9, needs=Needs(500))
+    runners = [at.start_runner(name, ONE) for name in ("r1", "r2")]
+    at.schedule()
+    fails.append(1)
+    for _ in range(20):
+        for runner in runners:
+            for job in list(runner.held):
+                at.end(runner, job)
+        add(at, "ann", "o", needs=Needs(700))
+        at.schedule()
+    assert ("order", "later") in at.state.soft.disabled
+    assert at.counts(3) == {"COMPLETED": 9}
+    assert at.counts(1)["PENDING"] and at.counts(4) == {"PENDING": 1}

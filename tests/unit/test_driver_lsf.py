@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from recorded import recorded
 from rota.drivers.api import Ask, Outcome
 from rota.drivers.bhist import WHY
-from rota.drivers.dialect import Answer, Dialect, Options, Seen
+from rota.drivers.dialect import Answer, Dialect, Options, Queue, Seen
 from rota.drivers.dialects import dialect_names, load_dialect
 from rota.drivers.lsf import Lsf, OpenLava
 from rota.model.errors import UsageError
@@ -709,11 +709,11 @@ def test_kills() -> None:
 
 
 def test_queues() -> None:
-    assert LAVA.read_queues(CASES["bqueues-l"].answer) == (("short", False, None, None, None, 0, 60, True),)
+    assert LAVA.read_queues(CASES["bqueues-l"].answer) == (Queue("short", False, None, None, None, None, 60, True),)
     text = CASES["bqueues-l"].answer.stdout
     second = "\nQUEUE: night\n  -- For the night.  This is the\n default queue.\n\nPRIO STATUS\n 30 Closed:Inact -\n"
     found = LSF.read_queues(Answer(0, text + second, ""))
-    assert found[1] == ("night", True, None, None, None, 0, None, False)
+    assert found[1] == Queue("night", True, None, None, None, None, None, False)
     assert LSF.read_queues(CASES["bqueues-mbd-down"].answer) == () == LSF.read_queues(CASES["bqueues-unknown"].answer)
 
 
@@ -742,9 +742,70 @@ SCHEDULING PARAMETERS
 
 
 def test_the_longest_time_of_a_queue_is_not_its_usual_one() -> None:
-    assert LSF.read_queues(Answer(0, LIMITS, "")) == (("long", True, None, None, None, 0, 480 * 60, True),)
+    assert LSF.read_queues(Answer(0, LIMITS, "")) == (Queue("long", True, None, None, None, None, 480 * 60, True),)
     only_usual = re.sub("MAXIMUM.*SCHED", "SCHED", LIMITS, flags=re.DOTALL)
     assert LSF.read_queues(Answer(0, only_usual, ""))[0].time_s is None
+
+
+HOSTS = """\
+HOST_NAME          STATUS          JL/U    MAX  NJOBS    RUN  SSUSP  USUSP    RSV
+lava1              ok                 -      4      0      0      0      0      0
+lava2              ok                 -     16      3      3      0      0      0
+lava3              closed_Adm         -      -      0      0      0      0      0
+"""
+SIZES = """\
+HOST_NAME                       type       model  cpuf ncpus maxmem maxswp server RESOURCES
+lava1                          linux     IntelI5 100.0     2 24103M      -    Yes (cs)
+lava2                          linux     IntelI5 100.0     2   1.5T   4G    Yes (cs)
+lava3                          linux     IntelI5 100.0     8      -      -    Yes ()
+"""
+
+
+def test_each_queue_has_its_own_hosts_time_and_users() -> None:
+    block = LIMITS + "\nUSERS:  {}\nHOSTS:  {}\n"
+    text = "".join(
+        block.replace("long\n", f"{name}\n").replace("480.0", f"{minutes}.0").format(users, hosts)
+        for name, minutes, users, hosts in [
+            ("days", 14400, "all users", "all hosts used by the LSF system"),
+            ("mine", 10, "me you", "lava1 lava2+3"),
+            ("small", 10, "physics/ me", "lava3"),
+            ("group", 10, "all", "bighosts/ lava1"),
+        ]
+    )
+    queues = LSF.read_queues(Answer(0, text, ""))
+    assert [command.argv[0] for command in LSF.queue_details(queues)] == ["bparams", "bhosts", "lshosts"]
+    params = "Default Queues:  mine days\nMBD_SLEEP_TIME: 10 seconds\n"
+    found = LSF.read_queue_details(queues, [Answer(0, each, "") for each in (params, HOSTS, SIZES)], Options())
+    assert [(q.name, q.time_s, q.is_default, q.users) for q in found] == [
+        ("days", 864_000, False, None),
+        ("mine", 600, True, ("me", "you")),
+        ("small", 600, False, None),
+        ("group", 600, False, None),
+    ]
+    tera = int(1.5 * (1 << 40))
+    assert [(q.nodes, q.cores, q.memory) for q in found] == [
+        (3, 16000, tera),
+        (2, 16000, tera),
+        (1, 8000, None),
+        (None, None, None),
+    ], "a group of hosts is not known, and neither is memory that nobody tells"
+    silent = [Answer(127, "", "not found")] * 3
+    assert LSF.read_queue_details(queues, silent, Options()) == queues
+    only = LSF.read_queue_details(
+        queues, [silent[0], Answer(0, HOSTS[: HOSTS.index("lava2")], ""), silent[0]], Options()
+    )
+    assert (only[0].nodes, only[0].cores, only[0].memory) == (1, 4000, None)
+
+
+def test_a_queue_that_starts_nothing_is_not_up() -> None:
+    for status, up in (
+        ("Open:Active", True),
+        ("Open:Inact_Win", False),
+        ("Open:Inact", False),
+        ("Closed:Active", False),
+    ):
+        (queue,) = LSF.read_queues(Answer(0, LIMITS.replace("Open:Active", status), ""))
+        assert queue.up == up, status
 
 
 def test_a_history_that_this_host_does_not_have_is_silent() -> None:

@@ -515,6 +515,46 @@ def test_queues() -> None:
     assert PBS.read_queues(recorded("openpbs", "qstat-server-down")) == ()
 
 
+def test_queues_with_their_nodes() -> None:
+    flags = {"queue_type": "Execution", "enabled": "True", "started": "True"}
+    found = {
+        "short": {**flags, "resources_max": {"walltime": "00:10:00", "ncpus": 2, "mem": "1gb", "nodect": 2}},
+        "long": {**flags, "resources_max": {"walltime": "240:00:00"}},
+        "big": flags,
+        "in": {**flags, "queue_type": "Route"},
+        "routed": {**flags, "from_route_only": "True"},
+        "theirs": {**flags, "acl_user_enable": "True", "acl_users": "ann,+bob@host"},
+        "off": {**flags, "started": "False"},
+    }
+    queues = PBS.read_queues(Answer(0, json.dumps({"Queue": found}), ""))
+    node = {"resources_available": {"host": "n1", "mem": "8gb", "ncpus": 4}}
+    nodes = {
+        "n1": node,
+        "n2[0]": {"resources_available": {"host": "n2", "mem": "8gb", "ncpus": 4, "ngpus": 2}},
+        "n2[1]": {"resources_available": {"host": "n2", "mem": "8gb", "ncpus": 4, "ngpus": 2}},
+        "huge": {"queue": "big", "resources_available": {"host": "huge", "mem": "1tb", "ncpus": 64}},
+        "odd": {"state": "down"},
+    }
+    answers = [Answer(0, "Server: pbs1\n    default_queue = long\n", ""), Answer(0, json.dumps({"nodes": nodes}), "")]
+    gib = 1 << 30
+    seen = PBS.read_queue_details(queues, answers, Options())
+    assert [(q.name, q.is_default, q.time_s, q.up, q.users) for q in seen] == [
+        ("short", False, 600, True, None),
+        ("long", True, 864_000, True, None),
+        ("big", False, None, True, None),
+        ("routed", False, None, False, None),
+        ("theirs", False, None, True, ("ann", "bob")),
+        ("off", False, None, False, None),
+    ]
+    assert [(q.nodes, q.cores, q.memory, q.gpus, q.nodes_most) for q in seen[:3]] == [
+        (2, 2000, gib, 4, 2),
+        (2, 8000, 16 * gib, 4, None),
+        (1, 64000, 1024 * gib, 0, None),
+    ]
+    for silent in (Answer(1, "", ""), Answer(0, "{", ""), Answer(0, '{"nodes": [1]}', ""), Answer(0, "[]", "")):
+        assert PBS.read_queue_details(queues, [Answer(1, "", ""), silent], Options()) == queues
+
+
 def test_find() -> None:
     live, ended = PBS.find(TAG, "me")
     assert "-x" not in live.argv and "-x" in ended.argv

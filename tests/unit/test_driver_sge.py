@@ -451,9 +451,28 @@ def test_find() -> None:
 
 def test_queues() -> None:
     (queue,) = SGE.read_queues(recorded("gridengine", "qhost-q-xml"))
-    assert (queue.name, queue.nodes, queue.cores, queue.up) == ("all.q", 2, 2000, True)
+    assert (queue.name, queue.nodes, queue.cores, queue.up) == ("all.q", 2, 4000, True), "as many as it has slots"
     assert queue.memory == int(23.5 * (1 << 30))
     assert SGE.read_queues(recorded("gridengine", "qstat-xml-master-down")) == ()
+
+
+def test_limits_of_queues() -> None:
+    (queue,) = SGE.read_queues(recorded("gridengine", "qhost-q-xml"))
+    queues = (queue, queue._replace(name="long.q"), queue._replace(name="odd.q"))
+    assert SGE.queue_details(queues)[0].argv == ("qconf", "-sq", "all.q,long.q,odd.q")
+    text = (
+        "qname                 all.q\npe_list               make mpi,[ge1=smp]\nh_rt                  00:10:00\n\n"
+        "qname                 long.q\npe_list               NONE\nh_rt                  240:00:00,[ge1=01:00:00], \\\n"
+        "                      [ge2=02:00:00]\n\n"
+        "qname                 odd.q\npe_list               smp\nh_rt                  3600,[ge1=INFINITY]\n"
+    )
+    found = SGE.read_queue_details(queues, [Answer(0, text, "")], Options(parallel_environment="smp"))
+    assert [(q.time_s, q.cores, q.nodes_most) for q in found] == [
+        (600, 4000, None),
+        (864_000, 1000, 1),
+        (None, 4000, None),
+    ]
+    assert SGE.read_queue_details(queues, [Answer(1, "", "denied")], Options()) == queues
 
 
 @given(st.data())

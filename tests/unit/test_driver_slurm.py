@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from recorded import recorded
 from rota.drivers.api import Ask, Outcome
-from rota.drivers.dialect import Answer, Dialect, Options, Seen
+from rota.drivers.dialect import Answer, Dialect, Options, Queue, Seen
 from rota.drivers.slurm import COLUMNS, Slurm
 from rota.model.errors import UsageError
 from rota.model.needs import Amounts
@@ -781,13 +781,32 @@ def test_kills_that_did_not_work() -> None:
 def test_queues() -> None:
     found = SLURM.read_queues(CASES["own-sinfo"].answer)
     assert found == (
-        ("main", True, 2, 12000, 2000 << 20, 0, None, True),
-        ("short", False, 2, 12000, 2000 << 20, 0, 600, True),
+        Queue("main", True, 2, 12000, 2000 << 20, 0, None, True),
+        Queue("short", False, 2, 12000, 2000 << 20, 0, 600, True),
     )
     text = "gpu|up|1-00:00:00|3|64|512000|gpu:a100:4(S:0-1),shard:8\n"
     text += "gpu|up|1-00:00:00|1|32|9000|(null)\nold|down|infinite|x|1|1|\n"
-    assert SLURM.read_queues(Answer(0, text, "")) == (("gpu", False, 4, 64000, 512000 << 20, 4, 86400, True),)
+    assert SLURM.read_queues(Answer(0, text, "")) == (Queue("gpu", False, 4, 64000, 512000 << 20, 4, 86400, True),)
     assert SLURM.read_queues(CASES["sinfo-ctld-down"].answer) == ()
+
+
+def test_partitions_for_others_and_hidden_ones() -> None:
+    """What sinfo shows without -a says whose groups may use a partition; its own limits come with each."""
+    text = "short*|up|10:00|4|4|2000|(null)|1-2|all\nlong|up|10-00:00:00|2|64+|9000+|(null)|1-infinite|all\n"
+    text += "physics|up|infinite|2|8|2000|(null)|1-infinite|phys,chem\nsecret|up|infinite|2|8|2000|(null)|4|all\n"
+    queues = SLURM.read_queues(Answer(0, text, ""))
+    assert [(q.name, q.time_s, q.nodes_most, q.cores) for q in queues] == [
+        ("short", 600, 2, 4000),
+        ("long", 864_000, None, 64000),
+        ("physics", None, None, 8000),
+        ("secret", None, 4, 8000),
+    ]
+    found = SLURM.read_queue_details(queues, [Answer(0, "short\nlong\n", "")], Options())
+    assert [(q.up, q.hidden) for q in found] == [(True, False), (True, False), (False, False), (True, True)]
+    for silent in (Answer(1, "", "error"), Answer(None, "", ""), Answer(0, "", "")):
+        assert all(
+            q.up and not q.hidden and q.users is None for q in SLURM.read_queue_details(queues, [silent], Options())
+        )
 
 
 def test_who_it_is() -> None:

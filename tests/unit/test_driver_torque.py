@@ -393,6 +393,14 @@ def test_queues() -> None:
     (queue,) = TRQ.read_queues(recorded("torque", "qstat-Qf"))
     assert (queue.name, queue.is_default, queue.up) == ("batch", True, True)
     assert TRQ.read_queues(recorded("torque", "qstat-server-down")) == ()
+    nodes = (
+        "trq1\n     state = free\n     np = 4\n     gpus = 2\n     status = opsys=linux,physmem=24682416kb,ncpus=2\n\n"
+    )
+    nodes += "trq2\n     state = down\n     np = 16\n     ntype = cluster\n\n"
+    server = "Server: trq1\n    server_state = Active\n    default_queue = other\n"
+    found = TRQ.read_queue_details((queue,), [Answer(0, server, ""), Answer(0, nodes, "")], Options())
+    assert [(q.is_default, q.nodes, q.cores, q.memory, q.gpus) for q in found] == [(False, 2, 16000, 24682416 << 10, 2)]
+    assert TRQ.read_queue_details((queue,), [Answer(1, "", ""), Answer(1, "", "")], Options()) == (queue,)
 
 
 @given(st.data())

@@ -72,7 +72,7 @@ def test_the_greeting_has_all_fields_and_counts_connections():
     runner = Runner("r1", dict(FACTS))
     first = runner.greet(1.0, until_s=60.0)
     assert first["connect"] == 1 and first["held"] == [] and first["until_s"] == 60.0 and first["clock"] == 1.0
-    assert set(first) == {"t", "version", "runner", "connect", "clock", "until_s", "held", *FACTS}
+    assert set(first) == {"t", "version", "runner", "connect", "clock", "until_s", "held", "gangs", *FACTS}
     assert runner.greet(2.0)["connect"] == 2
     json.dumps(first)
 

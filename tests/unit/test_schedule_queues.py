@@ -16,7 +16,8 @@ from rota.schedule.facts import Facts, Stats
 from rota.schedule.filters import Filter, No
 from rota.schedule.ledger import Ledger
 from rota.schedule.policy import DEFAULT, Policy
-from rota.schedule.queue_pass import QueueMemo, QueuePass
+from rota.schedule.queue_memo import QueueMemo
+from rota.schedule.queue_pass import QueuePass
 from rota.schedule.queues import impossible, queue_places, verdicts
 from rota.schedule.view import QUEUE, Place, View, Want
 
@@ -223,6 +224,9 @@ def test_a_queue_that_is_named_is_the_only_one() -> None:
     assert impossible(too_long, world.sites) == "the queue short of lsf gives 10m at most, 1d are asked for"
     assert short(world.run([want(1, 1, Needs(options=(("partition", "long"),)))])) == ["1×1@lsf:long"]
     assert short(world.run([want(1, 1, Needs(options=(("partition", "a,b"),)))])) == ["1×1@lsf:a,b"], "the site knows"
+    assert (
+        impossible(Needs(time_s=DAY, options=(("partition", "a,b"),)), World(s=per_job(time_most_s=600)).sites) is None
+    )
 
 
 def test_whole_nodes_of_each_queue() -> None:
@@ -256,9 +260,10 @@ def test_gangs_want_as_many_nodes() -> None:
     few = queue("few", nodes=2, default=True)
     world = World(s=SiteFacts(NODE, most=10, nodes_most=100, queues=(few, queue("many", nodes=50))))
     (asked,) = world.run([want(1, 2, Needs(4000, nodes=3))])
-    assert (asked.queue, asked.shape_id, asked.count, asked.nodes) == ("many", 1, 1, 3), "two of them at once on each"
+    assert (asked.queue, asked.shape_id, asked.count, asked.nodes) == ("many", 1, 2, 3), "one for each"
     assert impossible(Needs(nodes=60), world.sites) == (
-        "the queue few of s gives 2 nodes, 60 are asked for; the queue many of s gives 50 nodes, 60 are asked for"
+        "the queue few of s gives 2 nodes at most, 60 are asked for; "
+        "the queue many of s gives 50 nodes at most, 60 are asked for"
     )
 
 
@@ -398,6 +403,9 @@ def test_nothing_is_forgotten(seed: int, monkeypatch: pytest.MonkeyPatch) -> Non
             if asked.site == "d":
                 ready[asked.shape_id] -= asked.count
                 world.come("d", "", asked.shape_id, -asked.count)
+        for site, _, _ in world.memo.spare.get(ANY, {}):
+            unmet = [number for number, each in world.memo.shapes.items() if each.jobs < each.want.ready]
+            assert not any(site in world.memo.shapes[number].sites for number in unmet), "it waits, and there is one"
         left = [replace(each, ready=ready[each.shape_id]) for each in wants if ready[each.shape_id]]
         live = dict(world.live)
         more = world.run(left, QueueMemo())

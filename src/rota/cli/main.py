@@ -42,6 +42,7 @@ COMMANDS = {
     "sites": ("rota.cli.places", "where jobs can run"),
     "runners": ("rota.cli.places", "the processes that run jobs"),
     "allocations": ("rota.cli.places", "what was asked of clusters"),
+    "rsh": ("rota.cli.rsh", "inside a job on several nodes: run a command on another of them"),
     "plugins": ("rota.cli.plugins", "what policies can be made of"),
     "doctor": ("rota.cli.doctor", "check this installation, end to end"),
     "completion": ("rota.cli.completion", "completion for bash, zsh or fish"),
@@ -56,7 +57,7 @@ GROUPS = (
     ("Look", ("status", "jobs", "wait", "watch", "log", "explain", "history", "report")),
     ("Change", ("retry", "modify", "kill", "hold", "release", "remove", "limit")),
     ("The manager", ("up", "down", "drain", "pause", "resume", "ping", "backup", "restore", "prune")),
-    ("Places", ("sites", "runners", "allocations")),
+    ("Places", ("sites", "runners", "allocations", "rsh")),
     ("Set-up", ("plugins", "doctor", "completion")),
 )
 

@@ -40,7 +40,7 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
         self.command = command
-        self._takes_command = False
+        self._takes_command = self._takes_all = False
         # A value may begin with a minus and a digit (`--memory -500M`): no option does.
         self._negative_number_matcher = re.compile(r"-\.?\d")
         self.add_argument("--home", metavar="DIR", help="the manager's directory (default: $ROTA_HOME or ~/.rota)")
@@ -67,12 +67,19 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND", help="what to run (after --)")
         self._takes_command = True
 
+    def takes_all(self) -> None:
+        """Take every word as it is, options of others too; only a first `--help` is ours."""
+        self.add_argument("words", nargs=argparse.REMAINDER, metavar="WORD", help="a host, and what to run there")
+        self._takes_all = True
+
     def options(self) -> "dict[str, argparse.Action]":
         """Every option by its name, for completion."""
         return dict(self._option_string_actions)
 
     def parse(self, words: "Sequence[str]") -> argparse.Namespace:
         """The arguments, with the name of the command among them; selectors may stand before and after options."""
+        if self._takes_all and words[:1] not in (["-h"], ["--help"]):
+            return argparse.Namespace(words=list(words), command_name=self.command)
         args = self._with_command(list(words)) if self._takes_command else self._intermixed(words)
         args.command_name = self.command
         return args

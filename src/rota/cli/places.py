@@ -123,7 +123,7 @@ def cell(name: str, row: "dict[str, Any]") -> object:
     if name == "gpus":
         return value or ""
     if name == "resources":
-        return counted(row.get("shared") or {}, counted(value))
+        return counted(row.get("node_resources") or {}, counted(value))
     return seconds(value) if name.endswith("_s") else value
 
 
@@ -164,8 +164,9 @@ def print_site(row: "dict[str, Any]") -> None:
         ("jobs", row["jobs"]),
         ("largest node", _node(row)),
         ("in use", f"{row['cores_used']:g} cores, {size(row['memory_used'])} memory"),
-        ("for all", counted(row["shared"])),
         ("tags", ", ".join(row["tags"])),
+        ("resources", counted(row["resources"])),
+        ("on each node", counted(row["node_resources"])),
         ("times", _times(row)),
         ("array", f"at most {row['array_most']} in one submission" if row.get("where") else None),
         ("directory", row["directory"]),
@@ -197,7 +198,8 @@ def queue_words(queue: "dict[str, Any]") -> str:
     """One queue on a line."""
     parts = []
     if queue["nodes"] is not None:
-        parts.append(f"{queue['nodes']} node{'' if queue['nodes'] == 1 else 's'}")
+        most = "" if queue["nodes_most"] is None else f", at most {queue['nodes_most']} for a job"
+        parts.append(f"{queue['nodes']} node{'' if queue['nodes'] == 1 else 's'}{most}")
     if queue["cores"]:
         parts.append(f"up to {queue['cores']:g} cores")
     if queue["memory"]:
@@ -207,15 +209,14 @@ def queue_words(queue: "dict[str, Any]") -> str:
     if queue.get("resources"):
         parts.append(counted(queue["resources"]))
     parts.append("no time limit known" if queue["time_s"] is None else f"at most {seconds(queue['time_s'])}")
-    marks = (" (default)" if queue["default"] else "") + ("" if queue["up"] else " (closed)")
-    return f"{clean(queue['name'])}{marks}: {', '.join(parts)}"
+    closed = "" if queue["auto"] else " (if named)" if queue["up"] else " (closed)"
+    return f"{clean(queue['name'])}{' (default)' if queue['default'] else ''}{closed}: {', '.join(parts)}"
 
 
 def _node(row: "dict[str, Any]") -> str:
     parts = [f"{row['cores']:g} cores"] if row["cores"] is not None else []
     parts += [f"{size(row['memory'])} memory"] if row["memory"] is not None else []
     parts += [f"{row['gpus']} gpus"] if row["gpus"] else []
-    parts += [counted(row["resources"])] if row["resources"] else []
     return ", ".join(parts) or "not known"
 
 

@@ -22,7 +22,7 @@ class Census:
         self.changing = 0
         """How many allocations neither run nor are over."""
         self.coming: dict[str, dict[tuple[str, int], int]] = {}
-        """Site → (queue; "": its own, shape or ANY) → how many allocations have no runner yet, and are not to end."""
+        """Site → (queue; "": its own, shape or ANY) → how many allocations lack runners, and are not to end."""
         self.changed: dict[Claim, None] = {}
         """Those that came or went since the scheduler last looked, which empties this."""
 
@@ -65,7 +65,7 @@ class Census:
         self.live[site] = self.live.get(site, 0) + by
         if state != "RUNNING":
             self.changing += by
-        if state != "KILLING" and allocation.id not in self.of:
+        if state != "KILLING" and len(self.of.get(allocation.id, ())) < allocation.nodes:
             shapes = self.coming.setdefault(site, {})
             key = (allocation.queue or "", ANY if allocation.shape is None else allocation.shape)
             self.changed[site, *key] = None

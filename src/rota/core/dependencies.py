@@ -419,6 +419,8 @@ def consequences(state: State, batch: BatchState, low: int, high: int, wall: flo
         else:
             holes = {pos for pos, until in batch.until.items() if wall < until <= last}
         ready = without(ready, holes)
+    if ready and batch.closing:
+        ready = without(ready, set(batch.closing))
     if ready:
         yield ev.Moved(batch.id, "ready", ready)
 

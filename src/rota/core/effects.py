@@ -2,9 +2,10 @@
 
 from msgspec import Struct
 
+from rota.core.soft import LeasedJob, Member
 from rota.model.slot import Slot
 
-__all__ = ["Ack", "Allocate", "Effect", "Lease", "Order", "Welcome"]
+__all__ = ["Ack", "Allocate", "Effect", "Hold", "Lease", "Order", "Welcome"]
 
 
 class Welcome(Struct):
@@ -22,12 +23,22 @@ class Lease(Struct):
     session: int
     n: int
     clock: float
-    jobs: list[tuple[int, int, int, Slot]]
+    jobs: list[LeasedJob]
     slots: dict[Slot, int]
+    gangs: dict[tuple[int, int], tuple[Member, ...]] = {}
+    """(batch, position) → the nodes of each gang among the jobs, its root first."""
+
+
+class Hold(Struct):
+    """Have a runner hold parts of gangs whose roots are elsewhere: (batch, position, attempt, slot)."""
+
+    runner: str
+    session: int
+    jobs: list[LeasedJob]
 
 
 class Order(Struct):
-    """Tell a runner `kill`, `recall`, `drain`, `close` or `expired`.
+    """Tell a runner `kill`, `recall`, `release`, `drain`, `close` or `expired`.
 
     Jobs are (batch, index, attempt), as runners name them, for some are not known here at all.
     """
@@ -60,4 +71,4 @@ class Allocate(Struct):
     """For `submit` and `find`: all allocations of the tag, by element."""
 
 
-Effect = Welcome | Lease | Order | Ack | Allocate
+Effect = Welcome | Lease | Hold | Order | Ack | Allocate

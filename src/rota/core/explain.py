@@ -14,7 +14,7 @@ from rota.core.dependencies import element_reason, named, never, positions_of
 from rota.core.plan.asked import asked_now
 from rota.core.plan.policies import out_of_order
 from rota.core.plan.refusals import refusals
-from rota.core.state import BatchState, RunnerState, ShapeState, State
+from rota.core.state import BatchState, Live, RunnerState, ShapeState, State
 from rota.core.stimuli import At
 from rota.model.allocation import Allocation
 from rota.model.amounts import format_duration
@@ -32,6 +32,7 @@ from rota.schedule.view import QUEUE, Limit, View, Want
 __all__ = [
     "batch_reasons",
     "cluster_words",
+    "hosts",
     "limit_now",
     "limit_reason",
     "omitted_reason",
@@ -51,7 +52,7 @@ def reason(state: State, batch: BatchState, pos: int, last: Result | None, at: A
     """Why a job is where it is, in words; `last` is its last attempt that ended."""
     now = JOB_STATES[batch.states[pos]]
     if now == "WAITING":
-        return _waiting(state, batch, pos, at.wall)
+        return _closing(state, batch, pos, at) or _waiting(state, batch, pos, at.wall)
     if now == "PENDING":
         return _pending(state, batch, pos, at, _newest(state))
     if now == "HOLDING":
@@ -62,11 +63,16 @@ def reason(state: State, batch: BatchState, pos: int, last: Result | None, at: A
             return _direct(state, batch, pos, runner)
         then = f"; it runs again when it has finished: {batch.rerun_wanted[pos]}" if pos in batch.rerun_wanted else ""
         then += "; it is to be held" if pos in batch.hold_wanted else ""
-        where = f"on {runner.host} (attempt {batch.attempts[pos]}, runner {runner.id})"
+        where = f"on {', '.join(hosts(state, batch.live[pos]))} (attempt {batch.attempts[pos]}, runner {runner.id})"
         silent = (
-            "nothing has been heard of its runner; it counts again when the runner is back, "
+            f"nothing has been heard of {_silent(state, batch.live[pos])}; it counts again when the runner is back, "
             "or is given up when the driver or you (rota kill --confirm-dead) say so"
         )
+        if pos in batch.broken and now != "KILLING":
+            return f"is being ended {where}: {batch.broken[pos]}{then}"
+        if now == "STARTING" and (awaited := _unconfirmed(state, batch, pos)):
+            count = len(batch.live[pos].parts) + 1
+            return f"has {count} nodes {where}, and starts when {awaited} confirmed that its part is held there{then}"
         return {
             "STARTING": f"was given to a runner {where}, and starts or waits its turn there{then}",
             "RUNNING": f"runs {where}{then}",
@@ -84,6 +90,48 @@ def reason(state: State, batch: BatchState, pos: int, last: Result | None, at: A
     return _end(last) + (_no_more(batch.template(pos), last) if now == "FAILED" else "")
 
 
+def hosts(state: State, live: Live) -> list[str]:
+    """The hosts of an attempt, its root first."""
+    names = (live.runner, *(name for name, _ in live.parts))
+    return [state.runners[name].host for name in names if name in state.runners]
+
+
+def _silent(state: State, live: Live) -> str:
+    """Which runners of a MISSING job nothing is heard of."""
+    if not live.parts:
+        return "its runner"
+    members = [state.runners[name] for name, _ in ((live.runner, live.slot), *live.parts) if name in state.runners]
+    silent = [runner.host for runner in members if runner.state == "MISSING"]
+    return f"its runner on {', '.join(silent)}" if silent else "its runner"
+
+
+def _unconfirmed(state: State, batch: BatchState, pos: int) -> str:
+    """Which nodes of a gang have not confirmed yet that they hold their parts."""
+    live = batch.live[pos]
+    if not live.parts or (batch.id, pos) in state.soft.sent:
+        return ""
+    job = (batch.id, batch.index(pos), live.attempt)
+    left = [name for name, _ in live.parts if job not in state.soft.contacts[name].confirmed]
+    names = [state.runners[name].host for name in left if name in state.runners]
+    return f"{', '.join(names)} ha{'s' if len(names) == 1 else 've'}" if names else ""
+
+
+def _closing(state: State, batch: BatchState, pos: int, at: At) -> str | None:
+    """Which nodes have not yet ended what they have of the attempt before, of a job on several."""
+    names = [name for name in batch.closing.get(pos, ()) if name in state.runners]
+    if not names:
+        return None
+    key = (batch.id, pos, batch.attempts[pos])
+    since = min(state.soft.contacts[name].releasing.get(key, at.mono) for name in names)
+    rows = [
+        state.runners[name].host + (" (silent)" if state.runners[name].state == "MISSING" else "") for name in names
+    ]
+    return (
+        f"waits until attempt {key[2]} has ended on {', '.join(rows)} too, asked for {at.mono - since:.0f} s ago: "
+        "it runs again when nothing of it is left on any node"
+    )
+
+
 def batch_reasons(state: State, batches: Iterable[BatchState], at: At) -> Iterator[tuple[int, str]]:
     """(batch, why its unfinished jobs do not run): of its first PENDING job, else of WAITING, else of held ones."""
     newest = _newest(state)
@@ -91,7 +139,9 @@ def batch_reasons(state: State, batches: Iterable[BatchState], at: At) -> Iterat
         if batch.counts[PENDING]:
             yield batch.id, _pending(state, batch, batch.states.find(PENDING), at, newest)
         elif batch.counts[WAITING]:
-            yield batch.id, _waiting(state, batch, None, at.wall)
+            closing = next((pos for pos in batch.closing if batch.states[pos] == WAITING), None)
+            words = _closing(state, batch, closing, at) if closing is not None else None
+            yield batch.id, words or _waiting(state, batch, None, at.wall)
         elif batch.counts[HOLDING]:
             yield batch.id, _held(batch, str(batch.id))
 
@@ -303,7 +353,7 @@ def _newest(state: State) -> _Newest:
     return {
         (each.site, each.queue or "", each.shape): (rank, each)
         for rank, each in enumerate(state.allocations.values())
-        if each.state.endswith("ING") and each.id not in state.census.of
+        if each.state.endswith("ING") and len(state.census.of.get(each.id, ())) < each.nodes
     }
 
 

@@ -65,6 +65,27 @@ def _batch(state: State, batch: BatchState) -> Iterator[str]:
         if live.attempt != batch.attempts[pos]:
             newest = batch.attempts[pos]
             yield f"job {batch.id}.{batch.index(pos)}: attempt {live.attempt} lives, {newest} is the newest"
+    yield from _gangs(state, batch)
+
+
+def _gangs(state: State, batch: BatchState) -> Iterator[str]:
+    """A live gang is whole, or is known to be broken; one that is over is not ready while anyone holds a part."""
+    for pos, live in batch.live.items():
+        key, job = (batch.id, pos, live.attempt), f"job {batch.id}.{batch.index(pos)}"
+        lacks = [name for name, _ in live.parts if name not in state.runners or key not in state.runners[name].parts]
+        if lacks and pos not in batch.broken:
+            yield f"{job}: no part of attempt {live.attempt} is reserved on {lacks}, and it is not broken"
+        for name, slot in live.parts:
+            if name not in lacks and state.runners[name].parts[key] != slot:
+                yield f"{job}: its part on {name} is not the one that was leased"
+    for pos, names in batch.closing.items():
+        job, key = f"job {batch.id}.{batch.index(pos)}", (batch.id, pos, batch.attempts[pos])
+        if pos in batch.live or batch.states[pos] == PENDING:
+            yield f"{job}: {JOB_STATES[batch.states[pos]]} while {names} hold parts of an attempt that is over"
+        if not names or any(name not in state.runners or key not in state.runners[name].parts for name in names):
+            yield f"{job}: not all of {names} hold a part of attempt {key[2]}"
+    if not batch.broken.keys() <= batch.live.keys():
+        yield f"batch {batch.id}: {batch.broken} are broken and not all live"
 
 
 def _dependencies(state: State, batch: BatchState) -> Iterator[str]:
@@ -107,8 +128,16 @@ def _runners(state: State) -> Iterator[str]:
         for slot, count in runner.slots.items():
             if not 0 < count <= held.get(slot, 0):
                 yield f"runner {runner.id}: {count} slots of {slot} for {held.get(slot, 0)} leases"
-        if runner.state in ("CLOSED", "EXPIRED") and runner.jobs:
+        if runner.state in ("CLOSED", "EXPIRED") and (runner.jobs or runner.parts):
             yield f"runner {runner.id} is {runner.state} and holds jobs"
+        for number, pos, attempt in runner.parts:
+            batch = state.batches.get(number)
+            live = batch.live.get(pos) if batch is not None else None
+            members = [name for name, _ in live.parts] if live is not None and live.attempt == attempt else ()
+            if runner.id not in (members or (batch.closing.get(pos, ()) if batch is not None else ())):
+                yield f"runner {runner.id} holds a part of {number}/{pos} attempt {attempt}, which is not known"
+    if state.parts != sum(len(runner.parts) for runner in state.runners.values()):
+        yield f"{state.parts} parts are said to be reserved"
 
 
 def _census(state: State) -> Iterator[str]:
@@ -142,6 +171,9 @@ def _ledger(state: State) -> Iterator[str]:
                 used[location.id] = used.get(location.id, Amounts()).plus(slot.amounts, count)
             for name in shape.limits:
                 limits[name] = limits.get(name, 0) + count
+        for slot in runner.parts.values():
+            for location in state.ledger.path(runner.location):
+                used[location.id] = used.get(location.id, Amounts()).plus(slot.amounts)
     for batch in state.batches.values():
         if batch.loose:
             limits[f"#{batch.id}"] = limits.get(f"#{batch.id}", 0) + batch.loose

@@ -24,8 +24,9 @@ from rota.schedule.facts import Stats
 from rota.schedule.queues import queue_places
 
 __all__ = [
-    "Awaited", "Due", "FactTold", "Forgot", "Greeted", "Heard", "Looked", "Note", "PluginDisabled", "SiteTold", "Told",
-    "Unheard", "WeatherEntry", "enter_runners", "follow", "pass_time", "performed", "restarted", "take_note", "took",
+    "Awaited", "Due", "FactTold", "Forgot", "Greeted", "Heard", "Looked", "Note", "PartsTold", "PluginDisabled",
+    "RootTold", "SiteTold", "Told", "Unheard", "WeatherEntry", "enter_runners", "follow", "pass_time", "performed",
+    "restarted", "take_note", "took",
 ]  # fmt: skip
 
 GIVEN_UP = "given up"
@@ -60,6 +61,21 @@ class Told(Struct, frozen=True):
 
     runner: str
     usage: dict[tuple[int, int], Usage]
+
+
+class PartsTold(Struct, frozen=True):
+    """A runner told all parts of gangs that it holds, and where ranks are started there; some may be strange."""
+
+    runner: str
+    holds: dict[Key, str]
+    strange: frozenset[Key]
+
+
+class RootTold(Struct, frozen=True):
+    """After a restart the root of a gang told whether it has its lease."""
+
+    job: tuple[int, int]
+    sent: bool
 
 
 class Awaited(Struct, frozen=True):
@@ -124,8 +140,9 @@ class PluginDisabled(Struct, frozen=True):
 
 
 Note = (
-    Heard | Greeted | Told | Unheard | Forgot | Awaited | SiteTold | WeatherEntry | FactTold | Looked | PluginDisabled
-)
+    Heard | Greeted | Told | PartsTold | RootTold | Unheard | Forgot | Awaited | SiteTold | WeatherEntry | FactTold
+    | Looked | PluginDisabled
+)  # fmt: skip
 
 
 def take_note(state: State, note: Note) -> None:
@@ -153,6 +170,19 @@ def _greeted(state: State, note: Greeted) -> None:
 
 def _told(state: State, note: Told) -> None:
     state.soft.contacts[note.runner].usage.update(note.usage)
+
+
+def _parts_told(state: State, note: PartsTold) -> None:
+    contact = state.soft.contacts[note.runner]
+    if contact.strange and not note.strange:
+        state.soft.planning.wanted = True  # it may take jobs again
+    if contact.strange != note.strange:
+        state.soft.planning.changed.runners[note.runner] = None
+    contact.confirmed, contact.strange = note.holds, note.strange
+
+
+def _root_told(state: State, note: RootTold) -> None:
+    (state.soft.sent if note.sent else state.soft.unsent)[note.job] = None
 
 
 def _awaited(state: State, note: Awaited) -> None:
@@ -226,6 +256,8 @@ _TAKE: dict[type[Any], Callable[[State, Any], None]] = {
     Heard: _heard,
     Greeted: _greeted,
     Told: _told,
+    PartsTold: _parts_told,
+    RootTold: _root_told,
     Awaited: _awaited,
     Unheard: _unheard,
     Forgot: _forgot,
@@ -251,6 +283,10 @@ def follow(state: State, event: ev.Event, at: At) -> None:
         for low, high in zip(event.spans[::2], event.spans[1::2], strict=True):
             for pos in range(low, high):
                 since[number, pos] = mono
+        if event.parts:
+            soft.unsent[number, event.spans[0]] = None
+            for name, _ in event.parts:
+                soft.idle.drop(name)
         return
     if kind is ev.Ended:
         assert isinstance(event, ev.Ended)
@@ -263,8 +299,11 @@ def follow(state: State, event: ev.Event, at: At) -> None:
         contact.lease_n = contact.got = 0
         contact.unacked.clear()
         contact.given_up.clear()
+        contact.confirmed, contact.strange = {}, frozenset()
         _enter(state, state.runners[event.runner])
         state.soft.planning.changed.runners[event.runner] = None
+    elif isinstance(event, ev.Released):
+        _released(state, event, at)
     elif isinstance(event, ev.RunnerMoved):
         state.soft.planning.changed.runners[event.runner] = None
         if state.runners[event.runner].state in ("CLOSED", "EXPIRED"):
@@ -324,10 +363,33 @@ def _ended(state: State, event: ev.Ended, at: At) -> None:
         if usage:
             usage.pop(row[:2], None)
     runner = state.runners[event.runner]
-    if not runner.jobs:
+    if not runner.jobs and not runner.parts:
         contact.idle_since = at.mono
         _enter(state, runner)
+    if state.parts or state.soft.sent or state.soft.unsent:
+        _roots_ended(state, event, at)
     took(state, event)
+
+
+def _roots_ended(state: State, event: ev.Ended, at: At) -> None:
+    """The parts of gangs whose roots have ended are to be released."""
+    soft = state.soft
+    for number, pos, _, _, _ in event.rows:
+        soft.sent.pop((number, pos), None)
+        soft.unsent.pop((number, pos), None)
+        batch = state.batches[number]
+        for name in batch.closing.get(pos, ()):
+            soft.contacts[name].releasing[number, pos, batch.attempts[pos]] = at.mono
+
+
+def _released(state: State, event: ev.Released, at: At) -> None:
+    contact, runner = state.soft.contacts[event.runner], state.runners[event.runner]
+    for row in event.rows:
+        contact.releasing.pop(row, None)
+        contact.usage.pop(row[:2], None)
+    if not runner.jobs and not runner.parts:
+        contact.idle_since = at.mono
+        _enter(state, runner)
 
 
 def took(state: State, event: ev.Ended) -> None:
@@ -347,7 +409,7 @@ def took(state: State, event: ev.Ended) -> None:
 
 _CONCERN = (
     ev.Ended, ev.Retemplated, ev.Respecified, ev.ManagerMoved, ev.LimitSet, ev.RunnerGreeted, ev.RunnerMoved,
-    ev.AllocationMoved,
+    ev.AllocationMoved, ev.Released,
 )  # fmt: skip
 
 
@@ -364,7 +426,10 @@ def performed(state: State, effects: Iterable[Effect], at: At) -> None:
         if isinstance(effect, Lease):
             contact = state.soft.contacts[effect.runner]
             contact.lease_n = effect.n
-            contact.unacked[effect.n] = Sent(at.mono, effect.jobs, effect.slots)
+            contact.unacked[effect.n] = Sent(at.mono, effect.jobs, effect.slots, effect.gangs)
+            for job in effect.gangs:
+                state.soft.unsent.pop(job, None)
+                state.soft.sent[job] = None
         elif isinstance(effect, Order) and effect.reason == GIVEN_UP:
             state.soft.contacts[effect.runner].given_up.update(dict.fromkeys(effect.jobs))
             state.soft.planning.changed.runners[effect.runner] = None
@@ -424,7 +489,7 @@ def _due_runners(state: State, at: At) -> list[RunnerState]:
 def _enter(state: State, runner: RunnerState) -> None:
     """Enter a runner where deadlines are looked for: what it does, or since when it does nothing, has changed."""
     soft, name = state.soft, runner.id
-    if runner.state == "SERVING" and not runner.jobs:
+    if runner.state == "SERVING" and not runner.jobs and not runner.parts:
         facts = None if runner.direct else soft.sites.get(runner.site)
         soft.idle.set(name, math.inf if facts is None else soft.contacts[name].idle_since + facts.linger_s)
     else:
@@ -472,6 +537,9 @@ def restarted(state: State, at: At) -> None:
     for runner in state.runners.values():
         contact = state.soft.contacts[runner.id] = Contact(at.mono, connected=runner.direct)
         contact.since = dict.fromkeys(runner.jobs, at.mono)
+        for number, pos, attempt in runner.parts:
+            if pos in state.batches[number].closing:
+                contact.releasing[number, pos, attempt] = at.mono
     recall(state)
     enter_runners(state)
     for allocation in state.allocations.values():

@@ -1,7 +1,7 @@
 """React: from applied events to effects."""
 
 from rota.core.decide.runners import standing_orders
-from rota.core.effects import Allocate, Effect, Lease, Order, Welcome
+from rota.core.effects import Allocate, Effect, Hold, Lease, Order, Welcome
 from rota.core.notes import GIVEN_UP
 from rota.core.soft import LeasedJob
 from rota.core.state import State
@@ -23,6 +23,9 @@ def react(state: State, events: list[ev.Event]) -> list[Effect]:
         if kind is ev.Leased:
             assert isinstance(event, ev.Leased) and isinstance(event.slot, Slot)
             attempts, number, slot = state.batches[event.batch].attempts, event.batch, event.slot
+            if event.parts:  # its root is sent its lease when all have confirmed
+                effects.extend(_holds(state, event))
+                continue
             jobs = leases.setdefault(event.runner, [])
             for low, high in zip(event.spans[::2], event.spans[1::2], strict=True):
                 jobs.extend([(number, pos, attempts[pos], slot) for pos in range(low, high)])
@@ -34,7 +37,7 @@ def react(state: State, events: list[ev.Event]) -> list[Effect]:
             if event.submit:
                 submissions.setdefault(event.tag, []).append(event)
         elif isinstance(event, ev.RunnerGreeted):
-            if not event.direct:
+            if not event.direct and event.connect:  # else it was entered only to be turned away
                 effects.append(Welcome(event.runner, event.connect, event.session))
                 effects.extend(standing_orders(state, state.runners[event.runner]))
         elif isinstance(event, ev.RunnerMoved):
@@ -42,8 +45,13 @@ def react(state: State, events: list[ev.Event]) -> list[Effect]:
                 effects.append(Order(event.runner, state.runners[event.runner].session, "close", [], event.reason))
         elif isinstance(event, ev.AllocationMoved):
             effects.extend(_allocation(state, event))
-        elif isinstance(event, ev.Ended) and event.counts_as == "loss":
-            effects.extend(_end_given_up(state, event))
+        elif isinstance(event, ev.Ended):
+            if event.counts_as == "loss" and not event.seq:
+                effects.extend(_end_given_up(state, event))
+            if state.parts:
+                effects.extend(_releases(state, event))
+        elif isinstance(event, ev.GangBroken):
+            effects.extend(_end_broken(state, event))
     for tag, planned in submissions.items():
         first = planned[0]
         effects.append(Allocate("submit", first.id, first.site, tag, tuple(event.id for event in planned)))
@@ -53,6 +61,34 @@ def react(state: State, events: list[ev.Event]) -> list[Effect]:
             number = contact.lease_n + 1
             effects.append(Lease(runner_id, runner.session, number, contact.clock, jobs, slots[runner_id]))
     return effects
+
+
+def _holds(state: State, event: ev.Leased) -> list[Effect]:
+    """Have the parts of a gang held, each by its runner."""
+    pos = event.spans[0]
+    attempt = state.batches[event.batch].attempts[pos]
+    return [Hold(name, state.runners[name].session, [(event.batch, pos, attempt, slot)]) for name, slot in event.parts]
+
+
+def _releases(state: State, event: ev.Ended) -> list[Effect]:
+    """Have the parts of gangs released whose roots are over."""
+    out: list[Effect] = []
+    for number, pos, _, _, _ in event.rows:
+        batch = state.batches[number]
+        for name in batch.closing.get(pos, ()):
+            job = (number, batch.index(pos), batch.attempts[pos])
+            out.append(Order(name, state.runners[name].session, "release", [job]))
+    return out
+
+
+def _end_broken(state: State, event: ev.GangBroken) -> list[Effect]:
+    """Have the root of a gang end that has lost a part."""
+    batch = state.batches[event.batch]
+    live = batch.live.get(event.pos)
+    if live is None:
+        return []
+    job = (batch.id, batch.index(event.pos), live.attempt)
+    return [Order(live.runner, state.runners[live.runner].session, "kill", [job], event.reason)]
 
 
 def _orders(state: State, event: ev.Moved | ev.HoldWanted) -> list[Effect]:

@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from rota.core.dependencies import watch_all
 from rota.core.evolve import evolve
 from rota.core.evolve.batches import bind, set_limit
+from rota.core.evolve.gangs import reserve_part
 from rota.core.evolve.jobs import push_ready, slot_of, uncounted
 from rota.core.evolve.runners import join_allocation, place_runner, set_slots
 from rota.core.notes import took
@@ -39,6 +40,10 @@ ColumnRow = tuple[int, int, bytes, bytes]
 """(batch, chunk, states, attempts); chunk -1: the batch's own record, in `states`."""
 
 
+_Leased = tuple[BatchState, int, str, Slot | str, tuple[tuple[str, Slot], ...]]
+"""(batch, position, runner, slot, further parts) of a live attempt."""
+
+
 class _Runner(Struct, array_like=True):
     id: str
     state: str
@@ -57,6 +62,8 @@ class _Runner(Struct, array_like=True):
     """In version 1 by name."""
     drain_wanted: bool
     direct: bool = False
+    gangs: bool = False
+    parts: list[tuple[int, int, int, Slot]] = field(default_factory=list)
 
 
 class _Batch(Struct, array_like=True):
@@ -79,6 +86,10 @@ class _Batch(Struct, array_like=True):
     rerun_wanted: dict[int, str] = field(default_factory=dict)
     known_until: int = 0
     by: str = ""
+    closing: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    broken: dict[int, str] = field(default_factory=dict)
+    parts: dict[int, tuple[tuple[str, Slot], ...]] = field(default_factory=dict)
+    """Position of a live gang → its further parts."""
 
 
 SNAPSHOT_VERSION = 2
@@ -113,8 +124,11 @@ _PLAIN = (
     "mode", "next_batch", "next_allocation", "groups", "pauses", "pruned", "attempt_floor", "floor_below", "shares",
 )  # fmt: skip
 """Fields of a snapshot that are attributes of the state."""
-_PLAIN_BATCH = [name for name in _Batch.__struct_fields__ if name not in ("runs", "live", "more")]
+_PLAIN_BATCH = [name for name in _Batch.__struct_fields__ if name not in ("runs", "live", "more", "parts")]
 """Fields of a batch's record that are attributes of its state."""
+
+_CHARGED = ("slots", "parts")
+"""Fields of a runner's record that are charged when it is restored."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_version = msgspec.msgpack.Decoder(_Version).decode
@@ -147,8 +161,9 @@ def take_snapshot(state: State) -> bytes:
 
 
 def _record(runner: RunnerState) -> _Runner:
-    fields = {name: getattr(runner, name) for name in _Runner.__struct_fields__ if name != "slots"}
-    return _Runner(**fields, slots=list(runner.slots.items()))
+    fields = {name: getattr(runner, name) for name in _Runner.__struct_fields__ if name not in _CHARGED}
+    parts = [(*key, slot) for key, slot in runner.parts.items()]
+    return _Runner(**fields, slots=list(runner.slots.items()), parts=parts)
 
 
 def take_columns(state: State) -> Iterator[ColumnRow]:
@@ -160,6 +175,7 @@ def take_columns(state: State) -> Iterator[ColumnRow]:
             runs=_runs(batch),
             live=[(pos, live.runner, live.slot) for pos, live in batch.live.items()],
             more=batch.templates[len(batch.spec.templates) :],
+            parts={pos: live.parts for pos, live in batch.live.items() if live.parts},
         )
         yield number, -1, _encode(record), b""
         for chunk in sorted(batch.dirty):
@@ -183,7 +199,7 @@ def restore(
 ) -> State:
     """The state from a snapshot, its columns, and the log after it. Raises StoreError for one of a newer rota."""
     state = State(settings, seed)
-    live: list[tuple[BatchState, int, str, Slot | str]] = []
+    live: list[_Leased] = []
     if snapshot is not None:
         version = _decode_version(snapshot).version
         if version > SNAPSHOT_VERSION:
@@ -224,9 +240,7 @@ def _restore_small(state: State, kept: _Snapshot) -> None:
             state.over.append(allocation.id)
 
 
-def _restore_batches(
-    state: State, columns: Iterable[ColumnRow], live: list[tuple[BatchState, int, str, Slot | str]]
-) -> None:
+def _restore_batches(state: State, columns: Iterable[ColumnRow], live: list[_Leased]) -> None:
     pending = states_pattern((PENDING,))
     records: dict[int, BatchState] = {}
     for number, chunk, states, attempts in sorted(columns, key=lambda row: (row[0], row[1])):
@@ -240,7 +254,7 @@ def _restore_batches(
                 setattr(batch, name, getattr(record, name))
             batch.templates.extend(record.more)
             batch.queues.extend(ReadyQueue() for _ in record.more)
-            live.extend((batch, pos, runner, slot) for pos, runner, slot in record.live)
+            live.extend((batch, pos, runner, slot, record.parts.get(pos, ())) for pos, runner, slot in record.live)
             continue
         low = chunk * COLUMN_CHUNK
         records[number].states[low : low + len(states)] = states
@@ -261,25 +275,27 @@ def _restore_batches(
     state.timers.sort()
 
 
-def _restore_live(state: State, kept: _Snapshot, live: list[tuple[BatchState, int, str, Slot | str]]) -> None:
+def _restore_live(state: State, kept: _Snapshot, live: list[_Leased]) -> None:
     for record in kept.runners:
         runner = state.runners[record.id] = RunnerState(record.id)
         for name in _Runner.__struct_fields__:
-            if name != "slots":  # these are charged below
+            if name not in _CHARGED:
                 setattr(runner, name, getattr(record, name))
         state.census.runner(runner.id, "", runner.state)
         join_allocation(state, runner)
         if runner.state not in ("CLOSED", "EXPIRED"):
             place_runner(state, runner)
-    for batch, pos, runner_id, known in live:
+    for batch, pos, runner_id, known, parts in live:
         runner, slot = state.runners[runner_id], slot_of(state, known)
-        batch.live[pos] = Live(runner_id, slot, batch.attempts[pos])
+        batch.live[pos] = Live(runner_id, slot, batch.attempts[pos], parts)
         runner.jobs[batch.id, pos] = None
         runner.held[slot] = runner.held.get(slot, 0) + 1
     for record in kept.runners:
         for known, count in record.slots.items() if isinstance(record.slots, dict) else record.slots:
             set_slots(state, state.runners[record.id], slot_of(state, known), count, restoring=True)
-    for batch in {batch.id: batch for batch, _, _, _ in live}.values():
+        for number, pos, attempt, slot in record.parts:
+            reserve_part(state, state.runners[record.id], (number, pos, attempt), slot, restoring=True)
+    for batch in {batch.id: batch for batch, *_ in live}.values():
         if batch.spec.at_once is not None and (loose := uncounted(state, batch)):
             batch.loose = loose
             limit = state.limits[f"#{batch.id}"]
@@ -301,7 +317,9 @@ def durable_view(state: State) -> dict[str, Any]:
             batch.id: (
                 bytes(batch.states),
                 batch.attempts.tobytes(),
-                sorted((pos, live.runner, live.slot, live.attempt) for pos, live in batch.live.items()),
+                sorted((pos, live.runner, live.slot, live.attempt, live.parts) for pos, live in batch.live.items()),
+                batch.closing,
+                batch.broken,
                 batch.failures,
                 batch.losses,
                 batch.until,
@@ -318,7 +336,10 @@ def durable_view(state: State) -> dict[str, Any]:
             for batch in state.batches.values()
         },
         "runners": {
-            runner.id: (runner.state, runner.session, runner.seq, runner.slots, runner.held, sorted(runner.jobs))
+            runner.id: (
+                *(runner.state, runner.session, runner.seq, runner.gangs),
+                *(runner.slots, runner.held, sorted(runner.jobs), runner.parts),
+            )
             for runner in state.runners.values()
             if runner.state not in ("CLOSED", "EXPIRED")
         },

@@ -21,7 +21,7 @@ from rota.model.slot import Slot
 from rota.schedule.facts import Facts
 from rota.schedule.pipeline import Memo
 from rota.schedule.places import Places
-from rota.schedule.queue_pass import QueueMemo
+from rota.schedule.queue_memo import QueueMemo
 from rota.schedule.queues import Claim
 from rota.schedule.view import Place
 from rota.schedule.waiting import Waiting
@@ -29,12 +29,24 @@ from rota.schedule.waiting import Waiting
 if TYPE_CHECKING:
     from rota.core.plan.backfill import Reservation
 
-__all__ = ["Changes", "Contact", "Planning", "Sent", "ShapeMemo", "SiteWeather", "Soft", "Weather", "chance_at"]
+__all__ = [
+    "Changes", "Contact", "Member", "Planning", "Sent", "ShapeMemo", "SiteWeather", "Soft", "Weather", "chance_at",
+]  # fmt: skip
 
 Key = tuple[int, int, int]
 """(batch, index, attempt), as runners name a job."""
 LeasedJob = tuple[int, int, int, Slot]
 """(batch, position, attempt, slot)."""
+
+
+class Member(NamedTuple):
+    """A node of a gang, as its root is told."""
+
+    runner: str
+    host: str
+    address: str
+    """HOST:PORT where ranks are started there; empty: not told."""
+    slot: Slot
 
 
 class Sent(Struct):
@@ -44,6 +56,8 @@ class Sent(Struct):
     """Monotonic time."""
     jobs: list[LeasedJob]
     slots: dict[Slot, int]
+    gangs: dict[tuple[int, int], tuple[Member, ...]] = {}
+    """(batch, position) → the nodes of each gang among the jobs, its root first."""
 
 
 class Usage(NamedTuple):
@@ -59,9 +73,9 @@ class Contact:
     """The connection to one runner: what was heard, and what waits for an answer. Times are monotonic."""
 
     __slots__ = (
-        *("clock", "connected", "given_up", "got", "greeted", "heard", "idle_since", "lease_n", "since", "unacked"),
-        "usage",
-    )
+        "clock", "confirmed", "connected", "given_up", "got", "greeted", "heard", "idle_since", "lease_n",
+        "releasing", "since", "strange", "unacked", "usage",
+    )  # fmt: skip
 
     def __init__(self, at: float = 0.0, connected: bool = False) -> None:
         self.connected = connected
@@ -79,6 +93,12 @@ class Contact:
         """Number of the newest lease message that the runner has confirmed."""
         self.given_up: dict[Key, None] = {}
         """Attempts that were given up in this session: should the runner still hold them, it is to end them."""
+        self.confirmed: dict[Key, str] = {}
+        """Parts of gangs that the runner says it holds, and where ranks are started there."""
+        self.strange: frozenset[Key] = frozenset()
+        """Those of them that it should not hold: it gets no jobs until they are released."""
+        self.releasing: dict[tuple[int, int, int], float] = {}
+        """(batch, position, attempt) → since when the runner is to release its part."""
         self.unacked: dict[int, Sent] = {}
         """Lease messages that the runner has not confirmed, by number."""
         self.since: dict[tuple[int, int], float] = {}
@@ -251,6 +271,10 @@ class Soft:
         self.weather = Weather()
         self.ending: dict[str, Ending] = {}
         """Allocation → its end, while its last words are awaited."""
+        self.unsent: dict[tuple[int, int], None] = {}
+        """(batch, position) of live gangs whose root has certainly not been sent its lease."""
+        self.sent: dict[tuple[int, int], None] = {}
+        """Those whose root has. Of one that is in neither nobody knows, since a restart, until its root greets."""
         self.planning = Planning()
         self.worth: dict[tuple[str, str], float] = {}
         """(policy, share) → what was used, as its policy values it (`rota.core.shares`)."""

@@ -93,7 +93,8 @@ class BatchState:
     """One batch: columns for all its jobs, and an overlay for what differs."""
 
     __slots__ = (
-        "attempts", "blocked", "by", "changes", "count", "counts", "dirty", "edges", "elements", "env", "epoch",
+        "attempts", "blocked", "broken", "by", "changes", "closing", "count", "counts", "dirty", "edges", "elements",
+        "env", "epoch",
         "failures", "followed", "held_why", "hold_wanted", "id", "key", "known_until", "live", "loose",
         "losses", "marks", "met", "omitted_why", "queues", "ranges", "removes", "rerun_wanted", "seen", "shapes",
         "spec", "states", "submitted", "template_numbers", "templates", "twins", "until", "waits", "watchers",
@@ -133,6 +134,10 @@ class BatchState:
         """Wall-clock time of the next try of a job that failed."""
         self.hold_wanted: dict[int, bool] = {}
         """Leased jobs that are to be held once their leases are back; True: they are stopped for that."""
+        self.closing: dict[int, tuple[str, ...]] = {}
+        """Runners that still hold parts of the last attempt, which is over: until they are released it is not ready."""
+        self.broken: dict[int, str] = {}
+        """Live gangs that have lost a part, and how: they are to end, which counts as a loss."""
         self.blocked = bool(spec.after) or spec.not_before is not None
         """True until its dependencies are met and its time has come."""
         self.omitted_why: str | None = None
@@ -247,8 +252,8 @@ class RunnerState:
     """A runner. What is known of the connection to it is in `Soft.contacts`."""
 
     __slots__ = (
-        "allocation", "capacity", "connect", "direct", "drain_wanted", "held", "host", "id", "jobs", "location",
-        "output", "pid", "seq", "session", "site", "slots", "state", "tags", "until", "why",
+        "allocation", "capacity", "connect", "direct", "drain_wanted", "gangs", "held", "host", "id", "jobs",
+        "location", "output", "parts", "pid", "seq", "session", "site", "slots", "state", "tags", "until", "why",
     )  # fmt: skip
 
     def __init__(self, runner: str) -> None:
@@ -273,8 +278,12 @@ class RunnerState:
         """Leases of each."""
         self.jobs: dict[tuple[int, int], None] = {}
         """(batch, position) of the live attempts here, in order of lease."""
+        self.parts: dict[tuple[int, int, int], Slot] = {}
+        """(batch, position, attempt) of gangs whose root is elsewhere → what is reserved here, until it is released."""
         self.drain_wanted = False
         self.direct = False
+        self.gangs = False
+        """Whether it can hold parts of gangs."""
         self.why: str | None = None
         """Why it made its last move."""
 
@@ -305,6 +314,8 @@ class State:
         self.over: deque[str] = deque()
         """Allocations that are over, oldest first."""
         self.ledger = Ledger()
+        self.parts = 0
+        """How many parts of gangs are reserved, on all runners."""
         self.groups: dict[str, Group] = {}
         """What was learned, by group."""
         self.shares: dict[str, dict[int, int]] = {}
@@ -401,8 +412,8 @@ class State:
         facts = self.soft.sites.get(site)
         capacity = None
         shared = facts.shared if facts is not None else ()
-        only = bool(shared) and facts is not None and facts.most != 1
-        if facts is not None and facts.most == 1:
+        only = bool(shared) and facts is not None and facts.most * facts.nodes_most != 1
+        if facts is not None and facts.most == facts.nodes_most == 1:
             capacity = facts.node.plus(Amounts(named=shared))
         elif shared:
             capacity = Amounts(named=shared)

@@ -11,6 +11,7 @@ from rota.core.decide import decide, preludes
 from rota.core.decide.allocations import end_direct
 from rota.core.decide.deadlines import next_deadline, tick, was_set_back
 from rota.core.decide.decision import Decision
+from rota.core.decide.gangs import root_leases, settle_unsent
 from rota.core.dependencies import consequences, woken
 from rota.core.effects import Effect
 from rota.core.evolve import evolve
@@ -75,8 +76,14 @@ class Core:
             decision = decide(state, stimulus)
             decision.results[:0] = results
         self._apply(decision, events, at)
+        if state.soft.unsent:
+            settled = settle_unsent(state)
+            self._apply(settled, events, at)
+            decision.results += settled.results
         self._follow(decision.reconsider, at, events)
         effects = react(state, events)
+        if state.soft.unsent:
+            effects += root_leases(state)
         performed(state, effects, at)
         return Step(events, decision.results, [*effects, *decision.effects], decision.reply)
 
@@ -91,6 +98,11 @@ class Core:
                 self._place(at, events)
                 break
             except PluginError as error:  # what was placed before stands; without that part it goes on from there
+                planning = state.soft.planning
+                planning.changed.everything = True
+                if (error.kind, error.name) in state.soft.disabled:
+                    planning.queues = type(planning.queues)()  # what it remembers still asks for that part
+                    break
                 take_note(state, PluginDisabled(error.kind, error.name, error.why))
         effects = react(state, events)
         performed(state, effects, at)

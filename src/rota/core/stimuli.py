@@ -12,9 +12,9 @@ from rota.model.selector import Selector
 from rota.model.site import SiteFacts
 
 __all__ = [
-    "AllocationSeen", "At", "ChangeJobs", "Disconnected", "Ended", "FactSeen", "Greet", "LastWords", "Prune", "Report",
-    "RunnerBye", "SetLimits", "SetMode", "SiteFull", "SiteSeen", "Started", "Stimulus", "Submit", "Tick", "Touch",
-    "Used", "Written",
+    "AllocationSeen", "At", "ChangeJobs", "Disconnected", "Ended", "FactSeen", "Greet", "Held", "HoldRow", "LastWords",
+    "Prune", "Released", "Report", "RunnerBye", "SetLimits", "SetMode", "SiteFull", "SiteSeen", "Started", "Stimulus",
+    "Submit", "Tick", "Touch", "Used", "Written",
 ]  # fmt: skip
 
 
@@ -93,6 +93,10 @@ class SetLimits(Stimulus, kw_only=True):
     counts: dict[str, int | str | None]
 
 
+HoldRow = tuple[int, int, int, str]
+"""(batch, index, attempt) of a part of a gang, and HOST:PORT where ranks are started."""
+
+
 class Greet(Stimulus, kw_only=True):
     """A runner opened a connection."""
 
@@ -108,6 +112,13 @@ class Greet(Stimulus, kw_only=True):
     output: str = ""
     held: list[tuple[int, int, int]]
     """(batch, index, attempt) of every attempt that the runner holds."""
+    holds: list[HoldRow] = []
+    gangs: bool = False
+    """Whether it can hold parts of gangs."""
+    replaces: str | None = None
+    """The runner whose end, with that of all it had started on this node, its supervisor has seen to."""
+    written: "list[Written]" = []
+    """What that one, and those before it on its node, could not send and wrote down."""
 
 
 class Ended(NamedTuple):
@@ -173,6 +184,23 @@ class Touch(Stimulus, kw_only=True):
     clock: float
     held: list[tuple[int, int, int]] = []
     used: list[Used] = []
+    holds: list[HoldRow] = []
+
+
+class Held(Stimulus, kw_only=True):
+    """A runner tells all parts of gangs that it holds."""
+
+    runner: str
+    session: int
+    holds: list[HoldRow]
+
+
+class Released(Stimulus, kw_only=True):
+    """A runner says that nothing of these attempts, (batch, index, attempt), is left on its node."""
+
+    runner: str
+    session: int
+    jobs: list[tuple[int, int, int]]
 
 
 class RunnerBye(Stimulus, kw_only=True):

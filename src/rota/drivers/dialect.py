@@ -201,8 +201,12 @@ class Dialect(Protocol):
         """The queues in the answer; empty if it says nothing."""
         ...
 
-    # A dialect may also have `array_limit()`, a command that asks how many elements an array may have at this site, and
-    # `read_array_limit(answer)`, which returns that number or None.
+    # A dialect may also have
+    # `array_limit()`, a command that asks how many elements an array may have at this site, and
+    # `read_array_limit(answer)`, which returns that number or None;
+    # `queue_details(queues)`, commands that ask what the answer to `queues()` does not have, and
+    # `read_queue_details(queues, answers, options)`, which returns the queues with that; an answer may be useless;
+    # `spread`, how a job starts a program on each of its nodes: a name in `SPREADS` of `rota.drivers.script`.
 
 
 class Queue(NamedTuple):
@@ -215,7 +219,16 @@ class Queue(NamedTuple):
     """Millicores of its largest node."""
     memory: int | None
     """Bytes of its largest node."""
-    gpus: int
+    gpus: int | None
+    """Of the node that has most; None: the system does not say."""
     time_s: int | None
     """The longest time that a job may ask for."""
     up: bool
+    nodes_most: int | None = None
+    """The most nodes of one job."""
+    users: tuple[str, ...] | None = None
+    """The only users that it is for; None: all, as far as is told."""
+    hosts: tuple[str, ...] | None = None
+    """The only hosts that it has; None: all, or not told."""
+    hidden: bool = False
+    """Whether it is for those only who name it."""

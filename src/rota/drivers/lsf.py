@@ -12,6 +12,7 @@ from functools import lru_cache
 from rota.drivers.api import Ask, Outcome
 from rota.drivers.bhist import CANCELLED, ENDS, TERM, events, outcome_of, when
 from rota.drivers.dialect import Answer, Class, Command, Kind, Listing, Options, Queue, Seen, Submitted
+from rota.drivers.lsf_queues import read_bqueues, with_hosts
 from rota.drivers.native import WARNED, element, enter, kinds, native_name, script, share, tag_of, words, worth
 from rota.drivers.options import Rules, check_directory, merge
 from rota.model.errors import UsageError
@@ -144,6 +145,7 @@ class Lsf:
     chunk = 200
     states: Mapping[str, Kind] = STATES
     strict: Mapping[str, Kind] = STRICT
+    spread = "blaunch"
     allowed = frozenset(f"-{word}" for word in ALLOWED.split())
 
     def version(self) -> Command:
@@ -305,21 +307,25 @@ class Lsf:
 
     def read_queues(self, answer: Answer) -> tuple[Queue, ...]:
         """One block per queue, which begins with `QUEUE: name`."""
-        out = []
-        for block in re.split(r"^QUEUE: ", answer.stdout, flags=re.MULTILINE)[1:] if answer.code == 0 else ():
-            name = block.split("\n", 1)[0].strip()
-            status = re.search(r"\b(Open|Closed):(\w+)", block)
-            is_default = "thisisthedefaultqueue" in "".join(block.split()).lower()  # broken anywhere
-            if name:
-                up = status is not None and status[1] == "Open"
-                out.append(Queue(name, is_default, None, None, None, 0, _run_limit(block), up))
-        return tuple(out)
+        return read_bqueues(answer.stdout) if answer.code == 0 else ()
+
+    def queue_details(self, queues: Sequence[Queue]) -> Sequence[Command]:
+        """The usual queue, the slots of hosts, their memory."""
+        return [Command(("bparams",)), Command(("bhosts", "-w")), Command(("lshosts", "-w"))]
+
+    def read_queue_details(
+        self, queues: tuple[Queue, ...], answers: Sequence[Answer], options: Options
+    ) -> tuple[Queue, ...]:
+        """Queues with their hosts. Of gpus none of these programs says anything."""
+        params, slots, sizes = (answer.stdout if answer.code == 0 else "" for answer in answers)
+        return with_hosts(queues, params, slots, sizes)
 
 
 class OpenLava(Lsf):
     """The dialect of OpenLava, and of LSF before 9: no `bjobs -o`, no units, no warnings, no gpus."""
 
     name = "openlava"
+    spread = "ssh"
     unit = ""
     between = ":"
 
@@ -345,17 +351,6 @@ def _release(said: str) -> int:
     """The 10 of `IBM Spectrum LSF Standard 10.1.0.0, Jul 08 2016`; 0: it is not LSF."""
     found = RELEASE.search(said)
     return int(found[1][:4]) if found and "lava" not in said.lower() else 0
-
-
-def _run_limit(block: str) -> int | None:
-    """Seconds that a job in this queue may run at most. What it gets if it asks for nothing is in the block too."""
-    block = re.sub(r"DEFAULT LIMITS:.*?(?=MAXIMUM LIMITS:|SCHEDULING PARAMETERS|\Z)", "", block, flags=re.DOTALL)
-    heading = re.search(r"^(.*\bRUNLIMIT\b.*)\n(.*)$", block, re.MULTILINE)
-    if heading is None:
-        return None
-    names, amounts = heading[1].split(), re.findall(r"(\d{1,9}(?:\.\d{1,3})?) min", heading[2])
-    number = names.index("RUNLIMIT")
-    return int(float(amounts[number]) * 60) if number < len(amounts) else None
 
 
 def _sections(text: str) -> list[tuple[str, str]]:

@@ -19,10 +19,10 @@ from rota.drivers.pbs_answers import (
     check_server,
     judge_records,
     judge_table,
-    queues_of,
     submitted,
 )
 from rota.drivers.pbs_errors import OPENPBS, read_error
+from rota.drivers.pbs_queues import hosts_of, queues_of, read_default, with_hosts
 from rota.drivers.pbs_records import (
     NOT_THE_JOBS,
     Record,
@@ -113,6 +113,7 @@ class Pbs(PbsFamily):
     }
     """Held and waiting jobs count as running, as with TORQUE; E is over only once there is an exit status."""
     allowed = frozenset({"-a", "-c", "-h", "-j", "-k", "-l", "-m", "-M", "-p", "-P", "-u", "-W"})
+    spread = "pbsdsh"
 
     def is_mine(self, answer: Answer) -> bool:
         """Only OpenPBS calls it pbs_version."""
@@ -284,6 +285,22 @@ class Pbs(PbsFamily):
         if answer.code != 0 or not isinstance(found, dict):
             return ()
         return queues_of({name: _flat(value) for name, value in found.items() if isinstance(value, dict)})
+
+    def queue_details(self, queues: Sequence[Queue]) -> Sequence[Command]:
+        """The usual queue, and the nodes."""
+        return [Command(("qstat", "-B", "-f")), Command(("pbsnodes", "-av", "-F", "json"))]
+
+    def read_queue_details(
+        self, queues: tuple[Queue, ...], answers: Sequence[Answer], options: Options
+    ) -> tuple[Queue, ...]:
+        """Queues with their nodes."""
+        server, nodes = answers
+        try:
+            found = json.loads(nodes.stdout, strict=False)["nodes"] if nodes.code == 0 else {}
+            records = [{**_flat(node), "name": str(name)} for name, node in found.items()]
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            records = []
+        return with_hosts(queues, hosts_of(records), read_default(server.stdout) if server.code == 0 else None)
 
 
 def read_records(text: str) -> tuple[list[dict[str, str]], bool]:

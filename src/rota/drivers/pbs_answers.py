@@ -4,10 +4,10 @@ import re
 from collections.abc import Mapping, Sequence
 
 from rota.drivers.api import Ask
-from rota.drivers.dialect import Answer, Class, Command, Kind, Listing, Queue, Seen, Submitted
+from rota.drivers.dialect import Answer, Class, Command, Kind, Listing, Seen, Submitted
 from rota.drivers.options import Wants
 from rota.drivers.pbs_errors import Error, read_error
-from rota.drivers.pbs_records import Record, job_id, seconds
+from rota.drivers.pbs_records import job_id
 from rota.model.errors import UsageError
 
 __all__ = [
@@ -16,7 +16,6 @@ __all__ = [
     "complaints",
     "judge_records",
     "judge_table",
-    "queues_of",
     "submitted",
 ]
 
@@ -132,24 +131,6 @@ def submitted(tag: str, found: Sequence[tuple[str, str | None]]) -> Submitted | 
         return None
     first, *others = sorted(whole, key=lambda native: int(native.rstrip("[]")))
     return Submitted(first, "ok", "", tuple(others))
-
-
-def queues_of(found: Mapping[str, Record]) -> tuple[Queue, ...]:
-    """Execution queues from their attributes."""
-    names = [name for name, record in found.items() if record.get("queue_type", "").lower().startswith("e")]
-    return tuple(
-        Queue(
-            name,
-            len(names) == 1,
-            None,
-            None,
-            None,
-            0,
-            seconds(found[name].get("resources_max.walltime")),
-            found[name].get("enabled") == "True" and found[name].get("started") == "True",
-        )
-        for name in names
-    )
 
 
 def judge_records(answer: Answer, seen: tuple[Seen, ...], whole: bool, result: Class, words: str) -> Listing:

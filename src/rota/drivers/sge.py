@@ -13,6 +13,7 @@ from rota.drivers.dialect import Answer, Class, Command, Kind, Listing, Options,
 from rota.drivers.native import element, keep_output, kinds, native_name, ranges, script, share, tag_of
 from rota.drivers.options import Rules, Wants, check_directory, merge
 from rota.drivers.pbs_records import date
+from rota.drivers.sge_queues import read_qhost, size_of, with_limits
 from rota.model.errors import UsageError
 
 __all__ = ["Sge"]
@@ -24,10 +25,6 @@ REPEAT = frozenset({"-l", "-ac", "-dc", "-hard", "-soft"})
 """What adds up; `-soft` and `-hard` are about the `-l` behind them, so each stays where it is."""
 OWNED = {"-l": frozenset({"h_rt", "s_rt", "h_vmem", "gpu", "exclusive"})}
 FIELD = re.compile(r"<(JB_job_number|JB_name|state|tasks)>([^<]*)</")
-HOST = re.compile(r"<host name='([^']*)'>(.*?)</host>", re.DOTALL)
-HOST_VALUE = re.compile(r"<hostvalue name='(\w+)'>([^<]*)</hostvalue>")
-QUEUE = re.compile(r"<queue name='([^']*)'>(.*?)</queue>", re.DOTALL)
-QUEUE_STATE = re.compile(r"name='state_string'>([^<]*)<")
 ELEMENT = "${SGE_TASK_ID:-0} > 0 ? ${SGE_TASK_ID:-0} - 1 : 0"
 """It is `undefined` without an array, which as the name of a variable that is not set counts as 0."""
 LAUNCH = frozenset({1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 26, 27, 28, 29, 31, 32, 33, 34, 35, 36, 38})
@@ -110,6 +107,7 @@ class Sge:
     chunk = 50
     states: Mapping[str, Kind] = _table()
     strict: Mapping[str, Kind] = {state: "running" for state in _table() if state.startswith("d")}
+    spread = "qrsh"
     allowed = frozenset(
         {"-A", "-a", "-ac", "-binding", "-ckpt", "-dc", "-dl", "-h", "-hard", "-js", "-l", "-m", "-M", "-now"}
         | {"-p", "-R", "-soft", "-tc", "-w"}
@@ -344,29 +342,18 @@ class Sge:
 
     def read_queues(self, answer: Answer) -> tuple[Queue, ...]:
         """Queues, with the largest of their hosts."""
-        if answer.code != 0:
-            return ()
-        found: dict[str, list[tuple[int, int, bool]]] = {}
-        for _, body in HOST.findall(answer.stdout):
-            values = dict(HOST_VALUE.findall(body))
-            cores, memory = _number(values.get("num_proc")) or 0, _bytes(values.get("mem_total"), 1024) or 0
-            for name, inside in QUEUE.findall(body):
-                state = QUEUE_STATE.search(inside)
-                up = state is not None and not set(state[1]) & set("auEdDsSc")
-                found.setdefault(html.unescape(name), []).append((cores * 1000, memory, up))
-        return tuple(
-            Queue(
-                name,
-                len(found) == 1,
-                len(hosts),
-                max(host[0] for host in hosts) or None,
-                max(host[1] for host in hosts) or None,
-                0,
-                None,
-                any(host[2] for host in hosts),
-            )
-            for name, hosts in found.items()
-        )
+        return read_qhost(answer.stdout) if answer.code == 0 else ()
+
+    def queue_details(self, queues: Sequence[Queue]) -> Sequence[Command]:
+        """The configuration of the queues."""
+        return [Command(("qconf", "-sq", ",".join(queue.name for queue in queues)))] if queues else []
+
+    def read_queue_details(
+        self, queues: tuple[Queue, ...], answers: Sequence[Answer], options: Options
+    ) -> tuple[Queue, ...]:
+        """Queues with their longest times; one without the site's parallel environment has one slot for a job."""
+        answer = answers[0]
+        return with_limits(queues, answer.stdout, options.parallel_environment) if answer.code == 0 else queues
 
 
 def _kind(state: str) -> Kind:
@@ -439,21 +426,16 @@ def _amount(text: str | None) -> float | None:
     return float(found[1]) if found else None
 
 
-def _bytes(text: str | None, kilo: int) -> int | None:
-    found = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([KMGTP]?)B?\s*", text or "")
-    return int(float(found[1]) * float(kilo) ** (" KMGTP".index(found[2]) if found[2] else 0)) if found else None
-
-
 def _peak(record: Mapping[str, str]) -> int | None:
     """Resident memory. ru_maxrss is in kilobytes, whatever unit newer versions print behind it."""
-    if (modern := _bytes(record.get("maxrss"), 1024)) is not None:
+    if (modern := size_of(record.get("maxrss"), 1024)) is not None:
         return modern
-    old = _bytes(record.get("ru_maxrss"), 1000)
+    old = size_of(record.get("ru_maxrss"), 1000)
     return old * 1024 if old else None
 
 
 def _used_nothing(record: Mapping[str, str]) -> bool:
-    spent = (_amount(record.get("cpu")), _bytes(record.get("ru_maxrss"), 1000), _number(record.get("ru_minflt")))
+    spent = (_amount(record.get("cpu")), size_of(record.get("ru_maxrss"), 1000), _number(record.get("ru_minflt")))
     return "ru_minflt" in record and not any(spent)
 
 

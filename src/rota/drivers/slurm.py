@@ -31,6 +31,10 @@ MIB = 1 << 20
 NAME_MOST = 73
 """Less than the listing's column: a name that is cut there has no tag."""
 GPUS = re.compile(r"(?:^|,)gpu(?::[A-Za-z][^,:()]*)?:(\d+)")
+JOB_SIZE = re.compile(r"(?:\d+-)?(\d{1,9})")
+"""Of `1-4` and `4` the most; `1-infinite` says nothing."""
+GROUPS = ("(some groups)",)
+"""Stands for the users of groups: sinfo itself knows who is in them."""
 SUBMITTED = re.compile(r"(?:Submitted batch job )?([1-9]\d{0,18})(?:;\S*)?(?: on cluster \S+)?")
 ALLOWED = """
     acctg-freq batch bb bbf begin cluster-constraint comment container contiguous core-spec cores-per-socket cpu-freq
@@ -53,6 +57,7 @@ class Slurm:
     states: Mapping[str, Kind] = {form: row[2] for row in TABLE for form in row[:2] if form}
     strict: Mapping[str, Kind] = {form: row[3] for row in TABLE for form in row[:2] if form and row[3]}
     allowed = frozenset(f"--{word}" for word in ALLOWED.split())
+    spread = "srun"
 
     def version(self) -> Command:
         """`slurm-wlm 22.05.8`."""
@@ -168,26 +173,47 @@ class Slurm:
 
     def queues(self) -> Command | None:
         """One line per partition and kind of node."""
-        return Command(("sinfo", "-a", "-e", "-h", "-o", "%P|%a|%l|%D|%c|%m|%G"))
+        return Command(("sinfo", "-a", "-e", "-h", "-o", "%P|%a|%l|%D|%c|%m|%G|%s|%g"))
 
     def read_queues(self, answer: Answer) -> tuple[Queue, ...]:
         """Nodes added up, sizes of the largest."""
         out: dict[str, Queue] = {}
         for line in answer.stdout.splitlines() if answer.code == 0 else ():
-            cells = line.split("|", 6)
-            if len(cells) < 7 or not all(cell.isascii() and cell.isdigit() and len(cell) < 16 for cell in cells[3:6]):
+            cells = line.split("|")
+            sizes = [cell.rstrip("+") for cell in cells[3:6]]
+            if len(cells) < 7 or not all(cell.isascii() and cell.isdigit() and len(cell) < 16 for cell in sizes):
                 continue
-            nodes, cores, memory = int(cells[3]), int(cells[4]) * 1000, int(cells[5]) * MIB
+            nodes, cores, memory = int(sizes[0]), int(sizes[1]) * 1000, int(sizes[2]) * MIB
             gpus = sum(int(count[:9]) for count in GPUS.findall(cells[6]))
             name = cells[0].rstrip("*")
             was = out.get(name)
             if was is not None:
                 nodes, cores = nodes + (was.nodes or 0), max(cores, was.cores or 0)
-                memory, gpus = max(memory, was.memory or 0), max(gpus, was.gpus)
-            limit = seconds(cells[2])
-            time_s = None if limit is None else int(limit)
-            out[name] = Queue(name, cells[0].endswith("*"), nodes, cores, memory, gpus, time_s, cells[1] == "up")
+                memory, gpus = max(memory, was.memory or 0), max(gpus, was.gpus or 0)
+            limit, most = seconds(cells[2]), JOB_SIZE.fullmatch(cells[7]) if len(cells) > 7 else None
+            queue = Queue(name, cells[0].endswith("*"), nodes, cores, memory, gpus, None, cells[1] == "up")
+            out[name] = queue._replace(
+                time_s=None if limit is None else int(limit),
+                nodes_most=int(most[1]) if most else None,
+                users=GROUPS if len(cells) > 8 and cells[8].lower() not in ("all", "") else None,
+            )
         return tuple(out.values())
+
+    def queue_details(self, queues: Sequence[Queue]) -> Sequence[Command]:
+        """What is left if partitions are not shown that are hidden, or not for the groups of this user."""
+        return [Command(("sinfo", "-h", "-o", "%R"))]
+
+    def read_queue_details(
+        self, queues: tuple[Queue, ...], answers: Sequence[Answer], options: Options
+    ) -> tuple[Queue, ...]:
+        """Which partitions are hidden, and which are for groups that the user is not in."""
+        shown = {line.strip() for line in answers[0].stdout.splitlines()} if answers[0].code == 0 else set()
+        out = []
+        for queue in queues:
+            if shown and queue.name not in shown:
+                queue = queue._replace(up=queue.up and queue.users is None, hidden=queue.users is None)
+            out.append(queue._replace(users=None))
+        return tuple(out)
 
 
 def _sizes(ask: Ask, options: Options, wants: Wants) -> list[str]:

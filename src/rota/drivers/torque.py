@@ -18,10 +18,10 @@ from rota.drivers.pbs_answers import (
     complaints,
     judge_records,
     judge_table,
-    queues_of,
     submitted,
 )
 from rota.drivers.pbs_errors import TORQUE, read_error
+from rota.drivers.pbs_queues import hosts_of, queues_of, read_default, read_lines, with_hosts
 from rota.drivers.pbs_records import (
     NOT_THE_JOBS,
     Record,
@@ -81,6 +81,7 @@ class Torque(PbsFamily):
     }
     """Held and waiting jobs count as running; E is over only once there is an exit status."""
     allowed = frozenset({"-a", "-b", "-c", "-h", "-j", "-k", "-l", "-m", "-M", "-p", "-u", "-W"})
+    spread = "pbsdsh-u"
 
     def is_mine(self, answer: Answer) -> bool:
         """TORQUE calls it Version; the others call it pbs_version, or do not know the option."""
@@ -224,6 +225,24 @@ class Torque(PbsFamily):
             return ()
         records, _ = read_text(re.sub(r"^Queue:", "Job Id:", answer.stdout, flags=re.MULTILINE))
         return queues_of({record["Job_Id"]: record for record in records})
+
+    def queue_details(self, queues: Sequence[Queue]) -> Sequence[Command]:
+        """The usual queue, and the nodes."""
+        return [Command(("qstat", "-B", "-f")), Command(("pbsnodes", "-a"))]
+
+    def read_queue_details(
+        self, queues: tuple[Queue, ...], answers: Sequence[Answer], options: Options
+    ) -> tuple[Queue, ...]:
+        """Queues with their nodes: `np` is what may be asked for; the memory is in what the node last said."""
+        server, nodes = answers
+        records = []
+        for record in read_lines(nodes.stdout) if nodes.code == 0 else ():
+            said = dict(part.partition("=")[::2] for part in record.get("status", "").split(","))
+            gpus = {"ngpus": record["gpus"]} if "gpus" in record else {}
+            records.append(
+                {**gpus, "name": record["name"], "ncpus": record.get("np", ""), "mem": said.get("physmem", "")}
+            )
+        return with_hosts(queues, hosts_of(records), read_default(server.stdout) if server.code == 0 else None)
 
 
 def _tag(native: str, name: str) -> str | None:

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from rota.model.amounts import parse_cores, parse_duration, parse_size
 from rota.model.errors import NotFoundError, UsageError
-from rota.model.needs import NAME
+from rota.model.needs import NAME, Needs
 from rota.plugins import load_plugins
 from rota.schedule.policy import POLICIES, Policy, check_policy_names
 
@@ -35,6 +35,10 @@ class SiteConfig(Struct, forbid_unknown_fields=True, rename={"memory_text": "mem
     """The cores of a node that rota may use; None: as many as the driver finds."""
     memory_text: str | None = None
     tags: list[str] = field(default_factory=list)
+    resources: dict[str, int] = field(default_factory=dict)
+    """Named resources that the whole site has, such as licences."""
+    node_resources: dict[str, int] = field(default_factory=dict)
+    """Named resources that each of its nodes has."""
     setup: str | None = None
     """A file sourced before every job there."""
     linger: str | None = None
@@ -45,6 +49,8 @@ class SiteConfig(Struct, forbid_unknown_fields=True, rename={"memory_text": "mem
     account: str | None = None
     partition: str | None = None
     """The partition or queue of a batch system."""
+    queues: list[str] | None = None
+    """The queues for jobs that name none; None: the partition, or if none is named all that are open."""
     qos: str | None = None
     reservation: str | None = None
     constraint: str | None = None
@@ -253,6 +259,14 @@ def _check_amounts(name: str, site: SiteConfig) -> None:
                 getattr(site, "linger_s" if key == "linger" else key)
         except UsageError as error:
             raise UsageError(f"[site.{name}] {key}: {error}") from None
+    for key in ("resources", "node_resources"):
+        try:
+            Needs(named=tuple(getattr(site, key).items())).check()
+        except UsageError as error:
+            raise UsageError(f"[site.{name}] {key}: {error}") from None
+    if both := site.resources.keys() & site.node_resources.keys():
+        twice = ", ".join(sorted(both))
+        raise UsageError(f"[site.{name}] {twice}: give it in resources (of all nodes together) or in node_resources")
     if site.directory is not None and not os.path.isabs(site.directory):
         raise UsageError(f"[site.{name}] directory '{site.directory}': give an absolute path, the same on all nodes")
 

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from rota import __version__
-from rota.core.stimuli import At, Disconnected, Ended, Greet, Report, RunnerBye, Started, Touch, Used
+from rota.core.stimuli import At, Disconnected, Ended, Greet, Held, Released, Report, RunnerBye, Started, Touch, Used
 from rota.model.needs import Amounts
 from rota.wire import auth, messages
 from rota.wire.peer import Peer
@@ -48,9 +48,7 @@ class Inbound:
         """Take a client's request."""
         self._manager.answers.ask(peer, ask_id, op, messages.decode_ask(op, body))
 
-    def on_runner(
-        self, peer: Peer, message: messages.Greet | messages.Report | messages.Touch | messages.Tail | messages.Bye
-    ) -> None:
+    def on_runner(self, peer: Peer, message: messages.Greet | messages.RunnerMessage) -> None:
         """Take a runner's message; over a connection that is not its present one it is dropped."""
         manager, at = self._manager, now()
         runner, by = peer.runner_id, peer.principal
@@ -87,10 +85,22 @@ class Inbound:
                 running.touched(message.live, manager.state.runners[runner].output)
             used = [Used(b, i, a, told, cpu_s, memory) for b, i, a, cpu_s, memory, _, _, _, told in message.live]
             touch = Touch(
-                at=at, by=by, runner=runner, session=session, got=got, clock=clock, held=message.held, used=used
+                at=at,
+                by=by,
+                runner=runner,
+                session=session,
+                got=got,
+                clock=clock,
+                held=message.held,
+                used=used,
+                holds=message.holds,
             )
             manager.tell(touch)
-        else:
+        elif isinstance(message, messages.Held):
+            manager.tell(Held(at=at, by=by, runner=runner, session=message.session, holds=message.holds))
+        elif isinstance(message, messages.Released):
+            manager.tell(Released(at=at, by=by, runner=runner, session=message.session, jobs=message.jobs))
+        elif isinstance(message, messages.Bye):
             manager.tell(RunnerBye(at=at, by=by, runner=runner, session=message.session, reason=message.reason))
 
     def _greet(self, peer: Peer, message: messages.Greet) -> None:
@@ -110,8 +120,14 @@ class Inbound:
             until=at.wall + message.until_s if message.until_s is not None else None,
             output=message.output,
             held=message.held,
+            holds=message.holds,
+            gangs=message.gangs,
+            replaces=message.replaces,
         )
-        self._manager.tell(greeting)
+        if message.replaces is None:
+            self._manager.tell(greeting)
+        else:
+            self._manager.observer.collect_replaced(self._manager.state, greeting)
 
     def on_gone(self, peer: Peer) -> None:
         """Note that a connection is over: no evidence about the runner behind it, but the moment to ask the driver."""

@@ -3,6 +3,8 @@
 Everything is worked out once per template.
 """
 
+import hashlib
+import hmac
 import os
 import signal
 from collections import OrderedDict
@@ -14,9 +16,12 @@ from rota.model.batch import Value, count_of
 from rota.model.command import BEHAVIOURS, CommandMaker, show_command
 from rota.model.tables import JOB_STATES, REMOVED, SETTLED
 from rota.store.api import Store
+from rota.wire import auth
 
 __all__ = ["JobBook"]
 
+GANG_KEY = "gangs"
+"""The token file that has the key of all gangs; nobody else is told it."""
 PAGE = 4096
 PAGES = 64
 """Pages of values that are kept in memory."""
@@ -25,8 +30,10 @@ PAGES = 64
 class JobBook:
     """Reads values from the store, a page at a time, and fills in templates."""
 
-    def __init__(self, store: Store, site_setup: dict[str, str | None]) -> None:
+    def __init__(self, store: Store, site_setup: dict[str, str | None], home: str = "") -> None:
         self._store = store
+        self._home = home
+        self._gang_key: str | None = None
         self._site_setup = site_setup
         self._makers: dict[tuple[int, int], CommandMaker] = {}
         self._pages: OrderedDict[tuple[int, int], list[Any]] = OrderedDict()
@@ -141,6 +148,13 @@ class JobBook:
                 "count": count_of(ranges),
             }
         return out
+
+    def gang_secret(self, batch: int, index: int, attempt: int) -> str:
+        """What the nodes of an attempt know each other by: made from a key that stays with this home."""
+        if self._gang_key is None:
+            self._gang_key = auth.find_token(self._home, GANG_KEY) or auth.write_token(self._home, GANG_KEY)
+        job = f"{batch}.{index}.{attempt}"
+        return hmac.new(self._gang_key.encode(), job.encode(), hashlib.sha256).hexdigest()
 
     def environment(self, name: str) -> dict[str, str]:
         """The variables of an environment, by the name under which a runner is sent it."""

@@ -8,9 +8,10 @@ from collections.abc import Callable, Container, Coroutine, Mapping
 from typing import Any
 
 from rota.core import effects as ef
+from rota.core.decide.allocations import replaced_runners
 from rota.core.decide.deadlines import is_busy
 from rota.core.state import RunnerState, State
-from rota.core.stimuli import AllocationSeen, LastWords, SiteFull, SiteSeen, Stimulus, Written
+from rota.core.stimuli import AllocationSeen, Greet, LastWords, SiteFull, SiteSeen, Stimulus, Written
 from rota.drivers.api import Known, Observation
 from rota.drivers.submitting import FullError
 from rota.manager.inbound import now, report_rows
@@ -27,8 +28,11 @@ log = logging.getLogger("rota")
 POLL_S = 1.0
 RESTING_POLL_S = 5.0
 LAST_WORDS_S = 1.0
+READ_MOST = 5
+"""How often the reports of a runner that was replaced are looked for if they cannot be read."""
 LEARN_S = 5.0
 LEARN_MOST_S = 300.0
+LEARN_AGAIN_S = 300.0
 
 
 class Observer:
@@ -45,6 +49,8 @@ class Observer:
         self._requests: set[asyncio.Task[None]] = set()
         self._learning: list[asyncio.Task[None]] = []
         self._closed = False
+        self._unread: dict[str, int] = {}
+        """Runner that was replaced → how often what it left could not be read."""
         self._checking: set[str] = set()
         self._polling: set[str] = set()
         self.woken = asyncio.Event()
@@ -58,20 +64,23 @@ class Observer:
         return [site_seen(site.name, site.first_facts()) for site in self._sites.values()]
 
     async def _learn(self, site: Site) -> None:
-        """Ask a site what it offers, until it says so."""
-        wait = LEARN_S
+        """Ask a site what it offers, until it says so; then now and then, since that changes."""
+        wait, told = LEARN_S, None
         while not self._closed:
             try:
                 facts = await site.learn()
-                if facts is not None:
+                if facts is None:
+                    return
+                if facts != told:
                     self._tell(site_seen(site.name, facts))
-                return
+                wait, told = LEARN_S, facts
+                await asyncio.sleep(LEARN_AGAIN_S)
             except RotaError as error:
                 log.warning("%s", error)
-                if wait == LEARN_S:  # it will say the same of submissions, and that is shown
+                if told is None and wait == LEARN_S:  # it will say the same of submissions, and that is shown
                     self._tell(site_seen(site.name, site.facts()))
-            await asyncio.sleep(wait)
-            wait = min(wait * 2, LEARN_MOST_S)
+                await asyncio.sleep(wait)
+                wait = min(wait * 2, LEARN_MOST_S)
 
     async def rest(self, state: State, pressing: bool) -> None:
         """Wait until it is time for the next poll."""
@@ -233,6 +242,26 @@ class Observer:
             words.unread = str(error) or type(error).__name__
         words.at = now()
         self._tell(words)
+
+    def collect_replaced(self, state: State, greeting: Greet) -> None:
+        """Tell a greeting of a runner that replaces another, with what that one could not send."""
+        self._start(self._collect_replaced(state, greeting))
+
+    async def _collect_replaced(self, state: State, greeting: Greet) -> None:
+        replaced = [runner for runner in replaced_runners(state, greeting) if runner.site in self._sites]
+        await self._wait_for_peers(replaced)
+        for old in replaced:
+            try:
+                words = _read_unsent(self._sites[old.site], old)
+            except (RotaError, OSError) as error:  # it greets again; to wait for ever would keep its node idle
+                tries = self._unread[old.id] = self._unread.get(old.id, 0) + 1
+                log.warning("what runner %s left cannot be read (%d times): %s", old.id, tries, error)
+                if tries < READ_MOST:
+                    return
+            else:
+                greeting.written += [words] if words is not None else []
+        greeting.at = now()
+        self._tell(greeting)
 
     async def _read_report(self, state: State, site: Site, known: Known) -> list[Written]:
         """The report that a direct job has left, if there is one that can be read."""

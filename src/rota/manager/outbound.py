@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rota.core import effects as ef
+from rota.core.soft import LeasedJob, Member
 from rota.core.state import Settings, State
 from rota.manager.jobbook import JobBook
 from rota.wire.messages import VERSION
@@ -45,6 +46,8 @@ class Outbound:
                 peer.ack(effect.seq)
         elif isinstance(effect, ef.Order):
             self._order(state, effect)
+        elif isinstance(effect, ef.Hold):
+            self._hold(state, effect)
         elif isinstance(effect, ef.Welcome):
             self._greet(effect, state)
         else:
@@ -53,7 +56,7 @@ class Outbound:
     def close_idle(self, state: State) -> None:
         """Tell the runners in session that have no jobs to exit."""
         for runner in state.runners.values():
-            if not runner.jobs and state.soft.contacts[runner.id].connected:
+            if not runner.jobs and not runner.parts and state.soft.contacts[runner.id].connected:
                 self.perform(state, ef.Order(runner.id, runner.session, "close", []))
 
     def forget(self) -> None:
@@ -87,13 +90,20 @@ class Outbound:
         if peer is None:
             return
         message: dict[str, Any] = {"t": effect.what, "session": effect.session}
-        if effect.what in ("kill", "recall"):
+        if effect.what in ("kill", "recall", "release"):
             message["jobs"] = effect.jobs
-            if effect.what == "kill":
+            if effect.what != "recall":
                 for grace, jobs in self._by_grace(state, effect.jobs).items():
                     peer.send({**message, "jobs": jobs, "grace_s": grace})
                 return
         peer.send(message)
+
+    def _hold(self, state: State, effect: ef.Hold) -> None:
+        peer = self.peers.get(effect.runner)
+        runner = state.runners[effect.runner]
+        if peer is not None and runner.session == effect.session:
+            jobs = [hold_row(self._book, state, job, runner.site) for job in effect.jobs]
+            peer.send({"t": "hold", "session": effect.session, "jobs": jobs})
 
     def _by_grace(self, state: State, jobs: list[tuple[int, int, int]]) -> dict[int, list[tuple[int, int, int]]]:
         out: dict[int, list[tuple[int, int, int]]] = {}
@@ -114,6 +124,29 @@ class Outbound:
             sent.clear()  # a repeat: what came with it the first time may not have arrived either
         self._newest[effect.runner] = max(effect.n, self._newest.get(effect.runner, 0))
         peer.send(lease_message(self._book, state, effect, runner.site, sent))
+
+
+def hold_row(book: JobBook, state: State, job: LeasedJob, site: str) -> dict[str, Any]:
+    """A part of a gang, with how its ranks are started on that node."""
+    number, pos, attempt, slot = job
+    batch = state.batches[number]
+    spec = book.spec(batch, batch.template_of(pos), slot.amounts.cores, site) | {"gpus": list(slot.gpus)}
+    named = (number, batch.index(pos), attempt)
+    return {"job": named, "slot": slot.text, "secret": book.gang_secret(*named), "spec": spec}
+
+
+def _gang(book: JobBook, named: tuple[int, int, int], members: tuple[Member, ...]) -> dict[str, Any]:
+    """A gang as its root is told of it, root first."""
+    nodes = [
+        {
+            "host": member.host,
+            "address": member.address,
+            "cores": member.slot.amounts.cores,
+            "memory": member.slot.amounts.memory,
+        }
+        for member in members
+    ]
+    return {"secret": book.gang_secret(*named), "nodes": nodes}
 
 
 def lease_message(book: JobBook, state: State, effect: ef.Lease, site: str, sent: set[str]) -> dict[str, Any]:
@@ -145,6 +178,13 @@ def lease_message(book: JobBook, state: State, effect: ef.Lease, site: str, sent
         "slots": [(slot.text, count) for slot, count in effect.slots.items()],
         "jobs": rows,
     }
+    if effect.gangs:
+        message["gangs"] = {
+            "{}.{}.{}".format(*named): _gang(book, named, effect.gangs[number, pos])
+            for number, pos, attempt, _ in effect.jobs
+            if (number, pos) in effect.gangs
+            for named in [(number, state.batches[number].index(pos), attempt)]
+        }
     if specs:
         message["specs"] = specs
     if envs:

@@ -56,7 +56,7 @@ class Manager:
         self.started = now()
         self.embedded = embedded
         self.writer = Writer(self.loop)
-        self.book = JobBook(store, {name: site.config.setup for name, site in sites.items()})
+        self.book = JobBook(store, {name: site.config.setup for name, site in sites.items()}, home)
         self.intake = Intake(store, self.writer)
         peers: dict[str, Peer] = {}
         self.observer = Observer(sites, self.book, peers, self.tell)
@@ -112,7 +112,7 @@ class Manager:
         if self.stopping:
             return
         self.housekeeping.look()
-        busy = any(runner.jobs for runner in self.state.runners.values())
+        busy = any(runner.jobs or runner.parts for runner in self.state.runners.values())
         if busy or self.inbound.clients:
             self._alone_since = self.loop.time()
         if self.embedded and self.loop.time() - self._alone_since > ALONE_S:

@@ -14,9 +14,9 @@ from rota.model.needs import Amounts
 from rota.model.slot import Slot
 
 __all__ = [
-    "AllocationMoved", "AllocationPlanned", "Ended", "Entry", "Event", "HoldWanted", "Learned", "Leased", "LimitSet",
-    "ManagerMoved", "Moved", "Noted", "Pruned", "Removed", "RerunWanted", "Respecified", "Restored", "Retemplated",
-    "RunnerGreeted", "RunnerMoved", "Started", "Submitted",
+    "AllocationMoved", "AllocationPlanned", "Ended", "Entry", "Event", "GangBroken", "HoldWanted", "Learned", "Leased",
+    "LimitSet", "ManagerMoved", "Moved", "Noted", "Pruned", "Released", "Removed", "RerunWanted", "Respecified",
+    "Restored", "Retemplated", "RunnerGreeted", "RunnerMoved", "Started", "Submitted",
 ]  # fmt: skip
 
 VERSION = 2
@@ -94,6 +94,23 @@ class Ended(Struct, array_like=True, tag=True):
     """Number of the runner's report that said so; 0: no report did."""
 
 
+class Released(Struct, array_like=True, tag=True):
+    """A runner's parts of gangs are over: (batch, position, attempt). Nothing of these attempts is left on its node."""
+
+    runner: str
+    rows: list[tuple[int, int, int]]
+    reason: str | None = None
+    """None: the runner says so. Else who does."""
+
+
+class GangBroken(Struct, array_like=True, tag=True):
+    """A live gang has lost a part: its root is to end, and that counts as one loss."""
+
+    batch: int
+    pos: int
+    reason: str
+
+
 class HoldWanted(Struct, array_like=True, tag=True):
     """Leased jobs are to be held as soon as their leases are back."""
 
@@ -130,6 +147,8 @@ class RunnerGreeted(Struct, array_like=True, tag=True):
     site: str = "local"
     direct: bool = False
     """Whether it only stands for a direct allocation, which runs one job and leaves a report, and never speaks."""
+    gangs: bool = False
+    """Whether it can hold parts of gangs."""
 
 
 class RunnerMoved(Struct, array_like=True, tag=True):
@@ -267,7 +286,7 @@ class Respecified(Struct, array_like=True, tag=True):
 Event = (
     Submitted | Moved | Leased | Started | Ended | HoldWanted | Removed | RunnerGreeted | RunnerMoved
     | AllocationPlanned | AllocationMoved | ManagerMoved | LimitSet | Noted | Retemplated | Learned | RerunWanted
-    | Pruned | Restored | Respecified | Spent
+    | Pruned | Restored | Respecified | Spent | Released | GangBroken
 )  # fmt: skip
 
 

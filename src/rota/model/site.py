@@ -23,7 +23,9 @@ class QueueFacts(Struct, frozen=True):
     """Whether it takes allocations, and ours."""
     tags: tuple[str, ...] = ()
     auto: bool = True
-    """Whether it may be used by jobs that do not name it."""
+    """Whether it is up, and may be used by jobs that do not name it."""
+    nodes_most: int | None = None
+    """The most nodes of one allocation there; None: not known."""
 
 
 class SiteFacts(Struct, frozen=True):

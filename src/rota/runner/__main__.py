@@ -9,9 +9,12 @@ from __future__ import annotations
 import os
 import sys
 
+CRASHED = 70
 TYPE_CHECKING = False  # as in `typing`, which is not worth its load time before the greeting is out
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional
+
+    from rota.runner.devices import Gpus
 
 if __name__ == "__main__" and not __package__:
     _here = os.path.dirname(os.path.abspath(__file__))
@@ -20,10 +23,14 @@ if __name__ == "__main__" and not __package__:
 USAGE = """\
 usage: python3 -m rota.runner --connect unix:PATH --output DIR [options]
        python3 -m rota.runner --connect tls:HOST:PORT --ca FILE --token-file FILE [--notice FILE] --output DIR [options]
+       python3 -m rota.runner --supervise --id ID --connect … --output DIR [options]
+       python3 -m rota.runner --rsh HOST COMMAND…
        python3 -m rota.runner --direct DIR [--id ID] [--until EPOCH] [--until-s SECONDS]
 options: --id ID  --allocation ID  --cores MILLICORES  --memory BYTES  --disk BYTES  --gpus N  --tag TAG (repeat)
          --until EPOCH  --until-s SECONDS (when the allocation ends, and in how long)  --launcher PATH|auto|none
          --guard yes (a second process ends the jobs, should this one be killed)
+--supervise starts a runner with the id ID.NONCE and the output directory DIR/NONCE, and another one if that dies.
+--rsh starts a command on another node of the job that it is called in.
 --direct runs the one job of DIR/lease.json without a manager, and leaves DIR/started.json and DIR/report.json.
 """
 NAMES = (
@@ -43,6 +50,8 @@ NAMES = (
     "launcher",
     "direct",
     "guard",
+    "replaces",
+    "supervised",
 )
 
 
@@ -112,15 +121,38 @@ def _token(path: Optional[str]) -> Optional[bytes]:
         return file.read().strip()
 
 
+def _gpus(count: Optional[int]) -> Optional[Gpus]:
+    """The gpus of this node; most have none, and load nothing to know it."""
+    told = any(name in os.environ for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "SLURM_JOB_GPUS"))
+    if count == 0 or (count is None and not told and not os.path.exists("/dev/nvidia0")):
+        return None
+    from rota.runner.devices import Gpus
+
+    found = Gpus(os.environ, count)
+    return found if found.ids else None
+
+
 def main(words: Optional[List[str]] = None) -> int:
     """Run a runner until it has nothing left to do."""
-    options = parse(sys.argv[1:] if words is None else words)
+    words = sys.argv[1:] if words is None else words
+    if words[:1] == ["--rsh"]:
+        from rota.runner.rsh import main as rsh
+
+        return rsh(words[1:])
+    supervise = words[:1] == ["--supervise"]
+    options = parse(words[1:] if supervise else words)
     for fd in (0, 1, 2):  # a closed one would be reused by the next open file, and jobs would inherit that
         try:
             os.fstat(fd)
         except OSError:
             os.open("/dev/null", os.O_RDWR)
     until_s = _time_left(options)
+    if supervise:
+        import time
+
+        from rota.runner.supervise import run as supervise_runner
+
+        return supervise_runner(words[1:], None if until_s is None else time.time() + until_s)
     if options.get("direct"):
         from rota.runner.direct import run
 
@@ -139,6 +171,7 @@ def main(words: Optional[List[str]] = None) -> int:
     output = os.path.abspath(options["output"])
     cores, memory = _number(options, "cores"), _number(options, "memory")
     granted = host.granted(os.environ)
+    gpus = _gpus(_number(options, "gpus"))
     facts = {
         "allocation": options.get("allocation"),
         "host": host.name(),
@@ -146,10 +179,12 @@ def main(words: Optional[List[str]] = None) -> int:
         "cores": min(host.cores(), granted[0]) if cores is None else cores,
         "memory": min(host.memory(), granted[1]) if memory is None else memory,
         "disk": _number(options, "disk") or 0,
-        "gpus": _number(options, "gpus") or 0,
+        "gpus": 0 if gpus is None else len(gpus.ids),
         "tags": options["tag"],
         "output": output,
     }
+    if options.get("replaces"):
+        facts["replaces"] = options["replaces"]
     runner = Runner(options.get("id") or os.urandom(8).hex(), facts)
     guard = None
     if options.get("guard") == "yes":
@@ -158,11 +193,12 @@ def main(words: Optional[List[str]] = None) -> int:
         guard = Guard(runner.runner_id)
     restored = restore(runner, output)
     try:
-        agent = Agent(target, runner, output, until_s, options.get("launcher") or "none")
+        agent = Agent(target, runner, output, until_s, options.get("launcher") or "none", gpus)
     except OSError as error:
         log("cannot start: %s" % error)
         return 1
     agent.take_over(restored)
+    agent.supervised = options.get("supervised") == "yes"
     code = agent.run()
     if guard is not None:
         guard.dismiss()
@@ -170,4 +206,8 @@ def main(words: Optional[List[str]] = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        sys.exit(CRASHED)

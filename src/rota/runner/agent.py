@@ -18,12 +18,14 @@ TYPE_CHECKING = False  # as in `typing`, which is not worth its load time before
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional
 
+    from rota.runner.devices import Gpus
     from rota.runner.launcher_jobs import LauncherJobs
-    from rota.runner.lease import Key, Order
+    from rota.runner.lease import Hold, Key, Order
 
 __all__ = ["Agent", "log", "sync_directory", "write_json"]
 
 GREETING_S = 10.0
+ECHO_S = 1.0
 FIRST_RETRY_S = 0.1
 LAST_RETRY_S = 5.0
 AT_THE_END_S = 15.0  # a stop so shortly before the end of the allocation is that end: batch systems count from earlier
@@ -70,8 +72,14 @@ def sync_directory(directory: str) -> None:
 class Agent:
     """Keeps the connection, gives messages to the protocol and does what it orders."""
 
-    def __init__(
-        self, target: Target, runner: Runner, output: str, until_s: Optional[float] = None, launcher: str = "none"
+    def __init__(  # what it is told on its command line
+        self,
+        target: Target,
+        runner: Runner,
+        output: str,
+        until_s: Optional[float] = None,
+        launcher: str = "none",
+        gpus: Optional[Gpus] = None,
     ) -> None:
         began = clock()
         self.target = target
@@ -93,6 +101,8 @@ class Agent:
         self._stop_by: Optional[float] = None  # set once we only wait for acknowledgements
         self._stopping = False
         self._told_to_stop = False
+        self.supervised = False  # signals to all processes of an allocation come twice: also from the supervisor
+        self._told_at = 0.0
         self._child = False
         self._restored: Dict[Key, None] = {}
         self._connect(began)  # the greeting first: the rest is loaded and made while the manager reads it
@@ -101,7 +111,8 @@ class Agent:
         from rota.runner.plan import Plans
         from rota.runner.segments import Segments
 
-        self.jobs = Jobs(runner, Segments(output), Plans(inherited(os.environb), runner.runner_id))
+        self.jobs = Jobs(runner, Segments(output), Plans(inherited(os.environb), runner.runner_id, gpus))
+        self.jobs.epoll = self._epoll
         self.jobs.until = NEVER if self._until is None else self._until
         self.jobs.children.adopt_orphans()
         self._launched: Optional[LauncherJobs] = None
@@ -131,6 +142,8 @@ class Agent:
                     self._signalled()
                 elif self._connection is not None and fd == self._connection.fd:
                     self._exchange(events)
+                elif self.jobs.gangs is not None and self.jobs.gangs.serve(fd, clock()):
+                    pass
                 elif self._launched is not None:
                     self._launched.exchange(clock())
             now = clock()
@@ -162,7 +175,11 @@ class Agent:
         numbers = os.read(self._wake, 4096)
         self._child = True  # most signals are SIGCHLD, and a look in vain costs little
         if signal.SIGTERM in numbers or signal.SIGHUP in numbers:
-            self._stop(0.0 if self._told_to_stop else None)
+            if not self._told_to_stop:
+                self._told_at = clock()
+                self._stop(None)
+            elif not self.supervised or clock() > self._told_at + ECHO_S:
+                self._stop(0.0)
         elif not self._stopping:
             for number in WARNINGS:
                 if number in numbers:
@@ -202,6 +219,8 @@ class Agent:
             self.jobs.kill_all(grace_s, "time", clock(), note)
         else:
             self.jobs.kill_all(grace_s, "runner-stopped", clock())
+        if self.jobs.gangs is not None:
+            self.jobs.gangs.end_all(grace_s, clock())
 
     # -- the connection ------------------------------------------------------------------------------------------
 
@@ -278,10 +297,23 @@ class Agent:
             )
         elif order[0] == "tail":
             self._tell_tail(order[1])
+        elif order[0] == "hold":
+            self._hold(order[1])
+        elif order[0] == "release":
+            self.jobs.open_gangs().release(order[1], order[2], now)
         else:
             log("leaving: %s" % order[1])
+            if self.jobs.gangs is not None:
+                self.jobs.gangs.end_all(None, now)
             if self.runner.refused:
                 self._drop("refused")
+
+    def _hold(self, hold: Hold) -> None:
+        try:
+            self.jobs.open_gangs().hold(hold)
+        except OSError as error:
+            log("cannot hold a part of job %d.%d: %s" % (*hold.key[:2], error))
+            self.runner.released(hold.key)
 
     def _tell_tail(self, asked: Dict[str, Any]) -> None:
         """Answer what a job has written so far; null if it does not run: then its files may be another's."""
@@ -342,9 +374,11 @@ class Agent:
         if runner.finished:
             return True
         if self.jobs.busy:
+            if self._connection is None and self.jobs.gangs and now - self._alone_since > GIVE_UP_S:
+                self.jobs.gangs.end_all(None, now)  # nobody will release them any more
             return False
         if self._connection is None and not runner.queued:
-            held = bool(runner.leases())
+            held = runner.occupied
             if self._stopping or self._quiet() or now - self._alone_since > (GIVE_UP_S if held else runner.linger_s):
                 return True
         if not (self._stopping or self._quiet()):

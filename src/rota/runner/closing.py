@@ -199,7 +199,7 @@ class Closings:
         env[b"ROTA_REASON"] = os.fsencode(reason or "")
         err = -1
         try:
-            jobs.spawner.use_umask(plan)
+            jobs.spawner.use_umask(plan.umask)
             cwd = jobs.enter(plan, running.place)
             err = self._stderr(running)
             os.write(err, os.fsencode("rota: %s: %s\n" % (title, command)))

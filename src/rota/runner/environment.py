@@ -8,11 +8,14 @@ nothing to encode.
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
 
 from rota.runner.lease import Lease
 
-__all__ = ["Environment", "inherited", "of_allocation"]
+if TYPE_CHECKING:
+    from rota.runner.devices import Gpus
+
+__all__ = ["Environment", "gang_variables", "inherited", "of_allocation", "without_allocation"]
 
 DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
 BATCH_SYSTEMS = (b"SLURM", b"PBS_", b"LSB_", b"LS_JOB", b"LS_SUB", b"LS_EXEC", b"SGE_")
@@ -38,6 +41,11 @@ def inherited(environ: Mapping[bytes, bytes]) -> Dict[bytes, bytes]:
         b"ROTA_EXIT_CODE",
         b"ROTA_SIGNAL",
         b"ROTA_REASON",
+        b"ROTA_GANG",
+        b"ROTA_RSH",
+        b"ROTA_NODE",
+        b"ROTA_HOSTFILE",
+        b"ROTA_GPUS",
     )
     return {key: value for key, value in environ.items() if not key.startswith(outer)}
 
@@ -52,13 +60,58 @@ def of_allocation(environ: Mapping[bytes, bytes]) -> Dict[bytes, bytes]:
     return {key: value for key, value in found.items() if not key.startswith(ELEMENT)}
 
 
+def without_allocation(environ: Mapping[bytes, bytes], keep_element: bool = False) -> Dict[bytes, bytes]:
+    """An environment without what the batch system told: mpirun would go by that, past the runners."""
+    ours = any(key.startswith(b"SGE_") for key in environ)
+    kept = ELEMENT if keep_element else ()
+    return {
+        key: value
+        for key, value in environ.items()
+        if key.startswith(kept)
+        or not (key.startswith((*BATCH_SYSTEMS, b"PMI_", b"PMIX_")) or (ours and key in GRID_ENGINE))
+    }
+
+
+def gang_variables(directory: str, nodes: List[Dict[str, Any]], gang_id: bytes) -> Dict[bytes, bytes]:
+    """What a job on several nodes is told: its nodes, and how programs that start ranks can do so."""
+    path = os.fsencode(directory)
+    agent, names = path + b"/rsh", [os.fsencode(str(node["host"])) for node in nodes]
+    return {
+        b"ROTA_GANG": path + b"/gang.json",
+        b"ROTA_GANG_ID": gang_id,
+        b"ROTA_RSH": agent,
+        b"ROTA_NODES": b"%d" % len(names),
+        b"ROTA_NODE_LIST": b",".join(names),
+        b"ROTA_HOSTFILE": path + b"/hosts",
+        b"OMPI_MCA_plm": b"rsh",
+        b"OMPI_MCA_plm_rsh_agent": agent,
+        b"OMPI_MCA_plm_rsh_no_tree_spawn": b"1",  # the agent is at another path on each node
+        b"OMPI_MCA_orte_default_hostfile": path + b"/hosts.openmpi",
+        b"PRTE_MCA_plm": b"ssh",
+        b"PRTE_MCA_plm_ssh_agent": agent,
+        b"PRTE_MCA_plm_ssh_no_tree_spawn": b"1",
+        b"PRTE_MCA_prte_default_hostfile": path + b"/hosts.openmpi",
+        b"HYDRA_LAUNCHER": b"ssh",
+        b"HYDRA_LAUNCHER_EXEC": agent,
+        b"HYDRA_HOST_FILE": path + b"/hosts.hydra",
+        b"I_MPI_HYDRA_BOOTSTRAP": b"ssh",
+        b"I_MPI_HYDRA_BOOTSTRAP_EXEC": agent,
+        b"I_MPI_HYDRA_HOST_FILE": path + b"/hosts.hydra",
+    }
+
+
 class Environment:
     """What all jobs of one spec have in common, and how one job's environment is made from it."""
 
-    __slots__ = ("_array", "_base", "_told", "absolute", "path")
+    __slots__ = ("_array", "_base", "_gpus", "_told", "absolute", "path")
 
     def __init__(
-        self, spec: Dict[str, Any], env: Optional[Dict[str, str]], own: Dict[bytes, bytes], runner_id: str
+        self,
+        spec: Dict[str, Any],
+        env: Optional[Dict[str, str]],
+        own: Dict[bytes, bytes],
+        runner_id: str,
+        gpus: Optional[Gpus] = None,
     ) -> None:
         base = of_allocation(own)
         cwd = os.fsencode(spec.get("cwd") or "/")
@@ -86,6 +139,7 @@ class Environment:
         # A job that runs at the end of a batch is told of that one, not of its own.
         self._told = {os.fsencode(key): os.fsencode(value) for key, value in (spec.get("own") or {}).items()}
         self._base = base
+        self._gpus = gpus
         self.path = base.get(b"PATH", DEFAULT_PATH)
         self.absolute = all(part.startswith(b"/") for part in self.path.split(b":"))  # PATH means the same everywhere
 
@@ -106,6 +160,8 @@ class Environment:
         if self._array:
             env[b"SLURM_ARRAY_JOB_ID"] = batch
             env[b"SLURM_ARRAY_TASK_ID"] = env[b"PBS_ARRAY_INDEX"] = env[b"LSB_JOBINDEX"] = env[b"SGE_TASK_ID"] = index
+        if self._gpus is not None:
+            env.update(self._gpus.variables(lease.slot))
         env.update(self._told)
         return env
 

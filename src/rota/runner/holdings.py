@@ -1,4 +1,4 @@
-"""The leases that a runner holds, and where each stands: queued, running or ended.
+"""The leases that a runner holds, and where each stands: queued, running or ended; and its parts of gangs.
 
 Pure, as is the rest of the protocol: it knows slots and counts, and nothing of sessions and messages.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from rota.runner.lease import ENDED, QUEUED, RUNNING, Lease
+from rota.runner.lease import ENDED, QUEUED, RUNNING, Hold, Lease
 
 TYPE_CHECKING = False  # as in `typing`, which is not worth its load time before the greeting is out
 if TYPE_CHECKING:
@@ -34,6 +34,10 @@ class Holdings:
         self._fresh: Deque[Lease] = deque()  # running, start not told yet
         self._ended: List[List[Any]] = []
         self._disclaimed: List[List[Any]] = []
+        self.address = ""  # where ranks of a gang are started: HOST:PORT
+        self._holds: Dict[Key, Hold] = {}  # parts of gangs whose root is elsewhere
+        self._releasing: Dict[Key, bool] = {}  # to be released; whether all of it on this node has ended
+        self._released: Dict[Key, None] = {}  # to be told
 
     def held(self) -> List[List[int]]:
         """Every attempt that was leased to us and whose end is not acknowledged."""
@@ -42,6 +46,36 @@ class Holdings:
     def leases(self) -> List[Lease]:
         """The leases held, ended ones included."""
         return list(self._held.values())
+
+    def holds(self) -> List[List[Any]]:
+        """Every part of a gang that we hold, and where its ranks are started."""
+        return [[*key, self.address] for key in self._holds]
+
+    def parts(self) -> List[Hold]:
+        """The parts of gangs that we hold."""
+        return list(self._holds.values())
+
+    @property
+    def occupied(self) -> bool:
+        """Whether anything is leased or held, or its release is not told."""
+        return bool(self._held or self._holds or self._releasing or self._released)
+
+    def released(self, key: Key) -> None:
+        """Note that everything of an attempt on this node has ended and that its part is given up."""
+        self._releasing[key] = True
+        self._settle_release(key)
+
+    def _settle_release(self, key: Key) -> None:
+        """Tell a release once all has ended, and the end of a lease of that attempt is acknowledged."""
+        if self._releasing.get(key) and key not in self._held:
+            del self._releasing[key]
+            self._holds.pop(key, None)
+            self._released[key] = None
+
+    def runs(self, key: Key) -> bool:
+        """Whether a lease was handed out to be started, and its end is not noted."""
+        lease = self._held.get(key)
+        return lease is not None and lease.state == RUNNING
 
     def hold(self, lease: Lease) -> None:
         """Take a lease that comes from elsewhere than a manager's message."""
@@ -179,3 +213,6 @@ class Holdings:
         new._fresh = deque(held[lease.key] for lease in self._fresh if lease.state == RUNNING)
         new._ended = list(self._ended)
         new._disclaimed = list(self._disclaimed)
+        new._holds = dict(self._holds)
+        new._releasing = dict(self._releasing)
+        new._released = dict(self._released)

@@ -18,7 +18,11 @@ from rota.runner.signalled_ends import SignalledEnds
 from rota.runner.spawn import Spawner, enter
 
 if TYPE_CHECKING:
+    import select
+
     from rota.runner.closing import Closings
+    from rota.runner.devices import Bindings
+    from rota.runner.gang import Gangs
     from rota.runner.launcher_jobs import LauncherJobs
     from rota.runner.lease import Key, Outcome
     from rota.runner.workdir import Workdir
@@ -45,6 +49,9 @@ class Jobs:
         self.launched: Optional[LauncherJobs] = None
         self.helpers: Dict[int, None] = {}  # pids of ours that are no jobs: the compiler, the launcher, behaviours
         self.own: Dict[int, Running] = {}  # those of by_pid that are our children, not the launcher's
+        self.epoll: Optional[select.epoll] = None  # of the loop, for the doors of gangs
+        self.gangs: Optional[Gangs] = None  # loaded when the first is held or started
+        self.bindings: Optional[Bindings] = None  # loaded when the first job is bound
         self.next_tick = NEVER
         self.until = NEVER  # when the allocation ends
         self._closings: Optional[Closings] = None  # loaded when the first job needs it
@@ -64,8 +71,18 @@ class Jobs:
             or self._ending
             or self._closings
             or self._signalled
+            or (self.gangs is not None and self.gangs.parts)
             or (self.launched is not None and self.launched.pending)
         )
+
+    def open_gangs(self) -> Gangs:
+        """The parts of gangs on this node."""
+        if self.gangs is None:
+            from rota.runner.gang import Gangs
+
+            assert self.epoll is not None
+            self.gangs = Gangs(self, self.epoll)
+        return self.gangs
 
     # -- starting ------------------------------------------------------------------------------------------------
 
@@ -86,7 +103,7 @@ class Jobs:
         try:
             plan = self.plans.of(lease)
             lane = self.segments.lane()
-            if plan.workdir:
+            if plan.workdir or plan.bind or lease.gang is not None:
                 pid, place = self._start_apart(lease, plan, lane)
             else:
                 pid = self.spawner.start(lease, plan, lane)
@@ -100,28 +117,55 @@ class Jobs:
             return self.not_started(lease, lane, wall, StartError("start", why))
         running = self.own[pid] = self.begun(lease, plan, lane, pid, wall, now)
         running.place = place
+        if plan.bind:
+            running.bound = lease.key in self.open_bindings()
+            if not running.bound:
+                running.note = "not bound to cores: %g are not free among those of this runner" % (plan.cores / 1000)
         return True
 
-    def _start_apart(self, lease: Lease, plan: Plan, lane: Lane) -> Tuple[int, Workdir]:
-        """Start a job in a directory of its own."""
-        from rota.runner.closing import make_place
+    def _start_apart(self, lease: Lease, plan: Plan, lane: Lane) -> Tuple[int, Optional[Workdir]]:
+        """Start a job in a directory of its own, on cores of its own, or as the root of a gang."""
+        self.spawner.use_umask(plan.umask)
+        place: Optional[Workdir] = None
+        if plan.workdir:
+            from rota.runner.closing import make_place
 
-        self.spawner.use_umask(plan)
-        place = make_place(plan.cwd, lease.key, self.runner.runner_id)
+            place = make_place(plan.cwd, lease.key, self.runner.runner_id)
+        if plan.bind:
+            self.open_bindings().take(lease.key, plan.cores)
         try:
             env = self.environment(lease, plan, place)
-            return self.spawner.start_here(lease, plan, lane, env, self.enter(plan, place)), place
+            cwd = self.enter(plan, place)
+            if not plan.bind:
+                return self.spawner.start_here(lease, plan, lane, env, cwd), place
+            with self.open_bindings().of(lease.key):
+                return self.spawner.start_here(lease, plan, lane, env, cwd), place
         except BaseException:
-            for step in place.clear(True, []):
-                del step
-            place.close()
+            if plan.bind:
+                self.open_bindings().give_back(lease.key)
+            if place is not None:
+                for step in place.clear(True, []):
+                    del step
+                place.close()
             raise
+
+    def open_bindings(self) -> Bindings:
+        """Which attempts are bound to which cores."""
+        if self.bindings is None:
+            from rota.runner.devices import Bindings
+
+            self.bindings = Bindings()
+        return self.bindings
 
     def environment(self, lease: Lease, plan: Plan, place: Optional[Workdir]) -> Dict[bytes, bytes]:
         """The environment of a job and its behaviours."""
         env = plan.env.of(lease)
         if place is not None:
             env.update(place.environment(plan.home))
+        if self.bindings is not None:
+            env.update(self.bindings.variables(lease.key))
+        if lease.gang is not None:
+            env = self.open_gangs().environment(lease, env)
         return env
 
     def enter(self, plan: Plan, place: Optional[Workdir]) -> str:
@@ -189,6 +233,8 @@ class Jobs:
         """Report a job that could not be started; always False."""
         if lane is not None:
             self.segments.release(lane, False)
+        if self.gangs is not None:
+            self.gangs.forget(lease.key)
         self.runner.ended(lease, (error.exit_code, None, error.reason, error.note), wall, time.time())
         return False
 
@@ -210,6 +256,8 @@ class Jobs:
                 running = self.by_pid[pid]
             if running is None:
                 self._helper_ended(pid, status, now)
+                if self.gangs is not None:
+                    self.gangs.reaped(pid, status, usage.ru_utime + usage.ru_stime, now)
             else:
                 del self.by_pid[pid]
                 over.append((running, status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024))
@@ -264,7 +312,8 @@ class Jobs:
         left in a directory that is to be removed.
         """
         running.result = result
-        if survivors and (result[0] or running.place is not None) and running.ending is None:
+        left = running.lease.gang is not None or (survivors and (result[0] or running.place is not None))
+        if left and running.ending is None:  # of a gang nothing may be left that its secret let in
             running.ending = TreeKill(now, self.grace(running))
             self._ending[running.pid] = running
         if running.ending is not None:
@@ -314,16 +363,27 @@ class Jobs:
         if running.plan.warn is None and self._signalled.concerns(running, outcome):
             self.next_tick = min(self.next_tick, self._signalled.add(running, outcome, time.monotonic()))
         else:
-            self._report(running, outcome)
+            self.report(running, outcome)
 
-    def _report(self, running: Running, outcome: Outcome) -> None:
+    def report(self, running: Running, outcome: Outcome) -> None:
+        """Report how a job ended, with what it used; of a gang once the other nodes have said what it used there."""
+        if self.gangs is not None and running.lease.gang is not None and self.gangs.ask(running, outcome):
+            return
         assert running.result is not None
         _, cpu_s, maxrss, wall = running.result
         peak = running.peak or maxrss
         if maxrss > max(peak, running.rss) and maxrss > measure.own_peak():
             peak = maxrss  # it grew after we last looked
-        used = (max(cpu_s, running.cpu_s), peak, None if running.place is None else running.place.peak)
+        cpu_s = max(cpu_s, running.cpu_s)
+        if running.elsewhere is not None:
+            cpu_s += running.elsewhere[0]
+            peak = max(peak, running.elsewhere[1])
+        if running.bound:
+            self.open_bindings().give_back(running.lease.key)
+        used = (cpu_s, peak, None if running.place is None else running.place.peak)
         self.runner.ended(running.lease, outcome, running.wall, wall, used, running.output)
+        if self.gangs is not None:
+            self.gangs.forget(running.lease.key)
 
     def collect(self, running: Running) -> None:
         """Keep what a job wrote."""
@@ -360,7 +420,7 @@ class Jobs:
         if self.launched is not None:
             self.launched.give_back()
         for running, outcome in self._signalled.settle(note or "its runner was told to stop"):
-            self._report(running, outcome)
+            self.report(running, outcome)
         for running in list(self.by_pid.values()):
             self.kill(running.lease, self.grace(running) if grace_s is None else grace_s, why, now, note)
         if self._closings:
@@ -371,7 +431,7 @@ class Jobs:
         if self.launched is not None:
             self.launched.give_back()
         for running, outcome in self._signalled.settle(note):
-            self._report(running, outcome)
+            self.report(running, outcome)
         why = "time" if self.until - now <= SOON_S else "runner-stopped"
         for running in list(self.by_pid.values()):
             if running.plan.warn is None:
@@ -425,8 +485,10 @@ class Jobs:
             times.append(self._closings.tick(now))
         if self._signalled:
             for running, outcome in self._signalled.take(now):
-                self._report(running, outcome)
+                self.report(running, outcome)
             times.append(self._signalled.next_at())
+        if self.gangs is not None:
+            times.append(self.gangs.tick(now))
         self.next_tick = min(times)
 
     def _end_trees(self, now: float) -> None:

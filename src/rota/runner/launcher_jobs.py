@@ -88,7 +88,7 @@ class LauncherJobs:
                 continue
             try:
                 plan = jobs.plans.of(lease)
-                if plan.special:  # more than this launcher can do
+                if plan.special or plan.bind or lease.gang is not None:  # more than this launcher can do
                     if self._room(lease):
                         started = jobs.start_own(lease, now) and started
                     else:

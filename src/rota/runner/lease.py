@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     Outcome = Tuple[Optional[int], Optional[int], Optional[str], Optional[str]]  # exit code, signal, reason, note
     Used = Tuple[float, int, Optional[int]]  # CPU seconds, and at most: bytes of memory, of a directory of its own
 
-__all__ = ["ENDED", "QUEUED", "RUNNING", "Lease", "ProtocolError", "read_keys", "read_leases"]
+__all__ = [
+    "ENDED", "QUEUED", "RUNNING", "Hold", "Lease", "ProtocolError", "read_gangs", "read_holds", "read_keys",
+    "read_leases",
+]  # fmt: skip
 
 QUEUED = "queued"
 RUNNING = "running"
@@ -31,6 +34,7 @@ class Lease:
         "command",
         "env",
         "extra",
+        "gang",
         "grace_s",
         "index",
         "key",
@@ -65,6 +69,7 @@ class Lease:
         self.extra = extra
         self.start_by = start_by
         self.env = env
+        self.gang: Optional[Dict[str, Any]] = None  # of a job on several nodes: its secret and its nodes, ours first
         self.state = QUEUED
         self.kill_asked = False
         self.grace_s = 0.0
@@ -86,6 +91,18 @@ class Lease:
 
     def __repr__(self) -> str:
         return "Lease(%d.%d/%d %s %s)" % (self.batch, self.index, self.attempt, self.slot, self.state)
+
+
+class Hold:
+    """One node's part of an attempt whose command runs on another node. Never changed."""
+
+    __slots__ = ("key", "secret", "slot", "spec")
+
+    def __init__(self, key: Key, slot: str, secret: str, spec: Dict[str, Any]) -> None:
+        self.key = key
+        self.slot = slot
+        self.secret = secret
+        self.spec = spec
 
 
 def _key(batch: Any, index: Any, attempt: Any) -> Key:
@@ -120,3 +137,32 @@ def read_leases(rows: Any, specs: Dict[str, Any], envs: Dict[str, Any], start_by
     except KeyError as problem:
         raise ProtocolError("a lease names %s, which was not sent in this session" % problem) from None
     return leases
+
+
+def read_holds(rows: Any) -> List[Hold]:
+    """Read the `jobs` of a hold message, all or nothing."""
+    holds = []
+    try:
+        for row in rows:
+            secret, slot, spec = row["secret"], row["slot"], row.get("spec") or {}
+            if type(secret) is not str or len(secret) < 16 or type(slot) is not str or type(spec) is not dict:
+                raise ProtocolError("the hold of %.50r has a bad secret, slot or spec" % (row.get("job"),))
+            holds.append(Hold(_key(*row["job"]), slot, secret, spec))
+    except (TypeError, ValueError, AttributeError, KeyError) as problem:
+        raise ProtocolError("not a list of holds: %s" % problem) from None
+    return holds
+
+
+def read_gangs(given: Any, leases: List[Lease]) -> None:
+    """Read the `gangs` of a lease message into its leases."""
+    try:
+        for lease in leases:
+            gang = given.get("%d.%d.%d" % lease.key)
+            if gang is None:
+                continue
+            nodes = [(node["host"], node["address"]) for node in gang["nodes"]]
+            if type(gang["secret"]) is not str or not nodes:
+                raise ProtocolError("the gang of job %d.%d has no secret or no nodes" % lease.key[:2])
+            lease.gang = gang
+    except (TypeError, ValueError, AttributeError, KeyError) as problem:
+        raise ProtocolError("gangs cannot be read: %s" % problem) from None

@@ -15,6 +15,7 @@ __all__ = ["Children", "Process", "ProcessTable", "become_subreaper", "memory_of
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 PR_SET_CHILD_SUBREAPER = 36
+GANG = b"gang"
 
 
 class Process:
@@ -102,10 +103,13 @@ class ProcessTable:
     """Which processes belong to which job: by descent, by session, and by the marks in their environment.
 
     A process that changed its session and lost its parent is still found by ROTA_RUNNER, ROTA_JOB and ROTA_ATTEMPT.
+    Ranks of a gang may have the environment of another node (hydra gives them that): of those that have become our
+    children ROTA_GANG_ID tells whose they are.
     """
 
     def __init__(self, runner_id: str) -> None:
         self._runner = b"ROTA_RUNNER=" + os.fsencode(runner_id)
+        self.gangs: Dict[bytes, Tuple[bytes, bytes]] = {}  # id of a gang that is here -> job and attempt
         self._marks: Dict[Tuple[int, int], Optional[Tuple[bytes, bytes]]] = {}  # (pid, start) -> job and attempt
 
     def mark(self, pid: int, start: int) -> Optional[Tuple[bytes, bytes]]:
@@ -120,9 +124,10 @@ class ProcessTable:
 
     def _read_mark(self, data: bytes) -> Optional[Tuple[bytes, bytes]]:
         words = data.split(b"\0")
-        if self._runner not in words:
-            return None
         job = attempt = b""
+        if self._runner not in words:
+            gang = next((word[13:] for word in words if word.startswith(b"ROTA_GANG_ID=")), b"")
+            return (GANG, gang) if gang else None
         for word in words:
             if word.startswith(b"ROTA_JOB="):
                 job = word[9:]
@@ -170,6 +175,8 @@ class ProcessTable:
                 owner = owners[here.parent]
             else:  # its parent is init, the runner or somebody who has nothing to do with us: an orphan, perhaps ours
                 mark = self.mark(here.pid, here.start)
+                if mark is not None and mark[0] == GANG:
+                    mark = self.gangs.get(mark[1]) if here.parent == os.getpid() else None
                 owner = by_mark.get(mark, 0) if mark else 0
             break
         for pid in path:

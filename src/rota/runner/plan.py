@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
-from typing import Any, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from rota.runner.environment import Environment
 from rota.runner.lease import Lease
+
+if TYPE_CHECKING:
+    from rota.runner.devices import Gpus
 
 __all__ = ["DEFAULT_CAP", "Plan", "Plans", "StartError"]
 
@@ -35,8 +38,10 @@ class Plan:
         "_words",
         "behaviour_s",
         "behaviours",
+        "bind",
         "cap",
         "cleanup",
+        "cores",
         "cwd",
         "env",
         "env_of",
@@ -59,12 +64,19 @@ class Plan:
     )
 
     def __init__(
-        self, spec: Dict[str, Any], env: Optional[Dict[str, str]], own: Dict[bytes, bytes], runner_id: str
+        self,
+        spec: Dict[str, Any],
+        env: Optional[Dict[str, str]],
+        own: Dict[bytes, bytes],
+        runner_id: str,
+        gpus: Optional[Gpus] = None,
     ) -> None:
         self.spec = spec
         self.env_of = env
-        self.env = Environment(spec, env, own, runner_id)
+        self.env = Environment(spec, env, own, runner_id, gpus)
         self.cwd: str = spec.get("cwd") or "/"
+        self.cores: int = int(spec.get("cores") or 1000)
+        self.bind: bool = spec.get("bind") == "cores"
         self.workdir: bool = spec.get("workdir") == "unique"
         self.cleanup: str = spec.get("cleanup") or "success"
         self.home: bool = spec.get("home") == "workdir"
@@ -132,20 +144,25 @@ def _preamble(spec: Dict[str, Any]) -> str:
 class Plans:
     """The plans of the specs in use, found by the identity of the spec: a dict look-up per job."""
 
-    def __init__(self, own: Dict[bytes, bytes], runner_id: str) -> None:
+    def __init__(self, own: Dict[bytes, bytes], runner_id: str, gpus: Optional[Gpus] = None) -> None:
         self._own = own
+        self._gpus = gpus
         self._runner_id = runner_id
         self._known: Dict[int, Plan] = {}
+
+    def gpu_variables(self, slot: str) -> Dict[bytes, bytes]:
+        """What is to be told of the gpus of a slot."""
+        return {} if self._gpus is None else self._gpus.variables(slot)
 
     def of(self, lease: Lease) -> Plan:
         """The plan for the job of a lease: that of its spec, or one of its own if it has overrides."""
         spec = lease.spec
         if lease.extra:
-            return Plan({**spec, **lease.extra}, lease.env, self._own, self._runner_id)
+            return Plan({**spec, **lease.extra}, lease.env, self._own, self._runner_id, self._gpus)
         plan = self._known.get(id(spec))
         if plan is None or plan.spec is not spec or plan.env_of is not lease.env:
             if len(self._known) > 1000:
                 self._known.clear()
-            plan = self._known[id(spec)] = Plan(spec, lease.env, self._own, self._runner_id)
+            plan = self._known[id(spec)] = Plan(spec, lease.env, self._own, self._runner_id, self._gpus)
             plan.shared = True
         return plan

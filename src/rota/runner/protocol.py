@@ -5,13 +5,25 @@ Nothing here may start an attempt twice or forget one, whatever is lost, repeate
 
 * a lease counts only in the session it was made for, in the order of `n`, and for an attempt not seen before;
 * one report is under way at a time. An `ack` covers every `seq` up to its own, so a second report sent before the
-  first is acknowledged could, if the first were lost, make the runner forget ends that the manager never saw.
+  first is acknowledged could, if the first were lost, make the runner forget ends that the manager never saw;
+* a released attempt is neither held nor started again, and `released` is said only when nothing of it is left here.
 """
 
 from __future__ import annotations
 
 from rota.runner.holdings import Holdings
-from rota.runner.lease import ENDED, QUEUED, RUNNING, Lease, ProtocolError, read_keys, read_leases
+from rota.runner.lease import (
+    ENDED,
+    QUEUED,
+    RUNNING,
+    Hold,
+    Lease,
+    ProtocolError,
+    read_gangs,
+    read_holds,
+    read_keys,
+    read_leases,
+)
 
 TYPE_CHECKING = False  # as in `typing`, which is not worth its load time before the greeting is out
 if TYPE_CHECKING:
@@ -21,7 +33,7 @@ if TYPE_CHECKING:
 
     Message = Dict[str, Any]
 
-__all__ = ["Lease", "ProtocolError", "Runner"]
+__all__ = ["Hold", "Lease", "ProtocolError", "Runner"]
 
 VERSION = 1
 NEVER = float("inf")
@@ -41,6 +53,7 @@ class Runner(Holdings):
         super().__init__()
         self.runner_id = runner_id
         self.facts = facts
+        self.address = "%s:0" % facts.get("host", "")
         self.connect = 0
         self.session: Optional[int] = None
         self.got = 0
@@ -61,6 +74,7 @@ class Runner(Holdings):
         self._waiting_since: Optional[float] = None  # when outgoing() first saw the rows that wait
         self._sent_at = 0.0
         self._owes_got = False
+        self._owes_holds = False
         self._doomed: Dict[Key, str] = {}  # killed or recalled before their lease arrived
         self._done: Dict[Key, None] = {}
         self._done_before: Dict[Key, None] = {}
@@ -75,7 +89,9 @@ class Runner(Holdings):
         self._sent_at = clock
         message: Message = {"t": "greet", "version": VERSION, "runner": self.runner_id}
         message.update(self.facts)
-        message.update(connect=self.connect, clock=clock, until_s=until_s, held=self.held())
+        message.update(connect=self.connect, clock=clock, until_s=until_s, held=self.held(), gangs=True)
+        if self._holds:
+            message["holds"] = self.holds()
         return message
 
     @property
@@ -95,12 +111,16 @@ class Runner(Holdings):
         """Nothing held, all acknowledged and told to leave: the process may exit."""
         if self.leaving is None and self.refused is None:
             return False
-        return not self._held and (self._said_bye or self.session is None or self.expired)
+        return not self.occupied and (self._said_bye or self.session is None or self.expired)
 
     # -- what the manager says -----------------------------------------------------------------------------------
 
     def receive(self, message: Message, clock: float) -> List[Order]:
-        """Take one message; return orders for the agent: ("kill", lease, grace_s), ("tail", message), ("exit", why)."""
+        """Take one message; return orders for the agent.
+
+        ("kill", lease, grace_s), ("tail", message), ("exit", why), and of gangs: ("hold", hold): let its ranks be
+        started, at `address`; ("release", key, grace_s): end all of it on this node, then say so by released(key).
+        """
         if not isinstance(message, dict):
             raise ProtocolError("not an object")
         kind = message.get("t")
@@ -114,6 +134,10 @@ class Runner(Holdings):
             return self._kill(message)
         elif kind == "recall":
             self._recall(message)
+        elif kind == "hold":
+            return self._hold(message)
+        elif kind == "release":
+            return self._release(message)
         elif kind == "tail":
             return [("tail", message)] if self.session is not None and message.get("session") == self.session else []
         elif kind in ("drain", "close"):
@@ -160,6 +184,8 @@ class Runner(Holdings):
             counts = {str(name): int(count) for name, count in slots}
         except (TypeError, ValueError):
             raise ProtocolError("slots must be pairs of a name and a number") from None
+        if message.get("gangs"):
+            read_gangs(message["gangs"], leases)
         # Nothing can fail from here on: a message is taken whole or not at all.
         self._envs, self._specs = all_envs, all_specs
         self.slots.update(counts)
@@ -189,8 +215,62 @@ class Runner(Holdings):
                 key = (row[0], row[1], row[2])
                 self._held.pop(key, None)
                 self._done[key] = None
+                if self._releasing:
+                    self._settle_release(key)
         if len(self._done) >= REMEMBERED:
             self._done_before, self._done = self._done, {}
+
+    def _hold(self, message: Message) -> List[Order]:
+        holds = read_holds(message.get("jobs"))
+        if self.session is None or message.get("session") != self.session or self._said_bye:
+            return []
+        orders: List[Order] = []
+        for hold in holds:
+            key = hold.key
+            if key in self._holds or key in self._releasing or key in self._done or key in self._done_before:
+                continue
+            if self.leaving not in (None, "drained", "closed"):  # a drained runner finishes what has been decided
+                self._fence(key)
+                self._released[key] = None  # it will not hold this, and nothing of it is here
+                continue
+            self._holds[key] = hold
+            orders.append(("hold", hold))
+        self._owes_holds = True  # also after a repeat: the manager does not know
+        return orders
+
+    def _release(self, message: Message) -> List[Order]:
+        keys = read_keys(message.get("jobs"))
+        given = message.get("grace_s")
+        grace_s = self.grace_s if given is None else max(0.0, _number(message, "grace_s"))
+        if self.session is None or message.get("session") != self.session:
+            return []
+        orders: List[Order] = []
+        for key in keys:
+            lease = self._held.get(key)
+            if key not in self._holds and lease is None:
+                if key not in self._releasing:
+                    self._released[key] = None  # over long ago, or never heard of
+                self._fence(key)
+                continue
+            self._fence(key)
+            if lease is not None and lease.state == QUEUED:
+                self._withdraw(lease, "released")
+            orders.append(("release", key, grace_s))
+            if lease is not None and lease.state == RUNNING and (not lease.kill_asked or grace_s < lease.grace_s):
+                lease.kill_asked = True
+                lease.grace_s = grace_s
+                orders.append(("kill", lease, grace_s))
+            self._releasing.setdefault(key, False)
+        return orders
+
+    def released(self, key: Key) -> None:
+        """Note that everything of an attempt on this node has ended, asked for or not: it is never taken again."""
+        self._fence(key)
+        super().released(key)
+
+    def _fence(self, key: Key) -> None:
+        if key not in self._done_before:
+            self._done[key] = None
 
     def _kill(self, message: Message) -> List[Order]:
         keys = read_keys(message.get("jobs"))
@@ -239,6 +319,10 @@ class Runner(Holdings):
         self._flight_sent = None
         orders: List[Order] = [("kill", lease, self.grace_s) for lease in self._held.values() if lease.state == RUNNING]
         self.stop("expired")
+        for key in self._holds:
+            self._fence(key)
+            self._releasing.setdefault(key, False)
+            orders.append(("release", key, self.grace_s))
         orders.append(("exit", "expired: %s" % message.get("reason")))
         return orders
 
@@ -277,15 +361,28 @@ class Runner(Holdings):
             }
             if live:
                 touch["live"] = live
+            if self._holds:
+                touch["holds"] = self.holds()
+                self._owes_holds = False
             messages.append(touch)
         if messages:
             self._sent_at = clock
             self._owes_got = False
-        if self.leaving is not None and not self._held:
+        if self._owes_holds or self._released:
+            self._speak_of_gangs(messages)
+        if self.leaving is not None and not self.occupied:
             self._said_bye = True
             if not self.expired:
                 messages.append({"t": "bye", "session": self.session, "reason": self.leaving})
         return messages
+
+    def _speak_of_gangs(self, messages: List[Message]) -> None:
+        if self._owes_holds and not self.expired:
+            messages.append({"t": "held", "session": self.session, "holds": self.holds()})
+        if self._released:
+            messages.append({"t": "released", "session": self.session, "jobs": [list(key) for key in self._released]})
+        self._owes_holds = False
+        self._released = {}
 
     def _ripe(self, clock: float, flush: bool) -> bool:
         """Is there something to report, and should it wait no longer?"""
@@ -337,6 +434,8 @@ class Runner(Holdings):
         if self.session is None or self._said_bye:
             return best
         due = NEVER if self.expired else self._touch_at()  # an expired runner does not touch
+        if self._owes_holds or self._released:
+            due = clock
         if self._flight is not None:
             due = min(due, clock if self._flight_sent is None else self._flight_sent + RESEND_S)
         else:

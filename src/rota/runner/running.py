@@ -22,7 +22,9 @@ class Running:
     """One running attempt."""
 
     __slots__ = (
+        "bound",
         "cpu_s",
+        "elsewhere",
         "ending",
         "lane",
         "lease",
@@ -54,7 +56,9 @@ class Running:
         self.note: Optional[str] = None
         self.peak = 0
         self.rss = 0  # of its largest process, as far as we have looked
+        self.bound = False  # to cores of its own
         self.cpu_s = 0.0
+        self.elsewhere: Optional[Tuple[float, int]] = None  # of a gang: CPU seconds and memory on its other nodes
         self.output: Optional[List[Any]] = None
         self.result: Optional[Result] = None  # set once it has ended, until that is told
 

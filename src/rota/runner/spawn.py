@@ -16,7 +16,7 @@ from rota.runner.lease import Lease
 from rota.runner.plan import Plan, StartError
 from rota.runner.segments import Lane
 
-__all__ = ["Spawner", "cannot_enter", "cannot_read", "cannot_write", "enter", "problem", "resolve"]
+__all__ = ["Spawner", "Streams", "cannot_enter", "cannot_read", "cannot_write", "enter", "problem", "resolve"]
 
 # What Python or a nohup made the runner ignore would be ignored by its jobs too.
 DEFAULTS = [
@@ -146,24 +146,24 @@ class Spawner:
     def start(self, lease: Lease, plan: Plan, lane: Lane) -> int:
         """Start the job and return its pid, or raise StartError."""
         argv = plan.argv(lease.command)
-        self.use_umask(plan)
+        self.use_umask(plan.umask)
         cwd = enter(plan)
         path = self.find(argv[0], plan.env.path)
         if plan.plain:
-            return self._spawn(path, argv, plan.env.of(lease), (self._null, lane.out, lane.err), cwd)
+            return self.spawn(path, argv, plan.env.of(lease), (self._null, lane.out, lane.err), cwd)
         opened: List[int] = []
         try:
             streams = open_streams(plan, self._null, lane, opened)
-            return self._spawn(path, argv, plan.env.of(lease), streams, cwd)
+            return self.spawn(path, argv, plan.env.of(lease), streams, cwd)
         finally:
             for fd in opened:
                 os.close(fd)
 
-    def use_umask(self, plan: Plan) -> None:
+    def use_umask(self, umask: int) -> None:
         """Take the umask of the job: files are made as its submitter would."""
-        if plan.umask != self._umask:
-            os.umask(plan.umask)
-            self._umask = plan.umask
+        if umask != self._umask:
+            os.umask(umask)
+            self._umask = umask
 
     def start_here(self, lease: Lease, plan: Plan, lane: Lane, env: Dict[bytes, bytes], cwd: str) -> int:
         """Start the job in the directory that we are in, with this environment."""
@@ -172,7 +172,7 @@ class Spawner:
         opened: List[int] = []
         try:
             streams = open_streams(plan, self._null, lane, opened)
-            return self._spawn(path, argv, env, streams, cwd)
+            return self.spawn(path, argv, env, streams, cwd)
         finally:
             for fd in opened:
                 os.close(fd)
@@ -181,7 +181,7 @@ class Spawner:
         """Start a behaviour in the directory that we are in; what it writes goes to the job's standard error."""
         argv = plan.argv(command)
         path = self.find(argv[0], env.get(b"PATH", DEFAULT_PATH))
-        return self._spawn(path, argv, env, (self._null, err, err), cwd)
+        return self.spawn(path, argv, env, (self._null, err, err), cwd)
 
     def find(self, name: str, search: bytes) -> str:
         """The path of a program, as resolve() finds it, remembered; if that is out of date, exec fails."""
@@ -195,7 +195,8 @@ class Spawner:
             self._paths[(name, search)] = path
         return path
 
-    def _spawn(self, path: str, argv: List[str], env: Dict[bytes, bytes], streams: Streams, cwd: str) -> int:
+    def spawn(self, path: str, argv: List[str], env: Dict[bytes, bytes], streams: Streams, cwd: str) -> int:
+        """Start a program in the directory that we are in; `cwd` is its name for people."""
         actions = [(DUP2, streams[0], 0), (DUP2, streams[1], 1), (DUP2, streams[2], 2)]
         try:
             return os.posix_spawn(path, argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=DEFAULTS)
@@ -204,10 +205,10 @@ class Spawner:
         except ValueError as error:  # a NUL in a word, or "=" in the name of a variable
             raise StartError("start", "cannot start %s: %s" % (path, error)) from None
         if code == errno.ENOEXEC and os.path.isfile(path):  # a script without "#!": what every shell does with it
-            return self._spawn("/bin/sh", ["sh", path, *argv[1:]], env, streams, cwd)
+            return self.spawn("/bin/sh", ["sh", path, *argv[1:]], env, streams, cwd)
         second = self.again(argv[0], path, env.get(b"PATH", DEFAULT_PATH))
         if second is not None:
-            return self._spawn(second, argv, env, streams, cwd)
+            return self.spawn(second, argv, env, streams, cwd)
         raise problem(path, code, cwd)
 
     def again(self, name: str, path: str, search: bytes) -> Optional[str]:

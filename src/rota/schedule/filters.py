@@ -122,10 +122,11 @@ def _fits_queue(needs: Needs, site: SiteFacts, queue: QueueFacts | None) -> Answ
     node, parts = site.node if queue is None else queue.node, []
     if needs.nodes > 1:
         most = site.nodes_most if site.mode != "direct" else MANY
-        if queue is not None and queue.nodes is not None:
-            most = min(most, queue.nodes)
+        if queue is not None:
+            most = min([most, *(each for each in (queue.nodes, queue.nodes_most) if each is not None)])
         if needs.nodes > most:
-            parts.append(f"gives {most} node{'' if most == 1 else 's'}, {needs.nodes} are asked for")
+            gives = "1 node" if most == 1 else f"{most} nodes at most"
+            parts.append(f"gives {gives}, {needs.nodes} are asked for")
     lacking = needs.amounts().lacking(node)
     if lacking and site.shared:
         shared = dict(site.shared)
@@ -138,18 +139,18 @@ def _fits_queue(needs: Needs, site: SiteFacts, queue: QueueFacts | None) -> Answ
 
 def time(shape: Shape, place: Place, view: View) -> Answer:
     """An allocation of a queue must be able to last as long as the job."""
-    most, asked = longest_s(place), shape.needs.time_s or 0
+    most, asked = longest_s(shape.needs, place), shape.needs.time_s or 0
     if most is None or asked <= most:
         return None
     words = f"gives {_duration(most)} at most, {_duration(asked)} are asked for"
     return No("too-short", words, True, (Wake.STATUS,))
 
 
-def longest_s(place: Place) -> int | None:
-    """The longest allocation that a queue gives, in seconds; None: no end is known."""
+def longest_s(needs: Needs, place: Place) -> int | None:
+    """The longest allocation that a queue gives, in seconds; None: no end is known, as of a queue only jobs know of."""
     if place.queue is not None:
         return place.queue.time_most_s
-    return place.site.time_most_s if place.site is not None else None
+    return place.site.time_most_s if place.site is not None and needs.queue is None else None
 
 
 def opened(shape: Shape, place: Place, view: View) -> Answer:

@@ -61,6 +61,8 @@ def _groups(places: Sequence[Place]) -> Mapping[str, list[Place]]:
 def _no(want: Want, place: Place, view: View, policy: Policy) -> tuple[str, No] | None:
     """(filter, its no) to one part of a job at a node; None: none says no."""
     shape = replace(want.shape, needs=replace(want.shape.needs, nodes=1))
+    if not place.gangs:
+        return "nodes", No("old-runner", "its runner is of a version that runs jobs of one node only", True, ())
     if place.status == KEPT:
         place = replace(place, status="SERVING")
     for name in policy.filters:

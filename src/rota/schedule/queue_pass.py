@@ -7,112 +7,26 @@ filter has looked up changes, or a site that it waits for has room. So thousands
 
 import heapq
 import math
-from bisect import bisect_left, insort
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
-from rota.model.shape import Shape
 from rota.schedule import filters, orders, picks, scorers
-from rota.schedule.demand import ANY, Asked, allocation_time, asked_amounts, jobs_in
+from rota.schedule.demand import ANY, Asked, allocation_time, asked_amounts
 from rota.schedule.facts import Key, Watched
 from rota.schedule.filters import Answer, No
 from rota.schedule.policy import DEFAULT, Policy
+from rota.schedule.queue_memo import Looked, Plan, QueueMemo
 from rota.schedule.queues import COUNTED, Claim, Sites, candidates, claim_of, own_queue
 from rota.schedule.view import QUEUE, Place, View, Want
 
-__all__ = ["QueueMemo", "QueuePass"]
+__all__ = ["QueuePass"]
 
 PLANS_MOST = 20_000
 """Shapes of which it is remembered what classes of queues say."""
 RANKED_S = 5.0
 """How long places stay ranked as they are, whatever is learned of them."""
-
-
-class Plan(Struct):
-    """What is left to ask about queues of a class, after their static filters."""
-
-    ask: tuple[str, ...] = ()
-    refused: bool = False
-    """Whether it matters that the provider has refused the shape."""
-    no: bool = False
-
-
-class Looked(Struct):
-    """A shape with jobs left over, as it was last looked at."""
-
-    want: Want
-    key: tuple[Any, ...]
-    claims: dict[Claim, int] = field(default_factory=dict)
-    """How many allocations on their way it counts on."""
-    jobs: int = 0
-    """How many jobs these will take."""
-    sites: dict[str, None] = field(default_factory=dict)
-    """The sites that would take it, and have no room."""
-    relaxed: int = 0
-    """How many filters are dropped, since no place was left with them."""
-    could: bool = True
-    """Whether any queue would take it if there was room."""
-
-
-class QueueMemo:
-    """What the queue level remembers from pass to pass."""
-
-    __slots__ = (
-        "claimed",
-        "index",
-        "plans",
-        "ranked",
-        "readers",
-        "shapes",
-        "sites",
-        "spare",
-        "times",
-        "waiting",
-        "wall",
-    )
-
-    def __init__(self) -> None:
-        self.shapes: dict[int, Looked] = {}
-        self.claimed: dict[Claim, dict[int, int]] = {}
-        """Claim → shape → how many it counts on; the first come first."""
-        self.spare: dict[int, dict[Claim, int]] = {}
-        """Shape or ANY → allocations on their way that nobody counts on."""
-        self.waiting: dict[str, list[tuple[tuple[Any, ...], int]]] = {}
-        """Site → (key, shape) of what waits for room there, in order."""
-        self.readers: dict[Key, tuple[set[int], set[str]]] = {}
-        """A fact's key → shapes and places about which a filter has looked it up."""
-        self.times: list[tuple[float, int]] = []
-        """A heap of (wall-clock time up to which a no stands, shape)."""
-        self.plans: dict[tuple[Shape, tuple[str, ...]], dict[int, Plan]] = {}
-        """(shape, filters) → class of queues → what is left to ask of these."""
-        self.index: dict[tuple[str, str], Place] = {}
-        """(site, queue; "": its own) → the place."""
-        self.ranked: dict[str, tuple[float, list[Place]]] = {}
-        """Policy → places, best first, and the wall-clock time as of which they were ranked."""
-        self.sites: dict[str, Sequence[Place]] = {}
-        """The sites as they were last looked at."""
-        self.wall = -math.inf
-
-    def copy(self) -> "QueueMemo":
-        """One that can go another way."""
-        new = QueueMemo()
-        for number, looked in self.shapes.items():
-            new.shapes[number] = replace(looked, claims=looked.claims.copy(), sites=looked.sites.copy())
-        new.claimed = {claim: shapes.copy() for claim, shapes in self.claimed.items()}
-        new.sites, new.index, new.ranked, new.wall = self.sites, self.index, self.ranked.copy(), self.wall
-        new.spare = {key: claims.copy() for key, claims in self.spare.items()}
-        new.waiting = {site: rows.copy() for site, rows in self.waiting.items()}
-        new.readers = {key: (shapes.copy(), places.copy()) for key, (shapes, places) in self.readers.items()}
-        new.times, new.plans = self.times.copy(), self.plans
-        return new
-
-    def takes(self, shape_id: int) -> bool:
-        """Whether a queue would take a shape with all filters, or was not asked yet: nodes are not relaxed before."""
-        looked = self.shapes.get(shape_id)
-        return looked is None or (looked.could and not looked.relaxed)
 
 
 class QueuePass:
@@ -170,7 +84,7 @@ class QueuePass:
                 continue
             same = looked.want.shape is want.shape
             if key != looked.key:
-                self._unwait(want.shape_id, looked)
+                self.memo.unwait(want.shape_id, looked)
                 looked.key, same = key, False
             unmet, looked.want = looked.jobs < looked.want.ready, want
             if same and unmet and looked.jobs < want.ready:
@@ -221,10 +135,10 @@ class QueuePass:
         for number, looked in self.memo.shapes.items():
             if (key := self._key(looked.want)) != looked.key:
                 sites = list(looked.sites)
-                self._unwait(number, looked)
+                self.memo.unwait(number, looked)
                 looked.key = key
                 for site in sites:
-                    self._wait(number, looked, site)
+                    self.memo.wait(number, looked, site)
 
     def _wake(self, number: int, places: set[str] | None) -> None:
         have = self.todo.get(number, set())
@@ -255,37 +169,17 @@ class QueuePass:
             if over <= 0:
                 break
             less = min(over, shapes[number])
-            self._give_up(number, claim, less)
+            self.memo.give_up(number, claim, less)
             self._wake(number, None)
             over -= less
         before = memo.spare.get(key, {}).get(claim, 0)
         if before < -over and memo.waiting.get(site):
             self.walk.add(site)
-        self._set_spare(claim, max(0, -over))
-
-    def _set_spare(self, claim: Claim, count: int) -> None:
-        claims = self.memo.spare.setdefault(claim[2], {})
-        if count:
-            claims[claim] = count
-            return
-        claims.pop(claim, None)
-        if not claims:
-            del self.memo.spare[claim[2]]
-
-    def _give_up(self, number: int, claim: Claim, count: int) -> None:
-        """A shape counts on so many allocations less."""
-        shapes, looked = self.memo.claimed[claim], self.memo.shapes[number]
-        shapes[number] -= count
-        looked.claims[claim] -= count
-        if not shapes[number]:
-            del shapes[number], looked.claims[claim]
-            if not shapes:
-                del self.memo.claimed[claim]
-        looked.jobs = sum(count * self._jobs_in(looked.want, claim) for claim, count in looked.claims.items())
+        self.memo.set_spare(claim, max(0, -over))
 
     def _leave(self, number: int, looked: Looked) -> None:
         """Nothing is left over of a shape: it waits for nothing, and counts on nothing."""
-        self._unwait(number, looked)
+        self.memo.unwait(number, looked)
         self.todo.pop(number, None)
         for claim in list(looked.claims):
             shapes = self.memo.claimed[claim]
@@ -294,43 +188,35 @@ class QueuePass:
                 del self.memo.claimed[claim]
             self._recount(claim)
 
-    def _unwait(self, number: int, looked: Looked, sites: Iterable[str] | None = None) -> None:
-        """A shape does not wait for these sites (None: any) any more."""
-        for site in list(looked.sites) if sites is None else [site for site in sites if site in looked.sites]:
-            del looked.sites[site]
-            rows = self.memo.waiting[site]
-            at = bisect_left(rows, (looked.key, number))
-            assert rows[at][1] == number, f"shape {number} waits for {site} in another order than it is kept in"
-            del rows[at]
-
-    def _wait(self, number: int, looked: Looked, site: str) -> None:
-        """A shape waits for room at a site."""
-        if site not in looked.sites:
-            looked.sites[site] = None
-            insort(self.memo.waiting.setdefault(site, []), (looked.key, number))
-
     # -- what to ask for
 
     def run(self) -> Iterator[Asked]:
-        """Ask for allocations, in order: for what was woken, and for what waits where there is room."""
-        memo, todo = self.memo, self.todo
-        work = [(memo.shapes[number].key, number) for number in todo if number in memo.shapes]
-        for site in self.walk:
-            work += memo.waiting.get(site, ())
-        heapq.heapify(work)
-        done: set[int] = set()
-        for site in memo.waiting:
-            self._next(site, work, done)
-        while work:
-            _, number = heapq.heappop(work)
-            looked = memo.shapes[number]
-            if number in done:
-                continue
-            done.add(number)
-            waited = list(looked.sites)
-            yield from self._ask(number, looked, todo.get(number, set(waited)))
-            for site in waited:
+        """Ask for allocations, in order: for what was woken, and for what waits where there is room.
+
+        What that leaves over for others is shared out in another round.
+        """
+        memo = self.memo
+        while True:
+            todo, walk = self.todo, self.walk
+            self.todo, self.walk = {}, set()
+            work = [(memo.shapes[number].key, number) for number in todo if number in memo.shapes]
+            for site in walk:
+                work += memo.waiting.get(site, ())
+            heapq.heapify(work)
+            done: set[int] = set()
+            for site in memo.waiting:
                 self._next(site, work, done)
+            while work:
+                _, number = heapq.heappop(work)
+                if number not in done:
+                    done.add(number)
+                    looked = memo.shapes[number]
+                    waited = list(looked.sites)
+                    yield from self._ask(number, looked, todo.get(number, set(waited)))
+                    for site in waited:
+                        self._next(site, work, done)
+            if not self.todo and not self.walk:
+                return
 
     def _next(self, site: str, work: list[tuple[tuple[Any, ...], int]], done: set[int]) -> None:
         """Put the first shape that waits for a site, and was not looked at, to the work, if there is room for it."""
@@ -346,22 +232,22 @@ class QueuePass:
             self._recheck(number, looked)
         over = looked.jobs - want.ready
         for claim in reversed(list(looked.claims)):
-            less = min(looked.claims[claim], over // self._jobs_in(want, claim)) if over > 0 else 0
+            less = min(looked.claims[claim], over // self.memo.jobs_in(want, claim)) if over > 0 else 0
             if less:
-                self._give_up(number, claim, less)
+                self.memo.give_up(number, claim, less)
                 over = looked.jobs - want.ready
                 self._recount(claim)
         for claim, spare in list(memo.spare.get(number, {}).items()):  # what nobody else can use
             if looked.jobs < want.ready and self._place(want, claim) is not None:
-                self._count_on_spare(number, looked, claim, spare)
+                self.memo.count_on_spare(number, looked, claim, spare)
         if looked.jobs >= want.ready:
-            self._unwait(number, looked)
+            self.memo.unwait(number, looked)
             return
         policy = self._policy(want)
         self.view.number = self._watching.number = number
         self._stands = math.inf
         names = tuple(name for name in policy.filters if QUEUE in filters.BUILT_IN[name].levels)
-        self._unwait(number, looked, only)
+        self.memo.unwait(number, looked, only)
         if only is None:
             looked.relaxed, looked.could = 0, False
         while True:
@@ -381,7 +267,7 @@ class QueuePass:
         """Give up what is counted on where the shape may not go any more, or not in that way."""
         for claim in list(looked.claims):
             if self._place(looked.want, claim) is None:
-                self._give_up(number, claim, looked.claims[claim])
+                self.memo.give_up(number, claim, looked.claims[claim])
                 self._recount(claim)
 
     def _give(
@@ -399,21 +285,36 @@ class QueuePass:
             site, claim = place.location.site, claim_of(looked.want, place)
             places.append(place)
             if claim in spare:
-                self._count_on_spare(number, looked, claim, spare[claim])
+                self.memo.count_on_spare(number, looked, claim, spare[claim])
             elif at_once:
                 yield from self._ask_at(number, looked, place, looked.want.ready)
             if looked.jobs >= looked.want.ready:
-                self._unwait(number, looked)
+                self.memo.unwait(number, looked)
                 return True
             if self.rooms.get(site, 0) <= 0 and not spare:
                 full.add(site)
         yield from self._choose(number, looked, places, policy)
+        for claim in [claim_of(looked.want, place) for place in places] if looked.jobs < looked.want.ready else ():
+            self._take_over(number, looked, claim)
         if looked.jobs < looked.want.ready:
             for place in places:
-                self._wait(number, looked, place.location.site)
+                self.memo.wait(number, looked, place.location.site)
         else:
-            self._unwait(number, looked)
+            self.memo.unwait(number, looked)
         return bool(places)
+
+    def _take_over(self, number: int, looked: Looked, claim: Claim) -> None:
+        """Count on what shapes later in the order counted on, and look at these again."""
+        memo = self.memo
+        later = [other for other in memo.claimed.get(claim, ()) if memo.shapes[other].key > looked.key]
+        for other in sorted(later, key=lambda other: memo.shapes[other].key, reverse=True):
+            missing = -(-(looked.want.ready - looked.jobs) // memo.jobs_in(looked.want, claim))
+            if missing <= 0:
+                return
+            count = min(missing, memo.claimed[claim][other])
+            memo.give_up(other, claim, count)
+            memo.count_on(number, looked, claim, count)
+            self._wake(other, None)
 
     def _choose(self, number: int, looked: Looked, places: list[Place], policy: Policy) -> Iterator[Asked]:
         """Ask at these places, one by one or the best first, as the policy picks."""
@@ -426,7 +327,7 @@ class QueuePass:
             counts = [given.get(place.location.id, 0) for place in places]
             at = pick.choose([self._score(looked.want, place, policy) for place in places], counts, self.draw)
             place = places[at]
-            jobs = self._jobs_in(looked.want, claim_of(looked.want, place))
+            jobs = self.memo.jobs_in(looked.want, claim_of(looked.want, place))
             given[place.location.id] = counts[at] + 1
             most = looked.jobs + jobs if pick.singly else looked.want.ready
             yield from self._ask_at(number, looked, place, min(most, looked.want.ready))
@@ -436,7 +337,7 @@ class QueuePass:
         want, site = looked.want, place.location.site
         facts, needs, claim = place.site, want.shape.needs, claim_of(want, place)
         assert facts is not None
-        per = self._jobs_in(want, claim)
+        per = self.memo.jobs_in(want, claim)
         count = min(-(-(jobs - looked.jobs) // per), self.rooms.get(site, 0))
         if count <= 0:
             return
@@ -445,28 +346,16 @@ class QueuePass:
         if direct:  # the jobs are leased at once
             looked.want = replace(want, ready=want.ready - count)
         else:
-            self._count_on(number, looked, claim, count)
+            self.memo.count_on(number, looked, claim, count)
         yield Asked(
             site,
             claim[1] or None,
             claim[2] if not direct else want.shape_id,
             count,
             asked_amounts(needs, place),
-            allocation_time(needs, facts, filters.longest_s(place)),
+            allocation_time(needs, facts, filters.longest_s(needs, place)),
             1 if direct else needs.nodes,
         )
-
-    def _count_on_spare(self, number: int, looked: Looked, claim: Claim, spare: int) -> None:
-        """Count on as much as is needed of what nobody counts on."""
-        count = min(spare, -(-(looked.want.ready - looked.jobs) // self._jobs_in(looked.want, claim)))
-        self._count_on(number, looked, claim, count)
-        self._set_spare(claim, spare - count)
-
-    def _count_on(self, number: int, looked: Looked, claim: Claim, count: int) -> None:
-        looked.claims[claim] = looked.claims.get(claim, 0) + count
-        looked.jobs += count * self._jobs_in(looked.want, claim)
-        shapes = self.memo.claimed.setdefault(claim, {})
-        shapes[number] = shapes.get(number, 0) + count
 
     # -- which places may be asked, best first
 
@@ -575,15 +464,11 @@ class QueuePass:
 
     def _place(self, want: Want, claim: Claim) -> Place | None:
         """The place that a claim is of, if the shape may still go there and is counted there in that way."""
-        place = self.memo.index.get(claim[:2])
+        place = self.memo.at(claim)
         if place is None or claim_of(want, place) != claim or want.shape.needs.site not in (None, claim[0]):
             return None
         names = tuple(name for name in self._policy(want).filters if QUEUE in filters.BUILT_IN[name].levels)
         return None if self._plan(want, place, names).no else place
-
-    def _jobs_in(self, want: Want, claim: Claim) -> int:
-        place = self.memo.index.get(claim[:2])
-        return 1 if place is None else jobs_in(want.shape.needs, place)
 
     def _policy(self, want: Want) -> Policy:
         return self.policies.get(want.shape.policy, DEFAULT)

@@ -65,6 +65,8 @@ class Place(Struct, frozen=True):
     """What the site of a queue offers."""
     queue: QueueFacts | None = None
     """What the queue offers; None: a node, or a site that has no queues."""
+    gangs: bool = True
+    """Whether the runner of a node can hold a part of a job of several nodes."""
 
     @property
     def level(self) -> str:

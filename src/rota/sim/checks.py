@@ -42,6 +42,8 @@ class _Books:
     kills: dict[Job, list[tuple[float, int, int]]] = field(default_factory=dict)
     """Job → (time, newest attempt, how often it had been reopened) of each kill."""
     reopened: dict[Job, int] = field(default_factory=dict)
+    released: dict[tuple[str, int, int, int], float] = field(default_factory=dict)
+    """(runner, batch, index, attempt) → when a part was given up on the user's word."""
     held: dict[Job, list[tuple[float, float]]] = field(default_factory=dict)
     stopped: set[Attempt] = field(default_factory=set)
     """Attempts that were to be stopped for a hold: their failure does not count."""
@@ -78,6 +80,7 @@ def check_world(
     problems.extend(_submissions(books, witness, final))
     problems.extend(_attempts(books, witness, settled))
     problems.extend(_overlaps(books, witness))
+    problems.extend(_ranks(books, witness, settled))
     problems.extend(_capacity(books, witness, sites))
     problems.extend(_limits(books, witness, workload))
     problems.extend(_timed_limits(books, witness))
@@ -125,6 +128,10 @@ def _read(witness: Witness, workload: Workload) -> _Books:
             books.stopped -= attempts
             if event.stop and event.wanted:
                 books.stopped |= attempts
+        elif isinstance(event, ev.Released):
+            if (event.reason or "").startswith(("confirmed dead", "rerunnable")):
+                for number, pos, tried in event.rows:
+                    books.released[event.runner, number, books.indices[number][pos], tried] = time
         elif isinstance(event, ev.Respecified):
             _respecified(books, place, time, event)
         elif isinstance(event, ev.Removed):
@@ -303,6 +310,24 @@ def _overlaps(books: _Books, witness: Witness) -> Iterator[str]:
                 yield f"P4: attempts {one.attempt} and {other.attempt} of {job} both ran at {other.start:.3f}"
 
 
+def _ranks(books: _Books, witness: Witness, settled: bool) -> Iterator[str]:
+    """Nothing of an older attempt of a gang is left, on any node, when a newer one starts."""
+    by_job: dict[Job, list[Execution]] = {}
+    for execution in witness.executions:
+        by_job.setdefault(execution.job, []).append(execution)
+    for rank in witness.ranks:
+        attempt = (*rank.job, rank.attempt)
+        end = min(_EVER if rank.end is None else rank.end, books.released.get((rank.runner, *attempt), _EVER))
+        if settled and end == _EVER:
+            yield f"P3: a rank of {attempt} still runs on {rank.runner} though all is settled"
+        for other in by_job.get(rank.job, ()):
+            if other.attempt > rank.attempt and other.start < end:
+                yield f"P4: a rank of {attempt} ran on {rank.runner} when attempt {other.attempt} started"
+        closed = books.closed.get(attempt)
+        if closed is not None and closed[1] != "allowed" and rank.start > closed[0]:
+            yield f"P3: a rank of {attempt} started on {rank.runner} after the attempt was closed"
+
+
 def _most(
     books: _Books, executions: list[Execution], weigh: Callable[[Execution], int]
 ) -> tuple[int, float, list[Execution]]:
@@ -331,9 +356,11 @@ def _most(
 
 def _capacity(books: _Books, witness: Witness, sites: Mapping[str, Site]) -> Iterator[str]:
     places: dict[str, list[Execution]] = {}
+    for rank in witness.ranks:
+        places.setdefault(rank.runner, []).append(rank)
     for execution in witness.executions:
         places.setdefault(execution.runner, []).append(execution)
-        if sites[execution.site].most == 1:
+        if sites[execution.site].most == 1 and sites[execution.site].kind != "nodes":
             places.setdefault(f"site {execution.site}", []).append(execution)
         needs = books.plans[execution.batch].spec.templates[books.template(execution.job)].needs
         if not needs.cores <= execution.cores <= max(needs.cores, needs.cores_most):

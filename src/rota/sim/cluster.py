@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Cluster", "SimAllocation", "Site"]
 
 POLL_S = 5.0
+NODES_MOST = 3
 _NOW = At(0.0, 0.0)
 
 
@@ -30,7 +31,8 @@ class Site:
         self.node = node
         self.most = most
         self.kind = kind
-        """whole: a node for any jobs; sized: arrays, each as large as a job; direct: an allocation is a job."""
+        """whole: a node for any jobs; sized: arrays, each as large as a job; direct: an allocation is a job; nodes: as
+        whole, and several nodes for jobs that need them."""
 
     def seen(self, linger_s: float) -> SiteSeen:
         """The stimulus that tells the manager of the site."""
@@ -42,9 +44,10 @@ class Site:
                 most=self.most,
                 linger_s=linger_s,
                 mode="direct" if self.kind == "direct" else "runners",
-                whole=self.kind == "whole",
-                array_most=1 if self.kind == "whole" else 4,
+                whole=self.kind in ("whole", "nodes"),
+                array_most=1 if self.kind in ("whole", "nodes") else 4,
                 directory="/sim",
+                nodes_most=NODES_MOST if self.kind == "nodes" else 1,
             ),
         )
 
@@ -52,8 +55,11 @@ class Site:
 class SimAllocation:
     """One cluster job. The provider knows it by its tag; the driver calls it by the manager's id."""
 
-    def __init__(self, cluster: "Cluster", id: str, site: str, tag: str, native_id: str, capacity: Amounts) -> None:
+    def __init__(
+        self, cluster: "Cluster", id: str, site: str, tag: str, native_id: str, capacity: Amounts, nodes: int = 1
+    ) -> None:
         self.cluster = cluster
+        self.nodes = nodes
         self.id = id
         self.site = site
         self.tag = tag
@@ -63,7 +69,9 @@ class SimAllocation:
         self.state = "queued"
         self.verb = "pend"
         self.reason: str | None = None
-        self.runner: SimRunner | None = None
+        self.runners: list[SimRunner] = []
+        """All that were started; of several nodes each has one, and another when that was killed."""
+        self.terminated = False
 
     def start(self) -> None:
         """The provider starts it."""
@@ -78,10 +86,52 @@ class SimAllocation:
             self.job.start()
             self.cluster.tell(self, poll=True)
             return
-        self.runner = SimRunner(world, f"r{len(world.runners) + 1}", self, self.capacity)
-        world.runners.append(self.runner)
+        for node in range(self.nodes):
+            self._start_runner(node)
         if world.rng.random() < 0.5:
             self.cluster.tell(self)
+
+    def _start_runner(self, node: int, replaces: str | None = None) -> None:
+        world = self.cluster.world
+        number = len(world.runners) + 1
+        name = f"r{number}" if self.nodes == 1 else f"{self.tag}.{node}.{number:x}"
+        runner = SimRunner(world, name, self, self.capacity, node, replaces)
+        self.runners.append(runner)
+        world.runners.append(runner)
+
+    def runner_left(self, runner: SimRunner) -> None:
+        """A runner has ended by itself: when all have, the allocation is over.
+
+        Until then the supervisor of a node starts another if the manager did not hear that it left.
+        """
+        if all(other.gone for other in self.runners):
+            self.ended("complete", "its runner is done")
+        elif not runner.runner._said_bye or self.cluster.world.faults.active:
+            self.cluster.world.after(1.0, self._succeed, runner)
+
+    def _succeed(self, runner: SimRunner) -> None:
+        if self.state != "over" and not self.terminated:
+            self._start_runner(runner.node, runner.id)
+
+    def runner_swept(self, runner: SimRunner, why: str) -> None:
+        """A runner was killed, and everything that it ran is gone.
+
+        Of several nodes, its supervisor starts another; or the provider ends the allocation, as the node is gone.
+        """
+        if self.state == "over":
+            return
+        if self.nodes > 1 and not self.terminated and self.cluster.world.rng.random() < 0.6:
+            self._succeed(runner)
+            return
+        self.terminate(why)
+        if all(other.gone for other in self.runners):
+            self.ended("fail", why)
+
+    def terminate(self, why: str) -> None:
+        """The provider ends it."""
+        self.terminated = True
+        for runner in self.runners:
+            runner.kill(why)
 
     def ended(self, verb: str, reason: str) -> None:
         """The runner and everything it ran are gone, and the provider knows it."""
@@ -146,7 +196,7 @@ class Cluster:
             world.witness.problems.append(f"allocation {id} was submitted twice with tag {tag}")
         known = world.shell.core.state.allocations[id]
         native = str(1000 + len(self.allocations))
-        allocation = self.allocations[tag] = SimAllocation(self, id, site, tag, native, known.capacity)
+        allocation = self.allocations[tag] = SimAllocation(self, id, site, tag, native, known.capacity, known.nodes)
         if known.direct:
             allocation.job = DirectJob.leased(world, allocation, known)
         world.after(world.rng.choice((0.02, 0.1, 2.0)) * world.rng.random(), allocation.start)
@@ -181,11 +231,11 @@ class Cluster:
         allocation, written = self.allocations.get(tag), []
         if allocation is not None and allocation.job is not None and allocation.job.row is not None:
             written.append(Written(allocation.job.runner, [allocation.job.row]))
-        elif allocation is not None and allocation.runner is not None and allocation.runner.unsent is not None:
-            unsent = allocation.runner.unsent
-            ended = [Ended(*row) for row in unsent["ended"]]
-            disclaimed = [(b, i, a, why) for b, i, a, why in unsent["disclaimed"]]
-            written.append(Written(allocation.runner.id, ended, disclaimed))
+        for runner in allocation.runners if allocation is not None else ():
+            if runner.unsent is not None:
+                ended = [Ended(*row) for row in runner.unsent["ended"]]
+                disclaimed = [(b, i, a, why) for b, i, a, why in runner.unsent["disclaimed"]]
+                written.append(Written(runner.id, ended, disclaimed))
         self.world.shell.post(LastWords(at=_NOW, by="file", id=id, written=written))
 
     def _terminate(self, id: str, site: str, tag: str) -> None:
@@ -196,8 +246,8 @@ class Cluster:
             self.tell(allocation)
         elif allocation.job is not None and allocation.state == "running":
             allocation.job.kill()
-        elif allocation.runner is not None:
-            allocation.runner.kill("terminated")
+        elif allocation.runners:
+            allocation.terminate("terminated")
         else:
             allocation.ended("abort", "terminated")
 

@@ -42,6 +42,7 @@ def _copy_state(state: State) -> State:
     new.shapes = [_copy_slots(shape) for shape in state.shapes]
     new.allocations = {key: copy.copy(allocation) for key, allocation in state.allocations.items()}
     new.groups = copy.deepcopy(state.groups)
+    new.shares = {share: hours.copy() for share, hours in state.shares.items()}
     new.starts = copy.deepcopy(state.starts)
     new.soft = _copy_soft(state.soft)
     new.ledger = _copy_flat(state.ledger)

@@ -2,10 +2,24 @@
 
 from typing import Any
 
-from rota.core.effects import Ack, Lease, Order, Welcome
+from rota.core.effects import Ack, Hold, Lease, Order, Welcome
 from rota.core.state import State
-from rota.core.stimuli import At, Ended, Greet, Report, RunnerBye, Started, Stimulus, Touch, Used
+from rota.core.stimuli import (
+    At,
+    Ended,
+    Greet,
+    Held,
+    HoldRow,
+    Released,
+    Report,
+    RunnerBye,
+    Started,
+    Stimulus,
+    Touch,
+    Used,
+)
 from rota.model.needs import Amounts
+from rota.model.slot import Slot
 
 __all__ = ["Message", "message_of", "stimulus_of"]
 
@@ -30,6 +44,9 @@ def stimulus_of(message: Message, runner: str, at: At) -> Stimulus:
             tags=tuple(message["tags"]),
             output=message["output"],
             held=[(b, i, a) for b, i, a in message["held"]],
+            holds=_holds(message),
+            gangs=message.get("gangs", False),
+            replaces=message.get("replaces"),
         )
     session = message["session"]
     if kind == "report":
@@ -48,12 +65,31 @@ def stimulus_of(message: Message, runner: str, at: At) -> Stimulus:
     if kind == "touch":
         got, clock, held = message["got"], message["clock"], [tuple(job) for job in message["held"]]
         used = [Used(b, i, a, told, cpu_s, memory) for b, i, a, cpu_s, memory, _, _, _, told in message.get("live", ())]
-        return Touch(at=at, by=runner, runner=runner, session=session, got=got, clock=clock, held=held, used=used)
+        return Touch(
+            at=at,
+            by=runner,
+            runner=runner,
+            session=session,
+            got=got,
+            clock=clock,
+            held=held,
+            used=used,
+            holds=_holds(message),
+        )
+    if kind == "held":
+        return Held(at=at, by=runner, runner=runner, session=session, holds=_holds(message))
+    if kind == "released":
+        released = [(b, i, a) for b, i, a in message["jobs"]]
+        return Released(at=at, by=runner, runner=runner, session=session, jobs=released)
     return RunnerBye(at=at, by=runner, runner=runner, session=session, reason=message["reason"])
 
 
+def _holds(message: Message) -> list[HoldRow]:
+    return [(b, i, a, address) for b, i, a, address in message.get("holds", ())]
+
+
 def message_of(
-    effect: Welcome | Lease | Order | Ack, state: State, connect: int, named: dict[str, int] | None = None
+    effect: Welcome | Lease | Hold | Order | Ack, state: State, connect: int, named: dict[str, int] | None = None
 ) -> Message:
     """The message to a runner that an effect makes, on the connection with this number.
 
@@ -63,6 +99,8 @@ def message_of(
         return {"t": "ack", "seq": effect.seq}
     if isinstance(effect, Lease):
         return _lease(effect, state, {} if named is None else named)
+    if isinstance(effect, Hold):
+        return {"t": "hold", "session": effect.session, "jobs": [_hold(state, *job) for job in effect.jobs]}
     if isinstance(effect, Welcome):
         return {
             "t": "welcome",
@@ -84,15 +122,30 @@ def message_of(
     }
 
 
+def _hold(state: State, number: int, pos: int, attempt: int, slot: Slot) -> Message:
+    index = state.batches[number].index(pos)
+    return {"job": [number, index, attempt], "slot": slot.text, "secret": _secret(number, index, attempt), "spec": {}}
+
+
+def _secret(*job: int) -> str:
+    return ".".join(map(str, job)).rjust(16, "0")
+
+
 def _lease(effect: Lease, state: State, named: dict[str, int]) -> Message:
     jobs = []
     specs = {}
+    gangs: Message = {}
     for number, pos, attempt, slot in effect.jobs:
         batch = state.batches[number]
         name = f"{number}.{batch.template_of(pos)}"
         if named.setdefault(name, effect.n) == effect.n:
             specs[name] = {"cwd": "/", "env": None}
         jobs.append([slot.text, name, number, batch.index(pos), attempt, ["true"], None])
+        members = effect.gangs.get((number, pos))
+        if members is not None:
+            job = (number, batch.index(pos), attempt)
+            nodes = [{"host": member.host, "address": member.address, "runner": member.runner} for member in members]
+            gangs["{}.{}.{}".format(*job)] = {"secret": _secret(*job), "nodes": nodes}
     return {
         "t": "lease",
         "session": effect.session,
@@ -102,4 +155,5 @@ def _lease(effect: Lease, state: State, named: dict[str, int]) -> Message:
         "envs": {},
         "specs": specs,
         "jobs": jobs,
+        **({"gangs": gangs} if gangs else {}),
     }

@@ -14,16 +14,20 @@ from hashlib import blake2b
 
 from msgspec import Struct, field
 
+from rota.sim.gang_world import GangWorld
 from rota.sim.model_world import ModelWorld, Move
 
 __all__ = ["CONFIGURATIONS", "DEEP", "Explored", "explore"]
 
 ROUNDS_MOST = 40
 
+World = ModelWorld | GangWorld
+
 _MESSAGES = {"loss": 2, "duplicate": 2, "reorder": 2}
 _ANY = {"manager-crash": 1, "runner-crash": 1, "break": 1, **_MESSAGES}
+_GANG = {"kill": 1, "root-killed": 1, "vanish": 1, **_ANY}
 
-CONFIGURATIONS: dict[str, Callable[[], ModelWorld]] = {
+CONFIGURATIONS: dict[str, Callable[[], World]] = {
     "messages": lambda: ModelWorld({"faults": 2, **_MESSAGES}),
     "any": lambda: ModelWorld({"faults": 1, **_ANY}),
     "breaks": lambda: ModelWorld({"faults": 2, "break": 1, "reorder": 1}),
@@ -32,13 +36,22 @@ CONFIGURATIONS: dict[str, Callable[[], ModelWorld]] = {
     "crashes": lambda: ModelWorld({"faults": 2, "manager-crash": 1, "runner-crash": 1}, jobs=1),
     "kill": lambda: ModelWorld({"faults": 2, "kill": 1, "loss": 1, "break": 1, "manager-crash": 1}, jobs=1),
     "late": lambda: ModelWorld({"faults": 1, "long": 1, **_ANY}, jobs=1),
+    "gang-messages": lambda: GangWorld({"faults": 2, "rank": 1, **_MESSAGES}),
+    "gang-crashes": lambda: GangWorld({"faults": 2, "rank": 1, "runner-crash": 1, "root-killed": 1, "kill": 1}),
+    "gang-breaks": lambda: GangWorld({"faults": 2, "rank": 1, "kill": 1, "break": 1}),
+    "gang-manager": lambda: GangWorld({"faults": 1, "rank": 1, "manager-crash": 1}),
+    "gang-vanishes": lambda: GangWorld({"faults": 1, "rank": 1, "vanish": 1}),
+    "gang-of-three": lambda: GangWorld({"faults": 1, "rank": 1, "runner-crash": 1, "root-killed": 1}, nodes=3),
 }
 """Worlds that `make test` explores, to the end."""
 
-DEEP: dict[str, Callable[[], ModelWorld]] = {
+DEEP: dict[str, Callable[[], World]] = {
     "two-crashes": lambda: ModelWorld({"faults": 2, "manager-crash": 1, "runner-crash": 1}),
     "two-any": lambda: ModelWorld({"faults": 2, **_ANY}),
     "two-crashes-late": lambda: ModelWorld({"faults": 2, "long": 1, "manager-crash": 1, "runner-crash": 1}, jobs=1),
+    "gang-two-any": lambda: GangWorld({"faults": 2, "rank": 1, **_GANG}),
+    "gang-late": lambda: GangWorld({"faults": 1, "rank": 1, "long": 1, **_GANG}),
+    "gang-three-any": lambda: GangWorld({"faults": 1, "rank": 2, **_GANG}, nodes=3),
     "late-2": lambda: ModelWorld({"faults": 1, "long": 1, **_ANY}),
 }
 """Larger worlds, for a night."""
@@ -56,7 +69,7 @@ class Explored(Struct):
     seconds: float = 0.0
 
 
-def explore(start: ModelWorld, most: int = 1_000_000, fair_every: int = 1) -> Explored:
+def explore(start: World, most: int = 1_000_000, fair_every: int = 1) -> Explored:
     """Go through all states breadth first, so that the first breach is one of the shortest."""
     before = gc.get_threshold()
     gc.set_threshold(50_000, 20, 20)  # nearly all that is made is kept: looking for cycles costs a sixth
@@ -66,7 +79,7 @@ def explore(start: ModelWorld, most: int = 1_000_000, fair_every: int = 1) -> Ex
         gc.set_threshold(*before)
 
 
-def _explore(start: ModelWorld, most: int, fair_every: int) -> Explored:
+def _explore(start: World, most: int, fair_every: int) -> Explored:
     began = time.perf_counter()
     found = Explored()
     first = _key(start)
@@ -74,7 +87,7 @@ def _explore(start: ModelWorld, most: int, fair_every: int) -> Explored:
     settles: set[bytes] = set()
     level = [(first, start)]
     while level and found.problem is None:
-        following: list[tuple[bytes, ModelWorld]] = []
+        following: list[tuple[bytes, World]] = []
         for key, world in level:
             if found.states >= most:
                 break
@@ -104,7 +117,7 @@ def _explore(start: ModelWorld, most: int, fair_every: int) -> Explored:
     return found
 
 
-def _key(world: ModelWorld) -> bytes:
+def _key(world: World) -> bytes:
     return blake2b(world.fingerprint().encode(), digest_size=16).digest()
 
 
@@ -117,7 +130,7 @@ def _path(parents: dict[bytes, tuple[bytes, Move] | None], key: bytes) -> list[M
     return out[::-1]
 
 
-def _continue(world: ModelWorld, key: bytes, settles: set[bytes]) -> str | None:
+def _continue(world: World, key: bytes, settles: set[bytes]) -> str | None:
     """Go on without faults while everything that can happen does; None if all jobs settle, else what is wrong."""
     passed = [key]
     try:
@@ -125,34 +138,11 @@ def _continue(world: ModelWorld, key: bytes, settles: set[bytes]) -> str | None:
             if world.settled or passed[-1] in settles:
                 settles.update(passed)
                 return None
-            world = _fair_round(world)
+            world = world.fair_round()
             passed.append(_key(world))
     except AssertionError as problem:
         return f"{type(problem).__name__} in the fair continuation: {problem}"
     return f"stuck: {world.fingerprint()[:2000]}"
-
-
-def _fair_round(world: ModelWorld) -> ModelWorld:
-    world = world.copied()
-    for number, runner in enumerate(world.runners):
-        if runner.dead and not runner.gone:
-            world._move_one("sweep", runner, ("sweep", number))
-        if world.must_reconnect(runner):
-            world._move_one("reconnect", runner, ("reconnect", number))
-    for _ in range(200):
-        busy = False
-        for number, runner in enumerate(world.runners):
-            for way in ("up", "down"):
-                if getattr(runner, way):
-                    busy = True
-                    world._move_message("deliver", runner, ("deliver", number, way))
-            if runner.running and not runner.dead:
-                busy = True
-                world._finish(runner, runner.running[0])
-        if not busy:
-            break
-    world._move_all("short")
-    return world
 
 
 def main() -> int:

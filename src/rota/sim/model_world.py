@@ -12,8 +12,8 @@ from rota.core.effects import Allocate, Effect
 from rota.core.evolve import evolve
 from rota.core.invariants import check
 from rota.core.snapshot import restore
-from rota.core.soft import ShapeMemo
-from rota.core.state import Settings
+from rota.core.soft import Contact, ShapeMemo
+from rota.core.state import BatchState, RunnerState, Settings
 from rota.core.step import Core, Step
 from rota.core.stimuli import AllocationSeen, At, ChangeJobs, LastWords, SiteSeen, Stimulus, Submit, Tick
 from rota.core.turn import Turn
@@ -113,9 +113,30 @@ class ModelRunner:
 
     def fingerprint(self) -> tuple[Any, ...]:
         """A value that is equal for runners with equal futures."""
-        protocol = self.protocol
-        held = [(key, *_LEASE(lease)) for key, lease in protocol._held.items()]
-        return (*_NODE(self), *_PROTOCOL(protocol), held, list(protocol._done))
+        return (*_NODE(self), *protocol_print(self.protocol))
+
+
+def protocol_print(protocol: Runner) -> tuple[Any, ...]:
+    """A value that is equal for runner processes with equal futures."""
+    held = [(key, *_LEASE(lease)) for key, lease in protocol._held.items()]
+    gangs = (list(protocol._holds), protocol._releasing, list(protocol._released), protocol._owes_holds)
+    return (*_PROTOCOL(protocol), held, list(protocol._done), gangs)
+
+
+def batch_print(batch: BatchState) -> tuple[Any, ...]:
+    """A value that is equal for batches with equal futures."""
+    live = sorted((pos, live.runner, live.attempt) for pos, live in batch.live.items())
+    return (bytes(batch.states), batch.attempts.tobytes(), live, *_BATCH(batch))
+
+
+def runner_print(runner: RunnerState) -> tuple[Any, ...]:
+    """A value that is equal for what is known of runners, if that leads to the same."""
+    return (*_KNOWN(runner), list(runner.jobs))
+
+
+def contact_print(contact: Contact) -> tuple[Any, ...]:
+    """The same of the connections to them."""
+    return (*_CONTACT(contact), list(contact.given_up))
 
 
 class ModelWorld:
@@ -377,22 +398,37 @@ class ModelWorld:
         else:
             self._obey(runner, message)
 
+    def fair_round(self) -> "ModelWorld":
+        """The world after everything that can happen without faults has."""
+        world = self.copied()
+        for number, runner in enumerate(world.runners):
+            if runner.dead and not runner.gone:
+                world._move_one("sweep", runner, ("sweep", number))
+            if world.must_reconnect(runner):
+                world._move_one("reconnect", runner, ("reconnect", number))
+        for _ in range(200):
+            busy = False
+            for number, runner in enumerate(world.runners):
+                for way in ("up", "down"):
+                    if getattr(runner, way):
+                        busy = True
+                        world._move_message("deliver", runner, ("deliver", number, way))
+                if runner.running and not runner.dead:
+                    busy = True
+                    world._finish(runner, runner.running[0])
+            if not busy:
+                break
+        world._move_all("short")
+        return world
+
     # -- comparing
 
     def fingerprint(self) -> str:
         """A text that is equal for worlds with equal futures."""
         state = self.core.state
-        batches = [
-            (
-                bytes(batch.states),
-                batch.attempts.tobytes(),
-                sorted((pos, live.runner, live.attempt) for pos, live in batch.live.items()),
-                *_BATCH(batch),
-            )
-            for batch in state.batches.values()
-        ]
-        known = [(*_KNOWN(runner), list(runner.jobs)) for runner in state.runners.values()]
-        contacts = [(*_CONTACT(contact), list(contact.given_up)) for contact in state.soft.contacts.values()]
+        batches = [batch_print(batch) for batch in state.batches.values()]
+        known = [runner_print(runner) for runner in state.runners.values()]
+        contacts = [contact_print(contact) for contact in state.soft.contacts.values()]
         allocations = [(a.id, a.state) for a in state.allocations.values()]
         nodes = [runner.fingerprint() for runner in self.runners]
         executed, core = sorted(self.executed), (self.core.last_tick, state.soft.planning.wanted)

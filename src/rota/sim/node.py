@@ -38,16 +38,25 @@ class _Process:
 class SimRunner:
     """A runner process: what rota.runner.agent is in the real world."""
 
-    def __init__(self, world: "World", name: str, allocation: "SimAllocation", capacity: Amounts) -> None:
+    def __init__(
+        self,
+        world: "World",
+        name: str,
+        allocation: "SimAllocation",
+        capacity: Amounts,
+        node: int = 0,
+        replaces: str | None = None,
+    ) -> None:
         self.world = world
         self.id = name
         self.allocation = allocation
         self.site = allocation.site
         self.capacity = capacity
         self.clock = RunnerClock(world.rng.uniform(0.0, 1e6), world.rng.uniform(-3600.0, 3600.0))
-        facts = {
+        self.node = node
+        facts: dict[str, Any] = {
             "allocation": allocation.id,
-            "host": f"node-{name}",
+            "host": f"node-{name}" if allocation.nodes == 1 else f"node-{allocation.id}-{node}",
             "pid": 4711,
             "cores": capacity.cores,
             "memory": capacity.memory,
@@ -56,8 +65,14 @@ class SimRunner:
             "tags": [],
             "output": f"/out/{name}",
         }
+        if replaces is not None:
+            facts["replaces"] = replaces
         self.runner = Runner(name, facts)
         self.state = "alive"
+        self.gone = False
+        """Whether it is dead, and everything that it ran."""
+        self.ranks: dict[Key, list[Execution]] = {}
+        """Processes of gangs whose root is elsewhere."""
         self.unsent: dict[str, Any] | None = None
         """The report that it could not send, as it wrote it down when it left."""
         self.connection: Connection | None = None
@@ -78,7 +93,7 @@ class SimRunner:
         if self.state == "stopped":
             self.world.after(1.0, self._connect)
             return
-        if not self.runner.held() and self.world.now - self._alone_since > self.runner.linger_s:
+        if not self.runner.occupied and self.world.now - self._alone_since > self.runner.linger_s:
             self.exit("alone")
             return
         connection = self.world.network.open(self)
@@ -139,7 +154,9 @@ class SimRunner:
         for order in orders:
             if order[0] == "kill":
                 self._kill(order[1], order[2])
-            else:
+            elif order[0] == "release":
+                self.world.after(self.world.rng.choice((0.0, 0.02, order[2])), self._release, order[1])
+            elif order[0] != "hold":
                 self._leave_soon()
         self.pump()
 
@@ -162,7 +179,7 @@ class SimRunner:
             for message in runner.outgoing(clock):
                 world.say("from", self.id, message)
                 connection.to_manager(message)
-        if runner.finished and not self.processes:
+        if runner.finished and not self.processes and not self.ranks:
             self.exit("finished")
             return
         deadline = runner.deadline(clock)
@@ -187,9 +204,57 @@ class SimRunner:
         world.started(execution)
         process = _Process(execution, lease, self.clock.wall(world.now))
         self.processes[lease.key] = process
+        if lease.gang is not None:
+            self._check_gang(lease)
+            world.after(world.rng.choice((0.0, 0.05, 1.0)), self._start_ranks, process)
         self.runner.started(lease, process.wall, 1000 + len(world.witness.executions))
         seconds, code, signal = world.workload.behaviour(execution)
         world.after(seconds, self._process_over, process, code, signal)
+
+    def _members(self, lease: Lease) -> "list[SimRunner]":
+        """The runners of the other nodes of a gang."""
+        assert lease.gang is not None
+        names = [node["runner"] for node in lease.gang["nodes"][1:]]
+        return [runner for runner in self.world.runners if runner.id in names]
+
+    def _check_gang(self, lease: Lease) -> None:
+        for runner in self._members(lease):
+            if runner.state != "dead" and not any(hold.key == lease.key for hold in runner.runner.parts()):
+                self.world.witness.problems.append(f"{lease} starts though {runner.id} does not hold its part")
+
+    def _start_ranks(self, process: _Process) -> None:
+        """The root starts ranks on the other nodes, through their runners."""
+        if process.over:
+            return
+        for runner in self._members(process.lease):
+            if runner.state == "alive":
+                runner.start_rank(process.execution, process.lease.key)
+
+    def start_rank(self, root: Execution, key: Key) -> None:
+        """Start a process of a gang whose root is elsewhere, if its part is held here and not being released."""
+        hold = next((hold for hold in self.runner.parts() if hold.key == key), None)
+        if hold is None or key in self.runner._releasing:
+            return
+        has = parse_slot(hold.slot).amounts
+        rank = Execution(*key, self.id, self.site, has.cores, self.world.now, memory=has.memory)
+        self.world.witness.ranks.append(rank)
+        self.world.say("RANK", key, "on", self.id)
+        self.ranks.setdefault(key, []).append(rank)
+
+    def _end_ranks(self, key: Key) -> None:
+        for rank in self.ranks.pop(key, ()):
+            rank.end = self.world.now
+
+    def _release(self, key: Key) -> None:
+        """Everything of a gang here has been ended."""
+        if self.state == "dead":
+            return
+        if self.state == "stopped":
+            self.world.after(1.0, self._release, key)
+            return
+        self._end_ranks(key)
+        self.runner.released(key)
+        self.pump()
 
     def _process_over(self, process: _Process, code: int | None, signal: int | None) -> None:
         """A process ends, whether its runner can see that now or not."""
@@ -244,21 +309,22 @@ class SimRunner:
     def _leave(self) -> None:
         if self.state == "dead":
             return
-        if self.processes or self.state == "stopped":
+        if self.processes or self.ranks or self.state == "stopped":
             self._leave_soon()
         else:
             self.exit("told to")
 
     def exit(self, why: str) -> None:
         """The process ends by itself, with nothing running."""
-        assert not self.processes
+        assert not self.processes and not self.ranks
         self.state = "dead"
+        self.gone = True
         self.unsent = self.runner.unsent()
         self.world.say("exit", self.id, why)
         if self.connection is not None:
             self.connection.runner_open = False
             self.world.after(0.2, self.connection.close_manager_end)
-        self.allocation.ended("complete", "its runner is done")
+        self.allocation.runner_left(self)
 
     def kill(self, why: str) -> None:
         """SIGKILL the runner. Its jobs go on until the driver, which sees that it is gone, has ended them.
@@ -278,7 +344,10 @@ class SimRunner:
         for process in self.processes.values():
             process.dying = True
             self._process_over(process, None, 9)
-        self.allocation.ended("fail", why)
+        for key in list(self.ranks):
+            self._end_ranks(key)
+        self.gone = True
+        self.allocation.runner_swept(self, why)
 
     def stop(self, seconds: float) -> None:
         """SIGSTOP the runner, and SIGCONT it later."""

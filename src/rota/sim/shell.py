@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rota.core.effects import Ack, Allocate, Effect, Lease, Order, Welcome
+from rota.core.effects import Ack, Allocate, Effect, Hold, Lease, Order, Welcome
 from rota.core.invariants import check
 from rota.core.snapshot import durable_view
 from rota.core.state import Settings
@@ -248,7 +248,7 @@ class Shell:
                 named = self._named(effect) if isinstance(effect, Lease) else None
                 connection.to_runner(message_of(effect, self.core.state, connection.connect, named))
 
-    def _connection(self, effect: Lease | Order | Ack) -> Connection | None:
+    def _connection(self, effect: Lease | Hold | Order | Ack) -> Connection | None:
         if isinstance(effect, Ack):
             return self._latest.get(effect.runner) or self._greeted.get(effect.runner)
         if isinstance(effect, Order) and effect.what == "expired":

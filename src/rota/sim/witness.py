@@ -37,6 +37,8 @@ class Witness:
     """The accounts from which the checker works."""
 
     executions: list[Execution] = field(default_factory=list)
+    ranks: list[Execution] = field(default_factory=list)
+    """Processes of gangs on nodes other than their root's."""
     facts: list[tuple[float, Event]] = field(default_factory=list)
     """Events with the true time at which they became durable."""
     local: list[float] = field(default_factory=list)

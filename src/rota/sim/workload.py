@@ -17,6 +17,7 @@ from rota.model.needs import Needs
 from rota.model.patch import BatchPatch, Patch
 from rota.model.selector import parse_selector
 from rota.sim.clock import EPOCH
+from rota.sim.cluster import NODES_MOST
 from rota.sim.witness import Execution
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class Workload:
         self._indices: dict[tuple[int, int], int] = {}
         self.chance = Random(f"limits {world.seed}")
         self.batches = Random(f"batches {world.seed}")
+        self.gangs = Random(f"gangs {world.seed}")
+        self.has_gangs = any(site.kind == "nodes" for site in world.cluster.sites.values())
         first = self.chance.choice((0, 0, 3600, -18_000, 20_700))
         self.offsets = [(0.0, first)]
         """(true time, seconds that the manager's local time is ahead of UTC from then on)."""
@@ -177,6 +180,8 @@ class Workload:
             cores_most=cores + 2000 if rng.random() < 0.15 else 0,
             memory=rng.choice((None, None, 1 << 28, 1 << 31)),
         )
+        if self.has_gangs and self.gangs.random() < 0.4:
+            needs = msgspec.structs.replace(needs, nodes=self.gangs.choice((2, 2, NODES_MOST)))
         return Template(
             argv=("true",),
             needs=needs,

@@ -44,6 +44,8 @@ CLOSE_S = 200.0
 EVENTS_MOST = 400_000
 NEW_KINDS = 1000
 """From this seed on, sites are also sized for their jobs, or direct."""
+GANGS = 2000
+"""From this seed on, some sites give several nodes at once, and some jobs need that."""
 
 
 class Outcome:
@@ -92,7 +94,9 @@ class World:
             most = min(left, rng.choice((1, 1, 2, 3)))
             node = Amounts(rng.choice((2000, 4000, 8000)), rng.choice((1 << 31, 1 << 33)))
             kind = "whole" if self.seed < NEW_KINDS else kinds.choice(("whole", "sized", "direct"))
-            many = most if kind == "whole" else 4 * most
+            if self.seed >= GANGS and (not sites or kinds.random() < 0.3):
+                kind = "nodes"
+            many = most if kind in ("whole", "nodes") else 4 * most
             sites.append(Site(f"s{len(sites) + 1}", node, many, kind))
             left -= most
         return sites
@@ -166,6 +170,8 @@ class World:
         outcome.settled_s = self.now - FAULTS_S
         final = self.final_states()
         if not self.witness.problems:
+            if settled is False and self.shell.core.state.parts:
+                outcome.problems.append(f"{self.shell.core.state.parts} parts of gangs were not given back")
             outcome.problems += check_world(self.witness, self.workload, self.cluster.sites, final, settled)
             if not outcome.problems:
                 self._close(outcome)
@@ -185,6 +191,9 @@ class World:
         self.workload.begin(FAULTS_S)
         for time, offset_s in self.workload.offsets:
             self.when(time, setattr, self.clock, "utc_offset_s", offset_s)
+        if self.workload.has_gangs:
+            for _ in range(self.workload.gangs.choice((0, 3, 10))):
+                self.when(self.workload.gangs.uniform(5.0, FAULTS_S), self._kill_member)
         for time, kind in self.faults.moments(FAULTS_S):
             self.when(time, self._strike, kind)
         self._run_until(FAULTS_S)
@@ -204,7 +213,7 @@ class World:
             return False
         if shell.core.state.seq != len(shell.disk.log):
             return False
-        return all(batch.unsettled == 0 for batch in shell.core.state.batches.values())
+        return not shell.core.state.parts and all(batch.unsettled == 0 for batch in shell.core.state.batches.values())
 
     def _close(self, outcome: Outcome) -> None:
         """Check that with nothing to do every runner leaves, and no allocation is left behind."""
@@ -259,6 +268,14 @@ class World:
         else:
             self._strike_runner(kind, rng.choice(alive))
         faults.hit(kind)
+
+    def _kill_member(self) -> None:
+        """Kill a runner that has a part of a gang or its root."""
+        alive = [runner for runner in self.runners if runner.state == "alive" and runner.allocation.nodes > 1]
+        members = [runner for runner in alive if runner.runner.occupied]
+        if members and self.faults.active:
+            self.faults.hit("member-killed")
+            self.workload.gangs.choice(members).kill("SIGKILL")
 
     def _strike_runner(self, kind: str, runner: SimRunner) -> None:
         rng = self.rng

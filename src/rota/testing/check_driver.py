@@ -20,7 +20,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, get_args
 
 from rota.drivers.api import Ask, Driver, Known, Observation
-from rota.drivers.dialect import Answer, Class, Command, Dialect, Kind, Options
+from rota.drivers.dialect import Answer, Class, Command, Dialect, Kind, Options, Queue
+from rota.drivers.script import SPREADS
 from rota.model.errors import RotaError, UsageError
 from rota.model.needs import Amounts
 from rota.model.tables import ALLOCATION, move
@@ -28,6 +29,7 @@ from rota.model.tables import ALLOCATION, move
 __all__ = ["check_dialect", "check_driver"]
 
 AMOUNTS = Amounts(cores=1000, memory=64 << 20)
+QUEUES = tuple(Queue(name, False, None, None, None, None, None, True) for name in "ab")
 SCRIPT = """#!/bin/sh
 echo "rota exam element $ROTA_ELEMENT"
 case $ROTA_ELEMENT in
@@ -112,6 +114,18 @@ def _commands(dialect: Dialect, options: Options, array_id: str) -> None:
     queues = dialect.queues()
     if queues is not None:
         _sound(dialect, queues)
+    capable: Any = dialect
+    for command in capable.queue_details(QUEUES) if hasattr(dialect, "queue_details") else ():
+        _sound(dialect, command, optional=True)
+    spread = getattr(dialect, "spread", None)
+    _want(spread is None or spread in SPREADS, f"spread {spread!r} is none of {', '.join(SPREADS)}")
+
+
+def _details(dialect: Any, options: Options, answer: Answer) -> None:
+    if hasattr(dialect, "queue_details"):
+        answers = [answer] * len(dialect.queue_details(QUEUES))
+        found = dialect.read_queue_details(QUEUES, answers, options)
+        _want([q.name for q in found] == ["a", "b"], f"of the queues a and b {found} is left by {answer!r}")
 
 
 def _readers(dialect: Dialect, options: Options, array_id: str) -> None:
@@ -123,6 +137,7 @@ def _readers(dialect: Dialect, options: Options, array_id: str) -> None:
         killed, _ = dialect.read_kill(answer)
         dialect.is_mine(answer)
         dialect.read_queues(answer)
+        _details(dialect, options, answer)
         results = (listing.result, history.result, submitted.result, found.result, killed)
         for result in results:
             _want(result in get_args(Class), f"{result!r} is none of {get_args(Class)}")
@@ -148,11 +163,12 @@ def _rubbish() -> list[Answer]:
     return out
 
 
-def _sound(dialect: Dialect, command: Command) -> None:
+def _sound(dialect: Dialect, command: Command, optional: bool = False) -> None:
     _want(bool(command.argv), "an empty command")
     for word in command.argv:
         _want("\0" not in word, f"not a word of a command: {word!r}")
-    _want(command.argv[0] in dialect.programs, f"{command.argv[0]} is not among programs, so it is never looked for")
+    known = optional or command.argv[0] in dialect.programs
+    _want(known, f"{command.argv[0]} is not among programs, so it is never looked for")
 
 
 # ---- a driver -------------------------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from msgspec import Meta, Raw, Struct
 from rota.model.errors import ProtocolError
 
 __all__ = [
-    "OPS", "VERSION", "Ask", "Bye", "Greet", "Hello", "Report", "Tail", "Touch", "decode_ask", "decode_client",
-    "decode_greeting", "decode_runner", "encode",
+    "OPS", "VERSION", "Ask", "Bye", "Greet", "Held", "Hello", "Released", "Report", "RunnerMessage", "Tail", "Touch",
+    "decode_ask", "decode_client", "decode_greeting", "decode_runner", "encode",
 ]  # fmt: skip
 
 VERSION = 1
@@ -72,6 +72,8 @@ class EndedRow(NamedTuple):
     peak_disk: Disk | None = None
 
 
+HoldRow = tuple[Count, Count, Number, Line]
+"""batch, index, attempt, and HOST:PORT where ranks are started"""
 DisclaimedRow = tuple[Count, Count, Number, Note]
 """batch, index, attempt, why"""
 
@@ -119,6 +121,11 @@ class Greet(Struct, tag_field="t", tag="greet"):
     tags: Annotated[list[Line], Meta(max_length=1_000)] = []
     until_s: Seconds | None = None
     proof: Hex | None = None
+    holds: Annotated[list[HoldRow], Meta(max_length=100_000)] = []
+    gangs: bool = False
+    """Whether it can hold parts of gangs."""
+    replaces: Name | None = None
+    """The runner whose end, with that of all it had started on this node, the supervisor of the node has seen to."""
 
 
 # What a runner says after its greeting
@@ -144,6 +151,21 @@ class Touch(Struct, tag_field="t", tag="touch"):
     clock: Clock
     held: Annotated[list[Ref], Meta(max_length=100_000)]
     live: Annotated[list[LiveRow], Meta(max_length=100_000)] = []
+    holds: Annotated[list[HoldRow], Meta(max_length=100_000)] = []
+
+
+class Held(Struct, tag_field="t", tag="held"):
+    """The parts of gangs that a runner holds: all of them."""
+
+    session: Count
+    holds: Annotated[list[HoldRow], Meta(max_length=100_000)]
+
+
+class Released(Struct, tag_field="t", tag="released"):
+    """Attempts of which nothing is left on this runner's node, and which it will not hold again."""
+
+    session: Count
+    jobs: Annotated[list[Ref], Meta(max_length=100_000)]
 
 
 class Tail(Struct, tag_field="t", tag="tail"):
@@ -393,7 +415,8 @@ OPS: dict[str, type[Struct]] = {
 
 
 _GREETING: msgspec.json.Decoder[Hello | Greet] = msgspec.json.Decoder(Hello | Greet)
-_RUNNER: msgspec.json.Decoder[Report | Touch | Tail | Bye] = msgspec.json.Decoder(Report | Touch | Tail | Bye)
+RunnerMessage = Report | Touch | Tail | Held | Released | Bye
+_RUNNER: msgspec.json.Decoder[RunnerMessage] = msgspec.json.Decoder(RunnerMessage)
 _ASK: msgspec.json.Decoder[Ask] = msgspec.json.Decoder(Ask)
 _ARGUMENTS: dict[str, msgspec.json.Decoder[Any]] = {op: msgspec.json.Decoder(kind) for op, kind in OPS.items()}
 
@@ -433,7 +456,7 @@ def decode_ask(op: str, payload: bytes) -> Any:
         raise _refusal(f"arguments of {op!r}", error) from error
 
 
-def decode_runner(payload: bytes) -> Report | Touch | Tail | Bye:
+def decode_runner(payload: bytes) -> RunnerMessage:
     """A message of a runner after its greeting."""
     try:
         return _RUNNER.decode(payload)

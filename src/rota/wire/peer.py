@@ -9,7 +9,7 @@ import msgspec
 from rota.model.errors import DeniedError, ProtocolError, RefusedError, RotaError, VersionError
 from rota.wire import messages
 from rota.wire.frames import MAX_FRAME, Decoder, check_depth
-from rota.wire.messages import Bye, Greet, Hello, Report, Tail, Touch
+from rota.wire.messages import Greet, Hello, Report, RunnerMessage
 
 __all__ = ["Gate", "Handler", "Limits", "Peer"]
 
@@ -41,7 +41,7 @@ class Handler(Protocol):
     def on_ask(self, peer: "Peer", ask_id: int, op: str, body: bytes) -> None:
         """A request: `messages.decode_ask(op, body)` gives its arguments. Every one must be answered or refused."""
 
-    def on_runner(self, peer: "Peer", message: Greet | Report | Touch | Tail | Bye) -> None:
+    def on_runner(self, peer: "Peer", message: Greet | RunnerMessage) -> None:
         """A runner's message; the first is its `greet`, and the runner has been let in."""
 
     def on_gone(self, peer: "Peer") -> None:

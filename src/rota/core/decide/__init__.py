@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from rota.core import stimuli
-from rota.core.decide import allocations, jobs, limits, modes, pruning, runners, submissions
+from rota.core.decide import allocations, gangs, jobs, limits, modes, pruning, runners, submissions
 from rota.core.decide.decision import Decision
 from rota.core.state import State
 from rota.core.stimuli import Stimulus
@@ -14,10 +14,12 @@ __all__ = ["decide", "preludes"]
 
 def preludes(state: State, stimulus: Stimulus) -> Iterator[Decision]:
     """Decisions that come before that on the stimulus itself; the caller applies each before the next is made."""
-    if isinstance(stimulus, stimuli.Report | stimuli.Touch):
+    if isinstance(stimulus, stimuli.Report | stimuli.Touch | stimuli.Held | stimuli.Released):
         yield runners.back(state, stimulus.runner, stimulus.session)
     elif isinstance(stimulus, stimuli.LastWords):
         yield from allocations.written_reports(state, stimulus)
+    elif isinstance(stimulus, stimuli.Greet) and stimulus.replaces is not None:
+        yield from allocations.replaced(state, stimulus)
 
 
 def decide(state: State, stimulus: Stimulus) -> Decision:
@@ -34,6 +36,8 @@ _DECIDE: dict[type[Stimulus], Callable[[State, Any], Decision]] = {
     stimuli.Greet: runners.greet,
     stimuli.Report: runners.report,
     stimuli.Touch: runners.touch,
+    stimuli.Held: gangs.held,
+    stimuli.Released: gangs.released,
     stimuli.RunnerBye: runners.bye,
     stimuli.Disconnected: runners.disconnected,
     stimuli.SiteSeen: allocations.site_seen,

@@ -6,18 +6,35 @@ from msgspec.structs import replace
 
 from rota.core.decide.decision import Decision
 from rota.core.decide.ends import give_back, last_usage, lost, take_ended
+from rota.core.decide.gangs import parts_lost
 from rota.core.decide.hosts import failed
 from rota.core.decide.runners import report as take_report
 from rota.core.effects import Allocate
 from rota.core.notes import Awaited, FactTold, SiteTold, WeatherEntry
 from rota.core.soft import Ending, Refusal
 from rota.core.state import RunnerState, State
-from rota.core.stimuli import AllocationSeen, At, Ended, FactSeen, LastWords, Report, SiteFull, SiteSeen
+from rota.core.stimuli import (
+    AllocationSeen,
+    At,
+    Ended,
+    FactSeen,
+    Greet,
+    LastWords,
+    Report,
+    SiteFull,
+    SiteSeen,
+    Stimulus,
+    Written,
+)
 from rota.model import events as ev
 from rota.model.allocation import Allocation, Outcome
+from rota.model.needs import Amounts
 from rota.model.tables import ALLOCATION, KILLING, RUNNER, STARTING, move
 
-__all__ = ["allocation_seen", "collect_again", "end_direct", "last_words", "site_full", "site_seen", "written_reports"]
+__all__ = [
+    "allocation_seen", "collect_again", "end_direct", "last_words", "replaced", "replaced_runners", "site_full",
+    "site_seen", "written_reports",
+]  # fmt: skip
 
 _LOST = ("node-fail", "preempt", "requeue", "vanished", "launch")
 """Ends of an allocation that are not its jobs' doing: they are started again, and that counts as a loss."""
@@ -152,19 +169,66 @@ def written_reports(state: State, stimulus: LastWords) -> Iterator[Decision]:
         runner = state.runners.get(words.runner)
         if runner is None or runner.allocation != allocation.id or runner.state in ("CLOSED", "EXPIRED"):
             continue
-        report = Report(
-            at=stimulus.at,
-            by=stimulus.by,
-            runner=runner.id,
-            session=runner.session,
-            seq=runner.seq + 1,
-            got=0,
-            clock=0.0,
-            ended=words.ended if outcome is None else stopped_for(words.ended, outcome),
-            disclaimed=words.disclaimed,
-            host=words.host,
-        )
-        yield take_report(state, report)
+        if outcome is not None:
+            words = replace(words, ended=stopped_for(words.ended, outcome))
+        yield take_report(state, _report(stimulus, runner, words))
+
+
+def _report(stimulus: Stimulus, runner: RunnerState, words: Written) -> Report:
+    """The report that a runner wrote down, as if it had sent it."""
+    return Report(
+        at=stimulus.at,
+        by=stimulus.by,
+        runner=runner.id,
+        session=runner.session,
+        seq=runner.seq + 1,
+        got=0,
+        clock=0.0,
+        ended=words.ended,
+        disclaimed=words.disclaimed,
+        host=words.host,
+    )
+
+
+def replaced(state: State, stimulus: Greet) -> Iterator[Decision]:
+    """Give up the runner that one which greets replaces: its supervisor has seen its end, and that of all it ran.
+
+    What it could not send comes first. One that never greeted is entered too, so that it is turned away if it does yet;
+    those before it, on the same node, are given up as well.
+    """
+    allocation, name = state.allocations.get(stimulus.allocation or ""), stimulus.replaces
+    over = allocation is None or not allocation.state.endswith("ING")
+    if name is None or (stimulus.allocation is not None and over):
+        return
+    if name not in state.runners:
+        site = allocation.site if allocation is not None else "local"
+        greeted = ev.RunnerGreeted(name, stimulus.allocation, 0, 0, stimulus.host, 0, Amounts(), site=site)
+        yield Decision([greeted, ev.RunnerMoved(name, "lose", f"{stimulus.runner} replaced it")])
+    for old in replaced_runners(state, stimulus):
+        for words in stimulus.written:
+            if words.runner == old.id:
+                yield take_report(state, _report(stimulus, old, words))
+        why = f"its runner on {old.host} died, and {stimulus.runner} replaced it"
+        decision = lost(state, old.id, list(old.jobs), why, stimulus.at)
+        parts_lost(state, decision, old, why)
+        decision.events.append(ev.RunnerMoved(old.id, "lose", why))
+        yield decision
+
+
+def replaced_runners(state: State, stimulus: Greet) -> list[RunnerState]:
+    """The runners that one which greets replaces, by name or as earlier ones of its node (TAG.ELEMENT.NODE.NONCE).
+
+    One that was replaced itself, and greets late, tells nothing of those after it.
+    """
+    own = state.runners.get(stimulus.runner)
+    late = own is not None and own.state in ("CLOSED", "EXPIRED")
+    node = "" if late or stimulus.runner.count(".") < 3 else stimulus.runner.rpartition(".")[0] + "."
+    return [
+        runner
+        for runner in state.runners.values()
+        if runner.allocation == stimulus.allocation and runner.state not in ("CLOSED", "EXPIRED")
+        if runner.id != stimulus.runner and (runner.id == stimulus.replaces or (node and runner.id.startswith(node)))
+    ]
 
 
 def stopped_for(rows: list[Ended], outcome: Outcome) -> list[Ended]:
@@ -271,7 +335,9 @@ def _unsure(allocation: Allocation, reason: str | None) -> Decision:
 def _close_runners(state: State, decision: Decision, stimulus: AllocationSeen) -> None:
     """Close the runners of an allocation that is over. The driver is the second witness: what they ran is gone."""
     outcome = stimulus.outcome or Outcome()
-    for runner in _runners_of(state, stimulus.id):
+    runners = _runners_of(state, stimulus.id)
+    gone = {runner.id for runner in runners}
+    for runner in runners:
         if runner.state in ("CLOSED", "EXPIRED"):
             continue
         why = stimulus.reason or f"its allocation {stimulus.id} is over"
@@ -286,7 +352,8 @@ def _close_runners(state: State, decision: Decision, stimulus: AllocationSeen) -
                 ours = state.allocations[stimulus.id].reason or ""
                 reason = "requeue" if ours.startswith(_REQUEUED) else "lost"
             decision.add(lost(state, runner.id, list(runner.jobs), why, stimulus.at, reason))
-        decision.events.append(ev.RunnerMoved(runner.id, "lose" if had_jobs else "close", why))
+        parts_lost(state, decision, runner, why, gone=gone)
+        decision.events.append(ev.RunnerMoved(runner.id, "lose" if had_jobs or runner.parts else "close", why))
 
 
 def _runners_of(state: State, name: str) -> list[RunnerState]:

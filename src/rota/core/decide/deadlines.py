@@ -5,6 +5,7 @@ from msgspec.structs import replace
 from rota.core.decide.allocations import collect_again
 from rota.core.decide.decision import Decision
 from rota.core.decide.ends import lost
+from rota.core.decide.gangs import live_part, parts_lost
 from rota.core.decide.runners import ask_driver
 from rota.core.notes import SWEEP_S, Due, Looked, WeatherEntry
 from rota.core.state import RunnerState, State
@@ -60,9 +61,10 @@ def was_set_back(before: At, now: At) -> bool:
 def tick(state: State, at: At, last: At | None, due: Due) -> Decision:
     """Decide everything that is due; `last` is the moment of the Tick before, None after a start."""
     decision = Decision(reconsider=due.batches)
+    lapsed: set[tuple[int, int]] = set()
     for runner in due.runners:
         if runner.state in ("SERVING", "DRAINING", "MISSING") and not runner.direct:
-            _watch(state, decision, runner, at)
+            _watch(state, decision, runner, at, lapsed)
     collect_again(state, decision, at)
     weather, planning = state.soft.weather, state.soft.planning
     for name, site in weather.sites.items():
@@ -87,28 +89,34 @@ def tick(state: State, at: At, last: At | None, due: Due) -> Decision:
     return decision
 
 
-def _watch(state: State, decision: Decision, runner: RunnerState, at: At) -> None:
+def _watch(state: State, decision: Decision, runner: RunnerState, at: At, lapsed: set[tuple[int, int]]) -> None:
     """Let a silent runner lapse, give up jobs of one that stays silent, drain one that has had nothing to do."""
     contact = state.soft.contacts[runner.id]
     silence = at.mono - contact.heard
     if runner.state != "MISSING" and silence > state.settings.missing_s:
         decision.events.append(ev.RunnerMoved(runner.id, "lapse", f"not heard of for {silence:.0f} s"))
-        by_batch: dict[int, list[int]] = {}
-        for number, pos in runner.jobs:
-            if state.batches[number].states[pos] in (STARTING, RUNNING):
-                by_batch.setdefault(number, []).extend((pos, pos + 1))
-        decision.events.extend(
-            ev.Moved(number, "lapse", spans, "its runner is silent") for number, spans in by_batch.items()
-        )
+        _lapse(state, decision, runner, lapsed)
         ask_driver(state, decision, runner)
     elif runner.state == "MISSING":
         if silence > state.settings.rerun_s:
             _give_up_rerunnable(state, decision, runner, silence, at)
         ask_driver(state, decision, runner)
-    elif runner.state == "SERVING" and not runner.jobs:
+    elif runner.state == "SERVING" and not runner.jobs and not runner.parts:
         facts = state.soft.sites.get(runner.site)
         if facts is not None and at.mono - contact.idle_since > facts.linger_s:
             decision.events.append(ev.RunnerMoved(runner.id, "drain", f"nothing to do for {facts.linger_s:.0f} s"))
+
+
+def _lapse(state: State, decision: Decision, runner: RunnerState, lapsed: set[tuple[int, int]]) -> None:
+    """Jobs of a silent runner are MISSING, and gangs with a part there; `lapsed` are those that are so already."""
+    gangs = [key[:2] for key in runner.parts if live_part(state, key) is not None]
+    by_batch: dict[int, list[int]] = {}
+    for number, pos in [*runner.jobs, *gangs]:
+        if state.batches[number].states[pos] in (STARTING, RUNNING) and (number, pos) not in lapsed:
+            lapsed.add((number, pos))
+            by_batch.setdefault(number, []).extend((pos, pos + 1))
+    why = f"its runner on {runner.host} is silent" if gangs else "its runner is silent"
+    decision.events.extend(ev.Moved(number, "lapse", spans, why) for number, spans in by_batch.items())
 
 
 def _give_up_rerunnable(state: State, decision: Decision, runner: RunnerState, silence: float, at: At) -> None:
@@ -119,3 +127,5 @@ def _give_up_rerunnable(state: State, decision: Decision, runner: RunnerState, s
             jobs.append((number, pos))
     why = f"rerunnable, and its runner was silent for {silence:.0f} s: the first copy may still run"
     decision.add(lost(state, runner.id, jobs, why, at))
+    parts = [key for key in runner.parts if state.batches[key[0]].template(key[1]).rerunnable]
+    parts_lost(state, decision, runner, why, parts)

@@ -71,6 +71,8 @@ class _Ends:
         self.rows: list[Row] = []
         self.stopped: list[Row] = []
         """Ends that count neither as success nor as failure."""
+        self.losses: list[tuple[Row, str]] = []
+        """Ends of gangs that had lost a part, and how."""
         self.holds: list[tuple[int, int]] = []
         """(batch, position) of jobs that are to be held now that they are back."""
         self.raised: dict[tuple[int, str], ev.Retemplated] = {}
@@ -118,6 +120,8 @@ class _Ends:
         number, note = row.batch, row.note
         if (template := batch.template(pos)).share:
             self.spending.add(template, live.slot.amounts.cores, wall_ms)
+        if pos in batch.broken and batch.states[pos] != KILLING:
+            return self._broken(batch, pos, row, wall_ms)
         verb, outcome, until, counted = after_failure(self.state, self.decision, batch, pos, row, self.at)
         reason = row.reason or ("signal" if row.signal is not None else "exit")
         if verb == "abort" and reason in ("runner-stopped", "cancelled", "signal"):
@@ -135,6 +139,16 @@ class _Ends:
         (self.rows if counted else self.stopped).append((number, pos, verb, until, wall_ms))
         if verb == "requeue" and pos in batch.hold_wanted:
             self.holds.append((number, pos))
+        return result_of(pos, row, outcome, self.runner.id, self.host, reason, note)
+
+    def _broken(self, batch: BatchState, pos: int, row: Ended, wall_ms: int) -> Result:
+        """Take the end of a gang that had lost a part: whatever its exit code, that is a loss."""
+        why = batch.broken[pos]
+        verb, outcome, reason = _loss(self.state, batch, pos, "lost")
+        self.losses.append(((row.batch, pos, verb, None, wall_ms), why))
+        if verb == "requeue" and pos in batch.hold_wanted:
+            self.holds.append((row.batch, pos))
+        note = f"{why}; {row.note}" if row.note else why
         return result_of(pos, row, outcome, self.runner.id, self.host, reason, note)
 
     def _sample_excess(self, group: str, row: Ended, reason: str, wall_ms: int) -> None:
@@ -156,6 +170,9 @@ class _Ends:
             events.extend(_removals(state, self.rows))
         if self.stopped:
             events.append(ev.Ended(runner.id, self.stopped, "nothing", seq=seq))
+        for row, why in self.losses:
+            events.append(ev.Ended(runner.id, [row], "loss", why, seq))
+            events.extend(_removals(state, [row]))
         events.extend(self.raised.values())
         events.extend(self.sampling.events())
         events.extend(self.spending.events(self.at.wall))
@@ -194,7 +211,10 @@ def _removals(state: State, rows: Sequence[Row]) -> Iterator[ev.Removed]:
 def give_back(
     state: State, decision: Decision, runner: RunnerState, jobs: list[tuple[int, int]], seq: int, why: str
 ) -> None:
-    """Take back leased jobs that never started: to the queue, or held or aborted if somebody asked for that."""
+    """Take back leased jobs that never started: to the queue, or held or aborted if somebody asked for that.
+
+    A gang that had lost a part is a loss, and any gang has to wait until its parts are released.
+    """
     rows: list[Row] = []
     holds = []
     for number, pos in jobs:
@@ -205,7 +225,11 @@ def give_back(
             aborted = Result(number, pos, attempt, "ABORTED", None, None, "killed", runner.id, runner.host, note=note)
             decision.results.append(aborted)
             continue
-        if batch.states[pos] in (STARTING, MISSING) and not batch.spec.after and batch.spec.not_before is None:
+        if pos in batch.broken:
+            decision.add(lost(state, runner.id, [(number, pos)], batch.broken[pos], None, seq=seq))
+            continue
+        free = not batch.spec.after and batch.spec.not_before is None and not batch.live[pos].parts
+        if batch.states[pos] in (STARTING, MISSING) and free:
             rows.append((number, pos, "return", None, 0))
         else:  # the jobs that it depends on may run again meanwhile
             rows.append((number, pos, "requeue", None, 0))
@@ -220,13 +244,20 @@ def give_back(
 
 
 def lost(
-    state: State, runner_id: str, jobs: Iterable[tuple[int, int]], why: str, at: At, reason: str = "lost"
+    state: State,
+    runner_id: str,
+    jobs: Iterable[tuple[int, int]],
+    why: str,
+    at: At | None,
+    reason: str = "lost",
+    seq: int = 0,
 ) -> Decision:
     """Give up attempts on one runner: two witnesses have said that they are over, or the user accepted the risk.
 
     A lost attempt is not a failure of the job: it counts against its own limit. Giving up closes the attempt, so that a
     late success of it is shown and changes nothing. `reason` is what the provider says became of the node, if it says;
-    a job may forbid to be started again after that.
+    a job may forbid to be started again after that. `at` is None for attempts that were certainly never started.
+    (Seven parameters: `seq` is that of the report which says so, if one does.)
     """
     rows: list[Row] = []
     holds: list[tuple[int, int]] = []
@@ -235,30 +266,33 @@ def lost(
     for number, pos in jobs:
         batch = state.batches[number]
         attempt = batch.live[pos].attempt
-        if batch.states[pos] == KILLING:
-            verb, outcome = "abort", "ABORTED"
-        elif pos in batch.hold_wanted or (
-            batch.losses.get(pos, 0) < state.settings.losses and reason not in batch.template(pos).never_retry_on
-        ):
-            verb, outcome = "requeue", "LOST"
-            if pos in batch.hold_wanted:
-                holds.append((number, pos))
-        else:
-            verb, outcome = "fail", "FAILED"
+        verb, outcome, told = _loss(state, batch, pos, reason)
+        if verb == "requeue" and pos in batch.hold_wanted:
+            holds.append((number, pos))
         rows.append((number, pos, verb, None, 0))
-        told = "lost-too-often" if verb == "fail" and reason == "lost" else reason
         used = last_usage(state, runner_id, number, pos, attempt)
-        usage = (used.started, at.wall, used.cpu_s, used.memory)
-        if used.started is not None and (template := batch.template(pos)).share:
+        usage = (used.started, None if at is None else at.wall, used.cpu_s, used.memory)
+        if at is not None and used.started is not None and (template := batch.template(pos)).share:
             spending.add(template, batch.live[pos].slot.amounts.cores, int(max(0.0, at.wall - used.started) * 1000))
         row = Ended(number, batch.index(pos), attempt, None, None, told, *usage, None, why)
         decision.results.append(result_of(pos, row, outcome, runner_id, runner.host, told, why))
     if rows:
-        decision.events.append(ev.Ended(runner_id, rows, "loss", why))
+        decision.events.append(ev.Ended(runner_id, rows, "loss", why, seq))
         decision.events.extend(ev.Moved(number, "hold", [pos, pos + 1]) for number, pos in holds)
         decision.events.extend(_removals(state, rows))
-        decision.events.extend(spending.events(at.wall))
+        if at is not None:
+            decision.events.extend(spending.events(at.wall))
     return decision
+
+
+def _loss(state: State, batch: BatchState, pos: int, reason: str) -> tuple[str, str, str]:
+    """(verb, state of the attempt, reason) for an attempt that is lost."""
+    if batch.states[pos] == KILLING:
+        return "abort", "ABORTED", reason
+    may_again = batch.losses.get(pos, 0) < state.settings.losses and reason not in batch.template(pos).never_retry_on
+    if pos in batch.hold_wanted or may_again:
+        return "requeue", "LOST", reason
+    return "fail", "FAILED", "lost-too-often" if reason == "lost" else reason
 
 
 def last_usage(state: State, runner_id: str, number: int, pos: int, attempt: int) -> Usage:

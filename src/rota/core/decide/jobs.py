@@ -8,6 +8,7 @@ import msgspec
 from rota.core.decide.batches import check_reopened, respecify
 from rota.core.decide.decision import Decision
 from rota.core.decide.ends import lost
+from rota.core.decide.gangs import parts_lost
 from rota.core.decide.limits import check_window
 from rota.core.decide.reopening import Again
 from rota.core.dependencies import spans_of, touched
@@ -139,18 +140,33 @@ def _kill(plan: _Plan, state: State, stimulus: ChangeJobs) -> None:
 
 def _confirm_dead(plan: _Plan) -> None:
     """The user is the second witness: what is MISSING, or being killed on a runner that is, is over."""
+    state, why = plan.state, f"confirmed dead by {plan.stimulus.by}"
     gone: dict[str, list[tuple[int, int]]] = {}
-    for batch, spans in by_state(plan.state, plan.stimulus.selector, (MISSING, KILLING)):
-        for low, high in zip(spans[::2], spans[1::2], strict=True):
-            for pos in range(low, high):
-                runner = plan.state.runners[batch.live[pos].runner]
-                if runner.state == "MISSING":
-                    gone.setdefault(runner.id, []).append((batch.id, pos))
-                    plan.count(batch, [pos, pos + 1])
-    for runner_id, jobs in gone.items():
-        given_up = lost(plan.state, runner_id, jobs, f"confirmed dead by {plan.stimulus.by}", plan.stimulus.at)
-        plan.events.extend(given_up.events)
-        plan.results.extend(given_up.results)
+    parts: dict[str, list[tuple[int, int, int]]] = {}
+    for batch, spans in by_state(state, plan.stimulus.selector, range(REMOVED + 1)):
+        ranges = list(zip(spans[::2], spans[1::2], strict=True))
+        for pos in sorted((*batch.live, *batch.closing)):
+            if not any(low <= pos < high for low, high in ranges):
+                continue
+            live = batch.live.get(pos)
+            if live is not None and batch.states[pos] not in (MISSING, KILLING):
+                continue
+            members = batch.closing.get(pos, ()) if live is None else (live.runner, *(name for name, _ in live.parts))
+            silent = [name for name in members if name in state.runners and state.runners[name].state == "MISSING"]
+            for name in silent:
+                if live is not None and name == live.runner:
+                    gone.setdefault(name, []).append((batch.id, pos))
+                elif (batch.id, pos, batch.attempts[pos]) in state.runners[name].parts:
+                    parts.setdefault(name, []).append((batch.id, pos, batch.attempts[pos]))
+            if silent:
+                plan.count(batch, [pos, pos + 1])
+    decision = Decision()
+    for name, jobs in gone.items():
+        decision.add(lost(state, name, jobs, why, plan.stimulus.at))
+    for name, keys in parts.items():
+        parts_lost(state, decision, state.runners[name], why, keys)
+    plan.events.extend(decision.events)
+    plan.results.extend(decision.results)
     why = "is not MISSING: only what rota has lost sight of can be confirmed dead"
     plan.skip(why, *range(REMOVED), but=plan.jobs)
 

@@ -78,7 +78,7 @@ def escalated(
     if not ran_out and (not had or peak <= had or row.reason in _NOT_ITS_SIZE):
         return None
     memory = escalate_memory(max(peak, had) if ran_out else peak, had)
-    most = largest_node(state, needs.site)
+    most = largest_node(state, needs)
     if most is not None and most.memory:
         memory = min(memory, most.memory)
     if memory <= had:

@@ -31,6 +31,8 @@ def prune(state: State, stimulus: Prune) -> Decision:
     for batch in {batch.id: batch for batch, _, _ in select(state, selector)}.values():
         if batch.unsettled:
             _count(left, "is not settled")
+        elif batch.closing:
+            _count(left, "has ended on some of its nodes only")
         elif unwanted is not None and unwanted.search(batch.states):
             _count(left, "has jobs in other states")
         elif stimulus.older_than_s and (batch.submitted > last or batch.id in stimulus.young):

@@ -2,15 +2,28 @@
 
 from collections.abc import Container, Iterable
 
+from msgspec.structs import replace
+
 from rota.core.decide.decision import Decision
 from rota.core.decide.ends import find_live, give_back, superseded, take_ended
+from rota.core.decide.gangs import (
+    are_all_back,
+    live_part,
+    part_at,
+    parts_lost,
+    parts_orders,
+    parts_told,
+    roots_told,
+)
 from rota.core.decide.hosts import turn_away
-from rota.core.effects import Ack, Allocate, Lease, Order
+from rota.core.effects import Ack, Allocate, Hold, Lease, Order
 from rota.core.notes import Forgot, Greeted, Heard, Told, Unheard
 from rota.core.soft import Contact, Key, LeasedJob, Sent, Usage
 from rota.core.state import RunnerState, State
 from rota.core.stimuli import Disconnected, Greet, Report, RunnerBye, Touch, Used
 from rota.model import events as ev
+from rota.model.allocation import Allocation
+from rota.model.needs import Amounts
 from rota.model.tables import KILLING, MISSING, STARTING
 
 __all__ = ["ask_driver", "back", "bye", "disconnected", "greet", "report", "standing_orders", "touch"]
@@ -43,11 +56,12 @@ def greet(state: State, stimulus: Greet) -> Decision:
             session,
             stimulus.host,
             stimulus.pid,
-            stimulus.capacity,
+            _with_resources(state, stimulus.capacity, site, allocation),
             stimulus.tags,
             stimulus.until,
             stimulus.output,
             site,
+            gangs=stimulus.gangs,
         )
     )
     if allocation is not None and allocation.state in ("SUBMITTING", "PENDING"):
@@ -59,10 +73,12 @@ def greet(state: State, stimulus: Greet) -> Decision:
     decision.notes.append(Greeted(stimulus.runner, stimulus.clock))
     held = set(stimulus.held)
     if runner is not None:
+        stay = roots_told(state, decision, runner, held)
         missing = [
             job
             for job in runner.jobs
-            if (job[0], state.batches[job[0]].index(job[1]), state.batches[job[0]].live[job[1]].attempt) not in held
+            if job not in stay
+            and (job[0], state.batches[job[0]].index(job[1]), state.batches[job[0]].live[job[1]].attempt) not in held
         ]
         give_back(state, decision, runner, missing, 0, "its lease never reached the runner")
         if runner.state == "MISSING":
@@ -70,7 +86,24 @@ def greet(state: State, stimulus: Greet) -> Decision:
     strangers = [job for job in stimulus.held if find_live(state, stimulus.runner, job) is None]
     if strangers:
         decision.effects.append(Order(stimulus.runner, session, "kill", strangers, "not this runner's any more"))
+    if stimulus.holds:
+        parts_told(state, decision, stimulus.runner, session, stimulus.holds)
     return decision
+
+
+def _with_resources(state: State, capacity: Amounts, site: str, allocation: Allocation | None) -> Amounts:
+    """What a node has, with the named resources that nobody but us counts.
+
+    A whole node has those of the site's nodes, a part of one what its allocation was asked for.
+    """
+    facts = state.soft.sites.get(site)
+    if facts is None or capacity.named:
+        return capacity
+    named = facts.node.named if facts.whole or allocation is None else allocation.capacity.named
+    if not named:
+        return capacity
+    shared = dict(facts.shared)
+    return replace(capacity, named=tuple(pair for pair in named if pair[0] not in shared))
 
 
 def _resume(state: State, decision: Decision, runner: RunnerState, without: set[tuple[int, int]]) -> None:
@@ -80,8 +113,17 @@ def _resume(state: State, decision: Decision, runner: RunnerState, without: set[
         decision.events.append(ev.RunnerMoved(runner.id, "drain", "it was draining"))
     by_batch: dict[int, list[int]] = {}
     for number, pos in runner.jobs:
-        if (number, pos) not in without and state.batches[number].states[pos] == MISSING:
+        batch = state.batches[number]
+        if (number, pos) in without or batch.states[pos] != MISSING:
+            continue
+        if not batch.live[pos].parts or are_all_back(state, batch.live[pos], runner.id):
             by_batch.setdefault(number, []).extend((pos, pos + 1))
+    for key in runner.parts:
+        live = live_part(state, key)
+        if live is None or state.batches[key[0]].states[key[1]] != MISSING:
+            continue
+        if are_all_back(state, live, runner.id):
+            by_batch.setdefault(key[0], []).extend((key[1], key[1] + 1))
     decision.events.extend(ev.Moved(number, "resume", spans) for number, spans in by_batch.items())
 
 
@@ -111,7 +153,9 @@ def touch(state: State, stimulus: Touch) -> Decision:
         return decision
     contact = state.soft.contacts[runner.id]
     if stimulus.used:
-        decision.notes.append(Told(runner.id, _usage(state, runner.id, contact, stimulus.used)))
+        decision.notes.append(Told(runner.id, _usage(state, runner, contact, stimulus.used)))
+    if stimulus.holds or contact.confirmed:
+        parts_told(state, decision, runner.id, runner.session, stimulus.holds)
     clock = max(contact.clock, stimulus.clock)
     unacked = {number: sent for number, sent in contact.unacked.items() if number > stimulus.got}
     over = _over(state, contact, unacked.values(), stimulus.held)
@@ -120,16 +164,17 @@ def touch(state: State, stimulus: Touch) -> Decision:
     for number, sent in unacked.items():
         if sent.at + state.settings.resend_s <= stimulus.at.mono:
             live = [job for job in sent.jobs if _is_open(state, runner.id, job)]
-            decision.effects.append(Lease(runner.id, runner.session, number, clock, live, sent.slots))
+            decision.effects.append(Lease(runner.id, runner.session, number, clock, live, sent.slots, sent.gangs))
     decision.effects.extend(standing_orders(state, runner, without=over))
     return decision
 
 
-def _usage(state: State, runner_id: str, contact: Contact, rows: Iterable[Used]) -> dict[tuple[int, int], Usage]:
-    """What attempts have used so far; an unsaid start is known from before."""
+def _usage(state: State, runner: RunnerState, contact: Contact, rows: Iterable[Used]) -> dict[tuple[int, int], Usage]:
+    """What attempts, or parts of them, have used so far on this node; an unsaid start is known from before."""
     out = {}
     for number, index, attempt, started, cpu_s, memory in rows:
-        found = find_live(state, runner_id, (number, index, attempt))
+        job = (number, index, attempt)
+        found = find_live(state, runner.id, job) or (part_at(state, runner, job) if runner.parts else None)
         if found is not None:
             before = contact.usage.get((number, found[1]))
             if started is None and before is not None and before.attempt == attempt:
@@ -157,20 +202,22 @@ def _is_open(state: State, runner_id: str, job: LeasedJob) -> bool:
     return live is not None and live.runner == runner_id and live.attempt == job[2]
 
 
-def standing_orders(state: State, runner: RunnerState, without: Container[Key] = ()) -> list[Order]:
-    """Orders to a runner that hold until a report settles them."""
+def standing_orders(state: State, runner: RunnerState, without: Container[Key] = ()) -> list[Order | Hold]:
+    """Orders to a runner that hold until it answers them."""
     kills = [job for job in state.soft.contacts[runner.id].given_up if job not in without]
     recalls: list[tuple[int, int, int]] = []
     for number, pos in runner.jobs:
         batch = state.batches[number]
-        if batch.states[pos] == KILLING:
+        if batch.states[pos] == KILLING or pos in batch.broken:
             kills.append((number, batch.index(pos), batch.live[pos].attempt))
         elif pos in batch.hold_wanted and (batch.hold_wanted[pos] or batch.states[pos] == STARTING):
             where = kills if batch.hold_wanted[pos] else recalls
             where.append((number, batch.index(pos), batch.live[pos].attempt))
-    out = [
+    out: list[Order | Hold] = [
         Order(runner.id, runner.session, what, jobs) for what, jobs in (("kill", kills), ("recall", recalls)) if jobs
     ]
+    if runner.parts:
+        out.extend(parts_orders(state, runner))
     if runner.drain_wanted:
         out.append(Order(runner.id, runner.session, "close", []))
     return out
@@ -254,6 +301,7 @@ def bye(state: State, stimulus: RunnerBye) -> Decision:
     if runner is None or runner.session != stimulus.session or runner.state in ("CLOSED", "EXPIRED"):
         return decision
     give_back(state, decision, runner, list(runner.jobs), 0, "the runner left without starting it")
+    parts_lost(state, decision, runner, f"its runner left ({stimulus.reason})")
     decision.events.append(ev.RunnerMoved(runner.id, "close", stimulus.reason))
     return decision
 

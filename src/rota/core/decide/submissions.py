@@ -93,6 +93,7 @@ def _at_end(state: State, stimulus: Submit, first: BatchSpec, number: int) -> ev
     after = (Dependency(str(number), "any"),)
     name = f"{(first.name or str(number))[: MAX_NAME - 4]}-end"
     spec = msgspec.structs.replace(stimulus.then, name=name, after=after, ends=number)
+    spec = _with_shares(state, spec, stimulus.by)
     spec.check()
     if spec.count != 1 or spec.columns or spec.ranges is not None:
         raise UsageError("what runs at the end of a batch is one job, without values")

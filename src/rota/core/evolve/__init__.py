@@ -3,7 +3,7 @@
 Total: every guard has been passed in `decide`, so a breach here is a bug and raises.
 """
 
-from rota.core.evolve import batches, jobs, runners
+from rota.core.evolve import batches, gangs, jobs, runners
 from rota.core.shares import apply_spent
 from rota.core.state import State
 from rota.model import events as ev
@@ -42,5 +42,7 @@ _APPLY = {
     ev.Pruned: batches.pruned,
     ev.Restored: batches.restored,
     ev.Respecified: batches.respecified,
+    ev.Released: gangs.released,
+    ev.GangBroken: gangs.gang_broken,
     ev.Spent: apply_spent,
 }

@@ -185,7 +185,7 @@ def pruned(state: State, event: ev.Pruned) -> None:
     """Settled batches are forgotten."""
     for number in event.batches:
         batch = state.batches.pop(number)
-        assert not batch.unsettled, f"batch {number} is not settled and was pruned"
+        assert not batch.unsettled and not batch.closing, f"batch {number} is not settled and was pruned"
         unbind(state, batch)
         if state.keys.get(batch.key) == number:
             del state.keys[batch.key]

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from rota.core.dependencies import freeze, note_settled, reopened
+from rota.core.evolve.gangs import close_root, reserve_part
 from rota.core.evolve.runners import set_slots
 from rota.core.state import COLUMN_CHUNK, BatchState, Live, State
 from rota.model import events as ev
@@ -154,6 +155,10 @@ def leased(state: State, event: ev.Leased) -> None:
     runner.held[slot] = runner.held.get(slot, 0) + total
     state.soft.planning.changed.slots.setdefault(slot, {})[runner.id] = None
     set_slots(state, runner, slot, event.slots)
+    if event.parts:
+        assert total == 1, f"batch {number}: {total} jobs are leased as one gang"
+        for name, part in event.parts:
+            reserve_part(state, state.runners[name], (number, event.spans[0], attempts[event.spans[0]]), part)
     if event.at is not None:
         _count_starts(state, slot.shape, total, event.at)
     state.dirty_batches.add(number)
@@ -206,7 +211,10 @@ def ended(state: State, event: ev.Ended) -> None:
         batch.counts[old] -= 1
         batch.counts[new] += 1
         batch.dirty.add(pos // COLUMN_CHUNK)
-        slot = batch.live.pop(pos).slot
+        live = batch.live.pop(pos)
+        slot = live.slot
+        if live.parts:
+            close_root(state, batch, pos, live)
         if batch.loose and f"#{number}" not in state.shapes[slot.shape].shape.limits:
             _uncount_loose(state, batch)
         del runner.jobs[number, pos]

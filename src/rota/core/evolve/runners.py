@@ -2,6 +2,7 @@
 
 import msgspec
 
+from rota.core.evolve.gangs import move_parts
 from rota.core.state import RunnerState, State
 from rota.model import events as ev
 from rota.model.allocation import Allocation
@@ -68,6 +69,7 @@ def runner_greeted(state: State, event: ev.RunnerGreeted) -> None:
         for slot, count in runner.slots.items():
             state.ledger.charge(before, slot.amounts, -count, slot.gpus)
             state.ledger.restore(runner.location, slot.amounts, count, slot.gpus)
+        move_parts(state, runner, before)
         state.ledger.drop(before)
 
 
@@ -91,7 +93,8 @@ def place_runner(state: State, runner: RunnerState) -> None:
         above, parent = parent, f"{runner.site}/{runner.allocation}"
         if parent not in state.ledger.locations:
             state.ledger.add(Location(parent, Kind.ALLOCATION, above, None, True, (), None, runner.site, None, queue))
-    runner.location = f"{parent}/{runner.id}" if runner.direct else f"{parent}/{runner.host}:{runner.id[:8]}"
+    process = runner.id.rpartition(".")[2] if runner.id.count(".") > 2 else runner.id
+    runner.location = f"{parent}/{runner.id}" if runner.direct else f"{parent}/{runner.host}:{process[:8]}"
     options = None if allocation is None or allocation.shape is None else allocation.options
     state.ledger.add(
         Location(
@@ -120,7 +123,7 @@ def runner_moved(state: State, event: ev.RunnerMoved) -> None:
     runner.state = new
     runner.why = event.reason
     if new in ("CLOSED", "EXPIRED"):
-        assert not runner.jobs, f"runner {event.runner} is {new} and holds jobs"
+        assert not runner.jobs and not runner.parts, f"runner {event.runner} is {new} and holds jobs"
         state.ledger.drop(runner.location)
 
 

@@ -13,7 +13,8 @@ from rota.model.slot import slot_for
 from rota.schedule import limits
 from rota.schedule.demand import ANY, Asked
 from rota.schedule.facts import Key
-from rota.schedule.queue_pass import QueueMemo, QueuePass
+from rota.schedule.queue_memo import QueueMemo
+from rota.schedule.queue_pass import QueuePass
 from rota.schedule.queues import Claim
 from rota.schedule.view import Limit, View, Want
 

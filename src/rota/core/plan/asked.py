@@ -16,7 +16,7 @@ def asked_now(state: State, shape: ShapeState) -> ShapeMemo:
     group = state.groups.get(shape.shape.group) if shape.shape.group else None
     if group is None:
         return memo
-    most = largest_node(state, shape.shape.needs.site)
+    most = largest_node(state, shape.shape.needs)
     basis = (group.memory.seen, group.disk.seen, group.time_s.seen, most)
     if basis == memo.learned:
         return memo
@@ -42,9 +42,13 @@ def unoffered(state: State, needs: Needs) -> str | None:
     return f"no site offers the resource {', '.join(missing)}; offered are: {there or 'none'} (see rota sites)"
 
 
-def largest_node(state: State, site: str | None) -> Amounts | None:
-    """The most memory and disk of any node of a site (None: of all sites); None if no site is known."""
-    nodes = [facts.node for name, facts in state.soft.sites.items() if site in (None, name)]
+def largest_node(state: State, needs: Needs) -> Amounts | None:
+    """The most memory and disk of any node that jobs with such needs can have; None if no site is known."""
+    nodes = [
+        facts.node
+        for name, facts in state.soft.sites.items()
+        if needs.site in (None, name) and (needs.nodes <= facts.nodes_most or facts.mode == "direct")
+    ]
     if not nodes:
         return None
     return Amounts(memory=max(node.memory for node in nodes), disk=max(node.disk for node in nodes))

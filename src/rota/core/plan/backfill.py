@@ -57,17 +57,19 @@ def reserve(state: State, want: Want, busy: Sequence[Place], at: At) -> Reservat
 
 def _start(state: State, runner: RunnerState, amounts: Amounts, at: At) -> tuple[float, Amounts]:
     """(when these amounts are free on a runner at the latest, what is free beside them then)."""
-    free, since = state.ledger.free(runner.location), state.soft.contacts[runner.id].since
-    facts = state.soft.sites.get(runner.site)
+    free, facts = state.ledger.free(runner.location), state.soft.sites.get(runner.site)
     ends = []
-    for number, pos in runner.jobs:
-        live = state.batches[number].live[pos]
-        shape = state.shapes[live.slot.shape]
+    here = [(number, pos, state.batches[number].live[pos].slot) for number, pos in runner.jobs]
+    here += [(number, pos, slot) for (number, pos, _), slot in runner.parts.items()]
+    for number, pos, slot in here:
+        shape = state.shapes[slot.shape]
         memo = state.soft.planning.shapes.get(shape.id)
         asked = shape.shape if memo is None else memo.asked
         time_s = asked.needs.time_s or (facts.job_s if facts is not None else None)
-        end = since[number, pos] + time_s if time_s else math.inf
-        ends.append((end, number, pos, live.slot.amounts))
+        live = state.batches[number].live.get(pos)  # None: a part that is being released
+        since = at.mono if live is None else state.soft.contacts[live.runner].since[number, pos]
+        end = since if live is None else since + time_s if time_s else math.inf
+        ends.append((end, number, pos, slot.amounts))
     start = at.mono
     for end, _, _, held in sorted(ends, key=lambda row: row[:3]):
         if amounts.fits(free) and end > start:

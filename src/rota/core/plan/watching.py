@@ -221,7 +221,7 @@ def place_of(state: State, runner: RunnerState) -> Place | None:
     """A runner's node as a place; None: it is none, or no more."""
     if runner.state not in ("SERVING", "DRAINING", "MISSING") or runner.direct:
         return None
-    return Place(state.ledger.locations[runner.location], runner.id, status_of(state, runner), 0)
+    return Place(state.ledger.locations[runner.location], runner.id, status_of(state, runner), 0, gangs=runner.gangs)
 
 
 def status_of(state: State, runner: RunnerState) -> str:
@@ -238,7 +238,7 @@ def runner_status(state: State, runner: RunnerState) -> str:
     contact = state.soft.contacts[runner.id]
     if not contact.connected:
         return "not connected"
-    return "ending attempts that were given up" if contact.given_up else runner.state
+    return "ending attempts that were given up" if contact.given_up or contact.strange else runner.state
 
 
 def times(state: State) -> tuple[dict[str, int], dict[tuple[str, str], tuple[int, int]], dict[str, str]]:

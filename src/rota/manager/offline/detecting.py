@@ -7,12 +7,13 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from rota.drivers.dialect import Answer, Dialect, Queue
+from rota.drivers.dialect import Answer, Dialect, Options, Queue
 from rota.drivers.dialects import dialect_names, load_dialect
 from rota.drivers.transport import LocalTransport, Transport, UnreachableError
+from rota.manager.config import SiteConfig
 from rota.manager.filesystem import NETWORK, kind_of
 from rota.manager.paths import Paths, prepare
-from rota.manager.sites.batch import queue_row
+from rota.manager.sites.queues import queue_facts, queue_row
 from rota.model.amounts import format_duration, show_size
 from rota.model.errors import RefusedError, RotaError
 from rota.runner import host
@@ -97,6 +98,18 @@ def _queues_in(dialect: Dialect, answer: Answer) -> tuple[Queue, ...]:
         return ()
 
 
+async def _details(transport: Transport, dialect: Any, queues: tuple[Queue, ...]) -> tuple[Queue, ...]:
+    """The queues with what further commands say, where a dialect has any."""
+    if not queues or not hasattr(dialect, "queue_details"):
+        return queues
+    try:
+        answers = [await _ask(transport, command.argv) for command in dialect.queue_details(queues)]
+        found: tuple[Queue, ...] = dialect.read_queue_details(queues, answers, Options())
+        return found
+    except Exception:
+        return queues
+
+
 async def _look(transport: Transport, dialect: Dialect, programs: dict[str, str | None], answer: Answer) -> Found:
     words = (answer.stdout.strip() or answer.stderr.strip()).splitlines()
     queues: tuple[Queue, ...] = ()
@@ -104,7 +117,7 @@ async def _look(transport: Transport, dialect: Dialect, programs: dict[str, str 
     command = dialect.queues()
     if command is not None:
         said = await _ask(transport, (programs.get(command.argv[0]) or command.argv[0], *command.argv[1:]))
-        queues = _queues_in(dialect, said)
+        queues = await _details(transport, dialect, _queues_in(dialect, said))
         if not queues:
             trouble = f"{' '.join(command.argv)}: {said.words}"
     environments: tuple[str, ...] = ()
@@ -117,11 +130,12 @@ async def _look(transport: Transport, dialect: Dialect, programs: dict[str, str 
 
 def found_row(found: Found) -> dict[str, Any]:
     """A batch system as `rota sites detect --json` shows it."""
+    config = SiteConfig(driver=found.driver)
     return {
         "driver": found.driver,
         "version": found.version,
         "programs": found.programs,
-        "queues": [queue_row(queue) for queue in found.queues],
+        "queues": [queue_row(queue_facts(config, queue, "")) for queue in found.queues],
         "parallel_environments": list(found.environments),
         "trouble": found.trouble,
     }

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from rota.manager.config import load_config
 from rota.manager.paths import Paths
-from rota.manager.sites.batch import UNKNOWN, BatchSite, options_of
+from rota.manager.sites.batch import BatchSite, options_of
 from rota.manager.sites.doors import TlsDoor
+from rota.manager.sites.queues import UNKNOWN
 from rota.model.allocation import Allocation
 from rota.model.batch import BatchSpec
 from rota.model.errors import UsageError

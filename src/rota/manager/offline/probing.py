@@ -195,9 +195,12 @@ class Prober:
             self._say("queues", "fail", f"there is no partition '{wanted}'; there are {names}", "set `partition`")
             return False
         else:
+            strange = sorted(set(self._site.queues or ()) - {queue.name for queue in queues})
             closed = [queue.name for queue in queues if queue.name == wanted and not queue.up]
             advice = f"'{wanted}' is closed at the moment" if closed else ""
-            self._say("queues", "warn" if closed else "ok", names, advice)
+            if strange:
+                advice = f"`queues` names {', '.join(strange)}, which are not there"
+            self._say("queues", "warn" if advice else "ok", names, advice)
         return True
 
     async def _prepare(self) -> bool:

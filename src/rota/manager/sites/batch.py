@@ -5,7 +5,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import asdict, replace
@@ -16,28 +16,28 @@ from rota.drivers.dialect import Options, Queue
 from rota.drivers.dialects import load_dialect
 from rota.drivers.gate import Health, shown
 from rota.drivers.local import Door
-from rota.drivers.script import ELEMENT, build_script
+from rota.drivers.script import ELEMENT, NODE, Spread, build_script
 from rota.drivers.settings import Settings
 from rota.drivers.ssh import SshTransport
 from rota.drivers.transport import LocalTransport, PrefixTransport, Transport, UnreachableError
 from rota.manager.config import SiteConfig
 from rota.manager.paths import Paths
 from rota.manager.sites.api import Site
+from rota.manager.sites.queues import longest_of, node_of, queue_facts, queue_row, usual
 from rota.model.allocation import Allocation
-from rota.model.errors import BusyError, RotaError
-from rota.model.needs import Amounts
-from rota.model.site import QueueFacts, SiteFacts
+from rota.model.errors import BusyError, RotaError, UsageError
+from rota.model.needs import Amounts, named_resources
+from rota.model.site import SiteFacts
 
 __all__ = ["BatchSite"]
 
 MOST = 100
+SCRIPT = "script.sh"
 ALLOCATION_S = 3600
 NODES_MOST = 1_000_000
 """Batch systems themselves say how many nodes are too many."""
 START_S = 180
 """How much later than its allocation a job may start, and how much too early the warning may come (Slurm: 60 s)."""
-UNKNOWN = Amounts(10**9, 1 << 60, 1 << 60, 10**6)
-"""What a node may have while nobody has said what nodes there are."""
 RUNNER = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "runner")
 OPTION_NAMES = {"raw": "native", "signal_s": "warn_s", "state_map": "states"}
 """Options that have another name in the configuration."""
@@ -59,16 +59,14 @@ class BatchSite(Site):
         self.door = door
         place = install_runner if install else runner_place
         self._program = os.path.join(place(config.directory or paths.home), "__main__.py")
-        self.node = Amounts(
-            config.cores if config.cores is not None else UNKNOWN.cores,
-            config.memory if config.memory is not None else UNKNOWN.memory,
-            UNKNOWN.disk,
-            UNKNOWN.gpus,
-        )
-        self.longest_s = config.seconds("longest")
+        self.node = node_of(config, ())
+        self.longest_s = longest_of(config, ())
         self.queues: tuple[Queue, ...] = ()
+        self._learned = False
         self.transport = make_transport(config)
         dialect = load_dialect(config.driver)
+        self._spread: str | None = getattr(dialect, "spread", None)
+        self._user = user or ""
         self.array_most = min(dialect.array_most, config.array_most or dialect.array_most)
         self.driver = CommandDriver(
             name,
@@ -107,28 +105,9 @@ class BatchSite(Site):
             self.longest_s,
             self.directory,
             START_S + (config.seconds("warn") or 0),
-            tuple(self._queue_facts(queue) for queue in self.queues),
-            nodes_most=NODES_MOST,
-        )
-
-    def _queue_facts(self, queue: Queue) -> QueueFacts:
-        config = self.config
-        node = Amounts(
-            config.cores or queue.cores or UNKNOWN.cores,
-            config.memory or queue.memory or UNKNOWN.memory,
-            UNKNOWN.disk,
-            queue.gpus if queue.cores else UNKNOWN.gpus,
-        )
-        longest_s = config.seconds("longest")
-        return QueueFacts(
-            queue.name,
-            node,
-            queue.nodes,
-            queue.time_s if longest_s is None else longest_s,
-            queue.is_default,
-            queue.up,
-            tuple(config.tags),
-            queue.up and config.partition in (None, queue.name),
+            tuple(queue_facts(config, queue, self._user) for queue in self.queues),
+            named_resources(config.resources),
+            NODES_MOST if self._spread is not None else 1,
         )
 
     def first_facts(self) -> SiteFacts:
@@ -136,42 +115,57 @@ class BatchSite(Site):
         return replace(self.facts(), most=0)
 
     async def learn(self) -> SiteFacts:
-        """Ask the batch system what nodes it has, and how large arrays may be."""
+        """Ask the batch system what queues and nodes it has and, the first time, how large arrays may be.
+
+        What it does not say this time stays as it was.
+        """
+        if self._learned and self.driver.gate.is_shut:
+            return self.facts()
         await self.driver.start()
-        await self._learn_arrays()
+        self._user = self.driver.user
+        if not self._learned:
+            await self._learn_arrays()
         command = self.driver.dialect.queues()
-        if command is None:
-            return self.facts()
-        answer = await self.driver.ask(command)
-        self.queues = self.driver.read(lambda: self.driver.dialect.read_queues(answer), ())
-        if answer.code != 0 and not self.queues:  # it is asked again
-            raise BusyError(f"site {self.name}: {shown(command)}: {answer.words}")
-        wanted = self.config.partition
-        mine = [queue for queue in self.queues if queue.up and (wanted is None or queue.name == wanted)]
-        if wanted is None:
-            mine = [queue for queue in mine if queue.is_default] or mine
-        if not mine:
-            return self.facts()
-        cores = [queue.cores for queue in mine if queue.cores]
-        memory = [queue.memory for queue in mine if queue.memory]
-        times = [queue.time_s for queue in mine]
-        self.node = Amounts(
-            self.config.cores or max(cores, default=UNKNOWN.cores),
-            self.config.memory or max(memory, default=UNKNOWN.memory),
-            UNKNOWN.disk,
-            max(queue.gpus for queue in mine) if cores else UNKNOWN.gpus,
-        )
-        if self.config.longest is None and all(time_s is not None for time_s in times):
-            self.longest_s = max(time_s for time_s in times if time_s is not None)
+        if command is not None:
+            answer = await self.driver.ask(command)
+            queues: tuple[Queue, ...] = self.driver.read(lambda: self.driver.dialect.read_queues(answer), ())
+            if answer.code != 0 and not queues:  # it is asked again
+                raise BusyError(f"site {self.name}: {shown(command)}: {answer.words}")
+            if queues:
+                self.queues = await self._learn_details(queues)
+            if mine := usual(self.config, self.queues):
+                self.node, self.longest_s = node_of(self.config, mine), longest_of(self.config, mine)
+            if not self._learned and (strange := set(self.config.queues or ()) - {queue.name for queue in queues}):
+                self.note(f"queues names {', '.join(sorted(strange))}, which the batch system does not have")
+        self._learned = True
         return self.facts()
+
+    async def _learn_details(self, queues: tuple[Queue, ...]) -> tuple[Queue, ...]:
+        dialect: Any = self.driver.dialect
+        if not hasattr(dialect, "queue_details"):
+            return queues
+        commands = dialect.queue_details(queues)
+        if not self._learned:
+            await self._find(command.argv[0] for command in commands)
+        answers = [await self.driver.ask(command) for command in commands]
+        options = options_of(self.config)
+        return self.driver.read(lambda: dialect.read_queue_details(queues, answers, options), queues)
 
     async def _learn_arrays(self) -> None:
         dialect: Any = self.driver.dialect
         if hasattr(dialect, "array_limit"):
+            await self._find([dialect.array_limit().argv[0]])
             answer = await self.driver.ask(dialect.array_limit())
             most: int | None = self.driver.read(lambda: dialect.read_array_limit(answer), None)
             if most is not None:
                 self.array_most = min(self.array_most, most)
+
+    async def _find(self, programs: Iterable[str]) -> None:
+        """Look for programs that are of use and may be missing: not all are where a plain PATH leads."""
+        known = self.driver.gate.programs
+        if missing := sorted(set(programs) - known.keys()):
+            found = await self.transport.which(missing)
+            known.update({name: path for name, path in found.items() if path is not None})
 
     # ---- what a node is told ----------------------------------------------------------------------------------------
 
@@ -180,25 +174,33 @@ class BatchSite(Site):
         first = allocations[0]
         ids = tuple(allocation.id for allocation in allocations)
         directory = os.path.join(self.directory, tag)
+        given = dict(first.options)
+        nodes = max(first.nodes, int(given.get("nodes", 1)))
         if first.direct:
             script = self._direct_script(directory, first.time_s)
         else:
-            script = self._runners_script(tag, directory, allocations)
-        given = dict(first.options)
+            script = self._runners_script(tag, directory, allocations, nodes)
         options = tuple(pair for pair in first.options if pair[0] not in ("exclusive", "nodes", "tasks-per-node"))
+        if first.queue is not None and not {"partition", "--partition"} & given.keys():
+            options += (("partition", first.queue),)
         return Ask(
             tag,
             first.name or "rota",
             ids,
-            first.capacity,
+            self._native(first.capacity),
             script,
             directory,
-            nodes=int(given.get("nodes", 1)),
-            tasks_per_node=int(given.get("tasks-per-node", 1)),
+            nodes=nodes,
+            tasks_per_node=int(given.get("tasks-per-node", 1)) if first.direct else 1,
             time_s=first.time_s,
             exclusive="exclusive" in given or self.config.whole_nodes,
             options=options,
         )
+
+    def _native(self, amounts: Amounts) -> Amounts:
+        """What the batch system is asked for: it does not know of resources that only we count."""
+        ours = {*self.config.resources, *self.config.node_resources}
+        return replace(amounts, named=tuple(pair for pair in amounts.named if pair[0] not in ours))
 
     def _direct_script(self, directory: str, time_s: int | None) -> str:
         words = [self._program, "--direct", os.path.join(directory, ELEMENT)]
@@ -206,9 +208,19 @@ class BatchSite(Site):
             words += ["--until-s", str(time_s)]
         return build_script(words, title=f"rota: jobs of the site {self.name}", python=self.config.python)
 
-    def _runners_script(self, tag: str, directory: str, allocations: Sequence[Allocation]) -> str:
+    def _runners_script(self, tag: str, directory: str, allocations: Sequence[Allocation], nodes: int) -> str:
         first = allocations[0]
+        spread = None
         words = [self._program, "--id", f"{tag}.{ELEMENT}", "--output", os.path.join(directory, ELEMENT)]
+        if nodes > 1:
+            if self._spread is None:
+                raise UsageError(
+                    f"site {self.name}: nobody has said how {self.config.driver} starts runners on {nodes} nodes"
+                )
+            output = os.path.join(directory, f"{tag}.{ELEMENT}.out")
+            spread = Spread(self._spread, os.path.join(directory, SCRIPT), output, nodes)
+            where = os.path.join(directory, ELEMENT, NODE)
+            words = [self._program, "--supervise", "--id", f"{tag}.{ELEMENT}.{NODE}", "--output", where]
         if not self.config.whole_nodes:
             for name in ("cores", "memory", "disk", "gpus"):
                 if amount := getattr(first.capacity, name):
@@ -221,14 +233,15 @@ class BatchSite(Site):
         words += ["--launcher", "none", "--guard", "yes"]
         per_element = [["--allocation", a.id, *self.door.open(a.id)] for a in allocations]
         title = f"rota: runners of the site {self.name}"
-        return build_script(words, title=title, python=self.config.python, per_element=per_element)
+        python = self.config.python
+        return build_script(words, title=title, python=python, per_element=per_element, spread=spread)
 
     async def submit(
         self, tag: str, allocations: Sequence[Allocation], leases: Mapping[int, dict[str, Any]]
     ) -> list[str]:
         """Submit an array, its script (to look at) and the leases of direct jobs in its directory; the native ids."""
         ask = self.ask(tag, allocations)
-        await self.transport.write(os.path.join(ask.directory, "script.sh"), ask.script.encode())
+        await self.transport.write(os.path.join(ask.directory, SCRIPT), ask.script.encode())
         for element, lease in leases.items():
             path = os.path.join(ask.directory, str(element), "lease.json")
             await self.transport.write(path, json.dumps(lease).encode())
@@ -333,7 +346,7 @@ class BatchSite(Site):
             "version": health.version,
             "where": health.where,
             "programs": health.programs,
-            "queues": [queue_row(queue) for queue in self.queues],
+            "queues": [queue_row(queue) for queue in self.facts().queues],
             "options": {
                 OPTION_NAMES.get(name, name): dict(value) if isinstance(value, tuple) else value
                 for name, value in asdict(options_of(self.config)).items()
@@ -345,20 +358,6 @@ class BatchSite(Site):
     def note(self, words: str) -> None:
         """Show some words with the site."""
         self.driver.gate.note(words)
-
-
-def queue_row(queue: Queue) -> dict[str, Any]:
-    """A queue or partition with its limits, as far as they are known."""
-    return {
-        "name": queue.name,
-        "default": queue.is_default,
-        "up": queue.up,
-        "nodes": queue.nodes,
-        "cores": None if queue.cores is None else queue.cores / 1000,
-        "memory": queue.memory,
-        "gpus": queue.gpus,
-        "time_s": queue.time_s,
-    }
 
 
 def make_transport(config: SiteConfig) -> Transport:

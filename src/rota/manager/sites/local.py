@@ -12,7 +12,7 @@ from rota.manager.sites.api import Site
 from rota.manager.sites.doors import UnixDoor
 from rota.model.allocation import Allocation
 from rota.model.errors import UsageError
-from rota.model.needs import Amounts
+from rota.model.needs import Amounts, named_resources
 from rota.model.site import SiteFacts
 from rota.runner import host
 
@@ -41,8 +41,10 @@ class LocalSite(Site):
             config.memory if config.memory is not None else host.memory(),
             free.f_bavail * free.f_frsize,
             int(options.get("gpus", 0)),
+            named_resources(config.node_resources),
         )
-        facts = SiteFacts(node, tuple(config.tags), linger_s=config.linger_s)
+        shared = named_resources(config.resources)
+        facts = SiteFacts(node, tuple(config.tags), linger_s=config.linger_s, shared=shared)
         self.driver = LocalDriver(facts, self.door, paths.output, paths.log, launcher=config.launcher)
 
     def facts(self) -> SiteFacts:

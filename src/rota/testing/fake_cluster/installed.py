@@ -25,6 +25,13 @@ sys.path.insert(0, {source!r})
 from rota.testing.fake_cluster.command import main
 sys.exit(main({directory!r}, [{name!r}, *sys.argv[1:]]))
 """
+SRUN = """\
+#!{python} -IS
+import sys
+sys.path.insert(0, {source!r})
+from rota.testing.fake_cluster.srun import main
+sys.exit(main(sys.argv[1:]))
+"""
 VERBS = (
     "hold",
     "release",
@@ -62,10 +69,16 @@ class FakeCluster:
         with open(os.path.join(self.directory, "world.json"), "w") as file:
             json.dump(world.data(), file)
         source = os.path.abspath(__file__).rpartition("/rota/testing/")[0]
-        for name in native(world).COMMANDS:
+        shims = {
+            name: SHIM.format(python=sys.executable, source=source, directory=self.directory, name=name)
+            for name in native(world).COMMANDS
+        }
+        if world.settings["personality"] == "slurm":
+            shims["srun"] = SRUN.format(python=sys.executable, source=source)
+        for name, text in shims.items():
             path = os.path.join(self.bin, name)
             with open(path, "w") as file:
-                file.write(SHIM.format(python=sys.executable, source=source, directory=self.directory, name=name))
+                file.write(text)
             os.chmod(path, 0o755)
 
     @classmethod

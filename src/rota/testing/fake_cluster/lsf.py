@@ -1,4 +1,4 @@
-"""LSF's words: bsub, bjobs, bhist, bkill, bqueues, bhosts, lsid, badmin, bstop, bresume, brequeue, as 10.1 has them.
+"""LSF's words, as 10.1 has them: bsub, bjobs, bhist, bkill, bqueues, bparams, bhosts, lshosts, lsid, badmin and others.
 
 With the setting `cluster` = "openlava" it has what OpenLava has: no `-o`, no `-json`, fewer options of bsub, its own
 version line.
@@ -15,7 +15,7 @@ from rota.testing.fake_cluster.lsf_jobs import (
     output_path,
     version,
 )
-from rota.testing.fake_cluster.lsf_lists import bhist, bhosts, bjobs, bqueues
+from rota.testing.fake_cluster.lsf_lists import bhist, bhosts, bjobs, bparams, bqueues, lshosts
 from rota.testing.fake_cluster.world import Caller, Command, Executor, Job, Reply, World
 
 __all__ = ["COMMANDS", "STATES", "down", "error_path", "job_environment", "output_path"]
@@ -107,6 +107,8 @@ COMMANDS = {
     "bkill": bkill,
     "bqueues": bqueues,
     "bhosts": bhosts,
+    "bparams": bparams,
+    "lshosts": lshosts,
     "lsid": lsid,
     "badmin": badmin,
     "bstop": _simple("bstop", "is being stopped"),

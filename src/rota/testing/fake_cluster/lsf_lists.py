@@ -316,6 +316,19 @@ def bqueues(world: World, executor: Executor, words: list[str], caller: Caller) 
     return Reply(out)
 
 
+def bparams(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
+    usual = " ".join(queue["name"] for queue in world.queues() if queue.get("default"))
+    return Reply(f"Default Queues:  {usual}\nJob Dispatch Interval:  2 seconds\nJob Checking Interval:  2 seconds\n")
+
+
+def lshosts(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
+    cores, memory = world.settings["cores"], f"{world.settings['memory_mb']}M"
+    out = "HOST_NAME                       type       model  cpuf ncpus maxmem maxswp server RESOURCES\n"
+    for name in world.nodes:
+        out += f"{name:<25} {'linux':>10} {'IntelI5':>11} 100.0 {cores:>5} {memory:>6} {'-':>6}    Yes (cs)\n"
+    return Reply(out)
+
+
 def bhosts(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
     cores, free = int(world.settings["cores"]), world.free()
     out = "HOST_NAME          STATUS       JL/U    MAX  NJOBS    RUN  SSUSP  USUSP    RSV\n"

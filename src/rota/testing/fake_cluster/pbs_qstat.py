@@ -104,6 +104,9 @@ def qstat(world: World, executor: Executor, words: list[str], caller: Caller) ->
         return Reply("", f"qstat: invalid option -- '{str(error)[1:]}'\n", 2)
     if "Q" in given:
         return _queues(world, "f" in given)
+    if "B" in given and "f" in given:
+        usual = "".join(f"    default_queue = {queue['name']}\n" for queue in world.queues() if queue.get("default"))
+        return Reply(f"Server: {SERVER}\n    server_state = Active\n{usual}    pbs_version = {VERSION}\n\n")
     as_json = "f" in given and given.get("F") == ["json"]
     history = "x" in given or "H" in given
     rows: list[Row] = []

@@ -3,6 +3,7 @@
 import time
 from fnmatch import fnmatchcase
 from itertools import pairwise
+from typing import Any
 from xml.sax.saxutils import escape
 
 from rota.testing.fake_cluster.arguments import BadOptionError, options
@@ -281,16 +282,24 @@ def qconf(world: World, executor: Executor, words: list[str], caller: Caller) ->
     if words[:1] == ["-spl"]:
         return Reply("make\nmp\nsmp\n")
     if words[:1] == ["-sq"] and len(words) > 1:
-        queue = world.queue(words[1])
-        if queue is None:
-            return Reply("", f'No cluster queue or queue instance matches the phrase "{words[1]}"\n', 1)
-        longest = "INFINITY" if queue["time_s"] is None else time.strftime("%H:%M:%S", time.gmtime(queue["time_s"]))
-        return Reply(
-            f"qname                 {queue['name']}\nhostlist              {' '.join(world.nodes)}\n"
-            f"slots                 {world.settings['cores']}\npe_list               make mp smp\n"
-            f"h_rt                  {longest}\n"
-            f"h_vmem                INFINITY\n"
-        )
+        out = []
+        for name in words[1].split(","):
+            queue = world.queue(name)
+            if queue is None:
+                return Reply("", f'No cluster queue or queue instance matches the phrase "{name}"\n', 1)
+            out.append(_queue_settings(world, queue))
+        return Reply("\n".join(out))
     if words[:1] == ["-sh"]:
         return Reply("".join(f"{name}\n" for name in world.nodes))
     return Reply("", f'error: invalid option argument "{words[0] if words else ""}"\n', 1)
+
+
+def _queue_settings(world: World, queue: dict[str, Any]) -> str:
+    minutes, second = divmod(queue["time_s"] or 0, 60)
+    longest = "INFINITY" if queue["time_s"] is None else f"{minutes // 60:02}:{minutes % 60:02}:{second:02}"
+    return (
+        f"qname                 {queue['name']}\nhostlist              {' '.join(world.nodes)}\n"
+        f"slots                 {world.settings['cores']}\npe_list               make mp smp\n"
+        f"h_rt                  {longest}\n"
+        f"h_vmem                INFINITY\n"
+    )

@@ -262,4 +262,5 @@ def _node_fields(world: World, queue: dict[str, Any], names: list[str]) -> dict[
         "E": lambda: world.nodes[names[0]][1] or "none",
         "L": lambda: "n/a",
         "s": lambda: "1-infinite",
+        "g": lambda: "all",
     }

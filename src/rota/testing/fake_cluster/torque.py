@@ -187,6 +187,9 @@ def qstat(world: World, executor: Executor, words: list[str], caller: Caller) ->
         )
     if "Q" in given:
         return _full_queues(world) if "f" in given else _queues(world)
+    if "B" in given and "f" in given:
+        usual = "".join(f"    default_queue = {queue['name']}\n" for queue in world.queues() if queue.get("default"))
+        return Reply(f"Server: {SERVER}\n    server_state = Active\n{usual}\n")
     rows: list[Row] = []
     errors, code = "", 0
     for text in ids:

@@ -1,0 +1,401 @@
+"""The parts of gangs on this node: who may start ranks here, what they use, how all of an attempt is ended.
+
+A gang is a job on several nodes. Its command runs on the first, the root; its ranks elsewhere are started through the
+doors of the other runners (door.py), because what ssh starts would be in nobody's hands.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+
+from rota.runner import measure
+from rota.runner.door import Door
+from rota.runner.environment import gang_variables, without_allocation
+from rota.runner.kill import TreeKill
+from rota.runner.plan import DEFAULT_UMASK, StartError
+from rota.runner.spawn import Streams, cannot_enter
+
+if TYPE_CHECKING:
+    import select
+
+    from rota.runner.jobs import Jobs
+    from rota.runner.lease import Hold, Key, Lease, Outcome
+    from rota.runner.running import Running
+
+__all__ = ["Gangs"]
+
+ASK_S = 2.0  # for what all other nodes say about what they used
+ASKERS = 8
+ASK_LOOK_S = 0.02
+SAMPLE_AFTER_S = 0.3
+SAMPLE_S = 1.0
+SAMPLE_SHARE = 100.0  # sampling may take a hundredth of one core
+LOOK_S = 0.05
+AGAIN_S = 1.0
+NEVER = float("inf")
+
+
+class Part:
+    """What this node has of one attempt."""
+
+    __slots__ = (
+        "cpu_s", "directory", "empty", "ending", "id", "key", "live", "nodes", "peak", "root", "secret",
+        "slot", "spec",
+    )  # fmt: skip
+
+    def __init__(self, key: Key, secret: str, spec: Dict[str, Any], directory: str, root: bool) -> None:
+        self.key = key
+        self.secret = secret
+        self.id = hashlib.sha256(b"id " + secret.encode()).hexdigest()[:32].encode()  # tells nothing of the secret
+        self.spec = spec
+        self.directory = directory
+        self.root = root
+        self.slot = ""
+        self.nodes: List[Dict[str, Any]] = []
+        self.ending: Optional[TreeKill] = None
+        self.empty = False  # nothing was found at the last look
+        self.cpu_s = 0.0  # of processes that are over
+        self.live: Dict[int, float] = {}  # CPU seconds of those that were seen
+        self.peak = 0
+
+    @property
+    def mark(self) -> Tuple[bytes, bytes]:
+        """Job and attempt, as the environment of every process of it has them."""
+        return (b"%d.%d" % self.key[:2], b"%d" % self.key[2])
+
+
+class Inquiry:
+    """A question to all other nodes of a gang about what the attempt used there, asked by threads."""
+
+    def __init__(self, running: Running, outcome: Outcome, nodes: List[Dict[str, Any]], secret: str) -> None:
+        self.running = running
+        self.outcome = outcome
+        self.until = time.monotonic() + ASK_S
+        self.cpu_s = 0.0
+        self.peak = 0
+        self._key = running.lease.key
+        self._secret = secret
+        self._lock = threading.Lock()
+        self._addresses = [str(node["address"]) for node in nodes]
+        self._open = len(self._addresses)
+        for _ in range(min(ASKERS, self._open)):
+            threading.Thread(target=self._ask, daemon=True).start()
+
+    @property
+    def over(self) -> bool:
+        """Whether all have answered, or the time is up."""
+        return self._open == 0 or time.monotonic() >= self.until
+
+    def _ask(self) -> None:
+        from rota.runner.channel import ChannelError
+        from rota.runner.rsh import usage_of
+
+        while True:
+            with self._lock:
+                if not self._addresses:
+                    return
+                address = self._addresses.pop()
+            try:
+                cpu_s, peak = usage_of(address, self._key, self._secret, max(0.01, self.until - time.monotonic()))
+            except (OSError, ValueError, TypeError, ChannelError):
+                cpu_s, peak = 0.0, 0  # that node cannot say: what is known counts
+            with self._lock:
+                self.cpu_s += cpu_s
+                self.peak = max(self.peak, peak)
+                self._open -= 1
+
+
+class Gangs:
+    """All parts of gangs on this node."""
+
+    def __init__(self, jobs: Jobs, epoll: select.epoll) -> None:
+        self.parts: Dict[Key, Part] = {}
+        self._jobs = jobs
+        self._epoll = epoll
+        self._door: Optional[Door] = None
+        self._inquiries: Dict[Key, Inquiry] = {}
+        self._sample_at = NEVER
+
+    @property
+    def grace_s(self) -> float:
+        """Seconds from TERM to KILL."""
+        return self._jobs.runner.grace_s
+
+    def due(self, at: float) -> None:
+        """Have tick() called then."""
+        self._jobs.next_tick = min(self._jobs.next_tick, at)
+
+    def members(self, leaders: Dict[int, Tuple[bytes, bytes]]) -> Dict[int, List[measure.Process]]:
+        """The processes of these leaders."""
+        return self._jobs.table.members(leaders)
+
+    # -- parts ---------------------------------------------------------------------------------------------------
+
+    def hold(self, hold: Hold) -> None:
+        """Let ranks of an attempt be started here; raises OSError if that cannot be."""
+        part = Part(hold.key, hold.secret, hold.spec, self._directory(hold.key), False)
+        part.slot = hold.slot
+        self._add(part)
+        if hold.spec.get("bind") == "cores":
+            self._jobs.open_bindings().take(hold.key, int(hold.spec.get("cores") or 1000))
+
+    def root(self, lease: Lease) -> Part:
+        """The part of the node where the command of an attempt runs; StartError if it cannot be."""
+        gang = lease.gang
+        assert gang is not None
+        part = Part(lease.key, gang["secret"], {**lease.spec, **(lease.extra or {})}, self._directory(lease.key), True)
+        try:
+            self._add(part)
+            nodes = [dict(node) for node in gang["nodes"]]
+            nodes[0]["address"] = self._jobs.runner.address
+            self._furnish(part, nodes)
+        except OSError as error:
+            self.forget(lease.key)
+            raise StartError("start", "cannot open a door for the other nodes of this job: %s" % error) from None
+        return part
+
+    def _directory(self, key: Key) -> str:
+        return os.path.join(self._jobs.segments.directory, "gang-%d.%d.%d" % key)
+
+    def _add(self, part: Part) -> None:
+        if self._door is None:
+            self._door = Door(self, self._epoll)
+            # Not the batch system's name of this node: other nodes can look up the host's own.
+            self._jobs.runner.address = "%s:%d" % (os.uname().nodename, self._door.port)
+        self.parts[part.key] = part
+        self._jobs.table.gangs[part.id] = part.mark
+
+    def serve(self, fd: int, now: float) -> bool:
+        """Do what a descriptor is ready for; False if it is none of the door's."""
+        return self._door is not None and self._door.serve(fd, now)
+
+    def secret_of(self, key: Key) -> Optional[str]:
+        """The secret of an attempt that is open here."""
+        part = self.parts.get(key)
+        return None if part is None else part.secret
+
+    def forget(self, key: Key) -> None:
+        """Nothing of an attempt is left here: close its connections, remove its files."""
+        part = self.parts.pop(key, None)
+        if part is None:
+            return
+        self._jobs.table.gangs.pop(part.id, None)
+        if not part.root and self._jobs.bindings is not None:
+            self._jobs.bindings.give_back(key)
+        shutil.rmtree(part.directory, ignore_errors=True)
+        if self._door is not None:
+            self._door.drop(key, time.monotonic())
+            if not self.parts:
+                self._door.close()
+                self._door = None
+
+    # -- what is started -----------------------------------------------------------------------------------------
+
+    def _furnish(self, part: Part, nodes: List[Dict[str, Any]]) -> None:
+        """Write down, for the user of the job only, who is in the gang and how to reach it."""
+        part.nodes = nodes
+        directory = part.directory
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        names = [str(node["host"]) for node in nodes]
+        counts = [max(1, int(node.get("cores") or 1000) // 1000) for node in nodes]
+        entry = os.path.join(os.path.dirname(os.path.abspath(__file__)), "__main__.py")
+        script = '#!/bin/sh\nROTA_GANG=%s exec %s -I -S %s --rsh "$@"\n'
+        gang = {"job": part.key, "secret": part.secret, "nodes": nodes}
+        files = {
+            "gang.json": json.dumps(gang),
+            "hosts": "".join("%s\n" % name for name in names),
+            "hosts.openmpi": "".join("%s slots=%d\n" % pair for pair in zip(names, counts)),
+            "hosts.hydra": "".join("%s:%d\n" % pair for pair in zip(names, counts)),
+            "rsh": script % tuple(map(_quoted, (os.path.join(directory, "gang.json"), sys.executable, entry))),
+        }
+        for name, text in files.items():
+            fd = os.open(
+                os.path.join(directory, name),
+                os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC,
+                0o700 if name == "rsh" else 0o600,
+            )
+            with os.fdopen(fd, "w") as file:
+                file.write(text)
+
+    def environment(self, lease: Lease, env: Dict[bytes, bytes]) -> Dict[bytes, bytes]:
+        """The environment of a root: of its gang, and nothing of the allocation's own launcher."""
+        part = self.parts.get(lease.key) or self.root(lease)
+        own = self._jobs.plans.of(lease).env.own(lease)
+        return {**without_allocation(env), **own, **gang_variables(part.directory, part.nodes, part.id)}
+
+    def start(self, key: Key, request: Dict[str, Any], streams: Streams) -> Tuple[int, List[str]]:
+        """Start a process within an attempt; returns its pid, and what its caller should know."""
+        part = self.parts.get(key)
+        if part is None or part.ending is not None:
+            raise StartError("start", "the attempt is being ended on this node")
+        argv = [str(word) for word in request["argv"]]
+        if not part.nodes:
+            self._furnish(part, [dict(node) for node in request["nodes"]])
+        env = {os.fsencode(name): os.fsencode(value) for name, value in request["env"].items()}
+        env = self._rank_environment(part, env)
+        notes: List[str] = []
+        cwd = str(request["cwd"])
+        spawner = self._jobs.spawner
+        umask = part.spec.get("umask")
+        spawner.use_umask(DEFAULT_UMASK if umask is None else int(umask) & 0o777)
+        try:
+            try:
+                os.chdir(cwd)
+            except OSError as error:
+                notes.append("%s: starting in / instead" % cannot_enter(cwd, error).note)
+                os.chdir("/")
+            path = spawner.find(argv[0], env.get(b"PATH", b""))
+            bindings = self._jobs.bindings
+            with nullcontext() if bindings is None else bindings.of(key):
+                pid = spawner.spawn(path, argv, env, streams, cwd)
+        finally:
+            self._jobs.leave_directory()
+        self._jobs.helpers[pid] = None
+        part.live[pid] = 0.0
+        if self._sample_at == NEVER:
+            self._sample_at = time.monotonic() + SAMPLE_AFTER_S
+            self.due(self._sample_at)
+        return pid, notes
+
+    def _rank_environment(self, part: Part, env: Dict[bytes, bytes]) -> Dict[bytes, bytes]:
+        """What the caller has, with this node's own marks, names and devices."""
+        batch, index, attempt = (b"%d" % number for number in part.key)
+        env = without_allocation(env, keep_element=True)
+        own = os.environb.get(b"TMPDIR")
+        if own is not None:
+            env[b"TMPDIR"] = own
+        elif not os.path.isdir(env.get(b"TMPDIR", b"/")):
+            del env[b"TMPDIR"]
+        env.pop(b"HOSTNAME", None)
+        if not part.root:
+            env.pop(b"ROTA_CORE_IDS", None)
+            env.update(self._jobs.plans.gpu_variables(part.slot))
+            if self._jobs.bindings is not None:
+                env.update(self._jobs.bindings.variables(part.key))
+        env.update(gang_variables(part.directory, part.nodes, part.id))
+        env.update(
+            {
+                b"ROTA_RUNNER": os.fsencode(self._jobs.runner.runner_id),
+                b"ROTA_JOB": batch + b"." + index,
+                b"ROTA_BATCH": batch,
+                b"ROTA_INDEX": index,
+                b"ROTA_ATTEMPT": attempt,
+            }
+        )
+        return env
+
+    # -- what is used --------------------------------------------------------------------------------------------
+
+    def reaped(self, pid: int, status: int, cpu_s: float, now: float) -> None:
+        """Take note of the end of a child of this runner that is no job: of a rank, or of what it left."""
+        part = next((part for part in self.parts.values() if pid in part.live), None)
+        if part is None and len(self.parts) == 1 and not self._jobs.by_pid:
+            part = next(iter(self.parts.values()))  # it ended before it was seen; whose else can it be?
+        if part is not None:
+            part.live.pop(pid, None)
+            part.cpu_s += cpu_s
+        if self._door is not None:
+            self._door.ended(pid, status, now)
+
+    def usage(self, key: Key) -> Tuple[float, int]:
+        """CPU seconds, and most bytes of memory, of an attempt on this node."""
+        part = self.parts[key]
+        self._measure([part])
+        return round(part.cpu_s + sum(part.live.values()), 3), part.peak
+
+    def _measure(self, parts: List[Part]) -> None:
+        found = self.members({-1 - at: part.mark for at, part in enumerate(parts)})
+        for at, part in enumerate(parts):
+            processes = found[-1 - at]
+            part.peak = max(part.peak, sum(measure.memory_of(process) for process in processes))
+            part.live = {process.pid: process.cpu_s for process in processes}
+
+    def ask(self, running: Running, outcome: Outcome) -> bool:
+        """Ask the other nodes what an ended root used there; False if that is known or nobody can be asked."""
+        key = running.lease.key
+        part = self.parts.get(key)
+        if part is None or running.elsewhere is not None:
+            return False
+        if key not in self._inquiries:
+            self._inquiries[key] = Inquiry(running, outcome, part.nodes[1:], part.secret)
+            self.due(time.monotonic() + ASK_LOOK_S)
+        return True
+
+    def _answered(self, now: float) -> float:
+        for key, inquiry in list(self._inquiries.items()):
+            if inquiry.over:
+                del self._inquiries[key]
+                part = self.parts.get(key)
+                running = inquiry.running
+                if part is not None and running.result is not None:
+                    status, cpu_s, memory, wall = running.result
+                    running.result = (status, cpu_s + part.cpu_s, memory, wall)  # with ranks on the root's own node
+                running.elsewhere = (inquiry.cpu_s, inquiry.peak)
+                self._jobs.report(running, inquiry.outcome)
+        return now + ASK_LOOK_S if self._inquiries else NEVER
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def release(self, key: Key, grace_s: float, now: float) -> None:
+        """Begin to end everything of an attempt on this node; the protocol is told when nothing is left."""
+        part = self.parts.get(key)
+        if part is None:  # its root waited, or is over
+            self._jobs.runner.released(key)
+        elif part.ending is None:
+            part.ending = TreeKill(now, grace_s)
+        else:
+            part.ending.hurry(now, grace_s)
+        self.due(now)
+
+    def end_all(self, grace_s: Optional[float], now: float) -> None:
+        """Begin to end everything of all attempts whose root is elsewhere."""
+        for part in list(self.parts.values()):
+            if not part.root:
+                self.release(part.key, self.grace_s if grace_s is None else grace_s, now)
+
+    def tick(self, now: float) -> float:
+        """Do what is due; returns when to come back."""
+        times = [self._answered(now)]
+        due = [part for part in self.parts.values() if part.ending is not None and part.ending.next_at <= now]
+        if due:
+            alive = self.members({-1 - at: part.mark for at, part in enumerate(due)})
+            for at, part in enumerate(due):
+                self._end(part, alive[-1 - at], now)
+        times.extend(part.ending.next_at for part in self.parts.values() if part.ending is not None)
+        if now >= self._sample_at:
+            began = time.thread_time()
+            seen = [part for part in self.parts.values() if not part.root and part.nodes]
+            if seen:
+                self._measure(seen)
+            pause_s = max(SAMPLE_S, (time.thread_time() - began) * SAMPLE_SHARE)
+            self._sample_at = now + pause_s if seen else NEVER
+        times.append(self._sample_at)
+        if self._door is not None:
+            times.append(self._door.tick(now))
+        return min(times)
+
+    def _end(self, part: Part, alive: List[measure.Process], now: float) -> None:
+        ending = part.ending
+        assert ending is not None
+        if part.root and self._jobs.runner.runs(part.key):
+            ending.next_at = now + LOOK_S  # its command is being ended, and its end is told first
+            return
+        if ending.step(now, alive):
+            ending.next_at = now + (AGAIN_S if alive else 0.0)  # what cannot be killed may yet go away
+        if alive or not part.empty:  # two looks: one alone can miss what is just being forked
+            part.empty = not alive
+            return
+        self.forget(part.key)
+        self._jobs.runner.released(part.key)
+
+
+def _quoted(text: str) -> str:
+    return "'%s'" % text.replace("'", "'\\''")
