@@ -75,6 +75,8 @@ class QueuePass:
                 self._leave(number, looked)
         for want in wants:
             looked = shapes.get(want.shape_id)
+            if looked is not None and _same(looked.want, want):
+                continue
             key = self._key(want)
             if looked is None:
                 shapes[want.shape_id] = Looked(want, key)
