@@ -4,6 +4,7 @@ Where CI is set, a batch system that is missing is a failure. Elsewhere, without
 (tests/cluster/packages.txt), its tests are skipped and say why.
 """
 
+import functools
 import os
 import shutil
 import subprocess
@@ -75,3 +76,16 @@ def gridengine(gridengine_session):
     """The session's Grid Engine, with nothing in its queue before and after."""
     yield gridengine_session
     gridengine_session.cancel_all()
+
+
+@pytest.fixture(scope="session")
+def hosts_slurm_session():
+    make = functools.partial(real_slurm.RealSlurm, hosts=True)
+    yield from _started("Slurm", (*real_slurm.PROGRAMS, "ip", "mpirun.openmpi", "mpiexec.hydra"), make)
+
+
+@pytest.fixture
+def hosts_slurm(hosts_slurm_session):
+    """A Slurm whose nodes are hosts of their own, with nothing in its queue before and after."""
+    yield hosts_slurm_session
+    hosts_slurm_session.cancel_all()

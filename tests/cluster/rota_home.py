@@ -7,7 +7,7 @@ from process.support_home import a_home
 from process.support_witness import check, command
 
 SITES = """\
-listen = "127.0.0.1:0"
+listen = "{listen}"
 
 [site.hpc]
 driver = "{driver}"
@@ -29,11 +29,11 @@ most = 300
 
 
 @contextlib.contextmanager
-def a_rota(cluster, driver, most, more=""):
+def a_rota(cluster, driver, most, more="", listen="127.0.0.1:0"):
     """A home whose commands, manager and jobs find the cluster."""
     with a_home() as home:
         home.env |= cluster.environment | {"ROTA_HOME": home.path}
-        home.config(SITES.format(driver=driver, most=most, more=more))
+        home.config(SITES.format(driver=driver, most=most, more=more, listen=listen))
         try:
             yield home
         finally:

@@ -32,7 +32,6 @@ from rota.schedule.view import QUEUE, Limit, View, Want
 __all__ = [
     "batch_reasons",
     "cluster_words",
-    "hosts",
     "limit_now",
     "limit_reason",
     "omitted_reason",
@@ -63,7 +62,7 @@ def reason(state: State, batch: BatchState, pos: int, last: Result | None, at: A
             return _direct(state, batch, pos, runner)
         then = f"; it runs again when it has finished: {batch.rerun_wanted[pos]}" if pos in batch.rerun_wanted else ""
         then += "; it is to be held" if pos in batch.hold_wanted else ""
-        where = f"on {', '.join(hosts(state, batch.live[pos]))} (attempt {batch.attempts[pos]}, runner {runner.id})"
+        where = f"on {', '.join(state.hosts(batch.live[pos]))} (attempt {batch.attempts[pos]}, runner {runner.id})"
         silent = (
             f"nothing has been heard of {_silent(state, batch.live[pos])}; it counts again when the runner is back, "
             "or is given up when the driver or you (rota kill --confirm-dead) say so"
@@ -88,12 +87,6 @@ def reason(state: State, batch: BatchState, pos: int, last: Result | None, at: A
     if last is None:
         return "was killed before it ran" if now != "FAILED" else "failed"
     return _end(last) + (_no_more(batch.template(pos), last) if now == "FAILED" else "")
-
-
-def hosts(state: State, live: Live) -> list[str]:
-    """The hosts of an attempt, its root first."""
-    names = (live.runner, *(name for name, _ in live.parts))
-    return [state.runners[name].host for name in names if name in state.runners]
 
 
 def _silent(state: State, live: Live) -> str:

@@ -88,6 +88,11 @@ class Live:
         self.parts = parts
         """(runner, slot) of the further parts of a gang; `runner` is its root."""
 
+    @property
+    def cores(self) -> int:
+        """Its millicores, on all its nodes."""
+        return self.slot.amounts.cores + sum([slot.amounts.cores for _, slot in self.parts])
+
 
 class BatchState:
     """One batch: columns for all its jobs, and an overlay for what differs."""
@@ -401,6 +406,11 @@ class State:
     def runners_of(self, allocation: str) -> list[RunnerState]:
         """The runners of an allocation, also those that are over."""
         return [self.runners[name] for name in self.census.of.get(allocation, ())]
+
+    def hosts(self, live: Live) -> list[str]:
+        """The hosts of an attempt, its root first."""
+        names = (live.runner, *(name for name, _ in live.parts))
+        return [self.runners[name].host for name in names if name in self.runners]
 
     def direct_runners(self, allocation: Allocation) -> list[RunnerState]:
         """The runner that stands for a direct allocation; empty if there is none."""

@@ -98,7 +98,10 @@ class _Ends:
                 superseded(state, decision, runner_id, self.host, row)
             elif (row.batch, pos) not in seen:
                 seen.add((row.batch, pos))
-                decision.results.append(self._ended(batch, pos, live, row))
+                result = self._ended(batch, pos, live, row)
+                if live.parts:
+                    result.host = ",".join(state.hosts(live))
+                decision.results.append(result)
         self._make_events(seq)
 
     def _ended(self, batch: BatchState, pos: int, live: Live, row: Ended) -> Result:
@@ -113,13 +116,13 @@ class _Ends:
         if template.group:
             self.sampling.add(template.group, row.peak_memory, wall_ms, row.peak_disk)
         if template.share:
-            self.spending.add(template, live.slot.amounts.cores, wall_ms)
+            self.spending.add(template, live.cores, wall_ms)
         return result_of(pos, row, "COMPLETED", self.runner.id, self.host, None, row.note)
 
     def _failed(self, batch: BatchState, pos: int, live: Live, row: Ended, wall_ms: int) -> Result:
         number, note = row.batch, row.note
         if (template := batch.template(pos)).share:
-            self.spending.add(template, live.slot.amounts.cores, wall_ms)
+            self.spending.add(template, live.cores, wall_ms)
         if pos in batch.broken and batch.states[pos] != KILLING:
             return self._broken(batch, pos, row, wall_ms)
         verb, outcome, until, counted = after_failure(self.state, self.decision, batch, pos, row, self.at)
@@ -265,7 +268,8 @@ def lost(
     spending = Spending()
     for number, pos in jobs:
         batch = state.batches[number]
-        attempt = batch.live[pos].attempt
+        live = batch.live[pos]
+        attempt, host = live.attempt, ",".join(state.hosts(live)) if live.parts else runner.host
         verb, outcome, told = _loss(state, batch, pos, reason)
         if verb == "requeue" and pos in batch.hold_wanted:
             holds.append((number, pos))
@@ -273,9 +277,9 @@ def lost(
         used = last_usage(state, runner_id, number, pos, attempt)
         usage = (used.started, None if at is None else at.wall, used.cpu_s, used.memory)
         if at is not None and used.started is not None and (template := batch.template(pos)).share:
-            spending.add(template, batch.live[pos].slot.amounts.cores, int(max(0.0, at.wall - used.started) * 1000))
+            spending.add(template, live.cores, int(max(0.0, at.wall - used.started) * 1000))
         row = Ended(number, batch.index(pos), attempt, None, None, told, *usage, None, why)
-        decision.results.append(result_of(pos, row, outcome, runner_id, runner.host, told, why))
+        decision.results.append(result_of(pos, row, outcome, runner_id, host, told, why))
     if rows:
         decision.events.append(ev.Ended(runner_id, rows, "loss", why, seq))
         decision.events.extend(ev.Moved(number, "hold", [pos, pos + 1]) for number, pos in holds)

@@ -10,7 +10,7 @@ import msgspec
 
 from rota.core.decide.modes import pause_rows
 from rota.core.dependencies import spans_of
-from rota.core.explain import batch_reasons, hosts, omitted_reason
+from rota.core.explain import batch_reasons, omitted_reason
 from rota.core.selection import select, states_pattern, wanted_states
 from rota.core.state import BatchState, State
 from rota.core.stimuli import At
@@ -223,7 +223,7 @@ class Jobs:
             "signal": result.signal if result else None,
             "reason": _job_reason(state, batch, pos, result),
             "site": site,
-            "host": ",".join(hosts(state, live)) or None if live else result.host if result else None,
+            "host": ",".join(state.hosts(live)) or None if live else result.host if result else None,
             "native_id": native,
             "command": self._book.command(batch, pos, shown),
             "values": _values(batch, value),

@@ -3,7 +3,6 @@
 import asyncio
 from typing import Any
 
-from rota.core.explain import hosts
 from rota.core.selection import wanted_states
 from rota.core.state import BatchState, State
 from rota.manager.answers.jobs import selected
@@ -54,7 +53,7 @@ class Live:
             "id": format_job(batch.id, job[1]),
             "state": JOB_STATES[batch.states[pos]],
             "attempt": job[2],
-            "host": ",".join(hosts(state, batch.live[pos])),
+            "host": ",".join(state.hosts(batch.live[pos])),
             "pid": known.pid if known is not None else None,
             "elapsed_s": round(elapsed, 3) if elapsed is not None else None,
             "cpu_s": known.cpu_s if known is not None else None,
