@@ -309,3 +309,17 @@ def test_a_new_batch_of_a_name_that_was_met_counts_while_another_name_is_waited_
     run_jobs(world, second, 1)
     assert world.states(waiter) == ["OMITTED"]
     world.check_restart()
+
+
+def test_what_was_omitted_after_something_that_runs_again_does_too_though_both_wait_for_the_name() -> None:
+    world = World()
+    one = world.submit(name="x")
+    mend = world.submit(after=[live("x", "failure")])
+    both = world.submit(after=[str(mend), live("x", "any")])
+    run_jobs(world, one, 0)
+    assert world.states(mend) == world.states(both) == ["OMITTED"]
+    two = world.submit(name="x")
+    assert world.states(mend) == world.states(both) == ["WAITING"]
+    run_jobs(world, two, 1)
+    run_jobs(world, mend, 0)
+    assert world.states(both) == ["PENDING"]

@@ -44,7 +44,8 @@ class Again:
                 failure = any(dependency.condition == "failure" for dependency in lives)
                 rerun = any(dependency.rerun for dependency in lives)
                 self._disturb(waiter, [0, waiter.count], failure, rerun, why, why)
-                self._done.add(waiter.id)
+                if failure:  # else what is omitted of it may run again yet, with something else that it waits for
+                    self._done.add(waiter.id)
 
     def look_again(self, batch: BatchState, why: str, omitted: bool = True, name: str | None = None) -> None:
         """Have a batch looked at whose dependencies mean something else; `name`: one of them has another batch."""
