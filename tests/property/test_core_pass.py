@@ -2,17 +2,20 @@
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from core_world import GIB, FakeRunner, World
 from full_pass import ComparingCore
+from rota.core.plan.turns import Turns
 from rota.core.state import Settings
 from rota.core.stimuli import Ended, Greet
 from rota.model.batch import Template
 from rota.model.errors import RotaError
 from rota.model.limits import local_text
 from rota.model.needs import Amounts, Needs
+from rota.schedule.waiting import Entry
 
 MIB = 1 << 20
 LIMITS = {"few": 3, "some": 8, "rate": "5/10s", "both": "4,6/min"}
@@ -155,3 +158,27 @@ def test_limits_that_open_for_nobody_are_found(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(AssertionError, match="a full one does"):
         for seed in range(10):
             test_it_does_what_a_full_pass_does(seed)
+
+
+@pytest.mark.parametrize("shapes", [10, 1000])
+def test_one_job_that_ends_gives_turns_to_few_shapes(shapes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(check=False)
+    runner = world.start_runner()
+    world.submit(100, Template(argv=("true",), needs=Needs(cores=4000), priority=1))
+    for number in range(shapes):
+        world.submit(1, Template(argv=("true",), needs=Needs(cores=3000, memory=GIB + number * MIB)))
+    world.schedule()
+    turns: list[int] = []
+    give = Turns._turn
+
+    def counted(self: Turns, entry: Entry, *args: Any, **more: Any) -> Any:
+        turns.append(entry.want.shape_id)
+        return give(self, entry, *args, **more)
+
+    monkeypatch.setattr(Turns, "_turn", counted)
+    for _ in range(5):
+        (job,) = runner.held
+        world.end(runner, job)
+        world.schedule()
+        assert len(runner.held) == 1
+    assert len(turns) == 5  # the shape that goes first; all others are not looked at

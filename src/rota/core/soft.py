@@ -27,7 +27,7 @@ from rota.schedule.view import Place
 from rota.schedule.waiting import Waiting
 
 if TYPE_CHECKING:
-    from rota.core.plan.backfill import Reservation
+    from rota.core.plan.backfill import Reservation, Soonest
 
 __all__ = [
     "Changes", "Contact", "Member", "Planning", "Sent", "ShapeMemo", "SiteWeather", "Soft", "Weather", "chance_at",
@@ -217,6 +217,10 @@ class Planning:
         self.shapes: dict[int, ShapeMemo] = {}
         self.reserved: Reservation | None = None
         """The place that the last pass kept for a job that has waited for long."""
+        self.soonest: Soonest | None = None
+        """When the shape that it is kept for could start on each runner …"""
+        self.stale: set[str] = set()
+        """… but for these, where something has happened since."""
         self.queues = QueueMemo()
         """What the queue level remembers."""
         self.surplus_since: dict[Claim, float] = {}

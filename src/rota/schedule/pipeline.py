@@ -1,4 +1,4 @@
-"""The only scheduling loop: order → filter → score → pick → reserve.
+"""The loop of the full pass over nodes: order → filter → score → pick → reserve.
 
 It is a generator: each Placement is charged by the caller before the next is computed, so the ledger and the limits
 that the filters read are always the present ones, and nothing can be given out twice.

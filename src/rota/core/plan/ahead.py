@@ -26,6 +26,7 @@ def leases_ahead(turns: Turns, steady: float) -> Iterator[Grant]:
     short = planning.short
     for slot, runners in planning.changed.slots.items():
         short.setdefault(slot.shape, {}).update(dict.fromkeys([(runner, slot) for runner in runners]))
+        planning.stale.update(runners)
     planning.changed.slots = {}
     look: list[tuple[Key, Entry]] = []
     for number in list(short):

@@ -12,10 +12,11 @@ from rota.core.state import RunnerState, ShapeState, State
 from rota.core.stimuli import At
 from rota.model.amounts import format_duration
 from rota.model.needs import Amounts
+from rota.model.shape import Shape
 from rota.model.verdict import Verdict, Wake
 from rota.schedule.view import Place, Want
 
-__all__ = ["Reservation", "ahead_of", "reserve"]
+__all__ = ["Reservation", "Soonest", "ahead_of", "free_from", "reserve"]
 
 
 class Reservation(Struct):
@@ -35,6 +36,14 @@ class Reservation(Struct):
     def verdict(self) -> Verdict:
         """The verdict on jobs that may not use the place."""
         return Verdict(self.location, "backfill", "reserved", self.why, False, (Wake.CAPACITY,))
+
+
+class Soonest(Struct):
+    """When a shape that waits for room could start on each runner, kept until something happens there."""
+
+    shape_id: int
+    asked: Shape
+    starts: dict[str, float]
 
 
 def reserve(state: State, want: Want, busy: Sequence[Place], at: At) -> Reservation | None:
@@ -57,25 +66,42 @@ def reserve(state: State, want: Want, busy: Sequence[Place], at: At) -> Reservat
 
 def _start(state: State, runner: RunnerState, amounts: Amounts, at: At) -> tuple[float, Amounts]:
     """(when these amounts are free on a runner at the latest, what is free beside them then)."""
-    free, facts = state.ledger.free(runner.location), state.soft.sites.get(runner.site)
-    ends = []
-    here = [(number, pos, state.batches[number].live[pos].slot) for number, pos in runner.jobs]
-    here += [(number, pos, slot) for (number, pos, _), slot in runner.parts.items()]
-    for number, pos, slot in here:
-        shape = state.shapes[slot.shape]
-        memo = state.soft.planning.shapes.get(shape.id)
-        asked = shape.shape if memo is None else memo.asked
-        time_s = asked.needs.time_s or (facts.job_s if facts is not None else None)
-        live = state.batches[number].live.get(pos)  # None: a part that is being released
-        since = at.mono if live is None else state.soft.contacts[live.runner].since[number, pos]
-        end = since if live is None else since + time_s if time_s else math.inf
-        ends.append((end, number, pos, slot.amounts))
-    start = at.mono
-    for end, _, _, held in sorted(ends, key=lambda row: row[:3]):
+    free, start = state.ledger.free(runner.location), at.mono
+    for end, held in _ends(state, runner):
         if amounts.fits(free) and end > start:
             break
         free, start = free.plus(held), max(start, end)
     return start, free.plus(amounts, -1)
+
+
+def _ends(state: State, runner: RunnerState) -> list[tuple[float, Amounts]]:
+    """When the jobs of a runner, and its parts of jobs, end at the latest, soonest first, and what each gives back."""
+    facts = state.soft.sites.get(runner.site)
+    ends = []
+    here = [(number, pos, state.batches[number].live[pos].slot) for number, pos in runner.jobs]
+    here += [(number, pos, slot) for (number, pos, _), slot in runner.parts.items()]
+    for number, pos, slot in here:
+        live = state.batches[number].live.get(pos)
+        if live is None:  # a part that is being released
+            ends.append((-math.inf, number, pos, slot.amounts))
+            continue
+        shape = state.shapes[slot.shape]
+        memo = state.soft.planning.shapes.get(shape.id)
+        asked = shape.shape if memo is None else memo.asked
+        time_s = asked.needs.time_s or (facts.job_s if facts is not None else None)
+        end = state.soft.contacts[live.runner].since[number, pos] + time_s if time_s else math.inf
+        ends.append((end, number, pos, slot.amounts))
+    return [(end, held) for end, _, _, held in sorted(ends, key=lambda row: row[:3])]
+
+
+def free_from(state: State, runner: RunnerState, amounts: Amounts) -> float:
+    """When these amounts are free on a runner at the latest, by the jobs that it has; -inf: now."""
+    free, start = state.ledger.free(runner.location), -math.inf
+    for end, held in _ends(state, runner):
+        if amounts.fits(free):
+            break
+        free, start = free.plus(held), end
+    return start
 
 
 def ahead_of(state: State, shape: ShapeState, key: tuple[int, int]) -> int:

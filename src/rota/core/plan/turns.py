@@ -5,14 +5,14 @@ that waits got one.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from heapq import heapify, heappop, heapreplace
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rota.core.plan.backfill import Reservation, ahead_of, reserve
+from rota.core.plan.backfill import Reservation, Soonest, ahead_of, free_from, reserve
 from rota.core.plan.watching import News
 from rota.core.state import State
 from rota.core.stimuli import At
@@ -304,9 +304,34 @@ class Turns:
 
     def _reserve(self, entry: Entry) -> Reservation | None:
         """Keep a place for a shape, if it waits for room at one."""
-        want = entry.want
-        busy = sorted(self._busy(entry, None), key=lambda spot: spot.rank)
-        return reserve(self.state, want, [spot.place for spot in busy], self.at)
+        starts = self._starts(entry)
+        mono, spots = self.at.mono, self.places.spots
+        heap = [(max(mono, start), spots[name].rank, name) for name, start in starts.items() if name in spots]
+        heapify(heap)
+        while heap:
+            spot = spots[heappop(heap)[2]]
+            if self._is_busy(entry, spot):
+                return reserve(self.state, entry.want, [spot.place], self.at)
+        return None
+
+    def _starts(self, entry: Entry) -> dict[str, float]:
+        """When a shape could start on each runner that is large enough."""
+        state, planning, want = self.state, self.state.soft.planning, entry.want
+        amounts, known = want.shape.needs.amounts(), planning.soonest
+        if known is None or (known.shape_id, known.asked) != (want.shape_id, want.shape):
+            bound = asked_bound(amounts, entry.vector[5], self.view.wall)
+            known = planning.soonest = Soonest(want.shape_id, want.shape, {})
+            stale = {spot.place.runner for spot in self.places.large_enough(entry.forest.groups, bound)}
+        else:
+            stale = planning.stale.union(*planning.changed.slots.values())
+        for name in stale:
+            spot = self.places.spots.get(name)
+            if spot is None or spot.key is None or spot.group not in entry.forest.groups:
+                known.starts.pop(name, None)
+            else:
+                known.starts[name] = free_from(state, state.runners[name], amounts)
+        planning.stale.clear()
+        return known.starts
 
     def _fill(self, kept: Reservation, waits: Key, last: Reservation | None) -> Iterator[Given]:
         """Place jobs after the one that waits: elsewhere, or there if they end in time or fit beside it."""
@@ -389,6 +414,20 @@ class Turns:
 
     def _busy(self, entry: Entry, avoid: Spot | None) -> Iterator[Spot]:
         """The places that refused a shape at its turn only because too little is free there."""
+        bound = asked_bound(entry.want.shape.needs.amounts(), entry.vector[5], self.view.wall)
+        refused = self._refusing(entry)
+        if refused is None:
+            return
+        for spot in self.places.large_enough(entry.forest.groups, bound):
+            if spot is not avoid and refused(spot):
+                yield spot
+
+    def _is_busy(self, entry: Entry, spot: Spot) -> bool:
+        refused = self._refusing(entry)
+        return refused is not None and refused(spot)
+
+    def _refusing(self, entry: Entry) -> Callable[[Spot], bool] | None:
+        """Says whether a place refused a shape at its turn only because too little is free there; None: none did."""
         want = entry.want
         had = self._had.get(want.shape_id)
         was_open = all(
@@ -397,21 +436,21 @@ class Turns:
             if limits.fits_names((name,), self.view.limits, 1) == 0
         )
         if not was_open:
-            return
+            return None
         again = self._gave_rest and self._most.get(want.shape_id) is not None
         if again and limits.fits(want.shape, self.view.limits, 1) > 0:
             had = None  # it was refused everywhere in the round after
         used: Sequence[str] | set[str] = () if had is None else had[1]
-        amounts = want.shape.needs.amounts()
-        bound = asked_bound(amounts, entry.vector[5], self.view.wall)
-        for spot in self.places.large_enough(entry.forest.groups, bound):
-            if (
-                spot is not avoid
-                and spot.place.runner not in used
+        amounts, ledger = want.shape.needs.amounts(), self.view.ledger
+
+        def refused(spot: Spot) -> bool:
+            return (
+                spot.place.runner not in used
                 and not self._refused(want, spot.place)
-                and self.view.ledger.shortage(spot.place.location.id, amounts) is not None
-            ):
-                yield spot
+                and ledger.shortage(spot.place.location.id, amounts) is not None
+            )
+
+        return refused
 
     def settle(self) -> None:
         """Remember for the next pass what was not given out, and which limits are full."""

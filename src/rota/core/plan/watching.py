@@ -45,6 +45,9 @@ def look(state: State, view: View) -> News:
     assert planning.places is not None
     view.places = planning.places.view()
     planning.touched |= changed.limits
+    planning.stale.update(changed.runners, [spot.place.runner for spot in news.spots])
+    if changed.groups:
+        planning.soonest = None  # what runs is taken to need other times
     if planning.unasked is not None:
         planning.unasked |= changed.shapes
         planning.unasked.update(*[planning.waiting.learners.get(group, ()) for group in changed.groups])
@@ -71,7 +74,7 @@ def _anew(state: State, view: View) -> News:
             planning.places.put(place, view)
     state.ledger.changed.clear()
     planning.again.clear()
-    planning.unasked = None
+    planning.unasked = planning.soonest = None
     entries = [_put(state, shape, view) for shape in state.shapes if shape.ready > 0]
     for shape in state.shapes:
         if shape.slots:
