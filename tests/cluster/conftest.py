@@ -80,7 +80,7 @@ def gridengine(gridengine_session):
 
 @pytest.fixture(scope="session")
 def hosts_slurm_session():
-    make = functools.partial(real_slurm.RealSlurm, hosts=True)
+    make = functools.partial(real_slurm.RealSlurm, hosts=True, partitions=real_slurm.SHORT_AND_LONG)
     yield from _started("Slurm", (*real_slurm.PROGRAMS, "ip", "mpirun.openmpi", "mpiexec.hydra"), make)
 
 

@@ -77,6 +77,11 @@ PARTITIONS = """\
 PartitionName=main Nodes={prefix}[1-{count}] Default=YES MaxTime=INFINITE DefaultTime=60 State=UP
 PartitionName=short Nodes={prefix}[1-{count}] MaxTime=10 DefaultTime=5 State=UP
 """
+SHORT_AND_LONG = """\
+PartitionName=short Nodes={prefix}[1-{count}] Default=YES MaxTime=60 DefaultTime=5 State=UP
+PartitionName=main Nodes={prefix}[1-{count}] MaxTime=10-0 DefaultTime=5 State=UP
+"""
+"""The default is the shorter one."""
 CGROUP_CONF = """\
 CgroupMountpoint=/sys/fs/cgroup
 CgroupAutomount=no

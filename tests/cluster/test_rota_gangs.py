@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-import time
 
 import pytest
 
@@ -12,7 +11,7 @@ from cluster.rota_home import a_rota, allocations, attempts, becomes, gated, ope
 
 GANG = """\
 all=$(for host in $(cat $ROTA_HOSTFILE); do $ROTA_RSH $host 'hostname; sleep 0.3'; done | sort -u | wc -l)
-[ $all = $ROTA_NODES ] || exit 9"""
+[ $all = $ROTA_NODES ] || { sleep 2; exit 9; }"""
 MPI = {
     "openmpi": ("mpirun.openmpi --allow-run-as-root --oversubscribe -np {}", "libmpi.so.40"),
     "mpich": ("mpiexec.hydra -np {}", "libmpich.so.12"),
@@ -53,7 +52,7 @@ def test_20_gangs_beside_500_single_jobs_while_a_node_and_the_manager_are_killed
     )
     dead = hosts(running[0])[-1]
     hosts_slurm.kill_node(dead)
-    time.sleep(1)
+    hosts_slurm.wait_nodes("down*", node=dead, seconds=60)
     hosts_slurm.start_node(dead)
     settled = home.settled(single, *gangs, seconds=280)
     assert settled == {"COMPLETED": 520}, [row for row in home.rows("history") if row["state"] != "COMPLETED"]

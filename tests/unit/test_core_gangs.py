@@ -411,6 +411,30 @@ def test_a_rerunnable_gang_is_given_up_once_when_all_of_it_stays_silent() -> Non
     assert [result.state for result in world.results] == ["LOST"]
 
 
+def test_an_allocation_with_a_silent_node_is_ended_once_nothing_runs_there() -> None:
+    world, (root, _), job = running()
+    world.end(root, job, 0)
+    (allocation,) = world.state.allocations.values()
+    silence(world, 60, root)
+    assert allocation.state == "RUNNING"
+    silence(world, 20, root)
+    assert allocation.state == "KILLING"
+    assert allocation.reason == "nothing runs there, and its node n2 has not been heard of for 80 s"
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_an_allocation_with_a_node_that_stays_silent_is_ended_if_its_others_are_heard(heard: bool) -> None:
+    world, (root, part), _ = running()
+    (allocation,) = world.state.allocations.values()
+    talking = [part] if heard else []
+    silence(world, world.settings.rerun_s, *talking)
+    assert allocation.state == "RUNNING" and world.states(1) == ["MISSING"]
+    silence(world, 20, *talking)
+    assert allocation.state == ("KILLING" if heard else "RUNNING")
+    if heard:
+        assert allocation.reason == "its node n1 has not been heard of for 610 s, its others have"
+
+
 # ---- restarts ------------------------------------------------------------------------------------------------------
 
 

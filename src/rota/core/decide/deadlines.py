@@ -100,6 +100,7 @@ def _watch(state: State, decision: Decision, runner: RunnerState, at: At, lapsed
     elif runner.state == "MISSING":
         if silence > state.settings.rerun_s:
             _give_up_rerunnable(state, decision, runner, silence, at)
+        _end_crippled(state, decision, runner, silence)
         ask_driver(state, decision, runner)
     elif runner.state == "SERVING" and not runner.jobs and not runner.parts:
         facts = state.soft.sites.get(runner.site)
@@ -117,6 +118,29 @@ def _lapse(state: State, decision: Decision, runner: RunnerState, lapsed: set[tu
             by_batch.setdefault(number, []).extend((pos, pos + 1))
     why = f"its runner on {runner.host} is silent" if gangs else "its runner is silent"
     decision.events.extend(ev.Moved(number, "lapse", spans, why) for number, spans in by_batch.items())
+
+
+def _end_crippled(state: State, decision: Decision, runner: RunnerState, silence: float) -> None:
+    """End an allocation of several nodes of which one is silent, once nothing runs there or it has been so for long.
+
+    Its provider tells of the whole allocation only, so nobody else will ever say what became of one node; once the
+    allocation is over it is certain. While all its runners are silent, it is rather we who hear nothing.
+    """
+    allocation = state.allocations.get(runner.allocation or "")
+    if allocation is None or allocation.nodes < 2 or allocation.state != "RUNNING":
+        return
+    if any(isinstance(event, ev.AllocationMoved) and event.id == allocation.id for event in decision.events):
+        return
+    members = state.runners_of(allocation.id)
+    runs = any(member.jobs or any(live_part(state, key) is not None for key in member.parts) for member in members)
+    heard = any(member.state in ("SERVING", "DRAINING") for member in members)
+    if not runs:
+        why = f"nothing runs there, and its node {runner.host} has not been heard of for {silence:.0f} s"
+    elif heard and silence > state.settings.rerun_s:
+        why = f"its node {runner.host} has not been heard of for {silence:.0f} s, its others have"
+    else:
+        return
+    decision.events.append(ev.AllocationMoved(allocation.id, "kill", reason=why))
 
 
 def _give_up_rerunnable(state: State, decision: Decision, runner: RunnerState, silence: float, at: At) -> None:
