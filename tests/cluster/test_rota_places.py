@@ -36,7 +36,8 @@ def test_jobs_go_to_the_partition_where_they_fit(hosts_slurm, home, site):
     long = home.add(*words, "--time", "2h", "--", "echo $SLURM_JOB_PARTITION")
     assert home.settled(short, long, seconds=120) == {"COMPLETED": 6}
     queues = {batch: {home.rota("log", f"{batch}.{n}").stdout.strip() for n in (1, 2, 3)} for batch in (short, long)}
-    assert queues == {short: {"short"}, long: {"main"}}
+    assert queues[long] == {"main"}
+    assert "short" in queues[short], "a runner that came for the long ones takes short ones too"
     refused = home.rota("add", "--on", site, "--time", "20d", "--", "true", code=None)
     assert refused.returncode == 2
     assert f"the queue main of {site} gives 10d at most, 20d are asked for" in refused.stderr

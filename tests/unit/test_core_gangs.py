@@ -424,7 +424,7 @@ def test_an_allocation_with_a_silent_node_is_ended_once_nothing_runs_there() -> 
 
 @pytest.mark.parametrize("heard", [True, False])
 def test_an_allocation_with_a_node_that_stays_silent_is_ended_if_its_others_are_heard(heard: bool) -> None:
-    world, (root, part), _ = running()
+    world, (_, part), _ = running()
     (allocation,) = world.state.allocations.values()
     talking = [part] if heard else []
     silence(world, world.settings.rerun_s, *talking)
