@@ -8,7 +8,7 @@ named by `rota plugins` and `rota doctor`.
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -47,12 +47,18 @@ class Plugin(Struct, frozen=True):
     kind: str
     name: str
     source: str
-    """`rota`, or the package that brings it."""
+    """`rota`, the package that brings it, or `configuration`."""
     version: str
     value: str = ""
     """The entry point: `package.module:attribute`."""
     problem: str | None = None
     """Why it is left out."""
+
+
+def configured(plugins: list[Plugin], policies: Iterable[str]) -> list[Plugin]:
+    """The plugins, with the policies of these names that only the configuration has."""
+    known = {plugin.name for plugin in plugins if plugin.kind == "policy"}
+    return [*plugins, *(Plugin("policy", name, "configuration", "") for name in sorted(set(policies) - known))]
 
 
 def load_plugins() -> list[Plugin]:

@@ -33,7 +33,6 @@ def execute(args: "argparse.Namespace") -> int:
         Table("KIND", "NAME", "SOURCE", "VERSION").print(
             [[row["kind"], row["name"], row["source"], row["version"]] for row in rows]
         )
-        print(f"\npolicies: {', '.join(row['name'] for row in answer['policies'])}")
         for row in rows:
             if row["problem"] is not None:
                 print(f"{row['kind']} {clean(row['name'])} ({clean(row['value'])}): {clean(row['problem'])}")
@@ -46,9 +45,9 @@ def here(home: "str | None") -> "dict[str, Any]":
 
     from rota.manager.config import load_config
     from rota.manager.paths import Paths
-    from rota.plugins import load_plugins
+    from rota.plugins import configured, load_plugins
 
-    plugins = [msgspec.to_builtins(plugin) for plugin in load_plugins()]
     policies = load_config(Paths(home).home).policies()
+    plugins = [msgspec.to_builtins(plugin) for plugin in configured(load_plugins(), policies)]
     rows = [{"name": name, **msgspec.to_builtins(policy)} for name, policy in sorted(policies.items())]
     return {"plugins": plugins, "policies": rows}

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from rota.core.state import State
-from rota.plugins import load_plugins
+from rota.plugins import configured, load_plugins
 
 __all__ = ["plugin_rows", "policy_rows"]
 
@@ -13,7 +13,8 @@ __all__ = ["plugin_rows", "policy_rows"]
 def plugin_rows(state: State | None = None) -> list[dict[str, Any]]:
     """All parts of policies, with why one is left out or not asked any more."""
     failed = state.soft.disabled if state is not None else {}
-    rows: list[dict[str, Any]] = [msgspec.structs.asdict(plugin) for plugin in load_plugins()]
+    plugins = configured(load_plugins(), state.settings.policies if state is not None else ())
+    rows: list[dict[str, Any]] = [msgspec.structs.asdict(plugin) for plugin in plugins]
     for row in rows:
         if (why := failed.get((row["kind"], row["name"]))) is not None and row["problem"] is None:
             row["problem"] = f"is not asked any more: {why}"
