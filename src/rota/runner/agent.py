@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 
+from rota.runner import REFUSED, UNREACHED
 from rota.runner.connection import ClosedError, Connection, Target
 from rota.runner.lease import ProtocolError
 from rota.runner.protocol import Runner
@@ -396,10 +397,15 @@ class Agent:
             write_json(self.output, UNSENT, unsent)
             log("wrote what was not acknowledged to %s" % os.path.join(self.output, UNSENT))
         self.jobs.segments.close()
-        if not runner.welcomed and runner.refused is None and not self._stopping:
+        if runner.refused is not None:
+            return REFUSED
+        if self._stopping or runner.leaving is not None:
+            return 0
+        if not runner.welcomed:
             log("never got an answer from the manager at %s: %s" % (self.target.shown(), self._trouble))
             return 1
-        return 0 if runner.refused is None else 1
+        log("no answer from the manager at %s any more: %s" % (self.target.shown(), self._trouble))
+        return UNREACHED if self.supervised else 0
 
     def _last_words(self) -> None:
         """Send a buffered `bye`, without waiting long for it."""
