@@ -115,7 +115,11 @@ class Supervisor:
         if replaces is not None:
             words += ["--replaces", replaces]
         with _undisturbed():  # no signal may come before we know whom to forward it to
-            self._child = os.posix_spawn(sys.executable, words, os.environ, setsigmask=())
+            try:
+                self._child = os.posix_spawn(sys.executable, words, os.environ, setsigmask=())
+            except OSError as error:
+                _say("cannot start a runner: %s" % error)
+                return CRASHED << 8
         while True:
             over = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
             assert over is not None
