@@ -172,6 +172,20 @@ def test_what_ranks_used_elsewhere_is_told_with_the_end(nodes):
     assert row[8] >= 1.4 and row[9] >= 200 << 20
 
 
+def test_a_rank_over_the_memory_of_its_node_ends_the_job(nodes, tmp_path):
+    most = 100 << 20
+    told = f"open('{tmp_path}/pid', 'w').write(str(os.getpid()))"
+    burn = f"import os, time; {told}; x = bytearray(300 << 20); time.sleep(1000)"
+    command = f"trap 'exit 3' TERM; $ROTA_RSH n2 {shlex.quote(shlex.join([sys.executable, '-c', burn]))}; sleep 1000"
+    nodes.lease(command, nodes.hold(memory=most))
+    row = nodes.end()
+    assert row[5] == "memory" and row[9] > most
+    assert row[11].startswith("used ") and f", over its limit of {most}" in row[11], "it is not said how much"
+    assert gone(int((tmp_path / "pid").read_text()))
+    assert not nodes.part.released, "a part stays held until it is released"
+    nodes.release()
+
+
 def test_the_end_is_told_without_a_node_that_does_not_answer(nodes):
     silent = socket.socket()
     silent.bind(("127.0.0.1", 0))

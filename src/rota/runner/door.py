@@ -13,7 +13,20 @@ import select
 import socket
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
-from rota.runner.channel import DATA, ERR, ERROR, EXIT, IN, OUT, START, USAGE, ChannelError, DoorChannel, keep_alive
+from rota.runner.channel import (
+    DATA,
+    ERR,
+    ERROR,
+    EXIT,
+    IN,
+    LIMIT,
+    OUT,
+    START,
+    USAGE,
+    ChannelError,
+    DoorChannel,
+    keep_alive,
+)
 from rota.runner.kill import TreeKill
 from rota.runner.plan import StartError
 
@@ -153,6 +166,9 @@ class Door:
                 self._feed(caller)
             elif kind == START and not caller.pid and not caller.over:
                 self._start(caller, json.loads(content.decode("ascii")))
+            elif kind == LIMIT:
+                self._gangs.exceeded(caller.channel.key, content.decode("utf-8", "replace"), now)
+                caller.channel.send(LIMIT)
             elif kind == USAGE:
                 caller.channel.send(USAGE, json.dumps(self._gangs.usage(caller.channel.key)).encode("ascii"))
 
