@@ -8,6 +8,7 @@ import shlex
 import shutil
 import socket
 import sys
+import tempfile
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,10 +32,14 @@ class Nodes:
         (directory / "b").mkdir()
         os.environ["SLURM_JOB_ID"] = "4711"
         os.environ["PMI_RANK"] = "0"
+        self.scratch = [tempfile.mkdtemp(prefix="rt-") for _ in "ab"]  # one each: Open MPI takes one for one node
+        nodes = []
         try:
-            self.root, self.part = (FakeManager(directory / name, arguments=("--id", name)) for name in "ab")
+            for name, os.environ["TMPDIR"] in zip("ab", self.scratch, strict=True):
+                nodes.append(FakeManager(directory / name, arguments=("--id", name)))
         finally:
-            del os.environ["SLURM_JOB_ID"], os.environ["PMI_RANK"]
+            del os.environ["SLURM_JOB_ID"], os.environ["PMI_RANK"], os.environ["TMPDIR"]
+        self.root, self.part = nodes
         self.root.accept()
         self.part.accept()
 
@@ -89,6 +94,8 @@ def _nodes(directory: Path):
     finally:
         found.root.close()
         found.part.close()
+        for path in found.scratch:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.fixture

@@ -157,9 +157,10 @@ def main(words: Optional[List[str]] = None) -> int:
 
         return run(os.path.abspath(options["direct"]), options.get("id"), until_s)
     from rota.runner import host
-    from rota.runner.agent import Agent, log, restore
+    from rota.runner.agent import Agent
     from rota.runner.connection import Target
     from rota.runner.protocol import Runner
+    from rota.runner.spool import log, restore
 
     try:
         token = _token(options.get("token-file"))
