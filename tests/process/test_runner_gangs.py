@@ -8,6 +8,7 @@ import shlex
 import shutil
 import socket
 import sys
+import tempfile
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,10 +32,14 @@ class Nodes:
         (directory / "b").mkdir()
         os.environ["SLURM_JOB_ID"] = "4711"
         os.environ["PMI_RANK"] = "0"
+        self.scratch = [tempfile.mkdtemp(prefix="rt-") for _ in "ab"]  # one each: Open MPI takes one for one node
+        nodes = []
         try:
-            self.root, self.part = (FakeManager(directory / name, arguments=("--id", name)) for name in "ab")
+            for name, os.environ["TMPDIR"] in zip("ab", self.scratch, strict=True):
+                nodes.append(FakeManager(directory / name, arguments=("--id", name)))
         finally:
-            del os.environ["SLURM_JOB_ID"], os.environ["PMI_RANK"]
+            del os.environ["SLURM_JOB_ID"], os.environ["PMI_RANK"], os.environ["TMPDIR"]
+        self.root, self.part = nodes
         self.root.accept()
         self.part.accept()
 
@@ -89,6 +94,8 @@ def _nodes(directory: Path):
     finally:
         found.root.close()
         found.part.close()
+        for path in found.scratch:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.fixture
@@ -170,6 +177,20 @@ def test_what_ranks_used_elsewhere_is_told_with_the_end(nodes):
     row, _, err = nodes.run(f'$ROTA_RSH n2 "{burn}"')
     assert row[3] == 0, err
     assert row[8] >= 1.4 and row[9] >= 200 << 20
+
+
+def test_a_rank_over_the_memory_of_its_node_ends_the_job(nodes, tmp_path):
+    most = 100 << 20
+    told = f"open('{tmp_path}/pid', 'w').write(str(os.getpid()))"
+    burn = f"import os, time; {told}; x = bytearray(300 << 20); time.sleep(1000)"
+    command = f"trap 'exit 3' TERM; $ROTA_RSH n2 {shlex.quote(shlex.join([sys.executable, '-c', burn]))}; sleep 1000"
+    nodes.lease(command, nodes.hold(memory=most))
+    row = nodes.end()
+    assert row[5] == "memory" and row[9] > most
+    assert row[11].startswith("used ") and f", over its limit of {most}" in row[11], "it is not said how much"
+    assert gone(int((tmp_path / "pid").read_text()))
+    assert not nodes.part.released, "a part stays held until it is released"
+    nodes.release()
 
 
 def test_the_end_is_told_without_a_node_that_does_not_answer(nodes):

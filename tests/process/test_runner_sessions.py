@@ -21,6 +21,8 @@ sys.path.insert(0, os.path.dirname(__file__))
 from fake_manager import SPEC, FakeManager, children
 from support_home import Gate
 
+from rota.runner import REFUSED
+
 
 @pytest.fixture
 def manager(tmp_path):
@@ -184,7 +186,7 @@ def test_a_refused_runner_lets_its_jobs_end_and_spools_their_results(manager):
     manager.hang_up()
     manager.accept(welcome=False)
     manager.send({"t": "error", "code": "version", "message": "too old"})
-    assert manager.process.wait(30) == 1
+    assert manager.process.wait(30) == REFUSED
     spooled = json.loads((manager.output / "unsent.json").read_text())
     assert [row[:6] for row in spooled["ended"]] == [[7, 1, 1, 0, None, None]]
 

@@ -15,6 +15,9 @@ from fake_manager import SPEC, FakeManager, children
 from test_runner_gangs import until
 from test_runner_jobs import alive, gone
 
+from rota.runner import REFUSED, UNREACHED
+from rota.runner.supervise import is_last
+
 
 class Supervised(FakeManager):
     """A manager whose runner has a supervisor."""
@@ -27,6 +30,7 @@ class Supervised(FakeManager):
 @pytest.fixture
 def manager(tmp_path):
     found = Supervised(tmp_path, arguments=("--id", "t.0.n1", "--until-s", "3600"))
+    found.settings["linger_s"] = 0.2
     try:
         found.accept()
         yield found
@@ -85,3 +89,45 @@ def test_a_runner_that_dies_while_it_is_told_to_stop_is_not_replaced(manager):
     manager.process.send_signal(signal.SIGTERM)
     os.kill(runner, signal.SIGKILL)
     assert manager.process.wait(30) == 128 + signal.SIGKILL
+
+
+def test_a_runner_that_left_since_it_did_not_reach_the_manager_is_replaced(manager, tmp_path):
+    mark = tmp_path / "pids"
+    stays = f"setsid sleep 1000 < /dev/null > /dev/null 2>&1 & echo $! > {mark}; echo $$ >> {mark}"
+    (left, _) = run_until_started(manager, stays, mark)  # a job that succeeds may leave something running
+    manager.pump(lambda: manager.ended)
+    (runner,) = children(manager.process.pid)
+    manager.hang_up(stop_listening=True)
+    until(lambda: runner not in children(manager.process.pid), "the runner stayed")
+    manager.listen()
+    second = manager.accept()
+    assert second["replaces"] == manager.greets[0]["runner"] != second["runner"] and second["held"] == []
+    assert not alive(left), "a successor was there before all of its predecessor was gone"
+    assert manager.run("echo again")[0][3] == 0
+
+
+def _answer(manager: Supervised, words: dict) -> None:
+    manager.hang_up()
+    greeting = manager.accept(welcome=False)
+    manager.send({**words, "connect": greeting["connect"]})
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ({"t": "error", "code": "denied", "message": "no"}, REFUSED),
+        ({"t": "expired", "reason": "given up"}, 0),
+    ],
+)
+def test_one_that_the_manager_turned_away_is_not_replaced(manager, words, status):
+    _answer(manager, words)
+    assert manager.process.wait(30) == status
+
+
+@pytest.mark.parametrize(
+    ("status", "first", "last"),
+    [(0, True, True), (REFUSED, False, True), (1, True, True), (1, False, False), (UNREACHED, True, False)],
+)
+def test_only_the_first_may_give_up_before_it_had_an_answer(status, first, last):
+    """Nothing can be leased to a node that has never been heard of, and its end tells people what is wrong."""
+    assert is_last(status << 8, first) is last

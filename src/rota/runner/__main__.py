@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 
-CRASHED = 70
 TYPE_CHECKING = False  # as in `typing`, which is not worth its load time before the greeting is out
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional
@@ -29,7 +28,7 @@ usage: python3 -m rota.runner --connect unix:PATH --output DIR [options]
 options: --id ID  --allocation ID  --cores MILLICORES  --memory BYTES  --disk BYTES  --gpus N  --tag TAG (repeat)
          --until EPOCH  --until-s SECONDS (when the allocation ends, and in how long)  --launcher PATH|auto|none
          --guard yes (a second process ends the jobs, should this one be killed)
---supervise starts a runner with the id ID.NONCE and the output directory DIR/NONCE, and another one if that dies.
+--supervise starts a runner with the id ID.NONCE and the output directory DIR/NONCE, and a new one until told to leave.
 --rsh starts a command on another node of the job that it is called in.
 --direct runs the one job of DIR/lease.json without a manager, and leaves DIR/started.json and DIR/report.json.
 """
@@ -158,9 +157,10 @@ def main(words: Optional[List[str]] = None) -> int:
 
         return run(os.path.abspath(options["direct"]), options.get("id"), until_s)
     from rota.runner import host
-    from rota.runner.agent import Agent, log, restore
+    from rota.runner.agent import Agent
     from rota.runner.connection import Target
     from rota.runner.protocol import Runner
+    from rota.runner.spool import log, restore
 
     try:
         token = _token(options.get("token-file"))
@@ -209,5 +209,7 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except Exception:
+        from rota.runner import CRASHED
+
         sys.excepthook(*sys.exc_info())
         sys.exit(CRASHED)

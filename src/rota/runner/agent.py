@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import binascii
-import json
 import os
 import select
 import signal
-import sys
 import time
 
+from rota.runner import REFUSED, UNREACHED
 from rota.runner.connection import ClosedError, Connection, Target
 from rota.runner.lease import ProtocolError
 from rota.runner.protocol import Runner
+from rota.runner.spool import UNSENT, log, write_json
 
 TYPE_CHECKING = False  # as in `typing`, which is not worth its load time before the greeting is out
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rota.runner.launcher_jobs import LauncherJobs
     from rota.runner.lease import Hold, Key, Order
 
-__all__ = ["Agent", "log", "sync_directory", "write_json"]
+__all__ = ["Agent"]
 
 GREETING_S = 10.0
 ECHO_S = 1.0
@@ -32,41 +32,9 @@ AT_THE_END_S = 15.0  # a stop so shortly before the end of the allocation is tha
 GIVE_UP_S = 24 * 3600.0
 TAIL_MOST = 65536  # bytes of a running job's output in one answer
 LAST_WORDS_S = 5.0  # how long an ending runner waits for its reports to be acknowledged
-UNSENT = "unsent.json"
 NEVER = float("inf")
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)  # what batch systems send before an allocation ends
 clock = time.monotonic
-
-
-def log(text: str) -> None:
-    """Say something on standard error, with the time."""
-    try:
-        sys.stderr.write("%s rota-runner[%d] %s\n" % (time.strftime("%Y-%m-%d %H:%M:%S"), os.getpid(), text))
-        sys.stderr.flush()
-    except OSError:
-        pass  # nobody listens; that must not end jobs
-
-
-def write_json(directory: str, name: str, content: Dict[str, Any]) -> None:
-    """Write a file whole or not at all, and have it on disk."""
-    path = os.path.join(directory, name)
-    temporary = "%s.%s.%d" % (path, os.uname().nodename, os.getpid())
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "w", encoding="ascii") as file:
-        json.dump(content, file)
-        file.flush()
-        os.fsync(fd)
-    os.rename(temporary, path)
-    sync_directory(directory)
-
-
-def sync_directory(directory: str) -> None:
-    """Have the names in a directory on disk."""
-    fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 class Agent:
@@ -396,10 +364,15 @@ class Agent:
             write_json(self.output, UNSENT, unsent)
             log("wrote what was not acknowledged to %s" % os.path.join(self.output, UNSENT))
         self.jobs.segments.close()
-        if not runner.welcomed and runner.refused is None and not self._stopping:
+        if runner.refused is not None:
+            return REFUSED
+        if self._stopping or runner.leaving is not None:
+            return 0
+        if not runner.welcomed:
             log("never got an answer from the manager at %s: %s" % (self.target.shown(), self._trouble))
             return 1
-        return 0 if runner.refused is None else 1
+        log("no answer from the manager at %s any more: %s" % (self.target.shown(), self._trouble))
+        return UNREACHED if self.supervised else 0
 
     def _last_words(self) -> None:
         """Send a buffered `bye`, without waiting long for it."""
@@ -423,21 +396,3 @@ class Agent:
                 os.unlink(os.path.join(self.output, UNSENT))
             except OSError:
                 pass
-
-
-def restore(runner: Runner, output: str) -> Dict[Key, None]:
-    """Take over the unacknowledged reports that an earlier runner left in this directory."""
-    path = os.path.join(output, UNSENT)
-    try:
-        with open(path, encoding="ascii") as file:
-            runner.restore(json.load(file))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, KeyError, TypeError) as problem:
-        log("cannot use %s: %s" % (path, problem))
-        try:
-            os.rename(path, path + ".bad")  # kept as evidence, and out of the way of the next spool
-        except OSError:
-            pass
-        return {}
-    return {lease.key: None for lease in runner.leases()}

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from rota.runner.lease import Key
 
 __all__ = [
-    "DATA", "ERR", "ERROR", "EXIT", "IN", "OUT", "START", "USAGE", "CallingChannel", "Channel", "ChannelError",
+    "DATA", "ERR", "ERROR", "EXIT", "IN", "LIMIT", "OUT", "START", "USAGE", "CallingChannel", "Channel", "ChannelError",
     "DoorChannel", "keep_alive",
 ]  # fmt: skip
 
-START, USAGE, IN, OUT, ERR, EXIT, ERROR = b"S", b"U", b"0", b"1", b"2", b"X", b"E"
+START, USAGE, LIMIT, IN, OUT, ERR, EXIT, ERROR = b"S", b"U", b"L", b"0", b"1", b"2", b"X", b"E"
 DATA = 1 << 15  # bytes of a stream in one frame
 FIRST_MOST = 1024  # bytes of a frame before the other end has proved itself
 MOST = 8 << 20  # and after: an environment, a command

@@ -16,7 +16,7 @@ import time
 from typing import Any, Dict, Optional
 
 from rota.runner import host, measure
-from rota.runner.agent import WARNINGS, log, sync_directory, write_json
+from rota.runner.agent import WARNINGS
 from rota.runner.environment import inherited
 from rota.runner.guard import Guard
 from rota.runner.jobs import Jobs
@@ -24,6 +24,7 @@ from rota.runner.lease import Lease, ProtocolError, read_leases
 from rota.runner.plan import Plans
 from rota.runner.protocol import Runner
 from rota.runner.segments import Segments
+from rota.runner.spool import log, sync_directory, write_json
 
 __all__ = ["run"]
 

@@ -8,11 +8,25 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import socket
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
-from rota.runner.channel import DATA, ERR, ERROR, EXIT, IN, OUT, START, USAGE, ChannelError, DoorChannel, keep_alive
+from rota.runner.channel import (
+    DATA,
+    ERR,
+    ERROR,
+    EXIT,
+    IN,
+    LIMIT,
+    OUT,
+    START,
+    USAGE,
+    ChannelError,
+    DoorChannel,
+    keep_alive,
+)
 from rota.runner.kill import TreeKill
 from rota.runner.plan import StartError
 
@@ -24,6 +38,10 @@ __all__ = ["Door"]
 
 STRANGERS = 64  # connections that have not proved themselves
 STRANGER_S = 10.0
+COMMANDS = 1024  # that may run at once, if there are descriptors for so many
+DESCRIPTORS = 4  # of each
+OTHERS = 128  # descriptors for all else that a runner does
+PAUSE_S = 0.1  # between looks whether there is room for another connection
 BUFFER = 8 * DATA
 NEVER = float("inf")
 FAILED = 255
@@ -57,6 +75,8 @@ class Door:
         self._callers: Dict[int, Caller] = {}  # by each of their descriptors
         self._by_pid: Dict[int, Caller] = {}
         self._deserted: Dict[int, TreeKill] = {}  # by pid: whose caller went away
+        self._most = min(COMMANDS, max(1, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - OTHERS) // DESCRIPTORS))
+        self._listen_at = NEVER  # when to accept again, if not now
         self._listener = _listen()
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
@@ -113,19 +133,24 @@ class Door:
         return True
 
     def _accept(self, now: float) -> None:
-        for _ in range(STRANGERS):
+        """Let in who waits, as far as there is room; the others wait on, or come to see that we cannot."""
+        callers = [caller for fd, caller in self._callers.items() if fd == caller.sock.fileno()]
+        room = STRANGERS - sum(not caller.channel.proved for caller in callers)
+        for _ in range(min(room, self._most + STRANGERS - len(callers))):
             try:
                 sock, _ = self._listener.accept()
-            except OSError:
+            except BlockingIOError:
                 return
-            if sum(not caller.channel.proved for caller in self._callers.values()) >= STRANGERS:
-                sock.close()
-                continue
+            except OSError:  # out of descriptors or memory: who waits would wake us again at once
+                break
             sock.setblocking(False)
             keep_alive(sock)
             caller = self._callers[sock.fileno()] = Caller(sock, DoorChannel(self._gangs.secret_of), now)
             self._gangs.due(now + STRANGER_S)
             self._arrange(caller, now)
+        self._watch(self._listener.fileno(), 0)
+        self._listen_at = now + PAUSE_S
+        self._gangs.due(self._listen_at)
 
     def _receive(self, caller: Caller, now: float) -> None:
         try:
@@ -141,12 +166,17 @@ class Door:
                 self._feed(caller)
             elif kind == START and not caller.pid and not caller.over:
                 self._start(caller, json.loads(content.decode("ascii")))
+            elif kind == LIMIT:
+                self._gangs.exceeded(caller.channel.key, content.decode("utf-8", "replace"), now)
+                caller.channel.send(LIMIT)
             elif kind == USAGE:
                 caller.channel.send(USAGE, json.dumps(self._gangs.usage(caller.channel.key)).encode("ascii"))
 
     def _start(self, caller: Caller, request: Dict[str, Any]) -> None:
         ends: List[Tuple[int, int]] = []
         try:
+            if len(self._by_pid) >= self._most:
+                raise StartError("start", "%d commands run here by rota rsh: there can be no more" % len(self._by_pid))
             for _ in range(3):
                 ends.append(os.pipe2(os.O_CLOEXEC))
             (his_in, in_), (out, his_out), (err, his_err) = ends
@@ -262,7 +292,10 @@ class Door:
 
     def tick(self, now: float) -> float:
         """Drop who did not prove himself, end what was deserted; returns when to come back."""
-        times = [NEVER]
+        if now >= self._listen_at:
+            self._listen_at = NEVER
+            self._watch(self._listener.fileno(), select.EPOLLIN)
+        times = [self._listen_at]
         for caller in list(self._callers.values()):
             if not caller.channel.proved:
                 if now >= caller.since + STRANGER_S:

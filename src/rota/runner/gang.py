@@ -6,12 +6,8 @@ doors of the other runners (door.py), because what ssh starts would be in nobody
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
-import sys
-import threading
 import time
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
@@ -19,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 from rota.runner import measure
 from rota.runner.door import Door
 from rota.runner.environment import gang_variables, without_allocation
+from rota.runner.inquiry import Alarm, Inquiry
 from rota.runner.kill import TreeKill
+from rota.runner.part import Part
 from rota.runner.plan import DEFAULT_UMASK, StartError
 from rota.runner.spawn import Streams, cannot_enter
 
@@ -32,8 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Gangs"]
 
-ASK_S = 2.0  # for what all other nodes say about what they used
-ASKERS = 8
 ASK_LOOK_S = 0.02
 SAMPLE_AFTER_S = 0.3
 SAMPLE_S = 1.0
@@ -41,76 +37,6 @@ SAMPLE_SHARE = 100.0  # sampling may take a hundredth of one core
 LOOK_S = 0.05
 AGAIN_S = 1.0
 NEVER = float("inf")
-
-
-class Part:
-    """What this node has of one attempt."""
-
-    __slots__ = (
-        "cpu_s", "directory", "empty", "ending", "id", "key", "live", "nodes", "peak", "root", "secret",
-        "slot", "spec",
-    )  # fmt: skip
-
-    def __init__(self, key: Key, secret: str, spec: Dict[str, Any], directory: str, root: bool) -> None:
-        self.key = key
-        self.secret = secret
-        self.id = hashlib.sha256(b"id " + secret.encode()).hexdigest()[:32].encode()  # tells nothing of the secret
-        self.spec = spec
-        self.directory = directory
-        self.root = root
-        self.slot = ""
-        self.nodes: List[Dict[str, Any]] = []
-        self.ending: Optional[TreeKill] = None
-        self.empty = False  # nothing was found at the last look
-        self.cpu_s = 0.0  # of processes that are over
-        self.live: Dict[int, float] = {}  # CPU seconds of those that were seen
-        self.peak = 0
-
-    @property
-    def mark(self) -> Tuple[bytes, bytes]:
-        """Job and attempt, as the environment of every process of it has them."""
-        return (b"%d.%d" % self.key[:2], b"%d" % self.key[2])
-
-
-class Inquiry:
-    """A question to all other nodes of a gang about what the attempt used there, asked by threads."""
-
-    def __init__(self, running: Running, outcome: Outcome, nodes: List[Dict[str, Any]], secret: str) -> None:
-        self.running = running
-        self.outcome = outcome
-        self.until = time.monotonic() + ASK_S
-        self.cpu_s = 0.0
-        self.peak = 0
-        self._key = running.lease.key
-        self._secret = secret
-        self._lock = threading.Lock()
-        self._addresses = [str(node["address"]) for node in nodes]
-        self._open = len(self._addresses)
-        for _ in range(min(ASKERS, self._open)):
-            threading.Thread(target=self._ask, daemon=True).start()
-
-    @property
-    def over(self) -> bool:
-        """Whether all have answered, or the time is up."""
-        return self._open == 0 or time.monotonic() >= self.until
-
-    def _ask(self) -> None:
-        from rota.runner.channel import ChannelError
-        from rota.runner.rsh import usage_of
-
-        while True:
-            with self._lock:
-                if not self._addresses:
-                    return
-                address = self._addresses.pop()
-            try:
-                cpu_s, peak = usage_of(address, self._key, self._secret, max(0.01, self.until - time.monotonic()))
-            except (OSError, ValueError, TypeError, ChannelError):
-                cpu_s, peak = 0.0, 0  # that node cannot say: what is known counts
-            with self._lock:
-                self.cpu_s += cpu_s
-                self.peak = max(self.peak, peak)
-                self._open -= 1
 
 
 class Gangs:
@@ -156,7 +82,7 @@ class Gangs:
             self._add(part)
             nodes = [dict(node) for node in gang["nodes"]]
             nodes[0]["address"] = self._jobs.runner.address
-            self._furnish(part, nodes)
+            part.furnish(nodes)
         except OSError as error:
             self.forget(lease.key)
             raise StartError("start", "cannot open a door for the other nodes of this job: %s" % error) from None
@@ -199,32 +125,6 @@ class Gangs:
 
     # -- what is started -----------------------------------------------------------------------------------------
 
-    def _furnish(self, part: Part, nodes: List[Dict[str, Any]]) -> None:
-        """Write down, for the user of the job only, who is in the gang and how to reach it."""
-        part.nodes = nodes
-        directory = part.directory
-        os.makedirs(directory, mode=0o700, exist_ok=True)
-        names = [str(node["host"]) for node in nodes]
-        counts = [max(1, int(node.get("cores") or 1000) // 1000) for node in nodes]
-        entry = os.path.join(os.path.dirname(os.path.abspath(__file__)), "__main__.py")
-        script = '#!/bin/sh\nROTA_GANG=%s exec %s -I -S %s --rsh "$@"\n'
-        gang = {"job": part.key, "secret": part.secret, "nodes": nodes}
-        files = {
-            "gang.json": json.dumps(gang),
-            "hosts": "".join("%s\n" % name for name in names),
-            "hosts.openmpi": "".join("%s slots=%d\n" % pair for pair in zip(names, counts)),
-            "hosts.hydra": "".join("%s:%d\n" % pair for pair in zip(names, counts)),
-            "rsh": script % tuple(map(_quoted, (os.path.join(directory, "gang.json"), sys.executable, entry))),
-        }
-        for name, text in files.items():
-            fd = os.open(
-                os.path.join(directory, name),
-                os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC,
-                0o700 if name == "rsh" else 0o600,
-            )
-            with os.fdopen(fd, "w") as file:
-                file.write(text)
-
     def environment(self, lease: Lease, env: Dict[bytes, bytes]) -> Dict[bytes, bytes]:
         """The environment of a root: of its gang, and nothing of the allocation's own launcher."""
         part = self.parts.get(lease.key) or self.root(lease)
@@ -236,9 +136,11 @@ class Gangs:
         part = self.parts.get(key)
         if part is None or part.ending is not None:
             raise StartError("start", "the attempt is being ended on this node")
+        if part.alarm is not None:
+            raise StartError("memory", part.note)
         argv = [str(word) for word in request["argv"]]
         if not part.nodes:
-            self._furnish(part, [dict(node) for node in request["nodes"]])
+            part.furnish([dict(node) for node in request["nodes"]])
         env = {os.fsencode(name): os.fsencode(value) for name, value in request["env"].items()}
         env = self._rank_environment(part, env)
         notes: List[str] = []
@@ -315,7 +217,8 @@ class Gangs:
         found = self.members({-1 - at: part.mark for at, part in enumerate(parts)})
         for at, part in enumerate(parts):
             processes = found[-1 - at]
-            part.peak = max(part.peak, sum(measure.memory_of(process) for process in processes))
+            part.memory = sum(measure.memory_of(process) for process in processes)
+            part.peak = max(part.peak, part.memory)
             part.live = {process.pid: process.cpu_s for process in processes}
 
     def ask(self, running: Running, outcome: Outcome) -> bool:
@@ -341,6 +244,42 @@ class Gangs:
                 running.elsewhere = (inquiry.cpu_s, inquiry.peak)
                 self._jobs.report(running, inquiry.outcome)
         return now + ASK_LOOK_S if self._inquiries else NEVER
+
+    # -- limits --------------------------------------------------------------------------------------------------
+
+    def _watch_memory(self, parts: List[Part]) -> None:
+        """Have an attempt ended that uses more memory on this node than its job may have on each."""
+        for part in parts:
+            limit = part.spec.get("memory")
+            if limit is not None and part.memory > limit and part.alarm is None:
+                host = self._jobs.runner.facts.get("host", "another node")
+                part.note = "used %d bytes of memory on %s, over its limit of %d" % (part.memory, host, limit)
+                part.alarm = Alarm(str(part.nodes[0]["address"]), part.key, part.secret, part.note)
+
+    def exceeded(self, key: Key, note: str, now: float) -> None:
+        """End the root of an attempt that has exceeded its memory on another node."""
+        for running in list(self._jobs.by_pid.values()):
+            if running.lease.key == key:
+                self._jobs.kill(running.lease, self._jobs.grace(running), "memory", now, note)
+
+    def _end_exceeding(self, now: float) -> float:
+        """End what was started here of attempts that have exceeded a limit, once their root knows why."""
+        parts = [part for part in self.parts.values() if part.alarm is not None and part.ending is None]
+        for part in parts:
+            if part.exceeding is None and part.alarm is not None and part.alarm.over:
+                grace_s = part.spec.get("grace_s")
+                part.exceeding = TreeKill(now, self.grace_s if grace_s is None else grace_s)
+        due = {
+            -1 - at: part
+            for at, part in enumerate(parts)
+            if part.exceeding is not None and part.exceeding.next_at <= now
+        }
+        alive = self.members({at: part.mark for at, part in due.items()}) if due else {}
+        for at, part in due.items():
+            assert part.exceeding is not None
+            if part.exceeding.step(now, alive[at]):
+                part.exceeding.next_at = now + AGAIN_S
+        return min((now + ASK_LOOK_S if p.exceeding is None else p.exceeding.next_at for p in parts), default=NEVER)
 
     # -- the end -------------------------------------------------------------------------------------------------
 
@@ -375,9 +314,10 @@ class Gangs:
             seen = [part for part in self.parts.values() if not part.root and part.nodes]
             if seen:
                 self._measure(seen)
+                self._watch_memory(seen)
             pause_s = max(SAMPLE_S, (time.thread_time() - began) * SAMPLE_SHARE)
             self._sample_at = now + pause_s if seen else NEVER
-        times.append(self._sample_at)
+        times.extend((self._sample_at, self._end_exceeding(now)))
         if self._door is not None:
             times.append(self._door.tick(now))
         return min(times)
@@ -395,7 +335,3 @@ class Gangs:
             return
         self.forget(part.key)
         self._jobs.runner.released(part.key)
-
-
-def _quoted(text: str) -> str:
-    return "'%s'" % text.replace("'", "'\\''")

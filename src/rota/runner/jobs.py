@@ -16,6 +16,7 @@ from rota.runner.running import Result, Running
 from rota.runner.segments import Lane, Segments
 from rota.runner.signalled_ends import SignalledEnds
 from rota.runner.spawn import Spawner, enter
+from rota.runner.watch import Watch, warn
 
 if TYPE_CHECKING:
     import select
@@ -29,10 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Jobs"]
 
-SAMPLE_AFTER_S = 0.5
-SAMPLE_EVERY_S = 1.0
-SAMPLE_SHARE = 100.0  # sampling may take a hundredth of one core
-DISK_SLICE_S = 0.005  # of each sample, for each directory
 EXEC_TRIES, EXEC_S = 3, 0.001
 NEVER = float("inf")
 SOON_S = 180.0  # a warning so shortly before the end of the allocation is about that
@@ -61,7 +58,7 @@ class Jobs:
         self.table = measure.ProcessTable(runner.runner_id)
         self.children = measure.Children()
         self._oom = host.OomCounter()
-        self._sample_at = NEVER
+        self._watch = Watch(self)
 
     @property
     def busy(self) -> bool:
@@ -193,13 +190,7 @@ class Jobs:
         lease.pid = pid
         lease.scratch = os.path.basename(lane.base)
         running = self.by_pid[pid] = Running(lease, plan, lane, pid, wall, now)
-        if plan.time_s is not None and now + plan.time_s < self.next_tick:
-            self.next_tick = now + plan.time_s
-        if plan.warn is not None:
-            self.next_tick = min(self.next_tick, self._warn_at(running))
-        if self._sample_at == NEVER:
-            self._sample_at = now + SAMPLE_AFTER_S
-            self.next_tick = min(self.next_tick, self._sample_at)
+        self.next_tick = min(self.next_tick, self._watch.begun(running, now))
         return running
 
     def own_count(self, slot: str) -> int:
@@ -437,23 +428,7 @@ class Jobs:
             if running.plan.warn is None:
                 self.kill(running.lease, self.grace(running), why, now, note)
             elif not running.warned:
-                self._warn(running)
-
-    def _warn_at(self, running: Running) -> float:
-        """When to warn a job that its time, or ours, will be over."""
-        warn, limit = running.plan.warn, running.plan.time_s
-        if warn is None or running.warned:
-            return NEVER
-        end = self.until if limit is None else min(self.until, running.since + limit)
-        return end - warn[1]
-
-    def _warn(self, running: Running) -> None:
-        assert running.plan.warn is not None
-        running.warned = True
-        try:
-            os.killpg(running.pid, running.plan.warn[0])
-        except OSError:
-            pass  # it has just ended
+                warn(running)
 
     def grace(self, running: Running) -> float:
         """Seconds from TERM to KILL."""
@@ -463,21 +438,7 @@ class Jobs:
         """Do what is due: time limits, the next step of kills, samples."""
         if now < self.next_tick:
             return
-        times = [NEVER]
-        for running in list(self.by_pid.values()):
-            limit = running.plan.time_s
-            if limit is not None and running.ending is None:
-                if now >= running.since + limit:
-                    self.kill(running.lease, self.grace(running), "time", now, "over its time limit of %g s" % limit)
-                else:
-                    times.append(running.since + limit)
-            if running.plan.warn is not None and running.ending is None:
-                if now >= self._warn_at(running):
-                    self._warn(running)
-                times.append(self._warn_at(running))
-        if now >= self._sample_at:
-            self._sample(now)
-        times.append(self._sample_at)
+        times = [self._watch.tick(now)]
         if self._ending:
             self._end_trees(now)
             times.extend(running.ending.next_at for running in self._ending.values() if running.ending)
@@ -507,36 +468,3 @@ class Jobs:
             if alive[running.pid]:
                 running.note = "some of its processes could not be killed"
             self._close(running, now)
-
-    def _sample(self, now: float) -> None:
-        """Measure what runs for longer; the pause until the next time grows with the cost."""
-        old = [running for running in self.by_pid.values() if now - running.since >= SAMPLE_AFTER_S]
-        if not self.by_pid:
-            self._sample_at = NEVER
-            return
-        if not old:
-            self._sample_at = min(running.since for running in self.by_pid.values()) + SAMPLE_AFTER_S
-            return
-        began = time.thread_time()
-        members = self.table.members({running.pid: running.mark for running in old})
-        for running in old:
-            self._measure(running, members[running.pid], now)
-        self._sample_at = now + max(SAMPLE_EVERY_S, (time.thread_time() - began) * SAMPLE_SHARE)
-
-    def _measure(self, running: Running, processes: List[measure.Process], now: float) -> None:
-        memory = sum(measure.memory_of(process) for process in processes)
-        running.peak = max(running.peak, memory)
-        running.rss = max([running.rss, *(process.rss for process in processes)])
-        running.cpu_s = max(running.cpu_s, sum(process.cpu_s for process in processes))
-        running.lease.live = (round(running.cpu_s, 3), memory)
-        if running.place is not None:
-            running.place.measure(DISK_SLICE_S)
-            running.lease.live += (running.place.disk,)
-        try:
-            self.segments.trim(running.lane, running.plan.cap)
-        except OSError:
-            pass  # told at the end, when what it wrote is collected
-        limit = running.plan.memory
-        if limit is not None and memory > limit and running.ending is None:
-            note = "used %d bytes of memory, over its limit of %d" % (memory, limit)
-            self.kill(running.lease, self.grace(running), "memory", now, note)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     Used = Tuple[float, int, Optional[int]]  # CPU seconds, and at most: bytes of memory, of a directory of its own
 
 __all__ = [
-    "ENDED", "QUEUED", "RUNNING", "Hold", "Lease", "ProtocolError", "read_gangs", "read_holds", "read_keys",
+    "ENDED", "QUEUED", "RUNNING", "Hold", "Lease", "ProtocolError", "number", "read_gangs", "read_holds", "read_keys",
     "read_leases",
 ]  # fmt: skip
 
@@ -166,3 +166,11 @@ def read_gangs(given: Any, leases: List[Lease]) -> None:
             lease.gang = gang
     except (TypeError, ValueError, AttributeError, KeyError) as problem:
         raise ProtocolError("gangs cannot be read: %s" % problem) from None
+
+
+def number(message: Dict[str, Any], name: str) -> float:
+    """A number of a message."""
+    value = message.get(name)
+    if type(value) is int or (type(value) is float and value == value):
+        return value
+    raise ProtocolError("%s: %s is not a number: %.50r" % (message.get("t"), name, value))

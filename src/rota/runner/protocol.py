@@ -11,7 +11,7 @@ Nothing here may start an attempt twice or forget one, whatever is lost, repeate
 
 from __future__ import annotations
 
-from rota.runner.holdings import Holdings
+from rota.runner.holds import Holds
 from rota.runner.lease import (
     ENDED,
     QUEUED,
@@ -19,8 +19,8 @@ from rota.runner.lease import (
     Hold,
     Lease,
     ProtocolError,
+    number,
     read_gangs,
-    read_holds,
     read_keys,
     read_leases,
 )
@@ -46,7 +46,7 @@ TELL_GOT_S = 1.0  # the manager should not repeat a lease only because we had no
 REMEMBERED = 4096  # attempts over and acknowledged that a repeated lease must not start again (twice this many at most)
 
 
-class Runner(Holdings):
+class Runner(Holds):
     """All that a runner knows and decides about its sessions, leases and reports."""
 
     def __init__(self, runner_id: str, facts: Dict[str, Any]) -> None:
@@ -55,16 +55,12 @@ class Runner(Holdings):
         self.facts = facts
         self.address = "%s:0" % facts.get("host", "")
         self.connect = 0
-        self.session: Optional[int] = None
         self.got = 0
         self.seq = 0
         self.touch_s = 15.0
         self.start_by_s = 120.0
-        self.grace_s = 10.0
         self.linger_s = 60.0
-        self.expired = False
         self.refused: Optional[str] = None
-        self._said_bye = False
         self._last_session = 0
         self._awaits_welcome = False  # greeted on a connection that still stands, and not answered
         self._specs: Dict[str, Any] = {}
@@ -74,10 +70,7 @@ class Runner(Holdings):
         self._waiting_since: Optional[float] = None  # when outgoing() first saw the rows that wait
         self._sent_at = 0.0
         self._owes_got = False
-        self._owes_holds = False
         self._doomed: Dict[Key, str] = {}  # killed or recalled before their lease arrived
-        self._done: Dict[Key, None] = {}
-        self._done_before: Dict[Key, None] = {}
 
     # -- connections ---------------------------------------------------------------------------------------------
 
@@ -125,7 +118,7 @@ class Runner(Holdings):
             raise ProtocolError("not an object")
         kind = message.get("t")
         if kind == "ack":
-            self._ack(_number(message, "seq"))
+            self._ack(number(message, "seq"))
         elif kind == "lease":
             self._lease(message, clock)
         elif kind == "welcome":
@@ -154,10 +147,10 @@ class Runner(Holdings):
     def _welcome(self, message: Message, clock: float) -> None:
         if message.get("connect") != self.connect or not self._awaits_welcome or self.expired:
             return  # a late or repeated one: taking it would count the leases of a session from 1 again
-        session = int(_number(message, "session"))
+        session = int(number(message, "session"))
         for name in ("touch_s", "start_by_s", "grace_s", "linger_s"):
             if message.get(name) is not None:
-                setattr(self, name, _number(message, name))
+                setattr(self, name, number(message, name))
         self._awaits_welcome = False
         self.session = self._last_session = session
         self.got = 0
@@ -170,7 +163,7 @@ class Runner(Holdings):
     def _lease(self, message: Message, clock: float) -> None:
         if self.session is None or message.get("session") != self.session or self.expired or self._said_bye:
             return
-        n = _number(message, "n")
+        n = number(message, "n")
         if n != self.got + 1:
             self._owes_got = True  # a repeat or a gap: the manager does not know how far we are
             return
@@ -179,7 +172,7 @@ class Runner(Holdings):
             raise ProtocolError("envs and specs must be objects")
         all_envs = {**self._envs, **envs} if envs else self._envs
         all_specs = {**self._specs, **specs} if specs else self._specs
-        leases = read_leases(message.get("jobs", ()), all_specs, all_envs, _number(message, "clock") + self.start_by_s)
+        leases = read_leases(message.get("jobs", ()), all_specs, all_envs, number(message, "clock") + self.start_by_s)
         try:
             counts = {str(name): int(count) for name, count in slots}
         except (TypeError, ValueError):
@@ -220,62 +213,10 @@ class Runner(Holdings):
         if len(self._done) >= REMEMBERED:
             self._done_before, self._done = self._done, {}
 
-    def _hold(self, message: Message) -> List[Order]:
-        holds = read_holds(message.get("jobs"))
-        if self.session is None or message.get("session") != self.session or self._said_bye:
-            return []
-        orders: List[Order] = []
-        for hold in holds:
-            key = hold.key
-            if key in self._holds or key in self._releasing or key in self._done or key in self._done_before:
-                continue
-            if self.leaving not in (None, "drained", "closed"):  # a drained runner finishes what has been decided
-                self._fence(key)
-                self._released[key] = None  # it will not hold this, and nothing of it is here
-                continue
-            self._holds[key] = hold
-            orders.append(("hold", hold))
-        self._owes_holds = True  # also after a repeat: the manager does not know
-        return orders
-
-    def _release(self, message: Message) -> List[Order]:
-        keys = read_keys(message.get("jobs"))
-        given = message.get("grace_s")
-        grace_s = self.grace_s if given is None else max(0.0, _number(message, "grace_s"))
-        if self.session is None or message.get("session") != self.session:
-            return []
-        orders: List[Order] = []
-        for key in keys:
-            lease = self._held.get(key)
-            if key not in self._holds and lease is None:
-                if key not in self._releasing:
-                    self._released[key] = None  # over long ago, or never heard of
-                self._fence(key)
-                continue
-            self._fence(key)
-            if lease is not None and lease.state == QUEUED:
-                self._withdraw(lease, "released")
-            orders.append(("release", key, grace_s))
-            if lease is not None and lease.state == RUNNING and (not lease.kill_asked or grace_s < lease.grace_s):
-                lease.kill_asked = True
-                lease.grace_s = grace_s
-                orders.append(("kill", lease, grace_s))
-            self._releasing.setdefault(key, False)
-        return orders
-
-    def released(self, key: Key) -> None:
-        """Note that everything of an attempt on this node has ended, asked for or not: it is never taken again."""
-        self._fence(key)
-        super().released(key)
-
-    def _fence(self, key: Key) -> None:
-        if key not in self._done_before:
-            self._done[key] = None
-
     def _kill(self, message: Message) -> List[Order]:
         keys = read_keys(message.get("jobs"))
         given = message.get("grace_s")
-        grace_s = self.grace_s if given is None else max(0.0, _number(message, "grace_s"))
+        grace_s = self.grace_s if given is None else max(0.0, number(message, "grace_s"))
         orders: List[Order] = []
         if self.session is None or message.get("session") != self.session:
             return orders
@@ -376,14 +317,6 @@ class Runner(Holdings):
                 messages.append({"t": "bye", "session": self.session, "reason": self.leaving})
         return messages
 
-    def _speak_of_gangs(self, messages: List[Message]) -> None:
-        if self._owes_holds and not self.expired:
-            messages.append({"t": "held", "session": self.session, "holds": self.holds()})
-        if self._released:
-            messages.append({"t": "released", "session": self.session, "jobs": [list(key) for key in self._released]})
-        self._owes_holds = False
-        self._released = {}
-
     def _ripe(self, clock: float, flush: bool) -> bool:
         """Is there something to report, and should it wait no longer?"""
         fresh = self._fresh
@@ -468,8 +401,8 @@ class Runner(Holdings):
         ended, disclaimed = list(spooled["ended"]), list(spooled["disclaimed"])
         keys = read_keys([row[:3] for row in ended + disclaimed])
         if spooled.get("runner") == self.runner_id:
-            self.connect = max(self.connect, int(_number(spooled, "connect")))
-            self.seq = max(self.seq, int(_number(spooled, "seq")))
+            self.connect = max(self.connect, int(number(spooled, "connect")))
+            self.seq = max(self.seq, int(number(spooled, "seq")))
         for key in keys:
             lease = Lease("", {}, key, [], None, 0.0)
             lease.state = ENDED
@@ -487,10 +420,3 @@ class Runner(Holdings):
         new._done_before = dict(self._done_before)
         memo[id(self)] = new
         return new
-
-
-def _number(message: Message, name: str) -> float:
-    value = message.get(name)
-    if type(value) is int or (type(value) is float and value == value):
-        return value
-    raise ProtocolError("%s: %s is not a number: %.50r" % (message.get("t"), name, value))

@@ -14,12 +14,12 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
-from rota.runner.channel import DATA, ERR, ERROR, EXIT, IN, OUT, START, USAGE, CallingChannel, ChannelError, keep_alive
+from rota.runner.channel import DATA, ERR, ERROR, EXIT, IN, OUT, START, CallingChannel, ChannelError, keep_alive
 
 if TYPE_CHECKING:
     from rota.runner.lease import Key
 
-__all__ = ["FAILED", "call", "main", "parse", "usage_of"]
+__all__ = ["FAILED", "ask", "call", "main", "parse"]
 
 FAILED = 255  # as ssh: not the command's own status
 CONNECT_S = 30.0
@@ -112,22 +112,21 @@ def _prove(sock: socket.socket, channel: CallingChannel) -> None:
             channel.out.clear()
 
 
-def usage_of(address: str, key: Key, secret: str, timeout_s: float) -> Tuple[float, int]:
-    """CPU seconds and most bytes of memory of an attempt on another node; raises OSError or ChannelError."""
-    channel = CallingChannel(key, secret)
+def ask(address: str, gang: Tuple[Key, str], kind: bytes, content: bytes, timeout_s: float) -> bytes:
+    """What the runner of another node answers to a frame, within an attempt; raises OSError or ChannelError."""
+    channel = CallingChannel(*gang)
     until = time.monotonic() + timeout_s
     with connect(address, timeout_s) as sock:
         _prove(sock, channel)
-        channel.send(USAGE)
+        channel.send(kind, content)
         sock.sendall(channel.out)
         while time.monotonic() < until:
             data = sock.recv(4096)
             if not data:
                 break
-            for kind, content in channel.feed(data):
-                if kind == USAGE:
-                    cpu_s, memory = json.loads(content.decode("ascii"))
-                    return float(cpu_s), int(memory)
+            for answered, answer in channel.feed(data):
+                if answered == kind:
+                    return answer
     raise ChannelError("no answer")
 
 

@@ -1,4 +1,4 @@
-"""The supervisor of a node: starts its runner, and another if that dies without a regular exit.
+"""The supervisor of a node: starts its runner, and another unless that was told to leave.
 
 It is the witness for its node. A new runner names the one that it replaces only when everything which that had started
 here has ended: then the manager may give those jobs to others. Each process has an id and an output directory of
@@ -11,14 +11,15 @@ import os
 import signal
 import sys
 import time
-from typing import Dict, List, Optional, Tuple
+from contextlib import contextmanager
+from typing import Dict, Iterator, List, Optional, Tuple
 
-from rota.runner.__main__ import CRASHED
+from rota.runner import CRASHED, REFUSED, UNREACHED
 from rota.runner.guard import marked
 from rota.runner.kill import send
 from rota.runner.measure import Process, become_subreaper, scan, start_of
 
-__all__ = ["run"]
+__all__ = ["is_last", "run"]
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
@@ -30,8 +31,19 @@ FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, sign
 
 
 def run(words: List[str], until: Optional[float]) -> int:
-    """Supervise the runner of these options until it exits regularly; `until` is the end of the allocation (epoch)."""
+    """Supervise the runner of these options until it is told to leave; `until` is the end of the allocation (epoch)."""
     return Supervisor(words, until).run()
+
+
+def is_last(status: int, first: bool) -> bool:
+    """Whether a runner that ended so needs no successor: it was told to leave, or never known to the manager.
+
+    Any other may have left behind, in the manager's books, what only a successor can vouch to be gone.
+    """
+    if not os.WIFEXITED(status):
+        return False
+    code = os.WEXITSTATUS(status)
+    return code in (0, REFUSED) or (first and code not in (CRASHED, UNREACHED))
 
 
 def _taken(words: List[str], name: str) -> Tuple[Optional[str], List[str]]:
@@ -73,18 +85,18 @@ class Supervisor:
             os.kill(self._child, number)  # not reaped, so it is still this one
 
     def run(self) -> int:
-        """Start runners until one exits regularly; returns its status."""
+        """Start runners until one is told to leave; returns its status."""
         replaces: Optional[str] = None
         pause_s = FIRST_PAUSE_S
         while True:
             began = time.monotonic()
             runner = "%s.%s" % (self._name, os.urandom(4).hex())
             status = self._one(runner, replaces)
-            regular = os.WIFEXITED(status) and os.WEXITSTATUS(status) != CRASHED
             code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
-            if regular:
+            if is_last(status, replaces is None):
                 return code
-            _say("the runner %s died (%s)" % (runner, code))
+            how = "left, since it did not reach the manager" if code == UNREACHED else "died (%d)" % code
+            _say("the runner %s %s" % (runner, how))
             self._clear(runner)
             if time.monotonic() - began > STEADY_S:
                 pause_s = FIRST_PAUSE_S
@@ -102,17 +114,20 @@ class Supervisor:
             words += ["--until", "%d" % self._until]
         if replaces is not None:
             words += ["--replaces", replaces]
-        signals = set(FORWARDED)
-        signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # none may come before we know whom to forward it to
-        try:
-            self._child = os.posix_spawn(sys.executable, words, os.environ, setsigmask=())
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+        with _undisturbed():  # no signal may come before we know whom to forward it to
+            try:
+                self._child = os.posix_spawn(sys.executable, words, os.environ, setsigmask=())
+            except OSError as error:
+                _say("cannot start a runner: %s" % error)
+                return CRASHED << 8
         while True:
-            pid, status = os.wait()
-            if pid == self._child:
-                self._child = 0
-                return status
+            over = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+            assert over is not None
+            with _undisturbed():  # nor be forwarded to one that is reaped
+                _, status = os.waitpid(over.si_pid, 0)
+                if over.si_pid == self._child:
+                    self._child = 0
+                    return status
 
     def _clear(self, runner: str) -> None:
         """End everything that a dead runner had started on this node; returns when nothing of it is left.
@@ -152,6 +167,15 @@ class Supervisor:
         while not self._stopping and time.monotonic() < until:
             time.sleep(STEP_S)
         return not self._stopping
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
 
 
 def _left(mark: bytes) -> Dict[int, int]:

@@ -280,6 +280,8 @@ def bind_room(shape: Shape, view: View) -> Callable[[Place], Answer]:
             parts.append(asks["disk"] + _free("disk", free.disk))
         if 0 < gpus > free.gpus:
             parts.append(asks["gpus"] + _free("gpus", free.gpus))
+        if amounts.gpu_share > free.gpu_share and not free.gpus:
+            parts.append(asks["gpu_share"] + _free("gpu_share", free.gpu_share))
         if amounts.named:
             have = dict(free.named)
             parts += [
