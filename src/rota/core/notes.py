@@ -307,7 +307,9 @@ def follow(state: State, event: ev.Event, at: At) -> None:
     elif isinstance(event, ev.RunnerMoved):
         state.soft.planning.changed.runners[event.runner] = None
         if state.runners[event.runner].state in ("CLOSED", "EXPIRED"):
-            state.soft.contacts[event.runner].unacked.clear()
+            contact = state.soft.contacts[event.runner]
+            contact.unacked.clear()
+            contact.given_up.clear()
         _enter(state, state.runners[event.runner])
     elif isinstance(event, ev.Spent):
         count(state, event)
@@ -325,9 +327,8 @@ def _allocation_moved(state: State, allocation: Allocation, at: At) -> None:
     _waits(state, allocation, at)
     if allocation.state.endswith("ED"):
         state.soft.ending.pop(allocation.id, None)
-        if len(state.soft.contacts) > len(state.runners):
-            for gone in state.soft.contacts.keys() - state.runners.keys():
-                del state.soft.contacts[gone]
+        while state.forgotten:
+            state.soft.contacts.pop(state.forgotten.pop(), None)
 
 
 def _waits(state: State, allocation: Allocation, at: At | None) -> None:
