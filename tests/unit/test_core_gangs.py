@@ -7,7 +7,7 @@ from core_world import FakeRunner, Job, World
 from rota.core.effects import Effect, Hold, Lease
 from rota.core.explain import reason
 from rota.core.step import Step
-from rota.core.stimuli import Greet, Held, Prune, Released, SiteSeen, Touch, Used, Written
+from rota.core.stimuli import Disconnected, Greet, Held, Prune, Released, SiteSeen, Touch, Used, Written
 from rota.model import events as ev
 from rota.model.batch import Template
 from rota.model.errors import UsageError
@@ -276,6 +276,73 @@ def test_a_root_that_succeeds_has_though_a_part_was_lost() -> None:
     replace_runner(world, part)
     world.end(root, job, 0)
     assert world.states(1) == ["COMPLETED"] and not world.state.batches[1].losses
+
+
+def cut(world: Gangs, runner: FakeRunner) -> None:
+    world.step(Disconnected(at=world.at, runner=runner.name, session=runner.session))
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_root_that_fails_while_a_part_is_not_connected_is_a_loss(silent: bool) -> None:
+    world, (root, part), job = running()
+    silence(world, 70, root) if silent else cut(world, part)
+    world.end(root, job, 1, None, "exit")
+    assert world.state.batches[1].losses == {0: 1} and not world.state.batches[1].failures
+    (result,) = world.results
+    assert (result.state, result.reason, result.exit_code) == ("LOST", "lost", 1)
+    assert result.note == "its part on n2 is not connected"
+    assert world.states(1) == ["WAITING"] and "waits until attempt 1 has ended on n2" in world.why()
+    assert not world.state.soft.contacts[root.name].given_up
+    world.check_restart()
+    replace_runner(world, part)
+    assert world.states(1) == ["PENDING"] and world.state.batches[1].losses == {0: 1}, "one loss"
+
+
+@pytest.mark.parametrize(
+    ("code", "signal", "reason", "after"),
+    [(0, None, None, "COMPLETED"), (None, 9, "memory", "FAILED"), (None, 15, "killed", "WAITING")],
+)
+def test_a_part_that_is_not_connected_explains_no_other_end(
+    code: int | None, signal: int | None, reason: str | None, after: str
+) -> None:
+    world, (root, part), job = running()
+    cut(world, part)
+    world.end(root, job, code, signal, reason)
+    assert world.states(1) == [after] and not world.state.batches[1].losses
+
+
+def test_a_gang_that_is_killed_while_a_part_is_not_connected_was_killed() -> None:
+    world, (root, part), job = running()
+    cut(world, part)
+    world.change("kill", "1")
+    world.end(root, job, 1)
+    assert world.states(1) == ["ABORTED"] and not world.state.batches[1].losses
+
+
+def test_a_report_that_was_left_behind_tells_nothing_of_who_was_connected() -> None:
+    world, (root, part), job = running()
+    cut(world, root)
+    cut(world, part)
+    world.words["a1"] = [Written(root.name, [world.row(job, 1)])]
+    world.allocation("a1", "complete")
+    assert world.states(1) == ["FAILED"] and not world.state.batches[1].losses
+
+
+def test_a_root_that_fails_too_often_while_a_part_is_not_connected_fails() -> None:
+    world, (root, part), job = running()
+    while True:
+        cut(world, part)
+        world.end(root, job, 1)
+        if world.states(1) == ["FAILED"]:
+            break
+        world.greet(part)
+        world.release(part, job)
+        world.schedule()
+        world.confirm(part if world.holds.get(part.name) else root)
+        root, part = (root, part) if root.held else (part, root)
+        (job,) = root.held
+    assert [result.state for result in world.results] == ["LOST"] * 5 + ["FAILED"]
+    assert world.results[-1].reason == "lost-too-often"
 
 
 def test_a_lost_root_releases_the_parts() -> None:
