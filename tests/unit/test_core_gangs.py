@@ -462,6 +462,24 @@ def test_a_user_can_confirm_that_a_part_is_dead() -> None:
     assert world.orders(part, "release") == [job]
 
 
+def test_a_node_that_was_not_dead_gets_nothing_before_it_has_released_its_part() -> None:
+    world, (root, part), job = running()
+    silence(world, 70, root)
+    world.change("kill", "1", confirm_dead=True)
+    world.submit(3, Template(argv=("true",), needs=Needs(3000)))
+    world.report(part)  # it was only silent, and is back in the same session
+    world.schedule()
+    assert world.state.runners[part.name].state == "SERVING" and not part.held, "ranks may run there"
+    holding = Touch(at=world.at, runner=part.name, session=part.session, got=0, clock=0.0, holds=[(*job, "n2:7")])
+    world.step(holding)
+    world.schedule()
+    assert world.orders(part, "release") == [job] and not part.held
+    world.release(part, job)
+    world.touch(part)
+    world.schedule()
+    assert len(part.held) == 1
+
+
 def test_a_user_can_confirm_that_what_a_retry_waits_for_is_dead() -> None:
     world, (root, _), job = running(retries=1)
     world.end(root, job, 1)

@@ -388,6 +388,10 @@ def _released(state: State, event: ev.Released, at: At) -> None:
     for row in event.rows:
         contact.releasing.pop(row, None)
         contact.usage.pop(row[:2], None)
+    if event.reason is not None:  # not its own word: should it be back, ranks may run there until it says otherwise
+        rows = [(number, state.batches[number].index(pos), attempt) for number, pos, attempt in event.rows]
+        contact.strange = contact.strange.union(rows)
+        state.soft.planning.changed.runners[event.runner] = None
     if not runner.jobs and not runner.parts:
         contact.idle_since = at.mono
         _enter(state, runner)
