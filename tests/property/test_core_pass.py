@@ -18,7 +18,7 @@ from rota.model.needs import Amounts, Needs
 from rota.schedule.waiting import Entry
 
 MIB = 1 << 20
-LIMITS = {"few": 3, "some": 8, "rate": "5/10s", "both": "4,6/min"}
+LIMITS = {"few": 3, "some": 8, "rate": "1/s", "both": "4,6/min"}
 
 
 class Chances:
