@@ -180,7 +180,7 @@ class PlaceWorld(World):
                 clock=self.mono,
                 host=f"{allocation.id}-{runner.name.split('.')[2]}",
                 pid=1,
-                capacity=SITES[allocation.site].node if queue is None else queue.node,
+                capacity=allocation.capacity,
                 tags=queue.tags if queue is not None else (),
                 held=list(runner.held),
                 holds=self.hold_rows(runner),

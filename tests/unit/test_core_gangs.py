@@ -174,6 +174,15 @@ def test_more_nodes_than_any_site_gives_are_refused() -> None:
         world.submit(1, gang(3))
 
 
+def test_what_a_site_has_once_is_asked_for_by_every_node() -> None:
+    world = Gangs(3)
+    facts = SiteFacts(NODE, most=2, linger_s=1e9, nodes_most=3, shared=(("tape", 2),))
+    world.step(SiteSeen(at=world.at, site="s", facts=facts))
+    with pytest.raises(UsageError, match="s has 2 tape, 3 tape are asked for"):
+        world.submit(1, gang(3, named=(("tape", 1),)))
+    world.submit(1, gang(2, named=(("tape", 1),)))
+
+
 # ---- the end -------------------------------------------------------------------------------------------------------
 
 
