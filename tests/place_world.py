@@ -296,9 +296,9 @@ class PlaceWorld(World):
     def settle(self, rounds: int = 400) -> None:
         """Nothing goes wrong any more: all that can run does."""
         self.mode("serving")
-        for name in LIMITS:
+        for name, limit in LIMITS.items():
             if name in self.state.limits:
-                self.limit(name, LIMITS[name])
+                self.limit(name, limit)
         self.change("release", ":holding") if self.state.batches else None
         for number in range(rounds):
             for allocation in list(self.state.allocations.values()):

@@ -8,6 +8,7 @@ import pytest
 
 from core_world import GIB, FakeRunner, World
 from full_pass import ComparingCore
+from place_world import PlaceWorld
 from rota.core.plan.turns import Turns
 from rota.core.state import Settings
 from rota.core.stimuli import Ended, Greet
@@ -143,6 +144,14 @@ def test_it_does_what_a_full_pass_does(seed: int) -> None:
     chances = Chances(seed)
     for _ in range(120):
         chances.happen()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_it_does_what_a_full_pass_does_with_gangs_and_queues(seed: int) -> None:
+    world = PlaceWorld(seed, policies=("default",), more=False)
+    world.core.__class__ = ComparingCore
+    for _ in range(100):
+        world.happen()
 
 
 def test_a_change_that_wakes_nobody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
