@@ -271,14 +271,15 @@ class PlaceWorld(World):
         self.releases.pop(runner.name, None)
 
     def over(self) -> None:
-        """An allocation ends, with all that ran there."""
-        live = [each for each in self.state.allocations.values() if each.state in ("RUNNING", "KILLING", "PENDING")]
+        """An allocation ends, with all that ran there, or is refused, and its site is left alone for a while."""
+        live = [each for each in self.state.allocations.values() if each.state.endswith("ING")]
         if live:
             allocation = self.chance.choice(live)
             for runner in self.runners.values():
                 if runner.allocation == allocation.id:
                     self.forget(runner)
-            self.allocation(allocation.id, self.chance.choice(("complete", "fail")))
+            refused = allocation.state == "SUBMITTING"
+            self.allocation(allocation.id, "fail" if refused else self.chance.choice(("complete", "fail")), "so it is")
 
     def pause(self) -> None:
         self.mode(self.chance.choice(("paused", "serving", "serving", "serving")))
@@ -329,7 +330,7 @@ class PlaceWorld(World):
 
     def vacate(self) -> None:
         """Allocations with nothing to do end, so that others can be had."""
-        busy = {r.allocation for r in self.runners.values() if r.held or self.holds.get(r.name)}
+        busy = {runner.allocation for runner in self.state.runners.values() if runner.jobs or runner.parts}
         for allocation in list(self.state.allocations.values()):
             if allocation.state == "RUNNING" and allocation.id not in busy:
                 for runner in self.runners.values():

@@ -16,6 +16,7 @@ from rota.model.batch import Template
 from rota.model.errors import RotaError
 from rota.model.limits import local_text
 from rota.model.needs import Amounts, Needs
+from rota.schedule.facts import Facts
 from rota.schedule.waiting import Entry
 
 MIB = 1 << 20
@@ -148,7 +149,7 @@ def test_it_does_what_a_full_pass_does(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_it_does_what_a_full_pass_does_with_gangs_and_queues(seed: int) -> None:
-    world = PlaceWorld(seed, policies=("default",), more=False)
+    world = PlaceWorld(seed, more=False)
     world.core.__class__ = ComparingCore
     for _ in range(100):
         world.happen()
@@ -159,6 +160,20 @@ def test_a_change_that_wakes_nobody_is_found(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(AssertionError, match="a full one does"):
         for seed in range(10):
             test_it_does_what_a_full_pass_does(seed)
+
+
+def test_a_fact_that_wakes_nobody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    tell = Facts.tell
+
+    def untold(self: Facts, *args: Any) -> bool:
+        is_news = tell(self, *args)
+        self.changed.clear()
+        return is_news
+
+    monkeypatch.setattr(Facts, "tell", untold)
+    with pytest.raises(AssertionError, match="a full one does"):
+        for seed in range(15, 40):
+            test_it_does_what_a_full_pass_does_with_gangs_and_queues(seed)
 
 
 def test_limits_that_open_for_nobody_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
