@@ -300,7 +300,6 @@ class PlaceWorld(World):
         for name, limit in LIMITS.items():
             if name in self.state.limits:
                 self.limit(name, limit)
-        self.change("release", ":holding") if self.state.batches else None
         for number in range(rounds):
             for allocation in list(self.state.allocations.values()):
                 if allocation.state == "KILLING":
@@ -324,6 +323,7 @@ class PlaceWorld(World):
                 return
             if number % 8 == 7:
                 self.vacate()
+                self.change("release", ":holding")
             self.tick(self.chance.choice((1.0, 5.0, 31.0)))
         left = {number: self.counts(number) for number, batch in self.state.batches.items() if batch.unsettled}
         raise AssertionError(f"after {rounds} rounds these are left: {left}, parts {self.state.parts}")
