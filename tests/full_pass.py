@@ -29,7 +29,7 @@ def full_plan(state: State, at: At) -> Iterator[ev.Event | Grant]:
     planning.steady_less_mono = state.steady_less_mono(at.wall, at.mono)
     now = limits_now(state, at)
     view = View(at.wall, at.mono, state.mode, (), state.ledger.view, now, *times(state), state.soft.facts)
-    changed = list(state.soft.facts.changed)
+    changed = list(state.soft.facts.versions)  # whatever the core says has changed
     planning.changed.everything = True
     planning.memo, planning.backfill_memo = {}, {}
     if state.mode != "serving":

@@ -8,6 +8,7 @@ import pytest
 
 from core_world import GIB, FakeRunner, World
 from full_pass import ComparingCore
+from place_world import PlaceWorld
 from rota.core.plan.turns import Turns
 from rota.core.state import Settings
 from rota.core.stimuli import Ended, Greet
@@ -15,10 +16,11 @@ from rota.model.batch import Template
 from rota.model.errors import RotaError
 from rota.model.limits import local_text
 from rota.model.needs import Amounts, Needs
+from rota.schedule.facts import Facts
 from rota.schedule.waiting import Entry
 
 MIB = 1 << 20
-LIMITS = {"few": 3, "some": 8, "rate": "5/10s", "both": "4,6/min"}
+LIMITS = {"few": 3, "some": 8, "rate": "1/s", "both": "4,6/min"}
 
 
 class Chances:
@@ -145,11 +147,33 @@ def test_it_does_what_a_full_pass_does(seed: int) -> None:
         chances.happen()
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_it_does_what_a_full_pass_does_with_gangs_and_queues(seed: int) -> None:
+    world = PlaceWorld(seed, more=False)
+    world.core.__class__ = ComparingCore
+    for _ in range(100):
+        world.happen()
+
+
 def test_a_change_that_wakes_nobody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rota.schedule.places.Places.refresh", lambda self, changed, view: changed.clear() or [])
     with pytest.raises(AssertionError, match="a full one does"):
         for seed in range(10):
             test_it_does_what_a_full_pass_does(seed)
+
+
+def test_a_fact_that_wakes_nobody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    tell = Facts.tell
+
+    def untold(self: Facts, *args: Any) -> bool:
+        is_news = tell(self, *args)
+        self.changed.clear()
+        return is_news
+
+    monkeypatch.setattr(Facts, "tell", untold)
+    with pytest.raises(AssertionError, match="a full one does"):
+        for seed in range(15, 40):
+            test_it_does_what_a_full_pass_does_with_gangs_and_queues(seed)
 
 
 def test_limits_that_open_for_nobody_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

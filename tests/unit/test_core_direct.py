@@ -1,9 +1,12 @@
 """Allocations by shape, and direct allocations: each is one job, nobody calls back."""
 
+from typing import NoReturn
+
 import pytest
 
 from core_world import GIB, FakeRunner, World, cores, lease_all
 from rota.core.effects import Allocate, Order
+from rota.core.soft import Contact
 from rota.core.state import Settings
 from rota.core.stimuli import AllocationSeen, Ended, LastWords, Report, Written
 from rota.model.allocation import Outcome
@@ -283,15 +286,24 @@ def test_an_allocation_killed_for_the_memory_of_its_only_job() -> None:
 
 
 def test_allocations_that_are_over_are_forgotten_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Contacts(dict[str, Contact]):
+        """Nobody goes through all of them when one goes."""
+
+        def keys(self) -> NoReturn:
+            raise AssertionError("all were looked at")
+
+        __iter__ = keys
+
     monkeypatch.setattr("rota.core.evolve.runners.OVER_MOST", 5)
     world = cluster()
+    world.state.soft.contacts = Contacts()
     world.submit(20, cores(1))
     world.schedule()
     for name in list(world.state.allocations):
         seen(world, name, "run")
         reported(world, name)
         seen(world, name, "complete", Outcome(exit_code=0))
-    assert len(world.state.allocations) == len(world.state.runners) == 5
+    assert len(world.state.allocations) == len(world.state.runners) == len(world.state.soft.contacts) == 5
     seen(world, "a1", "run")
     assert "a1 unknown allocation" in world.notes()[-1]
     world.checkpoint()

@@ -7,7 +7,7 @@ from core_world import FakeRunner, Job, World
 from rota.core.effects import Effect, Hold, Lease
 from rota.core.explain import reason
 from rota.core.step import Step
-from rota.core.stimuli import Greet, Held, Prune, Released, SiteSeen, Touch, Used, Written
+from rota.core.stimuli import Disconnected, Greet, Held, Prune, Released, SiteSeen, Touch, Used, Written
 from rota.model import events as ev
 from rota.model.batch import Template
 from rota.model.errors import UsageError
@@ -174,6 +174,15 @@ def test_more_nodes_than_any_site_gives_are_refused() -> None:
         world.submit(1, gang(3))
 
 
+def test_what_a_site_has_once_is_asked_for_by_every_node() -> None:
+    world = Gangs(3)
+    facts = SiteFacts(NODE, most=2, linger_s=1e9, nodes_most=3, shared=(("tape", 2),))
+    world.step(SiteSeen(at=world.at, site="s", facts=facts))
+    with pytest.raises(UsageError, match="s has 2 tape, 3 tape are asked for"):
+        world.submit(1, gang(3, named=(("tape", 1),)))
+    world.submit(1, gang(2, named=(("tape", 1),)))
+
+
 # ---- the end -------------------------------------------------------------------------------------------------------
 
 
@@ -276,6 +285,73 @@ def test_a_root_that_succeeds_has_though_a_part_was_lost() -> None:
     replace_runner(world, part)
     world.end(root, job, 0)
     assert world.states(1) == ["COMPLETED"] and not world.state.batches[1].losses
+
+
+def cut(world: Gangs, runner: FakeRunner) -> None:
+    world.step(Disconnected(at=world.at, runner=runner.name, session=runner.session))
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_root_that_fails_while_a_part_is_not_connected_is_a_loss(silent: bool) -> None:
+    world, (root, part), job = running()
+    silence(world, 70, root) if silent else cut(world, part)
+    world.end(root, job, 1, None, "exit")
+    assert world.state.batches[1].losses == {0: 1} and not world.state.batches[1].failures
+    (result,) = world.results
+    assert (result.state, result.reason, result.exit_code) == ("LOST", "lost", 1)
+    assert result.note == "its part on n2 is not connected"
+    assert world.states(1) == ["WAITING"] and "waits until attempt 1 has ended on n2" in world.why()
+    assert not world.state.soft.contacts[root.name].given_up
+    world.check_restart()
+    replace_runner(world, part)
+    assert world.states(1) == ["PENDING"] and world.state.batches[1].losses == {0: 1}, "one loss"
+
+
+@pytest.mark.parametrize(
+    ("code", "signal", "reason", "after"),
+    [(0, None, None, "COMPLETED"), (None, 9, "memory", "FAILED"), (None, 15, "killed", "WAITING")],
+)
+def test_a_part_that_is_not_connected_explains_no_other_end(
+    code: int | None, signal: int | None, reason: str | None, after: str
+) -> None:
+    world, (root, part), job = running()
+    cut(world, part)
+    world.end(root, job, code, signal, reason)
+    assert world.states(1) == [after] and not world.state.batches[1].losses
+
+
+def test_a_gang_that_is_killed_while_a_part_is_not_connected_was_killed() -> None:
+    world, (root, part), job = running()
+    cut(world, part)
+    world.change("kill", "1")
+    world.end(root, job, 1)
+    assert world.states(1) == ["ABORTED"] and not world.state.batches[1].losses
+
+
+def test_a_report_that_was_left_behind_tells_nothing_of_who_was_connected() -> None:
+    world, (root, part), job = running()
+    cut(world, root)
+    cut(world, part)
+    world.words["a1"] = [Written(root.name, [world.row(job, 1)])]
+    world.allocation("a1", "complete")
+    assert world.states(1) == ["FAILED"] and not world.state.batches[1].losses
+
+
+def test_a_root_that_fails_too_often_while_a_part_is_not_connected_fails() -> None:
+    world, (root, part), job = running()
+    while True:
+        cut(world, part)
+        world.end(root, job, 1)
+        if world.states(1) == ["FAILED"]:
+            break
+        world.greet(part)
+        world.release(part, job)
+        world.schedule()
+        world.confirm(part if world.holds.get(part.name) else root)
+        root, part = (root, part) if root.held else (part, root)
+        (job,) = root.held
+    assert [result.state for result in world.results] == ["LOST"] * 5 + ["FAILED"]
+    assert world.results[-1].reason == "lost-too-often"
 
 
 def test_a_lost_root_releases_the_parts() -> None:
@@ -393,6 +469,24 @@ def test_a_user_can_confirm_that_a_part_is_dead() -> None:
     assert world.state.batches[1].losses == {0: 1}
     world.greet(part)
     assert world.orders(part, "release") == [job]
+
+
+def test_a_node_that_was_not_dead_gets_nothing_before_it_has_released_its_part() -> None:
+    world, (root, part), job = running()
+    silence(world, 70, root)
+    world.change("kill", "1", confirm_dead=True)
+    world.submit(3, Template(argv=("true",), needs=Needs(3000)))
+    world.report(part)  # it was only silent, and is back in the same session
+    world.schedule()
+    assert world.state.runners[part.name].state == "SERVING" and not part.held, "ranks may run there"
+    holding = Touch(at=world.at, runner=part.name, session=part.session, got=0, clock=0.0, holds=[(*job, "n2:7")])
+    world.step(holding)
+    world.schedule()
+    assert world.orders(part, "release") == [job] and not part.held
+    world.release(part, job)
+    world.touch(part)
+    world.schedule()
+    assert len(part.held) == 1
 
 
 def test_a_user_can_confirm_that_what_a_retry_waits_for_is_dead() -> None:

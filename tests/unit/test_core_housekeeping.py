@@ -187,6 +187,21 @@ def test_what_a_runner_may_still_be_told_of_stays() -> None:
     world.check_restart()
 
 
+@pytest.mark.parametrize("how", ["bye", "allocation"])
+def test_a_runner_that_is_gone_need_not_be_told_of_what_was_given_up(how: str) -> None:
+    world = World(Settings(losses=0))
+    world.submit(1, cores(1, rerunnable=True))
+    runner = world.start_runner()
+    (job,) = lease_all(world, runner)
+    world.report(runner, started=[job])
+    world.tick(700)
+    assert world.states(1) == ["FAILED"] and world.state.soft.contacts["r1"].given_up == {job: None}
+    assert prune(world)["skipped"] == [{"reason": "was leased a moment ago", "batches": 1}]
+    world.bye(runner) if how == "bye" else world.allocation(runner.allocation or "", "complete")
+    assert world.state.runners["r1"].state in ("CLOSED", "EXPIRED")
+    assert prune(world)["batches"] == 1
+
+
 def test_many_are_pruned_in_parts() -> None:
     world = World(check=False)
     for _ in range(2_500):

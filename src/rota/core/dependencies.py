@@ -304,7 +304,7 @@ def _tell(state: State, numbers: list[int]) -> Iterator[tuple[int, int, int]]:
 
 def watch_all(state: State) -> None:
     """After a restart, have every batch that waits look for what it is to be told of."""
-    state.settled, state.freed, state.again = [], [], []
+    state.settled, state.freed, state.again, state.forgotten = [], [], [], []
     for batch in state.batches.values():
         if batch.edges and (batch.counts[WAITING] or batch.counts[HOLDING]):
             _look(state, batch)

@@ -186,6 +186,21 @@ def _ledger(state: State) -> Iterator[str]:
     for location_id, amount in state.ledger.used.items():
         if amount != used.get(location_id, Amounts()):
             yield f"{location_id}: {amount} in the ledger, {used.get(location_id)} in slots"
+    yield from _gpus(state)
     for name, limit in state.limits.items():
         if limit.used != limits.get(name, 0):
             yield f"limit {name}: {limit.used} in the books, {limits.get(name, 0)} in slots"
+
+
+def _gpus(state: State) -> Iterator[str]:
+    """Of each gpu as much is in use as the slots that name it have."""
+    used: dict[tuple[str, int], int] = {}
+    for runner in state.runners.values():
+        for slot, count in [*runner.slots.items(), *((slot, 1) for slot in runner.parts.values())]:
+            for number in slot.gpus:
+                key = runner.location, number
+                used[key] = used.get(key, 0) + count * (slot.amounts.gpu_share or 1000)
+    for node, shares in state.ledger.gpus.items():
+        for number, share in enumerate(shares):
+            if share != used.get((node, number), 0):
+                yield f"{node}: {share}/1000 of gpu {number} in the ledger, {used.get((node, number), 0)} in slots"

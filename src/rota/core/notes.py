@@ -307,7 +307,9 @@ def follow(state: State, event: ev.Event, at: At) -> None:
     elif isinstance(event, ev.RunnerMoved):
         state.soft.planning.changed.runners[event.runner] = None
         if state.runners[event.runner].state in ("CLOSED", "EXPIRED"):
-            state.soft.contacts[event.runner].unacked.clear()
+            contact = state.soft.contacts[event.runner]
+            contact.unacked.clear()
+            contact.given_up.clear()
         _enter(state, state.runners[event.runner])
     elif isinstance(event, ev.Spent):
         count(state, event)
@@ -325,9 +327,8 @@ def _allocation_moved(state: State, allocation: Allocation, at: At) -> None:
     _waits(state, allocation, at)
     if allocation.state.endswith("ED"):
         state.soft.ending.pop(allocation.id, None)
-        if len(state.soft.contacts) > len(state.runners):
-            for gone in state.soft.contacts.keys() - state.runners.keys():
-                del state.soft.contacts[gone]
+        while state.forgotten:
+            state.soft.contacts.pop(state.forgotten.pop(), None)
 
 
 def _waits(state: State, allocation: Allocation, at: At | None) -> None:
@@ -387,6 +388,10 @@ def _released(state: State, event: ev.Released, at: At) -> None:
     for row in event.rows:
         contact.releasing.pop(row, None)
         contact.usage.pop(row[:2], None)
+    if event.reason is not None:  # not its own word: should it be back, ranks may run there until it says otherwise
+        rows = [(number, state.batches[number].index(pos), attempt) for number, pos, attempt in event.rows]
+        contact.strange = contact.strange.union(rows)
+        state.soft.planning.changed.runners[event.runner] = None
     if not runner.jobs and not runner.parts:
         contact.idle_since = at.mono
         _enter(state, runner)

@@ -360,6 +360,8 @@ class State:
         """(batch, low, high) of jobs that may have become ready in this step."""
         self.again: list[tuple[int, int, str]] = []
         """(batch, position, why) of jobs that completed in this step and are to run once more."""
+        self.forgotten: list[str] = []
+        """Runners that were forgotten in this step, whose contacts are to go."""
 
     def steady(self, wall: float, mono: float) -> float:
         """A clock that follows the wall's, but is never set while we live nor goes back when we start again."""

@@ -127,12 +127,12 @@ def _fits_queue(needs: Needs, site: SiteFacts, queue: QueueFacts | None) -> Answ
         if needs.nodes > most:
             gives = "1 node" if most == 1 else f"{most} nodes at most"
             parts.append(f"gives {gives}, {needs.nodes} are asked for")
-    lacking = needs.amounts().lacking(node)
-    if lacking and site.shared:
-        shared = dict(site.shared)
-        lacking = [
-            (what, asked, shared.get(what, has)) for what, asked, has in lacking if asked > shared.get(what, has)
-        ]
+    lacking, once = needs.amounts().lacking(node), dict(site.shared)
+    if once and needs.named:
+        lacking = [row for row in lacking if row[0] not in once]
+        times = needs.nodes if site.mode != "direct" else 1
+        asks = [(name, times * count, once[name]) for name, count in needs.named if name in once]
+        lacking += [row for row in asks if row[1] > row[2]]
     parts += [f"has {show_amount(what, has)}, {show_amount(what, asked)} are asked for" for what, asked, has in lacking]
     return No("too-small", "; ".join(parts), True, (Wake.STATUS,)) if parts else None
 

@@ -123,8 +123,10 @@ class _Ends:
         number, note = row.batch, row.note
         if (template := batch.template(pos)).share:
             self.spending.add(template, live.cores, wall_ms)
-        if pos in batch.broken and batch.states[pos] != KILLING:
-            return self._broken(batch, pos, row, wall_ms)
+        if live.parts and batch.states[pos] != KILLING:
+            why = batch.broken.get(pos) or self._unconnected(batch, pos, live, row)
+            if why is not None:
+                return self._broken(batch, pos, row, wall_ms, why)
         verb, outcome, until, counted = after_failure(self.state, self.decision, batch, pos, row, self.at)
         reason = row.reason or ("signal" if row.signal is not None else "exit")
         if verb == "abort" and reason in ("runner-stopped", "cancelled", "signal"):
@@ -144,9 +146,21 @@ class _Ends:
             self.holds.append((number, pos))
         return result_of(pos, row, outcome, self.runner.id, self.host, reason, note)
 
-    def _broken(self, batch: BatchState, pos: int, row: Ended, wall_ms: int) -> Result:
+    def _unconnected(self, batch: BatchState, pos: int, live: Live, row: Ended) -> str | None:
+        """What of a gang is not connected when its root fails by itself: that often tells first of a lost node.
+
+        A report that the root's runner left behind tells nothing of who was connected then.
+        """
+        runners, contacts = self.state.runners, self.state.soft.contacts
+        by_itself = row.reason in (None, "exit", "signal") and not batch.hold_wanted.get(pos)
+        if not by_itself or not contacts[live.runner].connected:
+            return None
+        parts = [runners[name] for name, _ in live.parts if name in runners]
+        away = [part.host for part in parts if part.state == "MISSING" or not contacts[part.id].connected]
+        return f"its part on {', '.join(away)} is not connected" if away else None
+
+    def _broken(self, batch: BatchState, pos: int, row: Ended, wall_ms: int, why: str) -> Result:
         """Take the end of a gang that had lost a part: whatever its exit code, that is a loss."""
-        why = batch.broken[pos]
         verb, outcome, reason = _loss(self.state, batch, pos, "lost")
         self.losses.append(((row.batch, pos, verb, None, wall_ms), why))
         if verb == "requeue" and pos in batch.hold_wanted:

@@ -154,7 +154,7 @@ def touch(state: State, stimulus: Touch) -> Decision:
     contact = state.soft.contacts[runner.id]
     if stimulus.used:
         decision.notes.append(Told(runner.id, _usage(state, runner, contact, stimulus.used)))
-    if stimulus.holds or contact.confirmed:
+    if stimulus.holds or contact.confirmed or contact.strange:
         parts_told(state, decision, runner.id, runner.session, stimulus.holds)
     clock = max(contact.clock, stimulus.clock)
     unacked = {number: sent for number, sent in contact.unacked.items() if number > stimulus.got}

@@ -171,5 +171,6 @@ def _forget_allocation(state: State, name: str) -> None:
     for runner in state.runners_of(name):
         if runner.state in ("CLOSED", "EXPIRED") and not runner.jobs:
             del state.runners[runner.id]
+            state.forgotten.append(runner.id)
             state.soft.planning.changed.runners[runner.id] = None
             state.census.leave(runner.id, None, name)

@@ -129,14 +129,17 @@ def _update(state: State, view: View, places: Places) -> News | None:
             woken[new.key] = None
     planning.again.clear()
     _reopen(state, view, woken)
-    if any(spot.place.status == KEPT for spot in spots.values()):
-        woken.update(dict.fromkeys([waiting.entries[number].key for number in waiting.gangs]))
     forests = [
         forest
         for forest in {id(each): each for each in waiting.naming({*changed.limits, *state.timed})}.values()
         if forest.closed and forest.open(view.limits)
     ]
     forests += [forest for forest in waiting.asking(once) if forest not in forests] if once else []
+    kept_changed = any(spot.place.status == KEPT for spot in spots.values())
+    for number in waiting.gangs if kept_changed or forests else ():  # places that are kept are in no tree
+        entry = waiting.entries[number]
+        if kept_changed or entry.forest in forests:
+            woken[entry.key] = None
     return News([spot for spot in spots.values() if spot.key is not None], sorted(woken), forests)
 
 
