@@ -67,7 +67,7 @@ class Chances:
         )
         more = {"at_once": chance.randrange(1, 4)} if chance.random() < 0.2 else {}
         limits = {name: LIMITS[name] for name in names}
-        self.world.submit(chance.randrange(1, 6), template, limits=limits, **more)
+        self.world.submit(chance.randrange(1, 60 if self.short else 6), template, limits=limits, **more)
 
     def held(self) -> Iterator[tuple[FakeRunner, tuple[int, int, int]]]:
         for runner in self.world.runners.values():
@@ -80,7 +80,7 @@ class Chances:
             contact = self.world.state.soft.contacts[runner.name]
             if contact.connected:
                 wall, peak = self.world.wall, self.chance.choice((1000, 3 * GIB))
-                took = 0.1 if self.short else 10.0
+                took = self.chance.choice((0.01, 0.05, 0.2)) if self.short else 10.0
                 code = self.chance.choice((0, 0, 0, 1))
                 row = Ended(*job, code, None, None, wall - took, wall, 0.5, peak, None, None)
                 self.world.report(runner, ended=[row])
@@ -141,6 +141,13 @@ class Chances:
 @pytest.mark.parametrize("seed", range(60))
 def test_it_does_what_a_full_pass_does(seed: int) -> None:
     chances = Chances(seed)
+    for _ in range(120):
+        chances.happen()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_it_leases_ahead_what_a_full_pass_does(seed: int) -> None:
+    chances = Chances(seed, short=True)
     for _ in range(120):
         chances.happen()
 

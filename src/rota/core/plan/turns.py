@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from heapq import heapify, heappop, heapreplace
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,6 +17,7 @@ from rota.core.plan.backfill import Reservation, Soonest, ahead_of, free_from, r
 from rota.core.plan.watching import News
 from rota.core.state import State
 from rota.core.stimuli import At
+from rota.model.needs import Amounts
 from rota.schedule import filters, limits
 from rota.schedule.filters import No
 from rota.schedule.gangs import gang_verdicts, place_gang
@@ -46,6 +48,16 @@ class Gang(Struct):
 Given = Placement | Gang
 
 
+class _Had(NamedTuple):
+    """A turn that a shape had."""
+
+    number: int
+    was_open: bool
+    """Whether its limits were open when it began."""
+    used: set[str]
+    """Runners that did not refuse it."""
+
+
 class Turns:
     """The turns of one pass, and what is known of it when they are over."""
 
@@ -60,8 +72,12 @@ class Turns:
         self._news = news
         self._most: dict[int, int | None] = {}
         self._over: set[int] = set()
-        self._had: dict[int, tuple[bool, set[str]]] = {}
-        """Shapes that had a turn → whether the limits were open when it began, and runners that did not refuse it."""
+        self._had: dict[int, _Had] = {}
+        """Shapes that had a turn → the last of them."""
+        self._number = 0
+        """Of the present turn."""
+        self._before: dict[str, list[tuple[int, Amounts]]] = {}
+        """Runner → (number of a turn that took something there, what was free before it did)."""
         self._later: dict[int, int] = {}
         """Shapes that had a turn before those behind the reservation → how many of their jobs are behind it."""
         self._gave_rest = False
@@ -207,7 +223,8 @@ class Turns:
         names = want.shape.limits
         is_open = not names or limits.fits(want.shape, self.view.limits, 1) > 0
         used: set[str] = set()
-        self._had[want.shape_id] = (is_open, used)
+        self._number += 1
+        self._had[want.shape_id] = _Had(self._number, is_open, used)
         if left <= 0 or not is_open:
             return
         if want.shape.needs.nodes > 1:
@@ -236,6 +253,7 @@ class Turns:
             count = room_for(want.shape, place, view, left, cores)
             if count <= 0:
                 return
+            self._take(spot)
             yield Placement(want, place, count, cores)
             left -= count
             self.places.refresh(self.state.ledger.changed, view)
@@ -243,9 +261,15 @@ class Turns:
     def _gangs(self, want: Want, left: int) -> Iterator[Given]:
         """Place jobs of several nodes, each on all its nodes at once."""
         while left > 0 and (places := place_gang(want, self.view, DEFAULT)):
+            for place in places:
+                self._take(self.places.spots[place.runner])
             yield Gang(want, places)
             left -= 1
             self.places.refresh(self.state.ledger.changed, self.view)
+
+    def _take(self, spot: Spot) -> None:
+        """Remember what is free at a place before this turn takes some of it."""
+        self._before.setdefault(spot.place.runner, []).append((self._number, spot.free))
 
     def _refused(self, want: Want, place: Place) -> bool:
         """Whether a filter says no to a place, other than for its room or a limit."""
@@ -369,7 +393,8 @@ class Turns:
             most = self._part(entry)
             if room <= 0 or needs.nodes > 1 or self._refused(want, there.place):
                 continue
-            self._had.setdefault(key[-1], (True, set()))
+            self._number += 1
+            self._had.setdefault(key[-1], _Had(self._number, True, set()))
             for item in self._give(want, there, room if most is None else min(room, most)):
                 if not in_time:
                     spare = spare.plus(needs.amounts(item.cores), -item.count)
@@ -387,13 +412,13 @@ class Turns:
 
     # ---- what is known when the turns are over ----
 
-    def first_waiting(self) -> Key | None:
-        """The first shape that waits for room: those behind it may not lease ahead in slots that it could use."""
+    def first_waiting(self, after: Key | None = None) -> Key | None:
+        """The first shape, above `after`, that waits for room: those behind it get no leases ahead of its slots."""
         kept = self.state.soft.planning.reserved
         best: Key | None = None
         for forest in self.waiting.forests.values():
             bound = self.places.largest(forest.groups, self.view.wall, forest.names, NONE)
-            for key in () if bound is None else forest.tree.fitting(bound):
+            for key in () if bound is None else forest.tree.fitting(bound, after):
                 if best is not None and key >= best:
                     break
                 if self._is_waiting(self.waiting.entries[key[-1]], kept):
@@ -431,7 +456,7 @@ class Turns:
         want = entry.want
         had = self._had.get(want.shape_id)
         was_open = all(
-            (had is not None and had[0]) or (name in self._closed_by and self._closed_by[name] > entry.key)
+            (had is not None and had.was_open) or (name in self._closed_by and self._closed_by[name] > entry.key)
             for name in want.shape.limits
             if limits.fits_names((name,), self.view.limits, 1) == 0
         )
@@ -440,15 +465,18 @@ class Turns:
         again = self._gave_rest and self._most.get(want.shape_id) is not None
         if again and limits.fits(want.shape, self.view.limits, 1) > 0:
             had = None  # it was refused everywhere in the round after
-        used: Sequence[str] | set[str] = () if had is None else had[1]
         amounts, ledger = want.shape.needs.amounts(), self.view.ledger
 
         def refused(spot: Spot) -> bool:
-            return (
-                spot.place.runner not in used
-                and not self._refused(want, spot.place)
-                and ledger.shortage(spot.place.location.id, amounts) is not None
-            )
+            runner = spot.place.runner
+            if had is not None:
+                if runner in had.used:
+                    return False
+                later = [free for number, free in self._before.get(runner, ()) if number > had.number]
+                if later and amounts.fits(later[0]):
+                    return False  # others have used it up since
+            short = ledger.shortage(spot.place.location.id, amounts) is not None
+            return short and not self._refused(want, spot.place)
 
         return refused
 

@@ -76,12 +76,10 @@ def _anew(state: State, view: View) -> News:
     planning.again.clear()
     planning.unasked = planning.soonest = None
     entries = [_put(state, shape, view) for shape in state.shapes if shape.ready > 0]
-    for shape in state.shapes:
-        if shape.slots:
-            planning.short.setdefault(shape.id, {})
+    planning.enough.clear()
     for runner in state.runners.values():
         for slot in runner.slots:
-            planning.short[slot.shape][runner.id, slot] = None
+            planning.short.setdefault(slot.shape, {})[runner.id, slot] = None
     return News([], sorted([entry.key for entry in entries if entry is not None]), [])
 
 
