@@ -229,6 +229,7 @@ class Turns:
             return
         if want.shape.needs.nodes > 1:
             yield from self._gangs(want, left)
+            self._still_open(entry)
             return
         bound = asked_bound(want.shape.needs.amounts(), entry.vector[5], self.view.wall)
         if names and self.places.nested:  # where places share what is above them, one that is filled fills others
@@ -239,7 +240,7 @@ class Turns:
             for item in self._give(want, spot, left):
                 left -= item.count
                 yield item
-            if left <= 0 or (names and not self._still_open(entry)):
+            if (names and not self._still_open(entry)) or left <= 0:
                 used.add(spot.place.runner)
                 return
             used.discard(spot.place.runner)
