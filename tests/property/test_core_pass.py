@@ -24,7 +24,7 @@ LIMITS = {"few": 3, "some": 8, "rate": "5/10s", "both": "4,6/min"}
 class Chances:
     """A world to which things happen by chance; after each of them a pass is compared with a full one."""
 
-    def __init__(self, seed: int, short: bool = False) -> None:
+    def __init__(self, seed: int, short: bool = False, crowd: bool = False) -> None:
         self.chance = random.Random(seed)
         after_s = self.chance.choice((None, 60.0, 300.0))
         self.world = World(Settings(backfill_after_s=after_s, missing_s=1e6), seed, check=False, site=False)
@@ -33,6 +33,8 @@ class Chances:
         self.world.site("local", node)
         self.world.site("big", Amounts(16_000, 64 * GIB), most=50, tags=("big",), job_s=self.chance.choice((None, 900)))
         self.short = short
+        self.crowd = crowd
+        """Whether most shapes name one limit and nothing else."""
         self.numbers = 0
 
     def happen(self) -> None:
@@ -58,6 +60,8 @@ class Chances:
             site=chance.choice((None, None, None, "local")),
         )
         names = chance.sample(sorted(LIMITS), chance.choice((0, 0, 1, 1, 2)))
+        if self.crowd:
+            names = ["some"] if chance.random() < 0.8 else names if chance.random() < 0.1 else []
         template = Template(
             argv=("true",),
             needs=needs,
@@ -148,6 +152,14 @@ def test_it_does_what_a_full_pass_does(seed: int) -> None:
 @pytest.mark.parametrize("seed", [*range(30), 102, 138, 160, 200])
 def test_it_leases_ahead_what_a_full_pass_does(seed: int) -> None:
     chances = Chances(seed, short=True)
+    for _ in range(120):
+        chances.happen()
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("short", [False, True])
+def test_a_crowd_at_a_limit_gets_what_it_does_in_a_full_pass(seed: int, short: bool) -> None:
+    chances = Chances(seed, short, crowd=True)
     for _ in range(120):
         chances.happen()
 

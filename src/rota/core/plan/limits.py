@@ -9,12 +9,17 @@ from rota.core.state import State
 from rota.core.stimuli import At
 from rota.schedule import limits
 from rota.schedule.policy import in_order
+from rota.schedule.tree import Key
 from rota.schedule.view import Limit, View, Want
 
-__all__ = ["left_over", "limits_now", "wake_times"]
+__all__ = ["few_parts", "left_over", "limits_now", "wake_times"]
 
 _SLACK_S = 0.00001
 """Jobs are looked at this long after a window opens or a rate frees, whatever is rounded."""
+
+
+_FEW = 4
+"""A limit lets few shapes start if there are more than so many for each job that may."""
 
 
 class _LimitsNow(Mapping[str, Limit]):
@@ -78,6 +83,25 @@ def left_over(state: State, view: View) -> tuple[list[Want], list[int] | None]:
         gone += [want.shape_id for want, count in zip(still, most, strict=True) if not count]
         still = [replace(want, ready=count) for want, count in zip(still, most, strict=True) if count]
     return still, None if unasked is None else gone
+
+
+def few_parts(state: State, now: Mapping[str, Limit], name: str) -> dict[int, int] | None:
+    """Of a limit that lets few of its many shapes start: those, and how many jobs of each; None: it is not like that.
+
+    It is what `limits.share` says, without a look at all shapes.
+    """
+    waiting, limit = state.soft.planning.waiting, now.get(name)
+    if name.startswith("#") or limit is None or limit.count is None or not waiting.is_alone(name):
+        return None
+    left = limits.room(limit)
+    if left is None or left * _FEW >= len(waiting.members.get(name, ())):
+        return None
+
+    def look(key: Key) -> tuple[int, int] | None:
+        entry, shape = waiting.entries.get(key[-1]), state.shapes[key[-1]]
+        return (shape.slots, shape.ready) if entry is not None and entry.key == key else None
+
+    return {key[-1]: count for key, count in waiting.fewest[name].parts(left, look).items()} if left else {}
 
 
 def wake_times(state: State, now: Mapping[str, Limit], at: At) -> tuple[float, float]:

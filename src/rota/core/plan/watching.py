@@ -126,6 +126,11 @@ def _update(state: State, view: View, places: Places) -> News | None:
         if entry is None or back or new.want.shape != was or number in planning.again:
             woken[new.key] = None
     planning.again.clear()
+    for slot in changed.slots:
+        entry = waiting.entries.get(slot.shape)
+        for name in () if entry is None else entry.forest.limits:
+            assert entry is not None
+            waiting.held_less(name, entry.key, state.shapes[slot.shape].slots)
     _reopen(state, view, woken)
     if any(spot.place.status == KEPT for spot in spots.values()):
         woken.update(dict.fromkeys([waiting.entries[number].key for number in waiting.gangs]))
