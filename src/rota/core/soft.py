@@ -209,6 +209,8 @@ class Planning:
         """Shape → (runner, slot) where none are, each with the mean time of a job, negated, at which some will be."""
         self.unasked: set[int] | None = None
         """Shapes of which the queue level does not know what is left over now; None: all."""
+        self.told: dict[str, set[int]] = {}
+        """Limit that lets few of its shapes start → those of which the queue level knows that some is left over."""
         self.wall = -math.inf
         """Wall-clock time of the last pass."""
         self.memo: Memo = {}

@@ -59,15 +59,19 @@ def left_over(state: State, view: View) -> tuple[list[Want], list[int] | None]:
     planning = state.soft.planning
     waiting = planning.waiting
     unasked, planning.unasked = planning.unasked, set()
+    few: dict[int, int] = {}
     if unasked is None:
         numbers: Collection[int] = waiting.entries
+        out: set[int] = set()
+        planning.told.clear()
     else:
         unasked |= planning.changed.shapes
         names = planning.touched.union(state.timed, *[state.shapes[number].shape.limits for number in unasked])
-        unasked |= {number for name in names for number in waiting.members.get(name, ())}
+        few, out, others = _of_few(state, view, names, unasked)
+        unasked |= {number for name in others for number in waiting.members.get(name, ())}
         numbers = waiting.sharing(unasked)
     planning.touched = set(planning.changed.limits)
-    wants, gone = [], [number for number in numbers if number not in waiting.entries]
+    wants, gone = [], [*out, *[number for number in numbers if number not in waiting.entries]]
     for number in numbers:
         shape, entry = state.shapes[number], waiting.entries.get(number)
         if entry is not None and shape.ready:
@@ -82,7 +86,40 @@ def left_over(state: State, view: View) -> tuple[list[Want], list[int] | None]:
         most, _ = limits.share(still, view.limits, state.starts)
         gone += [want.shape_id for want, count in zip(still, most, strict=True) if not count]
         still = [replace(want, ready=count) for want, count in zip(still, most, strict=True) if count]
+        for want in still:
+            if len(want.shape.limits) == 1 and want.shape.limits[0] in planning.told:
+                planning.told[want.shape.limits[0]].add(want.shape_id)
+    if few:
+        still += [replace(waiting.entries[number].want, ready=count) for number, count in few.items()]
+        still.sort(key=lambda want: waiting.entries[want.shape_id].key)
     return still, None if unasked is None else gone
+
+
+def _of_few(state: State, view: View, names: set[str], unasked: set[int]) -> tuple[dict[int, int], set[int], set[str]]:
+    """(shapes with their parts of limits that let few start, shapes of these that have none now, the other limits).
+
+    The shapes are taken out of `unasked`. Which had a part was told before; nothing has changed for all the rest.
+    """
+    planning = state.soft.planning
+    few: dict[int, int] = {}
+    out: set[int] = set()
+    others = set()
+    for name in names:
+        parts = None if planning.waiting.odd else few_parts(state, view.limits, name)
+        told = planning.told.get(name)
+        if parts is None or told is None:
+            others.add(name)
+            planning.told.pop(name, None)
+            if parts is not None:
+                planning.told[name] = set()
+            continue
+        members = planning.waiting.members.get(name, {})
+        mine = {number for number in unasked if number in members}
+        unasked -= mine
+        few.update(parts)
+        out |= (told | mine) - parts.keys()
+        planning.told[name] = set(parts)
+    return few, out, others
 
 
 def few_parts(state: State, now: Mapping[str, Limit], name: str) -> dict[int, int] | None:
