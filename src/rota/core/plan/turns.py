@@ -252,6 +252,7 @@ class Turns:
         names = want.shape.limits
         is_open = not names or limits.fits(want.shape, self.view.limits, 1) > 0
         used: set[str] = set()
+        ranked: list[str] = []
         self._number += 1
         self._had[want.shape_id] = _Had(self._number, is_open, used)
         if left <= 0 or not is_open:
@@ -262,7 +263,8 @@ class Turns:
             return
         bound = asked_bound(want.shape.needs.amounts(), entry.vector[5], self.view.wall)
         if names and self.places.nested:  # where places share what is above them, one that is filled fills others
-            used.update([spot.place.runner for spot in self.places.with_room(entry.forest.groups, bound)])
+            ranked = [spot.place.runner for spot in self.places.with_room(entry.forest.groups, bound)]
+            used.update(ranked)
         for spot in self.places.with_room(entry.forest.groups, bound):
             if spot is avoid or self._refused(want, spot.place):
                 continue
@@ -270,6 +272,8 @@ class Turns:
                 left -= item.count
                 yield item
             if (names and not self._still_open(entry)) or left <= 0:
+                if spot.place.runner in used:  # those before it have been filled, or were with others
+                    used.difference_update(ranked[: ranked.index(spot.place.runner)])
                 used.add(spot.place.runner)
                 return
             used.discard(spot.place.runner)
