@@ -83,7 +83,7 @@ def left_over(state: State, view: View) -> tuple[list[Want], list[int] | None]:
     if waiting.odd:
         still = in_order(still, view, state.settings.policies)
     if any(want.shape.limits for want in still):
-        most, _ = limits.share(still, view.limits, state.starts)
+        most, _ = limits.share(still, view.limits, state.starts, over_too=False)
         gone += [want.shape_id for want, count in zip(still, most, strict=True) if not count]
         still = [replace(want, ready=count) for want, count in zip(still, most, strict=True) if count]
         for want in still:
