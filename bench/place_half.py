@@ -44,8 +44,9 @@ class _Node:
 class World:
     """A core whose nodes have one slot each, all taken, and shapes that wait."""
 
-    def __init__(self, nodes: int, shapes: int, taking_part: bool) -> None:
+    def __init__(self, nodes: int, shapes: int, taking_part: bool, limited: bool = False) -> None:
         self.core = Core(Settings())
+        self.limits: dict[str, int | str] = {"lic": nodes} if limited else {}
         self.clock = 1000.0
         self.passes_s = 0.0
         """CPU of the passes."""
@@ -68,8 +69,9 @@ class World:
         return At(self.clock, self.clock)
 
     def _submit(self, needs: Needs, count: int, priority: int = 0) -> None:
-        template = Template(argv=("true",), needs=needs, priority=priority)
-        submit = Submit(at=self.at, spec=BatchSpec(count, (template,)), key=str(len(self.core.state.batches)))
+        template = Template(argv=("true",), needs=needs, priority=priority, limits=tuple(self.limits))
+        key = str(len(self.core.state.batches))
+        submit = Submit(at=self.at, spec=BatchSpec(count, (template,)), key=key, limits=self.limits)
         self.perform(self.core.step(submit).effects)
 
     def turn(self, *stimuli: Stimulus) -> None:
@@ -129,13 +131,15 @@ def core(quick: bool) -> Iterator[Row]:
     for taking_part in (False, True):
         what = "take turns" if taking_part else "wait"
         yield from _core([(f"core: {shapes:,} shapes {what}", 10, shapes) for shapes in SHAPES], taking_part, quick)
+    rows = [(f"core: {shapes:,} shapes share a limit", 10, shapes) for shapes in SHAPES[1:]]
+    yield from _core(rows, True, quick, limited=True)
     yield from _core([(f"core: 100 shapes, {nodes:,} runners", nodes, 100) for nodes in RUNNERS], False, quick)
 
 
-def _core(worlds: list[tuple[str, int, int]], taking_part: bool, quick: bool) -> Iterator[Row]:
+def _core(worlds: list[tuple[str, int, int]], taking_part: bool, quick: bool, limited: bool = False) -> Iterator[Row]:
     first = beside = 0.0
     for what, nodes, shapes in worlds:
-        cost, passes = World(nodes, shapes, taking_part).cost(0.4 if quick else 1.5)
+        cost, passes = World(nodes, shapes, taking_part, limited).cost(0.4 if quick else 1.5)
         first, beside = first or cost, beside or cost - passes
         yield _by(what, cost, first, MOST.get(shapes, 1.5 if nodes > 100 else None))
         if nodes > 100:

@@ -1,4 +1,4 @@
-"""One scheduling pass over 200 shapes × 200 locations: cold, when nothing changed, and when little did.
+"""One scheduling pass over 200 shapes × 200 locations × 30 filters: cold, when nothing changed, and when little did.
 
     python bench/scheduling_pass.py [SHAPES] [PLACES]
 
@@ -31,7 +31,7 @@ from rota.schedule.policy import DEFAULT, Policy
 from rota.schedule.queue_memo import QueueMemo
 from rota.schedule.queue_pass import QueuePass
 from rota.schedule.queues import queue_places
-from rota.schedule.view import QUEUE, Limit, Place, View, Want
+from rota.schedule.view import NODE, QUEUE, Limit, Place, View, Want
 
 GIB = 1 << 30
 CLASSES = [(64, 256, ()), (128, 512, ("big",)), (32, 128, ("ssd",)), (48, 192, ("gpu",))]
@@ -41,6 +41,7 @@ class Cluster:
     """A tree of locations with some use, and wants."""
 
     def __init__(self, kind: str, shapes: int, places: int, chance: random.Random) -> None:
+        self.policy, self.facts = _policy(NODE), Facts()
         self.ledger = Ledger()
         self.limits: dict[str, Limit] = {"lic": Limit(10, 10), "wide": Limit(100_000, 5)}
         self.places = []
@@ -83,10 +84,12 @@ class Cluster:
     def one_pass(self, memo: Memo) -> tuple[float, int, int]:
         """(milliseconds, placements, verdicts)."""
         self.clock += 1.0
-        view = View(self.clock, self.clock, "serving", list(self.places), self.ledger.view, self.limits)
+        view = View(
+            self.clock, self.clock, "serving", list(self.places), self.ledger.view, self.limits, facts=self.facts
+        )
         placed = verdicts = 0
         began = time.process_time()
-        for item in place(view, self.wants, DEFAULT, memo, self.ledger.changed):
+        for item in place(view, self.wants, self.policy, memo, self.ledger.changed):
             if isinstance(item, Parked):
                 verdicts += len(item.verdicts)
             else:
@@ -109,14 +112,19 @@ def _online(shape: Shape, place: Place, view: View) -> No | None:
     return None
 
 
+def _policy(level: str) -> Policy:
+    """The default filters, and others up to 30, of which one reads a fact of each place."""
+    more = [Filter(f"fine{number}", _fine, (level,), static=True) for number in range(29 - len(DEFAULT.filters))]
+    more.append(Filter("online", _online, (level,), ("status",)))
+    filters.BUILT_IN.update({one.name: one for one in more})
+    return Policy(filters=(*DEFAULT.filters, *[one.name for one in more]))
+
+
 class Queues:
     """2,000 queues of 20 classes at 20 sites, 30 filters, and what of 200 shapes found no node."""
 
     def __init__(self, kind: str, shapes: int, places: int, chance: random.Random) -> None:
-        more = [Filter(f"fine{number}", _fine, (QUEUE,), static=True) for number in range(18)]
-        for one in (*more, Filter("online", _online, (QUEUE,), ("status",))):
-            filters.BUILT_IN[one.name] = one
-        self.policy = Policy(filters=(*DEFAULT.filters, *(one.name for one in more), "online"))
+        self.policy = _policy(QUEUE)
         self.memo, self.facts = QueueMemo(), Facts()
         self.live: dict[str, int] = {}
         self.coming: dict[str, dict[tuple[str, int], int]] = {}
@@ -187,7 +195,7 @@ def main() -> None:
     """Print the tables."""
     shapes = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     places = int(sys.argv[2]) if len(sys.argv) > 2 else 200
-    print(f"{shapes} shapes × {places} locations, milliseconds of CPU (budget: 100 cold, 10 warm)")
+    print(f"{shapes} shapes × {places} locations × 30 filters, milliseconds of CPU (budget: 100 cold, 10 warm)")
     print(f"{'cluster':10}{'cold':>9}{'placed':>9}{'verdicts':>10}{'same':>9}{'2 nodes':>9}{'1 limit':>9}")
     for kind in ("idle", "full", "uneven"):
         rows = []

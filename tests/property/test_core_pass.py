@@ -26,7 +26,7 @@ LIMITS = {"few": 3, "some": 8, "rate": "1/s", "both": "4,6/min"}
 class Chances:
     """A world to which things happen by chance; after each of them a pass is compared with a full one."""
 
-    def __init__(self, seed: int, short: bool = False) -> None:
+    def __init__(self, seed: int, short: bool = False, crowd: bool = False) -> None:
         self.chance = random.Random(seed)
         after_s = self.chance.choice((None, 60.0, 300.0))
         self.world = World(Settings(backfill_after_s=after_s, missing_s=1e6), seed, check=False, site=False)
@@ -35,6 +35,8 @@ class Chances:
         self.world.site("local", node)
         self.world.site("big", Amounts(16_000, 64 * GIB), most=50, tags=("big",), job_s=self.chance.choice((None, 900)))
         self.short = short
+        self.crowd = crowd
+        """Whether most shapes name one limit and nothing else."""
         self.numbers = 0
 
     def happen(self) -> None:
@@ -60,6 +62,8 @@ class Chances:
             site=chance.choice((None, None, None, "local")),
         )
         names = chance.sample(sorted(LIMITS), chance.choice((0, 0, 1, 1, 2)))
+        if self.crowd:
+            names = ["some"] if chance.random() < 0.8 else names if chance.random() < 0.1 else []
         template = Template(
             argv=("true",),
             needs=needs,
@@ -69,7 +73,7 @@ class Chances:
         )
         more = {"at_once": chance.randrange(1, 4)} if chance.random() < 0.2 else {}
         limits = {name: LIMITS[name] for name in names}
-        self.world.submit(chance.randrange(1, 6), template, limits=limits, **more)
+        self.world.submit(chance.randrange(1, 60 if self.short else 6), template, limits=limits, **more)
 
     def held(self) -> Iterator[tuple[FakeRunner, tuple[int, int, int]]]:
         for runner in self.world.runners.values():
@@ -82,7 +86,7 @@ class Chances:
             contact = self.world.state.soft.contacts[runner.name]
             if contact.connected:
                 wall, peak = self.world.wall, self.chance.choice((1000, 3 * GIB))
-                took = 0.1 if self.short else 10.0
+                took = self.chance.choice((0.01, 0.05, 0.2)) if self.short else 10.0
                 code = self.chance.choice((0, 0, 0, 1))
                 row = Ended(*job, code, None, None, wall - took, wall, 0.5, peak, None, None)
                 self.world.report(runner, ended=[row])
@@ -153,6 +157,21 @@ def test_it_does_what_a_full_pass_does_with_gangs_and_queues(seed: int) -> None:
     world.core.__class__ = ComparingCore
     for _ in range(100):
         world.happen()
+
+
+@pytest.mark.parametrize("seed", [*range(30), 102, 138, 160, 200])
+def test_it_leases_ahead_what_a_full_pass_does(seed: int) -> None:
+    chances = Chances(seed, short=True)
+    for _ in range(120):
+        chances.happen()
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("short", [False, True])
+def test_a_crowd_at_a_limit_gets_what_it_does_in_a_full_pass(seed: int, short: bool) -> None:
+    chances = Chances(seed, short, crowd=True)
+    for _ in range(120):
+        chances.happen()
 
 
 def test_a_change_that_wakes_nobody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

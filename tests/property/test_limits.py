@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from rota.model.needs import Needs
 from rota.model.shape import Shape
+from rota.schedule.fewest import Fewest
 from rota.schedule.limits import Starts, room, share
 from rota.schedule.view import Limit, Want
 
@@ -109,3 +110,25 @@ def test_a_rate_holds_in_every_period(rate: int, per_s: int, tries: list[tuple[f
     if taken:
         now += 2 * per_s
         assert starts.counted(now, per_s) == 0
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 6), st.integers(0, 6), st.integers(0, 9)), max_size=12),
+    st.integers(0, 40),
+)
+def test_whoever_holds_the_fewest_is_next_as_shares_say(rows: list[tuple[int, int, int, int]], left: int) -> None:
+    """What a shape held when it was put there may be less than it holds now; what it is told again is more."""
+    fewest, now = Fewest(), dict[tuple[int, ...], tuple[int, int]]()
+    for number, (priority, slots, more, ready) in enumerate(rows):
+        key = (-priority, number, number)
+        fewest.put(key, slots + more if number % 2 else slots)
+        fewest.put(key, slots)
+        now[key] = (slots if number % 2 else slots + more, ready)
+    fewest.put((0, 99, 99), 0)  # it waits no more
+    order = sorted(key for key in now if now[key][1])
+    wants = [Want(key[-1], Shape(Needs(), ("a",)), now[key][1], -key[0], key[1], now[key][0]) for key in order]
+    used = sum(slots for slots, _ in now.values())
+    most, _ = share(wants, {"a": Limit(used + left, used)}, {})
+    for _ in range(2):  # what is said changes nothing
+        parts = fewest.parts(left, now.get)
+        assert parts == {key: count for key, count in zip(order, most, strict=True) if count}

@@ -2,21 +2,25 @@
 
 import heapq
 import math
+from typing import Any, Generic, TypeVar
 
 __all__ = ["Earliest"]
 
+Name = TypeVar("Name", bound=Any)
+"""What can be compared and hashed."""
 
-class Earliest:
+
+class Earliest(Generic[Name]):
     """Names and their times. A name whose time is infinite is kept, and never due."""
 
     __slots__ = ("_heap", "times")
 
     def __init__(self) -> None:
-        self.times: dict[str, float] = {}
-        self._heap: list[tuple[float, str]] = []
+        self.times: dict[Name, float] = {}
+        self._heap: list[tuple[float, Name]] = []
         """(time, name); what `times` does not say any more is left until it comes first, but never more than half."""
 
-    def set(self, name: str, time: float) -> None:
+    def set(self, name: Name, time: float) -> None:
         """Give a name its time."""
         if self.times.get(name) != time:
             self.times[name] = time
@@ -24,7 +28,7 @@ class Earliest:
                 heapq.heappush(self._heap, (time, name))
             self._trim()
 
-    def drop(self, name: str) -> None:
+    def drop(self, name: Name) -> None:
         """Forget a name, if it is there."""
         if self.times.pop(name, None) is not None:
             self._trim()
@@ -34,9 +38,9 @@ class Earliest:
         self.times.clear()
         self._heap.clear()
 
-    def copy(self) -> "Earliest":
+    def copy(self) -> "Earliest[Name]":
         """One that can go another way."""
-        new = Earliest()
+        new = Earliest[Name]()
         new.times, new._heap = self.times.copy(), self._heap.copy()
         return new
 
@@ -45,9 +49,9 @@ class Earliest:
         """The earliest time; infinite if there is none."""
         return self._heap[0][0] if self._heap else math.inf
 
-    def due(self, time: float) -> list[str]:
+    def due(self, time: float) -> list[Name]:
         """The names whose time is not later than this, earliest first."""
-        found: list[tuple[float, str]] = []
+        found: list[tuple[float, Name]] = []
         heap, times = self._heap, self.times
         while heap and heap[0][0] <= time:
             entry = heapq.heappop(heap)

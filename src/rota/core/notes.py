@@ -409,7 +409,10 @@ def took(state: State, event: ev.Ended) -> None:
             if memo is None:
                 memo = shapes[shape] = ShapeMemo(state.shapes[shape].shape)
             wall = wall_ms / 1000
-            memo.mean_s = wall if memo.mean_s is None else memo.mean_s + _MEAN_WEIGHT * (wall - memo.mean_s)
+            mean = memo.mean_s
+            memo.mean_s = wall if mean is None else mean + _MEAN_WEIGHT * (wall - mean)
+            if mean is not None and wall < mean:
+                state.soft.planning.changed.quicker.add(shape)
 
 
 _CONCERN = (

@@ -170,7 +170,7 @@ class ShapeMemo(Struct):
 class Changes:
     """What has changed since the last pass, besides what the ledger says: the pass empties it."""
 
-    __slots__ = ("everything", "groups", "limits", "runners", "shapes", "slots")
+    __slots__ = ("everything", "groups", "limits", "quicker", "runners", "shapes", "slots")
 
     def __init__(self) -> None:
         self.everything = True
@@ -182,6 +182,8 @@ class Changes:
         self.limits: set[str] = set()
         self.groups: set[str] = set()
         """Groups of which something was learned."""
+        self.quicker: set[int] = set()
+        """Shapes whose jobs are taken to need less time: more may be leased ahead."""
         self.slots: dict[Slot, dict[str, None]] = {}
         """Slot → runners where jobs in such a slot were leased or have ended."""
 
@@ -203,8 +205,12 @@ class Planning:
         """Shapes to look at in the next pass, whatever changes: they were not given all that limits leave."""
         self.short: dict[int, dict[tuple[str, Slot], None]] = {}
         """Shape → (runner, slot) where leases ahead may be missing."""
+        self.enough: dict[int, Earliest[tuple[str, Slot]]] = {}
+        """Shape → (runner, slot) where none are, each with the mean time of a job, negated, at which some will be."""
         self.unasked: set[int] | None = None
         """Shapes of which the queue level does not know what is left over now; None: all."""
+        self.told: dict[str, set[int]] = {}
+        """Limit that lets few of its shapes start → those of which the queue level knows that some is left over."""
         self.wall = -math.inf
         """Wall-clock time of the last pass."""
         self.memo: Memo = {}
@@ -258,9 +264,9 @@ class Soft:
     def __init__(self, seed: int = 1) -> None:
         self.contacts: dict[str, Contact] = {}
         """Runner → the connection to it."""
-        self.idle = Earliest()
+        self.idle = Earliest[str]()
         """Runners that serve and have no jobs, and the monotonic time at which each has lingered long enough."""
-        self.quiet = Earliest()
+        self.quiet = Earliest[str]()
         """Runners that should be heard of, each with a monotonic time since which it was heard, perhaps again later."""
         self.sites: dict[str, SiteFacts] = {}
         """Site → what it offers, as it last said."""

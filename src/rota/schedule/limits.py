@@ -13,7 +13,7 @@ from rota.model.shape import Shape
 from rota.model.verdict import Wake
 from rota.schedule.view import Limit, Want
 
-__all__ = ["Starts", "at_time", "blocked", "fits", "fits_names", "room", "share"]
+__all__ = ["Starts", "at_time", "blocked", "fits", "fits_names", "over_at", "room", "share"]
 
 SLICES = 64
 
@@ -122,9 +122,9 @@ def blocked(shape: Shape, limits: Mapping[str, Limit]) -> tuple[str, str, str] |
 
 
 def share(
-    wants: Sequence[Want], limits: Mapping[str, Limit], starts: Mapping[str, Starts]
+    wants: Sequence[Want], limits: Mapping[str, Limit], starts: Mapping[str, Starts], over_too: bool = True
 ) -> tuple[list[int], set[int]]:
-    """How many of each want's ready jobs may start now, and the shapes that hold more than their fair part.
+    """How many of each want's ready jobs may start now, and (`over_too`) who holds more than their fair part.
 
     `wants` come highest priority first. Of equal priority, those that share a limit get equal parts of it (what they
     hold counts), and who wants less leaves the rest to the others.
@@ -143,8 +143,8 @@ def share(
             served = starts[name].served if not counted and name in starts else {}
             for _, group in groupby(who, key=lambda number: wants[number].priority):
                 left -= _fill(list(group), wants, most, left, None if counted else served)
-        if limit.count is not None and len(who) > 1:
-            over.update(_over(who, wants, limit))
+        if over_too and limit.count is not None and len(who) > 1:
+            over.update(over_at(who, wants, limit))
     return most, over
 
 
@@ -188,7 +188,7 @@ def _level(have: list[int], want: list[int], left: int) -> int:
     return low
 
 
-def _over(who: list[int], wants: Sequence[Want], limit: Limit) -> list[int]:
+def over_at(who: Sequence[int], wants: Sequence[Want], limit: Limit) -> list[int]:
     """Shapes that hold more slots than they would if all slots were given out anew."""
     assert limit.count is not None
     left = max(0, limit.count - limit.used + sum([wants[number].slots for number in who]))

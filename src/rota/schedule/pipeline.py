@@ -89,6 +89,8 @@ class Parked(Struct):
     verdicts: list[Verdict]
 
 
+_FOR_GOOD = math.inf
+
 Policies = Policy | Mapping[str, Policy]
 """The policy of all wants, or the policies that their shapes name."""
 
@@ -134,6 +136,7 @@ def place(
             able = able if left > 0 else []
         else:
             able = seen.ranked(want.shape, policy, able)
+        bound: Bound | None = None
         for at in able:
             candidate = view.places[at]
             while left > 0:
@@ -147,7 +150,8 @@ def place(
             if left <= 0:
                 break
             plan = kept.plans[candidate.class_number]
-            no, _ = _first_no(candidate, plan, _checks(plan, seen.bound(want.shape, kept.names)))
+            bound = seen.bound(want.shape, kept.names) if bound is None else bound
+            no, _ = _first_no(candidate, plan, _checks(plan, bound))
             no = _with_limits(candidate.location.id, no, seen.full(want.shape, names), names)
             if no is not None:
                 verdicts.append(no)
@@ -273,16 +277,16 @@ class _Places:
     def _ask_at(self, kept: Kept, shape: Shape, todo: list[int]) -> None:
         places, answers, holds, plans = self.view.places, kept.answers, kept.holds, kept.plans
         bound = self.bound(shape, kept.names)
-        checks: dict[int, tuple[Plan, Checks]] = {}
+        classes: dict[int, list[int]] = {}
         for at in todo:
-            candidate = places[at]
-            plan_checks = checks.get(candidate.class_number)
-            if plan_checks is None:
-                plan = plans.get(candidate.class_number)
-                if plan is None:
-                    plan = plans[candidate.class_number] = _plan(shape, candidate, self.view, kept.names)
-                plan_checks = checks[candidate.class_number] = (plan, _checks(plan, bound))
-            answers[at], holds[at] = _first_no(candidate, *plan_checks)
+            classes.setdefault(places[at].class_number, []).append(at)
+        for number, these in classes.items():
+            plan = plans.get(number)
+            if plan is None:
+                plan = plans[number] = _plan(shape, places[these[0]], self.view, kept.names)
+            checks = _checks(plan, bound)
+            for at in these:
+                answers[at], holds[at] = _first_no(places[at], plan, checks)
         kept.stamps = self.stamps.copy()
         kept.until = min(holds)
         kept.verdicts = [no for no in answers if no is not None]
@@ -356,7 +360,7 @@ def _checks(plan: Plan, bound: Bound) -> Checks:
 
 def _first_no(candidate: Place, plan: Plan, checks: Checks) -> tuple[Verdict | None, float]:
     """(the first no of these checks, until when the answer stands)."""
-    stands = math.inf
+    stands = _FOR_GOOD
     for name, check in checks:
         answer = check(candidate)
         if answer is None:
@@ -365,7 +369,7 @@ def _first_no(candidate: Place, plan: Plan, checks: Checks) -> tuple[Verdict | N
             if answer < stands:
                 stands = answer
             continue
-        assert isinstance(answer, No)
+        assert answer.__class__ is No
         no = Verdict(candidate.location.id, name, answer.code, answer.detail, answer.lasting, answer.wake_on)
         return no, stands if stands < answer.stands else answer.stands
     end = plan.no

@@ -10,6 +10,7 @@ from heapq import heapify, heappop, heappush
 
 from rota.model.shape import Shape
 from rota.schedule import limits
+from rota.schedule.fewest import Fewest
 from rota.schedule.tree import ANY, NONE, Key, Tree, Vector
 from rota.schedule.view import Limit, View, Want
 
@@ -72,6 +73,12 @@ class Waiting:
         """Shapes that ask for several nodes."""
         self.odd: set[int] = set()
         """Shapes with a policy that forests do not know how to follow."""
+        self.fewest: dict[str, Fewest] = {}
+        """Limit → who of its shapes is next."""
+        self.equals: dict[tuple[str, int], int] = {}
+        """(limit, priority) → how many shapes have both."""
+        self._mixed: dict[str, int] = {}
+        """Limit → how many of its shapes name others too."""
         self._by_group: dict[int, list[Forest]] = {}
         self._by_limit: dict[str, list[Forest]] = {}
 
@@ -93,6 +100,10 @@ class Waiting:
         forest.size += 1
         for name in shape.limits:
             self.members.setdefault(name, {})[want.shape_id] = None
+            self._mixed[name] = self._mixed.get(name, 0) + (len(shape.limits) > 1)
+        for name in shared:
+            self.held_less(name, key, want.slots)
+            self.equals[name, want.priority] = self.equals.get((name, want.priority), 0) + 1
         if shape.group:
             self.learners.setdefault(shape.group, {})[want.shape_id] = None
         if shape.needs.nodes > 1:
@@ -114,8 +125,19 @@ class Waiting:
             self._cut_down(forest)
         for name in shape.limits:
             _take_out(self.members, name, shape_id)
+            self._mixed[name] -= len(shape.limits) > 1
+            if name in forest.limits:
+                self._uncount(name, entry.want.priority)
+            if name not in self.members:
+                del self._mixed[name]
+                self.fewest.pop(name, None)
         if shape.group:
             _take_out(self.learners, shape.group, shape_id)
+
+    def _uncount(self, name: str, priority: int) -> None:
+        self.equals[name, priority] -= 1
+        if not self.equals[name, priority]:
+            del self.equals[name, priority]
 
     def _cut_down(self, forest: Forest) -> None:
         del self.forests[forest.groups, forest.limits, forest.names]
@@ -146,6 +168,18 @@ class Waiting:
                     found |= fresh
                     todo += fresh
         return found
+
+    def held_less(self, name: str, key: Key, slots: int) -> None:
+        """Say how many slots of a limit a shape holds that is new, or holds fewer than before."""
+        fewest = self.fewest.get(name)
+        if fewest is None:
+            fewest = self.fewest[name] = Fewest()
+        fewest.put(key, slots)
+        fewest.trim(2 * len(self.members[name]) + 64)
+
+    def is_alone(self, name: str) -> bool:
+        """Whether a limit is all that its shapes name."""
+        return not self._mixed.get(name)
 
     def asking(self, names: Iterable[str]) -> list[Forest]:
         """The forests whose shapes ask for any of these named resources."""

@@ -63,9 +63,10 @@ def _copy_soft(soft: Soft) -> Soft:
     new.planning.queues = soft.planning.queues.copy()
     new.planning.shapes = {key: copy.copy(memo) for key, memo in soft.planning.shapes.items()}
     new.planning.short = {key: pairs.copy() for key, pairs in soft.planning.short.items()}
+    new.planning.enough = {}
     new.planning.places, new.planning.changed = None, copy.copy(soft.planning.changed)
     new.planning.unasked = None
-    for part in ("shapes", "runners", "limits", "groups", "slots"):
+    for part in ("shapes", "runners", "limits", "groups", "quicker", "slots"):
         setattr(new.planning.changed, part, getattr(soft.planning.changed, part).copy())
     return new
 

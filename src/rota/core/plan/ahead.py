@@ -1,13 +1,15 @@
 """Leases ahead of the slots, so that runners of short jobs never wait for the manager."""
 
+import math
 from collections.abc import Iterator
 
 from rota.core.decide.retries import until_brake
+from rota.core.earliest import Earliest
 from rota.core.evolve.leasing import Grant
 from rota.core.plan.turns import Turns
 from rota.core.plan.watching import runner_status
-from rota.core.soft import ShapeMemo
-from rota.core.state import ShapeState, State
+from rota.core.soft import Planning, ShapeMemo
+from rota.core.state import Settings, ShapeState, State
 from rota.model.slot import Slot
 from rota.model.tables import STARTING
 from rota.schedule.tree import Key
@@ -28,11 +30,17 @@ def leases_ahead(turns: Turns, steady: float) -> Iterator[Grant]:
         short.setdefault(slot.shape, {}).update(dict.fromkeys([(runner, slot) for runner in runners]))
         planning.stale.update(runners)
     planning.changed.slots = {}
+    for number in planning.changed.quicker & planning.enough.keys():
+        _look_again(planning, number)
+    planning.changed.quicker.clear()
     look: list[tuple[Key, Entry]] = []
     for number in list(short):
         entry = turns.waiting.entries.get(number)
         memo = planning.shapes.get(number)
         if not state.shapes[number].slots:
+            del short[number]
+            planning.enough.pop(number, None)
+        elif not short[number]:
             del short[number]
         elif entry is not None and state.shapes[number].ready and memo is not None and _is_short(state, memo):
             look.append((entry.key, entry))
@@ -46,6 +54,17 @@ def leases_ahead(turns: Turns, steady: float) -> Iterator[Grant]:
         most = 0 if turns.holds_too_much(entry) else _most(turns, shape)
         if most:
             yield from _ahead(turns, shape, most, steady)
+            if key == blocked and not shape.ready:
+                blocked = turns.first_waiting(key)  # all its jobs are leased now
+
+
+def _look_again(planning: Planning, number: int) -> None:
+    """Find the slots of a shape where leases are missing now because its jobs take less time."""
+    enough, mean = planning.enough[number], planning.shapes[number].mean_s
+    assert mean is not None
+    for pair in enough.due(-mean):
+        planning.short.setdefault(number, {})[pair] = None
+        enough.drop(pair)
 
 
 def _is_short(state: State, memo: ShapeMemo) -> bool:
@@ -83,23 +102,32 @@ def _ahead(turns: Turns, shape: ShapeState, most: int, steady: float) -> Iterato
     planning = state.soft.planning
     memo, pairs = planning.shapes[shape.id], planning.short[shape.id]
     mean, needs = memo.mean_s, memo.asked.needs
+    enough = planning.enough.setdefault(shape.id, Earliest())
     assert mean is not None
     for runner_id, slot in _in_order(turns, pairs):
         runner = state.runners.get(runner_id)
         slots = 0 if runner is None else runner.slots.get(slot, 0)
-        if runner is None or not slots or runner.direct or slot.amounts != needs.amounts(slot.amounts.cores):
-            del pairs[runner_id, slot]  # no more there, or of a size that is not asked for any more
+        if runner is None or not slots or runner.direct:
+            del pairs[runner_id, slot]
+            enough.drop((runner_id, slot))
             continue
-        if runner_status(state, runner) != "SERVING":
-            continue
+        if slot.amounts != needs.amounts(slot.amounts.cores) or runner_status(state, runner) != "SERVING":
+            continue  # of a size that is not asked for, for now
         depth = min(settings.lease_most, int(slots * settings.ahead_s / mean) + 1)
         missing = slots + depth - runner.held.get(slot, 0)
         if missing * 2 < depth:
             del pairs[runner_id, slot]
+            enough.set((runner_id, slot), _missing_from(slots, runner.held[slot], settings))
         elif shape.ready and most > 0:
             count = min(missing, shape.ready, settings.lease_most, most)
             most -= count
             yield Grant(runner_id, slot, 0, count, steady)
+
+
+def _missing_from(slots: int, held: int, settings: Settings) -> float:
+    """The mean time of a job, negated, at which leases will be missing; infinite: never."""
+    depth = 2 * (held - slots)
+    return math.inf if depth > settings.lease_most else -slots * settings.ahead_s / (depth - 1) * (1 + 1e-9)
 
 
 def _in_order(turns: Turns, pairs: dict[tuple[str, Slot], None]) -> list[tuple[str, Slot]]:

@@ -4,26 +4,30 @@ Only shapes that may find a place now get a turn. What they are given, and in wh
 that waits got one.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from heapq import heapify, heappop, heapreplace
+from operator import le
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from rota.core.plan.backfill import Reservation, Soonest, ahead_of, free_from, reserve
+from rota.core.plan.limits import few_parts
 from rota.core.plan.watching import News
 from rota.core.state import State
 from rota.core.stimuli import At
+from rota.model.needs import Amounts
 from rota.schedule import filters, limits
 from rota.schedule.filters import No
 from rota.schedule.gangs import gang_verdicts, place_gang
 from rota.schedule.pipeline import Placement, room_for, width
 from rota.schedule.places import Places, Spot, asked_bound, free_bound
 from rota.schedule.policy import DEFAULT
-from rota.schedule.tree import NONE, Key
-from rota.schedule.view import NODE, Place, View, Want
+from rota.schedule.tree import NONE, Key, Vector
+from rota.schedule.view import NODE, Limit, Place, View, Want
 from rota.schedule.waiting import Entry, Forest, Source, in_order
 
 __all__ = ["Gang", "Turns"]
@@ -46,6 +50,16 @@ class Gang(Struct):
 Given = Placement | Gang
 
 
+class _Had(NamedTuple):
+    """A turn that a shape had."""
+
+    number: int
+    was_open: bool
+    """Whether its limits were open when it began."""
+    used: set[str]
+    """Runners that did not refuse it."""
+
+
 class Turns:
     """The turns of one pass, and what is known of it when they are over."""
 
@@ -60,8 +74,24 @@ class Turns:
         self._news = news
         self._most: dict[int, int | None] = {}
         self._over: set[int] = set()
-        self._had: dict[int, tuple[bool, set[str]]] = {}
-        """Shapes that had a turn → whether the limits were open when it began, and runners that did not refuse it."""
+        self._few: dict[str, dict[int, int | None] | None] = {}
+        """Limit that lets few of its shapes start → those with their parts, as in `_most`; None: any other."""
+        self._few_keys: dict[str, list[Key]] = {}
+        """The same → the keys of these shapes, in order."""
+        self._few_over: dict[str, list[int]] = {}
+        """The same → the shapes that hold more than their part."""
+        self._given: dict[int, int] = {}
+        """Shape → slots that it was given."""
+        self._only_few = False
+        """Whether only these get turns."""
+        self._keys: list[Key] = []
+        """Of the shapes that had the first turns, in order."""
+        self._had: dict[int, _Had] = {}
+        """Shapes that had a turn → the last of them."""
+        self._number = 0
+        """Of the present turn."""
+        self._before: dict[str, list[tuple[int, Amounts]]] = {}
+        """Runner → (number of a turn that took something there, what was free before it did)."""
         self._later: dict[int, int] = {}
         """Shapes that had a turn before those behind the reservation → how many of their jobs are behind it."""
         self._gave_rest = False
@@ -79,6 +109,7 @@ class Turns:
         planning = self.state.soft.planning
         last, planning.reserved = planning.reserved, None
         waits: Key | None = None
+        self._only_few = last is None
         for key in in_order([*self._sources(), *self._old()]):
             entry = self.waiting.entries[key[-1]]
             if last is not None and (-entry.want.priority, entry.want.first) > last.key:
@@ -87,12 +118,14 @@ class Turns:
             if not first:
                 continue
             self._later[key[-1]] = later
+            self._keys.append(key)
             yield from self._turn(entry, first)
             if self.state.shapes[key[-1]].ready > later and self._is_old(entry):
                 planning.reserved = self._reserve(entry)
                 if planning.reserved is not None:
                     waits = key
                     break
+        self._only_few = False
         if planning.reserved is not None and waits is not None:
             yield from self._fill(planning.reserved, waits, last)
             return
@@ -109,12 +142,13 @@ class Turns:
         self._gave_rest = True
         cut = [self.waiting.entries[number].want.shape for number, most in self._most.items() if most is not None]
         names = {name for shape in cut for name in shape.limits}
+        names.update([name for name, parts in self._few.items() if parts is not None])
         full = {name for name in names if limits.fits_names((name,), self.view.limits, 1) == 0}
         if names == full:
             return
         for key in in_order(self._sources()):
             entry, ready = self.waiting.entries[key[-1]], self.state.shapes[key[-1]].ready
-            if self._most.get(key[-1]) is not None and ready and full.isdisjoint(entry.want.shape.limits):
+            if self._is_cut(entry) and ready and full.isdisjoint(entry.want.shape.limits):
                 yield from self._turn(entry, ready, share=False)
 
     def _parts(self, entry: Entry, last: Reservation | None) -> tuple[int, int]:
@@ -174,7 +208,7 @@ class Turns:
         best: Key | None = None
         for forest in self.waiting.at(spot.group):
             if forest.tree.count and (not forest.limits or forest.open(self.view.limits)):
-                key = forest.tree.first(spot.bound(self.view.wall, forest.names), after)
+                key = self._first(forest, spot.bound(self.view.wall, forest.names), after)
                 if key is not None and (best is None or key < best):
                     best = key
         return best
@@ -184,7 +218,18 @@ class Turns:
         if not forest.open(self.view.limits):
             return None
         bound = self.places.most_free(forest.groups, self.view.wall, forest.names)
-        return None if bound is None else forest.tree.first(bound, after)
+        return None if bound is None else self._first(forest, bound, after)
+
+    def _first(self, forest: Forest, bound: Vector, after: Key | None) -> Key | None:
+        """The first shape of a forest that a bound has room for; where a limit lets few start, of those."""
+        if len(forest.limits) != 1 or not self._only_few or self._few_of(forest.limits[0]) is None:
+            return forest.tree.first(bound, after)
+        keys = self._few_keys[forest.limits[0]]
+        for at in range(0 if after is None else bisect_right(keys, after), len(keys)):
+            entry = self.waiting.entries[keys[at][-1]]
+            if entry.forest is forest and all(map(le, entry.vector, bound)):
+                return keys[at]
+        return None
 
     def _old(self) -> Iterator[Source]:
         """Those that say which shapes have waited so long that a place may be kept for them."""
@@ -207,22 +252,28 @@ class Turns:
         names = want.shape.limits
         is_open = not names or limits.fits(want.shape, self.view.limits, 1) > 0
         used: set[str] = set()
-        self._had[want.shape_id] = (is_open, used)
+        ranked: list[str] = []
+        self._number += 1
+        self._had[want.shape_id] = _Had(self._number, is_open, used)
         if left <= 0 or not is_open:
             return
         if want.shape.needs.nodes > 1:
             yield from self._gangs(want, left)
+            self._still_open(entry)
             return
         bound = asked_bound(want.shape.needs.amounts(), entry.vector[5], self.view.wall)
         if names and self.places.nested:  # where places share what is above them, one that is filled fills others
-            used.update([spot.place.runner for spot in self.places.with_room(entry.forest.groups, bound)])
+            ranked = [spot.place.runner for spot in self.places.with_room(entry.forest.groups, bound)]
+            used.update(ranked)
         for spot in self.places.with_room(entry.forest.groups, bound):
             if spot is avoid or self._refused(want, spot.place):
                 continue
             for item in self._give(want, spot, left):
                 left -= item.count
                 yield item
-            if left <= 0 or (names and not self._still_open(entry)):
+            if (names and not self._still_open(entry)) or left <= 0:
+                if spot.place.runner in used:  # those before it have been filled, or were with others
+                    used.difference_update(ranked[: ranked.index(spot.place.runner)])
                 used.add(spot.place.runner)
                 return
             used.discard(spot.place.runner)
@@ -236,6 +287,7 @@ class Turns:
             count = room_for(want.shape, place, view, left, cores)
             if count <= 0:
                 return
+            self._take(want, spot, count)
             yield Placement(want, place, count, cores)
             left -= count
             self.places.refresh(self.state.ledger.changed, view)
@@ -243,9 +295,17 @@ class Turns:
     def _gangs(self, want: Want, left: int) -> Iterator[Given]:
         """Place jobs of several nodes, each on all its nodes at once."""
         while left > 0 and (places := place_gang(want, self.view, DEFAULT)):
+            for place in places:  # limits count the root only
+                self._take(want, self.places.spots[place.runner], int(place is places[0]))
             yield Gang(want, places)
             left -= 1
             self.places.refresh(self.state.ledger.changed, self.view)
+
+    def _take(self, want: Want, spot: Spot, count: int) -> None:
+        """Remember how much a shape is given, and what is free at a place before this turn takes some of it."""
+        if want.shape.limits:
+            self._given[want.shape_id] = self._given.get(want.shape_id, 0) + count
+        self._before.setdefault(spot.place.runner, []).append((self._number, spot.free))
 
     def _refused(self, want: Want, place: Place) -> bool:
         """Whether a filter says no to a place, other than for its room or a limit."""
@@ -266,16 +326,58 @@ class Turns:
     def _part(self, entry: Entry) -> int | None:
         """How many jobs of a shape may start by its part of the limits that it shares; None: none restricts it."""
         shape_id = entry.want.shape_id
-        if not entry.want.shape.limits:
+        names = entry.want.shape.limits
+        if not names:
             return None
+        if len(names) == 1 and (few := self._few_of(names[0])) is not None:
+            return few.get(shape_id, 0)
         if shape_id not in self._most:
             self._share(shape_id)
         return self._most[shape_id]
 
+    def _few_of(self, name: str) -> dict[int, int | None] | None:
+        """The parts of the shapes that a limit lets start, if these are few; as at the beginning of the pass."""
+        if name not in self._few:
+            parts = few_parts(self.state, self.view.limits, name)
+            shapes = self.state.shapes
+            self._few[name] = None
+            if parts is not None:
+                self._few[name] = {
+                    number: count if count < shapes[number].ready else None for number, count in parts.items()
+                }
+                self._few_keys[name] = sorted([self.waiting.entries[number].key for number in parts])
+        return self._few[name]
+
+    def _is_cut(self, entry: Entry) -> bool:
+        """Whether a shape may start fewer jobs than are ready, as far as its part has been worked out."""
+        names = entry.want.shape.limits
+        few = self._few.get(names[0]) if len(names) == 1 else None
+        most = self._most.get(entry.want.shape_id) if few is None else few.get(entry.want.shape_id, 0)
+        return most is not None
+
     def holds_too_much(self, entry: Entry) -> bool:
         """Whether a shape holds more than its part of the limits that it shares."""
-        self._part(entry)
-        return entry.want.shape_id in self._over
+        names, shape_id = entry.want.shape.limits, entry.want.shape_id
+        few = self._few_of(names[0]) if len(names) == 1 else None
+        if few is None:
+            self._part(entry)
+            return shape_id in self._over
+        limit = self.view.limits[names[0]]
+        assert limit.count is not None
+        if self.waiting.equals[names[0], entry.want.priority] > limit.count:  # a slot for each would be too many
+            return self.state.shapes[shape_id].slots - self._given.get(shape_id, 0) > 1
+        if names[0] not in self._few_over:
+            self._few_over[names[0]] = self._over_at(names[0], limit)
+        return shape_id in self._few_over[names[0]]
+
+    def _over_at(self, name: str, limit: Limit) -> list[int]:
+        """The shapes that held more than their part of a limit at the beginning of the pass."""
+        wants, total = [], 0
+        for entry in sorted([self.waiting.entries[number] for number in self.waiting.members[name]], key=_key):
+            shape, given = self.state.shapes[entry.want.shape_id], self._given.get(entry.want.shape_id, 0)
+            wants.append(replace(entry.want, ready=shape.ready + given, slots=shape.slots - given))
+            total += given
+        return limits.over_at(range(len(wants)), wants, replace(limit, used=limit.used - total))
 
     def _share(self, shape_id: int) -> None:
         """Work out the parts of all shapes that this one shares limits with, directly or through others.
@@ -369,7 +471,8 @@ class Turns:
             most = self._part(entry)
             if room <= 0 or needs.nodes > 1 or self._refused(want, there.place):
                 continue
-            self._had.setdefault(key[-1], (True, set()))
+            self._number += 1
+            self._had.setdefault(key[-1], _Had(self._number, True, set()))
             for item in self._give(want, there, room if most is None else min(room, most)):
                 if not in_time:
                     spare = spare.plus(needs.amounts(item.cores), -item.count)
@@ -387,13 +490,13 @@ class Turns:
 
     # ---- what is known when the turns are over ----
 
-    def first_waiting(self) -> Key | None:
-        """The first shape that waits for room: those behind it may not lease ahead in slots that it could use."""
+    def first_waiting(self, after: Key | None = None) -> Key | None:
+        """The first shape, above `after`, that waits for room: those behind it get no leases ahead of its slots."""
         kept = self.state.soft.planning.reserved
         best: Key | None = None
         for forest in self.waiting.forests.values():
             bound = self.places.largest(forest.groups, self.view.wall, forest.names, NONE)
-            for key in () if bound is None else forest.tree.fitting(bound):
+            for key in () if bound is None else forest.tree.fitting(bound, after):
                 if best is not None and key >= best:
                     break
                 if self._is_waiting(self.waiting.entries[key[-1]], kept):
@@ -431,24 +534,30 @@ class Turns:
         want = entry.want
         had = self._had.get(want.shape_id)
         was_open = all(
-            (had is not None and had[0]) or (name in self._closed_by and self._closed_by[name] > entry.key)
+            (had is not None and had.was_open) or (name in self._closed_by and self._closed_by[name] > entry.key)
             for name in want.shape.limits
             if limits.fits_names((name,), self.view.limits, 1) == 0
         )
         if not was_open:
             return None
-        again = self._gave_rest and self._most.get(want.shape_id) is not None
+        again = self._gave_rest and self._is_cut(entry)
         if again and limits.fits(want.shape, self.view.limits, 1) > 0:
             had = None  # it was refused everywhere in the round after
-        used: Sequence[str] | set[str] = () if had is None else had[1]
         amounts, ledger = want.shape.needs.amounts(), self.view.ledger
+        turn = had.number if had is not None else None
+        if had is None and not again and self._is_cut(entry):
+            turn = bisect_left(self._keys, entry.key)  # it had none because its part is nothing
 
         def refused(spot: Spot) -> bool:
-            return (
-                spot.place.runner not in used
-                and not self._refused(want, spot.place)
-                and ledger.shortage(spot.place.location.id, amounts) is not None
-            )
+            runner = spot.place.runner
+            if had is not None and runner in had.used:
+                return False
+            if turn is not None:
+                later = [free for number, free in self._before.get(runner, ()) if number > turn]
+                if later and amounts.fits(later[0]):
+                    return False  # others have used it up since
+            short = ledger.shortage(spot.place.location.id, amounts) is not None
+            return short and not self._refused(want, spot.place)
 
         return refused
 
@@ -467,6 +576,12 @@ class Turns:
                 self.waiting.drop(number)  # should it have ready jobs again, it is a new one
         if planning.reserved is not None:
             planning.again.update(number for number, most in self._most.items() if most is not None)
+            for name, parts in self._few.items():
+                planning.again.update(self.waiting.members.get(name, ()) if parts is not None else ())
+
+
+def _key(entry: Entry) -> Key:
+    return entry.key
 
 
 def _woken(keys: Sequence[Key], after: Key | None) -> Key | None:

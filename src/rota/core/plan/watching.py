@@ -76,12 +76,10 @@ def _anew(state: State, view: View) -> News:
     planning.again.clear()
     planning.unasked = planning.soonest = None
     entries = [_put(state, shape, view) for shape in state.shapes if shape.ready > 0]
-    for shape in state.shapes:
-        if shape.slots:
-            planning.short.setdefault(shape.id, {})
+    planning.enough.clear()
     for runner in state.runners.values():
         for slot in runner.slots:
-            planning.short[slot.shape][runner.id, slot] = None
+            planning.short.setdefault(slot.shape, {})[runner.id, slot] = None
     return News([], sorted([entry.key for entry in entries if entry is not None]), [])
 
 
@@ -128,6 +126,11 @@ def _update(state: State, view: View, places: Places) -> News | None:
         if entry is None or back or new.want.shape != was or number in planning.again:
             woken[new.key] = None
     planning.again.clear()
+    for slot in changed.slots:
+        entry = waiting.entries.get(slot.shape)
+        for name in () if entry is None else entry.forest.limits:
+            assert entry is not None
+            waiting.held_less(name, entry.key, state.shapes[slot.shape].slots)
     _reopen(state, view, woken)
     forests = [
         forest
