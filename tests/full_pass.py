@@ -12,6 +12,7 @@ from rota.core.plan.allocations import Provider, surplus
 from rota.core.plan.full import FullPass, all_wants
 from rota.core.plan.limits import limits_now
 from rota.core.plan.watching import times
+from rota.core.shares import worth_now
 from rota.core.soft import chance_after
 from rota.core.state import State
 from rota.core.step import Core
@@ -27,8 +28,20 @@ def full_plan(state: State, at: At) -> Iterator[ev.Event | Grant]:
     """What `rota.core.plan.plan` yields, worked out from the state alone."""
     planning = state.soft.planning
     planning.steady_less_mono = state.steady_less_mono(at.wall, at.mono)
+    for share, worth in worth_now(state, at.wall).items():
+        state.soft.facts.tell("shares", share, worth)
     now = limits_now(state, at)
-    view = View(at.wall, at.mono, state.mode, (), state.ledger.view, now, *times(state), state.soft.facts)
+    view = View(
+        at.wall,
+        at.mono,
+        state.mode,
+        (),
+        state.ledger.view,
+        now,
+        *times(state),
+        state.soft.facts,
+        elsewhere=planning.queues.takes,
+    )
     changed = list(state.soft.facts.versions)  # whatever the core says has changed
     planning.changed.everything = True
     planning.memo, planning.backfill_memo = {}, {}
