@@ -39,8 +39,9 @@ CONFIGURATIONS: dict[str, Callable[[], World]] = {
     "gang-messages": lambda: GangWorld({"faults": 2, "rank": 1, **_MESSAGES}),
     "gang-crashes": lambda: GangWorld({"faults": 2, "rank": 1, "runner-crash": 1, "root-killed": 1, "kill": 1}),
     "gang-breaks": lambda: GangWorld({"faults": 2, "rank": 1, "kill": 1, "break": 1}),
-    "gang-manager": lambda: GangWorld({"faults": 1, "rank": 1, "manager-crash": 1}),
-    "gang-vanishes": lambda: GangWorld({"faults": 1, "rank": 1, "vanish": 1}),
+    "gang-manager": lambda: GangWorld({"faults": 2, "rank": 1, "manager-crash": 1, "kill": 1, "root-killed": 1}),
+    "gang-manager-runner": lambda: GangWorld({"faults": 2, "rank": 1, "manager-crash": 1, "runner-crash": 1}),
+    "gang-vanishes": lambda: GangWorld({"faults": 2, "rank": 1, "vanish": 1, "kill": 1}),
     "gang-of-three": lambda: GangWorld({"faults": 1, "rank": 1, "runner-crash": 1, "root-killed": 1}, nodes=3),
 }
 """Worlds that `make test` explores, to the end."""
@@ -49,6 +50,7 @@ DEEP: dict[str, Callable[[], World]] = {
     "two-crashes": lambda: ModelWorld({"faults": 2, "manager-crash": 1, "runner-crash": 1}),
     "two-any": lambda: ModelWorld({"faults": 2, **_ANY}),
     "two-crashes-late": lambda: ModelWorld({"faults": 2, "long": 1, "manager-crash": 1, "runner-crash": 1}, jobs=1),
+    "gang-vanishes-manager": lambda: GangWorld({"faults": 2, "rank": 1, "vanish": 1, "manager-crash": 1}),
     "gang-two-any": lambda: GangWorld({"faults": 2, "rank": 1, **_GANG}),
     "gang-late": lambda: GangWorld({"faults": 1, "rank": 1, "long": 1, **_GANG}),
     "gang-three-any": lambda: GangWorld({"faults": 1, "rank": 2, **_GANG}, nodes=3),
