@@ -13,7 +13,7 @@ from core_world import NODE, FakeRunner, World, cores
 from rota.core import step
 from rota.core.decide import deadlines
 from rota.core.earliest import Earliest
-from rota.core.notes import SWEEP_S
+from rota.core.passing import SWEEP_S
 from rota.core.state import State
 from rota.core.step import Core
 from rota.core.stimuli import At, SiteSeen, Tick

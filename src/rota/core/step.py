@@ -16,7 +16,8 @@ from rota.core.dependencies import consequences, woken
 from rota.core.effects import Effect
 from rota.core.evolve import evolve
 from rota.core.evolve.leasing import Grant, lease_jobs
-from rota.core.notes import PluginDisabled, enter_runners, follow, pass_time, performed, restarted, take_note
+from rota.core.notes import PluginDisabled, follow, performed, restarted, take_note
+from rota.core.passing import enter_runners, pass_time
 from rota.core.plan import plan
 from rota.core.react import react, restart_effects
 from rota.core.soft import Contact, chance_after

@@ -7,7 +7,8 @@ from rota.core.decide.decision import Decision
 from rota.core.decide.ends import lost
 from rota.core.decide.gangs import live_part, parts_lost
 from rota.core.decide.runners import ask_driver
-from rota.core.notes import SWEEP_S, Due, Looked, WeatherEntry
+from rota.core.notes import Looked, WeatherEntry
+from rota.core.passing import SWEEP_S, Due
 from rota.core.state import RunnerState, State
 from rota.core.stimuli import At
 from rota.model import events as ev
