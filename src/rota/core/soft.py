@@ -207,6 +207,8 @@ class Planning:
         """Shape → (runner, slot) where leases ahead may be missing."""
         self.enough: dict[int, Earliest[tuple[str, Slot]]] = {}
         """Shape → (runner, slot) where none are, each with the mean time of a job, negated, at which some will be."""
+        self.found: dict[str, tuple[int | None, int | None, int | None]] = {}
+        """Learning group → the figures that it last had (`Group.found`)."""
         self.unasked: set[int] | None = None
         """Shapes of which the queue level does not know what is left over now; None: all."""
         self.told: dict[str, set[int]] = {}

@@ -39,6 +39,8 @@ def look(state: State, view: View) -> News:
     if view.wall < planning.wall:
         changed.everything = True  # the end of an allocation is further away again
     planning.wall = view.wall
+    if changed.groups:
+        _learn(state)
     news = None if changed.everything or planning.places is None else _update(state, view, planning.places)
     if news is None:
         news = _anew(state, view)
@@ -53,6 +55,16 @@ def look(state: State, view: View) -> News:
         planning.unasked.update(*[planning.waiting.learners.get(group, ()) for group in changed.groups])
     _forget(changed)
     return news
+
+
+def _learn(state: State) -> None:
+    """Keep of the groups that have learned those from which something else is asked for than before."""
+    planning = state.soft.planning
+    for name in sorted(planning.changed.groups):
+        found = state.groups[name].found()
+        if planning.found.get(name) == found:
+            planning.changed.groups.discard(name)
+        planning.found[name] = found
 
 
 def _forget(changed: Changes) -> None:
