@@ -529,6 +529,38 @@ def test_an_allocation_with_a_node_that_stays_silent_is_ended_if_its_others_are_
         assert allocation.reason == "its node n1 has not been heard of for 610 s, its others have"
 
 
+def test_what_runs_beside_a_silent_node_is_waited_for_and_nothing_new_comes() -> None:
+    world = Gangs(3)
+    world.submit(1, gang(2))
+    root, part, other = world.start()
+    world.schedule()
+    world.confirm(part)
+    (job,) = root.held
+    world.report(root, started=[job])
+    world.submit(2, Template(argv=("true",), needs=Needs(3000)))
+    world.schedule()
+    (single,) = other.held
+    world.report(other, started=[single])
+    (allocation,) = (a for a in world.state.allocations.values() if a.state == "RUNNING")
+    silence(world, world.settings.rerun_s + 50, part, other)
+    assert world.states(1) == ["MISSING"] and allocation.state == "RUNNING"
+    assert world.state.runners[other.name].state == "DRAINING"
+    assert "its node n1 has not been heard of" in (world.state.runners[other.name].why or "")
+    world.end(other, single, 0)
+    silence(world, 20, part, other)
+    assert allocation.state == "KILLING" and world.states(2) == ["COMPLETED", "PENDING"]
+
+
+def test_a_process_that_names_nobody_replaces_nobody() -> None:
+    world, (root, part), job = running()
+    late = FakeRunner("tag.0.n2.late", part.allocation)
+    world.runners[late.name] = late
+    world.greet(late)
+    assert world.state.runners[part.name].state == "SERVING" and not world.state.batches[1].broken
+    world.end(root, job, 0)
+    assert world.states(1) == ["COMPLETED"]
+
+
 # ---- restarts ------------------------------------------------------------------------------------------------------
 
 

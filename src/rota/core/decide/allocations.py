@@ -218,8 +218,11 @@ def replaced(state: State, stimulus: Greet) -> Iterator[Decision]:
 def replaced_runners(state: State, stimulus: Greet) -> list[RunnerState]:
     """The runners that one which greets replaces, by name or as earlier ones of its node (TAG.ELEMENT.NODE.NONCE).
 
-    One that was replaced itself, and greets late, tells nothing of those after it.
+    One that was replaced itself, and greets late, tells nothing of those after it. One that names nobody, such as the
+    first of its node, replaces nobody: only a supervisor that saw an end is a witness.
     """
+    if stimulus.replaces is None:
+        return []
     own = state.runners.get(stimulus.runner)
     late = own is not None and own.state in ("CLOSED", "EXPIRED")
     node = "" if late or stimulus.runner.count(".") < 3 else stimulus.runner.rpartition(".")[0] + "."

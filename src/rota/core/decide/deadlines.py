@@ -125,7 +125,8 @@ def _end_crippled(state: State, decision: Decision, runner: RunnerState, silence
     """End an allocation of several nodes of which one is silent, once nothing runs there or it has been so for long.
 
     Its provider tells of the whole allocation only, so nobody else will ever say what became of one node; once the
-    allocation is over it is certain. While all its runners are silent, it is rather we who hear nothing.
+    allocation is over it is certain. While all its runners are silent, it is rather we who hear nothing. What runs on
+    its other nodes is waited for; they get nothing new.
     """
     allocation = state.allocations.get(runner.allocation or "")
     if allocation is None or allocation.nodes < 2 or allocation.state != "RUNNING":
@@ -133,15 +134,22 @@ def _end_crippled(state: State, decision: Decision, runner: RunnerState, silence
     if any(isinstance(event, ev.AllocationMoved) and event.id == allocation.id for event in decision.events):
         return
     members = state.runners_of(allocation.id)
-    runs = any(member.jobs or any(live_part(state, key) is not None for key in member.parts) for member in members)
-    heard = any(member.state in ("SERVING", "DRAINING") for member in members)
-    if not runs:
-        why = f"nothing runs there, and its node {runner.host} has not been heard of for {silence:.0f} s"
+    live = {job for member in members for job in member.jobs}
+    live |= {key[:2] for member in members for key in member.parts if live_part(state, key) is not None}
+    heard = [member for member in members if member.state in ("SERVING", "DRAINING")]
+    silent = f"its node {runner.host} has not been heard of for {silence:.0f} s"
+    if not live:
+        decision.events.append(ev.AllocationMoved(allocation.id, "kill", reason=f"nothing runs there, and {silent}"))
     elif heard and silence > state.settings.rerun_s:
-        why = f"its node {runner.host} has not been heard of for {silence:.0f} s, its others have"
-    else:
-        return
-    decision.events.append(ev.AllocationMoved(allocation.id, "kill", reason=why))
+        if all(state.batches[number].states[pos] == MISSING for number, pos in live):
+            why = f"{silent}, its others have"
+            decision.events.append(ev.AllocationMoved(allocation.id, "kill", reason=why))
+        else:
+            decision.events.extend(
+                ev.RunnerMoved(member.id, "drain", f"{silent}, and the allocation ends as a whole")
+                for member in heard
+                if member.state == "SERVING"
+            )
 
 
 def _give_up_rerunnable(state: State, decision: Decision, runner: RunnerState, silence: float, at: At) -> None:
