@@ -9,20 +9,16 @@ import copy
 from typing import Any
 
 from rota.core.effects import Allocate, Effect
-from rota.core.invariants import check
 from rota.core.snapshot import restore
 from rota.core.step import Core
-from rota.core.stimuli import AllocationSeen, At, ChangeJobs, LastWords, SiteSeen, Stimulus, Submit, Tick
-from rota.core.turn import Turn
+from rota.core.stimuli import AllocationSeen, ChangeJobs, LastWords, SiteSeen, Submit, Tick
 from rota.model.batch import BatchSpec, Template
-from rota.model.events import Entry
 from rota.model.needs import Amounts, Needs
 from rota.model.selector import parse_selector
 from rota.model.site import SiteFacts
 from rota.model.tables import SETTLED
 from rota.runner.lease import RUNNING
 from rota.runner.protocol import Runner
-from rota.sim.copying import copy_core
 from rota.sim.messages import Message, message_of, stimulus_of
 from rota.sim.model_world import (
     LONG_S,
@@ -30,8 +26,8 @@ from rota.sim.model_world import (
     SHORT_S,
     Breach,
     Key,
+    ManagedWorld,
     Move,
-    _taken,
     batch_print,
     contact_print,
     protocol_print,
@@ -104,16 +100,11 @@ class _Node:
         return (*state, self.dead, protocol_print(self.protocol))
 
 
-class GangWorld:
+class GangWorld(ManagedWorld):
     """One state of the whole world: manager, nodes, messages, and the faults that are left."""
 
     def __init__(self, budgets: dict[str, int], nodes: int = 2, jobs: int = 1) -> None:
-        self.time = 100
-        self.budgets = tuple(budgets.get(name, 0) for name in _BUDGETS)
-        self.log: tuple[Entry, ...] = ()
-        self.core = Core(MODEL_SETTINGS)
-        self._shared = False
-        self.executed: frozenset[Key] = frozenset()
+        super().__init__(tuple(budgets.get(name, 0) for name in _BUDGETS))
         self.nodes: list[_Node] = []
         self.node_count = nodes
         self.driver: tuple[tuple[str, str], ...] = ()
@@ -137,11 +128,6 @@ class GangWorld:
         return new
 
     @property
-    def at(self) -> At:
-        """The present moment on the manager's clocks."""
-        return At(1e9 + self.time, float(self.time))
-
-    @property
     def settled(self) -> bool:
         """Whether all jobs are settled, nothing is reserved any more, and nothing of them is left on a node."""
         state = self.core.state
@@ -157,21 +143,6 @@ class GangWorld:
         return SiteSeen(at=self.at, site="s", facts=facts)
 
     # -- the manager
-
-    def tell(self, stimulus: Stimulus, effects_lost: bool = False) -> None:
-        """Run one turn of the manager's loop."""
-        if self._shared:
-            self.core, self._shared = copy_core(self.core), False
-        turn = Turn(self.core)
-        turn.take([(stimulus, _taken)])
-        turn.schedule(self.at)
-        turn.answer()
-        self.log += tuple(turn.entries)
-        if turn.entries:
-            check(self.core.state)
-        if not effects_lost:
-            for effect in turn.effects:
-                self._perform(effect)
 
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, Allocate):

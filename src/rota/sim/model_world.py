@@ -5,6 +5,7 @@ of faults.
 """
 
 import copy
+from abc import ABC, abstractmethod
 from operator import attrgetter
 from typing import Any
 
@@ -139,17 +140,48 @@ def contact_print(contact: Contact) -> tuple[Any, ...]:
     return (*_CONTACT(contact), list(contact.given_up))
 
 
-class ModelWorld:
-    """One state of the whole world: manager, runners, messages, and the faults that are left."""
+class ManagedWorld(ABC):
+    """What small worlds have in common: a manager whose core other branches of the exploration may share, and time."""
 
-    def __init__(self, budgets: dict[str, int], jobs: int = 2, ahead: bool = False) -> None:
+    def __init__(self, budgets: tuple[int, ...]) -> None:
         self.time = 100
-        self.budgets = tuple(budgets.get(name, 0) for name in BUDGETS)
+        self.budgets = budgets
         self.log: tuple[Entry, ...] = ()
         self.core = Core(MODEL_SETTINGS)
         self._shared = False
         """Whether another branch has the same core: it is copied before it takes a step (most moves need none)."""
         self.executed: frozenset[Key] = frozenset()
+
+    @property
+    def at(self) -> At:
+        """The present moment on the manager's clocks."""
+        return At(1e9 + self.time, float(self.time))
+
+    def tell(self, stimulus: Stimulus, effects_lost: bool = False) -> None:
+        """Run one turn of the manager's loop."""
+        if self._shared:
+            self.core, self._shared = copy_core(self.core), False
+        turn = Turn(self.core)
+        turn.take([(stimulus, _taken)])
+        turn.schedule(self.at)
+        turn.answer()
+        self.log += tuple(turn.entries)
+        if turn.entries:
+            check(self.core.state)
+        if not effects_lost:
+            for effect in turn.effects:
+                self._perform(effect)
+
+    @abstractmethod
+    def _perform(self, effect: Effect) -> None:
+        """Carry out an effect."""
+
+
+class ModelWorld(ManagedWorld):
+    """One state of the whole world: manager, runners, messages, and the faults that are left."""
+
+    def __init__(self, budgets: dict[str, int], jobs: int = 2, ahead: bool = False) -> None:
+        super().__init__(tuple(budgets.get(name, 0) for name in BUDGETS))
         self.runners = [ModelRunner(name, f"a{number}") for number, name in enumerate(NAMES, 1)]
         self.tell(self._site())
         self.tell(Submit(at=self.at, spec=BatchSpec(jobs, (Template(argv=("true",), retries=1),)), key="k"))
@@ -175,11 +207,6 @@ class ModelWorld:
         return new
 
     @property
-    def at(self) -> At:
-        """The present moment on the manager's clocks."""
-        return At(1e9 + self.time, float(self.time))
-
-    @property
     def settled(self) -> bool:
         """Whether all jobs are settled."""
         return all(min(batch.states) >= SETTLED for batch in self.core.state.batches.values())
@@ -188,21 +215,6 @@ class ModelWorld:
         return SiteSeen(at=self.at, site="s", facts=SiteFacts(Amounts(1000), most=len(NAMES), linger_s=1e9))
 
     # -- the manager
-
-    def tell(self, stimulus: Stimulus, effects_lost: bool = False) -> None:
-        """Run one turn of the manager's loop."""
-        if self._shared:
-            self.core, self._shared = copy_core(self.core), False
-        turn = Turn(self.core)
-        turn.take([(stimulus, _taken)])
-        turn.schedule(self.at)
-        turn.answer()
-        self.log += tuple(turn.entries)
-        if turn.entries:
-            check(self.core.state)
-        if not effects_lost:
-            for effect in turn.effects:
-                self._perform(effect)
 
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, Allocate):
