@@ -112,6 +112,11 @@ def title(name: str) -> str:
 def cell(name: str, row: "dict[str, Any]") -> object:
     """A field for people: sizes, times, yes and no."""
     value = row.get(name)
+    among = {"pending": "held", "running": "suspended"}.get(name, "")
+    if row.get(among):
+        return f"{value} ({row[among]} {among})"
+    if name == "state" and row.get("condition"):
+        return f"{value} ({row['condition']})"
     if name == "commands" and value is not None:
         return f"{row['commands_last_minute']} of {row['commands_per_minute']}"
     if value is None or isinstance(value, bool):
@@ -160,7 +165,10 @@ def print_site(row: "dict[str, Any]") -> None:
         ("mode", row["mode"]),
         ("where", row.get("where")),
         ("partition", row["partition"]),
-        ("allocations", f"{row['pending']} pending, {row['running']} running, at most {row['most']} at once"),
+        (
+            "allocations",
+            f"{cell('pending', row)} pending, {cell('running', row)} running, at most {row['most']} at once",
+        ),
         ("jobs", row["jobs"]),
         ("largest node", _node(row)),
         ("in use", f"{row['cores_used']:g} cores, {size(row['memory_used'])} memory"),

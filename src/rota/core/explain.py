@@ -62,6 +62,8 @@ def reason(state: State, batch: BatchState, pos: int, last: Result | None, at: A
             return _direct(state, batch, pos, runner)
         then = f"; it runs again when it has finished: {batch.rerun_wanted[pos]}" if pos in batch.rerun_wanted else ""
         then += "; it is to be held" if pos in batch.hold_wanted else ""
+        if now != "KILLING" and (stopped := _stopped(state, runner.allocation)):
+            then += f"; {stopped}"
         where = f"on {', '.join(state.hosts(batch.live[pos]))} (attempt {batch.attempts[pos]}, runner {runner.id})"
         silent = (
             f"nothing has been heard of {_silent(state, batch.live[pos])}; it counts again when the runner is back, "
@@ -75,7 +77,7 @@ def reason(state: State, batch: BatchState, pos: int, last: Result | None, at: A
         return {
             "STARTING": f"was given to a runner {where}, and starts or waits its turn there{then}",
             "RUNNING": f"runs {where}{then}",
-            "MISSING": f"is missing: it was {where}; {silent}",
+            "MISSING": f"is missing: it was {where}; {silent}{then}",
             "KILLING": f"is being killed {where}",
         }[now]
     if now == "OMITTED":
@@ -128,6 +130,8 @@ def _closing(state: State, batch: BatchState, pos: int, at: At) -> str | None:
 def batch_reasons(state: State, batches: Iterable[BatchState], at: At) -> Iterator[tuple[int, str]]:
     """(batch, why its unfinished jobs do not run): of its first PENDING job, else of WAITING, else of held ones."""
     newest = _newest(state)
+    conditions, runners = state.soft.conditions, state.runners.values()
+    stopped = {job[0]: r.allocation for r in runners if r.allocation in conditions for job in r.jobs}
     for batch in batches:
         if batch.counts[PENDING]:
             yield batch.id, _pending(state, batch, batch.states.find(PENDING), at, newest)
@@ -137,6 +141,8 @@ def batch_reasons(state: State, batches: Iterable[BatchState], at: At) -> Iterat
             yield batch.id, words or _waiting(state, batch, None, at.wall)
         elif batch.counts[HOLDING]:
             yield batch.id, _held(batch, str(batch.id))
+        elif (name := stopped.get(batch.id)) is not None:
+            yield batch.id, _stopped(state, name)
 
 
 def _no_more(template: Template, last: Result) -> str:
@@ -180,11 +186,27 @@ def _direct(state: State, batch: BatchState, pos: int, runner: RunnerState) -> s
     now = JOB_STATES[batch.states[pos]]
     if now == "KILLING":
         return f"is being killed: {native}"
+    condition = state.soft.conditions.get(allocation.id)
+    if condition is not None:
+        of = ", suspended" if condition.kind == "suspended" and now == "RUNNING" else ""
+        where = f"is on {runner.host or 'a node not yet known'}" if of else "waits in the cluster's queue"
+        return f"{where} as {native}{of}; {_stopped(state, allocation.id)}"
     if now == "RUNNING":
         return f"runs on {runner.host or 'a node not yet known'} as {native}"
     if allocation.native_id is None:
         return f"is being submitted to the site {allocation.site} ({attempt}){why}"
     return f"waits in the cluster's queue as {native}{why}"
+
+
+def _stopped(state: State, name: str | None) -> str:
+    """That the cluster holds or has suspended an allocation, in its own words; else nothing."""
+    condition, allocation = state.soft.conditions.get(name or ""), state.allocations.get(name or "")
+    if condition is None or allocation is None:
+        return ""
+    words = f" ({condition.words})" if condition.words else ""
+    if condition.kind == "held":
+        return f"the cluster holds job {allocation.native_id}{words}: it starts when somebody releases it there"
+    return f"the cluster has suspended job {allocation.native_id}{words}: it goes on when somebody resumes it there"
 
 
 def cluster_words(state: State, batch: BatchState, pos: int, waits: Callable[[Allocation], str | None]) -> str:
@@ -197,7 +219,7 @@ def cluster_words(state: State, batch: BatchState, pos: int, waits: Callable[[Al
         shape = batch.shapes[batch.template_of(pos)]
         asked = [a for a in state.allocations.values() if a.state == "PENDING" and a.shape in (shape, None)]
     for allocation in asked:
-        if words := waits(allocation):
+        if allocation.id not in state.soft.conditions and (words := waits(allocation)):
             return f"; the cluster says of job {allocation.native_id}: {words}"
     return ""
 
@@ -369,7 +391,8 @@ def _queues(state: State, shape: ShapeState, at: At, newest: _Newest) -> list[Ve
             queue = queues.claim_of(want, place)[1]
             _, live = max(newest.get((site, queue, of), (-1, None)) for of in (shape.id, None))
             if live is not None:
-                words = f"allocation {live.id} is {live.state}{before}"
+                stopped = f"; {words}" if (words := _stopped(state, live.id)) else ""
+                words = f"allocation {live.id} is {live.state}{stopped}{before}"
                 no = Verdict(place.location.id, "most", "starting", words, False, (Wake.CAPACITY,), QUEUE)
             elif no is None and state.mode != "serving":
                 words = f"the manager is {state.mode}"

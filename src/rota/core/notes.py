@@ -12,7 +12,7 @@ from msgspec import Struct
 from rota.core.effects import Effect, Lease, Order
 from rota.core.passing import enter_runner, enter_runners
 from rota.core.shares import count, recall
-from rota.core.soft import Contact, Ending, Key, Sent, ShapeMemo, SiteWeather, Usage, Waits
+from rota.core.soft import Condition, Contact, Ending, Key, Sent, ShapeMemo, SiteWeather, Usage, Waits
 from rota.core.state import State
 from rota.core.stimuli import At
 from rota.model import events as ev
@@ -22,8 +22,8 @@ from rota.schedule.facts import Stats
 from rota.schedule.queues import queue_places
 
 __all__ = [
-    "Awaited", "FactTold", "Forgot", "Greeted", "Heard", "Looked", "Note", "PartsTold", "PluginDisabled",
-    "RootTold", "SiteTold", "Told", "Unheard", "WeatherEntry", "follow", "performed",
+    "Awaited", "ConditionTold", "FactTold", "Forgot", "Greeted", "Heard", "Looked", "Note", "PartsTold",
+    "PluginDisabled", "RootTold", "SiteTold", "Told", "Unheard", "WeatherEntry", "follow", "performed",
     "restarted", "take_note", "took",
 ]  # fmt: skip
 
@@ -77,6 +77,13 @@ class Awaited(Struct, frozen=True):
 
     id: str
     ending: Ending
+
+
+class ConditionTold(Struct, frozen=True):
+    """An allocation is held or suspended by its provider, or is so no more (None)."""
+
+    id: str
+    condition: Condition | None
 
 
 class Unheard(Struct, frozen=True):
@@ -135,7 +142,7 @@ class PluginDisabled(Struct, frozen=True):
 
 Note = (
     Heard | Greeted | Told | PartsTold | RootTold | Unheard | Forgot | Awaited | SiteTold | WeatherEntry | FactTold
-    | Looked | PluginDisabled
+    | Looked | PluginDisabled | ConditionTold
 )  # fmt: skip
 
 
@@ -181,6 +188,13 @@ def _root_told(state: State, note: RootTold) -> None:
 
 def _awaited(state: State, note: Awaited) -> None:
     state.soft.ending[note.id] = note.ending
+
+
+def _condition_told(state: State, note: ConditionTold) -> None:
+    if note.condition is None:
+        state.soft.conditions.pop(note.id, None)
+    else:
+        state.soft.conditions[note.id] = note.condition
 
 
 def _unheard(state: State, note: Unheard) -> None:
@@ -253,6 +267,7 @@ _TAKE: dict[type[Any], Callable[[State, Any], None]] = {
     PartsTold: _parts_told,
     RootTold: _root_told,
     Awaited: _awaited,
+    ConditionTold: _condition_told,
     Unheard: _unheard,
     Forgot: _forgot,
     SiteTold: _site_told,
@@ -312,6 +327,8 @@ def follow(state: State, event: ev.Event, at: At) -> None:
     elif isinstance(event, ev.AllocationPlanned):
         _waits(state, state.allocations[event.id], at)
     elif isinstance(event, ev.AllocationMoved):
+        if event.verb == "run":
+            state.soft.conditions.pop(event.id, None)
         _allocation_moved(state, state.allocations[event.id], at)
     if _concerns_the_scheduler(event):
         state.soft.planning.wanted = True
@@ -321,6 +338,7 @@ def _allocation_moved(state: State, allocation: Allocation, at: At) -> None:
     _waits(state, allocation, at)
     if allocation.state.endswith("ED"):
         state.soft.ending.pop(allocation.id, None)
+        state.soft.conditions.pop(allocation.id, None)
         while state.forgotten:
             state.soft.contacts.pop(state.forgotten.pop(), None)
 

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from rota.core.plan.backfill import Reservation, Soonest
 
 __all__ = [
-    "Changes", "Contact", "Member", "Planning", "Sent", "ShapeMemo", "SiteWeather", "Soft", "Weather", "chance_at",
+    "Changes", "Condition", "Contact", "Member", "Planning", "Sent", "ShapeMemo", "SiteWeather", "Soft", "Weather",
+    "chance_at",
 ]  # fmt: skip
 
 Key = tuple[int, int, int]
@@ -260,6 +261,15 @@ class Ending(NamedTuple):
     """How often they were asked for."""
 
 
+class Condition(NamedTuple):
+    """What keeps an allocation from running though it is not over: its provider holds it, or has suspended it."""
+
+    kind: str
+    """held or suspended."""
+    words: str | None
+    """The provider's own."""
+
+
 class Soft:
     """The whole soft state."""
 
@@ -283,6 +293,8 @@ class Soft:
         self.weather = Weather()
         self.ending: dict[str, Ending] = {}
         """Allocation → its end, while its last words are awaited."""
+        self.conditions: dict[str, Condition] = {}
+        """Allocation → what its provider does with it; of all others it says nothing of the kind."""
         self.unsent: dict[tuple[int, int], None] = {}
         """(batch, position) of live gangs whose root has certainly not been sent its lease."""
         self.sent: dict[tuple[int, int], None] = {}

@@ -226,7 +226,7 @@ class SiteSeen(Stimulus, kw_only=True):
 
 
 class AllocationSeen(Stimulus, kw_only=True):
-    """A driver's word on an allocation: a verb of the allocation table, or `unsure`."""
+    """A driver's word on an allocation: a verb of the allocation table, or `unsure`, `held`, `suspended`."""
 
     id: str
     verb: str

@@ -41,7 +41,10 @@ class Ask(Struct, frozen=True):
 
 
 class Observation(NamedTuple):
-    """What was seen of one allocation: a verb of the allocation table, or `unsure`."""
+    """What was seen of one allocation: a verb of the allocation table, or one that moves nothing.
+
+    Those are `unsure`, `held` (it will not start until somebody releases it) and `suspended` (it ran, and is stopped).
+    """
 
     id: str
     verb: str

@@ -278,7 +278,7 @@ class CommandDriver:
     def waits(self, native: str) -> str | None:
         """Why a native job does not run, in the words of the last whole listing; None: it runs, or there is no word."""
         seen = self._tracker.listed.get(native)
-        if seen is None or seen.kind not in ("pending", "unsure"):
+        if seen is None or seen.kind not in ("pending", "held", "suspended", "unsure"):
             return None
         return seen.reason or (seen.native_state if seen.kind == "unsure" else None)
 

@@ -21,8 +21,10 @@ ok: all of it holds. partial: what it says holds, what it leaves out means nothi
 again. fatal: trying again cannot help. ambiguous: it may or may not have happened: look before repeating.
 not-found: the thing asked for is not known (any more).
 """
-Kind = Literal["pending", "running", "exited", "completed", "failed", "aborted", "unsure"]
+Kind = Literal["pending", "held", "running", "suspended", "exited", "completed", "failed", "aborted", "unsure"]
 """What a native state means. exited: over, the exit status decides. unsure: tells nothing; counted.
+
+held: it does not run, and the provider will not start it until somebody releases it. suspended: it ran, and is stopped.
 
 A listing may say `exited` without an outcome (a light listing has no exit status): then the history has it.
 """

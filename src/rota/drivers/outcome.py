@@ -7,7 +7,9 @@ from rota.drivers.dialect import Seen
 
 __all__ = ["Evidence", "Verdict", "judge"]
 
-Verb = Literal["pend", "run", "complete", "fail", "abort", "unsure"]
+Verb = Literal["pend", "held", "run", "suspended", "complete", "fail", "abort", "unsure"]
+VERBS: dict[str, Verb] = {"pending": "pend", "held": "held", "running": "run", "suspended": "suspended"}
+"""Kind of what lives → its verb."""
 
 NOT_ITS_FAULT = frozenset({"node-fail"})
 """Reasons of a provider that do not contradict a job which says that it had finished well before."""
@@ -49,12 +51,10 @@ def judge(evidence: Evidence, trust_scheduler: bool = False) -> Verdict:
         return _unlisted(evidence)
     if seen.kind == "unsure":
         return Verdict("unsure", _words(seen, "tells nothing"))
-    if seen.kind == "pending":
-        return Verdict("pend", seen.reason)
-    if seen.kind == "running":
-        if own is not None and evidence.lingers:
+    if seen.kind in VERBS:
+        if seen.kind == "running" and own is not None and evidence.lingers:
             return _by_own(own, f"it ended, and its provider still calls it {seen.native_state}")
-        return Verdict("run", seen.reason)
+        return Verdict(VERBS[seen.kind], seen.reason)
     if evidence.writes and own is None and not evidence.waited:
         return WAIT
     if not _has_status(own):

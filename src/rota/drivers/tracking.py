@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from rota.drivers.api import Known, Observation, Outcome
 from rota.drivers.dialect import Listing, Seen
-from rota.drivers.outcome import OVER, Evidence, Verdict, judge
+from rota.drivers.outcome import OVER, VERBS, Evidence, Verdict, judge
 from rota.drivers.settings import Settings
 
 __all__ = ["Entry", "Tracker"]
@@ -18,8 +18,10 @@ DELETED = (
 )
 REPEAT_S = 5.0
 LATELY_S = 120.0
+WAITS = ("pend", "held")
+"""Verbs of what has not started."""
 NUMBER = re.compile(r"\D*(\d+)")
-RANK = {"running": 3, "pending": 2, "unsure": 1}
+RANK = {"running": 5, "suspended": 4, "pending": 3, "held": 2, "unsure": 1}
 
 
 class Entry:
@@ -167,7 +169,7 @@ class Tracker:
             entry.misses = 0
             if seen.kind == "running" and entry.said == "run" and seen.requeued == entry.requeued:
                 continue
-            if seen.kind == "pending":
+            if seen.kind in ("pending", "held"):
                 entry.waited_at = now
             if seen.kind in OVER:
                 sight.ended.append((entry, seen))
@@ -189,7 +191,7 @@ class Tracker:
                 verdict = judge(Evidence(seen))
                 out.append(Observation(entry.id, "unsure", entry.native, verdict.reason))
             return
-        verb = "run" if seen.kind == "running" else "pend"
+        verb = VERBS[seen.kind]
         if ran and (again or verb == "pend"):
             entry.requeued_at, entry.own_at = wall, None
             reason = f"the cluster put it back into its queue (native state {seen.native_state})"
@@ -237,7 +239,7 @@ class Tracker:
             return None
         polls, seconds = settings.vanish_polls, settings.vanish_s
         if killed:
-            waited_only = entry.said == "pend" and entry.requeued_at is None
+            waited_only = entry.said in WAITS and entry.requeued_at is None
             polls, seconds = settings.gone_polls, settings.gone_waiting_s if waited_only else settings.gone_s
         gone = entry.silent and readable and entry.misses >= polls and now - entry.missed >= seconds
         verdict = judge(evidence._replace(own=own, waited=waited, gone=gone), settings.trust_scheduler)
@@ -271,12 +273,12 @@ def _never_ran(entry: Entry, seen: Seen | None) -> bool:
     """Whether it was ended while it waited, and has no host: then there are no last words to wait for."""
     if seen is None or seen.outcome is None or entry.requeued_at is not None:
         return False
-    return entry.said == "pend" and seen.outcome.why == "cancelled" and seen.outcome.host is None
+    return entry.said in WAITS and seen.outcome.why == "cancelled" and seen.outcome.host is None
 
 
 def _waited_just_before(entry: Entry) -> bool:
     """Whether it waited, for the first time, shortly before it was listed no more."""
-    if entry.said != "pend" or entry.requeued_at is not None or entry.waited_at is None:
+    if entry.said not in WAITS or entry.requeued_at is not None or entry.waited_at is None:
         return False
     return entry.missed - entry.waited_at <= LATELY_S
 

@@ -196,7 +196,8 @@ class Observer:
             for seen in await site.poll(known):
                 allocation, host = state.allocations.get(seen.id), None
                 if allocation is not None and seen.verb == "run":
-                    if allocation.state == "RUNNING" and not allocation.unsure:
+                    told = allocation.id in state.soft.conditions or allocation.unsure
+                    if allocation.state == "RUNNING" and not told:
                         continue
                     host = await site.host_of(_known(allocation)) if allocation.direct else None
                 if allocation is not None or seen.verb != "run":

@@ -10,8 +10,8 @@ from rota.core.decide.gangs import parts_lost
 from rota.core.decide.hosts import failed
 from rota.core.decide.runners import report as take_report
 from rota.core.effects import Allocate
-from rota.core.notes import Awaited, FactTold, SiteTold, WeatherEntry
-from rota.core.soft import Ending, Refusal
+from rota.core.notes import Awaited, ConditionTold, FactTold, SiteTold, WeatherEntry
+from rota.core.soft import Condition, Ending, Refusal
 from rota.core.state import RunnerState, State
 from rota.core.stimuli import (
     AllocationSeen,
@@ -92,12 +92,13 @@ def allocation_seen(state: State, stimulus: AllocationSeen) -> Decision:
             native, unsure = stimulus.native_id, allocation.unsure
             decision.events.append(ev.AllocationMoved(allocation.id, "unsure", native, None, unsure))
         return decision
+    _take_condition(state, decision, allocation, stimulus)
     new = move(ALLOCATION, allocation.state, stimulus.verb)
     if new is None and allocation.state.endswith("ING") and (allocation.unsure or _is_news(allocation, stimulus)):
         decision.events.append(ev.AllocationMoved(allocation.id, "unsure", stimulus.native_id, None, 0))
         return decision
     if new is None:
-        if allocation.state.endswith("ED") and stimulus.verb in ("run", "pend"):
+        if allocation.state.endswith("ED") and stimulus.verb in ("run", "pend", "held", "suspended"):
             said = f"its driver says {stimulus.verb} ({stimulus.reason or ''}): it is ended again"
             decision.events.append(ev.Noted(allocation.id, "contradiction", f"is {allocation.state}, and {said}"))
             decision.effects.append(Allocate("terminate", allocation.id, allocation.site, allocation.tag))
@@ -119,6 +120,14 @@ def allocation_seen(state: State, stimulus: AllocationSeen) -> Decision:
     elif stimulus.verb == "pend" and allocation.state == "RUNNING":
         _requeued(state, decision, stimulus)
     return decision
+
+
+def _take_condition(state: State, decision: Decision, allocation: Allocation, seen: AllocationSeen) -> None:
+    """Take note of an allocation that its provider holds or has suspended, or does so no more. That moves nothing."""
+    held = seen.verb in ("held", "suspended") and allocation.state.endswith("ING")
+    condition = Condition(seen.verb, seen.reason) if held else None
+    if condition != state.soft.conditions.get(allocation.id):
+        decision.notes.append(ConditionTold(allocation.id, condition))
 
 
 def _moved(seen: AllocationSeen) -> ev.AllocationMoved:

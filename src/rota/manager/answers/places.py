@@ -23,6 +23,7 @@ def site_row(state: State, site: Site, at: At) -> dict[str, Any]:
     name = site.name
     facts, weather, used = state.soft.sites[name], state.soft.weather.of(name), state.ledger.used.get(name)
     live = [a for a in state.allocations.values() if a.site == name and a.state.endswith(LIVE)]
+    conditions = [state.soft.conditions[a.id].kind for a in live if a.id in state.soft.conditions]
     row = {
         "name": name,
         "driver": site.config.driver,
@@ -31,6 +32,8 @@ def site_row(state: State, site: Site, at: At) -> dict[str, Any]:
         "partition": None,
         "pending": sum(a.state not in ("RUNNING", "KILLING") for a in live),
         "running": sum(a.state in ("RUNNING", "KILLING") for a in live),
+        "held": conditions.count("held"),
+        "suspended": conditions.count("suspended"),
         "jobs": sum(len(runner.jobs) for runner in state.runners.values() if runner.site == name),
         "allocations": len(live),
         "most": facts.most if weather.takes is None else min(facts.most, weather.takes),
@@ -132,7 +135,8 @@ def allocation_rows(state: State, waits: Callable[[Allocation], str | None], at:
             "age_s": None if a.submitted is None else _rounded(max(0.0, (a.ended or at.wall) - a.submitted)),
             "unsure": a.unsure,
             "options": dict(a.options),
-            "reason": a.reason or waits(a),
+            "condition": condition.kind if (condition := state.soft.conditions.get(a.id)) is not None else None,
+            "reason": a.reason or (condition.words if condition is not None else waits(a)),
         }
         for a in sorted(newest_first, key=lambda a: not a.state.endswith(LIVE))
     ]

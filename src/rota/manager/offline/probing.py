@@ -44,7 +44,7 @@ SOON_FILES_S = 3.0
 """How long the rest of these files may take once the first was seen."""
 END_S = 60.0
 SKEW_WARN_S = 10.0
-LIVE = ("pending", "running", "unsure")
+LIVE = ("pending", "held", "running", "suspended", "unsure")
 
 NODE_LINES = """\
 exec 2>>{place}/messages

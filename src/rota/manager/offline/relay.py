@@ -45,7 +45,7 @@ RETRY_S = 30.0
 LOOK_S = 1.0
 MARGIN_S = 30.0
 """How long before its end a manager stops, whether its successor is there or not."""
-LIVE = ("pending", "running", "unsure")
+LIVE = ("pending", "held", "running", "suspended", "unsure")
 
 
 def read(paths: Paths) -> dict[str, Any]:
