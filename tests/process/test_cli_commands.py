@@ -163,6 +163,17 @@ def test_log_follow_ends_with_the_job(rota):
     assert rota.out("log", "-f", f"{batch}.1") == "a\nb\n"
 
 
+def test_log_of_a_stream_beyond_its_cap_has_its_end(rota):
+    batch = add(rota, "--output-cap", "4B", "--", "printf 0123456789; until [ -e gate ]; do sleep 0.05; done; echo end")
+    following = rota.start("log", "-f", f"{batch}.1")
+    assert following.stdout.read(10) == "0123456789"
+    (rota.cwd / "gate").touch()
+    out, err = following.communicate(timeout=60)
+    assert out == "\n[rota: 10 bytes left out]\nd\n"
+    assert err == "rota: 10 bytes in the middle of stdout were not kept (--output-cap)\n"
+    assert rota.out("log", f"{batch}.1") == "01\n[rota: 10 bytes left out]\nd\n"
+
+
 def test_output_to_files(rota):
     batch = add(rota, "--array", "1-2", "-o", "out.{index}", "-e", "/dev/null", "--", "echo {index}; echo x >&2")
     rota("wait", batch)

@@ -270,12 +270,14 @@ def test_output_is_exact_for_any_bytes(manager):
     assert manager.stream(row) == b"a\r\nb\rc\x00\xff\r\n"
 
 
-def test_the_cap_keeps_the_first_bytes_and_counts_the_rest(manager):
+def test_of_a_stream_beyond_its_cap_head_and_tail_are_kept_and_the_rest_is_counted(manager):
     (row,) = manager.run("printf 0123456789; printf abc >&2", cap=4)
-    assert manager.stream(row) == b"0123" and row[10][3] == 6
+    assert manager.stream(row) == b"01\n[rota: 6 bytes left out]\n89" and row[10][3] == 6
     assert manager.stream(row, error=True) == b"abc" and row[10][7] == 0
-    (row,) = manager.run("head -c 3000000 /dev/zero; echo end >&2", cap=2_000_000)
-    assert len(manager.stream(row)) == 2_000_000 and row[10][3] == 1_000_000
+    (row,) = manager.run("echo first; head -c 3000000 /dev/zero; echo error; echo end >&2", cap=2_000_000)
+    head, tail = manager.stream(row).split(b"\n[rota: 1000012 bytes left out]\n")
+    assert len(head) == len(tail) == 1_000_000 and row[10][3] == 1_000_012
+    assert head[:6] == b"first\n" and tail[-6:] == b"error\n"
     assert manager.stream(row, error=True) == b"end\n"
     (row,) = manager.run("head -c 3000000 /dev/zero | tr '\\0' x")
     assert manager.stream(row) == b"x" * 3_000_000
@@ -283,10 +285,26 @@ def test_the_cap_keeps_the_first_bytes_and_counts_the_rest(manager):
     assert manager.stream(row) == b"next\n"
 
 
-def test_endless_output_does_not_fill_the_disk(manager):
-    (row,) = manager.run("head -c 100000000 /dev/zero; sleep 2.2; head -c 1000 /dev/zero", cap=1000)
-    assert len(manager.stream(row)) == 1000 and row[10][3] == 100_000_000
-    assert sum(path.stat().st_size for path in manager.output.iterdir()) < 40_000_000
+def test_endless_output_does_not_fill_the_disk(manager, tmp_path):
+    gate = tmp_path / "gate"
+    command = f"echo first; head -c 100000000 /dev/zero; while [ ! -e {gate} ]; do sleep 0.05; done; echo last"
+    key = (5, 1, 1)
+    manager.lease([["s", "k", *key, command, None]], {"k": {**SPEC, "cap": 1000}}, [["s", 1]])
+    manager.pump(lambda: 100_000_006 in sizes(manager) and taken(manager) < 40_000_000)
+    gate.touch()
+    manager.pump(lambda: key in manager.ended)
+    row = manager.ended[key]
+    head, tail = manager.stream(row).split(b"\n[rota: 99999011 bytes left out]\n")
+    assert row[10][3] == 100_000_011 - 1000 and len(head) == len(tail) == 500
+    assert head[:6] == b"first\n" and tail[-5:] == b"last\n"
+
+
+def sizes(manager):
+    return [path.stat().st_size for path in manager.output.glob("lane-*.out")]
+
+
+def taken(manager):
+    return sum(path.stat().st_blocks * 512 for path in manager.output.glob("lane-*.out"))
 
 
 def test_what_survives_a_job_cannot_write_into_anothers_output(manager, tmp_path):

@@ -47,7 +47,10 @@ def execute(args: "argparse.Namespace") -> int:
         copy(outputs, targets, args.follow)
     for output in outputs:
         if output.truncated:
-            print(f"rota: {output.truncated:,} bytes of {output.stream} beyond the cap were not kept", file=sys.stderr)
+            print(
+                f"rota: {output.truncated:,} bytes in the middle of {output.stream} were not kept (--output-cap)",
+                file=sys.stderr,
+            )
     return 0
 
 

@@ -82,8 +82,9 @@ GROUPS: dict[str, tuple[Field, ...]] = {
               default="time", choices=("none", "time", "memory", "both")),
         Field("grace", "duration", "template", "TIME", "from TERM to KILL (default 10s)", "from TERM to KILL",
               kept_as="grace_s"),
-        Field("output_cap", "size", "template", "SIZE", "of each output stream, keep so much (default 16M)",
-              "of each output stream, keep so much", kept_as="cap"),
+        Field("output_cap", "size", "template", "SIZE",
+              "of each output stream, keep so much: head and tail (default 16M)",
+              "of each output stream, keep so much: head and tail", kept_as="cap"),
     ),
     "where there is a batch system": (
         Field("account", "text", "options", "NAME", "account or project to charge",

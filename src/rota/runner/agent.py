@@ -290,9 +290,10 @@ class Agent:
             return
         try:
             offset, limit = int(asked["offset"]), min(int(asked["limit"]), TAIL_MOST)
-            data = self.jobs.written(tuple(asked["job"]), asked["stream"] == "stderr", offset, limit)
-            told = None if data is None else binascii.b2a_base64(data, newline=False).decode()
-            connection.send({"t": "tail", "session": asked["session"], "ask": asked["ask"], "data": told})
+            found = self.jobs.written(tuple(asked["job"]), asked["stream"] == "stderr", offset, limit)
+            data = None if found is None else binascii.b2a_base64(found[0], newline=False).decode()
+            told = {"data": data, "next": None if found is None else found[1]}
+            connection.send({"t": "tail", "session": asked["session"], "ask": asked["ask"], **told})
         except (KeyError, TypeError, ValueError) as problem:
             self._drop("the manager broke the protocol: tail: %r" % problem)
         except ClosedError as problem:

@@ -16,6 +16,7 @@ from rota.runner.running import Result, Running
 from rota.runner.segments import Lane, Segments
 from rota.runner.signalled_ends import SignalledEnds
 from rota.runner.spawn import Spawner, enter
+from rota.runner.spill import stretch
 from rota.runner.watch import Watch, warn
 
 if TYPE_CHECKING:
@@ -172,16 +173,14 @@ class Jobs:
         os.fchdir(place.fd)
         return place.path
 
-    def written(self, key: Key, errors: bool, offset: int, limit: int) -> Optional[bytes]:
-        """A stretch of what a running job has written (negative: from the end); None if it does not run here."""
+    def written(self, key: Key, errors: bool, offset: int, limit: int) -> Optional[Tuple[bytes, int]]:
+        """A stretch of what a running job has written, and where it ends; None if it does not run here."""
         for running in self.by_pid.values():
             if running.lease.key == key:
                 try:
-                    with open(running.lane.base + (".err" if errors else ".out"), "rb") as file:
-                        file.seek(max(0, os.fstat(file.fileno()).st_size + offset) if offset < 0 else offset)
-                        return file.read(max(0, limit))
+                    return stretch(running.lane.err if errors else running.lane.out, offset, limit)
                 except OSError:
-                    return b""
+                    return b"", offset
         return None
 
     def begun(self, lease: Lease, plan: Plan, lane: Lane, pid: int, wall: float, now: float) -> Running:

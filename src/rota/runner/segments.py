@@ -6,7 +6,8 @@ files are emptied. Jobs never have a segment itself open, because a job can trun
 oops > /dev/stderr` is in many a script, and would wipe out the output of thousands of other jobs. For a job
 without output all this costs two lseeks.
 
-Large output is not copied: the scratch file itself becomes a segment. If anything of a job survives it, its
+Large output is not copied: the scratch file itself becomes a segment. Of a stream beyond its cap, head and tail are
+copied (see spill.py). If anything of a job survives it, its
 scratch files are given up (unlinked), so that what the survivor writes later cannot appear in another job's
 output.
 """
@@ -14,20 +15,21 @@ output.
 from __future__ import annotations
 
 import os
-from typing import Any, List, Optional, Tuple
+from typing import Any, Iterable, List, Optional
+
+from rota.runner.spill import SPILL, Piece, Spill
 
 __all__ = ["Lane", "Segments"]
 
 ROTATE = 64 << 20
 ADOPT = 1 << 20  # from this size on the scratch file becomes a segment
-SPILL = 16 << 20  # a running job's output beyond its cap may take this much disk before it is thrown away
 APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class Lane:
     """The scratch files of one running job."""
 
-    __slots__ = ("base", "dropped_err", "dropped_out", "err", "out", "saved_err", "saved_out")
+    __slots__ = ("base", "err", "out", "spill_err", "spill_out")
 
     def __init__(self, base: str) -> None:
         self.base = base
@@ -37,10 +39,8 @@ class Lane:
         except OSError:
             os.close(self.out)
             raise
-        self.dropped_out = 0
-        self.dropped_err = 0
-        self.saved_out: Optional[Tuple[str, int, int]] = None  # the kept part, if it had to be saved while running
-        self.saved_err: Optional[Tuple[str, int, int]] = None
+        self.spill_out: Optional[Spill] = None  # if it had to be trimmed while it ran
+        self.spill_err: Optional[Spill] = None
 
 
 class Segments:
@@ -99,7 +99,7 @@ class Segments:
         """
         end = os.SEEK_END
         size_out, size_err = os.lseek(lane.out, 0, end), os.lseek(lane.err, 0, end)
-        if not (size_out or size_err or lane.saved_out or lane.saved_err):
+        if not (size_out or size_err or lane.spill_out or lane.spill_err):
             return self.nothing(out, err)
         elsewhere = ["", 0, 0, 0]
         first = self._stream(lane, True, size_out, cap) if out else elsewhere
@@ -107,41 +107,45 @@ class Segments:
         return first + second
 
     def _stream(self, lane: Lane, out: bool, size: int, cap: int) -> List[Any]:
-        fd = lane.out if out else lane.err
-        saved, dropped = (lane.saved_out, lane.dropped_out) if out else (lane.saved_err, lane.dropped_err)
-        if saved is not None:
-            dropped += size
-            kept: Tuple[str, int, int] = saved
+        fd, spill = (lane.out, lane.spill_out) if out else (lane.err, lane.spill_err)
+        spill = spill or Spill()
+        total = spill.total(size)
+        if total <= cap:
+            if size >= ADOPT and self._adopt(lane, out, size):
+                return [self._last_adopted, 0, size, 0]
+            kept = self._copy([(fd, 0, size)])
         else:
-            length = min(size, cap)
-            dropped += size - length
-            if length >= ADOPT and self._adopt(lane, out, length):
-                return [self._last_adopted, 0, length, dropped]
-            kept = self._copy(fd, length)
-            dropped += length - kept[2]
+            kept = self._copy(spill.pieces(fd, size, cap))
+        spill.close()
         if size:
             os.ftruncate(fd, 0)
         if out:
-            lane.saved_out, lane.dropped_out = None, 0
+            lane.spill_out = None
         else:
-            lane.saved_err, lane.dropped_err = None, 0
-        return [*kept, dropped]
+            lane.spill_err = None
+        return [*kept[:3], total - kept[3]]
 
-    def _copy(self, fd: int, length: int) -> Tuple[str, int, int]:
-        """Append the first bytes of a scratch file to the segment; returns what of it could be kept."""
+    def _copy(self, pieces: Iterable[Piece]) -> List[Any]:
+        """Append these to the segment; returns name, start, length, and how much of that the job wrote."""
         if self._size >= ROTATE:
             self._rotate()
-        start, done = self._size, 0
+        start, written = self._size, 0
         try:
-            while done < length:
-                data = os.pread(fd, min(length - done, 1 << 20), done)
-                if not data:
-                    break  # truncated by the job's own leftovers
-                done += os.write(self._fd, data)
+            for piece in pieces:
+                if isinstance(piece, bytes):
+                    self._size += os.write(self._fd, piece)
+                    continue
+                fd, at, length = piece
+                while length > 0:
+                    data = os.pread(fd, min(length, 1 << 20), at)
+                    if not data:
+                        break  # truncated by the job's own leftovers
+                    done = os.write(self._fd, data)
+                    self._size, written = self._size + done, written + done
+                    at, length = at + done, length - done
         except OSError as error:
             self.problem = "output could not be kept: %s" % error.strerror
-        self._size = start + done
-        return (self._name, start, done)
+        return [self._name, start, self._size - start, written]
 
     def _adopt(self, lane: Lane, out: bool, length: int) -> bool:
         """Turn a scratch file into a segment of its own and open another in its place."""
@@ -158,9 +162,9 @@ class Segments:
         os.ftruncate(old, length)
         os.close(old)
         if out:
-            lane.out, lane.dropped_out = fresh, 0
+            lane.out, lane.spill_out = fresh, None
         else:
-            lane.err, lane.dropped_err = fresh, 0
+            lane.err, lane.spill_err = fresh, None
         self._last_adopted = name
         return True
 
@@ -181,22 +185,10 @@ class Segments:
     # -- while it runs -------------------------------------------------------------------------------------------
 
     def trim(self, lane: Lane, cap: int) -> None:
-        """Keep a running job from filling the disk: far beyond its cap, save the kept part and throw away the rest.
-
-        Its descriptors are in append mode, so after the truncation it simply goes on at the start of the file.
-        """
-        for out, fd in ((True, lane.out), (False, lane.err)):
-            size = os.lseek(fd, 0, os.SEEK_END)
-            if size <= cap + SPILL:
-                continue
-            saved = lane.saved_out if out else lane.saved_err
-            if saved is None:
-                saved = self._copy(fd, cap)
-                size -= saved[2]
-            os.ftruncate(fd, 1)  # not 0: a launcher would take an empty file for that of a job without output
-            if out:
-                lane.saved_out = saved
-                lane.dropped_out += size - 1
-            else:
-                lane.saved_err = saved
-                lane.dropped_err += size - 1
+        """Keep a running job from filling the disk."""
+        if os.lseek(lane.out, 0, os.SEEK_END) > cap + SPILL:
+            lane.spill_out = lane.spill_out or Spill()
+            lane.spill_out.trim(lane.out, cap, lane.base + ".out")
+        if os.lseek(lane.err, 0, os.SEEK_END) > cap + SPILL:
+            lane.spill_err = lane.spill_err or Spill()
+            lane.spill_err.trim(lane.err, cap, lane.base + ".err")

@@ -174,6 +174,8 @@ class Tail(Struct, tag_field="t", tag="tail"):
     session: Count
     ask: Count
     data: Annotated[bytes, Meta(max_length=1 << 17)] | None = None
+    next: Count | None = None
+    """Where that ends; more than its length if some was left out."""
 
 
 class Bye(Struct, tag_field="t", tag="bye"):

@@ -40,7 +40,7 @@ class Live:
         there = [(row, self._output.elsewhere(state, row["id"], row["attempt"], "stdout")) for row in rows]
         asked = [(row, where) for row, where in there if where is not None][:TAILS_AT_ONCE]
         ends = await asyncio.gather(*(self._output.ask(state, *where, "stdout", -LINE, LINE) for _, where in asked))
-        for (row, _), data in zip(asked, ends, strict=True):
+        for (row, _), (data, _) in zip(asked, ends, strict=True):
             row["last_line"] = last_line(data)
         return {"jobs": rows, "more": total - len(rows)}
 

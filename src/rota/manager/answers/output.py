@@ -1,10 +1,15 @@
-"""The output of jobs: read from files here, or asked of the runner where a job runs on another host."""
+"""The output of jobs: read from files here, or asked of the runner where a job runs on another host.
+
+Offsets count what the job wrote, also where some of it is not kept: so who follows a job goes on at the right place
+when it has ended and its head and tail have been joined.
+"""
 
 import asyncio
 import base64
 import itertools
 import json
 import os
+import re
 import stat
 from typing import Any, Literal
 
@@ -14,6 +19,7 @@ from rota.manager.answers.running import Ref, Running
 from rota.manager.jobbook import JobBook
 from rota.manager.outbound import Outbound
 from rota.model.errors import NotFoundError, UsageError
+from rota.runner.spill import stretch
 from rota.store.api import Store
 from rota.wire.messages import Log, Tail
 
@@ -23,6 +29,8 @@ LINE = 2000
 """Bytes of a running job's output of which the last line is shown."""
 END = 2000
 """Bytes of stderr that a summary shows."""
+JOINED = re.compile(rb"\n?\[rota: (?:at least )?[0-9]+ bytes left out\]\n")
+"""What stands between head and tail, see rota.runner.spill."""
 ANSWER_S = 3.0
 """How long a runner may take to answer; then nothing is shown, as if nothing had been written."""
 
@@ -36,21 +44,21 @@ class Output:
         self._running = running
         self._outbound = outbound
         self._numbers = itertools.count(1)
-        self._asked: dict[int, tuple[str, asyncio.Future[bytes | None]]] = {}
+        self._asked: dict[int, tuple[str, asyncio.Future[Tail]]] = {}
 
     async def log(self, state: State, asked: Log) -> dict[str, Any]:
         """A stretch of a job's output."""
         there = self.elsewhere(state, asked.job, asked.attempt, asked.stream)
         if there is None:
-            data, end, dropped, path = self._read(state, asked)
+            data, after, end, dropped, path = self._read(state, asked)
         else:
-            data = await self.ask(state, *there, asked.stream, asked.offset, asked.limit)
+            data, after = await self.ask(state, *there, asked.stream, asked.offset, asked.limit)
             end, dropped, path = False, 0, None
         text = base64.b64encode(data).decode()
-        return {"data": text, "next": asked.offset + len(data), "end": end, "truncated": dropped, "path": path}
+        return {"data": text, "next": after, "end": end, "truncated": dropped, "path": path}
 
-    def _read(self, state: State, asked: Log) -> tuple[bytes, bool, int, str | None]:
-        """(data, whether that was the end, bytes that were dropped, the file) of what can be read here."""
+    def _read(self, state: State, asked: Log) -> tuple[bytes, int, bool, int, str | None]:
+        """(data, where it ends, whether that was all, bytes that were dropped, the file) of what can be read here."""
         stream, offset, limit = asked.stream, asked.offset, asked.limit
         batch, pos = find_job(state, asked.job)
         newest = batch.attempts[pos]
@@ -61,33 +69,49 @@ class Output:
         path = self._book.path(batch, pos, max(wanted, 1), stream)
         if path is not None:
             data, size = _read_file(path, offset, limit)
-            return data, not running and offset + len(data) >= size, 0, path
+            return data, offset + len(data), not running and offset + len(data) >= size, 0, path
         if running:
-            return self._so_far(state, batch, pos, stream, offset, limit) or b"", False, 0, None
+            data, after = self._so_far(state, batch, pos, stream, offset, limit) or (b"", offset)
+            return data, after, False, 0, None
         found = [result for result in self._store.results(batch.id, pos, pos, False) if result.attempt == wanted]
         if not found or found[0].output is None:
-            return b"", True, 0, None
+            return b"", offset, True, 0, None
         place = json.loads(found[0].output)
         at = 1 if stream == "stdout" else 5
         name, start, length, dropped = place[at : at + 4]
         if name is None:
-            return b"", True, dropped, None
+            return b"", offset, True, dropped, None
         path = os.path.join(place[0], name)
-        data, _ = _read_file(path, start + offset, max(0, min(limit, length - offset)))
-        return data, offset + len(data) >= length or not data, dropped, path
+        head, line = _joint(path, start, length) if dropped else (length, 0)
+        if offset < head:
+            first, most = offset, min(limit, head - offset)
+        elif head <= offset - dropped:
+            first, most = offset - dropped + line, limit
+        else:
+            first, most = head, max(limit, line)
+        data, _ = _read_file(path, start + first, max(0, min(most, length - first)))
+        reached = first + len(data)
+        after = reached if reached <= head else reached - line + dropped
+        return data, after, reached >= length or not data, dropped, path
 
-    def _so_far(self, state: State, batch: BatchState, pos: int, stream: str, offset: int, limit: int) -> bytes | None:
+    def _so_far(
+        self, state: State, batch: BatchState, pos: int, stream: str, offset: int, limit: int
+    ) -> tuple[bytes, int] | None:
         """The output so far of a running job that writes to a file of rota's, if that can be read here."""
         job, runner = (batch.id, batch.index(pos), batch.attempts[pos]), batch.live[pos].runner
         path = self._running.scratch(state, job, runner, stream)
         if path is None:
             return None
         try:
-            data, _ = _read_file(path, offset, limit)
-        except NotFoundError:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
             return None
+        try:
+            found = stretch(fd, offset, limit)
+        finally:
+            os.close(fd)
         # If it has just ended, its file may be another's already.
-        return data if self._running.lives(state, job, runner) else None
+        return found if self._running.lives(state, job, runner) else None
 
     def last_line(self, state: State, batch: BatchState, pos: int) -> str | None:
         """The end of the standard output of a job that runs, if that can be read here."""
@@ -95,22 +119,21 @@ class Output:
         try:
             if path is not None:
                 return last_line(_read_file(path, -LINE, LINE)[0])
-            data = self._so_far(state, batch, pos, "stdout", -LINE, LINE)
+            found = self._so_far(state, batch, pos, "stdout", -LINE, LINE)
         except (NotFoundError, OSError):
             return None
-        return None if data is None else last_line(data)
+        return None if found is None else last_line(found[0])
 
     def last_words(self, state: State, job: str) -> str:
         """The last words of a job: of its standard error, or else of its standard output."""
         batch, pos = find_job(state, job)
         streams: tuple[Literal["stderr", "stdout"], ...] = ("stderr", "stdout") if batch.attempts[pos] else ()
         for stream in streams:
-            size, text, end = 0, b"", False
+            after, text, end = 0, b"", False
             try:
                 while not end:
-                    data, end, _, _ = self._read(state, Log(job, batch.attempts[pos], stream, size))
+                    data, after, end, _, _ = self._read(state, Log(job, batch.attempts[pos], stream, after))
                     text = (text + data)[-END:]
-                    size += len(data)
                     end = end or not data
             except (NotFoundError, UsageError):
                 continue
@@ -130,28 +153,30 @@ class Output:
             return None
         return (batch.id, batch.index(pos), live.attempt), live.runner
 
-    async def ask(self, state: State, job: Ref, runner: str, stream: str, offset: int, limit: int) -> bytes:
-        """A stretch of what a running job has written; a negative offset counts from the end."""
+    async def ask(self, state: State, job: Ref, runner: str, stream: str, offset: int, limit: int) -> tuple[bytes, int]:
+        """A stretch of what a running job has written, and where it ends; a negative offset counts from the end."""
         peer, known = self._outbound.peers.get(runner), state.runners.get(runner)
         if peer is None or known is None:
-            return b""
+            return b"", offset
         number = next(self._numbers)
-        future: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Tail] = asyncio.get_running_loop().create_future()
         self._asked[number] = (runner, future)
         what = {"job": job, "stream": stream, "offset": offset, "limit": limit}
         try:
             peer.send({"t": "tail", "session": known.session, "ask": number, **what})
-            return await asyncio.wait_for(future, ANSWER_S) or b""
+            told = await asyncio.wait_for(future, ANSWER_S)
         except TimeoutError:
-            return b""
+            return b"", offset
         finally:
             self._asked.pop(number, None)
+        data = told.data or b""
+        return data, offset + len(data) if told.next is None else told.next
 
     def told(self, runner: str, message: Tail) -> None:
         """Take a runner's answer."""
         asked = self._asked.get(message.ask)
         if asked is not None and asked[0] == runner and not asked[1].done():
-            asked[1].set_result(message.data)
+            asked[1].set_result(message)
 
 
 def _read_file(path: str, offset: int, limit: int) -> tuple[bytes, int]:
@@ -167,6 +192,13 @@ def _read_file(path: str, offset: int, limit: int) -> tuple[bytes, int]:
         return os.pread(fd, limit, offset if offset >= 0 else max(0, info.st_size + offset)), info.st_size
     finally:
         os.close(fd)
+
+
+def _joint(path: str, start: int, length: int) -> tuple[int, int]:
+    """How long the head of an output beyond its cap is, and the line behind it; all of it if it was not joined."""
+    first = max(0, length // 2 - 100)
+    found = JOINED.search(_read_file(path, start + first, min(length - first, 200))[0])
+    return (length, 0) if found is None else (first + found.start(), found.end() - found.start())
 
 
 def last_line(data: bytes) -> str:
