@@ -381,7 +381,7 @@ def cores(count: float, **more: Any) -> Template:
     retries = more.pop("retries", 0)
     own = (
         "limits", "priority", "rerunnable", "retry_on", "never_retry_on", "no_retry_after_s", "group", "override",
-        "set",
+        "set", "enforce",
     )  # fmt: skip
     fields = {name: more.pop(name) for name in own if name in more}
     return Template(argv=("true",), needs=Needs(int(count * 1000), **more), retries=retries, **fields)

@@ -31,7 +31,7 @@ def home(hosts_slurm):
 
 @pytest.mark.parametrize("site", ["hpc", "one"])
 def test_jobs_go_to_the_partition_where_they_fit(hosts_slurm, home, site):
-    words = ("--on", site, "--group", "", "--array", "1-3")  # without a group nothing is learned: it needs what it asks
+    words = ("--on", site, "--array", "1-3")
     short = home.add(*words, "--time", "5m", "--", "echo $SLURM_JOB_PARTITION")
     long = home.add(*words, "--time", "2h", "--", "echo $SLURM_JOB_PARTITION")
     assert home.settled(short, long, seconds=120) == {"COMPLETED": 6}

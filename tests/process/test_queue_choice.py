@@ -29,8 +29,8 @@ def test_a_long_job_goes_to_the_long_queue(mode, tmp_path):
         home.env["PATH"] = fake.path
         home.config(CONFIG.format(mode=mode))
         try:
-            home.rota("add", "--on", "hpc", "--group", "", "-t", "5m", "--name", "quick", "--", "true")
-            home.rota("add", "--on", "hpc", "--group", "", "-t", "2d", "--name", "slow", "--", "true")
+            home.rota("add", "--on", "hpc", "-t", "5m", "--name", "quick", "--", "true")
+            home.rota("add", "--on", "hpc", "-t", "2d", "--name", "slow", "--", "true")
             home.settled("@quick", "@slow")
             assert [home.job(name)["state"] for name in ("@quick", "@slow")] == ["COMPLETED", "COMPLETED"]
             asked = {(row["queue"], row["time_s"]) for row in home.json("allocations")["allocations"]}

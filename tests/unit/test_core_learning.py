@@ -3,9 +3,11 @@
 import pytest
 
 from core_world import GIB, NODE, FakeRunner, Job, World, cores, lease_all
+from rota.core.plan.asked import asked_now
 from rota.core.state import Settings
 from rota.core.stimuli import Ended
 from rota.model.needs import Amounts
+from rota.schedule.estimate import LEAST
 
 MIB = 1 << 20
 
@@ -30,7 +32,8 @@ def slot_of(world: World, batch: int, pos: int = 0) -> str:
 
 
 def learned(world: World, group: str, *peaks: int, **more: float) -> FakeRunner:
-    """A world in which jobs of a group have used so much."""
+    """A world in which jobs of a group have used so much, each as often as it takes to go by it."""
+    peaks *= LEAST if len(peaks) < LEAST else 1
     batch = world.submit(len(peaks), cores(1, group=group))
     runner = world.runners.get("r1") or world.start_runner()
     done = 0
@@ -69,6 +72,33 @@ def test_whose_figure_counts(override: str, given: int, asked: int) -> None:
     assert slot_of(world, batch).amounts.memory == asked * MIB
 
 
+def test_what_was_said_is_not_lowered_and_nothing_goes_by_two_jobs() -> None:
+    world = World()
+    learned(world, "light", 150 * MIB)
+    assert world.submitted(1, cores(1, group="light", memory=1500 * MIB)).reply["learned"] == [
+        "light: memory: asked 1500M, learned 200M from 3 jobs, gets 1500M",
+    ]
+    runner = world.runners["r1"]
+    world.submit(2, cores(1, group="two"))
+    for job in [job for job in lease_all(world, runner) if job[0] == world.state.next_batch - 1]:
+        over(world, runner, job, peak=150 * MIB)
+    batch = world.submit(1, cores(1, group="two"))
+    lease_all(world, runner)
+    assert slot_of(world, batch).amounts.memory == 0, "two samples are too few"
+
+
+@pytest.mark.parametrize("override", ["never", "higher"])
+def test_an_enforced_time_is_planned_as_it_was_given(override: str) -> None:
+    world = World()
+    learned(world, "slow", 150 * MIB, wall_s=26.0)
+    asked = {}
+    for enforce in (("time",), ()):
+        batch = world.submit(1, cores(1, group="slow", override=override, time_s=2, enforce=enforce))
+        shape = world.state.shapes[world.state.batches[batch].shapes[0]]
+        asked[enforce] = asked_now(world.state, shape).asked.needs.time_s
+    assert asked == {("time",): 2, (): 26}
+
+
 def test_groups_that_share_a_prefix_do_not_mix() -> None:
     world = World()
     runner = learned(world, "foobar", 5000 * MIB)
@@ -98,10 +128,11 @@ def test_an_absurd_figure_counts_as_the_whole_node() -> None:
 
 def test_slots_give_back_what_they_took_though_more_is_asked_for_now() -> None:
     world = World()
-    world.submit(3, cores(1, group="align"))
+    world.submit(LEAST + 2, cores(0.5, group="align"))
     runner = world.start_runner()
-    first, second, third = lease_all(world, runner)
-    over(world, runner, first, peak=1000 * MIB)
+    *first, second, third = lease_all(world, runner)
+    for job in first:
+        over(world, runner, job, peak=1000 * MIB)
     more = world.submit(1, cores(1, group="align"))
     lease_all(world, runner)
     assert slot_of(world, more).amounts.memory == 1000 * MIB

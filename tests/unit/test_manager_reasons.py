@@ -118,9 +118,10 @@ def test_status_says_why_all_is_held() -> None:
 
 def test_explain_says_what_is_asked_for_with_what_was_learned() -> None:
     world = World()
-    batch = world.submit(1, cores(1, group="align"))
+    batch = world.submit(3, cores(1, group="align"))
     runner = world.start_runner()
-    world.end(runner, lease_all(world, runner)[0])
+    for job in lease_all(world, runner):
+        world.end(runner, job)
     world.mode("paused")
     asks = {}
     for override in ("never", "higher", "always"):
@@ -128,19 +129,20 @@ def test_explain_says_what_is_asked_for_with_what_was_learned() -> None:
         answer = explained(world, batch)
         assert answer["given"] == "1 core, 1G memory"
         asks[override] = answer["needs"]
+        assert answer["learned"][0].startswith("memory: asked 1G, learned 100M from 3 jobs, gets ")
     assert asks["never"] == "1 core, 100M memory, 10s"
     assert asks["higher"] == asks["always"] == "1 core, 1G memory, 10s"
 
 
 def test_a_question_changes_nothing() -> None:
     world = World()
-    world.submit(1, cores(1, group="align"))
+    world.submit(3, cores(1, group="align"))
     runner = world.start_runner()
-    world.mode("paused")
+    leased = lease_all(world, runner)
     batch = world.submit(1, cores(1, group="align"))
-    world.mode("serving")
     world.limit("db", "100/min")
-    world.end(runner, lease_all(world, runner)[0])
+    for job in leased:
+        world.end(runner, job)
     state, at = world.state, world.at
     before = whole_print(state)
     assert explained(world, batch)["needs"] == "1 core, 100M memory, 10s", "with what was learned since the last pass"

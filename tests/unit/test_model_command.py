@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from rota.model.batch import Template, Value
-from rota.model.command import CommandMaker, needs_shell, show_command, split_line
+from rota.model.command import CommandMaker, group_of, needs_shell, show_command, split_line
 
 
 def make(
@@ -182,3 +182,28 @@ def test_quoting_follows_the_place(text: str, value: str, made: str) -> None:
 def test_commands_as_people_could_type_them() -> None:
     assert show_command(["echo", "a b", ""]) == "echo 'a b' ''"
     assert show_command("echo $x") == "echo $x"
+
+
+@pytest.mark.parametrize(
+    ("command", "group"),
+    [
+        ("align x", "align"),
+        ("python3 heavy.py 3", "heavy.py"),
+        ("/usr/bin/python3.11 -u -W ignore dir/heavy.py", "heavy.py"),
+        ("python3 -m tool.main x", "tool.main"),
+        ("python3 -c 'print(1)'", ""),
+        ("bash run.sh", "run.sh"),
+        ("bash -c 'a | b'", ""),
+        ("mpirun -n 4 ./model a", "model"),
+        ("mpirun --oversubscribe -np 4 python3 x.py", "x.py"),
+        ("env A=1 B=2 nice -n 10 time -v srun -n 4 ./model", "model"),
+        ("timeout -k 5 10 python3 a.py", "a.py"),
+        ("java -Xmx4g -jar tool.jar", "tool.jar"),
+        (["taskset", "0x3", "/opt/bin/model"], "model"),
+        ("bash {}", ""),
+        ("python3", "python3"),
+        ("nice", "nice"),
+    ],
+)
+def test_jobs_learn_with_those_of_the_same_script(command: str | list[str], group: str) -> None:
+    assert group_of(command) == group

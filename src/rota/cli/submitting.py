@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import IO, Any
 
+    from rota.model.batch import BatchSpec
     from rota.submission import JobOptions, Submission
 
 __all__ = ["configure_submission", "print_dry_run", "say_about", "submission_of"]
@@ -238,15 +239,19 @@ def print_dry_run(args: argparse.Namespace, submission: "Submission") -> None:
     spec = submission.spec
     first = submission.preview(10)
     native = native_submissions(args.home, spec)
+    learned = what_was_learned(args.home, spec)
     if args.json:
         commands = [{"index": index, "command": command} for index, command in first]
         needs = [template.needs.words() for template in spec.templates[:10]]
         row = {"dry_run": True, "jobs": spec.count, "name": spec.name, "needs": needs, "first": commands}
+        row["learned"] = learned
         print_json(row | {"native": native})
         return
     template = spec.templates[0]
     print(f"{jobs_word(spec.count)} would be added; nothing was")
     print(f"  each needs {template.needs.words()}" + ("" if len(spec.templates) == 1 else " or as its line says"))
+    for line in learned:
+        print(f"    {clean(line)}")
     print(f"  in {clean(template.cwd)}")
     for index, command in first:
         print(f"  {index}: {clean(command)}")
@@ -256,9 +261,34 @@ def print_dry_run(args: argparse.Namespace, submission: "Submission") -> None:
         print_native(each)
 
 
+def what_was_learned(home: "str | None", spec: "BatchSpec") -> list[str]:
+    """What was learned beside what the user said, if there is a manager that could know."""
+    from rota.schedule.estimate import asked_for, learned_words
+    from rota.wire.client import Connection, NoManagerError
+
+    groups = {template.group for template in spec.templates[:10]} - {""}
+    try:
+        with Connection.connect(home) as connection:
+            rows = {row["group"]: row for row in connection.ask("learning")["groups"] if row["group"] in groups}
+    except NoManagerError:
+        return []
+    out: dict[str, None] = {}
+    for template in spec.templates[:10]:
+        row, given = rows.get(template.group), template.needs
+        if row is not None:
+            found = (row["memory_bytes"], row["disk_bytes"], row["time_s"])
+            seen = (row["samples"]["memory"], row["samples"]["disk"], row["samples"]["time"])
+            asked = asked_for(given, found, template.override, template.level, None, "time" in template.enforce)
+            lines = learned_words(given, asked, found, seen)
+            out |= dict.fromkeys(f"{template.group}: {line}" for line in lines)
+    return list(out)
+
+
 def say_about(args: argparse.Namespace, submission: "Submission", answer: "dict[str, Any]") -> None:
     """Print warnings, and with -v what was not sent."""
     for warning in answer.get("warnings") or ():
         print(f"rota: warning: {warning}", file=sys.stderr)
+    for line in answer.get("learned") or ():
+        print(f"rota: {line}", file=sys.stderr)
     if args.verbose and submission.left_out:
         print(f"rota: not sent from your environment: {' '.join(submission.left_out)}", file=sys.stderr)

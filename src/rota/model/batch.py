@@ -97,8 +97,8 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     """May be started again when its runner stays silent, though nobody knows that the first copy is dead."""
     group: str = ""
     """Learning group; empty: nothing is learned from these jobs, and nothing learned is used for them."""
-    override: Literal["never", "higher", "always"] = "never"
-    """When the user's own figures are used rather than what was learned."""
+    override: Literal["never", "higher", "always"] = "higher"
+    """When the user's own figures are used rather than what was learned: `higher`, if they are."""
     level: int = 0
     """How often the needs were raised after a job exceeded them."""
     workdir: Literal["shared", "unique"] = "shared"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from rota.model.batch import Template, Value
 from rota.model.job import format_job
 
-__all__ = ["BEHAVIOURS", "CommandMaker", "group_of", "needs_shell", "split_line"]
+__all__ = ["BEHAVIOURS", "CommandMaker", "group_of", "is_starter", "needs_shell", "split_line"]
 
 _PLACE = re.compile(r"\{\{([A-Za-z][A-Za-z0-9_.-]*)?\}\}|\{\{|(?<!\$)\{([A-Za-z][A-Za-z0-9_.-]*)?\}")
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./ \t-]+")
@@ -26,6 +26,31 @@ _BUILTINS = frozenset(
     times trap type typeset ulimit umask unalias unset until wait while
     """.split()  # noqa: SIM905
 )
+_LOOKED_AT = 40
+"""Words of a command among which its program is looked for."""
+_MPI = "-np -n -N -c -H -host --host -hostfile --hostfile -machinefile --map-by --bind-to --mca -mca -x -wdir -ppn -f"
+_STARTERS: dict[str, tuple[str, int, str]] = {
+    **dict.fromkeys(("nohup", "setsid", "exec", "command"), ("", 0, "")),
+    "time": ("-f -o --format --output", 0, ""),
+    "env": ("-u -C -S --unset --chdir", 0, ""),
+    "nice": ("-n --adjustment", 0, ""),
+    "ionice": ("-c -n --class --classdata", 0, ""),
+    "stdbuf": ("-i -o -e", 0, ""),
+    "timeout": ("-k -s --kill-after --signal", 1, ""),
+    "taskset": ("", 1, ""),
+    "numactl": ("-m -N -C -i -p", 0, ""),
+    "sudo": ("-u -g -C", 0, ""),
+    "srun": ("-n -N -c -p -A -t -J -o -e -w -x -G -C --mpi --cpu-bind", 0, ""),
+    **dict.fromkeys(("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"), (_MPI, 0, "")),
+    **{f"python{v}": ("-W -X", 0, "-c") for v in ("", "2", "3", *(f"3.{minor}" for minor in range(6, 21)))},
+    **dict.fromkeys(("pypy", "pypy3"), ("-W -X", 0, "-c")),
+    **dict.fromkeys(("bash", "sh", "dash", "zsh", "ksh", "fish"), ("-o -O --rcfile --init-file", 0, "-c -lc -ec -xc")),
+    **dict.fromkeys(("perl", "ruby", "node", "lua", "php"), ("-I -r", 0, "-e -E -p")),
+    **dict.fromkeys(("Rscript", "julia"), ("-p -t -L", 0, "-e -E")),
+    "java": ("-cp -classpath --class-path -p --module-path", 0, ""),
+}
+"""What starts something else → (its options that take a word of their own, plain words before the program, its options
+for a program's text). Of their other options a number that follows is taken to belong to them."""
 _TWINS = frozenset(("echo", "false", "kill", "printf", "test", "true"))
 """Builtins whose namesakes on disk do the same, except that those answer to --help and --version."""
 _HARD = re.compile(r"<<|`|\$['\"]|(?:^|[\s;&|(])#|\$\{[^}]*['\"\\]|\besac\b", re.MULTILINE)
@@ -55,13 +80,52 @@ def split_line(line: str) -> list[str] | str:
 
 
 def group_of(command: str | Sequence[str] | None) -> str:
-    """The basename of the program in a command: jobs of one program are much alike. Empty: it cannot be told."""
-    words = command.split(None, 8) if isinstance(command, str) else command or ()
-    for word in words[:8]:
-        if _ASSIGNMENT.match(word) is None:
-            name = word.rpartition("/")[2].strip("'\"();&|<>")
-            return name if "{" not in name and "$" not in name and len(name) < 256 and name.isprintable() else ""
-    return ""
+    """The basename of what a command runs: jobs of one program, or of one script, are much alike.
+
+    What only starts another (`env`, `nice`, `mpirun -n 4`) is passed over, and of an interpreter (`python3 run.py`) the
+    script counts. Empty: it cannot be told.
+    """
+    words = command.split(None, _LOOKED_AT) if isinstance(command, str) else command or ()
+    last, at, end = "", 0, min(len(words), _LOOKED_AT)
+    while at < end:
+        word = words[at]
+        at += 1
+        if _ASSIGNMENT.match(word) is not None:
+            continue
+        last = word.rpartition("/")[2].strip("'\"();&|<>")
+        valued = _STARTERS.get(last)
+        if valued is None:
+            return last if _tells(last) else ""
+        at, inline = _past_options(words, at, end, *valued)
+        if inline:
+            return ""
+    return last if at <= end and _tells(last) else ""
+
+
+def is_starter(word: str) -> bool:
+    """Whether the first word of a command only starts something else that its group goes by."""
+    return word.rpartition("/")[2].strip("'\"();&|<>") in _STARTERS
+
+
+def _past_options(words: Sequence[str], at: int, end: int, valued: str, plain: int, inline: str) -> tuple[int, bool]:
+    """(where the program or script of a starter stands, whether it has the program's text instead)."""
+    while at < end and (words[at].startswith("-") and len(words[at]) > 1):
+        word = words[at]
+        at += 1
+        if word == "--":
+            break
+        if word in inline.split():
+            return at, True
+        if word == "-m" and "-c" in inline:
+            break  # a module of Python
+        if word in valued.split() or (at < end and words[at].isdigit() and not plain):
+            at += 1
+    return at + plain, False
+
+
+def _tells(name: str) -> bool:
+    """Whether a name can be that of a group: not one that differs from job to job."""
+    return "{" not in name and "$" not in name and len(name) < 256 and name.isprintable()
 
 
 def compile_text(text: str, columns: Sequence[str]) -> list[Part]:

@@ -21,8 +21,10 @@ class Shape(Struct, frozen=True, order=False):
     policy: str = "default"
     group: str = ""
     """Learning group."""
-    override: str = "never"
+    override: str = "higher"
     level: int = 0
     """How often the needs were escalated after a job exceeded them."""
     share: str = ""
     """Who its jobs' use is counted for, if its policy shares fairly."""
+    ends: bool = False
+    """Whether its jobs are ended after the time that they ask for: then nothing learned makes it longer."""

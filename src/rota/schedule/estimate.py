@@ -1,8 +1,8 @@
 """Learning: what jobs of a group really use, and what to ask for next time.
 
 A group's samples are a multiset, so a thousand equal runs weigh a thousand times; the largest five (or five in a
-hundred) are left out, so that one outlier does not set the size of all. To ask for more after a job exceeded its needs
-is escalation. All figures are integers: bytes, seconds.
+hundred) are left out, so that one outlier does not set the size of all. Nothing is changed by less than three samples.
+To ask for more after a job exceeded its needs is escalation. All figures are integers: bytes, seconds.
 """
 
 from bisect import bisect
@@ -11,14 +11,23 @@ from collections.abc import Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from rota.model.amounts import format_duration, show_size
 from rota.model.needs import Amounts, Needs
 
-__all__ = ["Group", "Samples", "asked_for", "escalate_disk", "escalate_memory", "escalate_time", "recommend"]
+__all__ = [
+    "Found", "Group", "Samples", "asked_for", "escalate_disk", "escalate_memory", "escalate_time", "learned_words",
+    "recommend",
+]  # fmt: skip
+
+Found = tuple[int | None, int | None, int | None]
+"""(memory, disk, seconds) to ask for; None where nothing is known."""
 
 MIB = 1 << 20
 SIZE_UNIT = 100 * MIB
 """Memory and disk are asked for in steps of this."""
 TIME_UNIT = 1
+LEAST = 3
+"""Samples of a resource that there must be before anything is asked for by them."""
 KEPT = 1000
 """Samples kept per group and resource; beyond that the distribution is thinned evenly."""
 
@@ -64,28 +73,32 @@ class Group(Struct, array_like=True):
     disk: Samples = field(default_factory=Samples)
     time_s: Samples = field(default_factory=Samples)
 
-    def found(self) -> tuple[int | None, int | None, int | None]:
-        """(memory, disk, seconds) to ask for; None where nothing is known."""
+    def found(self) -> Found:
+        """What to ask for; None where too little is known."""
         return (
-            recommend(self.memory.values, SIZE_UNIT),
-            recommend(self.disk.values, SIZE_UNIT),
-            recommend(self.time_s.values, TIME_UNIT),
+            recommend(self.memory.values, SIZE_UNIT) if self.memory.seen >= LEAST else None,
+            recommend(self.disk.values, SIZE_UNIT) if self.disk.seen >= LEAST else None,
+            recommend(self.time_s.values, TIME_UNIT) if self.time_s.seen >= LEAST else None,
         )
 
+    def seen(self) -> tuple[int, int, int]:
+        """How many samples there have been of memory, disk and time."""
+        return self.memory.seen, self.disk.seen, self.time_s.seen
 
-def asked_for(
-    needs: Needs, found: tuple[int | None, int | None, int | None], override: str, level: int, most: Amounts | None
-) -> Needs:
+
+def asked_for(needs: Needs, found: Found, override: str, level: int, most: Amounts | None, ends: bool = False) -> Needs:
     """The needs to ask for, given those of the user and what was learned (`found`).
 
     `override` says when the user's own figure is used instead: `never`, `higher` (if it is the higher one) or
     `always`. After an escalation what was learned may only raise a figure. Nothing learned asks for more than the
-    largest node has (`most`).
+    largest node has (`most`), nor for more time than the job gets before it is ended (`ends`: at the time given).
     """
     memory, disk, time_s = found
     if most is not None:
         memory = None if memory is None else min(memory, most.memory) or None
         disk = None if disk is None else min(disk, most.disk) or None
+    if ends and time_s is not None and needs.time_s is not None:
+        time_s = min(time_s, needs.time_s)
     either = "higher" if level and override == "never" else override
     changes = {}
     for name, learned in (("memory", memory), ("disk", disk), ("time_s", time_s)):
@@ -95,6 +108,20 @@ def asked_for(
         if given is None or either == "never" or (either == "higher" and learned > given):
             changes[name] = learned
     return replace(needs, **changes) if changes else needs
+
+
+def learned_words(given: Needs, asked: Needs, found: Found, seen: tuple[int, int, int]) -> list[str]:
+    """What was learned beside what the user said, and what the job gets: a line for each figure that is known."""
+    rows = zip(("memory", "disk", "time_s"), ("memory", "disk", "time"), found, seen, strict=True)
+    out = []
+    for name, word, learned, count in rows:
+        if learned is not None:
+            show = format_duration if name == "time_s" else show_size
+            said, gets = getattr(given, name), getattr(asked, name)
+            figure = "nothing" if said is None else show(said)
+            end = "nothing" if gets is None else show(gets)
+            out.append(f"{word}: asked {figure}, learned {show(learned)} from {count:,} jobs, gets {end}")
+    return out
 
 
 def escalate_memory(peak: int, current: int) -> int:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from rota.model.batch import MAX_COMMAND, MAX_TEMPLATES, Template, check_environment, check_text, check_value
-from rota.model.command import group_of
+from rota.model.command import group_of, is_starter
 from rota.model.errors import UsageError
 from rota.model.fields import JSON_FIELDS
 from rota.model.limits import parse_limit
@@ -41,6 +41,8 @@ _HASHABLE = operator.attrgetter(*(field.name for field in _TEMPLATE if field.kin
 _AMOUNTS = ("cores", "size", "duration")
 """Kinds where a number is read as it is written: most need a unit."""
 _PLAIN: Any = JsonLine("")
+_SCRIPT = re.compile(r"[A-Za-z0-9_/.][A-Za-z0-9_/.-]*\.[A-Za-z]+")
+"""A script by its name: what starts it starts nothing else."""
 _FIELDS = ", ".join(JsonLine.__struct_fields__)
 _AT = re.compile(r"(.*) - at `\$\.?([^`]*)`")
 _UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`.*")
@@ -74,11 +76,19 @@ class LineReader:
         """The number of the template of a plain command line: it has one for each program, up to a number of them."""
         if not self._by_program:
             return 0
-        first = (line.split(None, 1) or [""])[0]
+        words = line.split(None, 2) or [""]
+        first = words[0]
         number = self._programs.get(first)
         if number is None:
+            started = is_starter(first)
+            if started:  # of `python3 run.py 17` the first two words tell
+                first = " ".join(words[:2])
+                number = self._programs.get(first)
+                if number is not None:
+                    return number
             number = self._template(_PLAIN, group_of(line))
-            if "=" not in first and len(self._programs) < KEPT:
+            known = not started or (len(words) > 1 and _SCRIPT.fullmatch(words[1]) is not None)
+            if known and "=" not in first and len(self._programs) < KEPT:
                 self._programs[first] = number
         return number
 

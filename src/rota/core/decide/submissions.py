@@ -6,7 +6,7 @@ from rota.core.decide.decision import Decision
 from rota.core.decide.dependency_checks import check_circle, check_dependencies
 from rota.core.decide.limits import check_window, limit_set
 from rota.core.decide.reopening import Again
-from rota.core.plan.asked import unoffered
+from rota.core.plan.asked import unoffered, what_was_learned
 from rota.core.plan.policies import no_policy
 from rota.core.shares import share_of
 from rota.core.state import State
@@ -14,9 +14,13 @@ from rota.core.stimuli import Submit
 from rota.model import events as ev
 from rota.model.batch import MAX_NAME, BatchSpec, Dependency
 from rota.model.errors import RefusedError, UsageError
+from rota.model.shape import Shape
 from rota.schedule.queues import impossible
 
 __all__ = ["submit"]
+
+LEARNED = 5
+"""Templates of a new batch of which the answer says what was learned."""
 
 
 def submit(state: State, stimulus: Submit) -> Decision:
@@ -54,6 +58,8 @@ def submit(state: State, stimulus: Submit) -> Decision:
     decision.reconsider.add(number)
     names = [spec.name]
     decision.reply = {"batch": number, "jobs": spec.count, "duplicates": 0, "warnings": warnings}
+    if state.groups and (learned := _learned(state, spec)):
+        decision.reply["learned"] = learned
     if stimulus.then is not None:
         end = _at_end(state, stimulus, spec, number)
         decision.events.append(end)
@@ -68,6 +74,19 @@ def submit(state: State, stimulus: Submit) -> Decision:
         decision.events.extend(again.events)
         decision.reconsider |= again.reconsider
     return decision
+
+
+def _learned(state: State, spec: BatchSpec) -> list[str]:
+    """What was learned beside what the user said of memory, time or disk."""
+    out: dict[str, None] = {}
+    for template in spec.templates[:LEARNED]:
+        needs = template.needs
+        if template.group in state.groups and (needs.memory, needs.time_s, needs.disk) != (None, None, None):
+            ends = needs.time_s is not None and "time" in template.enforce
+            shape = Shape(needs, (), template.policy, template.group, template.override, template.level, ends=ends)
+            lines = what_was_learned(state, shape)
+            out |= dict.fromkeys(f"{template.group}: {line}" for line in lines if "asked nothing" not in line)
+    return list(out)
 
 
 def _with_shares(state: State, spec: BatchSpec, by: str) -> BatchSpec:

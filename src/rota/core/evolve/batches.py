@@ -85,8 +85,9 @@ def unbind(state: State, batch: BatchState) -> None:
 def _shape(batch: BatchState, template: Template) -> Shape:
     own = {f"#{batch.id}"} if batch.spec.at_once is not None else set()
     limits = tuple(sorted({*template.limits, *own}))
+    ends = template.needs.time_s is not None and "time" in template.enforce
     return Shape(
-        template.needs, limits, template.policy, template.group, template.override, template.level, template.share
+        template.needs, limits, template.policy, template.group, template.override, template.level, template.share, ends
     )
 
 

@@ -5,9 +5,10 @@ from msgspec.structs import replace
 from rota.core.soft import ShapeMemo
 from rota.core.state import ShapeState, State
 from rota.model.needs import Amounts, Needs
-from rota.schedule.estimate import asked_for
+from rota.model.shape import Shape
+from rota.schedule.estimate import asked_for, learned_words
 
-__all__ = ["asked_now", "largest_node", "unoffered"]
+__all__ = ["asked_now", "largest_node", "unoffered", "what_was_learned"]
 
 
 def asked_now(state: State, shape: ShapeState) -> ShapeMemo:
@@ -21,8 +22,18 @@ def asked_now(state: State, shape: ShapeState) -> ShapeMemo:
     if basis == memo.learned:
         return memo
     given = shape.shape
-    needs = asked_for(given.needs, group.found(), given.override, given.level, most)
+    needs = asked_for(given.needs, group.found(), given.override, given.level, most, given.ends)
     return replace(memo, learned=basis, asked=memo.asked if needs == memo.asked.needs else replace(given, needs=needs))
+
+
+def what_was_learned(state: State, shape: Shape) -> list[str]:
+    """What was learned of a shape's group beside what its users said, and what its jobs get."""
+    group = state.groups.get(shape.group) if shape.group else None
+    if group is None:
+        return []
+    most, found = largest_node(state, shape.needs), group.found()
+    asked = asked_for(shape.needs, found, shape.override, shape.level, most, shape.ends)
+    return learned_words(shape.needs, asked, found, group.seen())
 
 
 def unoffered(state: State, needs: Needs) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from rota.core.explain import cluster_words, reason, verdicts
-from rota.core.plan.asked import asked_now
+from rota.core.plan.asked import asked_now, what_was_learned
 from rota.core.state import BatchState, State
 from rota.core.stimuli import At
 from rota.manager.answers.jobs import Jobs, counts_of, find_job, find_jobs
@@ -52,6 +52,7 @@ class Attempts:
             "needs": asked_now(state, shape).asked.needs.words(),
             "given": shape.shape.needs.words(),
             "group": shape.shape.group,
+            "learned": what_was_learned(state, shape.shape),
             "command": self._book.command(batch, pos, max(batch.attempts[pos], 1)),
             "attempts": [attempt_row(batch, result) for result in attempts],
         }
