@@ -10,7 +10,7 @@ import time
 import traceback
 
 from live.scenarios import SCENARIOS
-from live.systems import SYSTEMS, Absent
+from live.systems import SYSTEMS, AbsentError
 from live.trial import a_trial
 
 COLUMNS = ("system", "version", "scenario", "mode", "jobs", "lost", "double", "reason_ok")
@@ -65,7 +65,7 @@ def main():
             system = kind()
             try:
                 system.start()
-            except Absent as error:
+            except AbsentError as error:
                 note({"system": system.name, "version": None, "scenario": "absent", "why": [str(error)]})
                 continue
             try:

@@ -17,7 +17,7 @@ from cluster.guard import send, ticks
 from cluster.private import wait_for
 
 
-class Absent(Exception):
+class AbsentError(Exception):
     """A system is not here; says why."""
 
 
@@ -37,7 +37,7 @@ class System:
         self.environment = {**os.environ, "LC_ALL": "C"}
 
     def start(self):
-        """Bring it up, or see that it is; Absent if it is not here."""
+        """Bring it up, or see that it is; AbsentError if it is not here."""
 
     def close(self):
         """End what was started."""
@@ -112,7 +112,7 @@ class Slurm(System):
         path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
         missing = [name for name in real_slurm.PROGRAMS if shutil.which(name, path=path) is None]
         if missing or os.getuid() != 0:
-            raise Absent(f"no {missing[0]}" if missing else "a private one is started by root only")
+            raise AbsentError(f"no {missing[0]}" if missing else "a private one is started by root only")
         self.real = real_slurm.RealSlurm(count=2, min_job_age=300)
         self.real.start()
         self.environment = self.real.environment
@@ -178,7 +178,7 @@ class GridEngine(System):
         path = f"{real_gridengine.LIBRARY}:{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
         missing = [name for name in real_gridengine.PROGRAMS if shutil.which(name, path=path) is None]
         if missing or os.getuid() != 0:
-            raise Absent(f"no {missing[0]}" if missing else "a private one is started by root only")
+            raise AbsentError(f"no {missing[0]}" if missing else "a private one is started by root only")
         self.real = real_gridengine.RealGridEngine()
         self.real.start()
         self.environment = self.real.environment
@@ -248,14 +248,14 @@ class Found(System):
     def start(self):
         missing = [name for name in self.programs if shutil.which(name) is None]
         if missing:
-            raise Absent(f"no {missing[0]}")
+            raise AbsentError(f"no {missing[0]}")
         try:
             done = self.run(*self.answers, check=False, timeout=20)
         except subprocess.TimeoutExpired:
-            raise Absent(f"{self.answers[0]} does not answer") from None
+            raise AbsentError(f"{self.answers[0]} does not answer") from None
         said = done.stdout + done.stderr
         if done.returncode != 0 or not re.search(self.says, said):
-            raise Absent(f"{' '.join(self.answers)} says: {said.strip()[:100] or 'nothing'}")
+            raise AbsentError(f"{' '.join(self.answers)} says: {said.strip()[:100] or 'nothing'}")
         self.user = self.user or _a_user()
 
     def _daemons(self, name):
@@ -321,7 +321,7 @@ def _a_user():
     for entry in pwd.getpwall():
         if 1000 < entry.pw_uid < 60000 and entry.pw_shell.endswith("sh") and os.path.isdir(entry.pw_dir):
             return entry.pw_name
-    raise Absent("it refuses root, and there is no ordinary user: set ROTA_LIVE_USER")
+    raise AbsentError("it refuses root, and there is no ordinary user: set ROTA_LIVE_USER")
 
 
 class OpenLava(Found):
@@ -369,10 +369,10 @@ class Pbs(Found):
 
     def start(self):
         if shutil.which("pbsnodes") is None:
-            raise Absent("no pbsnodes")  # Grid Engine has the other programs too
+            raise AbsentError("no pbsnodes")  # Grid Engine has the other programs too
         super().start()
         if not re.search(self.says, self.version()):
-            raise Absent(f"its version is {self.version()[:60]!r}")
+            raise AbsentError(f"its version is {self.version()[:60]!r}")
 
     def listed(self):
         out = {}
