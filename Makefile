@@ -16,7 +16,7 @@ RUN     := $(VENV)/.installed-run-$(SUM)
 DEV     := $(VENV)/.installed-dev-$(SUM)
 
 .DEFAULT_GOAL := help
-.PHONY: help run dev test lint pytest quick format bench docs lock apt clean cluster-packages
+.PHONY: help run dev test lint pytest quick live format bench docs lock apt clean cluster-packages
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -67,6 +67,10 @@ cluster-packages:
 ## make quick    the tests that are neither serial nor slow
 quick: $(DEV)
 	$(BIN)/pytest -m "not serial and not slow and not cluster" -n $(WORKERS) --dist worksteal
+
+## make live     scenarios on the live batch systems that are here (LIVE="openlava --only deleted"): live.jsonl and a table
+live: $(DEV)
+	PYTHONPATH=tests $(BIN)/python -m live $(LIVE)
 
 ## make format   let ruff repair and lay out what it can
 format: $(DEV)

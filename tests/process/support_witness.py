@@ -56,6 +56,8 @@ class Verdict(NamedTuple):
     """As the manager counts them."""
     lost_attempts: int
     wrong: list[str]
+    doubled: list[str] = []
+    """Of what is wrong, executions that should not have been."""
 
 
 def check(directory: str, jobs: Iterable[dict[str, Any]], history: Iterable[dict[str, Any]]) -> Verdict:
@@ -64,7 +66,7 @@ def check(directory: str, jobs: Iterable[dict[str, Any]], history: Iterable[dict
     attempts = {(row["id"], row["attempt"]): row for row in history}
     runs: dict[tuple[str, int], list[str]] = {}
     ended: dict[tuple[str, int], float] = {}
-    wrong = []
+    wrong, doubled = [], []
     for name in os.listdir(directory):
         if name.endswith(".lock"):
             continue
@@ -78,14 +80,14 @@ def check(directory: str, jobs: Iterable[dict[str, Any]], history: Iterable[dict
                         # Its runner died before it could tell: a new attempt, with the lost one on record.
                         state = attempts.get((job, before), {}).get("state")
                         if (job, before) in ended and state not in ("LOST", "RETRIED"):
-                            wrong.append(f"{job} attempt {attempt} ran after attempt {before} had come to its end")
+                            doubled.append(f"{job} attempt {attempt} ran after attempt {before} had come to its end")
                 elif word == "overlap":
-                    wrong.append(f"{job} attempt {attempt} (pid {pid}) overlaps with an earlier execution")
+                    doubled.append(f"{job} attempt {attempt} (pid {pid}) overlaps with an earlier execution")
                 else:
                     ended[key] = float(at)
     for (job, attempt), pids in runs.items():
         if len(pids) > 1:
-            wrong.append(f"{job} attempt {attempt} was executed {len(pids)} times: {pids}")
+            doubled.append(f"{job} attempt {attempt} was executed {len(pids)} times: {pids}")
         if job not in jobs:
             wrong.append(f"{job} was executed and is unknown")
         elif attempt > jobs[job]["attempt"]:
@@ -105,7 +107,8 @@ def check(directory: str, jobs: Iterable[dict[str, Any]], history: Iterable[dict
                 wrong.append(f"{name} attempt {attempt} was followed by another and stands in the history as {state}")
     lost = sum(row["state"] == "LOST" for row in attempts.values())
     executions = sum(len(pids) for pids in runs.values())
-    return Verdict(len(jobs), executions, sum(row["attempt"] for row in jobs.values()), lost, wrong)
+    attempted = sum(row["attempt"] for row in jobs.values())
+    return Verdict(len(jobs), executions, attempted, lost, [*doubled, *wrong], doubled)
 
 
 if __name__ == "__main__":

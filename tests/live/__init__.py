@@ -1,0 +1,1 @@
+"""Scenarios on live batch systems: `make live`."""

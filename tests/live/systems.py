@@ -1,0 +1,429 @@
+"""The batch systems that scenarios are run on: who they are, and what a user, an administrator or chance does to them.
+
+Slurm and Grid Engine are started privately, as in tests/cluster. The others must be there: their commands on PATH and
+answering, their daemons on this machine.
+"""
+
+import os
+import pwd
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+from cluster import real_gridengine, real_slurm
+from cluster.guard import send, ticks
+from cluster.private import wait_for
+
+
+class AbsentError(Exception):
+    """A system is not here; says why."""
+
+
+class System:
+    """One batch system. Native ids are those that rota shows."""
+
+    name = driver = ""
+    programs: tuple[str, ...] = ()
+    """What rota calls; the first submits, the second lists."""
+    user: str | None = None
+    """Who submits; None: whoever runs this."""
+    slots = 8
+    more = ""
+    """Lines of the site's configuration."""
+
+    def __init__(self):
+        self.environment = {**os.environ, "LC_ALL": "C"}
+
+    def start(self):
+        """Bring it up, or see that it is; AbsentError if it is not here."""
+
+    def close(self):
+        """End what was started."""
+
+    def version(self) -> str:
+        raise NotImplementedError
+
+    def run(self, *argv, check=True, timeout=60):
+        """Run a command of it as root, which everywhere may do everything."""
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout, env=self.environment)
+        if check and done.returncode != 0:
+            raise RuntimeError(f"{' '.join(argv)}: exit {done.returncode}: {done.stderr or done.stdout}")
+        return done
+
+    def listed(self) -> dict[str, str]:
+        """Native id → `waiting`, `running` or another word, of all that is in the queue."""
+        raise NotImplementedError
+
+    def of(self, word) -> list[str]:
+        """Native ids in this state, in order."""
+        return [native for native, state in self.listed().items() if state == word]
+
+    def delete(self, native):
+        raise NotImplementedError
+
+    def hold(self, native):
+        raise NotImplementedError
+
+    def release(self, native):
+        raise NotImplementedError
+
+    def suspend(self, native):
+        raise NotImplementedError
+
+    def resume(self, native):
+        raise NotImplementedError
+
+    def requeue(self, native):
+        raise NotImplementedError
+
+    def kill_node_daemon(self, seconds):
+        """End the daemon of the node that runs jobs, as by a crash; it is back after so long."""
+        raise NotImplementedError
+
+    def restart_server(self):
+        raise NotImplementedError
+
+    def stop_server(self, seconds):
+        """The server answers nothing for so long."""
+        raise NotImplementedError
+
+    def clean(self):
+        """Leave nothing in the queue."""
+        for native in self.listed():
+            try:
+                self.delete(native)
+            except RuntimeError:
+                continue
+        deadline = time.monotonic() + 40
+        while self.listed() and time.monotonic() < deadline:
+            time.sleep(0.5)
+
+
+class Slurm(System):
+    """A private one with accounting."""
+
+    name = driver = "slurm"
+    programs = ("sbatch", "squeue", "scancel", "sacct", "sinfo", "scontrol")
+    words = {"PENDING": "waiting", "RUNNING": "running", "SUSPENDED": "suspended"}
+
+    def start(self):
+        path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+        missing = [name for name in real_slurm.PROGRAMS if shutil.which(name, path=path) is None]
+        if missing or os.getuid() != 0:
+            raise AbsentError(f"no {missing[0]}" if missing else "a private one is started by root only")
+        self.real = real_slurm.RealSlurm(count=2, min_job_age=300)
+        self.real.start()
+        self.environment = self.real.environment
+        self.user = None
+
+    def close(self):
+        self.real.close()
+
+    def version(self):
+        return self.run("sbatch", "--version").stdout.split()[-1]
+
+    def listed(self):
+        rows = [line.split() for line in self.run("squeue", "-h", "-r", "-o", "%i %T").stdout.splitlines()]
+        return {native: self.words.get(state, state) for native, state in rows}
+
+    def delete(self, native):
+        self.real.cancel(native)
+
+    def hold(self, native):
+        self.real.hold(native)
+
+    def release(self, native):
+        self.real.release(native)
+
+    def suspend(self, native):
+        self.real.suspend(native)
+
+    def resume(self, native):
+        self.real.resume(native)
+
+    def requeue(self, native):
+        self.real.requeue(native)
+
+    def kill_node_daemon(self, seconds):
+        names = [f"slurmd-{node}" for node in self.real.nodes]
+        for name in names:
+            self.real.kill(name, signal.SIGKILL).wait(20)
+        time.sleep(seconds)
+        for node in self.real.nodes:
+            self.real._start_daemon(node)
+
+    def restart_server(self):
+        self.real.restart_controller()
+
+    def stop_server(self, seconds):
+        self.real.stop_controller()
+        time.sleep(seconds)
+        self.real.start_controller()
+
+    def clean(self):
+        self.real.cancel_all()
+        super().clean()
+
+
+class GridEngine(System):
+    """A private one of one host."""
+
+    name, driver = "gridengine", "sge"
+    programs = ("qsub", "qstat", "qdel", "qacct", "qconf", "qhost")
+    slots = 4
+
+    def start(self):
+        path = f"{real_gridengine.LIBRARY}:{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+        missing = [name for name in real_gridengine.PROGRAMS if shutil.which(name, path=path) is None]
+        if missing or os.getuid() != 0:
+            raise AbsentError(f"no {missing[0]}" if missing else "a private one is started by root only")
+        self.real = real_gridengine.RealGridEngine()
+        self.real.start()
+        self.environment = self.real.environment
+
+    def close(self):
+        self.real.close()
+
+    def version(self):
+        return self.run("qstat", "-help").stdout.split()[1]
+
+    def listed(self):
+        text = self.run("qstat", "-u", "*", "-g", "d", check=False).stdout
+        out = {}
+        for line in text.splitlines()[2:]:
+            words = line.split()
+            letters = words[4]
+            state = "running" if letters == "r" else "waiting" if letters == "qw" else letters
+            state = "suspended" if set(letters) & set("sST") else state
+            task = re.search(r"\s(\d+)\s*$", line[100:])
+            out[f"{words[0]}.{task[1]}" if task else words[0]] = state
+        return out
+
+    def delete(self, native):
+        self.run("qdel", native)
+
+    def hold(self, native):
+        self.run("qhold", native)
+
+    def release(self, native):
+        self.run("qrls", native)
+
+    def suspend(self, native):
+        self.run("qmod", "-sj", native)
+
+    def resume(self, native):
+        self.run("qmod", "-usj", native)
+
+    def requeue(self, native):
+        self.run("qmod", "-rj", native)
+
+    def kill_node_daemon(self, seconds):
+        send(self.real._execd, signal.SIGKILL)
+        time.sleep(seconds)
+        self.real.start_host()
+
+    def restart_server(self):
+        self.real.restart_master()
+
+    def stop_server(self, seconds):
+        self.real.stop_master()
+        time.sleep(seconds)
+        self.real.restart_master(signal.SIGKILL)
+
+    def clean(self):
+        self.real.cancel_all()
+
+
+class Found(System):
+    """One that somebody else has set up: its daemons are found by their names and started again as they were."""
+
+    answers: tuple[str, ...] = ()
+    """A command that ends well if it is there …"""
+    says = ""
+    """… and what its answer contains."""
+    node_daemon = server_daemon = ""
+
+    def start(self):
+        missing = [name for name in self.programs if shutil.which(name) is None]
+        if missing:
+            raise AbsentError(f"no {missing[0]}")
+        try:
+            done = self.run(*self.answers, check=False, timeout=20)
+        except subprocess.TimeoutExpired:
+            raise AbsentError(f"{self.answers[0]} does not answer") from None
+        said = done.stdout + done.stderr
+        if done.returncode != 0 or not re.search(self.says, said):
+            raise AbsentError(f"{' '.join(self.answers)} says: {said.strip()[:100] or 'nothing'}")
+        self.user = self.user or _a_user()
+
+    def _daemons(self, name):
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/comm") as file:
+                    if file.read().strip() != name[:15] or not ticks(pid):
+                        continue
+                with open(f"/proc/{pid}/stat") as file:
+                    above = int(file.read().rpartition(")")[2].split()[1])
+                with open(f"/proc/{pid}/cmdline", "rb") as file:
+                    argv = file.read().split(b"\0")[:-1]
+                with open(f"/proc/{pid}/environ", "rb") as file:
+                    pairs = [pair.partition(b"=") for pair in file.read().split(b"\0") if b"=" in pair]
+                program = os.readlink(f"/proc/{pid}/exe").removesuffix(" (deleted)")
+            except OSError:
+                continue
+            found.append((int(pid), above, program, argv, {key: value for key, _, value in pairs}))
+        pids = {pid for pid, *_ in found}
+        return [row for row in found if row[1] not in pids] or found  # a child of one is no daemon
+
+    def _again(self, name, number, seconds):
+        rows = self._daemons(name)
+        if not rows:
+            raise RuntimeError(f"no process {name} here")
+        for pid, *_ in rows:
+            send(pid, number)
+        wait_for(f"{name} to end", lambda: not any(ticks(pid) for pid, *_ in rows), 30)
+        time.sleep(seconds)
+        for _, _, program, argv, environment in rows:
+            if self._daemons(name):
+                break  # another daemon looks after it
+            with open(os.devnull, "r+b") as null:
+                subprocess.Popen(
+                    argv, executable=program, env=environment, cwd="/", stdin=null, stdout=null, stderr=null,
+                    start_new_session=True,
+                )  # fmt: skip
+        wait_for(f"{name} to be back", lambda: self._daemons(name), 30)
+
+    def kill_node_daemon(self, seconds):
+        self._again(self.node_daemon, signal.SIGKILL, seconds)
+
+    def restart_server(self):
+        self._again(self.server_daemon, signal.SIGTERM, 0)
+        wait_for("its answer", lambda: self.run(*self.answers, check=False).returncode == 0, 60, 0.5)
+
+    def stop_server(self, seconds):
+        rows = self._daemons(self.server_daemon)
+        for pid, *_ in rows:
+            send(pid, signal.SIGSTOP)
+        time.sleep(seconds)
+        for pid, *_ in rows:
+            send(pid, signal.SIGCONT)
+
+
+def _a_user():
+    """Who submits where root may not: $ROTA_LIVE_USER, or the first ordinary user who can log in."""
+    if os.getuid() != 0:
+        return None
+    if name := os.environ.get("ROTA_LIVE_USER"):
+        return name
+    for entry in pwd.getpwall():
+        if 1000 < entry.pw_uid < 60000 and entry.pw_shell.endswith("sh") and os.path.isdir(entry.pw_dir):
+            return entry.pw_name
+    raise AbsentError("it refuses root, and there is no ordinary user: set ROTA_LIVE_USER")
+
+
+class OpenLava(Found):
+    """OpenLava, which has the commands of LSF."""
+
+    name = driver = "openlava"
+    programs = ("bsub", "bjobs", "bhist", "bkill", "bqueues", "bparams")
+    answers, says = ("lsid",), "OpenLava"
+    node_daemon, server_daemon = "sbatchd", "mbatchd"
+    words = {"PEND": "waiting", "RUN": "running", "PSUSP": "held", "USUSP": "suspended", "SSUSP": "suspended"}
+
+    def version(self):
+        return self.run("lsid").stdout.split()[1].rstrip(",")
+
+    def listed(self):
+        out = {}
+        for line in self.run("bjobs", "-w", "-u", "all", check=False).stdout.splitlines()[1:]:
+            words = line.split()
+            element = re.search(r"(\[\d+\])\s+\w+ +\d+ \d\d:\d\d\s*$", line)
+            out[words[0] + (element[1] if element else "")] = self.words.get(words[2], words[2])
+        return out
+
+    def delete(self, native):
+        self.run("bkill", native)
+
+    def hold(self, native):
+        self.run("bstop", native)
+
+    def release(self, native):
+        self.run("bresume", native)
+
+    suspend, resume = hold, release
+
+    def requeue(self, native):
+        self.run("brequeue", native)
+
+
+class Pbs(Found):
+    """What OpenPBS and TORQUE have in common."""
+
+    programs = ("qsub", "qstat", "qdel", "pbsnodes")
+    answers = ("qstat", "-B")
+    node_daemon = "pbs_mom"
+    words = {"Q": "waiting", "R": "running", "H": "held", "S": "suspended"}
+
+    def start(self):
+        if shutil.which("pbsnodes") is None:
+            raise AbsentError("no pbsnodes")  # Grid Engine has the other programs too
+        super().start()
+        if not re.search(self.says, self.version()):
+            raise AbsentError(f"its version is {self.version()[:60]!r}")
+
+    def listed(self):
+        out = {}
+        for line in self.run("qstat", "-t", check=False).stdout.splitlines():
+            words = line.split()
+            if len(words) >= 6 and words[0][:1].isdigit() and "[]" not in words[0]:
+                out[words[0]] = self.words.get(words[4], words[4])
+        return {native: state for native, state in out.items() if state not in ("C", "F", "E", "X")}
+
+    def delete(self, native):
+        self.run("qdel", native)
+
+    def hold(self, native):
+        self.run("qhold", native)
+
+    def release(self, native):
+        self.run("qrls", native)
+
+    def suspend(self, native):
+        self.run("qsig", "-s", "suspend", native)
+
+    def resume(self, native):
+        self.run("qsig", "-s", "resume", native)
+
+    def requeue(self, native):
+        self.run("qrerun", native)
+
+
+class OpenPbs(Pbs):
+    """OpenPBS."""
+
+    name, driver = "openpbs", "pbs"
+    says = r"pbs_version|\d\d\.\d\d|Server"
+    server_daemon = "pbs_server.bin"
+
+    def version(self):
+        done = self.run("qstat", "--version", check=False)
+        return (done.stdout + done.stderr).partition("=")[2].strip()
+
+
+class Torque(Pbs):
+    """TORQUE."""
+
+    name = driver = "torque"
+    says = r"[Vv]ersion|\d\.\d|Server"
+    server_daemon = "pbs_server"
+
+    def version(self):
+        done = self.run("qstat", "--version", check=False)
+        found = re.search(r"[Vv]ersion: *(\S+)", done.stdout + done.stderr)
+        return found[1] if found else ""
+
+
+SYSTEMS = {system.name: system for system in (Slurm, GridEngine, OpenPbs, Torque, OpenLava)}
