@@ -1,6 +1,6 @@
 """`rota jobs` and `rota history`: one line per job, one line per attempt."""
 
-from rota.cli.link import connect, pages
+from rota.cli.link import look, pages
 from rota.cli.show import Table, print_json, seconds, size, when
 from rota.model.errors import UsageError
 
@@ -81,7 +81,7 @@ def jobs(args: "argparse.Namespace") -> int:
     fields = chosen(args.fields)
     table = Table("JOB", "STATE", "TRY", "EXIT", "WALL", "MEMORY", "COMMAND", right=("TRY", "EXIT", "WALL", "MEMORY"))
     found = False
-    with connect(args) as connection:
+    with look(args) as connection:
         for rows in pages(connection, "jobs", "jobs", args.limit, sel=words, newest=args.newest, **search_of(args)):
             found = True
             if args.json:
@@ -103,7 +103,7 @@ def attempts(args: "argparse.Namespace") -> int:
     words = [*args.selector, *(f"@{name.lstrip('@')}" for name in args.name)]
     states = [state.lstrip(":") for given in args.state for state in given.split(",")]
     search = {**search_of(args), **({"states": states} if states else {})}
-    with connect(args) as connection:
+    with look(args) as connection:
         for rows in pages(connection, "history", "attempts", args.limit, sel=words, **search):
             found = True
             if args.json:

@@ -5,7 +5,7 @@ import sys
 import time
 from binascii import a2b_base64
 
-from rota.cli.link import connect
+from rota.cli.link import look
 from rota.cli.show import print_json
 from rota.model.errors import UsageError
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
+    from rota.cli.link import Looker
     from rota.cli.parser import Parser
-    from rota.wire.client import Connection
 
 __all__ = ["Output", "write_all"]
 
@@ -38,7 +38,7 @@ def execute(args: "argparse.Namespace") -> int:
     if args.stderr and args.both:
         raise UsageError("--stderr and --both: give one of them")
     streams = ["stdout", "stderr"] if args.both else ["stderr" if args.stderr else "stdout"]
-    with connect(args) as connection:
+    with look(args) as connection:
         outputs = [Output(connection, args.job, stream, args.attempt) for stream in streams]
         if args.json:
             print_json({"job": args.job} | {output.stream: output.as_json() for output in outputs})
@@ -80,7 +80,7 @@ def write_all(fd: int, data: bytes) -> None:
 class Output:
     """One stream of one attempt, read piece by piece."""
 
-    def __init__(self, connection: "Connection", job: str, stream: str, attempt: "int | None" = None) -> None:
+    def __init__(self, connection: "Looker", job: str, stream: str, attempt: "int | None" = None) -> None:
         self.stream = stream
         self.end = False
         """Whether the attempt has ended and all was read."""

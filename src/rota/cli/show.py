@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any, TextIO
 
-__all__ = ["STATES", "Table", "clean", "count_words", "jobs_word", "print_json", "seconds", "size", "when"]
+__all__ = ["STATES", "Table", "clean", "count_words", "jobs_word", "paragraph", "print_json", "seconds", "size", "when"]
 
 STATES = (
     "WAITING", "PENDING", "HOLDING", "STARTING", "RUNNING", "MISSING", "KILLING", "COMPLETED", "FAILED", "ABORTED",
@@ -92,6 +92,18 @@ class Table:
                 if cell in _COLOURS:
                     return line.replace(cell, tint(cell, cell), 1)
         return line
+
+
+def paragraph(text: str) -> None:
+    """Print text, broken at words where it would reach beyond the edge of a terminal."""
+    width = width_of(sys.stdout)
+    if width is None or len(text) <= width:
+        print(text)
+        return
+    import textwrap
+
+    for line in textwrap.wrap(text, width, subsequent_indent="  ", break_on_hyphens=False):
+        print(line)
 
 
 def seconds(value: "float | None") -> str:

@@ -1,6 +1,6 @@
 """`rota status`: counts per batch."""
 
-from rota.cli.link import connect
+from rota.cli.link import look
 from rota.cli.show import STATES, Table, print_json
 
 TYPE_CHECKING = False
@@ -20,7 +20,7 @@ def configure(parser: "Parser", command: str) -> None:
 
 def execute(args: "argparse.Namespace") -> int:
     """Ask for the status, and print it."""
-    with connect(args) as connection:
+    with look(args) as connection:
         answer = connection.ask("status", sel=args.selector)
     if args.json:
         print_json(answer)

@@ -90,6 +90,7 @@ class _Batch(Struct, array_like=True):
     broken: dict[int, str] = field(default_factory=dict)
     parts: dict[int, tuple[tuple[str, Slot], ...]] = field(default_factory=dict)
     """Position of a live gang → its further parts."""
+    killed_why: str | None = None
 
 
 SNAPSHOT_VERSION = 2

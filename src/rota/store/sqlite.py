@@ -93,7 +93,13 @@ class SqliteStore:
             self._drop_staged()
             if fresh:
                 self._drop_environments()
-            return self._db.checked(self._loaded)
+            return self._db.checked(lambda: self._loaded(self._db.reserve().marked()))
+
+    def load_to_read(self) -> Loaded:
+        """Open what is there for reading only, and return what a restart would start from; nothing is changed."""
+        with self._db.writing, self._db.reading:
+            self._db.open_to_read()
+            return self._db.checked(lambda: self._loaded(marked=0))
 
     def _drop_staged(self) -> None:
         stale = self._db.read("staged values", "SELECT id FROM sources WHERE name IS NOT NULL")
@@ -117,7 +123,7 @@ class SqliteStore:
             with suppress(NoSpaceError):
                 self._write_one("dropping environments", f"DELETE {unused}", ())
 
-    def _loaded(self) -> Loaded:
+    def _loaded(self, marked: int) -> Loaded:
         seq, snapshot = 0, None
         for at, crc, body in self._db.read("the snapshot", "SELECT seq, crc, body FROM snapshot"):
             seq, snapshot = at, Checked.check("the snapshot", crc, body, at)
@@ -125,7 +131,6 @@ class SqliteStore:
             WHERE batch NOT IN (SELECT batch FROM pruned WHERE seq <= ?) ORDER BY batch, chunk"""
         columns = columns_of(self._db.read("the columns", sql, (seq,)))
         last = max(self._db.read("the log", "SELECT max(seq) FROM entries")[0][0] or 0, seq)
-        marked = self._db.reserve().marked()
         if last < marked:
             raise DamagedError(f"the log ends at entry {last}, but entry {marked} was acknowledged")
         self._last, self._covered = last, seq

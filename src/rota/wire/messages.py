@@ -298,10 +298,13 @@ class Backup(Struct):
     path: Path | None = None
 
 
-class Explain(Struct):
-    """Arguments of `explain`."""
+class Explain(Select):
+    """Arguments of `explain`: one job, or a selector, page by page or in groups."""
 
-    job: Word
+    job: Word = ""
+    after: Cursor = None
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
+    groups: bool = False
 
 
 class Log(Struct):

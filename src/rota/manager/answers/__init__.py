@@ -12,6 +12,7 @@ from rota import __version__
 from rota.core.decide.modes import pause_rows
 from rota.core.stimuli import ChangeJobs, SetLimits, SetMode, Submit
 from rota.manager.answers.attempts import Attempts
+from rota.manager.answers.explaining import Explaining
 from rota.manager.answers.jobs import Jobs, count_jobs, status
 from rota.manager.answers.limits import limit_rows
 from rota.manager.answers.live import Live
@@ -54,7 +55,8 @@ class Answers:
         self.running = running = Running()
         self._jobs = Jobs(store, book, running)
         self.output = Output(store, book, running, manager.outbound)
-        self._attempts = Attempts(store, book, self._jobs, self.output, self._waits)
+        self._attempts = Attempts(store, self._jobs, self.output)
+        self._explaining = Explaining(store, book, self.output, self._waits, lambda: manager.intake.trouble)
         self._live = Live(book, running, self.output)
         self._search = Search(store, self._jobs, lambda: manager.state)
         self.watchers = Watchers(self._jobs, lambda: manager.state)
@@ -194,13 +196,13 @@ class Answers:
         """Answer a question about jobs."""
         state, at = self._manager.state, now()
         if op == "status":
-            return status(state, args.sel, at)
+            return status(state, args.sel, at, self._explaining.records(state))
         if op == "jobs":
             return self._jobs.page(state, args.sel, args.after, args.limit, args.newest)
         if op == "count":
             return count_jobs(state, args.sel)
         if op == "explain":
-            return self._attempts.explain(state, args.job, at)
+            return self._explaining.answer(state, args, at)
         if op == "history":
             return self._attempts.history(state, args.after, args.limit)
         if op == "summary":

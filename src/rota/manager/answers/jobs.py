@@ -10,7 +10,7 @@ import msgspec
 
 from rota.core.decide.modes import pause_rows
 from rota.core.dependencies import spans_of
-from rota.core.explain import batch_reasons, omitted_reason
+from rota.core.explain import Records, batch_reasons, omitted_reason
 from rota.core.selection import select, states_pattern, wanted_states
 from rota.core.state import BatchState, State
 from rota.core.stimuli import At
@@ -98,7 +98,7 @@ def job_cursor(after: Any) -> tuple[int, int] | None:
 # ---- counts ---------------------------------------------------------------------------------------------------------
 
 
-def status(state: State, words: list[str], at: At) -> dict[str, Any]:
+def status(state: State, words: list[str], at: At, records: Records | None = None) -> dict[str, Any]:
     """Counts per batch, and why what waits does."""
     selector = parse_selector(words)
     totals: dict[str, int] = {}
@@ -130,7 +130,7 @@ def status(state: State, words: list[str], at: At) -> dict[str, Any]:
         "counts": totals,
         "batches": batches,
         "state": state.mode,
-        "why": [{"batch": number, "reason": why} for number, why in batch_reasons(state, shown, at)],
+        "why": [{"batch": number, "reason": why} for number, why in batch_reasons(state, shown, at, records)],
         "pauses": pause_rows(state.pauses),
     }
 
