@@ -89,7 +89,7 @@ def test_status_speaks_of_jobs_that_wait_not_of_the_first() -> None:
     assert world.state.batches[batch].states.find(PENDING) == 1
     world.schedule()
     assert why(world) == {
-        batch: "limit lic is 0: no job that has it may start, and waiting does not help (rota limit lic N sets another)"
+        batch: "limit lic is 0: no job that has it may start, and waiting does not help (rota limit lic:N sets another)"
     }
 
 

@@ -334,7 +334,7 @@ def a_limit_is_full() -> tuple[World, int, int]:
     return limited(2, live=2)
 
 
-@truth("limit db is 0: no job that has it may start, and waiting does not help (rota limit db N sets another)")
+@truth("limit db is 0: no job that has it may start, and waiting does not help (rota limit db:N sets another)")
 def a_limit_is_zero() -> tuple[World, int, int]:
     return limited(0)
 
@@ -440,7 +440,7 @@ def the_manager_drains() -> tuple[World, int, int]:
 
 @truth(
     "the manager is paused: rota resume lets jobs start again; also: limit db is 0: no job that has it may start, "
-    "and waiting does not help (rota limit db N sets another)"
+    "and waiting does not help (rota limit db:N sets another)"
 )
 def it_is_paused_and_a_limit_is_zero() -> tuple[World, int, int]:
     world, _ = busy(1)
@@ -549,7 +549,7 @@ def it_waits_for_a_held_job() -> tuple[World, int, int]:
 
 @truth(
     "waits for 1, which is PENDING: limit db is 0: no job that has it may start, and waiting does not help "
-    "(rota limit db N sets another)"
+    "(rota limit db:N sets another)"
 )
 def it_waits_for_a_job_that_never_starts() -> tuple[World, int, int]:
     world = World()
@@ -725,8 +725,8 @@ def its_runner_is_silent() -> tuple[World, int, int]:
 
 @truth(
     "is missing: nothing has been heard of its runner on host for 70 s; it was on host (attempt 1, runner r1); it "
-    "counts again when the runner is back, or is given up when the driver or you (rota kill 1.1 --confirm-dead) say so; "
-    "it is rerunnable, so that it is tried again elsewhere in 9m"
+    "counts again when the runner is back, or is given up when the driver or you (rota kill 1.1 --confirm-dead) say "
+    "so; it is rerunnable, so that it is tried again elsewhere in 9m"
 )
 def its_runner_is_silent_and_it_is_rerunnable() -> tuple[World, int, int]:
     world = World()

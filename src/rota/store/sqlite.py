@@ -9,7 +9,7 @@ from typing import Any, Final
 from rota.model.errors import NoSpaceError, NotFoundError, UsageError
 from rota.model.events import Entry, Pruned
 from rota.model.job import Result
-from rota.store.api import Column, Loaded, Query, Staged
+from rota.store.api import Column, Loaded, Query, Staged, Sums
 from rota.store.connection import Connect, Connection, Insert, connect_sqlite3
 from rota.store.database import Database
 from rota.store.projection import PROJECTED, project
@@ -34,7 +34,7 @@ from rota.store.rows import (
     to_json,
 )
 from rota.store.schema import MIGRATIONS, PAGE
-from rota.store.searching import ended_since, output_files, search
+from rota.store.searching import ended_since, output_files, search, sums
 from rota.store.sweeping import shrink, sweep
 
 __all__ = ["SqliteStore"]
@@ -424,6 +424,10 @@ class SqliteStore:
         sql = f"SELECT {_RESULT} FROM results WHERE batch = ? ORDER BY ended - started DESC, pos, attempt LIMIT ?"
         rows = self._db.read("results", sql, (batch, limit))
         return self._db.checked(lambda: [result_of(row) for row in rows])
+
+    def sums(self, batches: Sequence[int] | None) -> list[Sums]:
+        """What the attempts that completed used in all, of each of these batches (None: all) that has any."""
+        return sums(self._db, batches)
 
     def entries(self, after: int, limit: int) -> list[Entry]:
         """The log, for people and for tests."""

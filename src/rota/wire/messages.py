@@ -307,6 +307,12 @@ class Explain(Select):
     groups: bool = False
 
 
+class Show(Struct):
+    """Arguments of `show`."""
+
+    job: Word
+
+
 class Log(Struct):
     """Arguments of `log`."""
 
@@ -392,6 +398,9 @@ OPS: dict[str, type[Struct]] = {
     "count": Select,
     "explain": Explain,
     "history": History,
+    "failures": Select,
+    "totals": Select,
+    "show": Show,
     "log": Log,
     "wait": Wait,
     "follow": Follow,

@@ -214,8 +214,9 @@ def omitted(asked: Asked, batch: BatchState, pos: int) -> Account:
         words = own
     links[-1] = Link(root.what, root.state, why)
     number = root.what.partition(".")[0]
+    first = next(each.target for each in batch.spec.after if each.condition != "any")
     account = Account(f"{words} ({own})" if words != own else own, words, [], links)
-    account.commands = [f"rota retry {number} :unsuccessful", f"rota modify {batch.id} --drop-after {number}"]
+    account.commands = [f"rota retry {number} :unsuccessful", f"rota modify {batch.id} --drop-after {first}"]
     return account
 
 

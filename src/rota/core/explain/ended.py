@@ -54,8 +54,9 @@ def ended(state: State, batch: BatchState, pos: int, records: Records) -> Accoun
         words = words.replace("was killed on request", f"was {batch.killed_why}")
     words += _no_more(template, last) if now == "FAILED" else ""
     line = records.line(batch, pos)
-    said = f"; its last line: {line}" if line and last.reason not in ("killed",) else ""
-    return Account(f"{words}{said}", words, commands=_commands(job, last, template))
+    if not line or last.reason == "killed":
+        return Account(words, commands=_commands(job, last, template))
+    return Account(f"{words}; its last line: {line}", f"{words}: {line}", commands=_commands(job, last, template))
 
 
 def how_it_ended(result: Result, template: Template) -> str:

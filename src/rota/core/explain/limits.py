@@ -28,15 +28,13 @@ def _of(state: State, name: str, at: At) -> list[Blocker]:
         if limit.count == 1:
             words = f"only one job of batch {number} runs at a time (%1), and {limit.used:,} does"
         return [Blocker("limit", words, command=f"rota modify {number} --at-once N")]
-    command, found = f"rota limit {name} N", []
+    command, found = f"rota limit {name}:N", []
     if limit.closed is not None:
         wait = window_wait(limit, at)
         words = f"limit {name} is closed {limit.closed}"
-        words += (
-            f" (in {wait_words(wait)})" if wait is not None else ": it never opens again; set another, or remove it"
-        )
+        words += f" (in {wait_words(wait)})" if wait is not None else ": set another, or remove it (rota limit)"
         until = None if wait is None else at.wall + wait
-        found.append(Blocker("limit", words, wait is None, until, f"rota limit {name} …"))
+        found.append(Blocker("limit", words, wait is None, until, f"rota limit {name}:…"))
     if limit.count == 0:
         words = f"limit {name} is 0: no job that has it may start, and waiting does not help ({command} sets another)"
         found.append(Blocker("limit", words, True, None, command))

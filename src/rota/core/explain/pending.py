@@ -99,7 +99,8 @@ def _brief(blockers: list[Blocker], ahead: list[Ahead], batch: BatchState) -> st
     more = f" (and {count_words(len(blockers) - 1, 'more reason')})" if len(blockers) > 1 else ""
     jobs = sum(row.jobs for row in ahead if row.batch != batch.id)
     turn = f"; {_ahead_words(ahead, batch)}" if jobs and not first.lasting else ""
-    return f"{first.words}{more}{turn}"
+    words = first.words.partition(" (at ")[0] if first.kind == "room" else first.words
+    return f"{words}{more}{turn}"
 
 
 def _sentence(account: Account, batch: BatchState, at: At) -> str:

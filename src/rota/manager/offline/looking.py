@@ -17,10 +17,12 @@ from rota.core.state import Settings
 from rota.core.stimuli import At
 from rota.manager.answers.attempts import Attempts
 from rota.manager.answers.explaining import Explaining
+from rota.manager.answers.failures import Failures
 from rota.manager.answers.jobs import Jobs, count_jobs, status
 from rota.manager.answers.output import Output
 from rota.manager.answers.running import Running
 from rota.manager.answers.search import Search
+from rota.manager.answers.showing import batches_of, show, totals
 from rota.manager.checkpoints import state_of
 from rota.manager.filesystem import warning_for
 from rota.manager.jobbook import JobBook
@@ -36,6 +38,9 @@ __all__ = ["Reader"]
 class Reader:
     """Answers questions from the store of a home; used in place of a connection."""
 
+    down = True
+    """That no manager is up."""
+
     def __init__(self, home: str | None) -> None:
         paths = Paths(home)
         self._store = store = SqliteStore(
@@ -45,11 +50,13 @@ class Reader:
         wall, mono = time.time(), time.monotonic()
         self._at = At(wall, mono, time.localtime(wall).tm_gmtoff)
         restarted(self.state, self._at)
-        book, running = JobBook(store, {}, paths.home), Running()
+        self._book = book = JobBook(store, {}, paths.home)
+        running = Running()
         self._jobs = Jobs(store, book, running)
         self._output = Output(store, book, running, None)
         self._attempts = Attempts(store, self._jobs, self._output)
         self._explaining = Explaining(store, book, self._output, lambda _: None, down=True)
+        self._failures = Failures(store, self._output, lambda: self.state)
         self._search = Search(store, self._jobs, lambda: self.state)
 
     def ask(self, op: str, **arguments: Any) -> dict[str, Any]:
@@ -61,7 +68,11 @@ class Reader:
             args = msgspec.convert(arguments, OPS[op])
         except msgspec.ValidationError as error:
             raise UsageError(f"{op}: {error}") from None
-        return {**answer(self, args), "manager": "down"}
+        found = {**answer(self, args), "manager": "down"}
+        for field in ("jobs", "attempts"):
+            for row in found[field] if isinstance(found.get(field), list) else ():
+                row["manager"] = "down"
+        return found
 
     def __enter__(self) -> "Reader":
         return self
@@ -90,6 +101,15 @@ class Reader:
     def _log(self, args: Any) -> dict[str, Any]:
         return asyncio.run(self._output.log(self.state, args))
 
+    def _failed(self, args: Any) -> dict[str, Any]:
+        return asyncio.run(self._failures.answer(args.sel))
+
+    def _show(self, args: Any) -> dict[str, Any]:
+        return show(self.state, self._store, self._book, args.job)
+
+    def _totals(self, args: Any) -> dict[str, Any]:
+        return totals(self.state, args.sel, self._store.sums(batches_of(self.state, args.sel)))
+
     def _count(self, args: Any) -> dict[str, Any]:
         return count_jobs(self.state, args.sel)
 
@@ -101,5 +121,8 @@ _ANSWERS: dict[str, Callable[[Reader, Any], dict[str, Any]]] = {
     "explain": Reader._explain,
     "log": Reader._log,
     "count": Reader._count,
+    "failures": Reader._failed,
+    "show": Reader._show,
+    "totals": Reader._totals,
 }
 """Op → its answer."""
