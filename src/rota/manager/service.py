@@ -153,12 +153,16 @@ class Manager:
             self.stopped.set_result(0)
 
     async def _end_allocations(self) -> None:
-        """Tell every runner to end its jobs, report that and exit, and wait for it."""
-        self.observer.terminate_all(self.state)
-        deadline = self.loop.time() + STOP_S
-        while self.loop.time() < deadline and any(a.state.endswith("ING") for a in self.state.allocations.values()):
-            await asyncio.sleep(0.02)
-            await self.observer.poll(self.state)
+        """Tell every runner to end its jobs, report that and exit, and wait for it.
+
+        Told a second time, runners give their jobs no more grace: whoever ignores TERM is killed.
+        """
+        for _ in range(2):
+            self.observer.terminate_all(self.state)
+            deadline = self.loop.time() + STOP_S
+            while self.loop.time() < deadline and any(a.state.endswith("ING") for a in self.state.allocations.values()):
+                await asyncio.sleep(0.02)
+                await self.observer.poll(self.state)
 
     def fail(self, error: BaseException) -> None:
         """Stop at once, since the store cannot be trusted: nothing more is acknowledged; runners keep their reports."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from rota.core.decide.decision import Decision
 from rota.core.decide.hosts import is_fast, judge_host
 from rota.core.decide.learning import Sampling, escalated
-from rota.core.decide.retries import after_failure, brakes
+from rota.core.decide.retries import after_failure, brakes, stopped_by_a_full_disk
 from rota.core.dependencies import dependents
 from rota.core.notes import Forgot
 from rota.core.shares import Spending
@@ -83,6 +83,8 @@ class _Ends:
         """Slots in which jobs succeeded."""
         self.bad: list[Slot] = []
         """The slot of each job that failed at once."""
+        self.full: dict[int, str] = {}
+        """Batch → which of its jobs found a disk full, and how."""
 
     def take(self, ended: Sequence[Ended], seq: int) -> None:
         """Go through the rows, then make the events."""
@@ -141,6 +143,9 @@ class _Ends:
                 self._sample_excess(template.group, row, reason, wall_ms)
             if is_fast(self.state, wall_ms):
                 self.bad.append(live.slot)
+            if reason == "disk-full" and not row.peak_disk:
+                job = format_job(number, batch.index(pos))
+                self.full[number] = f"{job} found no space left to write to: {row.note or 'its disk is full'}"
         (self.rows if counted else self.stopped).append((number, pos, verb, until, wall_ms))
         if verb == "requeue" and pos in batch.hold_wanted:
             self.holds.append((number, pos))
@@ -184,6 +189,7 @@ class _Ends:
         if self.rows:
             events.append(ev.Ended(runner.id, self.rows, seq=seq))
             events.extend(brakes(state, self.rows))
+            events.extend(stopped_by_a_full_disk(state, self.full, self.rows))
             events.extend(_removals(state, self.rows))
         if self.stopped:
             events.append(ev.Ended(runner.id, self.stopped, "nothing", seq=seq))

@@ -16,7 +16,7 @@ __all__ = ["cluster_words", "live", "running_since"]
 def live(state: State, batch: BatchState, pos: int, at: At, records: Records) -> Account:
     """Where a live job is, and what it waits for there."""
     runner = state.runners[batch.live[pos].runner]
-    account = _live(state, batch, pos, runner, at)
+    account = _live(state, batch, pos, runner, at, records.down)
     then = f"; it runs again when it has finished: {batch.rerun_wanted[pos]}" if pos in batch.rerun_wanted else ""
     then += "; it is to be held" if pos in batch.hold_wanted else ""
     if runner.direct:
@@ -28,7 +28,7 @@ def live(state: State, batch: BatchState, pos: int, at: At, records: Records) ->
     return account
 
 
-def _live(state: State, batch: BatchState, pos: int, runner: RunnerState, at: At) -> Account:
+def _live(state: State, batch: BatchState, pos: int, runner: RunnerState, at: At, down: bool) -> Account:
     now = JOB_STATES[batch.states[pos]]
     if runner.direct:
         return _direct(state, batch, pos, runner, at)
@@ -40,10 +40,12 @@ def _live(state: State, batch: BatchState, pos: int, runner: RunnerState, at: At
         return Account(f"is being ended {where}: {batch.broken[pos]}{stopped}")
     if now == "MISSING":
         return _missing(state, batch, pos, at, where + stopped)
-    quiet = _quiet(state, runner, at)
+    quiet = "" if down else _quiet(state, runner, at)
     if now == "RUNNING":
         since = running_since(state, batch, pos, at)
-        return Account(f"runs {where}{'' if since is None else f' since {ago(at.wall - since)}'}{quiet}{stopped}")
+        return Account(
+            f"runs {where}{'' if since is None or down else f' since {ago(at.wall - since)}'}{quiet}{stopped}"
+        )
     if awaited := _unconfirmed(state, batch, pos):
         count = len(batch.live[pos].parts) + 1
         words = f"has {count} nodes {where}, and starts when {awaited} confirmed that its part is held there{stopped}"

@@ -41,7 +41,7 @@ def pending(
         blockers.append(Blocker("policy", no.detail, True, None, f"rota modify {batch.id} --policy default"))
     else:
         blockers += limited
-        blockers += _places(state, shape, asked, at, newest, records)
+        blockers += _places(state, shape, asked, at, newest, records) if not records.down else []
     ahead = line.before(batch, pos)
     if not blockers:
         jobs = sum(row.jobs for row in ahead)

@@ -99,6 +99,12 @@ class Explaining:
                 row = merged[name, account.short] = {
                     "state": name, "jobs": 0, "examples": [], "reason": account.reason, **_parts(account)
                 }  # fmt: skip
+                if count > 1:  # what helps one of them helps all
+                    all_of = f"{batch.id} :{name.lower()}"
+                    changes = ("rota retry", "rota release", "rota kill")
+                    row["commands"] = [
+                        text.replace(jobs[0], all_of) if text.startswith(changes) else text for text in row["commands"]
+                    ]
             row["jobs"] += count
             row["examples"] = [*row["examples"], *jobs][:EXAMPLES]
         return {"groups": list(merged.values()), "more": sum(count for _, _, count in kinds[GROUPS:])}
