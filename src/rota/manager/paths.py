@@ -35,11 +35,17 @@ class Paths:
         self.backups = os.path.join(self.home, "backups")
         """Copies of the store."""
         self.tls = os.path.join(self.home, wire.TLS)
-        """The manager's CA, certificate and keys."""
+        """The manager's CA file, for runners and remote clients."""
         self.ca = os.path.join(self.tls, wire.CA)
         """The CA file that runners and remote clients are given."""
         self.tokens = os.path.join(self.home, wire.TOKENS)
-        """One file per allocation, and one for clients."""
+        """One file per allocation."""
+        self.private = wire.private_place(self.home)
+        """Keys, and the tokens of clients: what no node needs to see (`$ROTA_PRIVATE`)."""
+        self.audit = os.path.join(self.home, "audit.jsonl")
+        """Who did what, and what was refused."""
+        self.quarantine = os.path.join(self.home, "quarantine")
+        """What made the core fail, and was refused for it."""
         self.relay = os.path.join(self.home, "relay.json")
         """Which cluster job may be the manager (`rota up --on`), and which comes next."""
         self.relay_arrived = os.path.join(self.home, "relay.arrived")
@@ -58,13 +64,21 @@ def prepare(home: "str | None" = None) -> Paths:
     """
     paths = Paths(home)
     try:
-        os.makedirs(os.path.dirname(paths.home), exist_ok=True)
-        for directory in (paths.home, paths.output, paths.tls, paths.tokens):
+        _make_parents(paths.home)
+        for directory in (paths.home, paths.output, paths.tls, paths.tokens, paths.private):
             private_directory(directory)
         _try_writing(paths)
     except OSError as error:
         raise _explain(paths.home, error) from error
     return paths
+
+
+def _make_parents(path: str) -> None:
+    """Make the directories above `path` that are missing, for us alone, whatever the umask is."""
+    parent = os.path.dirname(path)
+    if parent != path and not os.path.isdir(parent):
+        _make_parents(parent)
+        os.mkdir(parent, 0o700)
 
 
 def _try_writing(paths: Paths) -> None:
