@@ -1,10 +1,8 @@
 """Sites with a batch system: how their drivers are made, and what their nodes are told to run."""
 
-import hashlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +21,7 @@ from rota.drivers.transport import LocalTransport, PrefixTransport, Transport, U
 from rota.manager.config import SiteConfig
 from rota.manager.paths import Paths
 from rota.manager.sites.api import Site
+from rota.manager.sites.installing import install_runner, runner_digest, runner_place
 from rota.manager.sites.queues import longest_of, node_of, queue_facts, queue_row, usual
 from rota.model.allocation import Allocation
 from rota.model.errors import BusyError, RotaError, UsageError
@@ -38,7 +37,6 @@ NODES_MOST = 1_000_000
 """Batch systems themselves say how many nodes are too many."""
 START_S = 180
 """How much later than its allocation a job may start, and how much too early the warning may come (Slurm: 60 s)."""
-RUNNER = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "runner")
 OPTION_NAMES = {"raw": "native", "signal_s": "warn_s", "state_map": "states"}
 """Options that have another name in the configuration."""
 
@@ -59,6 +57,7 @@ class BatchSite(Site):
         self.door = door
         place = install_runner if install else runner_place
         self._program = os.path.join(place(config.directory or paths.home), "__main__.py")
+        self._digest = runner_digest()
         self.node = node_of(config, ())
         self.longest_s = longest_of(config, ())
         self.queues: tuple[Queue, ...] = ()
@@ -206,7 +205,8 @@ class BatchSite(Site):
         words = [self._program, "--direct", os.path.join(directory, ELEMENT)]
         if time_s is not None:
             words += ["--until-s", str(time_s)]
-        return build_script(words, title=f"rota: jobs of the site {self.name}", python=self.config.python)
+        title = f"rota: jobs of the site {self.name}"
+        return build_script(words, title=title, python=self.config.python, digest=self._digest)
 
     def _runners_script(self, tag: str, directory: str, allocations: Sequence[Allocation], nodes: int) -> str:
         first = allocations[0]
@@ -234,7 +234,9 @@ class BatchSite(Site):
         per_element = [["--allocation", a.id, *self.door.open(a.id)] for a in allocations]
         title = f"rota: runners of the site {self.name}"
         python = self.config.python
-        return build_script(words, title=title, python=python, per_element=per_element, spread=spread)
+        return build_script(
+            words, title=title, python=python, per_element=per_element, spread=spread, digest=self._digest
+        )
 
     async def submit(
         self, tag: str, allocations: Sequence[Allocation], leases: Mapping[int, dict[str, Any]]
@@ -386,36 +388,3 @@ def options_of(config: SiteConfig) -> Options:
         state_map=tuple(config.states.items()),
         strict=config.strict,
     )
-
-
-def runner_place(home: str) -> str:
-    """Where the copy of the runner for the nodes is, or would be: named by its contents."""
-    digest = hashlib.sha256()
-    for name in _runner_files():
-        with open(os.path.join(RUNNER, name), "rb") as file:
-            digest.update(name.encode() + b"\0" + file.read())
-    return os.path.join(home, "lib", f"runner-{digest.hexdigest()[:16]}", "rota", "runner")
-
-
-def _runner_files() -> list[str]:
-    return sorted(name for name in os.listdir(RUNNER) if name.endswith(".py"))
-
-
-def install_runner(home: str) -> str:
-    """Make a copy of the runner where the nodes can see it: it needs nothing but a Python."""
-    place = runner_place(home)
-    target = os.path.dirname(os.path.dirname(place))
-    if not os.path.isdir(target):
-        fresh = f"{target}.{os.getpid()}"
-        shutil.rmtree(fresh, ignore_errors=True)
-        package = os.path.join(fresh, "rota", "runner")
-        os.makedirs(package, 0o755)
-        with open(os.path.join(fresh, "rota", "__init__.py"), "w"):
-            pass
-        for name in _runner_files():
-            shutil.copyfile(os.path.join(RUNNER, name), os.path.join(package, name))
-        try:
-            os.rename(fresh, target)
-        except OSError:  # another was quicker
-            shutil.rmtree(fresh, ignore_errors=True)
-    return place
