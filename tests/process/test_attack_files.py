@@ -1,19 +1,21 @@
 """Attacks by files: what other users, or jobs, can put where the manager or a node looks."""
 
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from process.support_home import Home, home
 from process.support_users import THIEF, by_thief, shared
 from rota.drivers.script import NOT_OURS, build_script
 from rota.manager.paths import own_directory
 from rota.manager.sites.installing import install_runner, runner_digest, runner_place
 from rota.model.errors import DeniedError
 
-__all__ = ["shared"]
+__all__ = ["home", "shared"]
 
 
 def plant(home: Path, taken: Path) -> None:
@@ -78,6 +80,55 @@ def test_a_copy_that_is_spoilt_is_made_anew_and_parents_are_private(tmp_path: Pa
     with pytest.raises(DeniedError, match="symbolic link"):
         os.symlink(tmp_path / "a", tmp_path / "link")
         own_directory(str(tmp_path / "link"))
+
+
+def test_a_log_planted_beside_a_backup_is_never_taken(home: Home, shared: Path) -> None:
+    os.chmod(shared, 0o1777)
+    home.rota("up")
+    home.add("--", "true")
+    home.settled()
+    backup = shared / "mine.db"
+    home.rota("backup", str(backup))
+    home.rota("down")
+
+    def plant_log() -> None:  # a queue of his own, whose log has all the pages that are read
+        con = sqlite3.connect(shared / "his.db")
+        con.execute("PRAGMA journal_mode=WAL")
+        con.execute("CREATE TABLE t AS SELECT 'a job of his'")
+        con.commit()
+        os.rename(shared / "his.db-wal", f"{backup}-wal")
+        os._exit(0)  # so that nothing tidies up
+
+    assert by_thief(plant_log)
+    done = home.rota("restore", str(backup), code=5)
+    assert f"uid {THIEF}" in done.stderr
+    os.unlink(f"{backup}-wal")
+    os.chown(backup, THIEF, THIEF)
+    assert "its jobs would run as you" in home.rota("restore", str(backup), code=5).stderr
+    os.chown(backup, 0, 0)
+    os.symlink(backup, shared / "link.db")
+    assert "symbolic link" in home.rota("restore", str(shared / "link.db"), code=5).stderr
+    home.rota("restore", str(backup))
+    home.rota("up")
+    assert [row["state"] for row in home.rows("jobs")] == ["COMPLETED"]
+
+
+def test_a_queue_that_others_could_write_is_not_opened(home: Home) -> None:
+    home.rota("up")
+    home.rota("down")
+    for end, mode, uid in (("", 0o666, 0), ("-wal", 0o600, THIEF), ("-journal", 0o600, THIEF)):
+        path = Path(f"{home.path}/rota.db{end}")
+        path.touch()
+        before = path.stat()
+        if os.getuid() == 0:
+            os.chown(path, uid, 0)
+        path.chmod(mode if os.getuid() == 0 else 0o666)
+        done = home.rota("up", code=5)
+        assert "nobody else can write" in done.stderr
+        path.chmod(before.st_mode & 0o777)
+        if end:
+            path.unlink()
+    home.rota("up")
 
 
 def start(place: str) -> subprocess.CompletedProcess[str]:
