@@ -106,11 +106,13 @@ def read_own(path: str, most: int = 65_536) -> bytes:
 
 def _read(path: str, denied: int, wanted: str, most: int) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(fd, "rb") as file:
+    try:
         status = os.fstat(fd)
         if status.st_uid != os.getuid() or status.st_mode & (0o170000 | denied) != 0o100000:
             raise DeniedError(f"{path} must be a file of yours {wanted}")
-        return file.read(most)
+        return os.read(fd, most)
+    finally:
+        os.close(fd)
 
 
 def private_directory(path: str) -> None:

@@ -1,6 +1,7 @@
 """Sites with a batch system: how their drivers are made, and what their nodes are told to run."""
 
 import json
+import logging
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,11 +28,15 @@ from rota.model.allocation import Allocation
 from rota.model.errors import BusyError, RotaError, UsageError
 from rota.model.needs import Amounts, named_resources
 from rota.model.site import SiteFacts
+from rota.wire.files import BAD, BadFileError, Left, decode_left, decode_started
 
 __all__ = ["BatchSite"]
 
+log = logging.getLogger("rota")
+
 MOST = 100
 SCRIPT = "script.sh"
+REPORT = "report.json"
 ALLOCATION_S = 3600
 NODES_MOST = 1_000_000
 """Batch systems themselves say how many nodes are too many."""
@@ -260,11 +265,33 @@ class BatchSite(Site):
         """The path of a file of a direct job."""
         return os.path.join(self.directory, known.tag, str(known.element), name)
 
-    async def report_of(self, known: Known) -> tuple[str, dict[str, Any]] | None:
+    async def report_of(self, known: Known) -> tuple[str, Left] | None:
         """(directory, the report that a direct job has left), if it has."""
-        path = self._path(known, "report.json")
+        path = self._path(known, REPORT)
         found = (await self.transport.read([path])).get(path)
-        return None if found is None else (os.path.dirname(path), json.loads(found))
+        left = None if found is None else await self._decode(path, found)
+        return None if left is None else (os.path.dirname(path), left)
+
+    async def _decode(self, path: str, raw: bytes) -> Left | None:
+        """A report; one that is none is moved aside, and says nothing."""
+        try:
+            left = decode_left(raw)
+            if len(left.ended) + len(left.disclaimed) == 0:
+                raise BadFileError("it has no end of a job")
+            return left
+        except BadFileError as error:
+            log.warning("%s is not a report, and is moved aside: %s", path, error)
+            await self.transport.run(("mv", "-f", "--", path, path + BAD))
+            return None
+
+    async def spoilt(self, known: Known) -> str | None:
+        """What to say of a report of a direct job that was none."""
+        path = self._path(known, REPORT)
+        try:
+            moved = await self.transport.read([path + BAD])
+        except RotaError:
+            return None
+        return f"its {REPORT} was not one and is kept as {path}{BAD}" if moved else None
 
     async def was_restarted(self, known: Known) -> bool:
         """Whether the cluster started a direct job a second time, which then did nothing."""
@@ -297,13 +324,13 @@ class BatchSite(Site):
         path = self._path(known, "started.json")
         found = (await self.transport.read([path])).get(path)
         try:
-            return None if found is None else str(json.loads(found)["host"])
-        except (ValueError, KeyError, TypeError):
+            return None if found is None else decode_started(found).host
+        except BadFileError:
             return None
 
     async def last_words(self, known: Sequence[Known]) -> Mapping[str, Outcome]:
         """How direct jobs ended, by their own reports."""
-        paths = {self._path(each, "report.json"): each.id for each in known}
+        paths = {self._path(each, REPORT): each.id for each in known}
         out: dict[str, Outcome] = {}
         unreadable: set[str] = set()
         try:
@@ -318,11 +345,12 @@ class BatchSite(Site):
                 except UnreachableError:
                     unreadable.add(id)
         for path, raw in files.items():
-            try:
-                row = json.loads(raw)["ended"][0]
-                out[paths[path]] = Outcome(row[3], row[4], None, None, row[6], row[7], row[8], row[9])
-            except (ValueError, KeyError, IndexError, TypeError):
-                continue  # half of a report is none
+            left = await self._decode(path, raw)
+            if left is not None and left.ended:
+                row = left.ended[0]
+                out[paths[path]] = Outcome(
+                    row.exit_code, row.signal, None, None, row.started, row.ended, row.cpu_s, row.peak_memory
+                )
         if unreadable:
             raise UnreadableError(why, out, unreadable)
         return out
