@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rota import __version__
 from rota.core.stimuli import At, Disconnected, Ended, Greet, Held, Released, Report, RunnerBye, Started, Touch, Used
+from rota.model.errors import DeniedError, RotaError
 from rota.model.needs import Amounts
 from rota.wire import auth, messages
 from rota.wire.peer import Peer
@@ -35,6 +36,9 @@ class Inbound:
         """Welcome a client."""
         manager = self._manager
         self.clients.add(peer)
+        if peer.token is not None:
+            manager.tokens.used(peer.token)
+            manager.audit.note(peer.principal, peer.address, "greet", f"token {peer.token}", "ok")
         about = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -144,8 +148,28 @@ class Inbound:
         if runner is not None and outbound.greeting.get(runner, (None, 0))[0] is peer:
             del outbound.greeting[runner]
 
+    def on_refused(self, peer: Peer, action: str, target: str, error: RotaError) -> None:
+        """Write down what somebody was refused."""
+        audit = self._manager.audit
+        if peer.role is None:
+            audit.refuse(peer.principal, peer.address, action, target, f"refused: {error}")
+        else:
+            audit.note(peer.principal, peer.address, action, target, f"refused: {error}")
+
+    def close_sessions(self, token: str) -> int:
+        """Close the connections of everybody who came with this token; how many those are."""
+        over = [peer for peer in self.clients if peer.token == token]
+        for peer in over:
+            peer.refuse(None, DeniedError(f"the token '{token}' opens nothing any more"))
+            peer.close()
+        return len(over)
+
+    def access_for(self, name: str) -> auth.Access | None:
+        """What a client's token opens."""
+        return self._manager.tokens.access(name)
+
     def token_for(self, allocation: str) -> str | None:
-        """The token of an allocation that is alive, or of the clients."""
+        """The token of an allocation that is alive."""
         known = self._manager.state.allocations.get(allocation)
         if known is not None and not known.state.endswith("ING"):
             return None

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,6 +12,7 @@ from rota.core.step import Core, Step
 from rota.core.stimuli import SetMode, Stimulus, Tick
 from rota.core.turn import Done, Turn
 from rota.manager.answers import Answers
+from rota.manager.audit import Audit
 from rota.manager.checkpoints import Checkpoints, state_of
 from rota.manager.housekeeping import Housekeeping, HousekeepingSettings
 from rota.manager.inbound import Inbound, now
@@ -24,6 +26,7 @@ from rota.model.errors import NoSpaceError, RotaError, StoreError, UsageError
 from rota.model.events import Entry, Pruned, Submitted
 from rota.store.api import Store
 from rota.wire.peer import Peer
+from rota.wire.tokens import Tokens
 
 __all__ = ["Manager"]
 
@@ -55,6 +58,8 @@ class Manager:
         self.sites = sites
         self.started = now()
         self.embedded = embedded
+        self.tokens = Tokens(home)
+        self.audit = Audit(os.path.join(home, "audit.jsonl"))
         self.writer = Writer(self.loop)
         self.book = JobBook(store, {name: site.config.setup for name, site in sites.items()}, home)
         self.intake = Intake(store, self.writer)

@@ -21,6 +21,7 @@ from rota.manager.answers.policies import plugin_rows, policy_rows
 from rota.manager.answers.running import Running
 from rota.manager.answers.search import Search
 from rota.manager.answers.waits import Watchers
+from rota.manager.audit import target_of
 from rota.manager.inbound import now
 from rota.manager.intake import decode_spec
 from rota.manager.once import Duplicates
@@ -41,6 +42,9 @@ log = logging.getLogger("rota")
 
 MODES = {"pause": "paused", "resume": "serving", "drain": "draining"}
 CHANGES = ("modify", "kill", "hold", "release", "retry", "remove")
+
+UNAUDITED = ("stage", "live", "log", "jobs", "history")
+"""What is answered later and changes nothing that anybody would want to know of."""
 
 Answer = dict[str, Any]
 
@@ -69,10 +73,11 @@ class Answers:
             wait = partial(self.watchers.add, peer, ask_id, args.sel, op == "follow", args.held, timeout)
             manager.when_durable(self._guard(peer, ask_id, wait))
         elif (work := self._work_for(peer, op, args)) is not None:
-            self._later(peer, ask_id, work)
+            self._later(peer, ask_id, op, args, work)
         else:
             manager.when_durable(self._guard(peer, ask_id, lambda: peer.answer(ask_id, self._look_up(op, args))))
             if op == "down":
+                manager.audit.note(peer.principal, peer.address, op, "--kill" if args.kill else "", "ok")
                 manager.taken_down = True
                 manager.stop(args.kill)
 
@@ -87,6 +92,8 @@ class Answers:
             return self._limit(peer, args)
         if op in ("submit", "stage"):
             return self._take_in(peer, op, args)
+        if op == "token":
+            return self._token(args)
         if op == "backup":
             return housekeeping.backup(args.path)
         if op == "prune":
@@ -97,14 +104,21 @@ class Answers:
 
     # ---- how answers get to clients ---------------------------------------------------------------------------------
 
-    def _later(self, peer: Peer, ask_id: int, work: Awaitable[Answer]) -> None:
-        """Answer when the work is done, which may take a while."""
+    def _later(self, peer: Peer, ask_id: int, op: str, args: Any, work: Awaitable[Answer]) -> None:
+        """Answer when the work is done, which may take a while, and write down what was changed, and by whom."""
+        audited = op not in UNAUDITED and not getattr(args, "dry_run", False)
 
         async def answer() -> None:
+            outcome, result = "ok", None
             try:
-                peer.answer(ask_id, await work)
+                result = await work
+                peer.answer(ask_id, result)
             except Exception as error:
+                outcome = f"refused: {error}"
                 self._failed(peer, ask_id, error)
+            if audited:
+                target = target_of(op, args, result)
+                self._manager.audit.note(peer.principal, peer.address, op, target, outcome)
 
         task = self._manager.loop.create_task(answer())
         self._work.add(task)
@@ -131,6 +145,20 @@ class Answers:
             self._manager.fail(error)
 
     # ---- changes ----------------------------------------------------------------------------------------------------
+
+    async def _token(self, args: Any) -> Answer:
+        """Do something with the tokens of clients. Who came with one that is no longer good is shown out."""
+        tokens = self._manager.tokens
+        if args.action == "list":
+            return {"tokens": tokens.rows()}
+        if args.name is None:
+            raise UsageError(f"token {args.action}: which? give a name")
+        if args.action == "new":
+            return tokens.new(args.name, args.scope, args.lifetime_s)
+        made = tokens.rotate(args.name, args.lifetime_s) if args.action == "rotate" else {"name": args.name}
+        if args.action == "revoke":
+            tokens.revoke(args.name)
+        return {**made, "closed": self._manager.inbound.close_sessions(args.name)}
 
     def _limit(self, peer: Peer, args: Any) -> Awaitable[Answer]:
         """Change limits, then list them."""
