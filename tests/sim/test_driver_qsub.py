@@ -141,6 +141,37 @@ def test_what_waits_long_is_left_alone(personality):
     run_virtual(scenario())
 
 
+def test_elements_of_torque_begin_held_and_were_not_put_back():
+    async def scenario():
+        site = Site("torque", seconds=100, held_at_first_s=5.0, latency_s=8.0)
+        await site.submit(6)
+        await site.wait(1200)
+        for id in site.over:
+            verbs = [seen.verb for seen in site.told[id]]
+            assert verbs[0] == "held" and "pend" not in verbs[verbs.index("run") :], site.told[id]
+        assert len(site.over) == 6
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("personality", ["pbs", "torque"])
+def test_held_and_suspended_are_said(personality):
+    async def scenario():
+        site = Site(personality)
+        natives = await site.submit(3)  # two run, one waits
+        await site.wait(60)
+        site.by_hand("qhold", natives[2])
+        site.by_hand("qsig", "-s", "suspend", natives[0])
+        await site.wait(60)
+        assert [site.told[id][-1].verb for id in ("a0", "a1", "a2")] == ["suspended", "run", "held"]
+        site.by_hand("qrls", natives[2])
+        site.by_hand("qsig", "-s", "resume", natives[0])
+        await site.wait(60)
+        assert [site.told[id][-1].verb for id in ("a0", "a1", "a2")] == ["run", "run", "pend"]
+
+    run_virtual(scenario())
+
+
 @pytest.mark.parametrize("settings", [{"history": False}, {"history": True}])
 def test_openpbs_without_history(settings):
     """Then only the job's own words say how it ended, and these have none: it is not called a success."""

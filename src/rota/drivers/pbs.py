@@ -99,11 +99,11 @@ class Pbs(PbsFamily):
     gone = GONE
     states: Mapping[str, Kind] = {
         "Q": "pending",
-        "H": "running",
-        "W": "running",
-        "T": "running",
-        "S": "running",
-        "U": "running",
+        "H": "held",
+        "W": "pending",
+        "T": "pending",
+        "S": "suspended",
+        "U": "suspended",
         "R": "running",
         "B": "running",
         "E": "running",
@@ -111,7 +111,10 @@ class Pbs(PbsFamily):
         "X": "exited",
         "M": "unsure",
     }
-    """Held and waiting jobs count as running, as with TORQUE; E is over only once there is an exit status."""
+    """W waits for its time, T is on its way into a queue, U waits for the owner of its node.
+
+    E is over only once there is an exit status.
+    """
     allowed = frozenset({"-a", "-c", "-h", "-j", "-k", "-l", "-m", "-M", "-p", "-P", "-u", "-W"})
     spread = "pbsdsh"
 

@@ -34,7 +34,7 @@ class PbsFamily:
     history_lag_s = 30.0
     array_most = 10_000
     chunk = 200
-    strict: Mapping[str, Kind] = {"H": "pending", "W": "pending", "T": "unsure"}
+    strict: Mapping[str, Kind] = {"H": "pending", "T": "unsure"}
     errors: Mapping[int, Error]
     gone: tuple[str, ...]
     """In complaints about a job that is no more."""

@@ -71,15 +71,15 @@ class Torque(PbsFamily):
     gone = GONE
     states: Mapping[str, Kind] = {
         "Q": "pending",
-        "H": "running",
+        "H": "held",
         "R": "running",
-        "T": "running",
-        "W": "running",
-        "S": "running",
+        "T": "pending",
+        "W": "pending",
+        "S": "suspended",
         "E": "running",
         "C": "exited",
     }
-    """Held and waiting jobs count as running; E is over only once there is an exit status."""
+    """Elements of an array begin as H, for a moment. E is over only once there is an exit status."""
     allowed = frozenset({"-a", "-b", "-c", "-h", "-j", "-k", "-l", "-m", "-M", "-p", "-u", "-W"})
     spread = "pbsdsh-u"
 

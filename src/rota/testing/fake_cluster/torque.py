@@ -41,7 +41,7 @@ def state(job: Job) -> str:
     if job.forced:
         return job.forced
     if job.state == "pending":
-        return "H" if job.hold or job.mark == "throttle" else "Q"
+        return "H" if job.hold or job.mark in ("throttle", "fresh") else "Q"
     return {"over": "C", "suspended": "S", "ending": "E"}.get(job.state, "R")
 
 
