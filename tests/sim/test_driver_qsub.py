@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from driver_world import FACTS, run_virtual, virtual_times
-from rota.drivers.api import Ask, Known
+from rota.drivers.api import Ask, Known, Outcome
 from rota.drivers.command import CommandDriver
 from rota.drivers.dialect import Answer
 from rota.drivers.dialects import load_dialect
@@ -20,13 +20,14 @@ START = 1.0e9
 class Site:
     """A cluster, a driver of it, and everything that the driver told."""
 
-    def __init__(self, personality, seconds=1e6, settings=None, **cluster):
+    def __init__(self, personality, seconds=1e6, settings=None, last_words=None, **cluster):
         facts = {"personality": personality, "nodes": 1, "cores": 2, "memory_mb": 8000, **cluster}
         self.cluster = SimulatedCluster(facts, lambda submission, job: (seconds, 0, None))
         self.ran = []
         self.driver = CommandDriver(
-            "far", load_dialect(personality), self, FACTS, settings=settings or Settings(), times=virtual_times()
-        )
+            "far", load_dialect(personality), self, FACTS, settings=settings or Settings(), times=virtual_times(),
+            last_words=last_words,
+        )  # fmt: skip
         self.known = []
         self.told = {}
 
@@ -168,6 +169,29 @@ def test_held_and_suspended_are_said(personality):
         site.by_hand("qsig", "-s", "resume", natives[0])
         await site.wait(60)
         assert [site.told[id][-1].verb for id in ("a0", "a1", "a2")] == ["run", "run", "pend"]
+
+    run_virtual(scenario())
+
+
+def test_an_exit_status_that_was_told_once_stays_told():
+    """The job's words come late, and when they are there nobody asks the history, or it has forgotten."""
+
+    async def scenario():
+        words = {}
+
+        async def last_words(known):
+            return {each.id: words[each.id] for each in known if each.id in words}
+
+        settings = Settings(own_words_s=60, poll_s=30, poll_min_s=2)
+        site = Site("torque", settings=settings, last_words=last_words, purge_s=20)
+        (native,) = await site.submit()
+        await site.wait(60)
+        site.by_hand("qdel", native)
+        await site.wait(50)
+        assert not site.over
+        words["a0"] = Outcome(signal=15)
+        await site.wait(120)
+        assert site.end("a0")[1] == "cancelled", (site.told, site.ran)
 
     run_virtual(scenario())
 
