@@ -43,9 +43,9 @@ class Site:
         self.ran.append(words)
         return Answer(*self.cluster.run(words, stdin, START + asyncio.get_running_loop().time(), timeout_s))
 
-    async def submit(self, count=1):
+    async def submit(self, count=1, cores=1):
         ids = tuple(f"a{number}" for number in range(count))
-        natives = await self.driver.submit(Ask(TAG, "x", ids, Amounts(1000), "#!/bin/sh\n", "/shared"))
+        natives = await self.driver.submit(Ask(TAG, "x", ids, Amounts(1000 * cores), "#!/bin/sh\n", "/shared"))
         self.known = [
             Known(id, TAG, native, number) for number, (id, native) in enumerate(zip(ids, natives, strict=True))
         ]
@@ -192,6 +192,31 @@ def test_an_exit_status_that_was_told_once_stays_told():
         words["a0"] = Outcome(signal=15)
         await site.wait(120)
         assert site.end("a0")[1] == "cancelled", (site.told, site.ran)
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("personality", ["pbs", "torque"])
+def test_why_it_waits_is_said_in_the_clusters_words(personality):
+    async def scenario():
+        site = Site(personality)
+        natives = await site.submit(3)  # two run, one waits
+        await site.wait(120)
+        assert site.driver.waits(natives[0]) is None
+        assert site.driver.waits(natives[2]).startswith("Not Running: Not enough"), site.driver.waits(natives[2])
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_openpbs_can_never_run_is_said_so(count):
+    async def scenario():
+        site = Site("pbs")
+        natives = await site.submit(count, cores=8)
+        await site.wait(60)
+        for native in natives:
+            words = site.driver.waits(native)
+            assert words == "Can Never Run: Insufficient amount of resource: ncpus (R: 8 A: 2 T: 2)"
 
     run_virtual(scenario())
 

@@ -19,6 +19,7 @@ from rota.drivers.pbs_answers import (
     check_server,
     judge_records,
     judge_table,
+    rows_seen,
     submitted,
 )
 from rota.drivers.pbs_errors import OPENPBS, read_error
@@ -176,7 +177,7 @@ class Pbs(PbsFamily):
         """The table. It has no exit status: what is over there is `exited` without an outcome."""
         rows, odd = read_table(answer.stdout)
         table = kinds(self.states, self.strict, options)
-        seen = tuple(Seen(row.id, row.state, table.get(row.state, "unsure"), tag_of(row.name)) for row in rows)
+        seen = rows_seen(rows, table, lambda row: tag_of(row.name))
         return judge_table(answer, seen, odd, *read_error(answer, self.errors))
 
     def history(self, native_ids: Sequence[str]) -> Sequence[Command]:

@@ -18,6 +18,7 @@ from rota.drivers.pbs_answers import (
     complaints,
     judge_records,
     judge_table,
+    rows_seen,
     submitted,
 )
 from rota.drivers.pbs_errors import TORQUE, read_error
@@ -141,7 +142,7 @@ class Torque(PbsFamily):
         """The table. It has no exit status: what is over there is `exited` without an outcome."""
         rows, odd = read_table(answer.stdout)
         table = kinds(self.states, self.strict, options)
-        seen = tuple(Seen(row.id, row.state, table.get(row.state, "unsure"), _tag(row.id, row.name)) for row in rows)
+        seen = rows_seen(rows, table, lambda row: _tag(row.id, row.name))
         return judge_table(answer, seen, odd, *read_error(answer, self.errors))
 
     def history(self, native_ids: Sequence[str]) -> Sequence[Command]:

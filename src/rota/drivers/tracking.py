@@ -28,7 +28,20 @@ class Entry:
     """One allocation as its driver knows it."""
 
     __slots__ = (
-        *("asked", "asks", "ended", "id", "known", "looks", "mentioned", "missed", "misses", "native", "over", "over_at"),
+        *(
+            "asked",
+            "asks",
+            "ended",
+            "id",
+            "known",
+            "looks",
+            "mentioned",
+            "missed",
+            "misses",
+            "native",
+            "over",
+            "over_at",
+        ),
         *("own_at", "requeued", "requeued_at", "said", "silent", "tag", "told", "unsure_at", "vanished", "waited_at"),
     )
 
