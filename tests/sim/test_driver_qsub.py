@@ -200,10 +200,13 @@ def test_an_exit_status_that_was_told_once_stays_told():
 def test_why_it_waits_is_said_in_the_clusters_words(personality):
     async def scenario():
         site = Site(personality)
-        natives = await site.submit(3)  # two run, one waits
+        site.by_hand("qsub", "-l", "nodes=1:ppn=2")
+        natives = await site.submit(1)
+        await site.wait(120)
+        assert site.driver.waits(natives[0]).startswith("Not Running: Not enough"), site.driver.waits(natives[0])
+        site.by_hand("qdel", "1")
         await site.wait(120)
         assert site.driver.waits(natives[0]) is None
-        assert site.driver.waits(natives[2]).startswith("Not Running: Not enough"), site.driver.waits(natives[2])
 
     run_virtual(scenario())
 

@@ -15,6 +15,7 @@ from rota.drivers.dialect import Answer, Command, Kind, Listing, Options, Queue,
 from rota.drivers.native import element, enter, keep_output, kinds, native_name, script, share, tag_of
 from rota.drivers.options import Rules, Wants, check_directory, merge
 from rota.drivers.pbs_answers import (
+    GENTLY,
     PbsFamily,
     check_server,
     judge_records,
@@ -271,8 +272,8 @@ class Pbs(PbsFamily):
         return Submitted(None, "transient" if result in ("not-found", "ok") else result, words)
 
     def kill(self, native_ids: Sequence[str], force: int) -> Command:
-        """TERM; then qdel, which sends TERM and KILL; then without waiting for the node."""
-        how = (("qsig", "-s", "TERM"), ("qdel",), ("qdel", "-W", "force"))[min(max(force, 0), 2)]
+        """URG; then qdel, which sends TERM and KILL; then without waiting for the node."""
+        how = (GENTLY, ("qdel",), ("qdel", "-W", "force"))[min(max(force, 0), 2)]
         return Command((*how, *native_ids))
 
     def queues(self) -> Command | None:

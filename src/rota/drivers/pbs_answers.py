@@ -11,6 +11,7 @@ from rota.drivers.pbs_records import Row, job_id
 from rota.model.errors import UsageError
 
 __all__ = [
+    "GENTLY",
     "PbsFamily",
     "check_server",
     "complaints",
@@ -20,6 +21,9 @@ __all__ = [
     "submitted",
 ]
 
+GENTLY = ("qsig", "-s", "URG")
+"""Tells a runner to end. Every process of the job gets it, and most ignore it. TERM would end the shell above the script,
+and with that everything at once."""
 WAITS = ("pending", "held", "suspended", "unsure")
 NO_NODE = ("could not connect to mom", "cannot contact mom")
 NO_SIGNAL = re.compile(r"qsig: .*(request invalid for|invalid state for)")

@@ -13,6 +13,7 @@ from rota.drivers.dialect import Answer, Command, Kind, Listing, Options, Queue,
 from rota.drivers.native import element, enter, keep_output, kinds, native_name, script, share, tag_of
 from rota.drivers.options import Rules, check_directory, merge
 from rota.drivers.pbs_answers import (
+    GENTLY,
     PbsFamily,
     check_server,
     complaints,
@@ -212,8 +213,8 @@ class Torque(PbsFamily):
         return Submitted(None, "transient" if result == "not-found" else result, words)
 
     def kill(self, native_ids: Sequence[str], force: int) -> Command:
-        """TERM; then qdel, which sends TERM and KILL; then without the node (which a site may keep to itself)."""
-        how = (("qsig", "-s", "TERM"), ("qdel",), ("qdel", "-p"))[min(max(force, 0), 2)]
+        """URG; then qdel, which sends TERM and KILL; then without the node (which a site may keep to itself)."""
+        how = (GENTLY, ("qdel",), ("qdel", "-p"))[min(max(force, 0), 2)]
         return Command((*how, *native_ids))
 
     def queues(self) -> Command | None:

@@ -16,7 +16,7 @@ import time
 from typing import Any, Dict, Optional
 
 from rota.runner import host, measure
-from rota.runner.agent import WARNINGS
+from rota.runner.agent import STOPS, WARNINGS
 from rota.runner.environment import inherited
 from rota.runner.guard import Guard
 from rota.runner.jobs import Jobs
@@ -33,7 +33,6 @@ BAD_DIRECTORY = 73
 MEANT_OTHERWISE = (99, 100)  # Grid Engine would run the job again, or hold it
 WRITE_FOR_S = 60.0
 NEVER = float("inf")
-STOPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 clock = time.monotonic
 
 
