@@ -22,8 +22,10 @@ __all__ = [
 ]
 
 GENTLY = ("qsig", "-s", "URG")
-"""Tells a runner to end. Every process of the job gets it, and most ignore it. TERM would end the shell above the script,
-and with that everything at once."""
+"""Tells a runner to end. Every process of a job gets it, and most ignore it.
+
+TERM would end the shell above the script, and with that everything at once.
+"""
 WAITS = ("pending", "held", "suspended", "unsure")
 NO_NODE = ("could not connect to mom", "cannot contact mom")
 NO_SIGNAL = re.compile(r"qsig: .*(request invalid for|invalid state for)")
