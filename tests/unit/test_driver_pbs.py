@@ -476,7 +476,7 @@ def test_recorded_kills(case: str, result: str) -> None:
 
 
 def test_kills() -> None:
-    assert PBS.kill(["1", "2[3]"], 0).argv == ("qsig", "-s", "TERM", "1", "2[3]")
+    assert PBS.kill(["1", "2[3]"], 0).argv == ("qsig", "-s", "URG", "1", "2[3]")
     assert PBS.kill(["1"], 1).argv == ("qdel", "1")
     assert PBS.kill(["1"], 2).argv == PBS.kill(["1"], 7).argv == ("qdel", "-W", "force", "1")
     for code in (35, 153, 202):

@@ -290,7 +290,7 @@ def test_recorded_kills(case: str, result: str) -> None:
 
 
 def test_kills() -> None:
-    assert TRQ.kill(["1", "2[3]"], 0).argv == ("qsig", "-s", "TERM", "1", "2[3]")
+    assert TRQ.kill(["1", "2[3]"], 0).argv == ("qsig", "-s", "URG", "1", "2[3]")
     assert TRQ.kill(["1"], 1).argv == ("qdel", "1")
     assert TRQ.kill(["1"], 2).argv == ("qdel", "-p", "1")
     assert TRQ.read_kill(Answer(204, "", ""))[0] == "ok"

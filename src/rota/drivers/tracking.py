@@ -255,6 +255,8 @@ class Tracker:
         if seen is not None and entry.over_at is None:
             entry.over_at = now
         wait = settings.own_words_s * (1 if readable else 10)
+        if killed:  # what it says itself makes little difference now
+            wait = min(wait, settings.gone_waiting_s)
         waited = _never_ran(entry, seen) or (entry.over_at is not None and now - entry.over_at >= wait)
         over_s = 0.0 if entry.over_at is None else now - entry.over_at
         unclear = seen is not None and seen.kind == "exited" and own is None and not _status(seen)

@@ -135,7 +135,8 @@ class Direct:
         now = clock()
         for number in STOPS:
             if number in numbers:
-                note = "killed by the batch system (%s)" % signal.Signals(number).name
+                by = "its site's driver" if number == signal.SIGURG else "the batch system"
+                note = "killed by %s (%s)" % (by, signal.Signals(number).name)
                 log(note)
                 self.jobs.kill_all(0.0 if self._stopping else None, "runner-stopped", now, note)
                 self._stopping = True
