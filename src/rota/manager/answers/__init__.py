@@ -58,7 +58,7 @@ class Answers:
         self.running = running = Running()
         self._jobs = Jobs(store, book, running)
         self.output = Output(store, book, running, manager.outbound)
-        self._attempts = Attempts(store, book, self._jobs, self.output, self._waits)
+        self._attempts = Attempts(store, book, self._jobs, self.output, self._waits, self._trouble)
         self._live = Live(book, running, self.output)
         self._search = Search(store, self._jobs, lambda: manager.state)
         self.watchers = Watchers(self._jobs, lambda: manager.state)
@@ -268,6 +268,11 @@ class Answers:
         """Why an allocation does not run yet, in the words of its site."""
         site = self._manager.sites.get(allocation.site)
         return None if site is None else site.waits(allocation)
+
+    def _trouble(self, allocation: Allocation) -> str | None:
+        """That the site of an allocation does not answer, and since when."""
+        site = self._manager.sites.get(allocation.site)
+        return None if site is None else site.trouble(now().wall)
 
 
 def _change(peer: Peer, op: str, args: Any) -> ChangeJobs:

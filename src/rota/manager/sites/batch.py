@@ -25,6 +25,7 @@ from rota.manager.sites.api import Site
 from rota.manager.sites.installing import install_runner, runner_digest, runner_place
 from rota.manager.sites.queues import longest_of, node_of, queue_facts, queue_row, usual
 from rota.model.allocation import Allocation
+from rota.model.amounts import format_duration
 from rota.model.errors import BusyError, RotaError, UsageError
 from rota.model.needs import Amounts, named_resources
 from rota.model.site import SiteFacts
@@ -361,18 +362,28 @@ class BatchSite(Site):
         """How the batch system's commands fare."""
         return self.driver.health()
 
+    def trouble(self, wall: float) -> str | None:
+        """That the batch system's commands fail, and since when."""
+        health = self.health()
+        if health.state not in ("silent", "failing", "needs login"):
+            return None
+        since = "" if health.since is None else f" for {format_duration(max(0, round(wall - health.since)))}"
+        return f"the site {self.name} is {health.state}{since}: {health.why or 'no reason known'}"
+
     def shown(self, wall: float) -> dict[str, Any]:
         """The commands, queues and options of the site."""
         health = self.health()
         return {
             "partition": self.config.partition,
             "last_poll": health.last_poll,
-            "last_poll_s": None if health.last_poll is None else round(max(0.0, wall - health.last_poll), 1),
+            "last_poll_s": _age(health.last_poll, wall),
+            "failing_s": _age(health.since, wall),
             "commands_last_minute": health.commands_last_minute,
             "commands_per_minute": health.commands_per_minute,
             "commands": health.commands,
             "failures": health.failures,
             "last_error": health.last_error,
+            "last_error_s": _age(health.last_error_at, wall),
             "version": health.version,
             "where": health.where,
             "programs": health.programs,
@@ -388,6 +399,11 @@ class BatchSite(Site):
     def note(self, words: str) -> None:
         """Show some words with the site."""
         self.driver.gate.note(words)
+
+
+def _age(at: float | None, wall: float) -> float | None:
+    """How long ago a moment was."""
+    return None if at is None else round(max(0.0, wall - at), 1)
 
 
 def make_transport(config: SiteConfig) -> Transport:
