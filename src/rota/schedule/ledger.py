@@ -4,7 +4,7 @@ A reservation is charged at the location and, while it is `stacked`, at each par
 anything negative is a bug of the caller and raises: over-commit must be impossible, not unlikely.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
@@ -195,12 +195,17 @@ class Free:
     """The ledger for reading: what is free where. Policies see only this."""
 
     __slots__ = ("chain", "free", "part", "path", "room", "shortage")
+    chain: Callable[[str], tuple[str, ...]]
+    free: Callable[[str], Amounts]
+    part: Callable[[str, Amounts], Amounts]
+    path: Callable[[str], Iterator[Location]]
+    room: Callable[[str, Amounts], int]
+    shortage: Callable[[str, Amounts], Amounts | None]
 
     def __init__(self, ledger: Ledger) -> None:
-        self.chain, self.free, self.path = ledger.chain, ledger.free, ledger.path
-        self.part, self.room, self.shortage = ledger.part, ledger.room, ledger.shortage
+        put = object.__setattr__
+        for name in self.__slots__:
+            put(self, name, getattr(ledger, name))
 
     def __setattr__(self, name: str, value: object) -> None:
-        if hasattr(self, name):
-            raise AttributeError(f"{name}: this is for reading only")
-        object.__setattr__(self, name, value)
+        raise AttributeError(f"{name}: this is for reading only")
