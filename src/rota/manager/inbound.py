@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import time
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from rota import __version__
@@ -22,7 +23,13 @@ __all__ = ["Inbound", "now", "report_rows"]
 def now() -> At:
     """The time on both clocks."""
     wall = time.time()
-    return At(wall, time.monotonic(), time.localtime(wall).tm_gmtoff)
+    return At(wall, time.monotonic(), _utc_offset(int(wall // 60)))
+
+
+@lru_cache(1)
+def _utc_offset(minute: int) -> int:
+    """Seconds that local time is ahead of UTC in a minute of the wall clock. To find it out looks at a file."""
+    return time.localtime(minute * 60).tm_gmtoff
 
 
 class Inbound:

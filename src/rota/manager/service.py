@@ -34,6 +34,8 @@ log = logging.getLogger("rota")
 
 STOP_S = 15.0
 """How long runners may take to end their jobs when the manager is to kill them."""
+TIMER_SLACK_S = 0.001
+"""How much too early a Tick may come, so that a timer need not be set anew for nothing."""
 ALONE_S = 10.0
 """An embedded manager ends when nobody is connected and nothing has run for this long."""
 
@@ -269,6 +271,7 @@ class Manager:
         except Exception:  # a bug; what was not done is repeated by the runner's next touch or greeting
             log.exception("an effect failed")
         turn.answer()
+        self.answers.flush()
         self._checkpoints.entries += len(turn.entries)
         for entry in turn.entries:
             if isinstance(entry.event, Pruned):
@@ -286,11 +289,15 @@ class Manager:
         self._arm()
 
     def _arm(self) -> None:
+        due = self.core.next_deadline(now())
         if self._timer is not None:
+            if due - TIMER_SLACK_S <= self._timer.when() <= due:
+                return
             self._timer.cancel()
-        self._timer = self.loop.call_at(self.core.next_deadline(now()), self._tick)
+        self._timer = self.loop.call_at(due, self._tick)
 
     def _tick(self) -> None:
+        self._timer = None
         self.tell(Tick(at=now()))
 
     def _checkpoint(self) -> None:

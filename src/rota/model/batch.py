@@ -150,8 +150,9 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
             raise UsageError("the command is empty")
         if self.shell is not None and not self.shell.strip():
             raise UsageError("the command is empty")
-        for word in (*(self.argv or ()), self.shell or ""):
+        for word in self.argv or ():
             check_text("the command", word)
+        check_text("the command", self.shell or "")
         for name in self.limits:
             if limit_name(name) != name:
                 raise UsageError(f"limit '{name}': here only its name is given, as in {limit_name(name)}")
@@ -167,7 +168,8 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
             ("the site", self.needs.site),
             *(("a module's name", name) for name in self.modules),
         ):
-            check_text(what, text or "")
+            if text:
+                check_text(what, text)
         if len(self.group) > MAX_GROUP or _CONTROL.search(self.group):
             raise UsageError(
                 f"group '{self.group[:40]}': at most {MAX_GROUP} characters, none of them control characters"

@@ -148,8 +148,11 @@ class Peer(asyncio.Protocol):
 
     # For the handler
 
-    def send(self, message: dict[str, Any] | bytes) -> None:
-        """Send a message: a dict, or its JSON as bytes with "t" first. To a peer that has gone: nothing happens."""
+    def send(self, message: dict[str, Any] | bytes, flushed: bool = False) -> None:
+        """Send a message: a dict, or its JSON as bytes with "t" first. To a peer that has gone: nothing happens.
+
+        `flushed`: the caller will `flush`.
+        """
         transport = self._transport
         if transport is None or self._closing:
             return
@@ -162,16 +165,16 @@ class Peer(asyncio.Protocol):
         self._out_size += size + 4
         if self._out_size > 1 << 20:
             self.flush()
-        elif not self._scheduled and not self._pumping:  # what is sent while reading leaves when all is read
+        elif not flushed and not self._scheduled and not self._pumping:  # what is sent while reading leaves after that
             self._scheduled = True
             self._loop.call_soon(self._flush)
         if self._asked or self._reports:
             self._settle(message)
 
-    def answer(self, ask_id: int, result: dict[str, Any]) -> None:
+    def answer(self, ask_id: int, result: dict[str, Any], flushed: bool = False) -> None:
         """Send the answer to a request. One that does not fit into a frame becomes an error."""
         try:
-            self.send({"t": "answer", "id": ask_id, **result})
+            self.send({"t": "answer", "id": ask_id, **result}, flushed)
         except ProtocolError as error:
             self.refuse(ask_id, RefusedError(f"the answer is too large ({error}); ask for less at a time"))
 

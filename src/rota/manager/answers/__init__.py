@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rota import __version__
 from rota.core.decide.modes import pause_rows
+from rota.core.step import Step
 from rota.core.stimuli import ChangeJobs, SetLimits, SetMode, Submit
 from rota.manager.answers.attempts import Attempts
 from rota.manager.answers.jobs import Jobs, count_jobs, status
@@ -26,6 +27,7 @@ from rota.manager.inbound import now
 from rota.manager.intake import decode_spec
 from rota.manager.once import Duplicates
 from rota.model.allocation import Allocation
+from rota.model.batch import BatchSpec
 from rota.model.errors import NoSpaceError, RotaError, StoreError, UsageError
 from rota.model.patch import decode_patch
 from rota.model.selector import parse_selector
@@ -64,6 +66,8 @@ class Answers:
         self.watchers = Watchers(self._jobs, lambda: manager.state)
         self._duplicates = Duplicates(store)
         self._work: set[asyncio.Task[None]] = set()
+        self._answered: set[Peer] = set()
+        """Peers to whom the present turn has said something that has not left yet."""
 
     def ask(self, peer: Peer, ask_id: int, op: str, args: Any) -> None:
         """Answer one request, now or later."""
@@ -72,6 +76,8 @@ class Answers:
             timeout = args.timeout_s if op == "wait" else None
             wait = partial(self.watchers.add, peer, ask_id, args.sel, op == "follow", args.held, timeout)
             manager.when_durable(self._guard(peer, ask_id, wait))
+        elif op == "submit" and (plain := self._plain(peer, args)) is not None:
+            manager.tell(plain, partial(self._told, peer, ask_id))
         elif (work := self._work_for(peer, op, args)) is not None:
             self._later(peer, ask_id, op, args, work)
         else:
@@ -124,6 +130,20 @@ class Answers:
         self._work.add(task)
         task.add_done_callback(self._work.discard)
 
+    def _told(self, peer: Peer, ask_id: int, outcome: Step | RotaError) -> None:
+        """Answer a request that nothing but the core had to do with, as soon as that is durable."""
+        if isinstance(outcome, RotaError):
+            self._failed(peer, ask_id, outcome)
+        else:
+            peer.answer(ask_id, outcome.reply, flushed=True)
+            self._answered.add(peer)
+
+    def flush(self) -> None:
+        """Let all that was answered by `_told` leave."""
+        answered, self._answered = self._answered, set()
+        for peer in answered:
+            peer.flush()
+
     def _guard(self, peer: Peer, ask_id: int, question: Callable[[], None]) -> Callable[[], None]:
         """A question that is answered whatever happens, and never harms the loop that it runs in."""
 
@@ -165,6 +185,12 @@ class Answers:
         change = SetLimits(at=now(), by=peer.principal, counts=args.set)
         return self._manager.told(change, lambda _: {"limits": limit_rows(self._manager.state, now())})
 
+    def _plain(self, peer: Peer, args: Any) -> Submit | None:
+        """A submission of which nothing has to be kept before it is decided; None: something has."""
+        intake = self._manager.intake
+        found = intake.plain(args) if intake.trouble is None else None
+        return None if found is None else _submit(peer, args, found[0], None, found[1], None)
+
     async def _take_in(self, peer: Peer, op: str, args: Any) -> Answer:
         manager = self._manager
         if manager.intake.trouble is not None:
@@ -193,17 +219,7 @@ class Answers:
 
     async def _submission(self, peer: Peer, args: Any) -> Submit:
         spec, stage, env, runs = await self._manager.intake.prepare(args)
-        return Submit(
-            at=now(),
-            by=peer.principal,
-            spec=spec,
-            key=args.key,
-            stage=stage,
-            env=env,
-            runs=runs,
-            limits=args.limits,
-            then=decode_spec(bytes(args.end)) if bytes(args.end) != b"null" else None,
-        )
+        return _submit(peer, args, spec, stage, env, runs)
 
     # ---- questions --------------------------------------------------------------------------------------------------
 
@@ -273,6 +289,22 @@ class Answers:
         """That the site of an allocation does not answer, and since when."""
         site = self._manager.sites.get(allocation.site)
         return None if site is None else site.trouble(now().wall)
+
+
+def _submit(
+    peer: Peer, args: Any, spec: BatchSpec, stage: str | None, env: str | None, runs: list[int] | None
+) -> Submit:
+    return Submit(
+        at=now(),
+        by=peer.principal,
+        spec=spec,
+        key=args.key,
+        stage=stage,
+        env=env,
+        runs=runs,
+        limits=args.limits,
+        then=decode_spec(bytes(args.end)) if bytes(args.end) != b"null" else None,
+    )
 
 
 def _change(peer: Peer, op: str, args: Any) -> ChangeJobs:
