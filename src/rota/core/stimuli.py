@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from rota.model.allocation import Outcome
 from rota.model.batch import BatchSpec
+from rota.model.graph import Graph
 from rota.model.needs import Amounts
 from rota.model.patch import Patch
 from rota.model.selector import Selector
@@ -46,6 +47,8 @@ class Submit(Stimulus, kw_only=True):
     """Limits to set with it: a count, or what is written after the colon."""
     then: BatchSpec | None = None
     """A batch of one job, to run when all of this one is settled."""
+    graph: Graph | None = None
+    """Which of its jobs wait for which."""
 
 
 class ChangeJobs(Stimulus, kw_only=True):

@@ -233,12 +233,7 @@ class BatchSpec(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
             raise UsageError(f"{self.count} jobs in one batch: the most is {MAX_JOBS}")
         if not self.templates or len(self.templates) > MAX_TEMPLATES:
             raise UsageError(f"a batch has 1 to {MAX_TEMPLATES} different sets of options")
-        if len(self.name) > MAX_NAME or _CONTROL.search(self.name) or self.name[:1] in ("@", ":", "-"):
-            raise UsageError(
-                f"name '{self.name[:40]}': at most {MAX_NAME} characters, none of them control characters, "
-                "and not beginning with '@', ':' or '-'"
-            )
-        check_text("the name", self.name)
+        self.check_name()
         for column in self.columns:
             if column and not NAME.fullmatch(column):
                 raise UsageError(f"parameter '{column}': a name of letters, digits, '_', '.', '-'")
@@ -259,6 +254,15 @@ class BatchSpec(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
             dependency.check()
         for template in self.templates:
             template.check()
+
+    def check_name(self) -> None:
+        """Raise UsageError for a name that no selector could have."""
+        if len(self.name) > MAX_NAME or _CONTROL.search(self.name) or self.name[:1] in ("@", ":", "-"):
+            raise UsageError(
+                f"name '{self.name[:40]}': at most {MAX_NAME} characters, none of them control characters, "
+                "and not beginning with '@', ':' or '-'"
+            )
+        check_text("the name", self.name)
 
     def _check_ranges(self, ranges: Sequence[tuple[int, int, int]]) -> None:
         seen_last = -1

@@ -42,7 +42,7 @@ def submit(state: State, stimulus: Submit) -> Decision:
         if why is not None:
             raise UsageError(unoffered(state, template.needs) or f"this can never run: {why}")
     spec = _as_we_see_it(state, spec, stimulus.by)
-    spec, warnings = check_dependencies(state, spec)
+    spec, graph, warnings = check_dependencies(state, spec, stimulus.graph)
     spec = msgspec.structs.replace(spec, ends=None) if spec.ends is not None else spec
     decision = Decision()
     for name, setting in (stimulus.limits or {}).items():
@@ -52,11 +52,19 @@ def submit(state: State, stimulus: Submit) -> Decision:
     number = state.next_batch
     decision.events.append(
         ev.Submitted(
-            number, spec, stimulus.key, stimulus.at.wall, stimulus.stage, stimulus.env, stimulus.runs, stimulus.by
+            number,
+            spec,
+            stimulus.key,
+            stimulus.at.wall,
+            stimulus.stage,
+            stimulus.env,
+            stimulus.runs,
+            stimulus.by,
+            graph,
         )
     )
     decision.reconsider.add(number)
-    names = [spec.name]
+    names = [spec.name, *(graph.names if graph is not None else ())]
     decision.reply = {"batch": number, "jobs": spec.count, "duplicates": 0, "warnings": warnings}
     if state.groups and (learned := _learned(state, spec)):
         decision.reply["learned"] = learned
