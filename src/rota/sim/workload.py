@@ -172,7 +172,7 @@ class Workload:
         rows: list[list[int]] = []
         order = list(range(count))
         rng.shuffle(order)
-        for at, pos in enumerate(order):
+        for at in range(count):
             row = [
                 parent << 2 | rng.choice((0, 0, 1, 2)) for parent in rng.sample(order[:at], min(at, rng.randint(0, 2)))
             ]
