@@ -181,7 +181,7 @@ def test_since_when_it_is_paused_by_the_local_clock() -> None:
 
 
 def explained(world: World, batch: int) -> dict[str, Any]:
-    explaining = Explaining(Results(), Commands(), None, lambda _: None)  # type: ignore[arg-type]
+    explaining = Explaining(Results(), Commands(), None, lambda _: None, lambda _: None)  # type: ignore[arg-type]
     return explaining.explain(world.state, f"{batch}.1", world.at)
 
 

@@ -84,6 +84,8 @@ class Records(Struct):
     """The last line of what a job wrote to its standard error."""
     waits: Callable[[Allocation], str | None] = lambda allocation: None
     """Why an allocation does not run yet, in the words of its batch system."""
+    unanswered: Callable[[Allocation], str | None] = lambda allocation: None
+    """That the site of an allocation does not answer."""
     trouble: str | None = None
     """Why nothing new can be written down."""
     down: bool = False

@@ -1,17 +1,17 @@
 """Chains: from a job that waits, or was omitted, to the job at the root of it."""
 
+from rota.core.awaited import Span, culprit, open_dependencies
 from rota.core.explain.account import Account, Blocker, Link, Records, ago
 from rota.core.explain.ended import how_it_ended
 from rota.core.explain.line import Line
 from rota.core.explain.live import running_since
 from rota.core.explain.pending import Newest, pending
-from rota.core.explain.waiting import Span, omitted_reason, standing, targets, time_blockers, twin
+from rota.core.explain.waiting import omitted_reason, time_blockers
 from rota.core.state import BatchState, State
 from rota.core.stimuli import At
 from rota.model.batch import Dependency
 from rota.model.job import format_job
 from rota.model.tables import (
-    COMPLETED,
     HOLDING,
     JOB_STATES,
     KILLING,
@@ -52,7 +52,7 @@ def waiting(asked: Asked, batch: BatchState, pos: int | None) -> Account:
     state, at = asked.state, asked.at
     blockers: list[Blocker] = []
     chain: list[Link] = []
-    for dependency, spans in _open(state, batch, pos):
+    for dependency, spans in open_dependencies(state, batch, pos):
         if spans is None:
             name = dependency.target[1:]
             blockers.append(Blocker("dependency", f"waits for something named '{name}' to be added"))
@@ -68,27 +68,6 @@ def waiting(asked: Asked, batch: BatchState, pos: int | None) -> Account:
     start = max(times) if None not in times else None  # type: ignore[type-var]
     short = blockers[0].words + (f" (and {len(blockers) - 1} more)" if len(blockers) > 1 else "")
     return Account(words, short, blockers, chain, start=start)
-
-
-def _open(state: State, batch: BatchState, pos: int | None) -> list[tuple[Dependency, list[Span] | None]]:
-    """The dependencies that are not met, with the jobs that each means; of job-by-job ones, the one of this job."""
-    found: list[tuple[Dependency, list[Span] | None]] = []
-    for number, dependency in enumerate(batch.spec.after):
-        if dependency.each and pos is not None:
-            other, there = twin(state, batch, number, pos)
-            if other is not None and not _met(dependency, other.states[there]):
-                found.append((dependency, [(other, there, there + 1)]))
-            continue
-        kind, _ = standing(state, dependency, batch)
-        if kind == "open":
-            found.append((dependency, targets(state, dependency, batch)))
-    return found
-
-
-def _met(dependency: Dependency, byte: int) -> bool:
-    if dependency.condition == "success":
-        return byte in (COMPLETED, REMOVED)
-    return byte >= SETTLED if dependency.condition == "any" else byte in UNSUCCESSFUL
 
 
 def _furthest(spans: list[Span]) -> tuple[BatchState, int] | None:
@@ -119,7 +98,7 @@ def _follow(asked: Asked, dependency: Dependency, spans: list[Span], batch: Batc
             return links, _root(asked, other, pos)
         seen.add((other.id, pos))
         links.append(Link(what, "WAITING"))
-        further = _open(state, other, pos)
+        further = list(open_dependencies(state, other, pos))
         if not further or further[0][1] is None:
             return links, _root(asked, other, pos, further)
         dependency, spans = further[0][0], further[0][1]
@@ -194,7 +173,7 @@ def omitted(asked: Asked, batch: BatchState, pos: int) -> Account:
     own, why = omitted_reason(state, batch, pos), ""
     here: tuple[BatchState, int] = (batch, pos)
     while len(links) < LONG:
-        found = _culprit(state, *here)
+        found = culprit(state, *here)
         if found is None or (found[0].id, found[1]) in seen:
             break
         seen.add((found[0].id, found[1]))
@@ -214,29 +193,11 @@ def omitted(asked: Asked, batch: BatchState, pos: int) -> Account:
         words = own
     links[-1] = Link(root.what, root.state, why)
     number = root.what.partition(".")[0]
-    first = next(each.target for each in batch.spec.after if each.condition != "any")
+    first = next((each.target for each in batch.spec.after if each.condition != "any"), None)
     account = Account(f"{words} ({own})" if words != own else own, words, [], links)
-    account.commands = [f"rota retry {number} :unsuccessful", f"rota modify {batch.id} --drop-after {first}"]
+    account.commands = [f"rota retry {number} :unsuccessful"]
+    account.commands += [] if first is None else [f"rota modify {batch.id} --drop-after {first}"]
     return account
-
-
-def _culprit(state: State, batch: BatchState, pos: int) -> tuple[BatchState, int] | None:
-    """The first job that did not end as a dependency of this one wants, and because of which it was omitted."""
-    for number, dependency in enumerate(batch.spec.after):
-        wanted = (COMPLETED,) if dependency.condition == "failure" else UNSUCCESSFUL
-        if dependency.condition == "any":
-            continue
-        if dependency.each:
-            other, there = twin(state, batch, number, pos)
-            spans = [(other, there, there + 1)] if other is not None else []
-        else:
-            spans = targets(state, dependency, batch) or []
-        for byte in wanted:
-            for other, low, high in spans:
-                at = other.states.find(byte, low, high)
-                if at >= 0:
-                    return other, at
-    return None
 
 
 def _failure(asked: Asked, batch: BatchState, pos: int) -> str:

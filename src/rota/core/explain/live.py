@@ -20,7 +20,7 @@ def live(state: State, batch: BatchState, pos: int, at: At, records: Records) ->
     then = f"; it runs again when it has finished: {batch.rerun_wanted[pos]}" if pos in batch.rerun_wanted else ""
     then += "; it is to be held" if pos in batch.hold_wanted else ""
     if runner.direct:
-        then = cluster_words(state, batch, pos, records.waits) + then
+        then = cluster_words(state, batch, pos, records.waits, records.unanswered) + then
     if records.down:
         then += "; no manager is up, so this is how it was when one was: it goes on without"
     account.reason += then
@@ -161,16 +161,28 @@ def _direct(state: State, batch: BatchState, pos: int, runner: RunnerState, at: 
     return Account(f"waits in the cluster's queue{since} as {native}{why}")
 
 
-def cluster_words(state: State, batch: BatchState, pos: int, waits: Callable[[Allocation], str | None]) -> str:
-    """What a batch system says of a direct job, or of the allocations that are to serve a job; else nothing."""
+def cluster_words(
+    state: State,
+    batch: BatchState,
+    pos: int,
+    waits: Callable[[Allocation], str | None],
+    trouble: Callable[[Allocation], str | None],
+) -> str:
+    """What a batch system says of a direct job, or of the allocations that are to serve a job; else nothing.
+
+    Or that the batch system does not answer: then what it said before is old.
+    """
     asked: list[Allocation] = []
     if batch.states[pos] in (STARTING, RUNNING):
         runner = state.runners[batch.live[pos].runner]
         asked = [state.allocations[runner.allocation or ""]] if runner.direct else []
     elif batch.states[pos] == PENDING:
         shape = batch.shapes[batch.template_of(pos)]
-        asked = [a for a in state.allocations.values() if a.state == "PENDING" and a.shape in (shape, None)]
+        live = ("SUBMITTING", "PENDING")
+        asked = [a for a in state.allocations.values() if a.state in live and a.shape in (shape, None)]
     for allocation in asked:
+        if words := trouble(allocation):
+            return f"; {words}"
         if allocation.id not in state.soft.conditions and (words := waits(allocation)):
             return f"; the cluster says of job {allocation.native_id}: {words}"
     return ""

@@ -243,7 +243,9 @@ def _queue_blockers(state: State, rows: list[Verdict], newest: Newest, records: 
             told = records.waits(allocation) if allocation is not None and allocation.native_id else None
             if allocation is not None and allocation.submitted is not None:
                 words += f", asked for {ago(at.wall - allocation.submitted)} ago"
-            if told and allocation is not None and allocation.id not in state.soft.conditions:
+            if allocation is not None and (quiet := records.unanswered(allocation)):
+                words += f"; {quiet}"
+            elif told and allocation is not None and allocation.id not in state.soft.conditions:
                 words += f"; the cluster says of job {allocation.native_id}: {told}"
         found.append(Blocker("place", words))
     return found

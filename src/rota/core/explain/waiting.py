@@ -1,6 +1,7 @@
 """Dependencies in words: how each stands, and why a job was omitted."""
 
-from rota.core.dependencies import element_reason, named, never, positions_of
+from rota.core.awaited import targets
+from rota.core.dependencies import element_reason, never
 from rota.core.explain.account import Blocker, wait_words
 from rota.core.state import BatchState, State
 from rota.core.stimuli import At
@@ -8,10 +9,7 @@ from rota.model.batch import Dependency
 from rota.model.limits import local_text
 from rota.model.tables import COMPLETED, JOB_STATES, REMOVED, SETTLED, WAITING
 
-__all__ = ["omitted_reason", "standing", "targets", "time_blockers", "twin", "waiting_for"]
-
-Span = tuple[BatchState, int, int]
-"""(batch, low, high) of positions."""
+__all__ = ["omitted_reason", "standing", "time_blockers", "waiting_for"]
 
 
 def waiting_for(state: State, batch: BatchState, wall: float, pos: int | None = None) -> str | None:
@@ -51,28 +49,6 @@ def time_blockers(state: State, batch: BatchState, pos: int | None, at: At) -> l
     return found
 
 
-def targets(state: State, dependency: Dependency, batch: BatchState | None) -> list[Span] | None:
-    """The jobs that a dependency means; None: nothing of that name was added yet."""
-    what = dependency.target
-    if not what.startswith("@"):
-        number, low, high = positions_of(state, what)
-        return [(state.batches[number], low, high)] if number in state.batches else []
-    numbers = state.names.get(what[1:], [])
-    start, end = 0, len(numbers)
-    if batch is not None:
-        _, start, end = named(state, batch, dependency)
-    if start >= end:
-        return None
-    others = [state.batches[number] for number in numbers[start:end] if number in state.batches]
-    return [(other, 0, other.count) for other in others if other is not batch]
-
-
-def twin(state: State, batch: BatchState, number: int, pos: int) -> tuple[BatchState | None, int]:
-    """(batch, position) of the job that one waits for by a dependency job by job."""
-    of, start, _ = batch.edges[number]
-    return state.batches.get(of), start + pos
-
-
 def standing(state: State, dependency: Dependency, batch: BatchState | None = None) -> tuple[str, str]:
     """(met, open or never; a sentence that says so) for a dependency of a batch; job by job: as far as all go."""
     what = dependency.target
@@ -98,5 +74,5 @@ def standing(state: State, dependency: Dependency, batch: BatchState | None = No
 
 def omitted_reason(state: State, batch: BatchState, pos: int) -> str:
     """Why a job was omitted: its own reason if it depends on another job by job, or that of the batch."""
-    found = element_reason(state, batch, pos) if batch.elements else None
+    found = element_reason(state, batch, pos) if batch.elements or batch.graph is not None else None
     return found or batch.omitted_why or "a dependency can never be met"

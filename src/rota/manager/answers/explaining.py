@@ -40,6 +40,7 @@ class Explaining:
         book: JobBook,
         output: Output,
         waits: Callable[[Allocation], str | None],
+        unanswered: Callable[[Allocation], str | None],
         trouble: Callable[[], str | None] = lambda: None,
         down: bool = False,
     ) -> None:
@@ -48,6 +49,8 @@ class Explaining:
         self._output = output
         self._waits = waits
         """Why an allocation does not run yet, in the words of its batch system."""
+        self._unanswered = unanswered
+        """That the site of an allocation does not answer."""
         self._trouble = trouble
         """Why nothing can be written down."""
         self._down = down
@@ -60,7 +63,7 @@ class Explaining:
             lines = self._output.last_words(state, format_job(batch.id, batch.index(pos))).split("\n")
             return next((text.strip()[:200] for text in reversed(lines) if text.strip()), "")
 
-        return Records(self._last, line, self._waits, self._trouble(), self._down)
+        return Records(self._last, line, self._waits, self._unanswered, self._trouble(), self._down)
 
     def _last(self, number: int, pos: int) -> Result | None:
         found = self._store.results(number, pos, pos, True)

@@ -55,7 +55,7 @@ class Reader:
         self._jobs = Jobs(store, book, running)
         self._output = Output(store, book, running, None)
         self._attempts = Attempts(store, self._jobs, self._output)
-        self._explaining = Explaining(store, book, self._output, lambda _: None, down=True)
+        self._explaining = Explaining(store, book, self._output, lambda _: None, lambda _: None, down=True)
         self._failures = Failures(store, self._output, lambda: self.state)
         self._search = Search(store, self._jobs, lambda: self.state)
 
