@@ -8,8 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from process.support_home import Home
+from process.support_home import Home, home
 from rota.runner import spawn
+
+__all__ = ["home"]
 
 LOOKING = ("status", "jobs", "history", "failures", "explain")
 
@@ -52,6 +54,7 @@ def test_a_log_of_many(home: Home) -> None:
 
 
 def test_everything_of_a_job_is_shown(home: Home) -> None:
+    home.rota("up")
     home.rota("limit", "db:3")
     words = (
         "--memory",
@@ -120,7 +123,6 @@ def test_looking_needs_no_manager(home: Home, how: str) -> None:
             assert now.pop("manager") == "down"
             if word != "status":
                 assert now == json.loads(old)
-            assert home.rota(word, batch).stdout
     assert home.rota("log", f"{batch}.1", "--stderr").stdout == "no file s1.bam\n"
     assert json.loads(home.rota("log", f"{batch}.1", "--json").stdout)["manager"] == "down"
     assert home.json("show", f"{batch}.1")["manager"] == "down"
