@@ -197,7 +197,7 @@ def _fields(names: str) -> tuple[Field, ...]:
 JSON_FIELDS = _fields(
     "cores memory time disk gpus bind resources tags priority policy retries limits workdir cleanup change_home "
     "on_success on_failure on_exit remove_on signal group override "
-    "retry_on never_retry_on no_retry_after rerunnable enforce"
+    "retry_on never_retry_on no_retry_after rerunnable enforce account partition qos reservation constraint modules"
 )
 """Fields of a batch that a JSON line may set for its job, besides its own command, directory, variables and files."""
 

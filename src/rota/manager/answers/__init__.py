@@ -175,6 +175,7 @@ class Answers:
             runs=runs,
             limits=args.limits,
             then=decode_spec(bytes(args.end)) if bytes(args.end) != b"null" else None,
+            graph=self._manager.intake.graph(args, spec.count),
         )
 
     # ---- questions --------------------------------------------------------------------------------------------------
