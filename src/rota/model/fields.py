@@ -135,6 +135,7 @@ GROUPS: dict[str, tuple[Field, ...]] = {
               default=()),
         Field("each", "manner", "batch", "", "of the --after before it: job by job, each for its own number",
               "of the --after before it: job by job", default=False),
+        Field("each_value", "manner", "", "", "… each for the one with its own value", flags="--each=value"),
         Field("live", "manner", "batch", "", "of the --after @NAME before it: also for new batches of that name",
               default=False),
         Field("live_rerun", "manner", "", "", "… and what has completed runs again after them", flags="--live=rerun"),

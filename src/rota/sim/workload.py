@@ -428,6 +428,7 @@ class Workload:
             if not any(not plan.spec.after for plan in known):
                 plan = self._make(f"last-{name}", 1)
                 plan.spec = msgspec.structs.replace(plan.spec, name=name, after=(), not_before=None)
+                plan.graph = None
                 self.plans.append(plan)
                 self._submit(plan)
         self._tell(lambda: SetMode(at=_NOW, by="user", mode="serving"))

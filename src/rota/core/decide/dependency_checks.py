@@ -82,6 +82,8 @@ def plain_dependencies(state: State, spec: BatchSpec, names: Sequence[str]) -> t
             if state.batches[selector.spans[0][0]].states.count(REMOVED, low, high) == high - low:
                 gone = "all of it has been removed, so there is nothing to wait for"
                 warnings.append(f"--after {dependency.target}: {gone}")
+        if dependency.by_value:
+            raise UsageError(f"--after {dependency.target} --each=value: values pair jobs only when these are added")
         if dependency.each:
             _check_each(state, spec, dependency)
         after.append(dependency)
