@@ -68,12 +68,18 @@ class Settings(Struct, frozen=True):
     resend_s: float = 5
     sample: int = 5
     """How many job ids an answer shows as examples."""
-    bad_host_failures: int = 5
-    """After this many jobs in a row that fail on a host …"""
+    suspect_failures: int = 2
+    """After this many jobs in a row that fail alike on a host …"""
     bad_host_fast_s: float = 5
-    """… each within so long of its start …"""
+    """… each within so long of its start, the host is suspected: it gets one job at a time …"""
+    bad_host_pause_most_s: float = 60
+    """… after a pause that doubles to this with each that fails."""
+    bad_host_doubt_s: float = 60
+    """A suspicion ends after so long if there is no other host."""
+    bad_host_failures: int = 5
+    """After this many failures …"""
     bad_host_window_s: float = 300
-    """… while such jobs succeeded elsewhere, not longer ago than this: the host gets no more jobs …"""
+    """… while such jobs run elsewhere, or succeeded there not longer ago than this: the host gets no more jobs …"""
     bad_host_s: float = 3600
     """… for so long."""
     policies: Mapping[str, Policy] = field(default_factory=lambda: POLICIES)

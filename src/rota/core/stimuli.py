@@ -271,6 +271,8 @@ class LastWords(Stimulus, kw_only=True):
     """The last line of the cluster job's own output."""
     unread: str | None = None
     """Why the files that the allocation may have left could not be read; None: they were."""
+    spoilt: str | None = None
+    """What to say of a file that is not what its name says, and was moved aside: it is no witness."""
 
 
 class SiteFull(Stimulus, kw_only=True):

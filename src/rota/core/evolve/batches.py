@@ -87,10 +87,8 @@ def unbind(state: State, batch: BatchState) -> None:
 def _shape(batch: BatchState, template: Template) -> Shape:
     own = {f"#{batch.id}"} if batch.spec.at_once is not None else set()
     limits = tuple(sorted({*template.limits, *own}))
-    ends = template.needs.time_s is not None and "time" in template.enforce
-    return Shape(
-        template.needs, limits, template.policy, template.group, template.override, template.level, template.share, ends
-    )
+    group, override, ends = template.group, template.override, template.time_ends
+    return Shape(template.needs, limits, template.policy, group, override, template.level, template.share, ends)
 
 
 def _bind_windows(state: State, template: Template) -> None:
