@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["configure_submission", "print_dry_run", "say_about", "submission_of"]
 
 RERUN = "--live=rerun"
+BY_VALUE = "--each=value"
 
 
 def configure_submission(parser: Parser) -> None:
@@ -128,7 +129,14 @@ def after_of(args: argparse.Namespace) -> "list[Any]":
     given = args.after or []
     check_after_count(len(given))
     return [
-        Dependency(target, condition, "--each" in how, bool({"--live", RERUN} & {*how}), RERUN in how)
+        Dependency(
+            target,
+            condition,
+            bool({"--each", BY_VALUE} & {*how}),
+            bool({"--live", RERUN} & {*how}),
+            RERUN in how,
+            BY_VALUE in how,
+        )
         for target, condition, *how in given
     ]
 

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Raw, Struct, field
 
+from rota.model.batch import Dependency
 from rota.model.errors import ProtocolError
 
 __all__ = [
@@ -26,6 +27,7 @@ _DISK = 1 << 60
 
 Count = Annotated[int, Meta(ge=0, le=_LONG)]
 Number = Annotated[int, Meta(ge=0, le=1 << 31)]
+Link = Annotated[int, Meta(ge=0, lt=1 << 32)]
 Bytes = Annotated[int, Meta(ge=0, le=_MEMORY)]
 Disk = Annotated[int, Meta(ge=0, le=_DISK)]
 Wall = Annotated[float, Meta(ge=0.0, le=1e11)]
@@ -211,6 +213,13 @@ class Select(Struct):
     sel: Selector = []
 
 
+class GraphHead(Struct):
+    """The nodes of a graph that are not jobs of its batch: names that some of these have, and what is outside."""
+
+    names: list[Word] = field(default_factory=list)
+    after: list[Dependency] = field(default_factory=list)
+
+
 class Stage(Struct):
     """Arguments of `stage`. `values` is decoded by the manager, when it wants to."""
 
@@ -218,6 +227,8 @@ class Stage(Struct):
     first: Count
     values: Raw
     templates: list[Number] | None = None
+    links: list[list[Link]] | None = None
+    """What each of `values` waits for and belongs to, as `Graph.links` has it."""
 
 
 class Submit(Struct):
@@ -238,6 +249,10 @@ class Submit(Struct):
     """Leave out jobs whose command (and working directory) is queued or done already."""
     rerun: bool = False
     """With `once`: count them, and add them nevertheless."""
+    links: list[list[Link]] | None = None
+    """What each of `values` waits for and belongs to."""
+    graph: GraphHead | None = None
+    """What links of `values`, or of what was staged, name besides jobs of the batch."""
 
 
 class Filtered(Select):
