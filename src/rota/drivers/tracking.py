@@ -28,7 +28,20 @@ class Entry:
     """One allocation as its driver knows it."""
 
     __slots__ = (
-        *("asked", "asks", "id", "known", "looks", "mentioned", "missed", "misses", "native", "over", "over_at"),
+        *(
+            "asked",
+            "asks",
+            "id",
+            "kept",
+            "known",
+            "looks",
+            "mentioned",
+            "missed",
+            "misses",
+            "native",
+            "over",
+            "over_at",
+        ),
         *("own_at", "requeued", "requeued_at", "said", "silent", "tag", "told", "unsure_at", "vanished", "waited_at"),
     )
 
@@ -57,12 +70,26 @@ class Entry:
         """When its provider first said that it ended."""
         self.own_at: float | None = None
         """When its last words were first seen while it was still listed."""
+        self.kept: Seen | None = None
+        """The end that its provider told, with the most that was ever said of it: what was said once stays said."""
         self.over: Observation | None = None
         self.told = 0.0
+        """When its end was last told."""
         self.vanished = False
         """It was called over without the provider's word: should it turn up, it is a stray."""
         self.waited_at: float | None = None
         """When it was last listed as waiting."""
+
+    def keep(self, seen: Seen | None) -> Seen | None:
+        """Its end as it was told with a status, now or before."""
+        if seen is None or (not _status(seen) and self.kept is not None):
+            return self.kept
+        self.kept = seen
+        return seen
+
+    def is_told(self, verb: str) -> bool:
+        """Whether this was said, and the manager believes it."""
+        return self.said == verb and self.known.believed in (None, verb)
 
 
 class Sight:
@@ -97,9 +124,9 @@ class Tracker:
 
     # ---- who is known ------------------------------------------------------------------------------------------------
 
-    def enter(self, known: Iterable[Known], now: float) -> list[Entry]:
-        """Take in what the manager asks about. Returns the entries that are over, to be told to it once more."""
-        entries, again = self.entries, []
+    def enter(self, known: Iterable[Known], now: float) -> None:
+        """Take in what the manager asks about. What it still asks about though it is over is looked at again."""
+        entries = self.entries
         for item in known:
             entry = entries.get(item.id)
             if entry is None:
@@ -109,11 +136,10 @@ class Tracker:
                     self.bind(entry, item.native_id)
             elif entry.native is None and item.native_id is not None:
                 self.bind(entry, item.native_id)
-            entry.mentioned = now
+            entry.known, entry.mentioned = item, now
             if entry.over is not None and now - entry.told >= REPEAT_S:
-                entry.told = now
-                again.append(entry)
-        return again
+                entry.over = None
+                self.live += 1
 
     def bind(self, entry: Entry, native: str) -> None:
         """Note the native id of an allocation."""
@@ -167,7 +193,7 @@ class Tracker:
                     sight.missing.append(entry)
                 continue
             entry.misses = 0
-            if seen.kind == "running" and entry.said == "run" and seen.requeued == entry.requeued:
+            if seen.kind == "running" and entry.is_told("run") and seen.requeued == entry.requeued:
                 continue
             if seen.kind in ("pending", "held"):
                 entry.waited_at = now
@@ -180,7 +206,7 @@ class Tracker:
 
     def live_seen(self, entry: Entry, seen: Seen, now: float, wall: float, out: list[Observation]) -> None:
         """Tell of an allocation that waits, runs, or is in a state that tells nothing, if that is news."""
-        entry.over_at = None
+        entry.over_at = entry.kept = None
         ran = entry.said == "run"
         again = entry.requeued is not None and seen.requeued > entry.requeued
         entry.requeued = seen.requeued
@@ -198,7 +224,7 @@ class Tracker:
             reason = f"{reason}: {seen.reason}" if seen.reason else reason
             out.append(Observation(entry.id, "pend", entry.native, reason))
             entry.said = "pend"
-        if entry.said != verb:
+        if not entry.is_told(verb):
             entry.said = verb
             out.append(Observation(entry.id, verb, entry.native, seen.reason, seen.outcome))
 
@@ -208,7 +234,7 @@ class Tracker:
             if (seen.kind in OVER and not seen.held) or seen.tag is None or seen.tag in submitting:
                 continue
             if entry is not None and entry.tag == seen.tag:
-                if entry.vanished or (seen.held and entry.over is not None):
+                if entry.vanished or (seen.held and entry.told):
                     sight.strays.append(seen)
                 continue
             ours = self._numbers.get(seen.tag)
@@ -229,6 +255,7 @@ class Tracker:
         seen, own = evidence.seen, evidence.own
         if own is not None and (own.ended or 0.0) < (entry.requeued_at or 0.0):
             own = None
+        seen = entry.keep(seen)
         if seen is not None and entry.over_at is None:
             entry.over_at = now
         wait = settings.own_words_s * (1 if readable else 10)
@@ -242,7 +269,7 @@ class Tracker:
             waited_only = entry.said in WAITS and entry.requeued_at is None
             polls, seconds = settings.gone_polls, settings.gone_waiting_s if waited_only else settings.gone_s
         gone = entry.silent and readable and entry.misses >= polls and now - entry.missed >= seconds
-        verdict = judge(evidence._replace(own=own, waited=waited, gone=gone), settings.trust_scheduler)
+        verdict = judge(evidence._replace(seen=seen, own=own, waited=waited, gone=gone), settings.trust_scheduler)
         if verdict.verb is None:
             return None
         if killed and seen is None and own is None:

@@ -93,9 +93,7 @@ def check_world(
     return problems
 
 
-def check_history(
-    witness: Witness, results: Sequence[Result], position: Callable[[int, int], int]
-) -> Iterator[str]:
+def check_history(witness: Witness, results: Sequence[Result], position: Callable[[int, int], int]) -> Iterator[str]:
     """Every attempt that ran and is closed is in the history, under the runner where it ran."""
     kept = {(result.batch, result.pos, result.attempt): result for result in results}
     closed: dict[tuple[int, int], int] = {}

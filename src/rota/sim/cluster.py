@@ -105,7 +105,7 @@ class SimAllocation:
     def _start_runner(self, node: int, replaces: str | None = None) -> None:
         world = self.cluster.world
         number = len(world.runners) + 1
-        name = self.tag if self.nodes == 1 else f"{self.tag}.{node}.{number:x}"
+        name = f"{self.tag}.{node}.{number:x}"
         runner = SimRunner(world, name, self, self.capacity, node, replaces)
         runner.run = self.runs
         self.runners.append(runner)
@@ -313,6 +313,7 @@ class Cluster:
         seen = self._seen(allocation)
         if self.whims and self.world.faults.active and allocation.state != "over":
             self._mislead(allocation, seen)
+        seen.asked = self.world.clock.at(self.world.now).mono
         self.world.shell.post(seen)
 
     def _mislead(self, allocation: SimAllocation, seen: AllocationSeen) -> None:
@@ -340,7 +341,9 @@ class Cluster:
         job = allocation.job
         outcome = job.outcome if job is not None and allocation.state == "over" else None
         native, reason = allocation.native_id, allocation.reason
-        return self._observation(allocation.id, allocation.verb, native, reason, outcome)
+        seen = self._observation(allocation.id, allocation.verb, native, reason, outcome)
+        seen.host = "node" if job is not None and job.execution is not None else None  # as its started.json says
+        return seen
 
     def _say(self, id: str, verb: str, native_id: str | None, reason: str | None) -> None:
         self.world.shell.post(self._observation(id, verb, native_id, reason))

@@ -90,6 +90,7 @@ class Peer(asyncio.Protocol):
         "_transport",
         "address",
         "allocation",
+        "challenged",
         "fingerprint",
         "nonce",
         "principal",
@@ -113,6 +114,8 @@ class Peer(asyncio.Protocol):
         self.runner_id: str | None = None
         self.allocation: str | None = None
         self.address = address
+        self.challenged = 0.0
+        """When the connection stood, and its challenge (if any) was sent: monotonic time."""
         self.nonce = nonce
         """The challenge, on TLS. Good for one greeting."""
         self.fingerprint = fingerprint
@@ -228,6 +231,7 @@ class Peer(asyncio.Protocol):
         except DeniedError as error:
             self._fail(error)
             return
+        self.challenged = self._loop.time()
         if self.nonce is not None:
             self.send({"t": "challenge", "nonce": self.nonce})
 
