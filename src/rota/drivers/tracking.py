@@ -18,6 +18,8 @@ DELETED = (
 )
 REPEAT_S = 5.0
 LATELY_S = 120.0
+NODE_WORDS_S = 10.0
+"""How long last words are waited for if the provider says that the node is lost: hardly any will come."""
 WAITS = ("pend", "held")
 """Verbs of what has not started."""
 NUMBER = re.compile(r"\D*(\d+)")
@@ -31,8 +33,8 @@ class Entry:
         *(
             "asked",
             "asks",
+            "ended",
             "id",
-            "kept",
             "known",
             "looks",
             "mentioned",
@@ -66,12 +68,12 @@ class Entry:
         self.silent = False
         """The history was asked, since it is missing, and knows nothing."""
         self.looks = 0
+        self.ended: Seen | None = None
+        """How it ended, by its provider's word: said once, that stays said, whatever is forgotten later."""
         self.over_at: float | None = None
         """When its provider first said that it ended."""
         self.own_at: float | None = None
         """When its last words were first seen while it was still listed."""
-        self.kept: Seen | None = None
-        """The end that its provider told, with the most that was ever said of it: what was said once stays said."""
         self.over: Observation | None = None
         self.told = 0.0
         """When its end was last told."""
@@ -79,13 +81,6 @@ class Entry:
         """It was called over without the provider's word: should it turn up, it is a stray."""
         self.waited_at: float | None = None
         """When it was last listed as waiting."""
-
-    def keep(self, seen: Seen | None) -> Seen | None:
-        """Its end as it was told with a status, now or before."""
-        if seen is None or (not _status(seen) and self.kept is not None):
-            return self.kept
-        self.kept = seen
-        return seen
 
     def is_told(self, verb: str) -> bool:
         """Whether this was said, and the manager believes it."""
@@ -206,7 +201,9 @@ class Tracker:
 
     def live_seen(self, entry: Entry, seen: Seen, now: float, wall: float, out: list[Observation]) -> None:
         """Tell of an allocation that waits, runs, or is in a state that tells nothing, if that is news."""
-        entry.over_at = entry.kept = None
+        entry.over_at = None
+        if seen.kind != "unsure":
+            entry.ended = None
         ran = entry.said == "run"
         again = entry.requeued is not None and seen.requeued > entry.requeued
         entry.requeued = seen.requeued
@@ -244,6 +241,12 @@ class Tracker:
 
     # ---- how it ended ------------------------------------------------------------------------------------------------
 
+    def keep(self, entry: Entry, seen: Seen | None) -> Seen | None:
+        """Keep what a provider says of an end, if that says how; else what it said before."""
+        if seen is not None and seen.kind in OVER and _status(seen):
+            entry.ended = seen
+        return entry.ended or seen
+
     def conclude(
         self, entry: Entry, evidence: Evidence, now: float, *, readable: bool, killed: bool
     ) -> Observation | None:
@@ -255,10 +258,13 @@ class Tracker:
         seen, own = evidence.seen, evidence.own
         if own is not None and (own.ended or 0.0) < (entry.requeued_at or 0.0):
             own = None
-        seen = entry.keep(seen)
         if seen is not None and entry.over_at is None:
             entry.over_at = now
         wait = settings.own_words_s * (1 if readable else 10)
+        if killed:  # what it says itself makes little difference now
+            wait = min(wait, settings.gone_waiting_s)
+        if readable and seen is not None and seen.outcome is not None and seen.outcome.why == "node-fail":
+            wait = min(wait, NODE_WORDS_S)
         waited = _never_ran(entry, seen) or (entry.over_at is not None and now - entry.over_at >= wait)
         over_s = 0.0 if entry.over_at is None else now - entry.over_at
         unclear = seen is not None and seen.kind == "exited" and own is None and not _status(seen)
@@ -269,7 +275,7 @@ class Tracker:
             waited_only = entry.said in WAITS and entry.requeued_at is None
             polls, seconds = settings.gone_polls, settings.gone_waiting_s if waited_only else settings.gone_s
         gone = entry.silent and readable and entry.misses >= polls and now - entry.missed >= seconds
-        verdict = judge(evidence._replace(seen=seen, own=own, waited=waited, gone=gone), settings.trust_scheduler)
+        verdict = judge(evidence._replace(own=own, waited=waited, gone=gone), settings.trust_scheduler)
         if verdict.verb is None:
             return None
         if killed and seen is None and own is None:

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from rota.model.allocation import Outcome
 from rota.model.batch import BatchSpec, Dependency, Template
+from rota.model.graph import Graph
 from rota.model.needs import Amounts
 from rota.model.slot import Slot
 
@@ -20,8 +21,8 @@ __all__ = [
     "Restored", "Retemplated", "RunnerGreeted", "RunnerMoved", "Started", "Submitted",
 ]  # fmt: skip
 
-VERSION = 2
-"""2: slots are structs (they were names), leases may have further parts."""
+VERSION = 3
+"""2: slots are structs (they were names), leases may have further parts. 3: batches may have graphs."""
 
 
 class Submitted(Struct, array_like=True, tag=True):
@@ -39,6 +40,8 @@ class Submitted(Struct, array_like=True, tag=True):
     runs: list[int] | None = None
     """The template of each job, as [template, count, template, count …]; None: all have the first."""
     by: str = ""
+    graph: Graph | None = None
+    """Which of its jobs wait for which."""
 
 
 class Moved(Struct, array_like=True, tag=True):

@@ -56,6 +56,8 @@ class SimRunner:
         self.node = node
         self.run = 0
         """In which run of its allocation it was started."""
+        self.is_hole = world.holes.random() < world.hole_chance
+        """Whether everything fails here at once, for reasons of the node."""
         facts: dict[str, Any] = {
             "allocation": allocation.id,
             "host": f"node-{name}" if allocation.nodes == 1 else f"node-{allocation.id}-{node}",
@@ -211,6 +213,9 @@ class SimRunner:
             world.after(world.rng.choice((0.0, 0.05, 1.0)), self._start_ranks, process)
         self.runner.started(lease, process.wall, 1000 + len(world.witness.executions))
         seconds, code, signal = world.workload.behaviour(execution)
+        if self.is_hole and world.faults.active and code == 0:
+            world.faults.hit("black-hole")
+            seconds, code = min(seconds, 0.05), 1
         world.after(seconds, self._process_over, process, code, signal)
 
     def _members(self, lease: Lease) -> "list[SimRunner]":

@@ -7,7 +7,6 @@ from msgspec.structs import replace
 from rota.core.decide.decision import Decision
 from rota.core.decide.ends import find_live, give_back, lost
 from rota.core.decide.gangs import parts_lost, parts_told, roots_told
-from rota.core.decide.hosts import turn_away
 from rota.core.decide.runners import resume, take_written
 from rota.core.effects import Order
 from rota.core.notes import Greeted
@@ -187,10 +186,8 @@ def greet(state: State, stimulus: Greet) -> Decision:
     decision.events.append(_greeted(state, stimulus, allocation, session))
     if allocation is not None and allocation.state in ("SUBMITTING", "PENDING"):
         decision.events.append(ev.AllocationMoved(allocation.id, "run", reason=None))
-    if allocation is not None and runner is None:
-        avoided = turn_away(state, decision, allocation.site, stimulus.host, stimulus.at)
-        if allocation.state == "KILLING" or avoided is not None:
-            decision.events.append(ev.RunnerMoved(stimulus.runner, "drain", avoided or allocation.reason))
+    if allocation is not None and runner is None and allocation.state == "KILLING":
+        decision.events.append(ev.RunnerMoved(stimulus.runner, "drain", allocation.reason))
     decision.notes.append(Greeted(stimulus.runner, stimulus.clock))
     if runner is not None:
         _compare(state, decision, runner, stimulus)
