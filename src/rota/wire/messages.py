@@ -24,6 +24,8 @@ VERSION = 1
 _LONG = 1 << 53
 _MEMORY = 1 << 50
 _DISK = 1 << 60
+_ROWS = 10_000
+"""Rows of one message of a runner; ours report 512 at most, and hold a few jobs for each of their cores."""
 
 Count = Annotated[int, Meta(ge=0, le=_LONG)]
 Number = Annotated[int, Meta(ge=0, le=1 << 31)]
@@ -141,9 +143,9 @@ class Report(Struct, tag_field="t", tag="report"):
     seq: Count
     got: Count
     clock: Clock
-    started: Annotated[list[StartedRow], Meta(max_length=100_000)] = []
-    ended: Annotated[list[EndedRow], Meta(max_length=100_000)] = []
-    disclaimed: Annotated[list[DisclaimedRow], Meta(max_length=100_000)] = []
+    started: Annotated[list[StartedRow], Meta(max_length=_ROWS)] = []
+    ended: Annotated[list[EndedRow], Meta(max_length=_ROWS)] = []
+    disclaimed: Annotated[list[DisclaimedRow], Meta(max_length=_ROWS)] = []
 
 
 class Touch(Struct, tag_field="t", tag="touch"):
@@ -152,23 +154,23 @@ class Touch(Struct, tag_field="t", tag="touch"):
     session: Count
     got: Count
     clock: Clock
-    held: Annotated[list[Ref], Meta(max_length=100_000)]
-    live: Annotated[list[LiveRow], Meta(max_length=100_000)] = []
-    holds: Annotated[list[HoldRow], Meta(max_length=100_000)] = []
+    held: Annotated[list[Ref], Meta(max_length=_ROWS)]
+    live: Annotated[list[LiveRow], Meta(max_length=_ROWS)] = []
+    holds: Annotated[list[HoldRow], Meta(max_length=_ROWS)] = []
 
 
 class Held(Struct, tag_field="t", tag="held"):
     """The parts of gangs that a runner holds: all of them."""
 
     session: Count
-    holds: Annotated[list[HoldRow], Meta(max_length=100_000)]
+    holds: Annotated[list[HoldRow], Meta(max_length=_ROWS)]
 
 
 class Released(Struct, tag_field="t", tag="released"):
     """Attempts of which nothing is left on this runner's node, and which it will not hold again."""
 
     session: Count
-    jobs: Annotated[list[Ref], Meta(max_length=100_000)]
+    jobs: Annotated[list[Ref], Meta(max_length=_ROWS)]
 
 
 class Tail(Struct, tag_field="t", tag="tail"):

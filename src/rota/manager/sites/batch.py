@@ -217,7 +217,8 @@ class BatchSite(Site):
     def _runners_script(self, tag: str, directory: str, allocations: Sequence[Allocation], nodes: int) -> str:
         first = allocations[0]
         spread = None
-        words = [self._program, "--id", f"{tag}.{ELEMENT}", "--output", os.path.join(directory, ELEMENT)]
+        words = [self._program, "--nonce", "yes", "--id", f"{tag}.{ELEMENT}.0"]
+        words += ["--output", os.path.join(directory, ELEMENT)]
         if nodes > 1:
             if self._spread is None:
                 raise UsageError(
