@@ -41,6 +41,8 @@ LastWords = Callable[[Sequence[Known]], Awaitable[Mapping[str, Outcome]]]
 LINGER_LOOKS = 64
 """Running allocations whose last words are looked for in one cycle."""
 UNKNOWN_LOOKS = 5
+OPEN_S = 10.0
+"""When to look again for the last words of what is over."""
 STRANGE = re.compile(r"usage|option|argument|not found", re.IGNORECASE)
 """In the words of a program that does not know what it is asked."""
 COUNTS_MOST = 100_000
@@ -366,6 +368,8 @@ class CommandDriver:
             if over is not None:
                 self._kills.done(entry.id)
                 sight.out.append(over)
+            elif last_seen is not None:  # it is over, and only its last words are waited for
+                self._next_poll = min(self._next_poll, self._times.mono() + self._times.jittered(OPEN_S))
         await self._look_for_lingering(sight, now)
 
     async def _history(self, entries: list[Entry], now: float) -> dict[str, Seen]:

@@ -18,6 +18,8 @@ DELETED = (
 )
 REPEAT_S = 5.0
 LATELY_S = 120.0
+NODE_WORDS_S = 10.0
+"""How long last words are waited for if the provider says that the node is lost: hardly any will come."""
 WAITS = ("pend", "held")
 """Verbs of what has not started."""
 NUMBER = re.compile(r"\D*(\d+)")
@@ -257,6 +259,8 @@ class Tracker:
         wait = settings.own_words_s * (1 if readable else 10)
         if killed:  # what it says itself makes little difference now
             wait = min(wait, settings.gone_waiting_s)
+        if readable and seen is not None and seen.outcome is not None and seen.outcome.why == "node-fail":
+            wait = min(wait, NODE_WORDS_S)
         waited = _never_ran(entry, seen) or (entry.over_at is not None and now - entry.over_at >= wait)
         over_s = 0.0 if entry.over_at is None else now - entry.over_at
         unclear = seen is not None and seen.kind == "exited" and own is None and not _status(seen)

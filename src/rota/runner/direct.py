@@ -40,7 +40,7 @@ def run(directory: str, runner_id: Optional[str], until_s: Optional[float]) -> i
     """Run the job of this directory; returns the exit status: the job's own."""
     try:
         lease = _read_lease(os.path.join(directory, "lease.json"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         log("no job to run in %s: %s" % (directory, error))
         return BAD_LEASE
     try:
@@ -62,6 +62,9 @@ def run(directory: str, runner_id: Optional[str], until_s: Optional[float]) -> i
 
 def _read_lease(path: str) -> Lease:
     with open(path, encoding="utf-8") as file:
+        found = os.fstat(file.fileno())
+        if found.st_uid != os.getuid() or found.st_mode & 0o022:
+            raise ProtocolError("lease.json is not ours, or can be written by others: its job is not run")
         message = json.load(file)
     if not isinstance(message, dict) or len(message.get("jobs") or ()) != 1:
         raise ProtocolError("lease.json must hold a lease of one job")
@@ -75,9 +78,10 @@ def _claim(directory: str, lease: Lease) -> Optional[str]:
             with open(os.path.join(directory, name), encoding="utf-8") as file:
                 told = json.load(file)
             rows = told["ended"] + told["disclaimed"] if name == "report.json" else [told["job"]]
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            started = any(row[:2] == [lease.batch, lease.index] and row[2] >= lease.attempt for row in rows)
+        except (FileNotFoundError, ValueError, KeyError, IndexError, TypeError, RecursionError):
             continue
-        if any(row[:2] == [lease.batch, lease.index] and row[2] >= lease.attempt for row in rows):
+        if started:
             return None
     path = os.path.join(directory, "claim-%d.%d.%d" % lease.key)
     try:
