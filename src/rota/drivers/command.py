@@ -470,7 +470,7 @@ class CommandDriver:
 
     async def _resolve(self, entry: Entry) -> Submitted | None:
         """Find the native job of an allocation. Where the size of its array is not known, the listing shows it."""
-        found = await self._submitter.look_up(entry.tag)
+        found = await self._submitter.look_up_shared(entry.tag)
         if found is None or found.native_id is None or entry.native is not None:
             return found
         element, count = entry.known.element, entry.known.elements or self._counts.get(entry.tag, 0)

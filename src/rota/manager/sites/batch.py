@@ -165,6 +165,11 @@ class BatchSite(Site):
             if most is not None:
                 self.array_most = min(self.array_most, most)
 
+    def limit_arrays(self, most: int) -> None:
+        """Submit no larger arrays from now on: the batch system refused one."""
+        self.array_most = min(self.array_most, max(1, most))
+        self.note(f"it takes {self.array_most} elements in one array at the most: it refused a larger one")
+
     async def _find(self, programs: Iterable[str]) -> None:
         """Look for programs that are of use and may be missing: not all are where a plain PATH leads."""
         known = self.driver.gate.programs
