@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rota.drivers.api import Ask, Known, Observation, Outcome
 from rota.drivers.dialect import Answer, Command, Dialect, Listing, Options, Seen, Submitted
@@ -41,6 +41,12 @@ LastWords = Callable[[Sequence[Known]], Awaitable[Mapping[str, Outcome]]]
 LINGER_LOOKS = 64
 """Running allocations whose last words are looked for in one cycle."""
 UNKNOWN_LOOKS = 5
+WHY_S = 60.0
+"""Why allocations wait is asked no more often …"""
+WAITS_S = 3.0
+"""… and of those that have waited for so long."""
+BASE = re.compile(r"[\[._]\d+\]?\Z")
+"""What an element's native id has behind that of its array."""
 OPEN_S = 10.0
 """When to look again for the last words of what is over."""
 STRANGE = re.compile(r"usage|option|argument|not found", re.IGNORECASE)
@@ -94,6 +100,9 @@ class CommandDriver:
         self._failed_polls = 0
         self._counts: dict[str, int] = {}
         self._turn = 0
+        self._why_waiting: Mapping[str, str] = {}
+        """Native id, of one or of a whole array → why it waits."""
+        self._why_asked = float("-inf")
 
     def facts(self) -> SiteFacts:
         """What the site offers, as configured."""
@@ -278,11 +287,12 @@ class CommandDriver:
             self._busy = False
 
     def waits(self, native: str) -> str | None:
-        """Why a native job does not run, in the words of the last whole listing; None: it runs, or there is no word."""
+        """Why a native job does not run, in the cluster's words of late; None: it runs, or there is no word."""
         seen = self._tracker.listed.get(native)
         if seen is None or seen.kind not in ("pending", "held", "suspended", "unsure"):
             return None
-        return seen.reason or (seen.native_state if seen.kind == "unsure" else None)
+        asked = self._why_waiting.get(native) or self._why_waiting.get(BASE.sub("", native))
+        return seen.reason or asked or (seen.native_state if seen.kind == "unsure" else None)
 
     def hurry(self) -> None:
         """Look in 2, 4, 8 … seconds: something was done whose effect is to be seen soon."""
@@ -311,6 +321,7 @@ class CommandDriver:
         await self._decide(sight, now)
         await self._killer.end_strays(sight.strays, now)
         await self._find_unknown(sight, now)
+        await self._ask_why_waiting(now)
         self._tracker.forget(now)
         if len(self._counts) > COUNTS_MOST:
             self._counts.clear()
@@ -430,6 +441,20 @@ class CommandDriver:
             if isinstance(error, UnreadableError):
                 return error.found, error.ids
             return {}, {each.id for each in known}
+
+    async def _ask_why_waiting(self, now: float) -> None:
+        """Ask now and then, in one command, why allocations wait, where the listing does not say it."""
+        if not hasattr(self.dialect, "why_waiting") or now - self._why_asked < WHY_S:
+            return
+        dialect: Any = self.dialect
+        rows = self._tracker.waiting(now - WAITS_S)
+        natives = [row.native_id for row in rows if row.reason is None]
+        if natives:
+            self._why_asked = now
+            answer = await self.ask(dialect.why_waiting(self.user, natives))
+            if answer.code is not None:
+                none: Mapping[str, str] = {}
+                self._why_waiting = self.read(lambda: dialect.read_why_waiting(answer), none)
 
     async def _look_for_lingering(self, sight: Sight, now: float) -> None:
         """Look, a few per cycle, for allocations that have written their last words and are listed as running."""

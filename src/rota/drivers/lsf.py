@@ -338,6 +338,22 @@ class OpenLava(Lsf):
         """The wide table, where names are whole."""
         return Command(("bjobs", "-a", "-w", "-u", user))
 
+    def why_waiting(self, user: str, native_ids: Sequence[str]) -> Command:
+        """The table of what waits, with a line of reasons below each; those of one user are few enough."""
+        return Command(("bjobs", "-p", "-w", "-u", user))
+
+    def read_why_waiting(self, answer: Answer) -> Mapping[str, str]:
+        """` Job slot limit reached: 1 host;`, below its job; some say nothing before the colon."""
+        out: dict[str, str] = {}
+        job = None
+        for line in answer.stdout.splitlines():
+            if not line.startswith(" "):
+                found = _row(_wide(line), self.states)
+                job = None if found is None else found.native_id
+            elif job is not None and re.match(r"\s*\w", line):
+                out[job] = f"{out[job]}; {line.strip(' ;')}" if job in out else line.strip(" ;")
+        return out
+
     def _own(self, ask: Ask, options: Options) -> list[str]:
         if ask.amounts.gpus:
             raise UsageError(f"OpenLava cannot be asked for gpus ({ask.amounts.gpus}): use a queue that has them")
