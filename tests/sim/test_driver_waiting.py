@@ -3,7 +3,9 @@
 import pytest
 
 from driver_world import run_virtual
+from rota.drivers.api import Known
 from rota.drivers.dialects import load_dialect
+from rota.drivers.submitting import ArrayError
 from sim.test_driver_qsub import Site
 
 KINDS = {
@@ -47,5 +49,42 @@ def test_nothing_is_asked_for_what_runs(kind):
         await site.submit(2)
         await site.wait(300)
         assert not {("qstat", "-j"), ("bjobs", "-p")} & {words[:2] for words in site.ran}
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_array_that_is_too_large_is_a_few_commands_and_then_as_large_as_it_may_be(kind):
+    async def scenario():
+        site, _ = site_of(kind, max_array=100)
+        site.driver.limit_arrays(1000)
+        sizes = [300]
+        while True:
+            before = len(site.ran)
+            try:
+                assert len(await site.submit(sizes[-1])) == sizes[-1]
+                break
+            except ArrayError as error:
+                assert len(site.ran) - before <= 5, site.ran
+                sizes.append(site.driver.limit_arrays(error.most))
+        assert sizes == [300, 100] if kind == "sge" else [300, 150, 75], "only Grid Engine names its limit"
+        assert len(site.ran) <= 12
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_allocations_whose_ids_are_unknown_are_looked_for_by_array_not_one_by_one(kind):
+    async def scenario():
+        site, _ = site_of(kind)
+        await site.wait(1)
+        before = len(site.ran)
+        tags = [f"{number:012x}" for number in range(20)]
+        site.known = [Known(f"a{tag}.{element}", tag, None, element, 0.0, 40) for tag in tags for element in range(40)]
+        for known in site.known:
+            await site.driver.terminate(known)
+        assert len(site.ran) - before <= 2 * 2 + 1, "a look-up is one command or two"
+        await site.wait(60)
+        assert len(site.ran) - before <= 25 + 5, site.ran
 
     run_virtual(scenario())

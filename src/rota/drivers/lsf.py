@@ -301,6 +301,15 @@ class Lsf:
         hopeless = bool(left) and all("permission denied" in line or "illegal job id" in line for line in left)
         return ("fatal" if hopeless else "transient"), words(answer)
 
+    def array_limit(self) -> Command:
+        """The parameters in full."""
+        return Command(("bparams", "-l"))
+
+    def read_array_limit(self, answer: Answer) -> int | None:
+        """The largest index, and indices begin with 1."""
+        found = re.search(r"\bMAX_JOB_ARRAY_SIZE\s*=\s*(\d{1,9})", answer.stdout)
+        return max(1, int(found[1])) if found else None
+
     def queues(self) -> Command | None:
         """All queues with their limits; the sizes of hosts are not in it."""
         return Command(("bqueues", "-l"))

@@ -356,6 +356,15 @@ class Sge:
             return "fatal", words
         return "transient", words or "an empty answer"
 
+    def array_limit(self) -> Command:
+        """The global configuration."""
+        return Command(("qconf", "-sconf"))
+
+    def read_array_limit(self, answer: Answer) -> int | None:
+        """The most tasks of an array; 0: as many as you like."""
+        found = re.search(r"^max_aj_tasks\s+(\d{1,9})\s*$", answer.stdout, re.MULTILINE)
+        return int(found[1]) or None if found else None
+
     def queues(self) -> Command | None:
         """All hosts with their queue instances."""
         return Command(("qhost", "-q", "-xml"))

@@ -222,6 +222,11 @@ class Tracker:
             if seen.tag in self._given_up or (ours and number and number[1] not in ours):
                 sight.strays.append(seen)
 
+    def unknown(self, tag: str | None = None) -> list[Entry]:
+        """Allocations whose native ids are not known, of one tag or all."""
+        entries = self.entries.values()
+        return [e for e in entries if e.native is None and e.over is None and tag in (None, e.tag)]
+
     def waiting(self, since: float) -> list[Seen]:
         """The rows, in the last whole listing, of allocations that wait and have done so since then."""
         return [

@@ -331,6 +331,11 @@ def bqueues(world: World, executor: Executor, words: list[str], caller: Caller) 
 
 def bparams(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
     usual = " ".join(queue["name"] for queue in world.queues() if queue.get("default"))
+    if "-l" in words:
+        out = f"System default queues for automatic queue selection:\n    DEFAULT_QUEUE = {usual}\n\n"
+        out += "The interval for dispatching jobs by master batch daemon:\n    MBD_SLEEP_TIME = 2 (seconds)\n\n"
+        size = world.settings["max_array"]
+        return Reply(f"{out}The maximum number of jobs in a job array:\n    MAX_JOB_ARRAY_SIZE = {size}\n\n")
     return Reply(f"Default Queues:  {usual}\nJob Dispatch Interval:  2 seconds\nJob Checking Interval:  2 seconds\n")
 
 

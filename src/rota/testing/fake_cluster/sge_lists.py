@@ -296,6 +296,10 @@ def _hosts_xml(world: World, with_queues: bool) -> str:
 def qconf(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
     if words[:1] == ["-sql"]:
         return Reply("".join(f"{queue['name']}\n" for queue in world.queues()))
+    if words[:1] == ["-sconf"]:
+        return Reply(
+            f"#global:\nmax_u_jobs                   0\nmax_aj_tasks                 {world.settings['max_array']}\n"
+        )
     if words[:1] == ["-spl"]:
         return Reply("make\nmp\nsmp\n")
     if words[:1] == ["-sq"] and len(words) > 1:
