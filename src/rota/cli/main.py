@@ -45,6 +45,8 @@ COMMANDS = {
     "rsh": ("rota.cli.rsh", "inside a job on several nodes: run a command on another of them"),
     "plugins": ("rota.cli.plugins", "what policies can be made of"),
     "doctor": ("rota.cli.doctor", "check this installation, end to end"),
+    "token": ("rota.cli.token", "tokens by which others may use this manager"),
+    "audit": ("rota.cli.token", "who did what, and what was refused"),
     "completion": ("rota.cli.completion", "completion for bash, zsh or fish"),
 }
 """Command → (module, one line of help). A module has `configure(parser, command)` and `execute(args)`."""
@@ -58,7 +60,7 @@ GROUPS = (
     ("Change", ("retry", "modify", "kill", "hold", "release", "remove", "limit")),
     ("The manager", ("up", "down", "drain", "pause", "resume", "ping", "backup", "restore", "prune")),
     ("Places", ("sites", "runners", "allocations", "rsh")),
-    ("Set-up", ("plugins", "doctor", "completion")),
+    ("Set-up", ("plugins", "token", "audit", "doctor", "completion")),
 )
 
 OK, FAILED, USAGE, NO_MANAGER, TIMEOUT, UNABLE, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130

@@ -298,7 +298,7 @@ def standing(state: State, dependency: Dependency, batch: BatchState | None = No
 
 def omitted_reason(state: State, batch: BatchState, pos: int) -> str:
     """Why a job was omitted: its own reason if it depends on another job by job, or that of the batch."""
-    found = element_reason(state, batch, pos) if batch.elements else None
+    found = element_reason(state, batch, pos) if batch.elements or batch.graph is not None else None
     return found or batch.omitted_why or "a dependency can never be met"
 
 

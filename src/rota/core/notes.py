@@ -111,7 +111,7 @@ class SiteTold(Struct, frozen=True):
 class WeatherEntry(Struct, frozen=True):
     """How a site or a host is doing: sets an entry in a part of `Weather`, or takes it away (None)."""
 
-    part: Literal["sites", "refused", "host_failures", "good_hosts", "bad_hosts"]
+    part: Literal["sites", "refused", "hosts", "good_hosts", "bad_hosts"]
     key: Any
     value: Any
     look: bool = False
@@ -237,8 +237,20 @@ def _weather_entry(state: State, note: WeatherEntry) -> None:
         facts.tell("weather", ("refused", *note.key), note.value)
     elif note.part == "bad_hosts":
         facts.tell("hosts", note.key, note.value)
+    if note.part in ("hosts", "bad_hosts"):
+        _host_judged(state, note.key)
     if note.look:
         state.soft.planning.wanted = True
+
+
+def _host_judged(state: State, key: tuple[str, str]) -> None:
+    """Let the pass know which runners of a host may have jobs, or one."""
+    record = state.soft.weather.hosts.get(key)
+    suspected = record is not None and record.suspected is not None
+    for runner in state.runners.values():
+        if (runner.site, runner.host) == key and runner.location in state.ledger.locations:
+            state.ledger.set_single(runner.location, suspected)
+            state.soft.planning.changed.runners[runner.id] = None
 
 
 def _fact_told(state: State, note: FactTold) -> None:

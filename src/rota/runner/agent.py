@@ -33,7 +33,8 @@ GIVE_UP_S = 24 * 3600.0
 TAIL_MOST = 65536  # bytes of a running job's output in one answer
 LAST_WORDS_S = 5.0  # how long an ending runner waits for its reports to be acknowledged
 NEVER = float("inf")
-STOPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)  # with what batch systems begin to end one
+# With what batch systems begin to end an allocation. URG is sent by drivers where TERM would end the shell above us.
+STOPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGURG)
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)  # what batch systems send before an allocation ends
 clock = time.monotonic
 

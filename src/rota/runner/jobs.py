@@ -291,7 +291,7 @@ class Jobs:
                     time.sleep(EXEC_S)  # between fork and exec a process has no environment for a moment
                     mark = mark or self.table.mark(stray, process.start)
                 for running, _, _, _ in over:
-                    if running.mark == mark or process.session == running.pid:
+                    if running.mark == mark or running.pid in (process.session, process.group):
                         found[running.pid] = True
         return found
 

@@ -28,7 +28,7 @@ LOOK_S = 0.05
 STEP_S = 0.1
 COMPLAIN_S = 30.0
 FORWARDED = (
-    *(signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT),
+    *(signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGURG),
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU),
 )
 

@@ -46,7 +46,7 @@ class _Books:
     """(runner, batch, index, attempt) → when a part was given up on the user's word."""
     held: dict[Job, list[tuple[float, float]]] = field(default_factory=dict)
     stopped: set[Attempt] = field(default_factory=set)
-    """Attempts that were to be stopped for a hold: their failure does not count."""
+    """Attempts that were to be stopped for a hold, or whose host was to blame: their failure does not count."""
     problems: list[str] = field(default_factory=list)
     decided: dict[int, int] = field(default_factory=dict)
     """Batch → the newest batch when it was first known that its jobs may run, or never will."""
@@ -180,6 +180,8 @@ def _read_ended(books: _Books, time: float, event: ev.Ended) -> None:
         if attempt in books.closed:
             books.problems.append(f"attempt {attempt} was closed twice")
         books.closed[attempt] = (time, how)
+        if event.counts_as == "nothing" and verb == "requeue":
+            books.stopped.add(attempt)
         if verb in _ENDS:
             books.status[job] = _ENDS[verb]
 

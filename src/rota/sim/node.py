@@ -54,6 +54,8 @@ class SimRunner:
         self.capacity = capacity
         self.clock = RunnerClock(world.rng.uniform(0.0, 1e6), world.rng.uniform(-3600.0, 3600.0))
         self.node = node
+        self.is_hole = world.holes.random() < world.hole_chance
+        """Whether everything fails here at once, for reasons of the node."""
         facts: dict[str, Any] = {
             "allocation": allocation.id,
             "host": f"node-{name}" if allocation.nodes == 1 else f"node-{allocation.id}-{node}",
@@ -209,6 +211,9 @@ class SimRunner:
             world.after(world.rng.choice((0.0, 0.05, 1.0)), self._start_ranks, process)
         self.runner.started(lease, process.wall, 1000 + len(world.witness.executions))
         seconds, code, signal = world.workload.behaviour(execution)
+        if self.is_hole and world.faults.active and code == 0:
+            world.faults.hit("black-hole")
+            seconds, code = min(seconds, 0.05), 1
         world.after(seconds, self._process_over, process, code, signal)
 
     def _members(self, lease: Lease) -> "list[SimRunner]":

@@ -79,6 +79,8 @@ class World:
         self.witness = Witness()
         self.clock = ManagerClock()
         self.faults = Faults(rng, calm)
+        self.holes = Random(f"black holes {seed}")  # of its own: the schedules of known seeds stay what they are
+        self.hole_chance = 0.0 if calm else self.holes.choice((0.0, 0.0, 0.0, 0.3))
         self.network = Network(self)
         self.runners: list[SimRunner] = []
         self.cluster = Cluster(self, self._sites())

@@ -265,6 +265,8 @@ def last_words(state: State, stimulus: LastWords) -> Decision:
     reason, outcome = ending.seen.reason, ending.seen.outcome
     if stimulus.unread is not None:
         reason = f"{reason or 'it is over'}; what it left could not be read: {stimulus.unread}"
+    if stimulus.spoilt is not None:
+        reason = f"{reason or 'it is over'}; {stimulus.spoilt}"
     runners = _runners_of(state, allocation.id)
     if stimulus.restarted and allocation.direct and any(runner.jobs for runner in runners):
         outcome, reason = Outcome(why="requeue"), f"{reason}; the cluster had started it again"
@@ -445,9 +447,7 @@ def _judge_site(state: State, decision: Decision, stimulus: AllocationSeen, allo
         decision.notes.append(WeatherEntry("sites", site, replace(weather, failed_tag=allocation.tag)))
         decision.notes.append(WeatherEntry("refused", (site, shape), refusal))
     elif allocation.state == "KILLING" or _served(state, allocation, outcome):
-        hosts = {runner.host for runner in _runners_of(state, allocation.id)}
-        if not any((site, host) in state.soft.weather.bad_hosts for host in hosts):
-            decision.notes.append(WeatherEntry("sites", site, replace(weather, failures=0)))
+        decision.notes.append(WeatherEntry("sites", site, replace(weather, failures=0)))
     else:
         what = "came to nothing" if allocation.direct else "gave no runner"
         why = f"allocation {allocation.id} {what}: {stimulus.reason or 'no reason known'}"

@@ -6,6 +6,7 @@ from rota.core.decide.allocations import collect_again
 from rota.core.decide.decision import Decision
 from rota.core.decide.ends import lost
 from rota.core.decide.gangs import live_part, parts_lost
+from rota.core.decide.hosts import look_at_suspects
 from rota.core.decide.runners import ask_driver
 from rota.core.notes import Looked, WeatherEntry
 from rota.core.passing import SWEEP_S, Due
@@ -67,6 +68,7 @@ def tick(state: State, at: At, last: At | None, due: Due) -> Decision:
         if runner.state in ("SERVING", "DRAINING", "MISSING") and not runner.direct:
             _watch(state, decision, runner, at, lapsed)
     collect_again(state, decision, at)
+    look_at_suspects(state, decision, at)
     weather, planning = state.soft.weather, state.soft.planning
     for name, site in weather.sites.items():
         reopens, takes_more = 0 < site.closed_until <= at.mono, site.takes is not None and site.takes_until <= at.mono

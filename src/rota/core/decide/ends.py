@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from rota.core.decide.decision import Decision
-from rota.core.decide.hosts import is_fast, judge_host
+from rota.core.decide.hosts import Blow, is_fast, judge_host, succeeded
 from rota.core.decide.learning import Sampling, escalated
-from rota.core.decide.retries import after_failure, brakes
+from rota.core.decide.retries import after_failure, brakes, is_forbidden
 from rota.core.dependencies import dependents
 from rota.core.notes import Forgot
 from rota.core.shares import Spending
@@ -81,8 +81,8 @@ class _Ends:
         self.spending = Spending()
         self.good: set[Slot] = set()
         """Slots in which jobs succeeded."""
-        self.bad: list[Slot] = []
-        """The slot of each job that failed at once."""
+        self.bad: list[Blow] = []
+        """Jobs that failed at once."""
 
     def take(self, ended: Sequence[Ended], seq: int) -> None:
         """Go through the rows, then make the events."""
@@ -127,6 +127,7 @@ class _Ends:
             why = batch.broken.get(pos) or self._unconnected(batch, pos, live, row)
             if why is not None:
                 return self._broken(batch, pos, row, wall_ms, why)
+        fast = False
         verb, outcome, until, counted = after_failure(self.state, self.decision, batch, pos, row, self.at)
         reason = row.reason or ("signal" if row.signal is not None else "exit")
         if verb == "abort" and reason in ("runner-stopped", "cancelled", "signal"):
@@ -139,12 +140,15 @@ class _Ends:
                 key = (number, str(larger.needs) + str(larger.level))
                 self.raised.setdefault(key, ev.Retemplated(number, [], larger, why)).spans.extend((pos, pos + 1))
                 self._sample_excess(template.group, row, reason, wall_ms)
-            if is_fast(self.state, wall_ms):
-                self.bad.append(live.slot)
+            fast = raised is None and is_fast(self.state, wall_ms)
         (self.rows if counted else self.stopped).append((number, pos, verb, until, wall_ms))
         if verb == "requeue" and pos in batch.hold_wanted:
             self.holds.append((number, pos))
-        return result_of(pos, row, outcome, self.runner.id, self.host, reason, note)
+        result = result_of(pos, row, outcome, self.runner.id, self.host, reason, note)
+        if fast:
+            may_again = verb in ("fail", "requeue") and pos not in batch.hold_wanted and not is_forbidden(template, row)
+            self.bad.append(Blow(number, pos, live.slot, row, result, may_again))
+        return result
 
     def _unconnected(self, batch: BatchState, pos: int, live: Live, row: Ended) -> str | None:
         """What of a gang is not connected when its root fails by itself: that often tells first of a lost node.
@@ -181,6 +185,10 @@ class _Ends:
 
     def _make_events(self, seq: int) -> None:
         state, events, runner = self.state, self.decision.events, self.runner
+        if self.good:
+            succeeded(state, self.decision, runner, self.good, self.at)
+        elif self.bad:
+            self._excuse(judge_host(state, self.decision, runner, self.bad, self.at))
         if self.rows:
             events.append(ev.Ended(runner.id, self.rows, seq=seq))
             events.extend(brakes(state, self.rows))
@@ -194,8 +202,12 @@ class _Ends:
         events.extend(self.sampling.events())
         events.extend(self.spending.events(self.at.wall))
         events.extend(ev.Moved(number, "hold", [pos, pos + 1]) for number, pos in self.holds)
-        if self.good or self.bad:
-            judge_host(state, self.decision, runner, self.good, self.bad, self.at)
+
+    def _excuse(self, jobs: set[tuple[int, int]]) -> None:
+        """Have these run again, at once, without counting their failures."""
+        if jobs:
+            self.stopped += [(row[0], row[1], "requeue", None, row[4]) for row in self.rows if row[:2] in jobs]
+            self.rows = [row for row in self.rows if row[:2] not in jobs]
 
 
 def result_of(

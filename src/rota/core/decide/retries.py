@@ -14,7 +14,7 @@ from rota.model.batch import Template
 from rota.model.job import Result
 from rota.model.tables import COMPLETED, FAILED, KILLING, PENDING, STARTING, WAITING
 
-__all__ = ["after_failure", "backoff", "brakes", "no_use", "until_brake"]
+__all__ = ["after_failure", "backoff", "brakes", "is_forbidden", "no_use", "until_brake"]
 
 FINAL_CODES = (126, 127, 128)
 FINAL_REASONS = frozenset(("not-found", "not-executable", "cwd", "output", "cancelled", "no-report", "refused"))
@@ -44,7 +44,7 @@ def no_use(template: Template, row: Ended | Result) -> str | None:
     """Why the user's rules, or else good sense, do not let this failure be tried again; None: they do."""
     reason = row.reason or ("signal" if row.signal is not None else "exit")
     words = {reason, str(row.exit_code)} if row.exit_code is not None else {reason}
-    if not words.isdisjoint(template.never_retry_on):
+    if is_forbidden(template, row):
         return f"--never-retry-on {','.join(template.never_retry_on)}"
     if template.no_retry_after_s is not None and (row.ended or 0) - (row.started or 0) > template.no_retry_after_s:
         return f"--no-retry-after {format_duration(template.no_retry_after_s)}"
@@ -52,6 +52,12 @@ def no_use(template: Template, row: Ended | Result) -> str | None:
         return f"--retry-on {','.join(template.retry_on)}" if words.isdisjoint(template.retry_on) else None
     final = row.exit_code in FINAL_CODES or row.reason in FINAL_REASONS
     return "that could not help; --retry-on says otherwise" if final else None
+
+
+def is_forbidden(template: Template, row: Ended | Result) -> bool:
+    """Whether the user has said that this failure is never to be tried again."""
+    reason = row.reason or ("signal" if row.signal is not None else "exit")
+    return not {reason, str(row.exit_code)}.isdisjoint(template.never_retry_on)
 
 
 def backoff(state: State, failures: int, chance: float) -> float:

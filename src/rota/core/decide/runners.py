@@ -15,7 +15,6 @@ from rota.core.decide.gangs import (
     parts_told,
     roots_told,
 )
-from rota.core.decide.hosts import turn_away
 from rota.core.effects import Ack, Allocate, Hold, Lease, Order
 from rota.core.notes import Forgot, Greeted, Heard, Told, Unheard
 from rota.core.soft import Contact, Key, LeasedJob, Sent, Usage
@@ -66,10 +65,8 @@ def greet(state: State, stimulus: Greet) -> Decision:
     )
     if allocation is not None and allocation.state in ("SUBMITTING", "PENDING"):
         decision.events.append(ev.AllocationMoved(allocation.id, "run", reason=None))
-    if allocation is not None and runner is None:
-        avoided = turn_away(state, decision, site, stimulus.host, stimulus.at)
-        if allocation.state == "KILLING" or avoided is not None:
-            decision.events.append(ev.RunnerMoved(stimulus.runner, "drain", avoided or allocation.reason))
+    if allocation is not None and runner is None and allocation.state == "KILLING":
+        decision.events.append(ev.RunnerMoved(stimulus.runner, "drain", allocation.reason))
     decision.notes.append(Greeted(stimulus.runner, stimulus.clock))
     held = set(stimulus.held)
     if runner is not None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from rota.core.decide.hosts import told
 from rota.core.plan.asked import asked_now
 from rota.core.soft import SiteWeather
 from rota.core.state import State
@@ -97,7 +98,7 @@ def runner_rows(state: State, at: At) -> list[dict[str, Any]]:
             "jobs": len(runner.jobs) + len(runner.parts),
             "slots": sum(runner.slots.values()),
             "silent_s": round(at.mono - state.soft.contacts[runner.id].heard, 3),
-            "reason": runner.why if runner.state != "SERVING" else None,
+            "reason": runner.why if runner.state != "SERVING" else told(state, (runner.site, runner.host)),
         }
         for runner in state.runners.values()
     ]

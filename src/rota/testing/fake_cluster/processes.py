@@ -36,6 +36,8 @@ class Processes:
         first = submission.script.split("\n", 1)[0]
         argv = [*first[2:].split(), stem + ".sh"] if first.startswith("#!") else ["/bin/sh", stem + ".sh"]
         names, lsf = native(world), world.settings["personality"] == "lsf"
+        if world.settings["personality"] in ("pbs", "torque"):  # the node's daemon starts a shell, and that the script
+            argv = ["/bin/sh", "-c", '"$@"; exit $?', "-sh", *argv]
         spec = {
             "argv": argv,
             "environ": {**submission.environ, **names.job_environment(world, submission, job), MARK: self._directory},
