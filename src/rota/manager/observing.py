@@ -134,10 +134,10 @@ class Observer:
             if isinstance(error, FullError):
                 self._tell(SiteFull(at=now(), by="driver", site=site.name, count=len(effect.ids)))
             if isinstance(error, ArrayError):
-                site.limit_arrays(error.most)
                 self._tell(site_seen(site.name, site.facts()))
             if effect.what in ("submit", "find"):
                 refused = Outcome(why="refused") if isinstance(error, RefusedError | UsageError) else None
+                refused = Outcome(why="array") if isinstance(error, ArrayError) else refused
                 for name in effect.ids:
                     self._see(Observation(name, "fail", None, str(error), refused))
 
