@@ -12,12 +12,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from process.wire_support import CLIENT, HELLO, Raw, greet, proof_for, raw_tls, serving
+from process.wire_support import CLIENT, HELLO, Raw, client_proof_for, greet, proof_for, raw_tls, serving
 from rota.model.errors import DeniedError, NotFoundError
 from rota.wire import auth
 from rota.wire.aclient import AsyncConnection
 from rota.wire.certificates import server_identity
 from rota.wire.client import Connection, NoManagerError
+from rota.wire.home import private_directory, write_private
 from rota.wire.server import Limits
 
 
@@ -34,7 +35,10 @@ def tls(home):
     identity = server_identity(os.path.join(home, "tls"))
     with serving(identity=identity, limits=Limits(greeting_s=2.0)) as running:
         running.ca = os.path.join(home, "tls", "ca.pem")
-        running.handler.tokens = {name: auth.write_token(home, name) for name in ("a1", "a2", CLIENT)}
+        running.handler.tokens = {name: auth.write_token(home, name) for name in ("a1", "a2")}
+        running.handler.tokens[CLIENT] = auth.new_token()
+        private_directory(os.path.join(home, "private"))
+        write_private(os.path.join(home, "private", CLIENT), f"client.{running.handler.tokens[CLIENT]}\n".encode())
         with open(os.path.join(home, "manager.json"), "w") as file:
             json.dump({"host": "elsewhere", "pid": 1, "address": "127.0.0.1", "port": running.port}, file)
         yield running
@@ -46,7 +50,8 @@ def attempt(tls, message, token=None):
         challenge = raw.read()
         assert challenge["t"] == "challenge"
         if token is not None:
-            message = {**message, "proof": proof_for(raw, challenge, token)}
+            prove = client_proof_for if message["t"] == "hello" else proof_for
+            message = {**message, "proof": prove(raw, challenge, token)}
         raw.send(message)
         return raw.read()
 
@@ -63,7 +68,7 @@ def test_clients_of_another_host(tls, home):
     with Connection.connect(home) as connection:
         assert connection.ask("ping") == {"op": "ping"}
         assert connection.manager["host"] == "here"
-    assert tls.handler.peers[0].principal == "client via 127.0.0.1"
+    assert tls.handler.peers[0].principal == "token client via 127.0.0.1"
 
     async def talk():
         async with await AsyncConnection.connect(home) as connection:

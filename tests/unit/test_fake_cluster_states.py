@@ -122,7 +122,8 @@ def test_requeued_suspended_and_forgotten(personality):
     assert listed(fake, dialect, native, Options(), START + 6).kind == "running"
     fake.world.suspend(fake, job)
     suspended = listed(fake, dialect, native, Options(), START + 7)
-    assert suspended.kind == ("unsure" if personality == "slurm" else "running")
+    wanted = {"slurm": "unsure", "pbs": "suspended", "torque": "suspended"}
+    assert suspended.kind == wanted.get(personality, "running")
     fake.world.resume(fake, job)
     fake.world.settings["requeue_delay_s"] = 60
     fake.world.requeue(fake, job)

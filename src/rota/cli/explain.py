@@ -32,7 +32,8 @@ def execute(args: "argparse.Namespace") -> int:
         print(f"it asks for {needs}, learned from the group {clean(answer.get('group'))} (given: {given})")
     if answer["state"] in ("WAITING", "PENDING", "HOLDING"):
         for line in answer.get("learned") or ():
-            print(f"  {clean(line)}")
+            if "asked nothing" not in line:
+                print(f"  {clean(line)}")
     for title, levels in (("SITE OR QUEUE", ("queue",)), ("NODE", ("node", None))):
         verdicts = [row for row in answer.get("verdicts") or () if row.get("level") in levels]
         if verdicts:

@@ -46,6 +46,8 @@ COMMANDS = {
     "plugins": ("rota.cli.plugins", "what policies can be made of"),
     "config": ("rota.cli.config", "every setting, its value, and where that comes from"),
     "doctor": ("rota.cli.doctor", "check this installation, end to end"),
+    "token": ("rota.cli.token", "tokens by which others may use this manager"),
+    "audit": ("rota.cli.token", "who did what, and what was refused"),
     "completion": ("rota.cli.completion", "completion for bash, zsh or fish"),
 }
 """Command → (module, one line of help). A module has `configure(parser, command)` and `execute(args)`."""
@@ -59,7 +61,7 @@ GROUPS = (
     ("Change", ("retry", "modify", "kill", "hold", "release", "remove", "limit")),
     ("The manager", ("up", "down", "drain", "pause", "resume", "ping", "backup", "restore", "prune")),
     ("Places", ("sites", "runners", "allocations", "rsh")),
-    ("Set-up", ("config", "plugins", "doctor", "completion")),
+    ("Set-up", ("config", "plugins", "token", "audit", "doctor", "completion")),
 )
 
 OK, FAILED, USAGE, NO_MANAGER, TIMEOUT, UNABLE, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130

@@ -209,16 +209,28 @@ def _stopped(state: State, name: str | None) -> str:
     return f"the cluster has suspended job {allocation.native_id}{words}: it goes on when somebody resumes it there"
 
 
-def cluster_words(state: State, batch: BatchState, pos: int, waits: Callable[[Allocation], str | None]) -> str:
-    """What a batch system says of a direct job, or of the allocations that are to serve a job; else nothing."""
+def cluster_words(
+    state: State,
+    batch: BatchState,
+    pos: int,
+    waits: Callable[[Allocation], str | None],
+    trouble: Callable[[Allocation], str | None],
+) -> str:
+    """What a batch system says of a direct job, or of the allocations that are to serve a job; else nothing.
+
+    Or that the batch system does not answer: then what it said before is old.
+    """
     asked: list[Allocation] = []
     if batch.states[pos] in (STARTING, RUNNING):
         runner = state.runners[batch.live[pos].runner]
         asked = [state.allocations[runner.allocation or ""]] if runner.direct else []
     elif batch.states[pos] == PENDING:
         shape = batch.shapes[batch.template_of(pos)]
-        asked = [a for a in state.allocations.values() if a.state == "PENDING" and a.shape in (shape, None)]
+        live = ("SUBMITTING", "PENDING")
+        asked = [a for a in state.allocations.values() if a.state in live and a.shape in (shape, None)]
     for allocation in asked:
+        if words := trouble(allocation):
+            return f"; {words}"
         if allocation.id not in state.soft.conditions and (words := waits(allocation)):
             return f"; the cluster says of job {allocation.native_id}: {words}"
     return ""
@@ -286,7 +298,7 @@ def standing(state: State, dependency: Dependency, batch: BatchState | None = No
 
 def omitted_reason(state: State, batch: BatchState, pos: int) -> str:
     """Why a job was omitted: its own reason if it depends on another job by job, or that of the batch."""
-    found = element_reason(state, batch, pos) if batch.elements else None
+    found = element_reason(state, batch, pos) if batch.elements or batch.graph is not None else None
     return found or batch.omitted_why or "a dependency can never be met"
 
 

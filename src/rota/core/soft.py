@@ -31,13 +31,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Changes", "Condition", "Contact", "HostRecord", "Member", "Planning", "Sent", "ShapeMemo", "SiteWeather", "Soft",
-    "Weather", "chance_at",
+    "Times", "Weather", "chance_at",
 ]  # fmt: skip
 
 Key = tuple[int, int, int]
 """(batch, index, attempt), as runners name a job."""
 LeasedJob = tuple[int, int, int, Slot]
 """(batch, position, attempt, slot)."""
+
+
+Times = tuple[dict[str, int], dict[tuple[str, str], tuple[int, int]], dict[str, str]]
+"""As in a View: `job_times`, `longest` and `own_queues`."""
 
 
 class Member(NamedTuple):
@@ -243,6 +247,8 @@ class Planning:
         self.backfill_memo: Memo = {}
         self.place_classes: dict[tuple[object, ...], int] = {}
         """What places can differ in while empty → number of the class (`Place.class_number`), for the full pass."""
+        self.times: Times | None = None
+        """What is known of how long jobs and allocations may take, while the sites say what they said."""
         self.safety_at = 0.0
         """Monotonic time at which it looks again even if nothing happened."""
         self.shapes: dict[int, ShapeMemo] = {}

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from rota.model.allocation import Outcome
 from rota.model.batch import BatchSpec
+from rota.model.graph import Graph
 from rota.model.needs import Amounts
 from rota.model.patch import Patch
 from rota.model.selector import Selector
@@ -46,6 +47,8 @@ class Submit(Stimulus, kw_only=True):
     """Limits to set with it: a count, or what is written after the colon."""
     then: BatchSpec | None = None
     """A batch of one job, to run when all of this one is settled."""
+    graph: Graph | None = None
+    """Which of its jobs wait for which."""
 
 
 class ChangeJobs(Stimulus, kw_only=True):
@@ -268,6 +271,8 @@ class LastWords(Stimulus, kw_only=True):
     """The last line of the cluster job's own output."""
     unread: str | None = None
     """Why the files that the allocation may have left could not be read; None: they were."""
+    spoilt: str | None = None
+    """What to say of a file that is not what its name says, and was moved aside: it is no witness."""
 
 
 class SiteFull(Stimulus, kw_only=True):

@@ -41,6 +41,8 @@ LastWords = Callable[[Sequence[Known]], Awaitable[Mapping[str, Outcome]]]
 LINGER_LOOKS = 64
 """Running allocations whose last words are looked for in one cycle."""
 UNKNOWN_LOOKS = 5
+OPEN_S = 10.0
+"""When to look again for the last words of what is over."""
 STRANGE = re.compile(r"usage|option|argument|not found", re.IGNORECASE)
 """In the words of a program that does not know what it is asked."""
 COUNTS_MOST = 100_000
@@ -339,31 +341,35 @@ class CommandDriver:
 
     async def _decide(self, sight: Sight, now: float) -> None:
         """Judge the allocations that ended or are missing, by the history and by the jobs' own last words."""
-        thin = [entry for entry, seen in sight.ended if seen.outcome is None or seen.outcome.exit_code is None]
-        told = await self._history([*thin, *sight.missing], now)
+        tracker = self._tracker
+        ended = [(entry, tracker.keep(entry, seen) or seen) for entry, seen in sight.ended]
+        thin = [entry for entry, seen in ended if not seen.outcome or seen.outcome.exit_code is None]
+        told = await self._history([entry for entry in (*thin, *sight.missing) if entry.ended is None], now)
         open_cases: list[tuple[Entry, Seen | None]] = []
-        for entry, seen in sight.ended:
+        for entry, seen in ended:
             better = told.get(entry.id)
-            open_cases.append((entry, better if better is not None and better.kind in OVER else seen))
+            open_cases.append((entry, tracker.keep(entry, better if better and better.kind in OVER else seen)))
         for entry in sight.missing:
             past = told.get(entry.id)
             if past is not None and past.kind not in OVER:
                 # The history says that it lives and the listing does not have it: doubtful, and counted as such.
                 reason = f"not listed, though the history says {past.native_state}"
                 doubt = past._replace(kind="unsure", reason=reason)
-                self._tracker.live_seen(entry, doubt, now, self._times.wall(), sight.out)
+                tracker.live_seen(entry, doubt, now, self._times.wall(), sight.out)
             else:
-                open_cases.append((entry, past))
+                open_cases.append((entry, tracker.keep(entry, past)))
         writes = self._last_words is not None
         own, unreadable = await self._read_words([entry.known for entry, _ in open_cases])
         for entry, last_seen in open_cases:
             killed = (wish := self._kills.wishes.get(entry.id)) is not None and wish.delivered
             evidence = Evidence(last_seen, own.get(entry.id), writes)
             readable = entry.id not in unreadable
-            over = self._tracker.conclude(entry, evidence, now, readable=readable, killed=killed)
+            over = tracker.conclude(entry, evidence, now, readable=readable, killed=killed)
             if over is not None:
                 self._kills.done(entry.id)
                 sight.out.append(over)
+            elif last_seen is not None:  # it is over, and only its last words are waited for
+                self._next_poll = min(self._next_poll, self._times.mono() + self._times.jittered(OPEN_S))
         await self._look_for_lingering(sight, now)
 
     async def _history(self, entries: list[Entry], now: float) -> dict[str, Seen]:

@@ -25,10 +25,10 @@ NAME_MOST = 73
 STATES: Mapping[str, Kind] = {
     "PEND": "pending",
     "PROV": "pending",
-    "PSUSP": "pending",
+    "PSUSP": "held",  # it was stopped while it waited
     "RUN": "running",
-    "USUSP": "running",
-    "SSUSP": "running",
+    "USUSP": "suspended",
+    "SSUSP": "suspended",
     "DONE": "completed",
     "PDONE": "completed",
     "POST_DONE": "completed",

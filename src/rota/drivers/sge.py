@@ -89,10 +89,13 @@ LATER = ("jobs are allowed",)
 
 
 def _table() -> dict[str, Kind]:
-    pending, running = "qw Rq hqw hRwq hRqw", "r t hr Rr Rt s ts S tS T tT Rs Rts RS RtS RT RtT"
+    pending, held = "qw Rq", "hqw hRwq hRqw"
+    running, suspended = "r t hr Rr Rt", "s ts S tS T tT Rs Rts RS RtS RT RtT"
     failed, deleted = "Eqw Ehqw EhRqw", "dr dt dRr dRt ds dS dT dRs dRS dRT"
     table: dict[str, Kind] = dict.fromkeys(pending.split(), "pending")
+    table |= dict.fromkeys(held.split(), "held")
     table |= dict.fromkeys(running.split(), "running")
+    table |= dict.fromkeys(suspended.split(), "suspended")
     table |= dict.fromkeys(failed.split(), "failed")
     return table | dict.fromkeys(deleted.split(), "unsure") | {"z": "exited"}
 
@@ -225,10 +228,8 @@ class Sge:
             reason = f"in the error state, where it stays until it is deleted (`qstat -j {native}` tells why)"
         elif "d" in state:
             reason = "is being deleted"
-        elif set(state) & set("sST"):
-            reason = "suspended"
-        elif "h" in state:
-            reason = "held"
+        elif set(state) & set("sST") or "h" in state:
+            reason = f"state {state}"
         again = 1 if "R" in state else 0
         return Seen(native, state, kind, tag_of(job.get("JB_name", "")), reason, outcome, again, kind == "failed")
 
@@ -361,7 +362,8 @@ def _kind(state: str) -> Kind:
     letters = set(state)
     if not letters or letters - set("EdrtsSTNPqwhRz"):
         return "unsure"
-    for group, meaning in (("E", "failed"), ("d", "unsure"), ("rtsSTNP", "running"), ("qwh", "pending")):
+    groups = (("E", "failed"), ("d", "unsure"), ("sSTNP", "suspended"), ("rt", "running"), ("h", "held"))
+    for group, meaning in (*groups, ("qw", "pending")):
         if letters & set(group):
             return meaning  # type: ignore[return-value]
     return "exited" if "z" in letters else "unsure"

@@ -19,12 +19,15 @@ if TYPE_CHECKING:
 
 __all__ = ["FullError", "Submitter"]
 
-LOOK_AFTER_S = 30.0
+LOOK_AFTER_S = 10.0
+"""A submission that takes so long is looked for, and again after twice as long, and so on."""
 FULL = re.compile(
     r"SubmitJob|maximum number of jobs already in queue|would exceed .*limit|jobs are allowed|pending job threshold",
     re.IGNORECASE,
 )
 """In the words of a site that takes only so many jobs of one user."""
+UNREACHED = re.compile(r"connect|contact|is down|not responding|communication", re.IGNORECASE)
+"""In the words of a command that did not reach the batch system."""
 
 
 class FullError(BusyError):
@@ -102,7 +105,7 @@ class Submitter:
             return Submitted(None, "transient", answer.stderr), answer
         unread = Submitted(None, "ambiguous", "its answer cannot be read")
         done = driver.read(lambda: driver.dialect.read_submit(ask, answer), unread)
-        if done.result == "transient":  # the site works, and says that it has no time
+        if done.result == "transient" and not UNREACHED.search(done.detail):  # it works, and says that it has no time
             driver.gate.doubt(command, done.detail or answer.stderr)
         elif done.result not in ("ok", "fatal"):
             driver.gate.bad(command, done.detail or answer.stderr or answer.stdout)
@@ -115,9 +118,11 @@ class Submitter:
         """
         await self._driver.gate.turn()
         running = asyncio.ensure_future(self._driver.gate.send(command, self._settings.submit_timeout_s))
+        wait_s = LOOK_AFTER_S
         try:
             while True:
-                await asyncio.wait({running}, timeout=LOOK_AFTER_S)
+                await asyncio.wait({running}, timeout=wait_s)
+                wait_s *= 2
                 if running.done():
                     return running.result()
                 found = await self.look_up(ask.tag)

@@ -18,6 +18,8 @@ DELETED = (
 )
 REPEAT_S = 5.0
 LATELY_S = 120.0
+NODE_WORDS_S = 10.0
+"""How long last words are waited for if the provider says that the node is lost: hardly any will come."""
 WAITS = ("pend", "held")
 """Verbs of what has not started."""
 NUMBER = re.compile(r"\D*(\d+)")
@@ -28,7 +30,20 @@ class Entry:
     """One allocation as its driver knows it."""
 
     __slots__ = (
-        *("asked", "asks", "id", "known", "looks", "mentioned", "missed", "misses", "native", "over", "over_at"),
+        *(
+            "asked",
+            "asks",
+            "ended",
+            "id",
+            "known",
+            "looks",
+            "mentioned",
+            "missed",
+            "misses",
+            "native",
+            "over",
+            "over_at",
+        ),
         *("own_at", "requeued", "requeued_at", "said", "silent", "tag", "told", "unsure_at", "vanished", "waited_at"),
     )
 
@@ -53,6 +68,8 @@ class Entry:
         self.silent = False
         """The history was asked, since it is missing, and knows nothing."""
         self.looks = 0
+        self.ended: Seen | None = None
+        """How it ended, by its provider's word: said once, that stays said, whatever is forgotten later."""
         self.over_at: float | None = None
         """When its provider first said that it ended."""
         self.own_at: float | None = None
@@ -181,6 +198,8 @@ class Tracker:
     def live_seen(self, entry: Entry, seen: Seen, now: float, wall: float, out: list[Observation]) -> None:
         """Tell of an allocation that waits, runs, or is in a state that tells nothing, if that is news."""
         entry.over_at = None
+        if seen.kind != "unsure":
+            entry.ended = None
         ran = entry.said == "run"
         again = entry.requeued is not None and seen.requeued > entry.requeued
         entry.requeued = seen.requeued
@@ -218,6 +237,12 @@ class Tracker:
 
     # ---- how it ended ------------------------------------------------------------------------------------------------
 
+    def keep(self, entry: Entry, seen: Seen | None) -> Seen | None:
+        """Keep what a provider says of an end, if that says how; else what it said before."""
+        if seen is not None and seen.kind in OVER and _status(seen):
+            entry.ended = seen
+        return entry.ended or seen
+
     def conclude(
         self, entry: Entry, evidence: Evidence, now: float, *, readable: bool, killed: bool
     ) -> Observation | None:
@@ -232,6 +257,10 @@ class Tracker:
         if seen is not None and entry.over_at is None:
             entry.over_at = now
         wait = settings.own_words_s * (1 if readable else 10)
+        if killed:  # what it says itself makes little difference now
+            wait = min(wait, settings.gone_waiting_s)
+        if readable and seen is not None and seen.outcome is not None and seen.outcome.why == "node-fail":
+            wait = min(wait, NODE_WORDS_S)
         waited = _never_ran(entry, seen) or (entry.over_at is not None and now - entry.over_at >= wait)
         over_s = 0.0 if entry.over_at is None else now - entry.over_at
         unclear = seen is not None and seen.kind == "exited" and own is None and not _status(seen)

@@ -2,9 +2,11 @@
 
 import asyncio
 import base64
+import errno
 import os
 import shlex
 import signal
+import stat
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Protocol
@@ -282,8 +284,13 @@ def _read_all(paths: Sequence[str]) -> dict[str, bytes]:
     for path in _sound(paths):
         try:
             os.listdir(os.path.dirname(path))  # makes a network file system look again
-            with open(path, "rb") as file:
-                found[path] = file.read(FILE_MOST)
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                if not stat.S_ISREG(os.fstat(fd).st_mode):  # a pipe would be waited for
+                    raise OSError(errno.EINVAL, "not a file")
+                found[path] = os.read(fd, FILE_MOST)
+            finally:
+                os.close(fd)
         except FileNotFoundError:
             continue
         except OSError as error:

@@ -4,10 +4,12 @@ import json
 import os
 import socket
 import time
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from rota import __version__
 from rota.core.stimuli import At, Disconnected, Ended, Greet, Held, Released, Report, RunnerBye, Started, Touch, Used
+from rota.model.errors import DeniedError, RotaError
 from rota.model.needs import Amounts
 from rota.wire import auth, messages
 from rota.wire.peer import Peer
@@ -21,7 +23,13 @@ __all__ = ["Inbound", "now", "report_rows"]
 def now() -> At:
     """The time on both clocks."""
     wall = time.time()
-    return At(wall, time.monotonic(), time.localtime(wall).tm_gmtoff)
+    return At(wall, time.monotonic(), _utc_offset(int(wall // 60)))
+
+
+@lru_cache(1)
+def _utc_offset(minute: int) -> int:
+    """Seconds that local time is ahead of UTC in a minute of the wall clock. To find it out looks at a file."""
+    return time.localtime(minute * 60).tm_gmtoff
 
 
 class Inbound:
@@ -35,6 +43,9 @@ class Inbound:
         """Welcome a client."""
         manager = self._manager
         self.clients.add(peer)
+        if peer.token is not None:
+            manager.tokens.used(peer.token)
+            manager.audit.note(peer.principal, peer.address, "greet", f"token {peer.token}", "ok")
         about = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -144,8 +155,28 @@ class Inbound:
         if runner is not None and outbound.greeting.get(runner, (None, 0))[0] is peer:
             del outbound.greeting[runner]
 
+    def on_refused(self, peer: Peer, action: str, target: str, error: RotaError) -> None:
+        """Write down what somebody was refused."""
+        audit = self._manager.audit
+        if peer.role is None:
+            audit.refuse(peer.principal, peer.address, action, target, f"refused: {error}")
+        else:
+            audit.note(peer.principal, peer.address, action, target, f"refused: {error}")
+
+    def close_sessions(self, token: str) -> int:
+        """Close the connections of everybody who came with this token; how many those are."""
+        over = [peer for peer in self.clients if peer.token == token]
+        for peer in over:
+            peer.refuse(None, DeniedError(f"the token '{token}' opens nothing any more"))
+            peer.close()
+        return len(over)
+
+    def access_for(self, name: str) -> auth.Access | None:
+        """What a client's token opens."""
+        return self._manager.tokens.access(name)
+
     def token_for(self, allocation: str) -> str | None:
-        """The token of an allocation that is alive, or of the clients."""
+        """The token of an allocation that is alive."""
         known = self._manager.state.allocations.get(allocation)
         if known is not None and not known.state.endswith("ING"):
             return None

@@ -73,6 +73,20 @@ class Intake:
         await self._writer.run(lambda: self._store.stage(args.stage, args.first, values, args.templates))
         return {"staged": args.first + len(values)}
 
+    def plain(self, args: messages.Submit) -> tuple[BatchSpec, str | None] | None:
+        """(spec, environment) of a submission of which nothing has to be kept before it is decided; None: something."""
+        if args.stage is not None or bytes(args.values) != b"null" or args.once is not None:
+            return None
+        if args.env is not None and args.env != self._last_env[0]:
+            return None
+        spec = decode_spec(bytes(args.batch))
+        if spec.columns or len(spec.templates) != 1:
+            return None
+        if spec.templates[0].argv is None and spec.templates[0].shell is None:
+            return None
+        self.check_space()
+        return spec, None if args.env is None else self._last_env[1]
+
     async def prepare(self, args: messages.Submit) -> tuple[BatchSpec, str | None, str | None, list[int] | None]:
         """Check a submission, and keep its values and environment; (spec, stage, environment, runs)."""
         self.check_space()

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Callable, Container, Coroutine, Mapping
 from typing import Any
@@ -17,10 +18,11 @@ from rota.drivers.submitting import FullError
 from rota.manager.inbound import now, report_rows
 from rota.manager.jobbook import JobBook
 from rota.manager.outbound import lease_message
-from rota.manager.sites.api import Site
+from rota.manager.sites.api import UNSENT, Site
 from rota.model.allocation import Allocation, Outcome
 from rota.model.errors import BusyError, RefusedError, RotaError, UsageError
 from rota.model.site import SiteFacts
+from rota.wire.files import Left, bad_words
 
 __all__ = ["Observer", "site_seen"]
 
@@ -230,12 +232,15 @@ class Observer:
         known = _known(allocation)
         try:
             if allocation.direct:
-                words.written = await self._read_report(state, site, known)
+                words.written = await self._read_report(site, known)
                 words.restarted = not words.written and await site.was_restarted(known)
+                words.spoilt = None if words.written else await site.spoilt(known)
             else:
                 runners = state.runners_of(allocation.id)
                 await self._wait_for_peers(runners)
                 words.written = [found for runner in runners if (found := _read_unsent(site, runner)) is not None]
+                said = [bad_words(os.path.join(runner.output, UNSENT)) for runner in runners]
+                words.spoilt = next((each for each in said if each is not None), None)
                 words.output = None if runners else await site.last_output(known)
         except Exception as error:  # whatever it is: the end waits for an answer
             known_kind = isinstance(error, RotaError | OSError)
@@ -264,18 +269,13 @@ class Observer:
         greeting.at = now()
         self._tell(greeting)
 
-    async def _read_report(self, state: State, site: Site, known: Known) -> list[Written]:
+    async def _read_report(self, site: Site, known: Known) -> list[Written]:
         """The report that a direct job has left, if there is one that can be read."""
-        try:
-            found = await site.report_of(known)
-            if found is None:
-                return []
-            directory, report = found
-            host = await site.host_of(known)
-            return [_written(f"{known.tag}.{known.element}", report, directory, host)]
-        except (ValueError, TypeError, IndexError, AttributeError) as error:
-            log.warning("allocation %s left a report that is none: %s", known.id, error)
+        found = await site.report_of(known)
+        if found is None:
             return []
+        directory, report = found
+        return [_written(f"{known.tag}.{known.element}", report, directory, await site.host_of(known))]
 
     async def _wait_for_peers(self, runners: list[RunnerState]) -> None:
         """Wait a moment for the connections of runners to be read to the end: what was sent before a death counts."""
@@ -291,17 +291,12 @@ def site_seen(name: str, facts: SiteFacts) -> SiteSeen:
 
 def _read_unsent(site: Site, runner: RunnerState) -> Written | None:
     """The reports that a runner wrote down, since it had to exit before it could send them."""
-    try:
-        unsent = site.unsent(runner.output)
-        return None if unsent is None else _written(runner.id, unsent, runner.output)
-    except (ValueError, TypeError, IndexError, AttributeError) as error:
-        log.warning("runner %s left reports in %s that are none: %s", runner.id, runner.output, error)
-        return None
+    unsent = site.unsent(runner.output)
+    return None if unsent is None else _written(runner.id, unsent, runner.output)
 
 
-def _written(runner: str, report: dict[str, Any], directory: str, host: str | None = None) -> Written:
-    disclaimed = [(int(a), int(b), int(c), str(d)) for a, b, c, d in report.get("disclaimed", [])]
-    return Written(runner, report_rows(report.get("ended", []), directory), disclaimed, host)
+def _written(runner: str, left: Left, directory: str, host: str | None = None) -> Written:
+    return Written(runner, report_rows(left.ended, directory), left.disclaimed, host)
 
 
 def _known(allocation: Allocation) -> Known:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,6 +12,7 @@ from rota.core.step import Core, Step
 from rota.core.stimuli import SetMode, Stimulus, Tick
 from rota.core.turn import Done, Turn
 from rota.manager.answers import Answers
+from rota.manager.audit import Audit
 from rota.manager.checkpoints import Checkpoints, state_of
 from rota.manager.housekeeping import Housekeeping, HousekeepingSettings
 from rota.manager.inbound import Inbound, now
@@ -24,6 +26,7 @@ from rota.model.errors import NoSpaceError, RotaError, StoreError, UsageError
 from rota.model.events import Entry, Pruned, Submitted
 from rota.store.api import Store
 from rota.wire.peer import Peer
+from rota.wire.tokens import Tokens
 
 __all__ = ["Manager"]
 
@@ -31,6 +34,8 @@ log = logging.getLogger("rota")
 
 STOP_S = 15.0
 """How long runners may take to end their jobs when the manager is to kill them."""
+TIMER_SLACK_S = 0.001
+"""How much too early a Tick may come, so that a timer need not be set anew for nothing."""
 ALONE_S = 10.0
 """An embedded manager ends when nobody is connected and nothing has run for this long."""
 
@@ -55,6 +60,8 @@ class Manager:
         self.sites = sites
         self.started = now()
         self.embedded = embedded
+        self.tokens = Tokens(home)
+        self.audit = Audit(os.path.join(home, "audit.jsonl"))
         self.writer = Writer(self.loop)
         self.book = JobBook(store, {name: site.config.setup for name, site in sites.items()}, home)
         self.intake = Intake(store, self.writer)
@@ -264,6 +271,7 @@ class Manager:
         except Exception:  # a bug; what was not done is repeated by the runner's next touch or greeting
             log.exception("an effect failed")
         turn.answer()
+        self.answers.flush()
         self._checkpoints.entries += len(turn.entries)
         for entry in turn.entries:
             if isinstance(entry.event, Pruned):
@@ -281,11 +289,15 @@ class Manager:
         self._arm()
 
     def _arm(self) -> None:
+        due = self.core.next_deadline(now())
         if self._timer is not None:
+            if due - TIMER_SLACK_S <= self._timer.when() <= due:
+                return
             self._timer.cancel()
-        self._timer = self.loop.call_at(self.core.next_deadline(now()), self._tick)
+        self._timer = self.loop.call_at(due, self._tick)
 
     def _tick(self) -> None:
+        self._timer = None
         self.tell(Tick(at=now()))
 
     def _checkpoint(self) -> None:

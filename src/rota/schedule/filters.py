@@ -280,7 +280,7 @@ def bind_room(shape: Shape, view: View) -> Callable[[Place], Answer]:
         free = ledger.shortage(place.location.id, amounts)
         if free is None:
             return None
-        if place.location.id in ledger.single:
+        if ledger.takes_one(place.location.id):
             return No("busy", "gets one job at a time: jobs failed there as soon as they started", False, wake_on)
         parts = []
         if 0 < cores > free.cores:

@@ -4,7 +4,7 @@ A reservation is charged at the location and, while it is `stacked`, at each par
 anything negative is a bug of the caller and raises: over-commit must be impossible, not unlikely.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
@@ -60,6 +60,10 @@ class Ledger:
         if single != (location_id in self.single):
             (self.single.add if single else self.single.discard)(location_id)
             self._refresh(location_id)
+
+    def takes_one(self, location_id: str) -> bool:
+        """Whether a node is given one reservation at a time."""
+        return location_id in self.single
 
     def path(self, location_id: str) -> Iterator[Location]:
         """The location and every parent that its use is charged to."""
@@ -205,14 +209,19 @@ class Ledger:
 class Free:
     """The ledger for reading: what is free where. Policies see only this."""
 
-    __slots__ = ("chain", "free", "part", "path", "room", "shortage", "single")
+    __slots__ = ("chain", "free", "part", "path", "room", "shortage", "takes_one")
+    chain: Callable[[str], tuple[str, ...]]
+    free: Callable[[str], Amounts]
+    part: Callable[[str, Amounts], Amounts]
+    path: Callable[[str], Iterator[Location]]
+    room: Callable[[str, Amounts], int]
+    shortage: Callable[[str, Amounts], Amounts | None]
+    takes_one: Callable[[str], bool]
 
     def __init__(self, ledger: Ledger) -> None:
-        self.chain, self.free, self.path = ledger.chain, ledger.free, ledger.path
-        self.part, self.room, self.shortage = ledger.part, ledger.room, ledger.shortage
-        self.single = ledger.single
+        put = object.__setattr__
+        for name in self.__slots__:
+            put(self, name, getattr(ledger, name))
 
     def __setattr__(self, name: str, value: object) -> None:
-        if hasattr(self, name):
-            raise AttributeError(f"{name}: this is for reading only")
-        object.__setattr__(self, name, value)
+        raise AttributeError(f"{name}: this is for reading only")

@@ -19,7 +19,7 @@ from rota.model.errors import NoSpaceError, RefusedError, RotaError, StoreError,
 from rota.store.connection import Connect, Connection, SqlError
 from rota.store.reserve import Reserve
 from rota.store.rows import DamagedError
-from rota.store.schema import PAGE, check_file, prepare
+from rota.store.schema import PAGE, check_file, check_own, prepare
 from rota.store.sql_errors import meaning
 
 __all__ = ["Database"]
@@ -66,6 +66,7 @@ class Database:
     def open(self) -> None:
         """Open the file or make it; bring it to the newest version."""
         self.failed = None
+        check_own(self.path)
         check_file(self.path)
         self._reserve = Reserve(os.path.splitext(self.path)[0] + ".reserve", self._reserve_bytes)
         try:
@@ -102,6 +103,7 @@ class Database:
     def _set_up(self, con: Connection) -> None:
         con.execute("PRAGMA synchronous=FULL")
         con.execute("PRAGMA temp_store=MEMORY")
+        con.execute("PRAGMA secure_delete=ON")  # what is pruned cannot be read in the file any more
         if self._exclusive:
             con.execute("PRAGMA locking_mode=EXCLUSIVE")
         prepare(con, self.path, self._migrations)

@@ -47,7 +47,7 @@ class AsyncConnection:
         except RotaError:
             self._writer.close()
             raise
-        return self._greet(client.hello())
+        return self._greet(client.hello_here())
 
     @classmethod
     async def _connect_tls(cls, home: str, notice: dict[str, Any], patience_s: float | None) -> "AsyncConnection":

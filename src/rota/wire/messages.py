@@ -96,10 +96,11 @@ class LiveRow(NamedTuple):
 
 
 class Hello(Struct, tag_field="t", tag="hello"):
-    """The greeting of a client. `proof` over TLS only."""
+    """The greeting of a client. `proof` over TLS only; `name` is that of its token."""
 
     version: int
     proof: Hex | None = None
+    name: Name | None = None
 
 
 class Greet(Struct, tag_field="t", tag="greet"):
@@ -374,6 +375,15 @@ class Limits(Struct):
     set: Annotated[dict[Line, Count | Word | None], Meta(max_length=1_000)] = {}
 
 
+class Token(Struct):
+    """Arguments of `token`: what is done with the tokens of clients."""
+
+    action: Literal["new", "list", "revoke", "rotate"]
+    name: Name | None = None
+    scope: Literal["read", "submit", "admin"] = "read"
+    lifetime_s: Seconds | None = None
+
+
 class Down(Struct):
     """Arguments of `down`."""
 
@@ -412,6 +422,7 @@ OPS: dict[str, type[Struct]] = {
     "live": Live,
     "backup": Backup,
     "prune": Prune,
+    "token": Token,
 }
 """Every op and the type of its arguments."""
 

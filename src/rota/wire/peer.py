@@ -1,6 +1,7 @@
 """A connection as the manager sees it: bytes in, messages to the handler, answers out."""
 
 import asyncio
+import time
 from collections import deque
 from typing import Any, Protocol, cast
 
@@ -8,8 +9,10 @@ import msgspec
 
 from rota.model.errors import DeniedError, ProtocolError, RefusedError, RotaError, VersionError
 from rota.wire import messages
+from rota.wire.auth import Access
 from rota.wire.frames import MAX_FRAME, Decoder, check_depth
 from rota.wire.messages import Greet, Hello, Report, RunnerMessage
+from rota.wire.tokens import allows
 
 __all__ = ["Gate", "Handler", "Limits", "Peer"]
 
@@ -48,7 +51,13 @@ class Handler(Protocol):
         """A peer that was let in has gone, for whatever reason."""
 
     def token_for(self, allocation: str) -> str | None:
-        """The token of an allocation, or of the clients for `auth.CLIENT`; None: unknown or expired."""
+        """The token of an allocation; None: unknown or expired."""
+
+    def access_for(self, name: str) -> Access | None:
+        """What the client's token of this name opens; None: unknown or expired."""
+
+    def on_refused(self, peer: "Peer", action: str, target: str, error: RotaError) -> None:
+        """A peer was turned away, or a client wanted more than its token allows."""
 
 
 class Gate(Protocol):
@@ -88,6 +97,7 @@ class Peer(asyncio.Protocol):
         "_scheduled",
         "_timer",
         "_transport",
+        "access",
         "address",
         "allocation",
         "fingerprint",
@@ -95,6 +105,7 @@ class Peer(asyncio.Protocol):
         "principal",
         "role",
         "runner_id",
+        "token",
     )
 
     def __init__(
@@ -109,7 +120,10 @@ class Peer(asyncio.Protocol):
         self.role: str | None = None
         """`client` or `runner` once let in."""
         self.principal = f"nobody via {address}"
-        """Who this is, for the record: `uid 1000 via unix`, `allocation a3 via 10.0.0.5`."""
+        """Who this is, for the record: `uid 1000 via unix`, `token ci via 10.0.0.5`, `allocation a3 via 10.0.0.5`."""
+        self.token: str | None = None
+        """The name of a client's token."""
+        self.access = Access("admin", "")
         self.runner_id: str | None = None
         self.allocation: str | None = None
         self.address = address
@@ -134,8 +148,11 @@ class Peer(asyncio.Protocol):
 
     # For the handler
 
-    def send(self, message: dict[str, Any] | bytes) -> None:
-        """Send a message: a dict, or its JSON as bytes with "t" first. To a peer that has gone: nothing happens."""
+    def send(self, message: dict[str, Any] | bytes, flushed: bool = False) -> None:
+        """Send a message: a dict, or its JSON as bytes with "t" first. To a peer that has gone: nothing happens.
+
+        `flushed`: the caller will `flush`.
+        """
         transport = self._transport
         if transport is None or self._closing:
             return
@@ -148,16 +165,16 @@ class Peer(asyncio.Protocol):
         self._out_size += size + 4
         if self._out_size > 1 << 20:
             self.flush()
-        elif not self._scheduled and not self._pumping:  # what is sent while reading leaves when all is read
+        elif not flushed and not self._scheduled and not self._pumping:  # what is sent while reading leaves after that
             self._scheduled = True
             self._loop.call_soon(self._flush)
         if self._asked or self._reports:
             self._settle(message)
 
-    def answer(self, ask_id: int, result: dict[str, Any]) -> None:
+    def answer(self, ask_id: int, result: dict[str, Any], flushed: bool = False) -> None:
         """Send the answer to a request. One that does not fit into a frame becomes an error."""
         try:
-            self.send({"t": "answer", "id": ask_id, **result})
+            self.send({"t": "answer", "id": ask_id, **result}, flushed)
         except ProtocolError as error:
             self.refuse(ask_id, RefusedError(f"the answer is too large ({error}); ask for less at a time"))
 
@@ -308,7 +325,14 @@ class Peer(asyncio.Protocol):
     def _ask(self, ask_id: int, op: str, payload: bytes) -> None:
         """Whatever the handler raises answers the request; only a breach of the protocol ends the connection."""
         try:
+            if self.access.scope != "admin" and not allows(self.access.scope, op):
+                raise DeniedError(f"{op} needs more than the scope {self.access.scope}, which this token has")
+            if self.access.expires is not None and time.time() >= self.access.expires:
+                raise ProtocolError(f"the token '{self.token}' has expired; rota token rotate makes it anew")
             self._handler.on_ask(self, ask_id, op, payload)
+        except DeniedError as error:
+            self._handler.on_refused(self, op, "", error)
+            self.refuse(ask_id, error)
         except ProtocolError as error:
             self.refuse(ask_id, error)
             self.close()
@@ -324,7 +348,11 @@ class Peer(asyncio.Protocol):
         )
 
     def _greeted(self, greeting: Hello | Greet) -> None:
-        self.principal = self._gate.admit(self, greeting)
+        try:
+            self.principal = self._gate.admit(self, greeting)
+        except DeniedError as error:
+            self._handler.on_refused(self, "greet", _named(greeting), error)
+            raise
         self.nonce = None
         greeting.proof = None
         if greeting.version != messages.VERSION:
@@ -392,3 +420,10 @@ class Peer(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _named(greeting: Hello | Greet) -> str:
+    """Whose token a greeting is about."""
+    if isinstance(greeting, Hello):
+        return f"token {greeting.name or 'client'}"
+    return f"allocation {greeting.allocation}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from rota.model.errors import DeniedError, RefusedError
 from rota.wire import unix
-from rota.wire.auth import CLIENT, RateLimiter, new_nonce, proof_fits
+from rota.wire.auth import CLIENT, RateLimiter, client_proof_fits, new_nonce, proof_fits
 from rota.wire.messages import Greet, Hello
 from rota.wire.peer import Gate, Handler, Limits, Peer
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Handler", "Limits", "Peer", "Server"]
 
 _BACKLOG = 512
+WRONG = "the proof is wrong, or its token unknown or no longer valid"
 
 
 class UnixGate:
@@ -39,7 +40,13 @@ class UnixGate:
         """Name the peer: it was let in when it arrived."""
         if isinstance(greeting, Greet):
             return f"runner {greeting.runner} of uid {os.getuid()} via unix"
-        return f"uid {os.getuid()} via unix"
+        if greeting.name is None:
+            return f"uid {os.getuid()} via unix"
+        access = self._server.handler.access_for(greeting.name)
+        if access is None:
+            raise DeniedError(f"the token '{greeting.name}' is unknown or no longer valid")
+        peer.token, peer.access = greeting.name, access
+        return f"token {greeting.name} of uid {os.getuid()} via unix"
 
     def failed(self, peer: Peer) -> None:
         """Our own mistakes are not counted."""
@@ -73,14 +80,22 @@ class TlsGate:
 
     def admit(self, peer: Peer, greeting: Hello | Greet) -> str:
         """Check the proof. A client's token is never good for a runner, nor the other way round."""
-        name = CLIENT if isinstance(greeting, Hello) else greeting.allocation
-        token = None
-        if name is not None and not (isinstance(greeting, Greet) and name == CLIENT):
-            token = self._server.handler.token_for(name)
-        if not proof_fits(greeting.proof, token, peer.nonce or new_nonce(), peer.fingerprint):
-            raise DeniedError("the proof is wrong, or its token unknown or no longer valid")
+        handler, nonce = self._server.handler, peer.nonce or new_nonce()
+        if isinstance(greeting, Hello):
+            name = greeting.name or CLIENT
+            access = handler.access_for(name)
+            if not client_proof_fits(greeting.proof, access and access.verifier, nonce, peer.fingerprint):
+                raise DeniedError(WRONG)
+            assert access is not None
+            peer.token, peer.access = name, access
+            self._greeted(peer)
+            return f"token {name} via {peer.address}"
+        allocation = greeting.allocation
+        token = None if allocation is None or allocation == CLIENT else handler.token_for(allocation)
+        if not proof_fits(greeting.proof, token, nonce, peer.fingerprint):
+            raise DeniedError(WRONG)
         self._greeted(peer)
-        return f"client via {peer.address}" if isinstance(greeting, Hello) else f"allocation {name} via {peer.address}"
+        return f"allocation {allocation} via {peer.address}"
 
     def failed(self, peer: Peer) -> None:
         """Count the failure against the peer's address."""

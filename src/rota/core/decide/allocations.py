@@ -265,6 +265,8 @@ def last_words(state: State, stimulus: LastWords) -> Decision:
     reason, outcome = ending.seen.reason, ending.seen.outcome
     if stimulus.unread is not None:
         reason = f"{reason or 'it is over'}; what it left could not be read: {stimulus.unread}"
+    if stimulus.spoilt is not None:
+        reason = f"{reason or 'it is over'}; {stimulus.spoilt}"
     runners = _runners_of(state, allocation.id)
     if stimulus.restarted and allocation.direct and any(runner.jobs for runner in runners):
         outcome, reason = Outcome(why="requeue"), f"{reason}; the cluster had started it again"

@@ -47,15 +47,15 @@ def moved(state: State, event: ev.Moved) -> None:
     if event.verb == "ready":
         batch.blocked = False
     elif event.verb in ("reopen", "block"):
-        batch.blocked = bool(batch.spec.after)
+        batch.blocked = bool(batch.spec.after) or batch.graph is not None
         if event.verb == "reopen":
             reopened(state, batch)
     elif event.verb == "omit":
         batch.omitted_why = event.reason
     elif event.verb == "hold" and event.reason is not None:
         batch.held_why = event.reason
-    if event.verb in ("ready", "omit") and batch.epoch >= 0 and not batch.known_until:
-        freeze(state, batch)
+    if event.verb in ("ready", "omit") and ((batch.epoch >= 0 and not batch.known_until) or batch.graph is not None):
+        freeze(state, batch, event.spans)
     if batch.followed and event.verb in ("omit", "abort", "fail"):
         note_settled(state, batch, event.spans)
     state.dirty_batches.add(batch.id)

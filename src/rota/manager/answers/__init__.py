@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rota import __version__
 from rota.core.decide.modes import pause_rows
+from rota.core.step import Step
 from rota.core.stimuli import ChangeJobs, SetLimits, SetMode, Submit
 from rota.manager.answers.attempts import Attempts
 from rota.manager.answers.jobs import Jobs, count_jobs, status
@@ -21,10 +22,12 @@ from rota.manager.answers.policies import plugin_rows, policy_rows
 from rota.manager.answers.running import Running
 from rota.manager.answers.search import Search
 from rota.manager.answers.waits import Watchers
+from rota.manager.audit import target_of
 from rota.manager.inbound import now
 from rota.manager.intake import decode_spec
 from rota.manager.once import Duplicates
 from rota.model.allocation import Allocation
+from rota.model.batch import BatchSpec
 from rota.model.errors import NoSpaceError, RotaError, StoreError, UsageError
 from rota.model.patch import decode_patch
 from rota.model.selector import parse_selector
@@ -42,6 +45,9 @@ log = logging.getLogger("rota")
 MODES = {"pause": "paused", "resume": "serving", "drain": "draining"}
 CHANGES = ("modify", "kill", "hold", "release", "retry", "remove")
 
+UNAUDITED = ("stage", "live", "log", "jobs", "history")
+"""What is answered later and changes nothing that anybody would want to know of."""
+
 Answer = dict[str, Any]
 
 
@@ -54,12 +60,14 @@ class Answers:
         self.running = running = Running()
         self._jobs = Jobs(store, book, running)
         self.output = Output(store, book, running, manager.outbound)
-        self._attempts = Attempts(store, book, self._jobs, self.output, self._waits)
+        self._attempts = Attempts(store, book, self._jobs, self.output, self._waits, self._trouble)
         self._live = Live(book, running, self.output)
         self._search = Search(store, self._jobs, lambda: manager.state)
         self.watchers = Watchers(self._jobs, lambda: manager.state)
         self._duplicates = Duplicates(store)
         self._work: set[asyncio.Task[None]] = set()
+        self._answered: set[Peer] = set()
+        """Peers to whom the present turn has said something that has not left yet."""
 
     def ask(self, peer: Peer, ask_id: int, op: str, args: Any) -> None:
         """Answer one request, now or later."""
@@ -68,11 +76,14 @@ class Answers:
             timeout = args.timeout_s if op == "wait" else None
             wait = partial(self.watchers.add, peer, ask_id, args.sel, op == "follow", args.held, timeout)
             manager.when_durable(self._guard(peer, ask_id, wait))
+        elif op == "submit" and (plain := self._plain(peer, args)) is not None:
+            manager.tell(plain, partial(self._told, peer, ask_id))
         elif (work := self._work_for(peer, op, args)) is not None:
-            self._later(peer, ask_id, work)
+            self._later(peer, ask_id, op, args, work)
         else:
             manager.when_durable(self._guard(peer, ask_id, lambda: peer.answer(ask_id, self._look_up(op, args))))
             if op == "down":
+                manager.audit.note(peer.principal, peer.address, op, "--kill" if args.kill else "", "ok")
                 manager.taken_down = True
                 manager.stop(args.kill)
 
@@ -87,6 +98,8 @@ class Answers:
             return self._limit(peer, args)
         if op in ("submit", "stage"):
             return self._take_in(peer, op, args)
+        if op == "token":
+            return self._token(args)
         if op == "backup":
             return housekeeping.backup(args.path)
         if op == "prune":
@@ -97,18 +110,39 @@ class Answers:
 
     # ---- how answers get to clients ---------------------------------------------------------------------------------
 
-    def _later(self, peer: Peer, ask_id: int, work: Awaitable[Answer]) -> None:
-        """Answer when the work is done, which may take a while."""
+    def _later(self, peer: Peer, ask_id: int, op: str, args: Any, work: Awaitable[Answer]) -> None:
+        """Answer when the work is done, which may take a while, and write down what was changed, and by whom."""
+        audited = op not in UNAUDITED and not getattr(args, "dry_run", False)
 
         async def answer() -> None:
+            outcome, result = "ok", None
             try:
-                peer.answer(ask_id, await work)
+                result = await work
+                peer.answer(ask_id, result)
             except Exception as error:
+                outcome = f"refused: {error}"
                 self._failed(peer, ask_id, error)
+            if audited:
+                target = target_of(op, args, result)
+                self._manager.audit.note(peer.principal, peer.address, op, target, outcome)
 
         task = self._manager.loop.create_task(answer())
         self._work.add(task)
         task.add_done_callback(self._work.discard)
+
+    def _told(self, peer: Peer, ask_id: int, outcome: Step | RotaError) -> None:
+        """Answer a request that nothing but the core had to do with, as soon as that is durable."""
+        if isinstance(outcome, RotaError):
+            self._failed(peer, ask_id, outcome)
+        else:
+            peer.answer(ask_id, outcome.reply, flushed=True)
+            self._answered.add(peer)
+
+    def flush(self) -> None:
+        """Let all that was answered by `_told` leave."""
+        answered, self._answered = self._answered, set()
+        for peer in answered:
+            peer.flush()
 
     def _guard(self, peer: Peer, ask_id: int, question: Callable[[], None]) -> Callable[[], None]:
         """A question that is answered whatever happens, and never harms the loop that it runs in."""
@@ -132,10 +166,30 @@ class Answers:
 
     # ---- changes ----------------------------------------------------------------------------------------------------
 
+    async def _token(self, args: Any) -> Answer:
+        """Do something with the tokens of clients. Who came with one that is no longer good is shown out."""
+        tokens = self._manager.tokens
+        if args.action == "list":
+            return {"tokens": tokens.rows()}
+        if args.name is None:
+            raise UsageError(f"token {args.action}: which? give a name")
+        if args.action == "new":
+            return tokens.new(args.name, args.scope, args.lifetime_s)
+        made = tokens.rotate(args.name, args.lifetime_s) if args.action == "rotate" else {"name": args.name}
+        if args.action == "revoke":
+            tokens.revoke(args.name)
+        return {**made, "closed": self._manager.inbound.close_sessions(args.name)}
+
     def _limit(self, peer: Peer, args: Any) -> Awaitable[Answer]:
         """Change limits, then list them."""
         change = SetLimits(at=now(), by=peer.principal, counts=args.set)
         return self._manager.told(change, lambda _: {"limits": limit_rows(self._manager.state, now())})
+
+    def _plain(self, peer: Peer, args: Any) -> Submit | None:
+        """A submission of which nothing has to be kept before it is decided; None: something has."""
+        intake = self._manager.intake
+        found = intake.plain(args) if intake.trouble is None else None
+        return None if found is None else _submit(peer, args, found[0], None, found[1], None)
 
     async def _take_in(self, peer: Peer, op: str, args: Any) -> Answer:
         manager = self._manager
@@ -165,17 +219,7 @@ class Answers:
 
     async def _submission(self, peer: Peer, args: Any) -> Submit:
         spec, stage, env, runs = await self._manager.intake.prepare(args)
-        return Submit(
-            at=now(),
-            by=peer.principal,
-            spec=spec,
-            key=args.key,
-            stage=stage,
-            env=env,
-            runs=runs,
-            limits=args.limits,
-            then=decode_spec(bytes(args.end)) if bytes(args.end) != b"null" else None,
-        )
+        return _submit(peer, args, spec, stage, env, runs)
 
     # ---- questions --------------------------------------------------------------------------------------------------
 
@@ -240,6 +284,27 @@ class Answers:
         """Why an allocation does not run yet, in the words of its site."""
         site = self._manager.sites.get(allocation.site)
         return None if site is None else site.waits(allocation)
+
+    def _trouble(self, allocation: Allocation) -> str | None:
+        """That the site of an allocation does not answer, and since when."""
+        site = self._manager.sites.get(allocation.site)
+        return None if site is None else site.trouble(now().wall)
+
+
+def _submit(
+    peer: Peer, args: Any, spec: BatchSpec, stage: str | None, env: str | None, runs: list[int] | None
+) -> Submit:
+    return Submit(
+        at=now(),
+        by=peer.principal,
+        spec=spec,
+        key=args.key,
+        stage=stage,
+        env=env,
+        runs=runs,
+        limits=args.limits,
+        then=decode_spec(bytes(args.end)) if bytes(args.end) != b"null" else None,
+    )
 
 
 def _change(peer: Peer, op: str, args: Any) -> ChangeJobs:

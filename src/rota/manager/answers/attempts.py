@@ -26,7 +26,13 @@ class Attempts:
     """Answers that need the results of attempts."""
 
     def __init__(
-        self, store: Store, book: JobBook, jobs: Jobs, output: Output, waits: Callable[[Allocation], str | None]
+        self,
+        store: Store,
+        book: JobBook,
+        jobs: Jobs,
+        output: Output,
+        waits: Callable[[Allocation], str | None],
+        trouble: Callable[[Allocation], str | None],
     ) -> None:
         self._store = store
         self._book = book
@@ -34,6 +40,8 @@ class Attempts:
         self._output = output
         self._waits = waits
         """Why an allocation does not run yet, in the words of its batch system."""
+        self._trouble = trouble
+        """That its site does not answer."""
 
     def explain(self, state: State, job: str, at: At) -> dict[str, Any]:
         """Why a job is where it is."""
@@ -47,7 +55,7 @@ class Attempts:
             "job": job,
             "state": JOB_STATES[byte],
             "reason": reason(state, batch, pos, attempts[-1] if attempts else None, at)
-            + cluster_words(state, batch, pos, self._waits),
+            + cluster_words(state, batch, pos, self._waits, self._trouble),
             "verdicts": [{field: getattr(verdict, field) for field in fields} for verdict in found],
             "needs": asked_now(state, shape).asked.needs.words(),
             "given": shape.shape.needs.words(),

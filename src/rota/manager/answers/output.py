@@ -68,7 +68,7 @@ class Output:
         running = pos in batch.live and wanted == newest
         path = self._book.path(batch, pos, max(wanted, 1), stream)
         if path is not None:
-            data, size = _read_file(path, offset, limit)
+            data, size = _read_file(path, offset, limit, links=True)
             return data, offset + len(data), not running and offset + len(data) >= size, 0, path
         if running:
             data, after = self._so_far(state, batch, pos, stream, offset, limit) or (b"", offset)
@@ -103,10 +103,12 @@ class Output:
         if path is None:
             return None
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return None
         try:
+            if not _is_ours(os.fstat(fd)):
+                return None
             found = stretch(fd, offset, limit)
         finally:
             os.close(fd)
@@ -118,7 +120,7 @@ class Output:
         path = self._book.path(batch, pos, batch.attempts[pos], "stdout")
         try:
             if path is not None:
-                return last_line(_read_file(path, -LINE, LINE)[0])
+                return last_line(_read_file(path, -LINE, LINE, links=True)[0])
             found = self._so_far(state, batch, pos, "stdout", -LINE, LINE)
         except (NotFoundError, OSError):
             return None
@@ -179,15 +181,22 @@ class Output:
             asked[1].set_result(message)
 
 
-def _read_file(path: str, offset: int, limit: int) -> tuple[bytes, int]:
-    """Bytes of a regular file that is ours, and its size; a negative offset counts from the end."""
+def _is_ours(info: os.stat_result) -> bool:
+    return stat.S_ISREG(info.st_mode) and info.st_uid == os.getuid()
+
+
+def _read_file(path: str, offset: int, limit: int, links: bool = False) -> tuple[bytes, int]:
+    """Bytes of a regular file that is ours, and its size; a negative offset counts from the end.
+
+    Links are followed only where the user named the file.
+    """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW))
     except OSError as error:
         raise NotFoundError(f"its output cannot be read: {path}: {error.strerror}") from None
     try:
         info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode):
+        if not _is_ours(info):
             return b"", 0
         return os.pread(fd, limit, offset if offset >= 0 else max(0, info.st_size + offset)), info.st_size
     finally:

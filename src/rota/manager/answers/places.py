@@ -63,7 +63,7 @@ def site_row(state: State, site: Site, at: At) -> dict[str, Any]:
 def _condition(weather: SiteWeather, health: Health, at: At) -> dict[str, Any]:
     """The state of a site in a word, why, and when the site is tried again."""
     wait = weather.closed_until - at.mono if weather.closed_until > at.mono else None
-    if health.state in ("failing", "needs login"):
+    if health.state in ("silent", "failing", "needs login"):
         retry = None if health.retry_at is None else max(0.0, health.retry_at - at.wall)
         return {"state": health.state, "why": health.why, "retry_s": _rounded(retry)}
     if weather.why is not None:
