@@ -25,7 +25,7 @@ from rota import questions
 from rota.model.errors import BusyError, RotaError
 from rota.questions import AWAY_S, NOT_REPEATED, BatchFields, JobFields, Search, Selection, words_of
 from rota.submission import Submission, send
-from rota.wire.client import Connection, LostError, NoManagerError
+from rota.wire.client import Connection, LostError, NoManagerError, job_address
 
 __all__ = ["Batch", "Client", "Job", "JobFields", "Search", "Selection", "local"]
 
@@ -195,7 +195,7 @@ class Client:
         try:
             self._connection()
         except NoManagerError:
-            if not start:
+            if not start or (home is None and job_address() is not None):
                 raise
             from rota.manager.daemon import start as start_manager
 

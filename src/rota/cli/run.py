@@ -15,7 +15,7 @@ from rota.cli.wait import all_well
 from rota.manager.paths import Paths
 from rota.model.amounts import parse_cores
 from rota.model.errors import NotFoundError, RotaError, UsageError
-from rota.wire.client import Connection, LostError
+from rota.wire.client import Connection, LostError, job_address
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -151,10 +151,10 @@ class Run:
             connection = self._begin(submission, interrupts)
         assert self.batch is not None
         with connection:
-            follower = Follower(self.args, self.home, self.batch, submission.spec if submission else None)
+            follower = Follower(self.args, self.args.home, self.batch, submission.spec if submission else None)
             counts = follower.follow(connection)
         ended_well = self._await_end(counts)
-        with Connection.connect(self.home) as connection:
+        with Connection.connect(self.args.home) as connection:
             elapsed_s = time.monotonic() - self.began
             print_summary(self.args, connection, self.batch, counts, elapsed_s, self.embedded)
         if counts.get("HOLDING"):
@@ -167,7 +167,7 @@ class Run:
 
     def _exit_code(self) -> int:
         """The exit code of the one job, as a shell would give it; 1 if it has none."""
-        with Connection.connect(self.home) as connection:
+        with Connection.connect(self.args.home) as connection:
             (row,) = connection.ask("jobs", sel=[str(self.batch)], limit=1)["jobs"]
         if row["signal"] is not None:
             return 128 + int(row["signal"])
@@ -177,7 +177,7 @@ class Run:
         """Wait for what runs at the end; False if it did not succeed."""
         if self.end is None or counts.get("HOLDING"):
             return True
-        with Connection.connect(self.home) as connection:
+        with Connection.connect(self.args.home) as connection:
             answer = connection.ask("wait", sel=[str(self.end)], held=True, timeout_s=None)
         if all_well(answer["counts"]):
             return True
@@ -249,7 +249,7 @@ class Run:
             return
         where = f" --home {self.home}" if self.args.home else ""
         try:
-            with Connection.connect(self.home) as connection:
+            with Connection.connect(self.args.home) as connection:
                 connection.ask("hold", sel=self._words(self.batch), all=False, dry_run=False, stop=True)
                 self._settle(connection)
                 counts = connection.ask("count", sel=[str(self.batch)])["counts"]
@@ -275,7 +275,7 @@ class Run:
     def _take_down(self) -> None:
         """End the manager of our own, unless it has other work: then it ends by itself, when that is done."""
         try:
-            with Connection.connect(self.home) as connection:
+            with Connection.connect(self.args.home) as connection:
                 others = connection.ask("count", sel=[":waiting", ":pending", ":active"])["jobs"]
                 if not others:
                     take_down(connection, kill=True)
@@ -296,6 +296,8 @@ class Run:
             raise UsageError("there is no interrupted run here: give its batch, as in --resume 7") from None
 
     def _remember(self, batch: int) -> None:
+        if self.args.home is None and job_address() is not None:
+            return  # the manager's home is not ours to write to
         path = os.path.join(self.home, LAST_RUN)
         with open(f"{path}.new", "w", encoding="ascii") as file:
             file.write(f"{batch}\n")

@@ -6,6 +6,7 @@ from typing import Any
 from rota.core import effects as ef
 from rota.core.soft import LeasedJob, Member
 from rota.core.state import Settings, State
+from rota.manager.job_tokens import runner_secret
 from rota.manager.jobbook import JobBook
 from rota.wire.messages import VERSION
 from rota.wire.peer import Peer
@@ -17,7 +18,12 @@ class Outbound:
     """Knows the runners in session; carries out what the core decided."""
 
     def __init__(
-        self, book: JobBook, settings: Settings, peers: dict[str, Peer], allocate: Callable[[State, ef.Allocate], None]
+        self,
+        book: JobBook,
+        settings: Settings,
+        peers: dict[str, Peer],
+        allocate: Callable[[State, ef.Allocate], None],
+        job_secret: str,
     ) -> None:
         self._book = book
         self.peers = peers
@@ -29,6 +35,8 @@ class Outbound:
             "grace_s": 10,
         }
         self._allocate = allocate
+        self.job_secret = job_secret
+        """From which the tokens of jobs are made."""
         self.greeting: dict[str, tuple[Peer, int]] = {}
         """Runners whose greeting is being made durable."""
         self._newest: dict[str, int] = {}
@@ -77,7 +85,8 @@ class Outbound:
         self._sent[effect.runner] = set()
         self._newest[effect.runner] = 0
         facts = state.soft.sites.get(state.runners[effect.runner].site)
-        linger = {"linger_s": facts.linger_s} if facts is not None else {}
+        linger: dict[str, Any] = {"linger_s": facts.linger_s} if facts is not None else {}
+        linger["jobs"] = runner_secret(self.job_secret, effect.runner).hex()
         found[0].send({"t": "welcome", "connect": effect.connect, "session": effect.session, **self._welcome, **linger})
 
     def _order(self, state: State, effect: ef.Order) -> None:
