@@ -12,6 +12,7 @@ from rota import __version__
 from rota.core.decide.ends import find_live
 from rota.core.decide.greeting import rivals, stranger
 from rota.core.stimuli import At, Disconnected, Ended, Greet, Held, Released, Report, RunnerBye, Started, Touch, Used
+from rota.manager.job_tokens import JOB, job_access
 from rota.model.errors import DeniedError, RotaError
 from rota.model.needs import Amounts
 from rota.wire import auth, messages
@@ -61,7 +62,9 @@ class Inbound:
         peer.send({"t": "welcome", "version": messages.VERSION, "manager": about})
 
     def on_ask(self, peer: Peer, ask_id: int, op: str, body: bytes) -> None:
-        """Take a client's request."""
+        """Take a client's request; a job's only while its attempt lasts."""
+        if peer.token is not None and peer.token.startswith(JOB) and self.access_for(peer.token) is None:
+            raise DeniedError(f"the token '{peer.token}' is over, as the attempt is that it was for")
         self._manager.answers.ask(peer, ask_id, op, messages.decode_ask(op, body))
 
     def on_runner(self, peer: Peer, message: messages.Greet | messages.RunnerMessage) -> None:
@@ -190,6 +193,8 @@ class Inbound:
 
     def access_for(self, name: str) -> auth.Access | None:
         """What a client's token opens."""
+        if name.startswith(JOB):
+            return job_access(self._manager.state, self._manager.outbound.job_secret, name)
         return self._manager.tokens.access(name)
 
     def token_for(self, allocation: str) -> str | None:

@@ -25,6 +25,7 @@ from rota.manager.writer import Writer
 from rota.model.errors import NoSpaceError, RotaError, StoreError, UsageError
 from rota.model.events import Entry, Pruned, Submitted
 from rota.store.api import Store
+from rota.wire.auth import kept_secret
 from rota.wire.peer import Peer
 from rota.wire.tokens import Tokens
 
@@ -67,7 +68,7 @@ class Manager:
         self.intake = Intake(store, self.writer)
         peers: dict[str, Peer] = {}
         self.observer = Observer(sites, self.book, peers, self.tell)
-        self.outbound = Outbound(self.book, settings, peers, self.observer.allocate)
+        self.outbound = Outbound(self.book, settings, peers, self.observer.allocate, kept_secret(home, "jobs"))
         self.inbound = Inbound(self)
         self.housekeeping = Housekeeping(self, housekeeping)
         self.answers = Answers(self)

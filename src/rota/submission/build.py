@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from rota.model.batch import MAX_COMMAND, BatchSpec, Template, Value, index_at, most_failures
-from rota.model.command import CommandMaker, compile_text, show_command
+from rota.model.command import CommandMaker, compile_text, numbered, show_command
 from rota.model.errors import UsageError
 from rota.model.limits import limit_settings
 from rota.submission.environment import submit_environment
@@ -121,6 +121,11 @@ def build(
     if command is not None and lines is not None:
         raise UsageError("give either a command or lines of commands, not both (values go into the {} of a command)")
     options = completed(options)
+    if callable(command):
+        raise UsageError(
+            f"{getattr(command, '__name__', 'a function')} is a function: rota runs commands, "
+            'as in submit([sys.executable, "script.py", "{}"], values=[1, 2, 3])'
+        )
     template = make_template(command, options)
     at_once = options["at_once"]
     source: Source = One()
@@ -138,6 +143,7 @@ def build(
         source = Rows(tuple(params), [list(row) for row in params.values()], zipped=zipped)
     elif array is not None:
         ranges, most = array_numbers(array)
+        template = numbered(template)
         source = ArrayNumbers(ranges)
         at_once = min((limit for limit in (at_once, most) if limit is not None), default=None)
     spec = BatchSpec(
