@@ -1,6 +1,7 @@
 """Messages of peers: the manager's ear. Each becomes a stimulus or a question; nothing is decided here."""
 
 import json
+import logging
 import os
 import socket
 import time
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from rota.manager.service import Manager
 
 __all__ = ["Inbound", "now", "report_rows"]
+
+log = logging.getLogger("rota")
 
 
 def now() -> At:
@@ -155,6 +158,12 @@ class Inbound:
             audit.refuse(peer.principal, peer.address, action, target, f"refused: {error}")
         else:
             audit.note(peer.principal, peer.address, action, target, f"refused: {error}")
+
+    def on_locked(self, address: str, allocation: str | None) -> None:
+        """Write down that an address is told no more for a while."""
+        name = "no allocation" if allocation is None else f"allocation {allocation}"
+        log.warning("%s has failed to greet too often (%s): it is told no more for a minute", address, name)
+        self._manager.audit.refuse("manager", address, "lock-out", name, "refused: too many failed greetings")
 
     def close_sessions(self, token: str) -> int:
         """Close the connections of everybody who came with this token; how many those are."""
