@@ -5,7 +5,7 @@ import sys
 import time
 
 from rota.model.errors import RotaError
-from rota.wire.client import Connection, NoManagerError
+from rota.wire.client import Connection, NoManagerError, job_address
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,8 +50,9 @@ def connect_or_start(home: "str | None", extra: "Sequence[str]" = (), say: bool 
     try:
         return Connection.connect(home), False
     except NoManagerError:
+        if home is None and job_address() is not None:
+            raise  # a second one would end with the job that this runs in
         # A manager of this home on another host is no reason to start a second one: `start` refuses that.
-        pass
     from rota.manager.daemon import start
 
     pid = start(home, extra)

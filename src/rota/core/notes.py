@@ -73,10 +73,10 @@ class RootTold(Struct, frozen=True):
 
 
 class Awaited(Struct, frozen=True):
-    """An allocation is over, and its last words are awaited."""
+    """An allocation is over, and its last words are awaited; None: it is not over after all."""
 
     id: str
-    ending: Ending
+    ending: Ending | None
 
 
 class ConditionTold(Struct, frozen=True):
@@ -187,7 +187,10 @@ def _root_told(state: State, note: RootTold) -> None:
 
 
 def _awaited(state: State, note: Awaited) -> None:
-    state.soft.ending[note.id] = note.ending
+    if note.ending is None:
+        state.soft.ending.pop(note.id, None)
+    else:
+        state.soft.ending[note.id] = note.ending
 
 
 def _condition_told(state: State, note: ConditionTold) -> None:

@@ -306,7 +306,8 @@ class RunnerState:
 
     __slots__ = (
         "allocation", "capacity", "connect", "direct", "drain_wanted", "gangs", "held", "host", "id", "jobs",
-        "location", "output", "parts", "pid", "seq", "session", "site", "slots", "state", "tags", "until", "why",
+        "location", "lost", "output", "parts", "pid", "seq", "session", "site", "slots", "state", "tags", "until",
+        "why",
     )  # fmt: skip
 
     def __init__(self, runner: str) -> None:
@@ -333,6 +334,8 @@ class RunnerState:
         """(batch, position) of the live attempts here, in order of lease."""
         self.parts: dict[tuple[int, int, int], Slot] = {}
         """(batch, position, attempt) of gangs whose root is elsewhere → what is reserved here, until it is released."""
+        self.lost: dict[tuple[int, int, int], None] = {}
+        """(batch, position, attempt) of attempts that were given up here, the newest: their late ends are shown."""
         self.drain_wanted = False
         self.direct = False
         self.gangs = False

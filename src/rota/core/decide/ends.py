@@ -132,6 +132,8 @@ class _Ends:
         fast = False
         verb, outcome, until, counted = after_failure(self.state, self.decision, batch, pos, row, self.at)
         reason = row.reason or ("signal" if row.signal is not None else "exit")
+        if reason == "runner-stopped" and not note:
+            note = "its runner was told to stop: its allocation is ended from outside"
         if verb == "abort" and reason in ("runner-stopped", "cancelled", "signal"):
             reason = "killed"  # a signal, or the end of its runner, is how a direct job is killed
         if counted and verb != "abort":
@@ -342,20 +344,18 @@ def last_usage(state: State, runner_id: str, number: int, pos: int, attempt: int
 
 
 def superseded(state: State, decision: Decision, runner_id: str, host: str | None, row: Ended) -> None:
-    """Take the end of an attempt that is not live.
+    """Take the end of an attempt that is not live on this runner.
 
-    Either it is told again (nothing to do), or it comes too late (recorded and shown, of no effect).
+    If it was given up there, it comes too late: recorded and shown, of no effect. Else it is told again, or it is
+    nothing that this runner ever had: there is nothing to do.
     """
     decision.notes.append(Forgot(runner_id, ((row.batch, row.index, row.attempt),), look=False))
-    found = find_job(state, row.batch, row.index)
-    if found is not None and row.attempt == found[0].attempts[found[1]] and not found[0].losses.get(found[1]):
-        live = found[0].live.get(found[1])
-        if live is None or live.runner == runner_id:
-            return
+    found, runner = find_job(state, row.batch, row.index), state.runners.get(runner_id)
+    if found is None or runner is None or (row.batch, found[1], row.attempt) not in runner.lost:
+        return
     how = f"exit code {row.exit_code}" if row.exit_code is not None else f"signal {row.signal}"
     what = f"attempt {row.attempt} ended with {how} on {host or runner_id}"
     detail = f"{what} after it had been given up; this changes nothing"
     decision.events.append(ev.Noted(format_job(row.batch, row.index), "late result", detail))
-    if found is not None and row.attempt <= found[0].attempts[found[1]]:
-        note = "came after it had been given up"
-        decision.results.append(result_of(found[1], row, "SUPERSEDED", runner_id, host or "", row.reason, note))
+    note = "came after it had been given up"
+    decision.results.append(result_of(found[1], row, "SUPERSEDED", runner_id, host or "", row.reason, note))

@@ -29,6 +29,7 @@ from rota.manager.audit import target_of
 from rota.manager.inbound import now
 from rota.manager.intake import decode_spec
 from rota.manager.once import Duplicates
+from rota.manager.pairing import pair
 from rota.model.allocation import Allocation
 from rota.model.batch import BatchSpec
 from rota.model.errors import NoSpaceError, RotaError, StoreError, UsageError
@@ -206,13 +207,15 @@ class Answers:
             return await manager.intake.stage(args)
         if args.once is not None and args.key not in manager.state.keys:
             return await self._once(peer, args)
-        return await self._manager.told(await self._submission(peer, args))
+        new, warnings = await self._submission(peer, args)
+        answer = await self._manager.told(new)
+        return {**answer, "warnings": [*answer["warnings"], *warnings]} if warnings else answer
 
     async def _once(self, peer: Peer, args: Any) -> Answer:
         """Add what is not there already. One at a time, so that no two find the same job missing."""
         manager, duplicates = self._manager, self._duplicates
         async with duplicates.lock:
-            new = await self._submission(peer, args)
+            new, warnings = await self._submission(peer, args)
             batches = list(manager.state.batches.values())
             found = await asyncio.to_thread(duplicates.compare, batches, new.spec, new.stage, new.runs, args.once)
             if found.duplicates and not args.rerun:
@@ -220,13 +223,26 @@ class Answers:
                     if new.stage is not None:
                         await manager.writer.run(partial(manager.store.unstage, new.stage))
                     return {"batch": None, "jobs": 0, "warnings": [], **found.words()}
+                if new.graph is not None:
+                    raise UsageError(
+                        f"{found.duplicates:,} of these jobs are there already, and others wait for jobs of this "
+                        "submission: with --once add such a workflow as a whole, or what is missing with --after"
+                    )
                 new.spec, new.stage, new.runs = await duplicates.keep_new(manager.writer, new.spec, new.stage, found)
             new.at = now()
-            return {**await self._manager.told(new), **found.words()}
+            answer = await self._manager.told(new)
+            return {**answer, "warnings": [*answer["warnings"], *warnings], **found.words()}
 
-    async def _submission(self, peer: Peer, args: Any) -> Submit:
-        spec, stage, env, runs = await self._manager.intake.prepare(args)
-        return _submit(peer, args, spec, stage, env, runs)
+    async def _submission(self, peer: Peer, args: Any) -> tuple[Submit, list[str]]:
+        """What a client adds, and warnings."""
+        manager = self._manager
+        spec, stage, env, runs = await manager.intake.prepare(args)
+        new = _submit(peer, args, spec, stage, env, runs)
+        new.graph = manager.intake.graph(args, spec.count)
+        warnings: list[str] = []
+        if any(dependency.each for dependency in spec.after) and args.key not in manager.state.keys:
+            warnings = await asyncio.to_thread(pair, manager.state, manager.store, new)
+        return new, warnings
 
     # ---- questions --------------------------------------------------------------------------------------------------
 
