@@ -155,9 +155,9 @@ class CommandDriver:
 
     def read(self, reader: Callable[[], T], instead: T) -> T:
         """Let a dialect read an answer; one that raises has not understood it."""
-        room.reset()
         try:
-            return reader()
+            with room:
+                return reader()
         except Exception as error:
             log.exception("site %s: the dialect %s cannot read an answer", self.site, self.dialect.name)
             self.gate.note(f"the dialect {self.dialect.name} cannot read an answer: {error!r}")

@@ -98,21 +98,25 @@ def kinds(
 
 
 class Room:
-    """How many numbers one answer may still become: a few bytes can stand for millions."""
+    """How many numbers the answer that is read inside a `with` may become: a few bytes can stand for millions."""
 
     def __init__(self) -> None:
-        self.left = EXPANDED_MOST
+        self._left: int | None = None
         self.exceeded = False
+        """Whether the last answer stood for more, so that some of it was left out."""
 
-    def reset(self) -> None:
-        """Begin with a new answer."""
-        self.left, self.exceeded = EXPANDED_MOST, False
+    def __enter__(self) -> None:
+        self._left, self.exceeded = EXPANDED_MOST, False
+
+    def __exit__(self, *_: object) -> None:
+        self._left = None
 
     def take(self, count: int) -> bool:
         """Whether so many more are allowed."""
-        self.left -= count
-        self.exceeded = self.exceeded or self.left < 0
-        return self.left >= 0
+        if self._left is not None:
+            self._left -= count
+            self.exceeded = self.exceeded or self._left < 0
+        return self._left is None or self._left >= 0
 
 
 room = Room()

@@ -239,6 +239,8 @@ def _row(line: str, table: Mapping[str, Kind], options: Options) -> list[Seen]:
     tag, held = tag_of(line[NAME].rstrip()), state in ("SPECIAL_EXIT", "SE")
     plain = native_id.isascii() and native_id.replace("_", "", 1).isdigit()
     ids = [native_id] if plain else _elements(native_id, SPAN_MOST if tag is not None else OTHERS_MOST)
+    if not ids and tag is None and ID.fullmatch(native_id) is not None:
+        ids = [native_id]
     return [Seen(one, state, kind, tag, reason, outcome, again, held) for one in ids]
 
 
