@@ -30,14 +30,18 @@ if TYPE_CHECKING:
     from rota.core.plan.backfill import Reservation, Soonest
 
 __all__ = [
-    "Changes", "Condition", "Contact", "Member", "Planning", "Sent", "ShapeMemo", "SiteWeather", "Soft", "Weather",
-    "chance_at",
+    "Changes", "Condition", "Contact", "HostRecord", "Member", "Planning", "Sent", "ShapeMemo", "SiteWeather", "Soft",
+    "Times", "Weather", "chance_at",
 ]  # fmt: skip
 
 Key = tuple[int, int, int]
 """(batch, index, attempt), as runners name a job."""
 LeasedJob = tuple[int, int, int, Slot]
 """(batch, position, attempt, slot)."""
+
+
+Times = tuple[dict[str, int], dict[tuple[str, str], tuple[int, int]], dict[str, str]]
+"""As in a View: `job_times`, `longest` and `own_queues`."""
 
 
 class Member(NamedTuple):
@@ -135,6 +139,28 @@ class Refusal(Struct, frozen=True):
     why: str
 
 
+class HostRecord(Struct, frozen=True):
+    """What is held against a host: jobs that failed there at once and alike, in a row. Times are monotonic."""
+
+    jobs: tuple[tuple[int, int, int], ...]
+    """(batch, position, attempt) of the failures."""
+    shapes: tuple[int, ...]
+    how: str
+    """How they failed."""
+    since: float
+    count: int = 0
+    """How many jobs failed."""
+    suspected: float | None = None
+    """Since when it is suspected; None: it is not yet."""
+    trial: str = ""
+    """The runner that may have one job at a time; empty: none may have any yet."""
+    next_at: float = 0.0
+    """When the next trial is due."""
+    trials: int = 0
+    acquitted: bool = False
+    """It was suspected without there being another host: only one that does well lets it be suspected again."""
+
+
 class Weather:
     """How sites and hosts are doing."""
 
@@ -142,8 +168,8 @@ class Weather:
         self.sites: dict[str, SiteWeather] = {}
         self.refused: dict[tuple[str, int], Refusal] = {}
         """(site, shape) → the refusal."""
-        self.host_failures: dict[tuple[str, str], tuple[int, float]] = {}
-        """(site, host) → how many jobs in a row failed there at once, and since when."""
+        self.hosts: dict[tuple[str, str], HostRecord] = {}
+        """(site, host) → what is held against it."""
         self.good_hosts: dict[int, tuple[tuple[str, float], ...]] = {}
         """Shape → the last two hosts where a job of it succeeded, and when."""
         self.bad_hosts: dict[tuple[str, str], tuple[float, str]] = {}
@@ -221,6 +247,8 @@ class Planning:
         self.backfill_memo: Memo = {}
         self.place_classes: dict[tuple[object, ...], int] = {}
         """What places can differ in while empty → number of the class (`Place.class_number`), for the full pass."""
+        self.times: Times | None = None
+        """What is known of how long jobs and allocations may take, while the sites say what they said."""
         self.safety_at = 0.0
         """Monotonic time at which it looks again even if nothing happened."""
         self.shapes: dict[int, ShapeMemo] = {}
@@ -299,6 +327,8 @@ class Soft:
         """(batch, position) of live gangs whose root has certainly not been sent its lease."""
         self.sent: dict[tuple[int, int], None] = {}
         """Those whose root has. Of one that is in neither nobody knows, since a restart, until its root greets."""
+        self.killing: dict[tuple[int, int], float] = {}
+        """(batch, position) → monotonic time at which its live attempt was asked to end."""
         self.planning = Planning()
         self.worth: dict[tuple[str, str], float] = {}
         """(policy, share) → what was used, as its policy values it (`rota.core.shares`)."""

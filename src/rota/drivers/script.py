@@ -162,7 +162,7 @@ def _on_each_node(spread: Spread) -> list[str]:
         "        rota_signal=$1",
         '        for rota_pid in $rota_pids; do kill -s "$1" "$rota_pid" 2>/dev/null; done',
         "    }",
-        "    trap 'rota_pass TERM' TERM INT HUP",
+        "    trap 'rota_pass TERM' TERM INT HUP URG",
         f'    set -- /bin/sh {spread.path} "${{ROTA_ELEMENT:?}}"',
         *(f"    {line}" for line in SPREADS[spread.by](spread)),
         "    for rota_pid in $rota_pids; do",  # a signal ends `wait` too: so each is waited for until it is gone

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -35,6 +36,8 @@ from rota.wire.server import Limits, Server
 log = logging.getLogger("rota")
 
 ONCE_S = 30.0
+COLLECTED = (10_000, 20, 20)
+"""How often cycles are looked for. What a manager makes it drops at once or keeps, and next to nothing is a cycle."""
 RESERVED = 256
 """Descriptors that are kept for the store, for commands of batch systems, and for the user's own clients."""
 
@@ -202,6 +205,7 @@ def main() -> int:
     parser.add_argument("--until-s", type=float, default=0.0, help="of --relay: seconds until its time limit")
     args = parser.parse_args()
     args.began = time.monotonic()
+    gc.set_threshold(*COLLECTED)
     if args.relay:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until it can be taken for what it is
     logs.set_up(Paths(args.home).log)

@@ -26,6 +26,7 @@ from rota.manager.writer import Writer
 from rota.model.errors import NoSpaceError, RotaError, StoreError, UsageError
 from rota.model.events import Entry, Pruned, Submitted
 from rota.store.api import Store
+from rota.wire.auth import kept_secret
 from rota.wire.peer import Peer
 from rota.wire.tokens import Tokens
 
@@ -35,6 +36,8 @@ log = logging.getLogger("rota")
 
 STOP_S = 15.0
 """How long runners may take to end their jobs when the manager is to kill them."""
+TIMER_SLACK_S = 0.001
+"""How much too early a Tick may come, so that a timer need not be set anew for nothing."""
 PASS_WAIT_S = 5.0
 PASS_WAIT_MOST_S = 300.0
 """How long a scheduling pass that failed is left alone: doubled each time."""
@@ -69,7 +72,7 @@ class Manager:
         self.intake = Intake(store, self.writer)
         peers: dict[str, Peer] = {}
         self.observer = Observer(sites, self.book, peers, self.tell)
-        self.outbound = Outbound(self.book, settings, peers, self.observer.allocate)
+        self.outbound = Outbound(self.book, settings, peers, self.observer.allocate, kept_secret(home, "jobs"))
         self.inbound = Inbound(self)
         self.housekeeping = Housekeeping(self, housekeeping)
         self.answers = Answers(self)
@@ -164,12 +167,16 @@ class Manager:
             self.stopped.set_result(0)
 
     async def _end_allocations(self) -> None:
-        """Tell every runner to end its jobs, report that and exit, and wait for it."""
-        self.observer.terminate_all(self.state)
-        deadline = self.loop.time() + STOP_S
-        while self.loop.time() < deadline and any(a.state.endswith("ING") for a in self.state.allocations.values()):
-            await asyncio.sleep(0.02)
-            await self.observer.poll(self.state)
+        """Tell every runner to end its jobs, report that and exit, and wait for it.
+
+        Told a second time, runners give their jobs no more grace: whoever ignores TERM is killed.
+        """
+        for _ in range(2):
+            self.observer.terminate_all(self.state)
+            deadline = self.loop.time() + STOP_S
+            while self.loop.time() < deadline and any(a.state.endswith("ING") for a in self.state.allocations.values()):
+                await asyncio.sleep(0.02)
+                await self.observer.poll(self.state)
 
     def fail(self, error: BaseException) -> None:
         """Stop at once, since the store cannot be trusted: nothing more is acknowledged; runners keep their reports."""
@@ -276,6 +283,7 @@ class Manager:
         except Exception:  # a bug; what was not done is repeated by the runner's next touch or greeting
             log.exception("an effect failed")
         turn.answer()
+        self.answers.flush()
         self._checkpoints.entries += len(turn.entries)
         for entry in turn.entries:
             if isinstance(entry.event, Pruned):
@@ -293,11 +301,15 @@ class Manager:
         self._arm()
 
     def _arm(self) -> None:
+        due = self.core.next_deadline(now())
         if self._timer is not None:
+            if due - TIMER_SLACK_S <= self._timer.when() <= due:
+                return
             self._timer.cancel()
-        self._timer = self.loop.call_at(self.core.next_deadline(now()), self._tick)
+        self._timer = self.loop.call_at(due, self._tick)
 
     def _tick(self) -> None:
+        self._timer = None
         self.tell(Tick(at=now()))
 
     def _checkpoint(self) -> None:

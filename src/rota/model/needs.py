@@ -136,6 +136,8 @@ class Needs(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
     @property
     def queue(self) -> str | None:
         """The partition or queue that the job asks for; None: the site's own."""
+        if not self.options:
+            return None
         return next((value for key, value in self.options if key == "partition"), None)
 
     def asked_options(self) -> tuple[tuple[str, str], ...]:

@@ -16,7 +16,7 @@ import time
 from typing import Any, Dict, Optional
 
 from rota.runner import host, measure
-from rota.runner.agent import WARNINGS
+from rota.runner.agent import STOPS, WARNINGS
 from rota.runner.environment import inherited
 from rota.runner.guard import Guard
 from rota.runner.jobs import Jobs
@@ -33,7 +33,6 @@ BAD_DIRECTORY = 73
 MEANT_OTHERWISE = (99, 100)  # Grid Engine would run the job again, or hold it
 WRITE_FOR_S = 60.0
 NEVER = float("inf")
-STOPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 clock = time.monotonic
 
 
@@ -140,7 +139,8 @@ class Direct:
         now = clock()
         for number in STOPS:
             if number in numbers:
-                note = "killed by the batch system (%s)" % signal.Signals(number).name
+                by = "its site's driver" if number == signal.SIGURG else "the batch system"
+                note = "killed by %s (%s)" % (by, signal.Signals(number).name)
                 log(note)
                 self.jobs.kill_all(0.0 if self._stopping else None, "runner-stopped", now, note)
                 self._stopping = True

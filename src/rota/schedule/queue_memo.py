@@ -49,6 +49,7 @@ class QueueMemo:
     __slots__ = (
         "claimed",
         "index",
+        "names",
         "plans",
         "ranked",
         "readers",
@@ -76,6 +77,8 @@ class QueueMemo:
         """(shape, filters) → class of queues → what is left to ask of these."""
         self.index: dict[tuple[str, str], Place] = {}
         """(site, queue; "": its own) → the place."""
+        self.names: dict[str, tuple[str, ...]] = {}
+        """Policy → its filters that are asked about queues."""
         self.ranked: dict[str, tuple[float, list[Place]]] = {}
         """Policy → places, best first, and the wall-clock time as of which they were ranked."""
         self.sites: dict[str, Sequence[Place]] = {}
@@ -92,7 +95,7 @@ class QueueMemo:
         new.spare = {key: claims.copy() for key, claims in self.spare.items()}
         new.waiting = {site: rows.copy() for site, rows in self.waiting.items()}
         new.readers = {key: (shapes.copy(), places.copy()) for key, (shapes, places) in self.readers.items()}
-        new.times, new.plans = self.times.copy(), self.plans
+        new.times, new.plans, new.names = self.times.copy(), self.plans, self.names
         return new
 
     def takes(self, shape_id: int) -> bool:

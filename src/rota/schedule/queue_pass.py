@@ -246,15 +246,14 @@ class QueuePass:
         policy = self._policy(want)
         self.view.number = self._watching.number = number
         self._stands = math.inf
-        names = tuple(name for name in policy.filters if QUEUE in filters.BUILT_IN[name].levels)
+        names = self._names(want)
         self.memo.unwait(number, looked, only)
         if only is None:
             looked.relaxed, looked.could = 0, False
         while True:
             dropped = set(policy.relax[: looked.relaxed])
-            found = yield from self._give(
-                number, looked, tuple(name for name in names if name not in dropped), policy, only
-            )
+            asked = tuple([name for name in names if name not in dropped]) if dropped else names
+            found = yield from self._give(number, looked, asked, policy, only)
             looked.could = looked.could or found
             if found or only is not None or looked.relaxed >= len(policy.relax):
                 break
@@ -286,7 +285,7 @@ class QueuePass:
             places.append(place)
             if claim in spare:
                 self.memo.count_on_spare(number, looked, claim, spare[claim])
-            elif at_once:
+            elif at_once and self.rooms.get(site, 0) > 0:
                 yield from self._ask_at(number, looked, place, looked.want.ready)
             if looked.jobs >= looked.want.ready:
                 self.memo.unwait(number, looked)
@@ -294,8 +293,9 @@ class QueuePass:
             if self.rooms.get(site, 0) <= 0 and not spare:
                 full.add(site)
         yield from self._choose(number, looked, places, policy)
-        for claim in [claim_of(looked.want, place) for place in places] if looked.jobs < looked.want.ready else ():
-            self._take_over(number, looked, claim)
+        if self.memo.claimed and looked.jobs < looked.want.ready:
+            for claim in [claim_of(looked.want, place) for place in places]:
+                self._take_over(number, looked, claim)
         if looked.jobs < looked.want.ready:
             for place in places:
                 self.memo.wait(number, looked, place.location.site)
@@ -467,8 +467,15 @@ class QueuePass:
         place = self.memo.at(claim)
         if place is None or claim_of(want, place) != claim or want.shape.needs.site not in (None, claim[0]):
             return None
-        names = tuple(name for name in self._policy(want).filters if QUEUE in filters.BUILT_IN[name].levels)
-        return None if self._plan(want, place, names).no else place
+        return None if self._plan(want, place, self._names(want)).no else place
+
+    def _names(self, want: Want) -> tuple[str, ...]:
+        """The filters of a want's policy that are asked about queues."""
+        names = self.memo.names.get(want.shape.policy)
+        if names is None:
+            asked = [name for name in self._policy(want).filters if QUEUE in filters.BUILT_IN[name].levels]
+            names = self.memo.names[want.shape.policy] = tuple(asked)
+        return names
 
     def _policy(self, want: Want) -> Policy:
         return self.policies.get(want.shape.policy, DEFAULT)

@@ -91,6 +91,12 @@ def claim_of(want: Want, place: Place) -> Claim:
     return place.location.site, queue, want.shape_id if alone else ANY
 
 
+_BEGINNING = View(0.0, 0.0, "serving", (), Ledger().view, {})
+"""What is known before anything is: nothing is in use, nobody has refused anything."""
+_ASKED = [name for name in DEFAULT.filters if QUEUE in filters.BUILT_IN[name].levels and name not in COUNTED]
+"""Filters that say whether something can ever run."""
+
+
 # ---- questions -------------------------------------------------------------------------------------------------------
 
 
@@ -116,8 +122,7 @@ def verdicts(want: Want, sites: Sites, view: View, policy: Policy = DEFAULT) -> 
 
 def impossible(needs: Needs, sites: Sites) -> str | None:
     """Why no queue of any site could ever run a job with these needs, nearest first; None if one could."""
-    shape, view = Shape(needs), View(0.0, 0.0, "serving", (), Ledger().view, {})
-    names = [name for name in DEFAULT.filters if QUEUE in filters.BUILT_IN[name].levels and name not in COUNTED]
+    shape, view, names = Shape(needs), _BEGINNING, _ASKED
     reasons: list[tuple[int, str]] = []
     by_name: list[Place] = []
     for site, places in sites.items():

@@ -112,6 +112,7 @@ class Peer(asyncio.Protocol):
         "access",
         "address",
         "allocation",
+        "challenged",
         "fingerprint",
         "nonce",
         "principal",
@@ -142,6 +143,8 @@ class Peer(asyncio.Protocol):
         self.runner_id: str | None = None
         self.allocation: str | None = None
         self.address = address
+        self.challenged = 0.0
+        """When the connection stood, and its challenge (if any) was sent: monotonic time."""
         self.nonce = nonce
         """The challenge, on TLS. Good for one greeting."""
         self.fingerprint = fingerprint
@@ -164,8 +167,11 @@ class Peer(asyncio.Protocol):
 
     # For the handler
 
-    def send(self, message: dict[str, Any] | bytes) -> None:
-        """Send a message: a dict, or its JSON as bytes with "t" first. To a peer that has gone: nothing happens."""
+    def send(self, message: dict[str, Any] | bytes, flushed: bool = False) -> None:
+        """Send a message: a dict, or its JSON as bytes with "t" first. To a peer that has gone: nothing happens.
+
+        `flushed`: the caller will `flush`.
+        """
         transport = self._transport
         if transport is None or self._closing:
             return
@@ -178,16 +184,16 @@ class Peer(asyncio.Protocol):
         self._out_size += size + 4
         if self._out_size > 1 << 20:
             self.flush()
-        elif not self._scheduled and not self._pumping:  # what is sent while reading leaves when all is read
+        elif not flushed and not self._scheduled and not self._pumping:  # what is sent while reading leaves after that
             self._scheduled = True
             self._loop.call_soon(self._flush)
         if self._asked or self._reports:
             self._settle(message)
 
-    def answer(self, ask_id: int, result: dict[str, Any]) -> None:
+    def answer(self, ask_id: int, result: dict[str, Any], flushed: bool = False) -> None:
         """Send the answer to a request. One that does not fit into a frame becomes an error."""
         try:
-            self.send({"t": "answer", "id": ask_id, **result})
+            self.send({"t": "answer", "id": ask_id, **result}, flushed)
         except ProtocolError as error:
             self.refuse(ask_id, RefusedError(f"the answer is too large ({error}); ask for less at a time"))
 
@@ -258,6 +264,7 @@ class Peer(asyncio.Protocol):
         except DeniedError as error:
             self._fail(error)
             return
+        self.challenged = self._loop.time()
         if self.nonce is not None:
             self.send({"t": "challenge", "nonce": self.nonce})
 

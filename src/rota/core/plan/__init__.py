@@ -38,6 +38,8 @@ def plan(state: State, at: At) -> Iterator[ev.Event | Grant]:
     planning.steady_less_mono = state.steady_less_mono(at.wall, at.mono)
     for share, worth in worth_now(state, at.wall).items():
         facts.tell("shares", share, worth)
+    if planning.changed.everything or planning.times is None:
+        planning.times = times(state)
     view = View(
         at.wall,
         at.mono,
@@ -45,7 +47,7 @@ def plan(state: State, at: At) -> Iterator[ev.Event | Grant]:
         (),
         state.ledger.view,
         MappingProxyType(limits_now(state, at)),
-        *times(state),
+        *planning.times,
         facts,
         elsewhere=planning.queues.takes,
     )

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from rota.core.plan.asked import asked_now
 from rota.core.plan.policies import out_of_order
-from rota.core.soft import Changes, Planning
+from rota.core.soft import Changes, Planning, Times
 from rota.core.state import RunnerState, ShapeState, State
 from rota.schedule import filters, scorers
 from rota.schedule.filters import No
@@ -259,10 +259,18 @@ def runner_status(state: State, runner: RunnerState) -> str:
     contact = state.soft.contacts[runner.id]
     if not contact.connected:
         return "not connected"
-    return "ending attempts that were given up" if contact.given_up or contact.strange else runner.state
+    if contact.given_up or contact.strange:
+        return "ending attempts that were given up"
+    weather, host = state.soft.weather, (runner.site, runner.host)
+    if runner.state == "SERVING" and host in weather.bad_hosts:
+        return "AVOIDED"
+    record = weather.hosts.get(host)
+    if runner.state == "SERVING" and record is not None and record.suspected is not None and record.trial != runner.id:
+        return "SUSPECTED"
+    return runner.state
 
 
-def times(state: State) -> tuple[dict[str, int], dict[tuple[str, str], tuple[int, int]], dict[str, str]]:
+def times(state: State) -> Times:
     """By site, the time of a job of which nothing is known; by site and queue, the longest allocation and what a job
     can count on; by site, its own queue.
     """

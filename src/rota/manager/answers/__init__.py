@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from rota import __version__
 from rota.core.decide.modes import pause_rows
+from rota.core.step import Step
 from rota.core.stimuli import ChangeJobs, SetLimits, SetMode, Submit
 from rota.manager.answers.attempts import Attempts
+from rota.manager.answers.explaining import Explaining
+from rota.manager.answers.failures import Failures
 from rota.manager.answers.jobs import Jobs, count_jobs, status
 from rota.manager.answers.limits import limit_rows
 from rota.manager.answers.live import Live
@@ -20,12 +23,15 @@ from rota.manager.answers.places import allocation_rows, runner_rows, site_row
 from rota.manager.answers.policies import plugin_rows, policy_rows
 from rota.manager.answers.running import Running
 from rota.manager.answers.search import Search
+from rota.manager.answers.showing import batches_of, show, totals
 from rota.manager.answers.waits import Watchers
 from rota.manager.audit import target_of
 from rota.manager.inbound import now
 from rota.manager.intake import decode_spec
 from rota.manager.once import Duplicates
+from rota.manager.pairing import pair
 from rota.model.allocation import Allocation
+from rota.model.batch import BatchSpec
 from rota.model.errors import NoSpaceError, RotaError, StoreError, UsageError
 from rota.model.patch import decode_patch
 from rota.model.selector import parse_selector
@@ -58,12 +64,18 @@ class Answers:
         self.running = running = Running()
         self._jobs = Jobs(store, book, running)
         self.output = Output(store, book, running, manager.outbound)
-        self._attempts = Attempts(store, book, self._jobs, self.output, self._waits)
+        self._attempts = Attempts(store, self._jobs, self.output)
+        self._explaining = Explaining(
+            store, book, self.output, self._waits, self._trouble, lambda: manager.intake.trouble
+        )
         self._live = Live(book, running, self.output)
         self._search = Search(store, self._jobs, lambda: manager.state)
+        self._failures = Failures(store, self.output, lambda: manager.state)
         self.watchers = Watchers(self._jobs, lambda: manager.state)
         self._duplicates = Duplicates(store)
         self._work: set[asyncio.Task[None]] = set()
+        self._answered: set[Peer] = set()
+        """Peers to whom the present turn has said something that has not left yet."""
 
     def ask(self, peer: Peer, ask_id: int, op: str, args: Any) -> None:
         """Answer one request, now or later."""
@@ -72,6 +84,8 @@ class Answers:
             timeout = args.timeout_s if op == "wait" else None
             wait = partial(self.watchers.add, peer, ask_id, args.sel, op == "follow", args.held, timeout)
             manager.when_durable(self._guard(peer, ask_id, wait))
+        elif op == "submit" and (plain := self._plain(peer, args)) is not None:
+            manager.tell(plain, partial(self._told, peer, ask_id))
         elif (work := self._work_for(peer, op, args)) is not None:
             self._later(peer, ask_id, op, args, work)
         else:
@@ -98,7 +112,7 @@ class Answers:
             return housekeeping.backup(args.path)
         if op == "prune":
             return housekeeping.prune(args, peer.principal)
-        if op in ("live", "log") or (op in ("jobs", "history") and args.searches):
+        if op in ("live", "log", "failures", "totals") or (op in ("jobs", "history") and args.searches):
             return self._look(op, args)
         return self._look(op, args) if op == "history" and (args.sel or args.states) else None
 
@@ -123,6 +137,20 @@ class Answers:
         task = self._manager.loop.create_task(answer())
         self._work.add(task)
         task.add_done_callback(self._work.discard)
+
+    def _told(self, peer: Peer, ask_id: int, outcome: Step | RotaError) -> None:
+        """Answer a request that nothing but the core had to do with, as soon as that is durable."""
+        if isinstance(outcome, RotaError):
+            self._failed(peer, ask_id, outcome)
+        else:
+            peer.answer(ask_id, outcome.reply, flushed=True)
+            self._answered.add(peer)
+
+    def flush(self) -> None:
+        """Let all that was answered by `_told` leave."""
+        answered, self._answered = self._answered, set()
+        for peer in answered:
+            peer.flush()
 
     def _guard(self, peer: Peer, ask_id: int, question: Callable[[], None]) -> Callable[[], None]:
         """A question that is answered whatever happens, and never harms the loop that it runs in."""
@@ -165,6 +193,12 @@ class Answers:
         change = SetLimits(at=now(), by=peer.principal, counts=args.set)
         return self._manager.told(change, lambda _: {"limits": limit_rows(self._manager.state, now())})
 
+    def _plain(self, peer: Peer, args: Any) -> Submit | None:
+        """A submission of which nothing has to be kept before it is decided; None: something has."""
+        intake = self._manager.intake
+        found = intake.plain(args) if intake.trouble is None else None
+        return None if found is None else _submit(peer, args, found[0], None, found[1], None)
+
     async def _take_in(self, peer: Peer, op: str, args: Any) -> Answer:
         manager = self._manager
         if manager.intake.trouble is not None:
@@ -173,13 +207,15 @@ class Answers:
             return await manager.intake.stage(args)
         if args.once is not None and args.key not in manager.state.keys:
             return await self._once(peer, args)
-        return await self._manager.told(await self._submission(peer, args))
+        new, warnings = await self._submission(peer, args)
+        answer = await self._manager.told(new)
+        return {**answer, "warnings": [*answer["warnings"], *warnings]} if warnings else answer
 
     async def _once(self, peer: Peer, args: Any) -> Answer:
         """Add what is not there already. One at a time, so that no two find the same job missing."""
         manager, duplicates = self._manager, self._duplicates
         async with duplicates.lock:
-            new = await self._submission(peer, args)
+            new, warnings = await self._submission(peer, args)
             batches = list(manager.state.batches.values())
             found = await asyncio.to_thread(duplicates.compare, batches, new.spec, new.stage, new.runs, args.once)
             if found.duplicates and not args.rerun:
@@ -187,23 +223,26 @@ class Answers:
                     if new.stage is not None:
                         await manager.writer.run(partial(manager.store.unstage, new.stage))
                     return {"batch": None, "jobs": 0, "warnings": [], **found.words()}
+                if new.graph is not None:
+                    raise UsageError(
+                        f"{found.duplicates:,} of these jobs are there already, and others wait for jobs of this "
+                        "submission: with --once add such a workflow as a whole, or what is missing with --after"
+                    )
                 new.spec, new.stage, new.runs = await duplicates.keep_new(manager.writer, new.spec, new.stage, found)
             new.at = now()
-            return {**await self._manager.told(new), **found.words()}
+            answer = await self._manager.told(new)
+            return {**answer, "warnings": [*answer["warnings"], *warnings], **found.words()}
 
-    async def _submission(self, peer: Peer, args: Any) -> Submit:
-        spec, stage, env, runs = await self._manager.intake.prepare(args)
-        return Submit(
-            at=now(),
-            by=peer.principal,
-            spec=spec,
-            key=args.key,
-            stage=stage,
-            env=env,
-            runs=runs,
-            limits=args.limits,
-            then=decode_spec(bytes(args.end)) if bytes(args.end) != b"null" else None,
-        )
+    async def _submission(self, peer: Peer, args: Any) -> tuple[Submit, list[str]]:
+        """What a client adds, and warnings."""
+        manager = self._manager
+        spec, stage, env, runs = await manager.intake.prepare(args)
+        new = _submit(peer, args, spec, stage, env, runs)
+        new.graph = manager.intake.graph(args, spec.count)
+        warnings: list[str] = []
+        if any(dependency.each for dependency in spec.after) and args.key not in manager.state.keys:
+            warnings = await asyncio.to_thread(pair, manager.state, manager.store, new)
+        return new, warnings
 
     # ---- questions --------------------------------------------------------------------------------------------------
 
@@ -216,19 +255,26 @@ class Answers:
         if op == "live":
             await self.running.measure(manager.state)
             return await self._live.rows(manager.state, args.sel, args.limit, now().wall)
+        if op == "failures":
+            return await self._failures.answer(args.sel)
+        if op == "totals":
+            sums = await asyncio.to_thread(manager.store.sums, batches_of(manager.state, args.sel))
+            return totals(manager.state, args.sel, sums)
         return await (self._search.jobs(args) if op == "jobs" else self._search.attempts(args))
 
     def _look_up(self, op: str, args: Any) -> Answer:
         """Answer a question about jobs."""
         state, at = self._manager.state, now()
         if op == "status":
-            return status(state, args.sel, at)
+            return status(state, args.sel, at, self._explaining.records(state))
         if op == "jobs":
             return self._jobs.page(state, args.sel, args.after, args.limit, args.newest)
         if op == "count":
             return count_jobs(state, args.sel)
         if op == "explain":
-            return self._attempts.explain(state, args.job, at)
+            return self._explaining.answer(state, args, at)
+        if op == "show":
+            return show(state, self._manager.store, self._manager.book, args.job)
         if op == "history":
             return self._attempts.history(state, args.after, args.limit)
         if op == "summary":
@@ -268,6 +314,27 @@ class Answers:
         """Why an allocation does not run yet, in the words of its site."""
         site = self._manager.sites.get(allocation.site)
         return None if site is None else site.waits(allocation)
+
+    def _trouble(self, allocation: Allocation) -> str | None:
+        """That the site of an allocation does not answer, and since when."""
+        site = self._manager.sites.get(allocation.site)
+        return None if site is None else site.trouble(now().wall)
+
+
+def _submit(
+    peer: Peer, args: Any, spec: BatchSpec, stage: str | None, env: str | None, runs: list[int] | None
+) -> Submit:
+    return Submit(
+        at=now(),
+        by=peer.principal,
+        spec=spec,
+        key=args.key,
+        stage=stage,
+        env=env,
+        runs=runs,
+        limits=args.limits,
+        then=decode_spec(bytes(args.end)) if bytes(args.end) != b"null" else None,
+    )
 
 
 def _change(peer: Peer, op: str, args: Any) -> ChangeJobs:

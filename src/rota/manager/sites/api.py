@@ -117,6 +117,10 @@ class Site(Protocol):
         """How the site is doing."""
         return Health("ok")
 
+    def trouble(self, wall: float) -> str | None:
+        """That the site does not answer, and since when; None: it does."""
+        return None
+
     def shown(self, wall: float) -> dict[str, Any]:
         """What `rota sites` shows of this kind of site beyond what every kind has."""
         return {}

@@ -18,6 +18,7 @@ from rota.drivers.local import Door
 from rota.drivers.script import ELEMENT, NODE, Spread, build_script
 from rota.drivers.settings import Settings
 from rota.drivers.ssh import SshTransport
+from rota.drivers.submitting import ArrayError
 from rota.drivers.transport import LocalTransport, PrefixTransport, Transport, UnreachableError
 from rota.manager.config import SiteConfig
 from rota.manager.paths import Paths
@@ -25,6 +26,7 @@ from rota.manager.sites.api import Site
 from rota.manager.sites.installing import install_runner, runner_digest, runner_place
 from rota.manager.sites.queues import longest_of, node_of, queue_facts, queue_row, usual
 from rota.model.allocation import Allocation
+from rota.model.amounts import format_duration
 from rota.model.errors import BusyError, RotaError, UsageError
 from rota.model.needs import Amounts, named_resources
 from rota.model.site import SiteFacts
@@ -162,7 +164,7 @@ class BatchSite(Site):
             answer = await self.driver.ask(dialect.array_limit())
             most: int | None = self.driver.read(lambda: dialect.read_array_limit(answer), None)
             if most is not None:
-                self.array_most = min(self.array_most, most)
+                self.array_most = self.driver.limit_arrays(most)
 
     async def _find(self, programs: Iterable[str]) -> None:
         """Look for programs that are of use and may be missing: not all are where a plain PATH leads."""
@@ -216,7 +218,8 @@ class BatchSite(Site):
     def _runners_script(self, tag: str, directory: str, allocations: Sequence[Allocation], nodes: int) -> str:
         first = allocations[0]
         spread = None
-        words = [self._program, "--id", f"{tag}.{ELEMENT}", "--output", os.path.join(directory, ELEMENT)]
+        words = [self._program, "--nonce", "yes", "--id", f"{tag}.{ELEMENT}.0"]
+        words += ["--output", os.path.join(directory, ELEMENT)]
         if nodes > 1:
             if self._spread is None:
                 raise UsageError(
@@ -252,7 +255,12 @@ class BatchSite(Site):
         for element, lease in leases.items():
             path = os.path.join(ask.directory, str(element), "lease.json")
             await self.transport.write(path, json.dumps(lease).encode())
-        return await self.driver.submit(ask)
+        try:
+            return await self.driver.submit(ask)
+        except ArrayError as error:
+            self.array_most = self.driver.limit_arrays(error.most)
+            self.note(f"it takes {self.array_most} elements in one array at the most: it refused a larger one")
+            raise
 
     def waits(self, allocation: Allocation) -> str | None:
         """Why an allocation that was submitted does not run yet, in the cluster's words."""
@@ -361,18 +369,28 @@ class BatchSite(Site):
         """How the batch system's commands fare."""
         return self.driver.health()
 
+    def trouble(self, wall: float) -> str | None:
+        """That the batch system's commands fail, and since when."""
+        health = self.health()
+        if health.state not in ("silent", "failing", "needs login"):
+            return None
+        since = "" if health.since is None else f" for {format_duration(max(0, round(wall - health.since)))}"
+        return f"the site {self.name} is {health.state}{since}: {health.why or 'no reason known'}"
+
     def shown(self, wall: float) -> dict[str, Any]:
         """The commands, queues and options of the site."""
         health = self.health()
         return {
             "partition": self.config.partition,
             "last_poll": health.last_poll,
-            "last_poll_s": None if health.last_poll is None else round(max(0.0, wall - health.last_poll), 1),
+            "last_poll_s": _age(health.last_poll, wall),
+            "failing_s": _age(health.since, wall),
             "commands_last_minute": health.commands_last_minute,
             "commands_per_minute": health.commands_per_minute,
             "commands": health.commands,
             "failures": health.failures,
             "last_error": health.last_error,
+            "last_error_s": _age(health.last_error_at, wall),
             "version": health.version,
             "where": health.where,
             "programs": health.programs,
@@ -388,6 +406,11 @@ class BatchSite(Site):
     def note(self, words: str) -> None:
         """Show some words with the site."""
         self.driver.gate.note(words)
+
+
+def _age(at: float | None, wall: float) -> float | None:
+    """How long ago a moment was."""
+    return None if at is None else round(max(0.0, wall - at), 1)
 
 
 def make_transport(config: SiteConfig) -> Transport:
