@@ -169,7 +169,7 @@ class World:
     def submitted(self, count: int = 1, template: Template | None = None, **more: Any) -> Step:
         self.keys += 1
         runs, key, limits = more.pop("runs", None), more.pop("key", f"k{self.keys}"), more.pop("limits", None)
-        then = more.pop("then", None)
+        then, graph = more.pop("then", None), more.pop("graph", None)
         templates = more.pop("templates", (template or Template(argv=("true",)),))
         if "after" in more:
             more["after"] = tuple(
@@ -177,7 +177,9 @@ class World:
                 for word in more["after"]
             )
         spec = BatchSpec(count, templates, **more)
-        return self.step(Submit(at=self.at, by="ann", spec=spec, key=key, runs=runs, limits=limits, then=then))
+        return self.step(
+            Submit(at=self.at, by="ann", spec=spec, key=key, runs=runs, limits=limits, then=then, graph=graph)
+        )
 
     def change(self, what: str, *words: str, **more: Any) -> dict[str, Any]:
         stimulus = ChangeJobs(
@@ -216,7 +218,12 @@ class World:
         return runner
 
     def greet(
-        self, runner: FakeRunner, capacity: Amounts = NODE, connect: int | None = None, host: str = "host"
+        self,
+        runner: FakeRunner,
+        capacity: Amounts = NODE,
+        connect: int | None = None,
+        host: str = "host",
+        **more: Any,
     ) -> Step:
         if connect is None:
             runner.connect += 1
@@ -233,6 +240,7 @@ class World:
                 pid=1,
                 capacity=capacity,
                 held=list(runner.held),
+                **more,
             )
         )
 

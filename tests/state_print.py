@@ -16,7 +16,7 @@ def whole_print(state: State) -> str:
 
 def durable_print(state: State) -> str:
     """The durable state with its indices, without the soft one, and what the scheduler keeps in the ledger."""
-    return _text(state, ("soft", "changed", "_chains"))
+    return _text(state, ("soft", "changed", "_chains", "single", "_free"))
 
 
 def _text(thing: Any, without: tuple[str, ...]) -> str:

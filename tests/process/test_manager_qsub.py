@@ -66,3 +66,16 @@ def test_a_node_without_python_says_so(beside, tmp_path):
         ]
 
     home.until(told, 40, "the allocation says that there is no Python")
+
+
+@pytest.mark.parametrize("beside", ["pbs", "torque"], indirect=True)
+def test_a_direct_job_that_is_killed_may_clean_up(beside, tmp_path):
+    """On PBS there is a shell above the script that dies of TERM, and with it everything at once."""
+    home, _ = beside
+    here, cleaned = tmp_path / "here", tmp_path / "cleaned"
+    work = f"trap 'sleep 1; touch {cleaned}; exit 3' TERM; touch {here}; while :; do sleep 0.1; done"
+    batch = home.add("--on", "one", "--", work)
+    home.until(here.exists, 60, "the job runs")
+    home.rota("kill", batch)
+    home.until(lambda: home.counts(batch) == {"ABORTED": 1}, 60, "the job is killed")
+    assert cleaned.exists()

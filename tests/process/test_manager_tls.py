@@ -24,13 +24,13 @@ def test_jobs_run_through_tls_and_the_token_stays_secret(home: Home) -> None:
     with open(path) as file:
         token = file.read().strip()
     assert os.stat(path).st_mode & 0o777 == 0o600
-    with open(os.path.join(home.path, "tokens", "client")) as file:
+    with open(os.path.join(home.path, "private", "client")) as file:
         tokens = [token, file.read().strip()]
     for pid in pids():
         assert not any(secret in cmdline(pid) + environ(pid) for secret in tokens)
     for directory, _, names in os.walk(home.path):
         for name in names:
-            if os.path.basename(directory) != "tokens" and name != "manager.sock":
+            if os.path.basename(directory) not in ("tokens", "private") and name != "manager.sock":
                 with open(os.path.join(directory, name), "rb") as log:
                     text = log.read()
                 assert not any(secret.encode() in text for secret in tokens), name

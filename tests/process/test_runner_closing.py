@@ -331,7 +331,7 @@ def test_a_stopped_runner_ends_behaviours_and_says_so(manager, cwd):
     manager.process.send_signal(signal.SIGTERM)
     manager.pump(lambda: manager.said_bye)
     assert outcome(manager.ended[8, 1, 1]) == (0, None, None)
-    assert manager.ended[8, 1, 1][11] == "on-exit was ended: runner-stopped"
+    assert manager.ended[8, 1, 1][11] == "on-exit was ended: its allocation is being ended (SIGTERM)"
     assert not alive(int(pidfile.read_text())) and not (cwd / "rota_work").exists()
 
 
@@ -416,7 +416,7 @@ def test_a_job_that_the_batch_system_killed_a_moment_before_the_runner_did_not_f
     manager.process.send_signal(signal.SIGTERM)
     manager.pump(lambda: manager.said_bye)
     assert outcome(manager.ended[8, 1, 1]) == (None, 15, "runner-stopped")
-    assert manager.ended[8, 1, 1][11] == "its runner was told to stop"
+    assert manager.ended[8, 1, 1][11] == "its allocation is being ended (SIGTERM)"
 
 
 def test_a_python_as_old_as_3_8_can_do_all_this(tmp_path, cwd):

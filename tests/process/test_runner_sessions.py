@@ -191,16 +191,43 @@ def test_a_refused_runner_lets_its_jobs_end_and_spools_their_results(manager):
     assert [row[:6] for row in spooled["ended"]] == [[7, 1, 1, 0, None, None]]
 
 
-def test_sigterm_ends_jobs_reports_and_exits(manager, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT], ids=lambda n: n.name)
+def test_a_signal_that_begins_to_end_the_allocation_ends_jobs_and_takes_no_more(manager, tmp_path, number):
     lease(manager, (7, 1, 1), f"echo $$ > {tmp_path}/pid; sleep 60", slots=1)
     lease(manager, (7, 2, 1), ["true"], slots=1)
     pid = int(wait_for(tmp_path / "pid"))
-    manager.process.send_signal(signal.SIGTERM)
+    manager.process.send_signal(number)
     manager.pump(lambda: manager.said_bye)
     assert manager.ended[(7, 1, 1)][4:6] == [15, "runner-stopped"]
+    assert manager.ended[(7, 1, 1)][11] == f"its allocation is being ended ({number.name})"
     assert manager.disclaimed == {(7, 2, 1): "runner-stopped"}
     assert manager.process.wait(30) == 0 and not os.path.exists(f"/proc/{pid}")
     assert not (manager.output / "unsent.json").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR2, signal.SIGXCPU], ids=lambda n: n.name)
+def test_a_signal_to_all_processes_of_the_allocation_is_no_failure_of_its_jobs(manager, tmp_path, number):
+    """LSF sends INT to every process of a job, jobs of ours first or last, and only then TERM and KILL."""
+    lease(manager, (7, 1, 1), f"echo $$ > {tmp_path}/pid; exec sleep 60", slots=2)
+    pid = int(wait_for(tmp_path / "pid"))
+    os.kill(pid, number)
+    manager.process.send_signal(number)
+    manager.pump(lambda: manager.said_bye)
+    assert manager.ended[(7, 1, 1)][5] == "runner-stopped" and number.name in manager.ended[(7, 1, 1)][11]
+
+
+def test_another_signal_at_once_leaves_the_grace_and_a_later_one_does_not(manager, tmp_path):
+    patient = f"trap 'echo yes > {tmp_path}/told' TERM; echo $$ > {tmp_path}/pid; while :; do sleep 0.05; done"
+    lease(manager, (7, 1, 1), patient, slots=1, grace_s=600)
+    pid = int(wait_for(tmp_path / "pid"))
+    manager.process.send_signal(signal.SIGINT)
+    manager.process.send_signal(signal.SIGTERM)
+    wait_for(tmp_path / "told")
+    time.sleep(1.2)  # an echo is one within a second
+    assert os.path.exists(f"/proc/{pid}")
+    manager.process.send_signal(signal.SIGTERM)
+    manager.pump(lambda: manager.said_bye)
+    assert manager.ended[(7, 1, 1)][4:6] == [9, "runner-stopped"]
 
 
 def test_sigterm_without_a_manager_spools_and_the_next_runner_delivers(manager, tmp_path):
@@ -227,13 +254,6 @@ def test_sigterm_with_a_silent_manager_spools_after_some_seconds(manager):
     manager.process.send_signal(signal.SIGTERM)
     assert manager.process.wait(30) == 0
     assert (manager.output / "unsent.json").stat().st_mode & 0o077 == 0
-
-
-def test_sigint_is_left_to_the_manager(manager):
-    lease(manager, (7, 1, 1), ["sleep", "0.4"])
-    manager.process.send_signal(signal.SIGINT)
-    manager.pump(lambda: manager.ended)
-    assert manager.ended[(7, 1, 1)][3] == 0 and manager.process.poll() is None
 
 
 def test_a_runner_without_manager_and_work_leaves_after_its_linger(tmp_path):

@@ -68,15 +68,16 @@ def test_a_regular_exit_is_passed_on(manager):
     assert manager.process.wait(30) == 0 and len(manager.greets) == 1
 
 
-def test_a_stop_is_passed_on_and_its_echo_is_no_second_one(manager, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
+def test_a_stop_is_passed_on_and_its_echo_is_no_second_one(manager, tmp_path, number):
     mark = tmp_path / "pids"
     command = (
         f"trap 'sleep 0.3; echo late; exit 5' TERM; echo $$ > {mark}; echo $$ >> {mark}; while :; do sleep 0.05; done"
     )
     (pid, _) = run_until_started(manager, command, mark)
     (runner,) = children(manager.process.pid)
-    os.kill(runner, signal.SIGTERM)
-    manager.process.send_signal(signal.SIGTERM)
+    os.kill(runner, number)
+    manager.process.send_signal(number)
     manager.pump(lambda: manager.said_bye)
     row = manager.ended[7, 1, 1]
     assert row[3:6] == [5, None, "runner-stopped"], "it was not left its grace"

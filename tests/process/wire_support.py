@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import msgspec
 
 from rota.wire import messages
-from rota.wire.auth import client_context, fingerprint, proof
+from rota.wire.auth import Access, client_context, client_proof, fingerprint, proof, verifier
 from rota.wire.home import CLIENT
 from rota.wire.server import Limits, Server
 
@@ -20,7 +20,7 @@ class Recorder:
     def __init__(self):
         self.asked, self.said, self.gone, self.peers, self.held = [], [], [], [], []
         self.hold = False
-        self.tokens = {}
+        self.tokens, self.refused, self.locked = {}, [], []
 
     def on_client(self, peer, message):
         self.peers.append(peer)
@@ -54,6 +54,16 @@ class Recorder:
 
     def token_for(self, allocation):
         return self.tokens.get(allocation)
+
+    def access_for(self, name):
+        token = self.tokens.get(name)
+        return token and Access("admin", verifier(token))
+
+    def on_locked(self, address, allocation):
+        self.locked.append((address, allocation))
+
+    def on_refused(self, peer, action, target, error):
+        self.refused.append((peer.address, action, target))
 
 
 class Running:
@@ -162,6 +172,10 @@ def proof_for(raw, challenge, token):
     return proof(token, challenge["nonce"], fingerprint(raw.sock.getpeercert(True)))
 
 
+def client_proof_for(raw, challenge, token):
+    return client_proof(token, challenge["nonce"], fingerprint(raw.sock.getpeercert(True)))
+
+
 def greet(**more):
     return {
         "t": "greet", "version": 1, "runner": "r1", "connect": 1, "clock": 1.0, "host": "n1", "pid": 9, "cores": 1000,
@@ -170,4 +184,15 @@ def greet(**more):
 
 
 HELLO = {"t": "hello", "version": 1}
-__all__ = ["CLIENT", "HELLO", "Raw", "Recorder", "greet", "proof_for", "raw_tls", "raw_unix", "serving"]
+__all__ = [
+    "CLIENT",
+    "HELLO",
+    "Raw",
+    "Recorder",
+    "client_proof_for",
+    "greet",
+    "proof_for",
+    "raw_tls",
+    "raw_unix",
+    "serving",
+]

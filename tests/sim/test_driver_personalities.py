@@ -69,7 +69,7 @@ class Fake:
         # Of a job that a cluster forgot while it could not be asked, and that left no words, nobody knows that it was.
         remembers = self.writes or personality in ("sge", "slurm")
         settings |= {"purge_s": rng.choice((300.0, 3600.0)) if remembers else 3600.0}
-        settings |= {"latency_s": rng.choice((0.0, 5.0, 60.0))}
+        settings |= {"latency_s": rng.choice((0.0, 5.0, 60.0)), "held_at_first_s": rng.choice((0.0, 4.0))}
         rate = rng.choice((0.05, 0.2, 0.4))
         rules = [{**fault, "p": rate / len(FAULTS), "seed": rng.random()} for fault in FAULTS]
         self.cluster = simulated.SimulatedCluster(settings, self._lasts, rules, user="tester")

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from driver_world import FACTS, run_virtual, virtual_times
-from rota.drivers.api import Ask, Known
+from rota.drivers.api import Ask, Known, Outcome
 from rota.drivers.command import CommandDriver
 from rota.drivers.dialect import Answer
 from rota.drivers.dialects import load_dialect
@@ -20,13 +20,14 @@ START = 1.0e9
 class Site:
     """A cluster, a driver of it, and everything that the driver told."""
 
-    def __init__(self, personality, seconds=1e6, settings=None, **cluster):
+    def __init__(self, personality, seconds=1e6, settings=None, last_words=None, **cluster):
         facts = {"personality": personality, "nodes": 1, "cores": 2, "memory_mb": 8000, **cluster}
         self.cluster = SimulatedCluster(facts, lambda submission, job: (seconds, 0, None))
         self.ran = []
         self.driver = CommandDriver(
-            "far", load_dialect(personality), self, FACTS, settings=settings or Settings(), times=virtual_times()
-        )
+            "far", load_dialect(personality), self, FACTS, settings=settings or Settings(), times=virtual_times(),
+            last_words=last_words,
+        )  # fmt: skip
         self.known = []
         self.told = {}
 
@@ -42,9 +43,9 @@ class Site:
         self.ran.append(words)
         return Answer(*self.cluster.run(words, stdin, START + asyncio.get_running_loop().time(), timeout_s))
 
-    async def submit(self, count=1):
+    async def submit(self, count=1, cores=1):
         ids = tuple(f"a{number}" for number in range(count))
-        natives = await self.driver.submit(Ask(TAG, "x", ids, Amounts(1000), "#!/bin/sh\n", "/shared"))
+        natives = await self.driver.submit(Ask(TAG, "x", ids, Amounts(1000 * cores), "#!/bin/sh\n", "/shared"))
         self.known = [
             Known(id, TAG, native, number) for number, (id, native) in enumerate(zip(ids, natives, strict=True))
         ]
@@ -137,6 +138,88 @@ def test_what_waits_long_is_left_alone(personality):
         assert not [words for words in site.ran if words[0] in ("qdel", "qsig")]
         last = {id: seen[-1].verb for id, seen in site.told.items()}
         assert sorted(last.values()) == ["pend"] * 4 + ["run"] * 2
+
+    run_virtual(scenario())
+
+
+def test_elements_of_torque_begin_held_and_were_not_put_back():
+    async def scenario():
+        site = Site("torque", seconds=100, held_at_first_s=5.0, latency_s=8.0)
+        await site.submit(6)
+        await site.wait(1200)
+        for id in site.over:
+            verbs = [seen.verb for seen in site.told[id]]
+            assert verbs[0] == "held" and "pend" not in verbs[verbs.index("run") :], site.told[id]
+        assert len(site.over) == 6
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("personality", ["pbs", "torque"])
+def test_held_and_suspended_are_said(personality):
+    async def scenario():
+        site = Site(personality)
+        natives = await site.submit(3)  # two run, one waits
+        await site.wait(60)
+        site.by_hand("qhold", natives[2])
+        site.by_hand("qsig", "-s", "suspend", natives[0])
+        await site.wait(60)
+        assert [site.told[id][-1].verb for id in ("a0", "a1", "a2")] == ["suspended", "run", "held"]
+        site.by_hand("qrls", natives[2])
+        site.by_hand("qsig", "-s", "resume", natives[0])
+        await site.wait(60)
+        assert [site.told[id][-1].verb for id in ("a0", "a1", "a2")] == ["run", "run", "pend"]
+
+    run_virtual(scenario())
+
+
+def test_an_exit_status_that_was_told_once_stays_told():
+    """The job's words come late, and when they are there nobody asks the history, or it has forgotten."""
+
+    async def scenario():
+        words = {}
+
+        async def last_words(known):
+            return {each.id: words[each.id] for each in known if each.id in words}
+
+        settings = Settings(own_words_s=60, poll_s=30, poll_min_s=2)
+        site = Site("torque", settings=settings, last_words=last_words, purge_s=20)
+        (native,) = await site.submit()
+        await site.wait(60)
+        site.by_hand("qdel", native)
+        await site.wait(50)
+        assert not site.over
+        words["a0"] = Outcome(signal=15)
+        await site.wait(120)
+        assert site.end("a0")[1] == "cancelled", (site.told, site.ran)
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("personality", ["pbs", "torque"])
+def test_why_it_waits_is_said_in_the_clusters_words(personality):
+    async def scenario():
+        site = Site(personality)
+        site.by_hand("qsub", "-l", "nodes=1:ppn=2")
+        natives = await site.submit(1)
+        await site.wait(120)
+        assert site.driver.waits(natives[0]).startswith("Not Running: Not enough"), site.driver.waits(natives[0])
+        site.by_hand("qdel", "1")
+        await site.wait(120)
+        assert site.driver.waits(natives[0]) is None
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_openpbs_can_never_run_is_said_so(count):
+    async def scenario():
+        site = Site("pbs")
+        natives = await site.submit(count, cores=8)
+        await site.wait(60)
+        for native in natives:
+            words = site.driver.waits(native)
+            assert words == "Can Never Run: Insufficient amount of resource: ncpus (R: 8 A: 2 T: 2)"
 
     run_virtual(scenario())
 

@@ -23,9 +23,10 @@ def seen(world: World, verb: str, words: str | None = None) -> None:
     world.step(AllocationSeen(at=world.at, id=name, verb=verb, native_id="77", reason=words, asked=world.at.mono))
 
 
-def said(world: World, batch: int) -> str:
+def said(world: World, batch: int, trouble: str | None = None) -> str:
     book = world.state.batches[batch]
-    return reason(world.state, book, 0, None, world.at) + cluster_words(world.state, book, 0, lambda _: "Priority")
+    more = cluster_words(world.state, book, 0, lambda _: "Priority", lambda _: trouble)
+    return reason(world.state, book, 0, None, world.at) + more
 
 
 def shown(world: World) -> tuple[str, str | None, str | None]:
@@ -79,3 +80,16 @@ def test_what_is_held_for_jobs_that_wait_is_said() -> None:
     assert "the cluster holds job 77 (BadConstraints)" in said(world, batch)
     seen(world, "abort")
     assert not world.state.soft.conditions
+
+
+@pytest.mark.parametrize("mode", ["direct", "runners"])
+def test_a_site_that_does_not_answer_is_said_before_and_after_the_submission(mode: str) -> None:
+    world = cluster(mode)
+    batch = world.submit(1, cores(1))
+    world.schedule()
+    failing = "the site hpc is failing for 40s: squeue: Unable to contact slurm controller"
+    assert said(world, batch).endswith(f"; {failing}") is False
+    assert said(world, batch, failing).endswith(f"; {failing}")
+    seen(world, "pend")
+    assert said(world, batch).endswith("; the cluster says of job 77: Priority")
+    assert said(world, batch, failing).endswith(f"; {failing}")

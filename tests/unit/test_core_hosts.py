@@ -1,4 +1,4 @@
-"""A host that fails everything at once while others do well gets no more jobs."""
+"""A host that fails everything at once while others do well is suspected, then avoided; its jobs run elsewhere."""
 
 import pytest
 
@@ -6,36 +6,59 @@ from core_world import GIB, FakeRunner, World, cores, lease_all
 from rota.core.state import Settings
 from rota.core.stimuli import Ended, Greet
 from rota.model.needs import Amounts
+from rota.model.tables import FAILED
 
-NODE = Amounts(1000, GIB)
 
-
-def world_of(*hosts: str, jobs: int = 100, **settings: float) -> tuple[World, list[FakeRunner]]:
+def world_of(*hosts: str, jobs: int = 100, size: int = 1, **settings: float) -> tuple[World, list[FakeRunner]]:
+    """A world with a runner on each of these hosts."""
     world = World(Settings(**settings), site=False)  # type: ignore[arg-type]
-    world.site("hpc", NODE, most=len(hosts), whole=False, array_most=10)
+    world.site("hpc", Amounts(size * 1000, size * GIB), most=len(hosts), whole=False, array_most=10)
     world.submit(jobs, cores(1))
     world.schedule()
-    return world, [come(world, f"r{number}", host) for number, host in enumerate(hosts)]
+    return world, [come(world, f"r{number}", host, size) for number, host in enumerate(hosts)]
 
 
-def come(world: World, name: str, host: str) -> FakeRunner:
+def come(world: World, name: str, host: str, size: int = 1) -> FakeRunner:
     taken = {runner.allocation for runner in world.runners.values()}
     free = next(a.id for a in world.state.allocations.values() if a.state.endswith("ING") and a.id not in taken)
     runner = world.runners[name] = FakeRunner(name, free)
     runner.connect = 1
     greet = Greet(at=world.at, by=name, runner=name, allocation=free, connect=1, clock=world.mono, host=host, pid=1,
-                  capacity=NODE, tags=(), until=None, output="/o", held=[])  # fmt: skip
+                  capacity=Amounts(size * 1000, size * GIB), tags=(), until=None, output="/o", held=[])  # fmt: skip
     world.step(greet)
     return runner
 
 
-def run(world: World, runner: FakeRunner, code: int, took_s: float = 0.1) -> None:
-    """The next job of a runner starts and ends."""
-    (job,) = lease_all(world, runner)[:1]
-    world.report(runner, started=[job])
+def pass_time(world: World, seconds: float) -> None:
+    """Time passes, everybody is heard, and the scheduler looks."""
+    for _ in range(int(seconds * 2)):
+        world.tick(0.5)
+        for runner in world.runners.values():
+            if world.state.runners[runner.name].state in ("SERVING", "DRAINING"):
+                world.touch(runner)
+        world.schedule()
+
+
+def start(world: World, runner: FakeRunner) -> list[tuple[int, int, int]]:
+    """All that a runner is leased starts."""
+    new = [job for job in lease_all(world, runner) if runner.held[job] != "running"]
+    world.report(runner, started=new)
+    return new
+
+
+def end(world: World, runner: FakeRunner, jobs: list[tuple[int, int, int]], code: int, took_s: float = 0.1) -> None:
+    reason = None if code == 0 else "exit"
+    rows = [Ended(*job, code, None, reason, 0.0, took_s, 0.1, 1 << 20, None, None) for job in jobs]
+    world.report(runner, ended=rows)
+
+
+def run(world: World, runner: FakeRunner, code: int, took_s: float = 0.1) -> int:
+    """What a runner is given starts and ends; returns how many jobs that were."""
+    jobs = start(world, runner)
     world.tick(took_s)
-    row = Ended(*job, code, None, None if code == 0 else "exit", 0.0, took_s, 0.1, 1 << 20, None, None)
-    world.report(runner, ended=[row])
+    if jobs:
+        end(world, runner, jobs, code, took_s)
+    return len(jobs)
 
 
 def leave(world: World, runner: FakeRunner) -> None:
@@ -50,58 +73,172 @@ def state_of(world: World, name: str) -> tuple[str, str | None]:
     return runner.state, runner.why
 
 
-def test_five_fast_failures_while_another_host_does_well() -> None:
-    world, (good, bad) = world_of("n1", "n2")
-    run(world, good, 0)
-    for _ in range(4):
-        run(world, bad, 1)
-    assert state_of(world, "r1")[0] == "SERVING"
+def is_suspected(world: World, host: str) -> bool:
+    record = world.state.soft.weather.hosts.get(("hpc", host))
+    return record is not None and record.suspected is not None
+
+
+def eat(world: World, bad: FakeRunner, seconds: float) -> int:
+    """Everything fails on a host at once for so long; returns how many attempts did."""
+    eaten = 0
+    for _ in range(int(seconds * 2)):
+        eaten += run(world, bad, 1)
+        pass_time(world, 0.5)
+    return eaten
+
+
+def test_a_black_hole_eats_few_and_fails_none() -> None:
+    world, (bad, *good) = world_of("n0", "n1", "n2", "n3", jobs=120, size=8)
+    running = {runner.name: start(world, runner) for runner in good}
+    eaten = eat(world, bad, 30)
+    assert eaten <= 8 + 3, "what it was given at first, and a few trials"
+    assert state_of(world, "r0")[0] == "DRAINING"
+    assert "while such jobs do well elsewhere" in (state_of(world, "r0")[1] or "")
+    assert world.state.batches[1].counts[FAILED] == 0
+    assert not world.state.batches[1].failures, "none of it counts"
+    for runner in good:
+        assert state_of(world, runner.name)[0] == "SERVING"
+        end(world, runner, running[runner.name], 0, 30.0)
+    for _ in range(20):
+        for runner in good:
+            run(world, runner, 0)
+    assert world.counts(1) == {"COMPLETED": 120}
+    told = [note for result in world.results if (note := result.note)]
+    assert "does not count: n0 is suspected" in told
+    assert any("suspected" in note for note in world.notes())
+
+
+def test_what_failed_before_the_suspicion_runs_again() -> None:
+    world, (bad, good) = world_of("n0", "n1", size=1)
+    start(world, good)
     run(world, bad, 1)
-    why = "5 jobs failed within seconds on n2 while such jobs succeed elsewhere"
-    assert state_of(world, "r1") == ("DRAINING", why)
-    ahead = set(bad.held)  # what it was given before, it gives back
-    lease_all(world, bad)
-    assert set(bad.held) == ahead
-    assert state_of(world, "r0")[0] == "SERVING"
-    run(world, good, 0)
+    assert world.counts(1)["FAILED"] == 1
+    run(world, bad, 1)
+    assert is_suspected(world, "n0")
+    assert "FAILED" not in world.counts(1)
 
 
-@pytest.mark.parametrize("what", ["all fail", "slow", "now and then", "other kinds"])
+def test_a_suspected_host_gets_one_job_at_a_time_after_a_pause() -> None:
+    world, (bad, good) = world_of("n0", "n1", size=4)
+    start(world, good)
+    assert run(world, bad, 1) == 4
+    assert not lease_all(world, bad), "a pause"
+    codes = {verdict.code: verdict.detail for verdict in world.refusals(0)}
+    assert "one at a time" in codes["suspected"]
+    pass_time(world, 1.5)
+    assert len(start(world, bad)) == 1
+    assert not [job for job in lease_all(world, bad) if bad.held[job] != "running"]
+    assert any("gets one job at a time" in verdict.detail for verdict in world.refusals(0))
+
+
+@pytest.mark.parametrize("how", ["succeeds", "runs"])
+def test_a_job_that_does_well_there_ends_the_suspicion(how: str) -> None:
+    world, (bad, good) = world_of("n0", "n1", size=4)
+    start(world, good)
+    run(world, bad, 1)
+    assert is_suspected(world, "n0")
+    pass_time(world, 1.5)
+    if how == "succeeds":
+        run(world, bad, 0)
+    else:
+        start(world, bad)
+        pass_time(world, 7)
+    assert not is_suspected(world, "n0")
+    assert len(lease_all(world, bad)) > 1, "as many as fit"
+    assert any("suspected no more" in note for note in world.notes())
+
+
+def test_a_job_that_only_fails_there_counts_in_the_end() -> None:
+    world, (bad, good) = world_of("n0", "n1", jobs=4, size=2)
+    start(world, good)
+    assert run(world, bad, 1) == 2
+    assert is_suspected(world, "n0")
+    for _ in range(30):
+        pass_time(world, 0.5)
+        run(world, bad, 1)
+    assert world.counts(1)["FAILED"] == 1
+    assert [result.state for result in world.results] == ["RETRIED"] * 4 + ["FAILED"]
+
+
+def test_a_trial_is_of_a_job_that_has_not_failed_there() -> None:
+    world, (bad, good) = world_of("n0", "n1", jobs=20, size=4)
+    start(world, good)
+    failed = start(world, bad)
+    end(world, bad, failed, 1)
+    pass_time(world, 1.5)
+    (job,) = start(world, bad)
+    assert job[:2] not in {each[:2] for each in failed}
+
+
+def test_who_may_not_be_tried_again_is_not() -> None:
+    world, (bad, good) = world_of("n0", "n1", size=2)
+    start(world, good)
+    world.submit(4, cores(1, never_retry_on=("exit",), priority=1))
+    for job in lease_all(world, bad):
+        world.report(bad, disclaimed=[job])
+    world.schedule()
+    run(world, bad, 1)
+    assert is_suspected(world, "n0")
+    assert world.counts(2)["FAILED"] == 2
+
+
+@pytest.mark.parametrize("what", ["all fail", "slow", "now and then", "not alike", "others run there", "alone"])
 def test_not_the_host_s_fault(what: str) -> None:
-    world, (good, bad) = world_of("n1", "n2", jobs=40)
-    if what == "other kinds":
-        run(world, good, 0)
-        world.change("kill", "1", ":pending")
-        world.submit(20, cores(1, priority=1, limits=("other",)))
-        world.schedule()
-    elif what != "all fail":
-        run(world, good, 0)
+    hosts = ("n1",) if what == "alone" else ("n1", "n2")
+    world, (*others, bad) = world_of(*hosts, jobs=40, size=2 if what == "others run there" else 1)
+    if what == "others run there":
+        first, *_ = start(world, bad)
+        pass_time(world, 6)
+        end(world, bad, [job for job in list(bad.held) if job != first], 1)
+    elif what not in ("all fail", "alone"):
+        for other in others:
+            run(world, other, 0)
     for number in range(9):
-        run(world, bad, 0 if what == "now and then" and number % 4 == 3 else 1, 6.0 if what == "slow" else 0.1)
-    assert state_of(world, "r1")[0] == "SERVING"
+        took = 6.0 if what == "slow" else 0.1
+        if what == "all fail":
+            run(world, others[0], 1)
+        code = 0 if what == "now and then" and number % 2 else number + 1 if what == "not alike" else 1
+        job = next(job for job in lease_all(world, bad) if what != "others run there" or job != first)
+        world.report(bad, started=[job])
+        world.tick(took)
+        end(world, bad, [job], code, took)
+    assert state_of(world, bad.name)[0] == "SERVING"
+    assert not is_suspected(world, bad.name) and not is_suspected(world, "n1") and not is_suspected(world, "n2")
 
 
-def test_the_host_is_turned_away_until_its_time_is_over() -> None:
+def test_a_lone_host_is_not_suspected_for_ever() -> None:
+    world, (first, second) = world_of("n1", "n2")
+    start(world, second)
+    run(world, first, 1)
+    run(world, first, 1)
+    assert is_suspected(world, "n1")
+    world.change("kill", "1", ":running")
+    leave(world, second)
+    for allocation in list(world.state.allocations.values()):
+        if allocation.state in ("SUBMITTING", "PENDING"):
+            world.allocation(allocation.id, "abort")
+    world.state.soft.sites.pop("hpc")
+    pass_time(world, 70)
+    assert not is_suspected(world, "n1")
+
+
+def test_an_avoided_host_gets_nothing_and_its_site_stays_open() -> None:
     world, (good, bad) = world_of("n1", "n2", bad_host_s=600.0)
     run(world, good, 0)
-    for _ in range(5):
-        run(world, bad, 1)
+    eat(world, bad, 20)
+    assert state_of(world, "r1")[0] == "DRAINING"
     leave(world, bad)
     again = come(world, "r9", "n2")
-    assert state_of(world, "r9")[0] == "DRAINING"
-    site = world.state.soft.weather.of("hpc")
-    assert site.closed_until > world.mono and "n2" in (site.why or "")
+    pass_time(world, 2)
+    assert state_of(world, "r9")[0] == "SERVING"
+    assert not lease_all(world, again)
+    assert any(verdict.code == "avoided" for verdict in world.refusals(0))
+    assert world.state.soft.weather.of("hpc").closed_until == 0
     leave(world, again)
-    world.tick(6)
-    world.schedule()
-    leave(world, come(world, "r8", "n2"))
-    site = world.state.soft.weather.of("hpc")
-    assert site.closed_until - world.mono == pytest.approx(10), "longer each time"
-    for _ in range(20):
-        world.tick(30)
+    assert any(a.state == "SUBMITTING" for a in world.state.allocations.values()), "another one is asked for"
+    for _ in range(60):
+        world.tick(10)
         world.touch(good)
         world.schedule()
-    world.tick(2)
     back = come(world, "r10", "n2")
-    assert state_of(world, "r10")[0] == "SERVING"
     assert lease_all(world, back)

@@ -75,7 +75,7 @@ def test_whose_figure_counts(override: str, given: int, asked: int) -> None:
 def test_what_was_said_is_not_lowered_and_nothing_goes_by_two_jobs() -> None:
     world = World()
     learned(world, "light", 150 * MIB)
-    assert world.submitted(1, cores(1, group="light", memory=1500 * MIB)).reply["learned"] == [
+    assert world.submitted(1, cores(1, group="light", memory=1500 * MIB, override="higher")).reply["learned"] == [
         "light: memory: asked 1500M, learned 200M from 3 jobs, gets 1500M",
     ]
     runner = world.runners["r1"]

@@ -60,10 +60,10 @@ def told(seen: Seen) -> tuple[object, ...]:
 STATES = [
     ("PEND", "pending", "pending"),
     ("PROV", "pending", "pending"),
-    ("PSUSP", "pending", "pending"),
+    ("PSUSP", "held", "held"),
     ("RUN", "running", "running"),
-    ("USUSP", "running", "running"),
-    ("SSUSP", "running", "running"),
+    ("USUSP", "suspended", "suspended"),
+    ("SSUSP", "suspended", "suspended"),
     ("DONE", "completed", "completed"),
     ("PDONE", "completed", "completed"),
     ("POST_DONE", "completed", "completed"),
@@ -190,15 +190,15 @@ WIDE_CASES = {
     "requeued": ("running", None, None, None),
     "multi-host": ("running", None, None, None),
     "odd-name": ("running", None, None, None),
-    "ususp": ("running", None, None, None),
-    "ssusp": ("running", None, None, None),
+    "ususp": ("suspended",),
+    "ssusp": ("suspended",),
+    "psusp": ("held",),
+    "psusp-bstop": ("held",),
     "done": ("completed", 0, None, None),
     "killed-trapped": ("completed", 0, None, None),
     "unkwn": ("unsure",),
     "node-cut": ("unsure",),
-    **dict.fromkeys(
-        ("psusp", "psusp-bstop", "dependency", "dependency-never", "begin-time", "pend-window"), ("pending",)
-    ),
+    **dict.fromkeys(("dependency", "dependency-never", "begin-time", "pend-window"), ("pending",)),
     **dict.fromkeys(
         [
             "exit3",
@@ -254,7 +254,13 @@ def test_a_recorded_listing_of_all() -> None:
     listing = LAVA.read_listing(CASES["bjobs-a-w"].answer, PLAIN)
     kinds = [seen.kind for seen in listing.seen]
     assert listing.result == "ok"
-    assert {kind: kinds.count(kind) for kind in set(kinds)} == {"running": 7, "pending": 7, "completed": 6, "failed": 3}
+    assert {kind: kinds.count(kind) for kind in set(kinds)} == {
+        "running": 7,
+        "pending": 6,
+        "held": 1,
+        "completed": 6,
+        "failed": 3,
+    }
 
 
 @pytest.mark.parametrize(
@@ -905,3 +911,15 @@ def test_rarer_words_for_an_end() -> None:
         "cancelled",
         "launch",
     )
+
+
+def test_why_jobs_of_openlava_wait() -> None:
+    wide = (
+        "JOBID   USER    STAT  QUEUE      FROM_HOST   EXEC_HOST   JOB_NAME   SUBMIT_TIME\n"
+        "319     me PEND  normal     vm             -        rota-b7fb9d037f70[9] Nov 16 21:49\n"
+        " Job slot limit reached: 1 host;\n Not enough of memory: 2 hosts;\n"
+        "108     me PEND  normal     vm                      arr[3]     Nov 15 21:05\n"
+        " : 1 host;\n"
+    )
+    said = {"319[9]": "Job slot limit reached: 1 host; Not enough of memory: 2 hosts"}
+    assert OpenLava().read_why_waiting(Answer(0, wide, "")) == said

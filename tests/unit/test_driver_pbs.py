@@ -64,11 +64,11 @@ def truth(case: str, options: Options = PLAIN) -> Seen:
 
 TABLE = [
     ("Q", "pending", "pending"),
-    ("H", "running", "pending"),
-    ("W", "running", "pending"),
-    ("T", "running", "unsure"),
-    ("S", "running", "running"),
-    ("U", "running", "running"),
+    ("H", "held", "pending"),
+    ("W", "pending", "pending"),
+    ("T", "pending", "unsure"),
+    ("S", "suspended", "suspended"),
+    ("U", "suspended", "suspended"),
     ("R", "running", "running"),
     ("B", "running", "running"),
     ("E", "running", "running"),
@@ -92,7 +92,7 @@ def test_every_state(state: str, kind: str, strict: str) -> None:
 def test_a_site_may_call_a_state_otherwise_but_not_nonsense() -> None:
     row = Answer(0, "17.pbs1 tester workq x -- 1 1 -- -- H --\n", "")
     assert PBS.read_listing(row, Options(state_map=(("H", "pending"),))).seen[0].kind == "pending"
-    assert PBS.read_listing(row, Options(state_map=(("H", "nonsense"),))).seen[0].kind == "running"
+    assert PBS.read_listing(row, Options(state_map=(("H", "nonsense"),))).seen[0].kind == "held"
 
 
 # Exit statuses
@@ -342,9 +342,9 @@ def test_recorded_tables() -> None:
 
 OUTCOMES: list[tuple[str, str, Outcome | None]] = [
     ("running", "running", None),
-    ("held", "running", None),
-    ("waiting", "running", None),
-    ("suspended", "running", None),
+    ("held", "held", None),
+    ("waiting", "pending", None),
+    ("suspended", "suspended", None),
     ("rerun-running", "running", None),
     ("node-fail-rerunnable", "pending", None),
     ("finished-ok", "completed", Outcome(exit_code=0)),
@@ -476,7 +476,7 @@ def test_recorded_kills(case: str, result: str) -> None:
 
 
 def test_kills() -> None:
-    assert PBS.kill(["1", "2[3]"], 0).argv == ("qsig", "-s", "TERM", "1", "2[3]")
+    assert PBS.kill(["1", "2[3]"], 0).argv == ("qsig", "-s", "URG", "1", "2[3]")
     assert PBS.kill(["1"], 1).argv == ("qdel", "1")
     assert PBS.kill(["1"], 2).argv == PBS.kill(["1"], 7).argv == ("qdel", "-W", "force", "1")
     for code in (35, 153, 202):

@@ -76,10 +76,11 @@ def truth(case: str, options: Options = PLAIN) -> Seen:
 # States
 
 TABLE = [
-    *((state, "pending", "pending") for state in ("qw", "hqw", "Rq", "hRwq", "hRqw")),
+    *((state, "pending", "pending") for state in ("qw", "Rq")),
+    *((state, "held", "held") for state in ("hqw", "hRwq", "hRqw")),
     *((state, "running", "running") for state in ("r", "t", "hr", "Rr", "Rt")),
-    *((state, "running", "running") for state in ("s", "ts", "S", "tS", "T", "tT")),
-    *((state, "running", "running") for state in ("Rs", "Rts", "RS", "RtS", "RT", "RtT")),
+    *((state, "suspended", "suspended") for state in ("s", "ts", "S", "tS", "T", "tT")),
+    *((state, "suspended", "suspended") for state in ("Rs", "Rts", "RS", "RtS", "RT", "RtT")),
     *((state, "failed", "failed") for state in ("Eqw", "Ehqw", "EhRqw")),
     *((state, "unsure", "running") for state in ("dr", "dt", "dRr", "dRt", "ds", "dS", "dT", "dRs", "dRS", "dRT")),
     ("z", "exited", "exited"),
@@ -103,9 +104,9 @@ def test_every_state(state: str, kind: str, strict: str) -> None:
             ("qwE", "failed"),
             ("rd", "unsure"),
             ("dqw", "unsure"),
-            ("h", "pending"),
+            ("h", "held"),
         ),
-        *(("N", "running"), ("rP", "running"), ("", "unsure"), ("y", "unsure"), ("r!", "unsure"), ("R", "unsure")),
+        *(("N", "suspended"), ("rP", "suspended"), ("", "unsure"), ("y", "unsure"), ("r!", "unsure"), ("R", "unsure")),
     ],
 )
 def test_other_combinations_by_their_letters(state: str, kind: str) -> None:
@@ -124,8 +125,8 @@ def test_the_error_state_has_failed_and_must_be_killed() -> None:
     assert "until it is deleted" in (seen.reason or "")
     assert not kind_of("qw").held and kind_of("Rr").requeued == 1
     assert [kind_of(state).reason for state in ("s", "hqw", "dr", "r")] == [
-        "suspended",
-        "held",
+        "state s",
+        "state hqw",
         "is being deleted",
         None,
     ]
@@ -311,15 +312,15 @@ def test_recorded_listing() -> None:
     kinds = {seen.native_id: (seen.native_state, seen.kind) for seen in found.seen}
     assert found.result == "ok" and len(kinds) == 13
     assert kinds["31"] == ("r", "running") and kinds["6.4"] == kinds["6.5"] == ("r", "running")
-    assert kinds["6.6"] == ("qw", "pending") and kinds["27"] == ("Eqw", "failed") and kinds["32"] == ("hqw", "pending")
+    assert kinds["6.6"] == ("qw", "pending") and kinds["27"] == ("Eqw", "failed") and kinds["32"] == ("hqw", "held")
 
 
 @pytest.mark.parametrize(
     ("case", "native", "state", "kind"),
     [
         ("qstat-xml-hr", "36", "hr", "running"),
-        ("qstat-xml-suspended", "36", "s", "running"),
-        ("qstat-xml-queue-suspended", "36", "S", "running"),
+        ("qstat-xml-suspended", "36", "s", "suspended"),
+        ("qstat-xml-queue-suspended", "36", "S", "suspended"),
         ("qstat-xml-rescheduled", "36", "Rr", "running"),
         ("qstat-xml-dr", "6", "dr", "unsure"),
         ("qstat-xml-pe", "43", "r", "running"),
@@ -511,3 +512,20 @@ def test_a_cluster_on_which_no_job_has_ended_yet_has_no_accounting():
     said = "/sge/default/common/accounting: No such file or directory\n"
     missing = Answer(1, "no jobs running since startup\n", said)
     assert Sge().read_history(missing, Options()).result == "not-found"
+
+
+def detail(number: int, *said: str) -> str:
+    """What `qstat -j` says of a job."""
+    lines = [f"job_number:                 {number}", "owner:                      tester"]
+    lines += [f"{'' if place else 'scheduling info:':<28}{words}" for place, words in enumerate(said)]
+    return "=" * 62 + "\n" + "\n".join(lines) + "\n"
+
+
+def test_why_a_job_waits_is_in_what_the_scheduler_said() -> None:
+    text = detail(32, "Job is in hold state") + detail(33) + detail(7, "a", "b", "c", "d", "e")
+    said = Sge().read_why_waiting(Answer(0, text, ""))
+    assert said == {"32": "Job is in hold state", "7": "a; b; c; and 2 more"}
+    off = detail(7, "(Collecting of scheduler job information is turned off)")
+    assert Sge().read_why_waiting(Answer(0, off, "")) == {}
+    asked = Sge().why_waiting("me", [f"{number}.1" for number in range(50)]).argv
+    assert asked[:2] == ("qstat", "-j") and len(asked[2].split(",")) == 20

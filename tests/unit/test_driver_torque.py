@@ -55,10 +55,10 @@ def truth(case: str, options: Options = PLAIN) -> Seen:
 TABLE = [
     ("Q", "pending", "pending"),
     ("R", "running", "running"),
-    ("H", "running", "pending"),
-    ("W", "running", "pending"),
-    ("T", "running", "unsure"),
-    ("S", "running", "running"),
+    ("H", "held", "pending"),
+    ("W", "pending", "pending"),
+    ("T", "pending", "unsure"),
+    ("S", "suspended", "suspended"),
     ("E", "running", "running"),
     ("C", "exited", "exited"),
     ("X", "unsure", "unsure"),
@@ -201,16 +201,16 @@ def test_recorded_tables() -> None:
         seen.native_id: seen.kind
         for seen in TRQ.read_listing(recorded("torque", "qstat-array-t-after-qdel"), PLAIN).seen
     }
-    assert after == {"7[1]": "running", "7[2]": "running", "7[3]": "running", "7[4]": "exited", "7[5]": "exited"}
+    assert after == {"7[1]": "running", "7[2]": "running", "7[3]": "held", "7[4]": "exited", "7[5]": "exited"}
 
 
 @pytest.mark.parametrize(
     ("case", "kind", "outcome"),
     [
         ("running", "running", None),
-        ("held", "running", None),
-        ("waiting", "running", None),
-        ("suspended", "running", None),
+        ("held", "held", None),
+        ("waiting", "pending", None),
+        ("suspended", "suspended", None),
         ("rerun", "running", None),
         ("node-cut", "running", None),
         ("completed-ok", "completed", (0, None, None)),
@@ -290,7 +290,7 @@ def test_recorded_kills(case: str, result: str) -> None:
 
 
 def test_kills() -> None:
-    assert TRQ.kill(["1", "2[3]"], 0).argv == ("qsig", "-s", "TERM", "1", "2[3]")
+    assert TRQ.kill(["1", "2[3]"], 0).argv == ("qsig", "-s", "URG", "1", "2[3]")
     assert TRQ.kill(["1"], 1).argv == ("qdel", "1")
     assert TRQ.kill(["1"], 2).argv == ("qdel", "-p", "1")
     assert TRQ.read_kill(Answer(204, "", ""))[0] == "ok"

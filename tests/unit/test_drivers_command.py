@@ -602,6 +602,17 @@ def test_for_one_that_never_ran_no_last_words_are_awaited(host, before, verb):
     assert (found and found.verb) == verb
 
 
+@pytest.mark.parametrize(("why", "soon"), [("node-fail", True), ("cancelled", False)])
+def test_last_words_of_a_lost_node_are_not_awaited_for_long(why, soon):
+    tracker = Tracker(Settings(), 0.0)
+    tracker.enter([KNOWN], 0.0)
+    tracker.look(Listing((Seen(KNOWN.native_id, "R", "running", KNOWN.tag),), "ok"), set(), 0.0, 0.0)
+    ended = Seen(KNOWN.native_id, "NF", "aborted", KNOWN.tag, None, Outcome(why=why, host="n1"))
+    entry, evidence = tracker.entries[KNOWN.id], Evidence(ended, None, True)
+    assert tracker.conclude(entry, evidence, 1.0, readable=True, killed=False) is None
+    assert (tracker.conclude(entry, evidence, 12.0, readable=True, killed=False) is not None) == soon
+
+
 # ---- health ---------------------------------------------------------------------------------------------------------
 
 
@@ -622,7 +633,52 @@ async def test_a_site_that_fails_is_left_alone_and_comes_back_by_itself():
     assert await told(driver, 1300) == [("a1.0", "run")]
     health = driver.health()
     assert (health.state, health.why, health.retry_at) == ("ok", None, None)
-    assert "slurmctld is down" in health.last_error and health.last_poll > 1e9
+    assert health.last_error is None and health.since is None and health.last_poll > 1e9
+
+
+@virtual
+async def test_a_site_says_after_one_failure_that_it_fails_and_since_when():
+    transport = ScriptedTransport(tstat=[Answer(1, "", "slurmctld is down")])
+    driver = make_driver(transport)
+    await told(driver, 1)
+    first = driver.health()
+    assert (first.state, first.failures) == ("failing", 1) and "slurmctld is down" in first.why
+    await told(driver, 30)
+    health = driver.health()
+    assert health.since == first.since < health.last_error_at and health.last_error == health.why
+
+
+@virtual
+async def test_a_command_that_does_not_answer_is_said_before_it_is_given_up():
+    driver = make_driver(ScriptedTransport(tstat=[Answer(None, "", "")]))
+    polling = asyncio.ensure_future(told(driver, 1))
+    await asyncio.sleep(5)
+    assert driver.health().state != "silent"
+    await asyncio.sleep(10)
+    health = driver.health()
+    assert health.state == "silent" and "tstat -u me: no answer yet" in health.why and health.since is not None
+    await polling
+
+
+@virtual
+async def test_a_submission_that_does_not_reach_the_batch_system_is_a_failure_of_the_site():
+    words = "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)"
+    transport = ScriptedTransport(tsub=[Answer(1, "", f"busy: {words}")])
+    driver = make_driver(transport)
+    with pytest.raises(BusyError):
+        await driver.submit(make_ask(1))
+    assert driver.health().state == "failing" and "connect failure" in driver.health().why
+
+
+@virtual
+async def test_an_answer_that_was_not_all_is_said_for_a_while():
+    transport = ScriptedTransport(tsub=[Answer(1, "", "busy: come back")])
+    driver = make_driver(transport)
+    with pytest.raises(BusyError):
+        await driver.submit(make_ask(1))
+    assert driver.health().state == "ok" and "come back" in driver.health().last_error
+    await asyncio.sleep(301)
+    assert driver.health().last_error is None
 
 
 @virtual

@@ -112,6 +112,30 @@ def test_processes_end_as_the_accounting_says(make, script, options, ending):
     until(lambda: run(cluster, *words).stdout.strip() == "|".join(ending))
 
 
+TOLD = """\
+import signal, subprocess, sys, time
+who = sys.argv[1]
+for name in ("INT", "TERM"):
+    signal.signal(getattr(signal, "SIG" + name), lambda *_, name=name: print(who, name, flush=True))
+if who == "itself":
+    subprocess.Popen([sys.executable, __file__, "apart"], start_new_session=True)
+print(who, "is up", flush=True)
+while True:
+    time.sleep(1)
+"""
+
+
+def test_lsf_sends_int_then_term_then_kill_to_every_process_of_a_job(make, tmp_path):
+    cluster, log, program = make("lsf", kill_wait_s=0.5), tmp_path / "log", tmp_path / "told.py"
+    program.write_text(TOLD)
+    run(cluster, "bsub", "-o", str(log), stdin=f"#!/bin/sh\nexec {sys.executable} {program} itself\n")
+    until(lambda: log.exists() and log.read_text().count("up") == 2)
+    run(cluster, "bkill", "1")
+    until(lambda: cluster.jobs()[0]["state"] == "over")
+    lines = log.read_text().splitlines()[2:]
+    assert sorted(lines[:2]) == ["apart INT", "itself INT"] and sorted(lines[2:]) == ["apart TERM", "itself TERM"]
+
+
 def test_cancel_ends_the_whole_tree_even_if_it_will_not(make, tmp_path):
     cluster = make()
     path = tmp_path / "pids"

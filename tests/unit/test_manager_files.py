@@ -30,7 +30,7 @@ def test_prepare_makes_everything_private(home):
     made = prepare(home)
     for directory in (made.home, made.output, made.tls, made.tokens):
         assert stat.S_IMODE(os.stat(directory).st_mode) == 0o700
-    assert sorted(os.listdir(home)) == ["output", "tls", "tokens"]
+    assert sorted(os.listdir(home)) == ["output", "private", "tls", "tokens"]
     prepare(home)
 
 
@@ -100,7 +100,7 @@ def test_what_the_disk_says_is_explained(home, monkeypatch, number, kind, word):
     monkeypatch.setattr(paths, "write_private", fail)
     with pytest.raises(kind, match=word):
         prepare(home)
-    assert sorted(os.listdir(home)) == ["output", "tls", "tokens"]
+    assert sorted(os.listdir(home)) == ["output", "private", "tls", "tokens"]
 
 
 # lock

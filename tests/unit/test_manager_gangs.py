@@ -20,6 +20,7 @@ from rota.model.site import SiteFacts
 from rota.model.slot import Slot
 from rota.runner.protocol import Runner
 from rota.store.memory import MemoryStore
+from rota.wire.files import Left
 from rota.wire.messages import decode_greeting, decode_runner, encode
 
 NOW = At(1000.0, 0.0)
@@ -108,11 +109,11 @@ def test_a_runner_that_replaces_another_waits_until_that_ones_reports_are_read(c
     class Site:
         name = "local"
 
-        def unsent(self, output: str) -> dict[str, Any] | None:
+        def unsent(self, output: str) -> Left | None:
             tries.append(output)
             if len(tries) == 1:
                 raise OSError("stale file handle")
-            return {"ended": [], "disclaimed": [[1, 1, 1, "alone"]]}
+            return Left([], [(1, 1, 1, "alone")])
 
     greeted(core, tmp_path)
     greeting = Greet(

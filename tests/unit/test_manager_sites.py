@@ -85,7 +85,7 @@ def test_a_dry_run_of_whole_nodes_says_what_is_not_known(home):
 
 
 def health(state, why=None, retry_at=None):
-    return Health(state, why, retry_at, None, None, 0, 0, 120, 0, {}, None, "this host")
+    return Health(state, why, retry_at=retry_at, commands_per_minute=120, where="this host")
 
 
 @pytest.mark.parametrize(

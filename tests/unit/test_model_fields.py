@@ -41,7 +41,7 @@ def test_everything_can_be_changed() -> None:
 
 
 def test_every_field_of_a_template_is_said_by_an_option() -> None:
-    own = {"argv", "shell", "needs", "umask", "level", "over", "share"}
+    own = {"argv", "shell", "needs", "umask", "level", "over", "share", "time_ends"}
     assert targets("template") == set(Template.__struct_fields__) - own
     assert targets("needs") == set(Needs.__struct_fields__) - {"cores_most", "gpu_share", "options"}
 
@@ -56,7 +56,8 @@ def test_every_field_of_a_patch_is_said_by_a_change() -> None:
 
 def test_what_is_not_said_is_as_a_template_has_it() -> None:
     (template,) = build(["x"], {"group": "", "cwd": "/"}).spec.templates
-    assert template == Template(argv=("x",), umask=template.umask)
+    # In records `override` that is left out is what it was when the first were written.
+    assert template == Template(argv=("x",), umask=template.umask, override="higher")
 
 
 @pytest.mark.parametrize("name", [name for name, field in FIELDS.items() if field.choices])
@@ -71,7 +72,8 @@ def test_choices_are_those_of_the_types(name: str) -> None:
 def test_every_kind_can_be_read() -> None:
     assert {field.kind for field in FIELDS.values() if field.place in ("template", "needs")} <= set(KINDS)
     assert all(field.choices or KINDS[field.kind].json for field in JSON_FIELDS)
-    assert {"command", "cwd", "env", "stdin", "stdout", "stderr"} == set(JsonLine.__struct_fields__) - {
+    links = {"id", "after", "after_any", "after_failure", "live", "name"}
+    assert {"command", "cwd", "env", "stdin", "stdout", "stderr", *links} == set(JsonLine.__struct_fields__) - {
         field.name for field in JSON_FIELDS
     }
 

@@ -142,7 +142,8 @@ def troubles(row: "dict[str, Any]") -> "list[str]":
     out = []
     if row["why"]:
         again = "" if row["retry_s"] is None else f"; it is tried again in {seconds(row['retry_s'])}"
-        out.append(f"{row['state']}: {clean(row['why'])}{again}")
+        since = "" if row.get("failing_s") is None else f" for {seconds(row['failing_s'])}"
+        out.append(f"{row['state']}{since}: {clean(row['why'])}{again}")
     if row["state"] == "needs login":
         out.append(f"log in first ({clean(row.get('where') or row['name'])}), and leave that connection open")
     out += [
@@ -151,15 +152,16 @@ def troubles(row: "dict[str, Any]") -> "list[str]":
     ]
     error = row.get("last_error")
     if error and error != row["why"]:
-        out.append(f"last error: {clean(error)}")
+        out.append(f"last error, {seconds(row['last_error_s'])} ago: {clean(error)}")
     return out
 
 
 def print_site(row: "dict[str, Any]") -> None:
     """Print everything about one site."""
     again = "" if row["retry_s"] is None else f", tried again in {seconds(row['retry_s'])}"
+    since = "" if row.get("failing_s") is None else f" for {seconds(row['failing_s'])}"
     lines: list[tuple[str, object]] = [
-        ("state", row["state"] + again),
+        ("state", row["state"] + since + again),
         ("why", row["why"]),
         ("driver", row["driver"] + (f" ({row['version']})" if row.get("version") else "")),
         ("mode", row["mode"]),
@@ -185,7 +187,7 @@ def print_site(row: "dict[str, Any]") -> None:
             polled = f"{seconds(row['last_poll_s'])} ago ({when(row['last_poll'])})"
         sent = f"{row['commands_last_minute']} in the last minute, at most {row['commands_per_minute']}"
         lines += [("last poll", polled), ("commands", f"{sent}; {row['commands']} in all")]
-        lines += [("failed", f"{row['failures']} in a row" if row["failures"] else None), ("error", row["last_error"])]
+        lines += [("failed", f"{row['failures']} in a row" if row["failures"] else None), ("error", _error(row))]
         lines += [("program", f"{name} = {path or 'not found'}") for name, path in sorted(row["programs"].items())]
         lines += [("option", f"{name} = {_option(value)}") for name, value in row["options"].items()]
     print(clean(row["name"]))
@@ -200,6 +202,11 @@ def print_site(row: "dict[str, Any]") -> None:
             print(f"    {queue_words(queue)}")
     for note in row.get("notes") or ():
         print(f"  note: {clean(note)}")
+
+
+def _error(row: "dict[str, Any]") -> str | None:
+    """The last error, and how long ago that was."""
+    return None if row["last_error"] is None else f"{seconds(row['last_error_s'])} ago: {row['last_error']}"
 
 
 def queue_words(queue: "dict[str, Any]") -> str:

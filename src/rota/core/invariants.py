@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 
 from rota.core.census import Census
-from rota.core.dependencies import consequences
+from rota.core.dependencies import consequences, tally, told_of, waits_of
 from rota.core.evolve.jobs import uncounted
+from rota.core.graph import CLASSES, CODES, OPEN
 from rota.core.state import BatchState, State
+from rota.model.graph import MEMBER
 from rota.model.needs import Amounts
 from rota.model.slot import Slot
 from rota.model.tables import ACTIVE, HOLDING, JOB_STATES, PENDING, SETTLED, WAITING
@@ -90,19 +92,23 @@ def _gangs(state: State, batch: BatchState) -> Iterator[str]:
 
 def _dependencies(state: State, batch: BatchState) -> Iterator[str]:
     """A batch that waits will be told when to look again, and none of its jobs is overdue."""
-    if isinstance(batch.waits, str):
-        if batch.id not in state.unnamed.get(batch.waits, ()) or state.names.get(batch.waits):
-            yield f"batch {batch.id} waits for something named {batch.waits} and will not be told"
-    elif batch.waits is not None:
-        number, pos = batch.waits
-        other = state.batches[number]
-        told = other.watchers if pos < 0 else other.marks.get(pos, ())
-        open_ = other.unsettled if pos < 0 else other.states[pos] < SETTLED
-        if batch.id not in told or not open_ or not other.followed:
-            yield f"batch {batch.id} waits for {batch.waits} and will not be told"
+    for waits in waits_of(batch):
+        if isinstance(waits.waits, str):
+            if waits.token not in state.unnamed.get(waits.waits, ()) or state.names.get(waits.waits):
+                yield f"batch {batch.id} waits for something named {waits.waits} and will not be told"
+        elif waits.waits is not None:
+            number, what = waits.waits
+            other = state.batches[number]
+            if isinstance(what, str):
+                open_ = tally(other, what)[0]
+            else:
+                open_ = other.unsettled if what < 0 else other.states[what] < SETTLED
+            if waits.token not in told_of(other, what) or not open_ or not other.followed:
+                yield f"batch {batch.id} waits for {waits.waits} and will not be told"
+    yield from _graph(batch)
     # A job that waits for its next try is looked at when that is due: nobody has to tell its batch before.
     waiting = batch.counts[WAITING] + batch.counts[HOLDING] - len(batch.until)
-    if batch.edges and batch.spec.not_before is None and waiting > 0:
+    if (batch.edges or batch.graph is not None) and batch.spec.not_before is None and waiting > 0:
         waited = batch.waits
         overdue = list(consequences(state, batch, 0, batch.count, float("-inf")))
         if batch.waits != waited and not batch.elements:  # job by job, a batch is told of each job that is settled
@@ -112,6 +118,29 @@ def _dependencies(state: State, batch: BatchState) -> Iterator[str]:
                 late = [pos for pos in range(low, high) if event.verb == "omit" or pos not in batch.until]
                 if late:
                     yield f"batch {batch.id}: {event.verb} is overdue at {late}"
+
+
+def _graph(batch: BatchState) -> Iterator[str]:
+    """What a graph has counted is what the states of its jobs say."""
+    graph = batch.graph
+    if graph is None:
+        return
+    classes = batch.states.translate(CLASSES)
+    if classes != graph.classes[: batch.count]:
+        late = [pos for pos in range(batch.count) if classes[pos] != graph.classes[pos]]
+        yield f"batch {batch.id}: its graph does not know of {late}"
+    left, never = [0] * batch.count, [0] * batch.count
+    ends = [0] * len(graph.ends)
+    for pos in range(batch.count):
+        for link in graph.parents(pos):
+            if link & 3 == MEMBER:
+                ends[(link >> 2) - batch.count] += classes[pos] == OPEN
+            else:
+                code = CODES[link & 3][graph.classes[link >> 2]]
+                left[pos] += code == 1
+                never[pos] += code == 2
+    if left != list(graph.left) or never != list(graph.never) or ends != list(graph.ends):
+        yield f"batch {batch.id}: its graph counts {graph.left}, {graph.never}, {graph.ends}: {left}, {never}, {ends}"
 
 
 def _runners(state: State) -> Iterator[str]:

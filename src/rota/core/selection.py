@@ -1,9 +1,12 @@
 """Which jobs a selector means, as ranges of positions."""
 
+import itertools
+import operator
 import re
 from collections.abc import Iterable, Iterator
 
 from rota.core.dependencies import spans_of
+from rota.core.graph import spans as spans_at
 from rota.core.state import BatchState, State
 from rota.model.errors import NotFoundError
 from rota.model.job import format_job
@@ -18,7 +21,9 @@ def select(state: State, selector: Selector) -> Iterator[tuple[BatchState, int, 
     numbers = _batches(state, selector)
     if not selector.spans:
         for number in numbers:
-            yield state.batches[number], 0, state.batches[number].count
+            batch = state.batches[number]
+            for low, high in _named(batch, selector.names):
+                yield batch, low, high
         return
     named = set(numbers)
     for number, first, last in selector.spans:
@@ -30,7 +35,18 @@ def select(state: State, selector: Selector) -> Iterator[tuple[BatchState, int, 
         if first is not None and first == last and low == high:
             raise NotFoundError(f"there is no job {format_job(number, first)}")
         if low < high:
-            yield batch, low, high
+            for start, end in _named(batch, selector.names):
+                if start < high and low < end:
+                    yield batch, max(low, start), min(high, end)
+
+
+def _named(batch: BatchState, names: tuple[str, ...]) -> list[tuple[int, int]]:
+    """(low, high) of the jobs of a batch that have one of these names; no names: all."""
+    graph = batch.graph
+    if graph is None or not names or batch.spec.name in names:
+        return [(0, batch.count)]
+    flat = spans_at(sorted({pos for name in names if name in graph.groups for pos in graph.members(name)}))
+    return list(zip(flat[::2], flat[1::2], strict=True))
 
 
 def _batches(state: State, selector: Selector) -> list[int]:
@@ -78,7 +94,7 @@ def by_state(state: State, selector: Selector, states: Iterable[int]) -> Iterato
     if not allowed:
         return
     pattern = states_pattern(allowed)
-    for batch, low, high in select(state, selector):
-        spans = spans_of(batch, pattern, low, high)
+    for batch, ranges in itertools.groupby(select(state, selector), key=operator.itemgetter(0)):
+        spans = [edge for _, low, high in ranges for edge in spans_of(batch, pattern, low, high)]
         if spans:
             yield batch, spans

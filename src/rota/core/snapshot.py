@@ -17,14 +17,16 @@ from rota.core.evolve.batches import bind, set_limit
 from rota.core.evolve.gangs import reserve_part
 from rota.core.evolve.jobs import push_ready, slot_of, uncounted
 from rota.core.evolve.runners import join_allocation, place_runner, set_slots
+from rota.core.graph import Gate
 from rota.core.notes import took
 from rota.core.ready import ReadyQueue
 from rota.core.selection import states_pattern
-from rota.core.state import COLUMN_CHUNK, BatchState, Live, RunnerState, Settings, State
+from rota.core.state import COLUMN_CHUNK, GRAPH, BatchState, Live, RunnerState, Settings, State
 from rota.model.allocation import Allocation
 from rota.model.batch import BatchSpec, Template
 from rota.model.errors import StoreError
 from rota.model.events import Ended, Entry
+from rota.model.graph import Graph
 from rota.model.limits import parse_window
 from rota.model.needs import Amounts
 from rota.model.shape import Shape
@@ -37,7 +39,7 @@ from rota.schedule.view import Limit
 __all__ = ["ColumnRow", "restore", "take_columns", "take_snapshot"]
 
 ColumnRow = tuple[int, int, bytes, bytes]
-"""(batch, chunk, states, attempts); chunk -1: the batch's own record, in `states`."""
+"""(batch, chunk, states, attempts); chunk -1: the batch's own record, in `states`; -2: its graph, likewise."""
 
 
 _Leased = tuple[BatchState, int, str, Slot | str, tuple[tuple[str, Slot], ...]]
@@ -64,6 +66,7 @@ class _Runner(Struct, array_like=True):
     direct: bool = False
     gangs: bool = False
     parts: list[tuple[int, int, int, Slot]] = field(default_factory=list)
+    lost: list[tuple[int, int, int]] = field(default_factory=list)
 
 
 class _Batch(Struct, array_like=True):
@@ -90,9 +93,12 @@ class _Batch(Struct, array_like=True):
     broken: dict[int, str] = field(default_factory=dict)
     parts: dict[int, tuple[tuple[str, Slot], ...]] = field(default_factory=dict)
     """Position of a live gang → its further parts."""
+    gates: dict[int, int] = field(default_factory=dict)
+    """Gate of its graph → the newest batch that counts for its name."""
+    killed_why: str | None = None
 
 
-SNAPSHOT_VERSION = 2
+SNAPSHOT_VERSION = 3
 """Raised when a snapshot is written that an older rota would misread."""
 
 
@@ -124,16 +130,17 @@ _PLAIN = (
     "mode", "next_batch", "next_allocation", "groups", "pauses", "pruned", "attempt_floor", "floor_below", "shares",
 )  # fmt: skip
 """Fields of a snapshot that are attributes of the state."""
-_PLAIN_BATCH = [name for name in _Batch.__struct_fields__ if name not in ("runs", "live", "more", "parts")]
+_PLAIN_BATCH = [name for name in _Batch.__struct_fields__ if name not in ("runs", "live", "more", "parts", "gates")]
 """Fields of a batch's record that are attributes of its state."""
 
-_CHARGED = ("slots", "parts")
-"""Fields of a runner's record that are charged when it is restored."""
+_CHARGED = ("slots", "parts", "lost")
+"""Fields of a runner's record that are not its attributes as they are."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_version = msgspec.msgpack.Decoder(_Version).decode
 _decode_snapshot = msgspec.msgpack.Decoder(_Snapshot).decode
 _decode_batch = msgspec.msgpack.Decoder(_Batch).decode
+_decode_graph = msgspec.msgpack.Decoder(Graph).decode
 
 
 def take_snapshot(state: State) -> bytes:
@@ -163,7 +170,7 @@ def take_snapshot(state: State) -> bytes:
 def _record(runner: RunnerState) -> _Runner:
     fields = {name: getattr(runner, name) for name in _Runner.__struct_fields__ if name not in _CHARGED}
     parts = [(*key, slot) for key, slot in runner.parts.items()]
-    return _Runner(**fields, slots=list(runner.slots.items()), parts=parts)
+    return _Runner(**fields, slots=list(runner.slots.items()), parts=parts, lost=list(runner.lost))
 
 
 def take_columns(state: State) -> Iterator[ColumnRow]:
@@ -176,13 +183,21 @@ def take_columns(state: State) -> Iterator[ColumnRow]:
             live=[(pos, live.runner, live.slot) for pos, live in batch.live.items()],
             more=batch.templates[len(batch.spec.templates) :],
             parts={pos: live.parts for pos, live in batch.live.items() if live.parts},
+            gates={gate.number: gate.known_until for gate in _gates(batch) if gate.known_until},
         )
         yield number, -1, _encode(record), b""
+        if GRAPH in batch.dirty and batch.graph is not None:
+            batch.dirty.discard(GRAPH)
+            yield number, GRAPH, _encode(batch.graph.given), b""
         for chunk in sorted(batch.dirty):
             low, high = chunk * COLUMN_CHUNK, (chunk + 1) * COLUMN_CHUNK
             yield number, chunk, bytes(batch.states[low:high]), batch.attempts[low:high].tobytes()
         batch.dirty.clear()
     state.dirty_batches.clear()
+
+
+def _gates(batch: BatchState) -> list[Gate]:
+    return batch.graph.gates if batch.graph is not None else []
 
 
 def _runs(batch: BatchState) -> list[int] | None:
@@ -243,12 +258,19 @@ def _restore_small(state: State, kept: _Snapshot) -> None:
 def _restore_batches(state: State, columns: Iterable[ColumnRow], live: list[_Leased]) -> None:
     pending = states_pattern((PENDING,))
     records: dict[int, BatchState] = {}
+    graphs: dict[int, Graph] = {}
     for number, chunk, states, attempts in sorted(columns, key=lambda row: (row[0], row[1])):
         if state.pruned and state.pruned_at(number) is not None:
             continue  # the store has not yet swept its rows
+        if chunk == GRAPH:
+            graphs[number] = _decode_graph(states)
+            continue
         if chunk == -1:
             record = _decode_batch(states)
-            batch = BatchState(number, record.spec, record.key, record.submitted, record.env, record.runs)
+            graph = graphs.pop(number, None)
+            batch = BatchState(number, record.spec, record.key, record.submitted, record.env, record.runs, graph)
+            for at, known in record.gates.items():
+                _gates(batch)[at].known_until = known
             records[number] = batch
             for name in _PLAIN_BATCH:
                 setattr(batch, name, getattr(record, name))
@@ -262,8 +284,8 @@ def _restore_batches(state: State, columns: Iterable[ColumnRow], live: list[_Lea
     for batch in records.values():
         state.batches[batch.id] = batch
         state.keys[batch.key] = batch.id
-        if batch.spec.name:
-            state.names.setdefault(batch.spec.name, []).append(batch.id)
+        for name in batch.names:
+            state.names.setdefault(name, []).append(batch.id)
     for batch in records.values():  # a batch may have been made to wait for a newer one
         bind(state, batch)
         batch.counts = [batch.states.count(number) for number in range(len(JOB_STATES))]
@@ -281,6 +303,7 @@ def _restore_live(state: State, kept: _Snapshot, live: list[_Leased]) -> None:
         for name in _Runner.__struct_fields__:
             if name not in _CHARGED:
                 setattr(runner, name, getattr(record, name))
+        runner.lost = dict.fromkeys(record.lost)
         state.census.runner(runner.id, "", runner.state)
         join_allocation(state, runner)
         if runner.state not in ("CLOSED", "EXPIRED"):
@@ -300,6 +323,11 @@ def _restore_live(state: State, kept: _Snapshot, live: list[_Leased]) -> None:
             batch.loose = loose
             limit = state.limits[f"#{batch.id}"]
             state.limits[f"#{batch.id}"] = msgspec.structs.replace(limit, used=limit.used + loose)
+
+
+def _graph_view(batch: BatchState) -> tuple[Any, ...]:
+    graph = batch.graph
+    return () if graph is None else (graph.given, bytes(graph.classes[: graph.first]), graph.ends, graph.bad)
 
 
 def durable_view(state: State) -> dict[str, Any]:
@@ -329,16 +357,17 @@ def durable_view(state: State) -> dict[str, Any]:
                 batch.templates,
                 None if batch.template_numbers is None else batch.template_numbers.tobytes(),
                 batch.rerun_wanted,
-                batch.known_until,
+                [batch.known_until, *(gate.known_until for gate in _gates(batch))],
                 batch.spec,
                 batch.loose,
+                _graph_view(batch),
             )
             for batch in state.batches.values()
         },
         "runners": {
             runner.id: (
                 *(runner.state, runner.session, runner.seq, runner.gangs),
-                *(runner.slots, runner.held, sorted(runner.jobs), runner.parts),
+                *(runner.slots, runner.held, sorted(runner.jobs), runner.parts, list(runner.lost)),
             )
             for runner in state.runners.values()
             if runner.state not in ("CLOSED", "EXPIRED")

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from rota.core.plan.backfill import Reservation, Soonest
 
 __all__ = [
-    "Changes", "Condition", "Contact", "Member", "Planning", "Sent", "ShapeMemo", "SiteWeather", "Soft", "Times",
-    "Weather", "chance_at",
+    "Changes", "Condition", "Contact", "HostRecord", "Member", "Planning", "Sent", "ShapeMemo", "SiteWeather", "Soft",
+    "Times", "Weather", "chance_at",
 ]  # fmt: skip
 
 Key = tuple[int, int, int]
@@ -139,6 +139,28 @@ class Refusal(Struct, frozen=True):
     why: str
 
 
+class HostRecord(Struct, frozen=True):
+    """What is held against a host: jobs that failed there at once and alike, in a row. Times are monotonic."""
+
+    jobs: tuple[tuple[int, int, int], ...]
+    """(batch, position, attempt) of the failures."""
+    shapes: tuple[int, ...]
+    how: str
+    """How they failed."""
+    since: float
+    count: int = 0
+    """How many jobs failed."""
+    suspected: float | None = None
+    """Since when it is suspected; None: it is not yet."""
+    trial: str = ""
+    """The runner that may have one job at a time; empty: none may have any yet."""
+    next_at: float = 0.0
+    """When the next trial is due."""
+    trials: int = 0
+    acquitted: bool = False
+    """It was suspected without there being another host: only one that does well lets it be suspected again."""
+
+
 class Weather:
     """How sites and hosts are doing."""
 
@@ -146,8 +168,8 @@ class Weather:
         self.sites: dict[str, SiteWeather] = {}
         self.refused: dict[tuple[str, int], Refusal] = {}
         """(site, shape) → the refusal."""
-        self.host_failures: dict[tuple[str, str], tuple[int, float]] = {}
-        """(site, host) → how many jobs in a row failed there at once, and since when."""
+        self.hosts: dict[tuple[str, str], HostRecord] = {}
+        """(site, host) → what is held against it."""
         self.good_hosts: dict[int, tuple[tuple[str, float], ...]] = {}
         """Shape → the last two hosts where a job of it succeeded, and when."""
         self.bad_hosts: dict[tuple[str, str], tuple[float, str]] = {}
@@ -307,6 +329,8 @@ class Soft:
         """(batch, position) of live gangs whose root has certainly not been sent its lease."""
         self.sent: dict[tuple[int, int], None] = {}
         """Those whose root has. Of one that is in neither nobody knows, since a restart, until its root greets."""
+        self.killing: dict[tuple[int, int], float] = {}
+        """(batch, position) → monotonic time at which its live attempt was asked to end."""
         self.planning = Planning()
         self.worth: dict[tuple[str, str], float] = {}
         """(policy, share) → what was used, as its policy values it (`rota.core.shares`)."""

@@ -15,11 +15,13 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct, field
 
 from rota.core.census import Census
+from rota.core.graph import GraphState, Token
 from rota.core.ready import ReadyQueue
 from rota.core.soft import Soft
 from rota.model.allocation import Allocation
 from rota.model.amounts import format_day
-from rota.model.batch import BatchSpec, Template, index_at, position_of
+from rota.model.batch import BatchSpec, Dependency, Template, index_at, position_of
+from rota.model.graph import Graph
 from rota.model.location import Kind, Location
 from rota.model.needs import Amounts
 from rota.model.shape import Shape
@@ -34,6 +36,8 @@ from rota.schedule.view import Limit
 __all__ = ["BatchState", "Live", "RunnerState", "Settings", "ShapeState", "State"]
 
 COLUMN_CHUNK = 65_536
+GRAPH = -2
+"""The number of the chunk that is the graph of a batch."""
 
 
 class Settings(Struct, frozen=True):
@@ -64,12 +68,18 @@ class Settings(Struct, frozen=True):
     resend_s: float = 5
     sample: int = 5
     """How many job ids an answer shows as examples."""
-    bad_host_failures: int = 5
-    """After this many jobs in a row that fail on a host …"""
+    suspect_failures: int = 2
+    """After this many jobs in a row that fail alike on a host …"""
     bad_host_fast_s: float = 5
-    """… each within so long of its start …"""
+    """… each within so long of its start, the host is suspected: it gets one job at a time …"""
+    bad_host_pause_most_s: float = 60
+    """… after a pause that doubles to this with each that fails."""
+    bad_host_doubt_s: float = 60
+    """A suspicion ends after so long if there is no other host."""
+    bad_host_failures: int = 5
+    """After this many failures …"""
     bad_host_window_s: float = 300
-    """… while such jobs succeeded elsewhere, not longer ago than this: the host gets no more jobs …"""
+    """… while such jobs run elsewhere, or succeeded there not longer ago than this: the host gets no more jobs …"""
     bad_host_s: float = 3600
     """… for so long."""
     policies: Mapping[str, Policy] = field(default_factory=lambda: POLICIES)
@@ -100,13 +110,21 @@ class BatchState:
     __slots__ = (
         "attempts", "blocked", "broken", "by", "changes", "closing", "count", "counts", "dirty", "edges", "elements",
         "env", "epoch",
-        "failures", "followed", "held_why", "hold_wanted", "id", "key", "known_until", "live", "loose",
+        "failures", "followed", "graph", "held_why", "hold_wanted", "id", "key", "killed_why", "known_until", "live",
+        "loose",
         "losses", "marks", "met", "omitted_why", "queues", "ranges", "removes", "rerun_wanted", "seen", "shapes",
         "spec", "states", "submitted", "template_numbers", "templates", "twins", "until", "waits", "watchers",
     )  # fmt: skip
 
     def __init__(
-        self, batch: int, spec: BatchSpec, key: str, submitted: float, env: str | None, runs: list[int] | None
+        self,
+        batch: int,
+        spec: BatchSpec,
+        key: str,
+        submitted: float,
+        env: str | None,
+        runs: list[int] | None,
+        graph: Graph | None = None,
     ) -> None:
         self.id = batch
         self.spec = spec
@@ -143,11 +161,15 @@ class BatchState:
         """Runners that still hold parts of the last attempt, which is over: until they are released it is not ready."""
         self.broken: dict[int, str] = {}
         """Live gangs that have lost a part, and how: they are to end, which counts as a loss."""
-        self.blocked = bool(spec.after) or spec.not_before is not None
+        self.graph = GraphState(batch, spec.count, graph) if graph is not None else None
+        """Which of its jobs wait for which, if they do."""
+        self.blocked = bool(spec.after) or spec.not_before is not None or graph is not None
         """True until its dependencies are met and its time has come."""
         self.omitted_why: str | None = None
         self.held_why: str | None = None
         """Why its jobs were last held."""
+        self.killed_why: str | None = None
+        """Who last killed jobs of it, in words."""
         self.dirty: set[int] = set()
         """Chunks of the columns that changed since the last checkpoint."""
         self.removes = any(template.remove_on is not None for template in spec.templates)
@@ -169,16 +191,42 @@ class BatchState:
         """How much of the next dependency is known to be settled: a position, or for a name a place in its list."""
         self.epoch = 0
         """The `State.epoch` as of which `met` and `seen` hold; -1: always, as no dependency is on a name."""
-        self.waits: tuple[int, int] | str | None = None
-        """What this batch is to be told of: the end of (batch, position), of all of (batch, -1), or a new name."""
-        self.followed = False
-        """Whether another batch waits, or waited, for this one or a part of it."""
-        self.watchers: set[int] = set()
-        """Batches to tell when all of this one is settled."""
-        self.marks: dict[int, list[int]] = {}
-        """Position → batches to tell when the job there is settled."""
+        self.waits: tuple[int, int] | tuple[int, str] | str | None = None
+        """What this batch is to be told of: the end of (batch, position), of all of (batch, -1), of those of a name in
+        (batch, name), or a new name."""
+        self.followed = self.graph is not None
+        """Whether another batch waits, or waited, for this one or a part of it; or jobs of its own do."""
+        self.watchers: set[Token] = set()
+        """Whom to tell when all of this one is settled."""
+        self.marks: dict[int, list[Token]] = {}
+        """Position → whom to tell when the job there is settled."""
         self.twins: list[tuple[int, int]] = []
-        """(batch, offset) of each batch that depends on this one job by job: its position 0 is `offset` here."""
+        """(batch, offset) of each batch that depends on this one job by job: its position 0 is `offset` here; an offset
+        of -1: its graph knows which position is which."""
+
+    @property
+    def after(self) -> tuple[Dependency, ...]:
+        """What all its jobs wait for."""
+        return self.spec.after
+
+    @property
+    def token(self) -> Token:
+        """By what it is known to those that tell it as a whole."""
+        return self.id, -1
+
+    @property
+    def needed(self) -> tuple[Dependency, ...]:
+        """All that it or some of its jobs wait for outside of it."""
+        if self.graph is None:
+            return self.spec.after
+        jobs = (Dependency(str(number)) for number, _ in self.graph.given.jobs)
+        return (*self.spec.after, *self.graph.given.after, *jobs)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its name, and those that some of its jobs have."""
+        own = (self.spec.name,) if self.spec.name else ()
+        return own if self.graph is None else (*own, *(name for name in self.graph.groups if name != self.spec.name))
 
     def template_of(self, pos: int) -> int:
         """Number of the template of the job at a position."""
@@ -258,7 +306,8 @@ class RunnerState:
 
     __slots__ = (
         "allocation", "capacity", "connect", "direct", "drain_wanted", "gangs", "held", "host", "id", "jobs",
-        "location", "output", "parts", "pid", "seq", "session", "site", "slots", "state", "tags", "until", "why",
+        "location", "lost", "output", "parts", "pid", "seq", "session", "site", "slots", "state", "tags", "until",
+        "why",
     )  # fmt: skip
 
     def __init__(self, runner: str) -> None:
@@ -285,6 +334,8 @@ class RunnerState:
         """(batch, position) of the live attempts here, in order of lease."""
         self.parts: dict[tuple[int, int, int], Slot] = {}
         """(batch, position, attempt) of gangs whose root is elsewhere → what is reserved here, until it is released."""
+        self.lost: dict[tuple[int, int, int], None] = {}
+        """(batch, position, attempt) of attempts that were given up here, the newest: their late ends are shown."""
         self.drain_wanted = False
         self.direct = False
         self.gangs = False
@@ -348,8 +399,8 @@ class State:
         """Limits with a rate or a window."""
         self.open_names: dict[str, set[int]] = {}
         """Name → batches for which every new batch of that name counts."""
-        self.unnamed: dict[str, list[int]] = {}
-        """Name that no batch has → batches to tell when one has it."""
+        self.unnamed: dict[str, list[Token]] = {}
+        """Name that nothing has → whom to tell when something has it."""
         self.epoch = 0
         """Grows whenever what batches know of their names may have changed."""
         self.tallies: dict[str, tuple[list[int], list[int]]] = {}

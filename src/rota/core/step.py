@@ -12,7 +12,7 @@ from rota.core.decide.allocations import end_direct
 from rota.core.decide.deadlines import next_deadline, tick, was_set_back
 from rota.core.decide.decision import Decision
 from rota.core.decide.gangs import root_leases, settle_unsent
-from rota.core.dependencies import consequences, woken
+from rota.core.dependencies import follow_up, woken
 from rota.core.effects import Effect
 from rota.core.evolve import evolve
 from rota.core.evolve.leasing import Grant, lease_jobs
@@ -25,7 +25,6 @@ from rota.core.state import Settings, State
 from rota.core.stimuli import At, Stimulus, Tick
 from rota.model.events import Event, Moved
 from rota.model.job import Result
-from rota.model.tables import HOLDING, WAITING
 from rota.schedule.policy import PluginError
 
 __all__ = ["Core", "Step"]
@@ -55,11 +54,14 @@ class Core:
         self._seen: At | None = None
         self._set_back = False
         """The wall clock was set back since the last Tick."""
+        self.changed = False
+        """Whether the last step, or the scheduling pass, has begun to change the state."""
 
     def step(self, stimulus: Stimulus) -> Step:
         """Decide, apply, react. Raises a RotaError for a refusal; then nothing has changed."""
         state, at = self.state, stimulus.at
         events: list[Event] = []
+        self.changed = isinstance(stimulus, Tick)
         if self._seen is not None and was_set_back(self._seen, at):
             self._set_back = True
         self._seen = at
@@ -135,6 +137,7 @@ class Core:
             for kill in end_direct(state, event):
                 self._happen(kill, events, at)
         for note in decision.notes:
+            self.changed = True
             take_note(state, note)
         if decision.drawn:
             state.soft.chance = chance_after(state.soft.chance, decision.drawn)
@@ -152,13 +155,11 @@ class Core:
             for number, low, high in settled:
                 state.freed.extend(woken(state, number, low, high))
             freed, state.freed = state.freed, []
-            for number, low, high in freed:
-                batch = state.batches[number]
-                if batch.counts[WAITING] or batch.counts[HOLDING]:
-                    for event in consequences(state, batch, low, high, at.wall):
-                        self._happen(event, events, at)
+            for event in follow_up(state, freed, at.wall):
+                self._happen(event, events, at)
 
     def _happen(self, event: Event, events: list[Event], at: At) -> None:
+        self.changed = True
         evolve(self.state, event)
         follow(self.state, event, at)
         events.append(event)

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from rota.model.allocation import Outcome
 from rota.model.batch import BatchSpec
+from rota.model.graph import Graph
 from rota.model.needs import Amounts
 from rota.model.patch import Patch
 from rota.model.selector import Selector
@@ -14,7 +15,7 @@ from rota.model.site import SiteFacts
 __all__ = [
     "AllocationSeen", "At", "ChangeJobs", "Disconnected", "Ended", "FactSeen", "Greet", "Held", "HoldRow", "LastWords",
     "Prune", "Released", "Report", "RunnerBye", "SetLimits", "SetMode", "SiteFull", "SiteSeen", "Started", "Stimulus",
-    "Submit", "Tick", "Touch", "Used", "Written",
+    "Submit", "TakeDown", "Tick", "Touch", "Used", "Written",
 ]  # fmt: skip
 
 
@@ -46,6 +47,8 @@ class Submit(Stimulus, kw_only=True):
     """Limits to set with it: a count, or what is written after the colon."""
     then: BatchSpec | None = None
     """A batch of one job, to run when all of this one is settled."""
+    graph: Graph | None = None
+    """Which of its jobs wait for which."""
 
 
 class ChangeJobs(Stimulus, kw_only=True):
@@ -119,6 +122,8 @@ class Greet(Stimulus, kw_only=True):
     """The runner whose end, with that of all it had started on this node, its supervisor has seen to."""
     written: "list[Written]" = []
     """What that one, and those before it on its node, could not send and wrote down."""
+    challenged: float | None = None
+    """Monotonic time at which its connection was there, and challenged: it lived then. None: just now."""
 
 
 class Ended(NamedTuple):
@@ -268,6 +273,8 @@ class LastWords(Stimulus, kw_only=True):
     """The last line of the cluster job's own output."""
     unread: str | None = None
     """Why the files that the allocation may have left could not be read; None: they were."""
+    spoilt: str | None = None
+    """What to say of a file that is not what its name says, and was moved aside: it is no witness."""
 
 
 class SiteFull(Stimulus, kw_only=True):
@@ -275,6 +282,10 @@ class SiteFull(Stimulus, kw_only=True):
 
     site: str
     count: int
+
+
+class TakeDown(Stimulus, kw_only=True):
+    """The manager is to end everything that it has asked for: `rota down --kill`."""
 
 
 class Tick(Stimulus, kw_only=True):

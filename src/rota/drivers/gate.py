@@ -14,21 +14,29 @@ from rota.model.errors import BusyError
 __all__ = ["Gate", "Health", "Times", "shown", "tail"]
 
 MINUTE_S = 60.0
+SILENT_S = 10.0
+"""Commands that take longer are shown."""
+DOUBT_S = 300.0
+"""How long it is said that an answer was not all that was asked for, though others are good."""
 
 
 class Health(Struct, frozen=True):
     """How a site is doing, for people."""
 
     state: str
-    """new, ok, failing, or needs login."""
+    """new, ok, silent (a command has not answered for some time), failing (the last one failed), or needs login."""
     why: str | None = None
     """Of a state that is not ok: the command, and what it said."""
+    since: float | None = None
+    """Wall-clock time of the first of the commands that failed in a row."""
     retry_at: float | None = None
     """Wall-clock time at which a site that fails is tried again."""
     last_poll: float | None = None
     """Wall-clock time of the last listing that was good."""
     last_error: str | None = None
-    """The last command that failed, and what it said; stays when the site is well again."""
+    """The last command that failed, and what it said; none once the site is well again."""
+    last_error_at: float | None = None
+    """Wall-clock time of that."""
     failures: int = 0
     """Commands that failed in a row."""
     commands_last_minute: int = 0
@@ -69,12 +77,16 @@ class Gate:
         self._count = 0
         self.programs: dict[str, str | None] = {}
         self.version: str | None = None
+        self._under_way: dict[int, tuple[Command, float]] = {}
+        """Commands that have not answered yet, and when they were sent."""
         self._failures = 0
         self._shut_until: float | None = None
         self._shuts = 0
         self._login = False
         self._why: str | None = None
+        self._since: float | None = None
         self._last_error: str | None = None
+        self._last_error_at = 0.0
         self.last_poll: float | None = None
         self._notes: deque[str] = deque(maxlen=20)
 
@@ -102,7 +114,12 @@ class Gate:
         """Send a command now; `turn` was waited for."""
         self._count += 1
         path = self.programs.get(command.argv[0]) or command.argv[0]
-        return await self._transport.run((path, *command.argv[1:]), command.stdin, timeout_s)
+        number = self._count
+        self._under_way[number] = (command, self._times.mono())
+        try:
+            return await self._transport.run((path, *command.argv[1:]), command.stdin, timeout_s)
+        finally:
+            del self._under_way[number]
 
     async def turn(self) -> None:
         """Wait until one more command is within the site's limit."""
@@ -118,14 +135,18 @@ class Gate:
 
     def good(self) -> None:
         """Note that the site answered sensibly: whatever was wrong is over."""
+        if self._failures:
+            self._last_error = None
         self._failures = self._shuts = 0
-        self._shut_until = self._why = None
+        self._shut_until = self._why = self._since = None
         self._login = False
 
     def bad(self, command: Command, words: str, error: UnreachableError | None = None) -> None:
         """Note that a command failed. The fifth in a row shuts the gate, and the first after it opened for a try."""
         self._failures += 1
-        self._last_error = self._why = f"{shown(command)}: {tail(words)}"
+        self.doubt(command, words)
+        self._why = self._last_error
+        self._since = self._since or self._last_error_at
         self._login = error is not None and error.login
         settings = self._settings
         if self._failures >= settings.breaker_failures:
@@ -135,7 +156,7 @@ class Gate:
 
     def doubt(self, command: Command, words: str) -> None:
         """Note that the site answered, but not with all that was asked for."""
-        self._last_error = f"{shown(command)}: {tail(words)}"
+        self._last_error, self._last_error_at = f"{shown(command)}: {tail(words)}", self._times.wall()
 
     def note(self, words: str) -> None:
         """Keep a remark for people."""
@@ -156,18 +177,26 @@ class Gate:
     def health(self) -> Health:
         """How the site is doing now."""
         now, wall = self._times.mono(), self._times.wall()
-        state = "ok" if self.last_poll is not None or (self._count and not self._failures) else "new"
+        state = "ok" if self.last_poll is not None or self._count else "new"
+        absent = self.missing()
         if self._login:
             state = "needs login"
-        elif self._failures >= self._settings.breaker_failures or self.missing():
+        elif self._failures or absent:
             state = "failing"
-        absent = self.missing()
+        why, since = self._why, self._since
+        if state in ("ok", "new") and (silent := self._silent(now)) is not None:
+            state, (command, began) = "silent", silent
+            why, since = f"{shown(command)}: no answer yet", wall - (now - began)
+        if not self._failures and wall - self._last_error_at > DOUBT_S:
+            self._last_error = None
         return Health(
             state,
-            self._why or (str(absent) if absent else None),
+            why or (str(absent) if absent else None),
+            since,
             None if self._shut_until is None else wall + self._shut_until - now,
             self.last_poll,
             self._last_error,
+            None if self._last_error is None else self._last_error_at,
             self._failures,
             sum(1 for at in self._sent if at > now - MINUTE_S),
             self._settings.commands_per_minute,
@@ -177,6 +206,11 @@ class Gate:
             self._transport.name,
             tuple(self._notes),
         )
+
+    def _silent(self, now: float) -> tuple[Command, float] | None:
+        """The command that has not answered for longest, if that is long, and when it was sent."""
+        oldest = min(self._under_way.values(), key=lambda each: each[1], default=None)
+        return oldest if oldest is not None and now - oldest[1] > SILENT_S else None
 
 
 def shown(command: Command) -> str:

@@ -15,10 +15,12 @@ from rota.drivers.dialect import Answer, Command, Kind, Listing, Options, Queue,
 from rota.drivers.native import element, enter, keep_output, kinds, native_name, script, share, tag_of
 from rota.drivers.options import Rules, Wants, check_directory, merge
 from rota.drivers.pbs_answers import (
+    GENTLY,
     PbsFamily,
     check_server,
     judge_records,
     judge_table,
+    rows_seen,
     submitted,
 )
 from rota.drivers.pbs_errors import OPENPBS, read_error
@@ -99,11 +101,11 @@ class Pbs(PbsFamily):
     gone = GONE
     states: Mapping[str, Kind] = {
         "Q": "pending",
-        "H": "running",
-        "W": "running",
-        "T": "running",
-        "S": "running",
-        "U": "running",
+        "H": "held",
+        "W": "pending",
+        "T": "pending",
+        "S": "suspended",
+        "U": "suspended",
         "R": "running",
         "B": "running",
         "E": "running",
@@ -111,7 +113,10 @@ class Pbs(PbsFamily):
         "X": "exited",
         "M": "unsure",
     }
-    """Held and waiting jobs count as running, as with TORQUE; E is over only once there is an exit status."""
+    """W waits for its time, T is on its way into a queue, U waits for the owner of its node.
+
+    E is over only once there is an exit status.
+    """
     allowed = frozenset({"-a", "-c", "-h", "-j", "-k", "-l", "-m", "-M", "-p", "-P", "-u", "-W"})
     spread = "pbsdsh"
 
@@ -173,7 +178,7 @@ class Pbs(PbsFamily):
         """The table. It has no exit status: what is over there is `exited` without an outcome."""
         rows, odd = read_table(answer.stdout)
         table = kinds(self.states, self.strict, options)
-        seen = tuple(Seen(row.id, row.state, table.get(row.state, "unsure"), tag_of(row.name)) for row in rows)
+        seen = rows_seen(rows, table, lambda row: tag_of(row.name))
         return judge_table(answer, seen, odd, *read_error(answer, self.errors))
 
     def history(self, native_ids: Sequence[str]) -> Sequence[Command]:
@@ -267,8 +272,8 @@ class Pbs(PbsFamily):
         return Submitted(None, "transient" if result in ("not-found", "ok") else result, words)
 
     def kill(self, native_ids: Sequence[str], force: int) -> Command:
-        """TERM; then qdel, which sends TERM and KILL; then without waiting for the node."""
-        how = (("qsig", "-s", "TERM"), ("qdel",), ("qdel", "-W", "force"))[min(max(force, 0), 2)]
+        """URG; then qdel, which sends TERM and KILL; then without waiting for the node."""
+        how = (GENTLY, ("qdel",), ("qdel", "-W", "force"))[min(max(force, 0), 2)]
         return Command((*how, *native_ids))
 
     def queues(self) -> Command | None:

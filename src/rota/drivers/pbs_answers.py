@@ -1,24 +1,32 @@
 """What OpenPBS and TORQUE do and say alike, and what their answers are worth."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rota.drivers.api import Ask
 from rota.drivers.dialect import Answer, Class, Command, Kind, Listing, Seen, Submitted
 from rota.drivers.options import Wants
 from rota.drivers.pbs_errors import Error, read_error
-from rota.drivers.pbs_records import job_id
+from rota.drivers.pbs_records import Row, job_id
 from rota.model.errors import UsageError
 
 __all__ = [
+    "GENTLY",
     "PbsFamily",
     "check_server",
     "complaints",
     "judge_records",
     "judge_table",
+    "rows_seen",
     "submitted",
 ]
 
+GENTLY = ("qsig", "-s", "URG")
+"""Tells a runner to end. Every process of a job gets it, and most ignore it.
+
+TERM would end the shell above the script, and with that everything at once.
+"""
+WAITS = ("pending", "held", "suspended", "unsure")
 NO_NODE = ("could not connect to mom", "cannot contact mom")
 NO_SIGNAL = re.compile(r"qsig: .*(request invalid for|invalid state for)")
 COMPLAINT = re.compile(
@@ -34,7 +42,7 @@ class PbsFamily:
     history_lag_s = 30.0
     array_most = 10_000
     chunk = 200
-    strict: Mapping[str, Kind] = {"H": "pending", "W": "pending", "T": "unsure"}
+    strict: Mapping[str, Kind] = {"H": "pending", "T": "unsure"}
     errors: Mapping[int, Error]
     gone: tuple[str, ...]
     """In complaints about a job that is no more."""
@@ -47,13 +55,25 @@ class PbsFamily:
         """The id is all that qsub prints."""
         return read_qsub(answer, *read_error(answer, self.errors, "submit"))
 
+    def array_limit(self) -> Command:
+        """What the server says of itself."""
+        return Command(("qstat", "-B", "-f"))
+
+    def read_array_limit(self, answer: Answer) -> int | None:
+        """The largest array. TORQUE holds what is over its limit of slots, as if somebody had done that."""
+        found = re.findall(r"^\s*(?:max_(?:job_)?array_size|max_slot_limit)\s*=\s*(\d{1,9})\s*$", answer.stdout, re.M)
+        return min((max(1, int(number)) for number in found), default=None)
+
     def element_id(self, native_id: str, element: int, count: int) -> str:
         """`6[]` has `6[0]`, `6[1]`, …"""
         return native_id.replace("[]", f"[{element}]") if count > 1 else native_id
 
     def listing(self, user: str) -> Command:
-        """A light table of the user's jobs, with the elements of arrays; other forms know no users."""
-        return Command(("qstat", "-t", "-u", user))
+        """A light table of the user's jobs, with the elements of arrays and what the scheduler says of each.
+
+        Other forms know no users.
+        """
+        return Command(("qstat", "-t", "-s", "-u", user))
 
     def read_kill(self, answer: Answer) -> tuple[Class, str]:
         """Each complaint has its own line; the exit status is only that of the last."""
@@ -83,6 +103,22 @@ def read_qsub(answer: Answer, result: Class, words: str) -> Submitted:
     if answer.code == 0 or ids:
         return Submitted(None, "ambiguous", f"qsub succeeded and printed not one job id: {answer.words}")
     return Submitted(None, result, words)
+
+
+def rows_seen(rows: Sequence[Row], table: Mapping[str, Kind], tag: Callable[[Row], str | None]) -> tuple[Seen, ...]:
+    """The rows of a table. Why one waits is the scheduler's comment, its own or that of its array."""
+    said = {row.id: row.comment for row in rows}
+    out = []
+    for row in rows:
+        kind = table.get(row.state, "unsure")
+        reason = row.comment or said.get(re.sub(r"\[\d+\]", "[]", row.id))
+        out.append(Seen(row.id, row.state, kind, tag(row), reason if kind in WAITS and _is_reason(reason) else None))
+    return tuple(out)
+
+
+def _is_reason(comment: str | None) -> bool:
+    """Whether a comment is about what is: what once ran, or an array of which something runs, keeps that comment."""
+    return comment is not None and not comment.startswith(("Job run at", "Job Array Began", "Job started on"))
 
 
 def complaints(answer: Answer) -> list[str]:

@@ -42,6 +42,8 @@ class Row(NamedTuple):
     id: str
     name: str
     state: str
+    comment: str | None = None
+    """What the scheduler says of it."""
 
 
 class Status(NamedTuple):
@@ -65,7 +67,7 @@ def is_cut(text: str) -> bool:
 def read_table(text: str) -> tuple[list[Row], list[str]]:
     """The rows of a qstat table, in either form (default, or -a -u), and the lines that are none.
 
-    In both forms the state is the last word but one. Lines that begin with a blank are comments and host names.
+    In both forms the state is the last word but one. A line that begins with a blank is the comment on the row above.
     """
     rows: list[Row] = []
     odd: list[str] = []
@@ -74,6 +76,8 @@ def read_table(text: str) -> tuple[list[Row], list[str]]:
         odd.append(lines.pop())
     for line in lines:
         words = line.split()
+        if words and rows and line[0] == " ":
+            rows[-1] = rows[-1]._replace(comment=" ".join(words))
         if not words or line[0] in " \t-" or words[0] == "Job" or (len(words) == 1 and line.rstrip().endswith(":")):
             continue
         short = job_id(words[0])

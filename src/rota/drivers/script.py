@@ -4,6 +4,7 @@ For an allocation of several nodes it first starts itself on each of them, by wh
 each node finds its own Python, and nothing has to be quoted twice: the words are a path, a number and a host name.
 """
 
+import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,26 @@ NO_PYTHON = 69
 """Exit status when the node has no Python that will do."""
 NO_ELEMENT = 70
 FEW_NODES = 72
+NOT_OURS = 77
+"""Exit status when what is to be started is not what it should be."""
+CHECK = """\
+import hashlib, os, sys
+top, want = sys.argv[1:]
+place = os.path.join(top, "rota", "runner")
+digest = hashlib.sha256()
+for name in sorted(os.listdir(place)):
+    if name.endswith(".py"):
+        content = open(os.path.join(place, name), "rb").read()
+        digest.update(b"%s\\0%d\\0" % (name.encode(), len(content)) + content)
+paths = [top] + [os.path.join(at, name) for at, names, files in os.walk(top) for name in names + files]
+for path in paths:
+    seen = os.lstat(path)
+    if seen.st_uid != os.getuid() or seen.st_mode & 0o022 or seen.st_mode >> 12 not in (4, 8):
+        sys.exit("rota: %s is a link, not ours, or can be written by others: not started" % path)
+if digest.hexdigest() != want:
+    sys.exit("rota: %s is not what the manager put there: not started" % place)
+"""
+"""What a node runs before it starts the runner: whose it is, and whether it is what it should be (`installing`)."""
 PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 PYTHONS = ("python3", "python3.14", "python3.13", "python3.12", "python3.11", "python3.10", "python3.9", "python3.8")
 LSF_HOSTS = 'if [ -r "${LSB_DJOB_HOSTFILE:-}" ]; then cat "$LSB_DJOB_HOSTFILE"; else printf \'%s\\n\' $LSB_HOSTS; fi'
@@ -51,13 +72,14 @@ def build_script(
     setup: str = "",
     per_element: Sequence[Sequence[str]] = (),
     spread: Spread | None = None,
+    digest: str | None = None,
 ) -> str:
     """Make a POSIX shell script that runs `PYTHON -I -S WORDS…`, with ELEMENT in them replaced on the node.
 
     `words` begin with the program's path. `per_element` has further words for each element. `python` is a path to be
     tried before those that the node finds; `setup` lines of shell to be run first, as they are. With `spread` it does
     so on every node, with NODE in the words replaced, and ends when the last of them has ended, whatever became of the
-    others.
+    others. With `digest` the program is a copy of the runner, and is started only if it is that.
     """
     lines = ["#!/bin/sh", *(f"# {line}" for line in title.splitlines()), *setup.splitlines()]
     for name, value in (exports or {}).items():
@@ -72,6 +94,7 @@ def build_script(
         f"    exit {NO_ELEMENT}",
         "fi",
         *_find_python(python),
+        *_check(words[0], digest),
         f"set -- {' '.join(map(_quoted, words))}",
         *_cases(per_element),
         'exec "$rota_python" -I -S "$@"',
@@ -98,6 +121,13 @@ def _find_python(python: str | None) -> list[str]:
         f"    exit {NO_PYTHON}",
         "fi",
     ]
+
+
+def _check(program: str, digest: str | None) -> list[str]:
+    if digest is None:
+        return []
+    top = os.path.dirname(os.path.dirname(os.path.dirname(program)))
+    return [f'"$rota_python" -I -S -c {shlex.quote(CHECK)} {_quoted(top)} {digest} </dev/null || exit {NOT_OURS}']
 
 
 def _cases(per_element: Sequence[Sequence[str]]) -> list[str]:
@@ -132,7 +162,7 @@ def _on_each_node(spread: Spread) -> list[str]:
         "        rota_signal=$1",
         '        for rota_pid in $rota_pids; do kill -s "$1" "$rota_pid" 2>/dev/null; done',
         "    }",
-        "    trap 'rota_pass TERM' TERM INT HUP",
+        "    trap 'rota_pass TERM' TERM INT HUP URG",
         f'    set -- /bin/sh {spread.path} "${{ROTA_ELEMENT:?}}"',
         *(f"    {line}" for line in SPREADS[spread.by](spread)),
         "    for rota_pid in $rota_pids; do",  # a signal ends `wait` too: so each is waited for until it is gone

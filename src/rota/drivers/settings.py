@@ -45,10 +45,6 @@ class Settings(Struct, frozen=True):
     unsure_s: float = 600.0
     """They are spread over at least this time …"""
     unsure_states: tuple[tuple[str, float], ...] = (
-        ("S", 86400.0),
-        ("ST", 86400.0),
-        ("SUSPENDED", 86400.0),
-        ("STOPPED", 86400.0),
         ("UNKWN", 1800.0),
         ("ZOMBI", 1800.0),
     )

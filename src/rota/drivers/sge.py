@@ -84,15 +84,20 @@ TRANSIENT = (
     "sge_root",
     "try again",
 )
+WHY_MOST = 20
+"""Jobs in one question why they wait."""
 LATER = ("jobs are allowed",)
 """Words of a refusal because there are too many jobs now."""
 
 
 def _table() -> dict[str, Kind]:
-    pending, running = "qw Rq hqw hRwq hRqw", "r t hr Rr Rt s ts S tS T tT Rs Rts RS RtS RT RtT"
+    pending, held = "qw Rq", "hqw hRwq hRqw"
+    running, suspended = "r t hr Rr Rt", "s ts S tS T tT Rs Rts RS RtS RT RtT"
     failed, deleted = "Eqw Ehqw EhRqw", "dr dt dRr dRt ds dS dT dRs dRS dRT"
     table: dict[str, Kind] = dict.fromkeys(pending.split(), "pending")
+    table |= dict.fromkeys(held.split(), "held")
     table |= dict.fromkeys(running.split(), "running")
+    table |= dict.fromkeys(suspended.split(), "suspended")
     table |= dict.fromkeys(failed.split(), "failed")
     return table | dict.fromkeys(deleted.split(), "unsure") | {"z": "exited"}
 
@@ -225,12 +230,27 @@ class Sge:
             reason = f"in the error state, where it stays until it is deleted (`qstat -j {native}` tells why)"
         elif "d" in state:
             reason = "is being deleted"
-        elif set(state) & set("sST"):
-            reason = "suspended"
-        elif "h" in state:
-            reason = "held"
+        elif set(state) & set("sST") or "h" in state:
+            reason = f"state {state}"
         again = 1 if "R" in state else 0
         return Seen(native, state, kind, tag_of(job.get("JB_name", "")), reason, outcome, again, kind == "failed")
+
+    def why_waiting(self, user: str, native_ids: Sequence[str]) -> Command:
+        """What the scheduler said of some jobs; of each it may be many lines."""
+        jobs = list(dict.fromkeys(native.partition(".")[0] for native in native_ids))
+        return Command(("qstat", "-j", ",".join(jobs[:WHY_MOST])))
+
+    def read_why_waiting(self, answer: Answer) -> Mapping[str, str]:
+        """`scheduling info:`, which a site may have turned off; of several words of one job the first few."""
+        out: dict[str, str] = {}
+        for block in re.split(r"^=+[ \t]*$", answer.stdout, flags=re.MULTILINE)[1:]:
+            number = re.search(r"^job_number:\s*(\d+)", block, re.MULTILINE)
+            said = re.search(r"^scheduling info:[ \t]*(\S.*(?:\n[ \t]+\S.*)*)", block, re.MULTILINE)
+            if number and said and "turned off" not in said[1]:
+                words = list(dict.fromkeys(line.strip() for line in said[1].splitlines()))
+                more = f"; and {len(words) - 3} more" if len(words) > 3 else ""
+                out[number[1]] = "; ".join(words[:3]) + more
+        return out
 
     def history(self, native_ids: Sequence[str]) -> Sequence[Command]:
         """The accounting of each job, with all its tasks; it takes one job at a time."""
@@ -336,6 +356,15 @@ class Sge:
             return "fatal", words
         return "transient", words or "an empty answer"
 
+    def array_limit(self) -> Command:
+        """The global configuration."""
+        return Command(("qconf", "-sconf"))
+
+    def read_array_limit(self, answer: Answer) -> int | None:
+        """The most tasks of an array; 0: as many as you like."""
+        found = re.search(r"^max_aj_tasks\s+(\d{1,9})\s*$", answer.stdout, re.MULTILINE)
+        return int(found[1]) or None if found else None
+
     def queues(self) -> Command | None:
         """All hosts with their queue instances."""
         return Command(("qhost", "-q", "-xml"))
@@ -361,7 +390,8 @@ def _kind(state: str) -> Kind:
     letters = set(state)
     if not letters or letters - set("EdrtsSTNPqwhRz"):
         return "unsure"
-    for group, meaning in (("E", "failed"), ("d", "unsure"), ("rtsSTNP", "running"), ("qwh", "pending")):
+    groups = (("E", "failed"), ("d", "unsure"), ("sSTNP", "suspended"), ("rt", "running"), ("h", "held"))
+    for group, meaning in (*groups, ("qw", "pending")):
         if letters & set(group):
             return meaning  # type: ignore[return-value]
     return "exited" if "z" in letters else "unsure"

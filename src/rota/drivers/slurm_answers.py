@@ -41,8 +41,8 @@ TABLE: tuple[tuple[str, str, Kind, Kind | None, str | None], ...] = (
     ("SIGNALING", "SI", "unsure", "running", None),
     ("SPECIAL_EXIT", "SE", "failed", None, None),
     ("STAGE_OUT", "SO", "running", None, None),
-    ("STOPPED", "ST", "unsure", "running", None),
-    ("SUSPENDED", "S", "unsure", "running", None),
+    ("STOPPED", "ST", "suspended", "running", None),
+    ("SUSPENDED", "S", "suspended", "running", None),
     ("TIMEOUT", "TO", "aborted", "failed", "time"),
     ("UPDATE_DB", "", "unsure", None, None),
     ("?", "", "unsure", None, None),
@@ -53,8 +53,10 @@ WHY = {name: why for name, _, _, _, why in TABLE if why}
 ENDS = ("completed", "failed", "aborted", "exited")
 REQUEUABLE = ("NODE_FAIL", "PREEMPTED", "BOOT_FAIL")
 """Where requeueing is allowed these may be followed by PENDING, as long as the job is in the queue."""
-HELD = ("requeued held", "requeued in held state")
-"""Reasons of a PENDING job that nothing but an administrator will start: as good as REQUEUE_HOLD."""
+REQUEUE_HELD = ("requeued held", "requeued in held state")
+"""Reasons of a PENDING job that ran, and that nothing but an administrator will start: as good as REQUEUE_HOLD."""
+HELD = ("JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue")
+"""Reasons of a PENDING job that starts when somebody releases it."""
 
 AMBIGUOUS = (
     "socket timed out",
@@ -221,8 +223,10 @@ def _row(line: str, table: Mapping[str, Kind], options: Options) -> list[Seen]:
         return []
     reason: str | None = line[REASON].rstrip()
     kind = table.get(state) or table.get(_long(state), "unsure")
-    if kind == "pending" and reason and any(phrase in reason for phrase in HELD):
+    if kind == "pending" and reason and any(phrase in reason for phrase in REQUEUE_HELD):
         kind = table["REQUEUE_HOLD"]
+    elif kind == "pending" and reason in HELD:
+        kind = "held"
     elif options.requeue and state in REQUEUABLE:
         kind = "unsure"
     outcome = None
@@ -249,7 +253,7 @@ def _record(job: str, row: Mapping[str, str], peak: int | None, table: Mapping[s
         host = re.sub(r"\[(\d+).*", r"\1", row.get("NodeList", "").partition(",")[0])
         outcome = _outcome(base, row.get("ExitCode", ""), row.get("Start", ""), row.get("End", ""), host)
         outcome = replace(outcome, cpu_s=seconds(row.get("TotalCPU", "")), peak_memory=peak or None)
-    elif kind in ("pending", "running"):
+    elif kind in ("pending", "running", "suspended"):
         kind = "unsure"
     tag, reason, held = tag_of(row.get("JobName", "")), f"sacct says {state}", base == "SPECIAL_EXIT"
     return [Seen(one, state, kind, tag, reason, outcome, held=held) for one in _elements(job)]

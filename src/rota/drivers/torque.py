@@ -13,11 +13,13 @@ from rota.drivers.dialect import Answer, Command, Kind, Listing, Options, Queue,
 from rota.drivers.native import element, enter, keep_output, kinds, native_name, script, share, tag_of
 from rota.drivers.options import Rules, check_directory, merge
 from rota.drivers.pbs_answers import (
+    GENTLY,
     PbsFamily,
     check_server,
     complaints,
     judge_records,
     judge_table,
+    rows_seen,
     submitted,
 )
 from rota.drivers.pbs_errors import TORQUE, read_error
@@ -71,15 +73,15 @@ class Torque(PbsFamily):
     gone = GONE
     states: Mapping[str, Kind] = {
         "Q": "pending",
-        "H": "running",
+        "H": "held",
         "R": "running",
-        "T": "running",
-        "W": "running",
-        "S": "running",
+        "T": "pending",
+        "W": "pending",
+        "S": "suspended",
         "E": "running",
         "C": "exited",
     }
-    """Held and waiting jobs count as running; E is over only once there is an exit status."""
+    """Elements of an array begin as H, for a moment. E is over only once there is an exit status."""
     allowed = frozenset({"-a", "-b", "-c", "-h", "-j", "-k", "-l", "-m", "-M", "-p", "-u", "-W"})
     spread = "pbsdsh-u"
 
@@ -141,7 +143,7 @@ class Torque(PbsFamily):
         """The table. It has no exit status: what is over there is `exited` without an outcome."""
         rows, odd = read_table(answer.stdout)
         table = kinds(self.states, self.strict, options)
-        seen = tuple(Seen(row.id, row.state, table.get(row.state, "unsure"), _tag(row.id, row.name)) for row in rows)
+        seen = rows_seen(rows, table, lambda row: _tag(row.id, row.name))
         return judge_table(answer, seen, odd, *read_error(answer, self.errors))
 
     def history(self, native_ids: Sequence[str]) -> Sequence[Command]:
@@ -211,8 +213,8 @@ class Torque(PbsFamily):
         return Submitted(None, "transient" if result == "not-found" else result, words)
 
     def kill(self, native_ids: Sequence[str], force: int) -> Command:
-        """TERM; then qdel, which sends TERM and KILL; then without the node (which a site may keep to itself)."""
-        how = (("qsig", "-s", "TERM"), ("qdel",), ("qdel", "-p"))[min(max(force, 0), 2)]
+        """URG; then qdel, which sends TERM and KILL; then without the node (which a site may keep to itself)."""
+        how = (GENTLY, ("qdel",), ("qdel", "-p"))[min(max(force, 0), 2)]
         return Command((*how, *native_ids))
 
     def queues(self) -> Command | None:

@@ -2,13 +2,16 @@
 
 import asyncio
 import base64
+import errno
 import os
 import shlex
 import signal
+import stat
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Protocol
 
+from rota.drivers.descriptors import as_before
 from rota.drivers.dialect import Answer
 from rota.model.errors import RotaError
 
@@ -102,7 +105,14 @@ class LocalTransport:
     ) -> Answer:
         try:
             child = await asyncio.create_subprocess_exec(
-                *argv, stdin=source, stdout=out, stderr=err, env=self.environ, cwd="/", start_new_session=True
+                *argv,
+                stdin=source,
+                stdout=out,
+                stderr=err,
+                env=self.environ,
+                cwd="/",
+                start_new_session=True,
+                preexec_fn=as_before(),
             )
         except (OSError, ValueError) as error:
             return Answer(NO_SUCH_PROGRAM, "", f"rota: cannot run {argv[0]}: {error}")
@@ -282,8 +292,13 @@ def _read_all(paths: Sequence[str]) -> dict[str, bytes]:
     for path in _sound(paths):
         try:
             os.listdir(os.path.dirname(path))  # makes a network file system look again
-            with open(path, "rb") as file:
-                found[path] = file.read(FILE_MOST)
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                if not stat.S_ISREG(os.fstat(fd).st_mode):  # a pipe would be waited for
+                    raise OSError(errno.EINVAL, "not a file")
+                found[path] = os.read(fd, FILE_MOST)
+            finally:
+                os.close(fd)
         except FileNotFoundError:
             continue
         except OSError as error:

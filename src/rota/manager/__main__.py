@@ -12,6 +12,8 @@ import sys
 import time
 
 from rota.core.state import Settings
+from rota.drivers.descriptors import raise_limit
+from rota.manager import logs
 from rota.manager.config import Config, SiteConfig, load_config
 from rota.manager.daemon import say_failed, say_ready
 from rota.manager.filesystem import warning_for
@@ -27,15 +29,17 @@ from rota.manager.sites.local import LocalSite
 from rota.model.errors import RotaError, UsageError
 from rota.plugins import load_plugins, watched
 from rota.store.sqlite import SqliteStore
-from rota.wire import auth
 from rota.wire.client import read_notice
-from rota.wire.server import Server
+from rota.wire.home import CLIENT
+from rota.wire.server import Limits, Server
 
 log = logging.getLogger("rota")
 
 ONCE_S = 30.0
 COLLECTED = (10_000, 20, 20)
 """How often cycles are looked for. What a manager makes it drops at once or keeps, and next to nothing is a cycle."""
+RESERVED = 256
+"""Descriptors that are kept for the store, for commands of batch systems, and for the user's own clients."""
 
 
 def settings_of(config: Config) -> Settings:
@@ -97,9 +101,9 @@ async def serve(paths: Paths, lock: Lock, args: argparse.Namespace) -> int:
             config.seconds("keep_settled") if config.keep_settled is not None else None,
         ),
     )
-    server = Server(manager.inbound)
+    server = Server(manager.inbound, Limits(peers=max(64, raise_limit() - RESERVED)))
     await server.listen_unix(paths.home)
-    address, port = await _listen_tls(server, paths, config)
+    address, port = await _listen_tls(server, manager, paths, config)
     announce(lock, address=address, port=port)
     tls.address = None if port is None else f"{address}:{port}"
     loop = asyncio.get_running_loop()
@@ -138,20 +142,23 @@ def _leave_here_alone(config: Config) -> None:
     config.listen = config.listen or ":0"
 
 
-async def _listen_tls(server: Server, paths: Paths, config: Config) -> tuple[str | None, int | None]:
+async def _listen_tls(server: Server, manager: Manager, paths: Paths, config: Config) -> tuple[str | None, int | None]:
     listen = config.listen
     if listen is None and any(site.driver != "local" and site.mode == "runners" for site in config.site.values()):
         listen = ":0"  # their runners call back
     if listen is None:
         return None, None
-    from rota.wire.certificates import server_identity
+    from rota.wire.certificates import publish_ca, server_identity, withdraw_keys
 
     bind, _, port = listen.rpartition(":")
     if not port.isdigit():
         raise UsageError(f"{paths.config}: listen '{listen}': write host:port, or :0 for any address and port")
-    if auth.find_token(paths.home, auth.CLIENT) is None:
-        auth.write_token(paths.home, auth.CLIENT)
-    identity = server_identity(paths.tls)
+    withdraw_keys(paths.private, paths.tls)
+    identity = server_identity(paths.private)
+    publish_ca(paths.private, paths.tls)
+    with contextlib.suppress(FileNotFoundError):  # where earlier releases kept it, for nodes to see
+        os.unlink(os.path.join(paths.tokens, CLIENT))
+    manager.tokens.prepare()
     number = None
     if port == "0" and (last := read_notice(paths.home).get("port")):
         with contextlib.suppress(RotaError):  # runners of our last life look for us there
@@ -201,7 +208,7 @@ def main() -> int:
     gc.set_threshold(*COLLECTED)
     if args.relay:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until it can be taken for what it is
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
+    logs.set_up(Paths(args.home).log)
     os.umask(0o077)
     try:
         paths = prepare(args.home)

@@ -21,7 +21,7 @@ from rota.wire import auth
 __all__ = ["JobBook"]
 
 GANG_KEY = "gangs"
-"""The token file that has the key of all gangs; nobody else is told it."""
+"""The file that has the key of all gangs; nobody is told it."""
 PAGE = 4096
 PAGES = 64
 """Pages of values that are kept in memory."""
@@ -152,7 +152,7 @@ class JobBook:
     def gang_secret(self, batch: int, index: int, attempt: int) -> str:
         """What the nodes of an attempt know each other by: made from a key that stays with this home."""
         if self._gang_key is None:
-            self._gang_key = auth.find_token(self._home, GANG_KEY) or auth.write_token(self._home, GANG_KEY)
+            self._gang_key = auth.kept_secret(self._home, GANG_KEY)
         job = f"{batch}.{index}.{attempt}"
         return hmac.new(self._gang_key.encode(), job.encode(), hashlib.sha256).hexdigest()
 

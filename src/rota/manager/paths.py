@@ -10,7 +10,7 @@ from rota.model.errors import DeniedError, NoSpaceError, NotFoundError, RotaErro
 from rota.wire import home as wire
 from rota.wire.home import default_home, private_directory, write_private
 
-__all__ = ["Paths", "default_home", "prepare"]
+__all__ = ["Paths", "default_home", "own_directory", "prepare"]
 
 
 class Paths:
@@ -35,11 +35,17 @@ class Paths:
         self.backups = os.path.join(self.home, "backups")
         """Copies of the store."""
         self.tls = os.path.join(self.home, wire.TLS)
-        """The manager's CA, certificate and keys."""
+        """The manager's CA file, for runners and remote clients."""
         self.ca = os.path.join(self.tls, wire.CA)
         """The CA file that runners and remote clients are given."""
         self.tokens = os.path.join(self.home, wire.TOKENS)
-        """One file per allocation, and one for clients."""
+        """One file per allocation."""
+        self.private = wire.private_place(self.home)
+        """Keys, and the tokens of clients: what no node needs to see (`$ROTA_PRIVATE`)."""
+        self.audit = os.path.join(self.home, "audit.jsonl")
+        """Who did what, and what was refused."""
+        self.quarantine = os.path.join(self.home, "quarantine")
+        """What made the core fail, and was refused for it."""
         self.relay = os.path.join(self.home, "relay.json")
         """Which cluster job may be the manager (`rota up --on`), and which comes next."""
         self.relay_arrived = os.path.join(self.home, "relay.arrived")
@@ -58,13 +64,21 @@ def prepare(home: "str | None" = None) -> Paths:
     """
     paths = Paths(home)
     try:
-        os.makedirs(os.path.dirname(paths.home), exist_ok=True)
-        for directory in (paths.home, paths.output, paths.tls, paths.tokens):
+        _make_parents(paths.home)
+        for directory in (paths.home, paths.output, paths.tls, paths.tokens, paths.private):
             private_directory(directory)
         _try_writing(paths)
     except OSError as error:
         raise _explain(paths.home, error) from error
     return paths
+
+
+def _make_parents(path: str) -> None:
+    """Make the directories above `path` that are missing, for us alone, whatever the umask is."""
+    parent = os.path.dirname(path)
+    if parent != path and not os.path.isdir(parent):
+        _make_parents(parent)
+        os.mkdir(parent, 0o700)
 
 
 def _try_writing(paths: Paths) -> None:
@@ -90,3 +104,61 @@ def _explain(home: str, error: OSError) -> RotaError:
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         return NotFoundError(f"{where}: {error.strerror}; set ROTA_HOME to a place that exists")
     return RotaError(f"cannot use {where} as ROTA_HOME: {error.strerror or error}")
+
+
+def own_directory(path: str) -> None:
+    """Make a directory, unless it is there, and see that nobody else can put anything in it, or another in its place.
+
+    So it is ours, no link, and not open for writing; and each one above it belongs to us or to root, and others cannot
+    write there, or (a sticky one, such as /tmp) cannot take away what is ours.
+    """
+    path = os.path.abspath(path)
+    _make_parents(path)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        pass
+    found = os.lstat(path)
+    why = None
+    if found.st_mode & 0o170000 != 0o040000:
+        why = "is not a directory" if found.st_mode & 0o170000 != 0o120000 else "is a symbolic link: name its target"
+    elif found.st_uid != os.getuid():
+        why = f"belongs to uid {found.st_uid}, not to you: make one of your own below it, and name that"
+    elif found.st_mode & 0o022 and not _is_private_group(found):
+        why = f"can be written by others (mode {found.st_mode & 0o7777:04o}): chmod go-w it, and see who wrote to it"
+    if why is not None:
+        raise DeniedError(f"{path} {why}. What nodes run as you is kept there")
+    for above in {*_above(path), *_above(os.path.realpath(path))}:
+        found = os.lstat(above)
+        if found.st_uid not in (0, os.getuid()) or (
+            found.st_mode & 0o170000 == 0o040000
+            and found.st_mode & 0o022
+            and not found.st_mode & 0o1000
+            and not _is_private_group(found)
+        ):
+            raise DeniedError(
+                f"{path} is below {above}, where others could put something else in its place (uid {found.st_uid}, "
+                f"mode {found.st_mode & 0o7777:04o}): choose a place that only you can write"
+            )
+
+
+def _above(path: str) -> "list[str]":
+    above = []
+    while path != os.path.dirname(path):
+        path = os.path.dirname(path)
+        above.append(path)
+    return above
+
+
+def _is_private_group(found: os.stat_result) -> bool:
+    """Whether only the group may write, and that is the user's own, as many systems make one for each user."""
+    if found.st_mode & 0o002 or found.st_gid != os.getgid():
+        return False
+    import grp
+    import pwd
+
+    try:
+        group, user = grp.getgrgid(found.st_gid), pwd.getpwuid(os.getuid())
+    except KeyError:
+        return False
+    return group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}

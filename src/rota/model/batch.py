@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from rota.model.errors import UsageError
 from rota.model.limits import limit_name
@@ -50,6 +51,8 @@ class Dependency(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
     """For a name: batches that get it later count too, whenever that is."""
     rerun: bool = False
     """With `live`: jobs that have COMPLETED run again after a new batch of the name."""
+    by_value: bool = False
+    """With `each`: it is the one with the same value, not with the same number."""
 
     def check(self) -> None:
         """Raise UsageError for what does not go together."""
@@ -58,6 +61,8 @@ class Dependency(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
             raise UsageError(f"--after {self.target} --live: only a name, as in @align, can get new batches")
         if self.rerun and not self.live:
             raise UsageError(f"--after {self.target}: rerun goes with live")
+        if self.by_value and not self.each:
+            raise UsageError(f"--after {self.target}: by value goes with each")
         if self.each and self.live:
             raise UsageError(f"--after {self.target}: --each and --live cannot be given for the same")
 
@@ -97,8 +102,9 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     """May be started again when its runner stays silent, though nobody knows that the first copy is dead."""
     group: str = ""
     """Learning group; empty: nothing is learned from these jobs, and nothing learned is used for them."""
-    override: Literal["never", "higher", "always"] = "higher"
-    """When the user's own figures are used rather than what was learned: `higher`, if they are."""
+    override: Literal["never", "higher", "always"] = "never"
+    """When the user's own figures are used rather than what was learned: `higher`, if they are. (New jobs get `higher`
+    from the table of fields; what is left out in older records means `never`.)"""
     level: int = 0
     """How often the needs were raised after a job exceeded them."""
     workdir: Literal["shared", "unique"] = "shared"
@@ -123,6 +129,14 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     """Who its jobs' use is counted for, if its policy shares fairly; the manager's to set."""
     over: tuple[str, ...] = ()
     """Fields that a change has set, and that so override a job's own line: `cwd`, `stdout`, `env.SEED` …"""
+    time_ends: bool = False
+    """Whether its jobs are ended after the time that they ask for, so that nothing learned makes it longer; the
+    manager's to set. Kept, because shapes are numbered as they come: older records had no such difference."""
+
+    def with_time_ends(self) -> "Template":
+        """The template with `time_ends` as its own figures say."""
+        ends = self.needs.time_s is not None and "time" in self.enforce
+        return self if ends == self.time_ends else replace(self, time_ends=ends)
 
     def check(self) -> None:
         """Raise UsageError for a field that cannot be meant."""
@@ -223,12 +237,7 @@ class BatchSpec(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
             raise UsageError(f"{self.count} jobs in one batch: the most is {MAX_JOBS}")
         if not self.templates or len(self.templates) > MAX_TEMPLATES:
             raise UsageError(f"a batch has 1 to {MAX_TEMPLATES} different sets of options")
-        if len(self.name) > MAX_NAME or _CONTROL.search(self.name) or self.name[:1] in ("@", ":", "-"):
-            raise UsageError(
-                f"name '{self.name[:40]}': at most {MAX_NAME} characters, none of them control characters, "
-                "and not beginning with '@', ':' or '-'"
-            )
-        check_text("the name", self.name)
+        self.check_name()
         for column in self.columns:
             if column and not NAME.fullmatch(column):
                 raise UsageError(f"parameter '{column}': a name of letters, digits, '_', '.', '-'")
@@ -249,6 +258,15 @@ class BatchSpec(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
             dependency.check()
         for template in self.templates:
             template.check()
+
+    def check_name(self) -> None:
+        """Raise UsageError for a name that no selector could have."""
+        if len(self.name) > MAX_NAME or _CONTROL.search(self.name) or self.name[:1] in ("@", ":", "-"):
+            raise UsageError(
+                f"name '{self.name[:40]}': at most {MAX_NAME} characters, none of them control characters, "
+                "and not beginning with '@', ':' or '-'"
+            )
+        check_text("the name", self.name)
 
     def _check_ranges(self, ranges: Sequence[tuple[int, int, int]]) -> None:
         seen_last = -1

@@ -9,7 +9,9 @@ VERSION grows when a field's meaning changes; new fields get defaults, so that o
 
 from msgspec import Struct
 
+from rota.model.allocation import Outcome
 from rota.model.batch import BatchSpec, Dependency, Template
+from rota.model.graph import Graph
 from rota.model.needs import Amounts
 from rota.model.slot import Slot
 
@@ -19,8 +21,8 @@ __all__ = [
     "Restored", "Retemplated", "RunnerGreeted", "RunnerMoved", "Started", "Submitted",
 ]  # fmt: skip
 
-VERSION = 2
-"""2: slots are structs (they were names), leases may have further parts."""
+VERSION = 3
+"""2: slots are structs (they were names), leases may have further parts. 3: batches may have graphs."""
 
 
 class Submitted(Struct, array_like=True, tag=True):
@@ -38,6 +40,8 @@ class Submitted(Struct, array_like=True, tag=True):
     runs: list[int] | None = None
     """The template of each job, as [template, count, template, count …]; None: all have the first."""
     by: str = ""
+    graph: Graph | None = None
+    """Which of its jobs wait for which."""
 
 
 class Moved(Struct, array_like=True, tag=True):
@@ -190,6 +194,8 @@ class AllocationMoved(Struct, array_like=True, tag=True):
     reason: str | None = None
     unsure: int = 0
     host: str | None = None
+    outcome: Outcome | None = None
+    """How it ended, as an answer said that was too old to count as its end."""
 
 
 class ManagerMoved(Struct, array_like=True, tag=True):

@@ -159,7 +159,7 @@ def patched(template: Template, patch: Patch, asked: Needs) -> Template:
         changes["argv"], changes["shell"] = patch.argv, None
     elif patch.shell is not UNSET:
         changes["argv"], changes["shell"] = None, patch.shell
-    out = replace(template, **changes) if changes else template
+    out = replace(template, **changes).with_time_ends() if changes else template
     out.check()
     return out
 

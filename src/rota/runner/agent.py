@@ -33,6 +33,8 @@ GIVE_UP_S = 24 * 3600.0
 TAIL_MOST = 65536  # bytes of a running job's output in one answer
 LAST_WORDS_S = 5.0  # how long an ending runner waits for its reports to be acknowledged
 NEVER = float("inf")
+# With what batch systems begin to end an allocation. URG is sent by drivers where TERM would end the shell above us.
+STOPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGURG)
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)  # what batch systems send before an allocation ends
 clock = time.monotonic
 
@@ -70,16 +72,19 @@ class Agent:
         self._stopping = False
         self._told_to_stop = False
         self.supervised = False  # signals to all processes of an allocation come twice: also from the supervisor
-        self._told_at = 0.0
+        self._told_at, self._told_by = 0.0, 0
         self._child = False
         self._restored: Dict[Key, None] = {}
         self._connect(began)  # the greeting first: the rest is loaded and made while the manager reads it
+        from rota.runner.credentials import Credentials
         from rota.runner.environment import inherited
         from rota.runner.jobs import Jobs
         from rota.runner.plan import Plans
         from rota.runner.segments import Segments
 
-        self.jobs = Jobs(runner, Segments(output), Plans(inherited(os.environb), runner.runner_id, gpus))
+        plans = Plans(inherited(os.environb), runner.runner_id, gpus)
+        self._credentials = plans.credentials = Credentials(runner, target, output)
+        self.jobs = Jobs(runner, Segments(output), plans)
         self.jobs.epoll = self._epoll
         self.jobs.until = NEVER if self._until is None else self._until
         self.jobs.children.adopt_orphans()
@@ -95,9 +100,8 @@ class Agent:
 
     def _signals(self, write: int) -> None:
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, *WARNINGS):
+        for number in (signal.SIGCHLD, *STOPS, *WARNINGS):  # no terminal's INT comes here: the session is our own
             signal.signal(number, lambda *_: None)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to `rota run`, which tells the manager
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
@@ -142,12 +146,13 @@ class Agent:
     def _signalled(self) -> None:
         numbers = os.read(self._wake, 4096)
         self._child = True  # most signals are SIGCHLD, and a look in vain costs little
-        if signal.SIGTERM in numbers or signal.SIGHUP in numbers:
+        stop = next((number for number in STOPS if number in numbers), None)
+        if stop is not None:
             if not self._told_to_stop:
-                self._told_at = clock()
-                self._stop(None)
-            elif not self.supervised or clock() > self._told_at + ECHO_S:
-                self._stop(0.0)
+                self._told_at, self._told_by = clock(), stop
+                self._stop(None, stop.name)
+            elif (stop == self._told_by and not self.supervised) or clock() > self._told_at + ECHO_S:
+                self._stop(0.0, stop.name)
         elif not self._stopping:
             for number in WARNINGS:
                 if number in numbers:
@@ -177,16 +182,17 @@ class Agent:
         self.runner.stop("runner-stopped")
         self.jobs.warn_all("its allocation ends (%s)" % name, clock())
 
-    def _stop(self, grace_s: Optional[float]) -> None:
+    def _stop(self, grace_s: Optional[float], name: str) -> None:
+        """A batch system, or the driver of this machine, ends the allocation; told again, at once."""
         if not self._told_to_stop:
-            log("told to stop")
+            log("told to stop (%s)" % name)
         self._stopping = self._told_to_stop = True
         self.runner.stop("runner-stopped")
         if self._until is not None and clock() >= self._until - AT_THE_END_S:
             note = "the time of its allocation is over: give --time, or the site a longer allocation_time"
             self.jobs.kill_all(grace_s, "time", clock(), note)
         else:
-            self.jobs.kill_all(grace_s, "runner-stopped", clock())
+            self.jobs.kill_all(grace_s, "runner-stopped", clock(), "its allocation is being ended (%s)" % name)
         if self.jobs.gangs is not None:
             self.jobs.gangs.end_all(grace_s, clock())
 
@@ -217,9 +223,8 @@ class Agent:
         assert connection is not None
         self._greeted = True
         message = self.runner.greet(now, None if self._until is None else max(0.0, self._until - now))
-        message.update(connection.proof())
         try:
-            connection.send(message)
+            connection.greet(message)
         except ClosedError as problem:
             self._drop(str(problem))
 
@@ -365,6 +370,7 @@ class Agent:
             write_json(self.output, UNSENT, unsent)
             log("wrote what was not acknowledged to %s" % os.path.join(self.output, UNSENT))
         self.jobs.segments.close()
+        self._credentials.close()
         if runner.refused is not None:
             return REFUSED
         if self._stopping or runner.leaving is not None:

@@ -16,7 +16,7 @@ import time
 from typing import Any, Dict, Optional
 
 from rota.runner import host, measure
-from rota.runner.agent import WARNINGS
+from rota.runner.agent import STOPS, WARNINGS
 from rota.runner.environment import inherited
 from rota.runner.guard import Guard
 from rota.runner.jobs import Jobs
@@ -33,7 +33,6 @@ BAD_DIRECTORY = 73
 MEANT_OTHERWISE = (99, 100)  # Grid Engine would run the job again, or hold it
 WRITE_FOR_S = 60.0
 NEVER = float("inf")
-STOPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 clock = time.monotonic
 
 
@@ -41,7 +40,7 @@ def run(directory: str, runner_id: Optional[str], until_s: Optional[float]) -> i
     """Run the job of this directory; returns the exit status: the job's own."""
     try:
         lease = _read_lease(os.path.join(directory, "lease.json"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         log("no job to run in %s: %s" % (directory, error))
         return BAD_LEASE
     try:
@@ -63,6 +62,9 @@ def run(directory: str, runner_id: Optional[str], until_s: Optional[float]) -> i
 
 def _read_lease(path: str) -> Lease:
     with open(path, encoding="utf-8") as file:
+        found = os.fstat(file.fileno())
+        if found.st_uid != os.getuid() or found.st_mode & 0o022:
+            raise ProtocolError("lease.json is not ours, or can be written by others: its job is not run")
         message = json.load(file)
     if not isinstance(message, dict) or len(message.get("jobs") or ()) != 1:
         raise ProtocolError("lease.json must hold a lease of one job")
@@ -76,9 +78,10 @@ def _claim(directory: str, lease: Lease) -> Optional[str]:
             with open(os.path.join(directory, name), encoding="utf-8") as file:
                 told = json.load(file)
             rows = told["ended"] + told["disclaimed"] if name == "report.json" else [told["job"]]
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            started = any(row[:2] == [lease.batch, lease.index] and row[2] >= lease.attempt for row in rows)
+        except (FileNotFoundError, ValueError, KeyError, IndexError, TypeError, RecursionError):
             continue
-        if any(row[:2] == [lease.batch, lease.index] and row[2] >= lease.attempt for row in rows):
+        if started:
             return None
     path = os.path.join(directory, "claim-%d.%d.%d" % lease.key)
     try:
@@ -136,7 +139,8 @@ class Direct:
         now = clock()
         for number in STOPS:
             if number in numbers:
-                note = "killed by the batch system (%s)" % signal.Signals(number).name
+                by = "its site's driver" if number == signal.SIGURG else "the batch system"
+                note = "killed by %s (%s)" % (by, signal.Signals(number).name)
                 log(note)
                 self.jobs.kill_all(0.0 if self._stopping else None, "runner-stopped", now, note)
                 self._stopping = True

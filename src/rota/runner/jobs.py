@@ -15,7 +15,7 @@ from rota.runner.protocol import Runner
 from rota.runner.running import Result, Running
 from rota.runner.segments import Lane, Segments
 from rota.runner.signalled_ends import SignalledEnds
-from rota.runner.spawn import Spawner, enter
+from rota.runner.spawn import Spawner, enter, full_disk
 from rota.runner.spill import stretch
 from rota.runner.watch import Watch, warn
 
@@ -291,7 +291,7 @@ class Jobs:
                     time.sleep(EXEC_S)  # between fork and exec a process has no environment for a moment
                     mark = mark or self.table.mark(stray, process.start)
                 for running, _, _, _ in over:
-                    if running.mark == mark or process.session == running.pid:
+                    if running.mark == mark or running.pid in (process.session, process.group):
                         found[running.pid] = True
         return found
 
@@ -338,6 +338,8 @@ class Jobs:
                 reason = running.why
             elif (number == signal.SIGKILL or code == 128 + signal.SIGKILL) and self._was_out_of_memory(running):
                 reason, note = "oom", "killed by the kernel: out of memory"
+            elif (full := full_disk(running.plan)) is not None:
+                reason, note = "disk-full", full if note is None else "%s; %s" % (full, note)
             else:
                 reason = "exit" if number is None else "signal"
         else:
@@ -350,7 +352,7 @@ class Jobs:
 
     def tell(self, running: Running, outcome: Outcome) -> None:
         """Report how a job ended; see signalled_ends.py for what waits a moment first."""
-        if running.plan.warn is None and self._signalled.concerns(running, outcome):
+        if not running.warned and self._signalled.concerns(running, outcome):
             self.next_tick = min(self.next_tick, self._signalled.add(running, outcome, time.monotonic()))
         else:
             self.report(running, outcome)
@@ -405,16 +407,16 @@ class Jobs:
             running.ending.hurry(now, grace_s)
         self.next_tick = now
 
-    def kill_all(self, grace_s: Optional[float], why: str, now: float, note: Optional[str] = None) -> None:
+    def kill_all(self, grace_s: Optional[float], why: str, now: float, note: str) -> None:
         """End everything; each with its own grace if none is given."""
         if self.launched is not None:
             self.launched.give_back()
-        for running, outcome in self._signalled.settle(note or "its runner was told to stop"):
+        for running, outcome in self._signalled.settle(note):
             self.report(running, outcome)
         for running in list(self.by_pid.values()):
             self.kill(running.lease, self.grace(running) if grace_s is None else grace_s, why, now, note)
         if self._closings:
-            self._closings.kill_all(self.runner.grace_s if grace_s is None else grace_s, note or why, now)
+            self._closings.kill_all(self.runner.grace_s if grace_s is None else grace_s, note, now)
 
     def warn_all(self, note: str, now: float) -> None:
         """Warn the jobs that want it that the allocation ends soon, and end the others."""

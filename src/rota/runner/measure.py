@@ -21,13 +21,14 @@ GANG = b"gang"
 class Process:
     """One line of /proc/*/stat."""
 
-    __slots__ = ("cpu_s", "parent", "pid", "rss", "session", "start", "zombie")
+    __slots__ = ("cpu_s", "group", "parent", "pid", "rss", "session", "start", "zombie")
 
     def __init__(self, pid: int, data: bytes) -> None:
         fields = data[data.rindex(b")") + 2 :].split(b" ", 22)  # the name before it may hold spaces and brackets
         self.pid = pid
         self.zombie = fields[0] in (b"Z", b"X")
         self.parent = int(fields[1])
+        self.group = int(fields[2])
         self.session = int(fields[3])
         self.cpu_s = (int(fields[11]) + int(fields[12]) + int(fields[13]) + int(fields[14])) / TICKS
         self.start = int(fields[19])
@@ -100,7 +101,7 @@ def memory_of(process: Process) -> int:
 
 
 class ProcessTable:
-    """Which processes belong to which job: by descent, by session, and by the marks in their environment.
+    """Which processes belong to which job: by descent, by session or group, and by the marks in their environment.
 
     A process that changed its session and lost its parent is still found by ROTA_RUNNER, ROTA_JOB and ROTA_ATTEMPT.
     Ranks of a gang may have the environment of another node (hydra gives them that): of those that have become our
@@ -166,8 +167,8 @@ class ProcessTable:
             path.append(here.pid)
             if here.pid in leaders:
                 owner = here.pid
-            elif here.session in leaders:
-                owner = here.session
+            elif here.session in leaders or here.group in leaders:
+                owner = here.session if here.session in leaders else here.group
             elif here.parent in processes and here.parent > 1 and here.parent not in owners:
                 here = processes[here.parent]
                 continue

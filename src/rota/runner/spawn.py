@@ -1,4 +1,4 @@
-"""Start a job by posix_spawn: in its own session, with nothing of the runner's but what its spec says.
+"""Start a job by posix_spawn: in its own session or group, with nothing of the runner's but what its spec says.
 
 `os.posix_spawn` has no cwd, so the runner changes directory before each start; it is single-threaded for that.
 Every descriptor of the runner is close-on-exec: a job inherits 0, 1 and 2 only.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from typing import Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from rota.runner.environment import DEFAULT_PATH
 from rota.runner.lease import Lease
@@ -37,6 +37,7 @@ DEFAULTS = [
 WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY
 DUP2 = os.POSIX_SPAWN_DUP2
 FULL = (errno.ENOSPC, errno.EDQUOT)
+SCARCE = 16384  # bytes: a disk with less is full, as a file system may keep a few blocks
 Streams = Tuple[int, int, int]
 
 
@@ -65,6 +66,20 @@ def cannot_write(path: Optional[str], error: Exception) -> StartError:
     """The error of a job that has a file for its output which cannot be opened."""
     full = isinstance(error, OSError) and error.errno in FULL
     return StartError("disk-full" if full else "output", "cannot write output to %s: %s" % (path, _why(error)))
+
+
+def full_disk(plan: Plan) -> Optional[str]:
+    """That a disk which a failed job writes to (its output, its directory) has no space left, in words; else None."""
+    places = [os.path.dirname(path) or plan.cwd for path in (plan.stdout, plan.stderr) if path is not None]
+    for place in dict.fromkeys((*places, plan.cwd)):
+        try:
+            disk = os.statvfs(place)
+        except (OSError, ValueError):
+            continue
+        if disk.f_blocks and disk.f_bavail * disk.f_frsize < SCARCE:
+            size = disk.f_blocks * disk.f_frsize
+            return "the disk of %s is full: %d of %d bytes are free" % (place, disk.f_bavail * disk.f_frsize, size)
+    return None
 
 
 def _why(error: Exception) -> str:
@@ -139,6 +154,8 @@ class Spawner:
     """Starts jobs from this process."""
 
     def __init__(self) -> None:
+        # PBS and TORQUE know by its session what belongs to a job: what leaves it escapes their limits and accounts.
+        self._alone: Dict[str, Any] = {"setpgroup": 0} if "PBS_JOBID" in os.environ else {"setsid": True}
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         self._paths: Dict[Tuple[str, bytes], str] = {}
         self._umask = -1
@@ -199,7 +216,9 @@ class Spawner:
         """Start a program in the directory that we are in; `cwd` is its name for people."""
         actions = [(DUP2, streams[0], 0), (DUP2, streams[1], 1), (DUP2, streams[2], 2)]
         try:
-            return os.posix_spawn(path, argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=DEFAULTS)
+            return os.posix_spawn(
+                path, argv, env, file_actions=actions, setsigmask=(), setsigdef=DEFAULTS, **self._alone
+            )
         except OSError as error:
             code = error.errno or 0
         except ValueError as error:  # a NUL in a word, or "=" in the name of a variable

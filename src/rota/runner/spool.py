@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 __all__ = ["UNSENT", "log", "restore", "sync_directory", "write_json"]
 
 UNSENT = "unsent.json"
+MAYBE = type(None)
+REAL = (int, float)
+ENDED = (  # as EndedRow of docs/protocol.md
+    *((int,), (int,), (int,), (int, MAYBE), (int, MAYBE), (str, MAYBE), REAL, REAL, REAL, (int,)),
+    *((list, MAYBE), (str, MAYBE), (int, MAYBE)),
+)
+DISCLAIMED = ((int,), (int,), (int,), (str,))
 
 
 def log(text: str) -> None:
@@ -55,10 +62,10 @@ def restore(runner: Runner, output: str) -> Dict[Key, None]:
     path = os.path.join(output, UNSENT)
     try:
         with open(path, encoding="ascii") as file:
-            runner.restore(json.load(file))
+            runner.restore(_sound(json.load(file)))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError, TypeError) as problem:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
         log("cannot use %s: %s" % (path, problem))
         try:
             os.rename(path, path + ".bad")  # kept as evidence, and out of the way of the next spool
@@ -66,3 +73,17 @@ def restore(runner: Runner, output: str) -> Dict[Key, None]:
             pass
         return {}
     return {lease.key: None for lease in runner.leases()}
+
+
+def _sound(spooled: Any) -> Dict[str, Any]:
+    """See that spooled reports are such as the manager takes: a job may have written them."""
+    if not isinstance(spooled, dict):
+        raise ValueError("not an object")
+    for kind, types in (("ended", ENDED), ("disclaimed", DISCLAIMED)):
+        for row in spooled[kind]:
+            fits = isinstance(row, list) and len(types) - 1 <= len(row) <= len(types)
+            if not fits or not all(type(value) in wanted for value, wanted in zip(row, types)):
+                raise ValueError("not a row of %s: %.100r" % (kind, row))
+            if any(type(value) in (int, float) and not 0 <= value < 1 << 53 for value in row):
+                raise ValueError("a figure out of all bounds: %.100r" % (row,))
+    return spooled

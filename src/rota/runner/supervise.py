@@ -27,7 +27,10 @@ STEADY_S = 600.0  # after so long a life the next pause is the first again
 LOOK_S = 0.05
 STEP_S = 0.1
 COMPLAIN_S = 30.0
-FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
+FORWARDED = (
+    *(signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGURG),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU),
+)
 
 
 def run(words: List[str], until: Optional[float]) -> int:
@@ -77,7 +80,6 @@ class Supervisor:
         become_subreaper()  # what a dead runner leaves comes to us
         for number in FORWARDED:
             signal.signal(number, self._forward)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def _forward(self, number: int, _: object) -> None:
         self._stopping = True

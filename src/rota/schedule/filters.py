@@ -198,9 +198,18 @@ def bind_status(shape: Shape, view: View) -> Callable[[Place], Answer]:
             return No("down", "takes no allocations now", False, (Wake.STATUS,))
         if place.status == "KEPT":
             return No("kept", "is kept for jobs of several nodes, which wait", False, (Wake.CAPACITY,))
+        if place.status in _OF_HOSTS:
+            return No(place.status.lower(), _OF_HOSTS[place.status], False, (Wake.STATUS,))
         return No(place.status.lower(), f"its runner is {place.status}", False, (Wake.STATUS,))
 
     return check
+
+
+_OF_HOSTS = {
+    "SUSPECTED": "jobs fail there as soon as they start, alike: it gets one at a time, after a pause",
+    "AVOIDED": "is avoided for a while: jobs failed there as soon as they started, and do well elsewhere",
+}
+"""Status of a node whose host is not trusted → the words for it."""
 
 
 def until(shape: Shape, place: Place, view: View) -> Answer:
@@ -271,6 +280,8 @@ def bind_room(shape: Shape, view: View) -> Callable[[Place], Answer]:
         free = ledger.shortage(place.location.id, amounts)
         if free is None:
             return None
+        if ledger.takes_one(place.location.id):
+            return No("busy", "gets one job at a time: jobs failed there as soon as they started", False, wake_on)
         parts = []
         if 0 < cores > free.cores:
             parts.append(asks["cores"] + _free("cores", free.cores))

@@ -26,6 +26,8 @@ class Ledger:
         """Locations where another amount is free than when the scheduler last looked, which empties this."""
         self.gpus: dict[str, list[int]] = {}
         """Node → how many thousandths of each of its gpus are in use."""
+        self.single: set[str] = set()
+        """Nodes that are given one reservation at a time. Not kept: whoever says so says it anew after a start."""
         self._free: dict[str, Amounts] = {}
         self._shared: dict[str, tuple[str, ...]] = {}
         """Site → the named resources that it has once for all of it."""
@@ -48,9 +50,20 @@ class Ledger:
         assert self.used.get(location_id, _NOTHING) == _NOTHING, f"{location_id} is dropped while in use"
         self._chains.clear()
         self.locations.pop(location_id, None)
+        self.single.discard(location_id)
         self.used.pop(location_id, None)
         self.gpus.pop(location_id, None)
         self._free.pop(location_id, None)
+
+    def set_single(self, location_id: str, single: bool) -> None:
+        """Give a node one reservation at a time, or as many as fit again."""
+        if single != (location_id in self.single):
+            (self.single.add if single else self.single.discard)(location_id)
+            self._refresh(location_id)
+
+    def takes_one(self, location_id: str) -> bool:
+        """Whether a node is given one reservation at a time."""
+        return location_id in self.single
 
     def path(self, location_id: str) -> Iterator[Location]:
         """The location and every parent that its use is charged to."""
@@ -94,7 +107,7 @@ class Ledger:
             most = min(most, self.part(counted, amounts).times_in(self._free[counted]))
             if most <= 0:
                 return 0
-        return most
+        return min(most, 1) if location_id in self.single else most
 
     def shortage(self, location_id: str, amounts: Amounts) -> Amounts | None:
         """What is free at the first location of the path that has not enough for one of `amounts`; None: it fits.
@@ -174,6 +187,8 @@ class Ledger:
             free = self.part(location_id, free)
         if location.capacity.gpus:
             free = self._with_gpus(location, free)
+        if location_id in self.single and self.used[location_id] != _NOTHING:
+            free = _NOTHING
         self._free[location_id] = free
         self.changed.add(location_id)
 
@@ -194,13 +209,14 @@ class Ledger:
 class Free:
     """The ledger for reading: what is free where. Policies see only this."""
 
-    __slots__ = ("chain", "free", "part", "path", "room", "shortage")
+    __slots__ = ("chain", "free", "part", "path", "room", "shortage", "takes_one")
     chain: Callable[[str], tuple[str, ...]]
     free: Callable[[str], Amounts]
     part: Callable[[str, Amounts], Amounts]
     path: Callable[[str], Iterator[Location]]
     room: Callable[[str, Amounts], int]
     shortage: Callable[[str, Amounts], Amounts | None]
+    takes_one: Callable[[str], bool]
 
     def __init__(self, ledger: Ledger) -> None:
         put = object.__setattr__

@@ -35,6 +35,7 @@ def _copy_state(state: State) -> State:
     for batch in new.batches.values():
         batch.queues = [_copy_slots(queue) for queue in batch.queues]
         batch.marks = {pos: waiters.copy() for pos, waiters in batch.marks.items()}
+        batch.graph = copy.deepcopy(batch.graph)
     for index in ("waiters", "open_names", "unnamed"):
         setattr(new, index, {key: value.copy() for key, value in getattr(state, index).items()})
     new.tallies = {name: (good.copy(), bad.copy()) for name, (good, bad) in state.tallies.items()}

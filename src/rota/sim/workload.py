@@ -13,6 +13,7 @@ from rota.core.turn import Done
 from rota.model.batch import BatchSpec, Dependency, Template, count_of
 from rota.model.errors import RotaError
 from rota.model.events import Respecified
+from rota.model.graph import MEMBER, Graph, pack_links
 from rota.model.needs import Needs
 from rota.model.patch import BatchPatch, Patch
 from rota.model.selector import parse_selector
@@ -50,6 +51,7 @@ class Plan:
         self.failing: list[float] = []
         """Chance of failure of an attempt, per template."""
         self.template_of_position: list[int] = []
+        self.graph: Graph | None = None
 
     def indices(self) -> list[int]:
         """The numbers of its jobs, in order."""
@@ -70,6 +72,9 @@ class Workload:
         self.chance = Random(f"limits {world.seed}")
         self.batches = Random(f"batches {world.seed}")
         self.gangs = Random(f"gangs {world.seed}")
+        self.graphs = Random(f"graphs {world.seed}")
+        self.woven = self.graphs.choice((0.0, 0.0, 0.3))
+        """How likely the jobs of a batch are to wait for each other."""
         self.has_gangs = any(site.kind == "nodes" for site in world.cluster.sites.values())
         first = self.chance.choice((0, 0, 3600, -18_000, 20_700))
         self.offsets = [(0.0, first)]
@@ -149,7 +154,39 @@ class Workload:
             limits |= {name: self._rule(name) for name in ("api", "hours") if name in used}
         plan = Plan(key, spec, runs, limits or None)
         plan.seconds, plan.failing, plan.template_of_position = seconds, failing, order
+        if count > 1 and self.graphs.random() < self.woven:
+            plan.graph = self._graph(count)
         return plan
+
+    def _graph(self, count: int) -> Graph:
+        """Jobs that wait for some before them, for names that some have, and for what is elsewhere."""
+        rng = self.graphs
+        known = [str(plan.number) for plan in self.plans if plan.number is not None]
+        targets = rng.sample(known, min(len(known), rng.choice((0, 0, 1, 2))))
+        after = [Dependency(target) for target in targets]
+        if rng.random() < 0.3:
+            live = rng.random() < 0.5
+            after.append(Dependency(f"@{rng.choice(_NAMES)}", live=live, rerun=live and rng.random() < 0.5))
+        names = rng.sample(("left", "right", *_NAMES), min(count // 2, rng.choice((0, 1, 2))))
+        after = [each for each in after if each.target[1:] not in names]
+        rows: list[list[int]] = []
+        order = list(range(count))
+        rng.shuffle(order)
+        for at in range(count):
+            row = [
+                parent << 2 | rng.choice((0, 0, 1, 2)) for parent in rng.sample(order[:at], min(at, rng.randint(0, 2)))
+            ]
+            if at < len(names):
+                row.append(count + at << 2 | MEMBER)
+            elif names and at < count // 2 and rng.random() < 0.5:
+                row.append(count + rng.randrange(len(names)) << 2 | MEMBER)
+            elif names and at >= count // 2 and rng.random() < 0.3:
+                row.append(count + rng.randrange(len(names)) << 2 | rng.choice((0, 1)))
+            if after and rng.random() < 0.2:
+                row.append(count + len(names) + rng.randrange(len(after)) << 2 | rng.choice((0, 0, 1, 2)))
+            rows.append(row)
+        placed = [rows[order.index(pos)] for pos in range(count)]
+        return Graph(*pack_links(placed), tuple(names), tuple(after))
 
     def _rule(self, name: str) -> str:
         """The rule of a limit: a rate, or a window that is closed for a while, or opens soon."""
@@ -256,7 +293,15 @@ class Workload:
                 self._submit(plan)  # an anxious user
 
         def make() -> Stimulus:
-            return Submit(at=_NOW, by="user", spec=plan.spec, key=plan.key, runs=plan.runs, limits=plan.limits)
+            return Submit(
+                at=_NOW,
+                by="user",
+                spec=plan.spec,
+                key=plan.key,
+                runs=plan.runs,
+                limits=plan.limits,
+                graph=plan.graph,
+            )
 
         self._ask(make, answered, True)
 
@@ -379,9 +424,11 @@ class Workload:
     def settle_down(self) -> None:
         """The last phase: nobody holds anything any more, and nothing is waited for that never comes."""
         for name in _NAMES:
-            if not any(plan.spec.name == name and not plan.spec.after for plan in self.plans):
+            known = [plan for plan in self.plans if plan.spec.name == name and plan.graph is None]
+            if not any(not plan.spec.after for plan in known):
                 plan = self._make(f"last-{name}", 1)
                 plan.spec = msgspec.structs.replace(plan.spec, name=name, after=(), not_before=None)
+                plan.graph = None
                 self.plans.append(plan)
                 self._submit(plan)
         self._tell(lambda: SetMode(at=_NOW, by="user", mode="serving"))

@@ -15,11 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rota.model.errors import NoSpaceError, RefusedError, RotaError, StoreError, UsageError
+from rota.model.errors import NoSpaceError, NotFoundError, RefusedError, RotaError, StoreError, UsageError
 from rota.store.connection import Connect, Connection, SqlError
 from rota.store.reserve import Reserve
 from rota.store.rows import DamagedError
-from rota.store.schema import PAGE, check_file, prepare
+from rota.store.schema import PAGE, check_file, check_own, check_version, prepare
 from rota.store.sql_errors import meaning
 
 __all__ = ["Database"]
@@ -66,6 +66,7 @@ class Database:
     def open(self) -> None:
         """Open the file or make it; bring it to the newest version."""
         self.failed = None
+        check_own(self.path)
         check_file(self.path)
         self._reserve = Reserve(os.path.splitext(self.path)[0] + ".reserve", self._reserve_bytes)
         try:
@@ -87,6 +88,18 @@ class Database:
                 raise StoreError(f"{self.path}: {why}") from None
             raise
 
+    def open_to_read(self) -> None:
+        """Open the file as it is, for reading only: nothing is made, migrated or brought together."""
+        check_file(self.path)
+        if not os.path.exists(self.path):
+            raise NotFoundError(f"{self.path} is not there: nothing was ever queued in this home")
+        try:
+            self._writer = self._reader = self._connect(self.path)
+            check_version(self._writer, self.path, self._migrations)
+        except BaseException as error:
+            self.close()
+            raise meaning(self.path, "opening", error) if isinstance(error, SqlError) else error from None
+
     def _check_presence(self, reserve: Reserve) -> None:
         """Make the file if it is new. One that should be there and is not is an error, not a new beginning."""
         exists = os.path.exists(self.path)
@@ -102,6 +115,7 @@ class Database:
     def _set_up(self, con: Connection) -> None:
         con.execute("PRAGMA synchronous=FULL")
         con.execute("PRAGMA temp_store=MEMORY")
+        con.execute("PRAGMA secure_delete=ON")  # what is pruned cannot be read in the file any more
         if self._exclusive:
             con.execute("PRAGMA locking_mode=EXCLUSIVE")
         prepare(con, self.path, self._migrations)

@@ -2,13 +2,14 @@
 
 import os
 import re
+import stat
 from pathlib import Path
 
 from rota.model.errors import StoreError, VersionError
 from rota.model.events import VERSION as EVENTS
 from rota.store.connection import Connection, statements
 
-__all__ = ["APPLICATION", "MIGRATIONS", "check_file", "latest", "prepare"]
+__all__ = ["APPLICATION", "MIGRATIONS", "check_file", "check_own", "check_version", "latest", "prepare"]
 
 APPLICATION = 0x726F7461
 """`rota` in the header of the file."""
@@ -34,6 +35,20 @@ def _numbered(migrations: Path) -> dict[int, Path]:
     if not found or sorted(found) != list(range(1, len(files) + 1)):
         raise StoreError(f"{migrations}: the migrations are not numbered from 1 without gaps; install rota again")
     return found
+
+
+def check_own(path: str) -> None:
+    """Raise StoreError unless the files that SQLite would open are ours, no links, and nobody else can write them."""
+    for end in ("", "-wal", "-shm", "-journal"):
+        try:
+            found = os.lstat(path + end)
+        except OSError:
+            continue  # missing, or what opening it will say
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+            raise StoreError(
+                f"{path + end}: not a file of yours that nobody else can write (uid {found.st_uid}, mode "
+                f"{found.st_mode & 0o7777:04o}); {_LEFT}: find out who put it there, and move it away"
+            )
 
 
 def check_file(path: str) -> None:
@@ -83,6 +98,15 @@ def prepare(con: Connection, path: str, migrations: Path = MIGRATIONS) -> None:
         _refuse_newer(path, "events of version", events[0][0], EVENTS)
     if events[0][0] < EVENTS:
         con.execute("UPDATE meta SET value = ? WHERE key = 'events'", (EVENTS,))
+
+
+def check_version(con: Connection, path: str, migrations: Path = MIGRATIONS) -> None:
+    """Raise VersionError for a database that cannot be read as it is, because another version of rota wrote it."""
+    newest, version = latest(migrations), con.execute("PRAGMA user_version")[0][0]
+    if version > newest:
+        _refuse_newer(path, "schema version", version, newest)
+    if version < newest:
+        raise VersionError(f"{path} was written by an older rota: rota up starts a manager, which brings it up to date")
 
 
 def _refuse_newer(path: str, what: str, found: int, known: int) -> None:

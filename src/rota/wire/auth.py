@@ -9,14 +9,27 @@ import os
 import secrets
 import ssl
 from collections import deque
+from typing import NamedTuple
 
-from rota.model.errors import DeniedError, NotFoundError, RotaError
-from rota.wire.home import CLIENT, TOKENS, private_directory, read_private, write_private
+from rota.model.errors import DeniedError, NotFoundError, RotaError, UsageError
+from rota.wire.home import CLIENT, TOKENS, private_directory, private_place, read_private, write_private
 
 __all__ = [
-    "CLIENT", "RateLimiter", "client_context", "find_token", "fingerprint", "new_nonce", "new_token", "proof",
-    "proof_fits", "read_token", "remove_token", "server_context", "write_token",
+    "CLIENT", "Access", "RateLimiter", "client_context", "client_proof", "client_proof_fits", "find_token",
+    "fingerprint", "kept_secret", "new_nonce", "new_token", "proof", "proof_fits", "read_client_token", "read_token",
+    "remove_token", "server_context", "verifier", "write_token",
 ]  # fmt: skip
+
+
+class Access(NamedTuple):
+    """What a client's token opens."""
+
+    scope: str
+    """`read`, `submit` or `admin`."""
+    verifier: str
+    """By which a proof is checked; no proof can be made from it."""
+    expires: float | None = None
+    """On the wall clock."""
 
 
 def new_token() -> str:
@@ -39,6 +52,51 @@ def proof_fits(given: str | None, token: str | None, nonce: str, fingerprint: st
     expected = proof(token or new_token(), nonce, fingerprint)
     same = hmac.compare_digest(expected.encode(), (given or "").encode())
     return same and bool(token)
+
+
+def _client_key(secret: str) -> bytes:
+    return hmac.new(secret.encode(), b"rota client", hashlib.sha256).digest()
+
+
+def verifier(secret: str) -> str:
+    """What the manager keeps of a client's secret."""
+    return hashlib.sha256(_client_key(secret)).hexdigest()
+
+
+def _mask(verifier: str, nonce: str, fingerprint: str) -> bytes:
+    return hmac.new(verifier.encode(), f"{nonce}:{fingerprint}".encode(), hashlib.sha256).digest()
+
+
+def _xor(one: bytes, other: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(one, other, strict=True))
+
+
+def client_proof(secret: str, nonce: str, fingerprint: str) -> str:
+    """Shows knowledge of a client's secret to who has only its verifier, for this challenge and certificate only."""
+    return _xor(_client_key(secret), _mask(verifier(secret), nonce, fingerprint)).hex()
+
+
+def client_proof_fits(given: str | None, verifier: str | None, nonce: str, fingerprint: str) -> bool:
+    """Whether a client's proof is right; None as verifier: there is no such token, which takes as long to find."""
+    expected = verifier or new_token()
+    try:
+        key = _xor(bytes.fromhex(given or ""), _mask(expected, nonce, fingerprint))
+    except ValueError:
+        key = b""
+    same = hmac.compare_digest(hashlib.sha256(key).hexdigest(), expected)
+    return same and bool(verifier)
+
+
+def read_client_token(path: str) -> tuple[str, str]:
+    """The name and the secret in a client's token file. Refuses a file that others can read."""
+    try:
+        text = read_private(path).decode("ascii", "replace").strip()
+    except FileNotFoundError:
+        raise NotFoundError(f"no token file {path}") from None
+    name, dot, secret = text.rpartition(".")
+    if not (name and dot and len(secret) == 64):
+        raise UsageError(f"{path} holds no token: it is NAME.SECRET in one line, as rota token new prints it")
+    return name, secret
 
 
 def fingerprint(certificate: bytes) -> str:
@@ -79,6 +137,26 @@ def find_token(home: str, name: str) -> str | None:
         return None
 
 
+def kept_secret(home: str, name: str) -> str:
+    """A secret that the manager keeps for itself, made when it is first wanted."""
+    path = os.path.join(private_place(home), name)
+    old = os.path.join(home, TOKENS, name)
+    for place in (path, old):
+        try:
+            secret = read_private(place).decode("ascii", "replace").strip()
+            break
+        except FileNotFoundError:
+            continue
+    else:
+        secret, place = new_token(), ""
+    if place != path:
+        private_directory(os.path.dirname(path))
+        write_private(path, secret.encode() + b"\n")
+    if place == old:  # earlier releases kept it among what nodes see
+        os.unlink(old)
+    return secret
+
+
 def remove_token(home: str, name: str) -> None:
     """Remove a token file, if it is there."""
     try:
@@ -97,7 +175,7 @@ def server_context(certificate: str, key: str) -> ssl.SSLContext:
 
 
 def client_context(ca: str) -> ssl.SSLContext:
-    """TLS 1.3 that trusts this CA file and no other.
+    """TLS 1.3 that trusts this CA file, which must be ours and no link, and no other.
 
     Host names are not compared: nodes reach a manager by many names, the CA signs for nobody else, and the
     certificate's fingerprint is part of the proof.
@@ -106,12 +184,12 @@ def client_context(ca: str) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
-    context.load_verify_locations(cafile=ca)
+    context.load_verify_locations(cadata=read_private(ca).decode("ascii", "replace"))
     return context
 
 
 class RateLimiter:
-    """Counts failed greetings per address; time comes in as an argument."""
+    """Counts failed greetings by a name, such as an address; time comes in as an argument."""
 
     __slots__ = ("_failures", "limit", "most", "window_s")
 

@@ -21,7 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from rota.wire.auth import fingerprint, server_context
 from rota.wire.home import CA, private_directory, read_private, write_private
 
-__all__ = ["Identity", "local_names", "server_identity"]
+__all__ = ["Identity", "local_names", "publish_ca", "server_identity", "withdraw_keys"]
 
 CA_KEY, SERVER, SERVER_KEY = "ca.key", "server.pem", "server.key"
 CA_LIFE = timedelta(days=3653)
@@ -61,6 +61,30 @@ def server_identity(directory: str, names: Iterable[str] | None = None, now: dat
         fingerprint(certificate.public_bytes(serialization.Encoding.DER)),
         renewed,
     )
+
+
+def publish_ca(private: str, public: str) -> None:
+    """Put the CA's certificate, and nothing else of `private`, where nodes can read it."""
+    certificate, path = read_private(os.path.join(private, CA)), os.path.join(public, CA)
+    try:
+        if read_private(path) == certificate:
+            return
+    except FileNotFoundError:
+        pass
+    private_directory(public)
+    write_private(path, certificate)
+
+
+def withdraw_keys(private: str, public: str) -> None:
+    """Take what earlier releases kept beside the CA's certificate to where no node looks, and leave no copy."""
+    private_directory(private)
+    if not os.path.lexists(os.path.join(private, CA_KEY)):
+        for name in (SERVER_KEY, SERVER, CA, CA_KEY):
+            if os.path.lexists(os.path.join(public, name)):
+                write_private(os.path.join(private, name), read_private(os.path.join(public, name)))
+    for name in (CA_KEY, SERVER_KEY, SERVER):
+        if os.path.lexists(os.path.join(public, name)):
+            os.unlink(os.path.join(public, name))
 
 
 def local_names() -> set[str]:

@@ -10,7 +10,19 @@ import sys
 
 from rota.model.errors import BY_CODE, BusyError, DeniedError, NotFoundError, ProtocolError, RotaError, UsageError
 from rota.wire.frames import MAX_FRAME, Decoder
-from rota.wire.home import CA, CLIENT, NOTICE, TLS, SocketPath, absolute, default_home
+from rota.wire.home import (
+    CA,
+    NOTICE,
+    TLS,
+    SocketPath,
+    absolute,
+    check_private,
+    client_token_path,
+    default_home,
+    job_address,
+    read_own,
+    token_file,
+)
 
 try:  # the module below `socket`: the same functions, without 4 ms of selectors and enums
     import _socket as bare
@@ -23,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, NoReturn
 
-__all__ = ["Connection", "LostError", "NoManagerError"]
+__all__ = ["Connection", "LostError", "NoManagerError", "job_address"]
 
 VERSION = 1
 CONNECT_S = 10.0
@@ -48,12 +60,24 @@ class LostError(RotaError):
 # Shared with the asynchronous client
 
 
-def hello(proof: "str | None" = None) -> bytes:
-    """The frame that greets."""
+def hello(proof: "str | None" = None, name: "str | None" = None) -> bytes:
+    """The frame that greets: by TLS with the proof of the token of that name."""
     message: dict[str, Any] = {"t": "hello", "version": VERSION}
     if proof is not None:
         message["proof"] = proof
+    if name is not None:
+        message["name"] = name
     return frame(message)
+
+
+def hello_here(home: str) -> bytes:
+    """The frame that greets on the Unix socket. Who was given a token of its own may no more than that allows."""
+    path = token_file(home)
+    if not path:
+        return hello()
+    from rota.wire.auth import read_client_token
+
+    return hello(name=read_client_token(path)[0])
 
 
 def frame(message: "dict[str, Any]") -> bytes:
@@ -112,10 +136,9 @@ def patience_for(op: str, patience_s: "float | None") -> "float | None":
 
 
 def read_notice(home: str) -> "dict[str, Any]":
-    """What the manager wrote about itself (`manager.json`), or {}."""
+    """What the manager wrote about itself (`manager.json`), or {}. Refuses one that another user could have written."""
     try:
-        with open(os.path.join(home, NOTICE), "rb") as file:
-            notice = json.loads(file.read(65_536))
+        notice = json.loads(read_own(os.path.join(home, NOTICE)))
     except (OSError, ValueError):
         return {}
     return notice if isinstance(notice, dict) else {}
@@ -142,25 +165,45 @@ def not_here(home: str, error: OSError) -> "dict[str, Any]":
     return notice
 
 
-def tls_setup(home: str, notice: "dict[str, Any]") -> "tuple[ssl.SSLContext, str]":
-    """What TLS needs: the context that trusts the manager's CA, and the clients' token."""
-    from rota.wire.auth import client_context, read_token
+def found_at(home: "str | None") -> "tuple[str, dict[str, Any] | None]":
+    """The home whose manager is meant, or in a job whose manager is elsewhere none, and how that is reached by TLS."""
+    address = None if home else job_address()
+    if address is None:
+        return absolute(home), None
+    if address.startswith("unix:"):
+        return os.path.dirname(address[5:]), None
+    host, _, port = address.partition(":")[2].rpartition(":")
+    return "", {"host": host.strip("[]"), "port": port}
+
+
+def tls_setup(home: str, notice: "dict[str, Any]") -> "tuple[ssl.SSLContext, tuple[str, str]]":
+    """What TLS needs: the context that trusts the manager's CA, and the name and secret of our token.
+
+    All of it is ours, or else whoever it belongs to would be told what is submitted.
+    """
+    from rota.wire.auth import client_context, read_client_token
 
     try:
-        return client_context(os.path.join(home, TLS, CA)), read_token(home, CLIENT)
+        if not home:  # in a job, which has no home but all it needs in one directory
+            path = os.environ["ROTA_TOKEN_FILE"]
+            return client_context(os.path.join(os.path.dirname(path), CA)), read_client_token(path)
+        check_private(home)
+        check_private(os.path.join(home, TLS))
+        return client_context(os.path.join(home, TLS, CA)), read_client_token(client_token_path(home))
     except (OSError, NotFoundError) as error:
         raise unreachable(notice, error) from error
 
 
-def prove(message: "dict[str, Any]", certificate: "bytes | None", token: str) -> bytes:
+def prove(message: "dict[str, Any]", certificate: "bytes | None", token: "tuple[str, str]") -> bytes:
     """The greeting that answers a challenge."""
-    from rota.wire.auth import fingerprint, proof
+    from rota.wire.auth import client_proof, fingerprint
 
     if message.get("t") == "error":
         raise error_from(message)
     if message.get("t") != "challenge" or not certificate:
         raise ProtocolError("the manager did not send a challenge")
-    return hello(proof(token, str(message.get("nonce")), fingerprint(certificate)))
+    name, secret = token
+    return hello(client_proof(secret, str(message.get("nonce")), fingerprint(certificate)), name)
 
 
 def unreachable(notice: "dict[str, Any]", error: Exception) -> NoManagerError:
@@ -194,6 +237,9 @@ def limit_silence(sock: "Any", seconds: "float | None") -> None:
 class Connection:
     """One connection to the manager. Not for use by several threads at once."""
 
+    down = False
+    """That no manager is up; see `rota.manager.offline.looking`."""
+
     __slots__ = (
         "_allowed_s",
         "_arrived",
@@ -226,7 +272,9 @@ class Connection:
     @classmethod
     def connect(cls, home: "str | None" = None, patience_s: "float | None" = PATIENCE_S) -> "Connection":
         """Find the manager of this home (default: `$ROTA_HOME` or `~/.rota`): on this host, or by TLS on another."""
-        home = absolute(home)
+        home, notice = found_at(home)
+        if notice is not None:
+            return cls._connect_tls(home, notice, patience_s)
         sock = bare.socket(bare.AF_UNIX, bare.SOCK_STREAM)
         try:
             limit_silence(sock, CONNECT_S)
@@ -239,7 +287,7 @@ class Connection:
         except BaseException:
             sock.close()
             raise
-        return cls(sock, home, hello(), patience_s)
+        return cls(sock, home, hello_here(home), patience_s)
 
     @classmethod
     def _connect_tls(cls, home: str, notice: "dict[str, Any]", patience_s: "float | None") -> "Connection":

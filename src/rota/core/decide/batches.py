@@ -102,7 +102,8 @@ def _changed(state: State, batch: BatchState, patch: BatchPatch, warnings: list[
         name = batch.spec.name if patch.name is UNSET else patch.name
         asked = msgspec.structs.replace(batch.spec, name=name, after=patch.after, require_known=patch.require_known)
         asked.check()
-        after, new_warnings = plain_dependencies(state, asked)
+        own = (name, *(batch.graph.groups if batch.graph is not None else ()))
+        after, new_warnings = plain_dependencies(state, asked, own)
         patch = msgspec.structs.replace(patch, after=after)
         warnings.extend(warning for warning in new_warnings if warning not in warnings)
     return respecified(batch.id, batch.spec, patch)
@@ -165,7 +166,7 @@ class _Then:
         out = []
         for waiter in (self._state.batches.get(n) for n in sorted(self._state.waiters.get(f"@{name}", ()))):
             if waiter is not None:
-                live = any(d.live and d.target[1:] == name for d in waiter.spec.after)
+                live = any(d.live and d.target[1:] == name for d in waiter.needed)
                 both = (self._state.names.get(name, ()), self._numbers(name))
                 if live or number < waiter.id or not all(bisect_left(numbers, waiter.id) for numbers in both):
                     out.append(waiter)
@@ -195,7 +196,7 @@ class _Then:
     def _waits_for(self, batch: BatchState) -> Iterator[int]:
         if self._reopened is not None and batch.id not in self._reopened and not batch.unsettled:
             return
-        for dependency in self._spec(batch).after:
+        for dependency in (*self._spec(batch).after, *batch.needed[len(batch.spec.after) :]):
             if dependency.target.startswith("@"):
                 name, end = dependency.target[1:], self._end(batch, dependency)
                 for at in range(self._done.get(name, 0), end):

@@ -1,14 +1,16 @@
 """Checks of the dependencies of a batch: that their targets exist, fit, and (for a new batch) make no circle."""
 
 import itertools
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from rota.core.dependencies import dependents, named, open_to, positions_of, touched
+from rota.core.dependencies import dependents, named, open_to, positions_of, touched, waits_of
 from rota.core.state import BatchState, State
 from rota.model.batch import BatchSpec, Dependency
 from rota.model.errors import UsageError
+from rota.model.graph import MEMBER, Graph
 from rota.model.job import format_job
 from rota.model.selector import parse_selector
 from rota.model.tables import OMITTED, REMOVED
@@ -19,17 +21,52 @@ SHOWN = 10
 """How many batches of a circle, and how many warnings, are shown."""
 
 
-def check_dependencies(state: State, spec: BatchSpec) -> tuple[BatchSpec, list[str]]:
-    """(the spec of a new batch with plain dependencies, warnings). Refuses targets that cannot be, and circles."""
-    after, warnings = plain_dependencies(state, spec)
-    check_circle(state, spec.name, after)
-    return msgspec.structs.replace(spec, after=after) if after else spec, warnings
+def check_dependencies(state: State, spec: BatchSpec, graph: Graph | None) -> tuple[BatchSpec, Graph | None, list[str]]:
+    """(a new batch and its graph with plain dependencies, warnings). Refuses targets that cannot be, and circles."""
+    names = [spec.name]
+    if graph is not None:
+        graph.check(spec.count)
+        names += [name for name in graph.names if name != spec.name]
+    after, warnings = plain_dependencies(state, spec, names)
+    needed = [*after]
+    if graph is not None:
+        plain = _check_gates(state, spec, graph, warnings)
+        graph = msgspec.structs.replace(graph, after=plain)
+        needed += [*plain, *(Dependency(str(number)) for number, _ in graph.jobs)]
+    for name in names:
+        check_circle(state, name, needed)
+    if len(warnings) > SHOWN:
+        warnings[SHOWN:] = [f"and {len(warnings) - SHOWN:,} more names that nothing has yet"]
+    return msgspec.structs.replace(spec, after=after) if after else spec, graph, warnings
 
 
-def plain_dependencies(state: State, spec: BatchSpec) -> tuple[tuple[Dependency, ...], list[str]]:
+def _check_gates(state: State, spec: BatchSpec, graph: Graph, warnings: list[str]) -> tuple[Dependency, ...]:
+    """What the lines of a new batch wait for outside of it, in plain words; an error names the first such job."""
+    for name in graph.names:
+        msgspec.structs.replace(spec, name=name).check_name()
+    out: list[Dependency] = []
+    for at, dependency in enumerate(graph.after):
+        try:
+            dependency.check()
+            if dependency.each:
+                raise UsageError(f"{dependency.target}: a line cannot wait job by job")
+            one = msgspec.structs.replace(spec, after=(dependency,))
+            plain, new = plain_dependencies(state, one, (spec.name, *graph.names))
+        except UsageError as error:
+            node = spec.count + len(graph.names) + at
+            offsets, links = graph.columns()
+            first = next((to for to, link in enumerate(links) if link >> 2 == node and link & 3 != MEMBER), None)
+            where = f"job {bisect_right(offsets, first)}: " if first is not None else ""
+            raise UsageError(f"{where}{error}") from None
+        out.extend(plain)
+        warnings.extend(warning for warning in new if warning not in warnings)
+    return tuple(out)
+
+
+def plain_dependencies(state: State, spec: BatchSpec, names: Sequence[str]) -> tuple[tuple[Dependency, ...], list[str]]:
     """(the dependencies, job by job on the number of a batch and not on its name; warnings, as for unknown names).
 
-    Refuses targets that cannot be.
+    Refuses targets that cannot be; `names` are those of the batch and of its jobs.
     """
     after: list[Dependency] = []
     warnings: list[str] = []
@@ -38,24 +75,26 @@ def plain_dependencies(state: State, spec: BatchSpec) -> tuple[tuple[Dependency,
         if selector.states:
             raise UsageError(f"--after {dependency.target}: name batches or jobs, not states")
         if selector.names:
-            dependency = _check_name(state, spec, dependency, selector.names[0], warnings)
+            dependency = _check_name(state, spec, dependency, selector.names[0], names, warnings)
         else:
             _check_numbers(state, dependency, selector.spans[0])
             _, low, high = positions_of(state, dependency.target)
             if state.batches[selector.spans[0][0]].states.count(REMOVED, low, high) == high - low:
                 gone = "all of it has been removed, so there is nothing to wait for"
                 warnings.append(f"--after {dependency.target}: {gone}")
+        if dependency.by_value:
+            raise UsageError(f"--after {dependency.target} --each=value: values pair jobs only when these are added")
         if dependency.each:
             _check_each(state, spec, dependency)
         after.append(dependency)
-    if len(warnings) > SHOWN:
-        warnings[SHOWN:] = [f"and {len(warnings) - SHOWN:,} more names that nothing has yet"]
     return tuple(after), warnings
 
 
-def _check_name(state: State, spec: BatchSpec, dependency: Dependency, name: str, warnings: list[str]) -> Dependency:
+def _check_name(
+    state: State, spec: BatchSpec, dependency: Dependency, name: str, names: Sequence[str], warnings: list[str]
+) -> Dependency:
     known = state.names.get(name, [])
-    if name == spec.name and (dependency.live or not known):
+    if name in names and (dependency.live or not known):
         why = "it is itself a new batch of that name" if dependency.live else "nothing else has this name"
         raise UsageError(f"--after @{name}: the batch would wait for itself ({name} → {name}): {why}")
     if dependency.each:
@@ -147,14 +186,14 @@ def check_circle(state: State, name: str, after: Sequence[Dependency]) -> None:
     """Batch → the batch that waits for it, on the way from the new batch."""
     high, low = list(ends), itertools.chain(sorted(numbers), *(state.names.get(each, ()) for each in sorted(names)))
     ways: list[tuple[int, Iterator[int]]] = [(0, low)]
-    met = next((n for n in high if n in numbers or state.batches[n].spec.name in names), None)
+    met = next((n for n in high if n in numbers or not names.isdisjoint(state.batches[n].names)), None)
     while met is None and high and ways:
         number = high.pop()
         for waiter in _awaited_by(state, state.batches[number]):
             if waiter.id not in up:
                 up[waiter.id] = number
                 high.append(waiter.id)
-                if waiter.id in numbers or waiter.spec.name in names or waiter.id in down:
+                if waiter.id in numbers or not names.isdisjoint(waiter.names) or waiter.id in down:
                     met = waiter.id
         before, way = ways[-1]
         further = next(way, None)
@@ -171,17 +210,20 @@ def check_circle(state: State, name: str, after: Sequence[Dependency]) -> None:
 def _waits_for(state: State, batch: BatchState) -> Iterator[int]:
     """Batches that a batch waits for, or will when it runs again."""
     if _may_wait(batch):
-        for dependency, edge in zip(batch.spec.after, batch.edges, strict=True):
-            if edge[0]:
-                yield edge[0]
-            else:
-                numbers, low, high = named(state, batch, dependency)
-                yield from itertools.islice(numbers, low, high)
+        for waits in waits_of(batch):
+            for dependency, edge in zip(waits.after, waits.edges, strict=True):
+                if edge[0]:
+                    yield edge[0]
+                else:
+                    numbers, low, high = named(state, waits, dependency)
+                    yield from itertools.islice(numbers, low, high)
+        for number, _ in batch.graph.given.jobs if batch.graph is not None else ():
+            yield number
 
 
 def _may_wait(batch: BatchState) -> bool:
     """Whether a batch waits, or may wait again unasked: omitted jobs are reopened with those that they waited for."""
-    return bool(batch.unsettled or batch.counts[OMITTED]) or any(dependency.live for dependency in batch.spec.after)
+    return bool(batch.unsettled or batch.counts[OMITTED]) or any(dependency.live for dependency in batch.needed)
 
 
 def _awaited_by(state: State, batch: BatchState) -> Iterator[BatchState]:

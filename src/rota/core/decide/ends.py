@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from rota.core.decide.decision import Decision
-from rota.core.decide.hosts import is_fast, judge_host
+from rota.core.decide.hosts import Blow, is_fast, judge_host, succeeded
 from rota.core.decide.learning import Sampling, escalated
-from rota.core.decide.retries import after_failure, brakes
+from rota.core.decide.retries import after_failure, brakes, is_forbidden, stopped_by_a_full_disk
 from rota.core.dependencies import dependents
 from rota.core.notes import Forgot
 from rota.core.shares import Spending
@@ -81,8 +81,10 @@ class _Ends:
         self.spending = Spending()
         self.good: set[Slot] = set()
         """Slots in which jobs succeeded."""
-        self.bad: list[Slot] = []
-        """The slot of each job that failed at once."""
+        self.bad: list[Blow] = []
+        """Jobs that failed at once."""
+        self.full: dict[int, str] = {}
+        """Batch → which of its jobs found a disk full, and how."""
 
     def take(self, ended: Sequence[Ended], seq: int) -> None:
         """Go through the rows, then make the events."""
@@ -127,8 +129,11 @@ class _Ends:
             why = batch.broken.get(pos) or self._unconnected(batch, pos, live, row)
             if why is not None:
                 return self._broken(batch, pos, row, wall_ms, why)
+        fast = False
         verb, outcome, until, counted = after_failure(self.state, self.decision, batch, pos, row, self.at)
         reason = row.reason or ("signal" if row.signal is not None else "exit")
+        if reason == "runner-stopped" and not note:
+            note = "its runner was told to stop: its allocation is ended from outside"
         if verb == "abort" and reason in ("runner-stopped", "cancelled", "signal"):
             reason = "killed"  # a signal, or the end of its runner, is how a direct job is killed
         if counted and verb != "abort":
@@ -139,12 +144,18 @@ class _Ends:
                 key = (number, str(larger.needs) + str(larger.level))
                 self.raised.setdefault(key, ev.Retemplated(number, [], larger, why)).spans.extend((pos, pos + 1))
                 self._sample_excess(template.group, row, reason, wall_ms)
-            if is_fast(self.state, wall_ms):
-                self.bad.append(live.slot)
+            fast = raised is None and is_fast(self.state, wall_ms)
+            if reason == "disk-full" and not row.peak_disk:
+                job = format_job(number, batch.index(pos))
+                self.full[number] = f"{job} found no space left to write to: {row.note or 'its disk is full'}"
         (self.rows if counted else self.stopped).append((number, pos, verb, until, wall_ms))
         if verb == "requeue" and pos in batch.hold_wanted:
             self.holds.append((number, pos))
-        return result_of(pos, row, outcome, self.runner.id, self.host, reason, note)
+        result = result_of(pos, row, outcome, self.runner.id, self.host, reason, note)
+        if fast:
+            may_again = verb in ("fail", "requeue") and pos not in batch.hold_wanted and not is_forbidden(template, row)
+            self.bad.append(Blow(number, pos, live.slot, row, result, may_again))
+        return result
 
     def _unconnected(self, batch: BatchState, pos: int, live: Live, row: Ended) -> str | None:
         """What of a gang is not connected when its root fails by itself: that often tells first of a lost node.
@@ -181,9 +192,14 @@ class _Ends:
 
     def _make_events(self, seq: int) -> None:
         state, events, runner = self.state, self.decision.events, self.runner
+        if self.good:
+            succeeded(state, self.decision, runner, self.good, self.at)
+        elif self.bad:
+            self._excuse(judge_host(state, self.decision, runner, self.bad, self.at))
         if self.rows:
             events.append(ev.Ended(runner.id, self.rows, seq=seq))
             events.extend(brakes(state, self.rows))
+            events.extend(stopped_by_a_full_disk(state, self.full, self.rows))
             events.extend(_removals(state, self.rows))
         if self.stopped:
             events.append(ev.Ended(runner.id, self.stopped, "nothing", seq=seq))
@@ -194,8 +210,12 @@ class _Ends:
         events.extend(self.sampling.events())
         events.extend(self.spending.events(self.at.wall))
         events.extend(ev.Moved(number, "hold", [pos, pos + 1]) for number, pos in self.holds)
-        if self.good or self.bad:
-            judge_host(state, self.decision, runner, self.good, self.bad, self.at)
+
+    def _excuse(self, jobs: set[tuple[int, int]]) -> None:
+        """Have these run again, at once, without counting their failures."""
+        if jobs:
+            self.stopped += [(row[0], row[1], "requeue", None, row[4]) for row in self.rows if row[:2] in jobs]
+            self.rows = [row for row in self.rows if row[:2] not in jobs]
 
 
 def result_of(
@@ -324,20 +344,18 @@ def last_usage(state: State, runner_id: str, number: int, pos: int, attempt: int
 
 
 def superseded(state: State, decision: Decision, runner_id: str, host: str | None, row: Ended) -> None:
-    """Take the end of an attempt that is not live.
+    """Take the end of an attempt that is not live on this runner.
 
-    Either it is told again (nothing to do), or it comes too late (recorded and shown, of no effect).
+    If it was given up there, it comes too late: recorded and shown, of no effect. Else it is told again, or it is
+    nothing that this runner ever had: there is nothing to do.
     """
     decision.notes.append(Forgot(runner_id, ((row.batch, row.index, row.attempt),), look=False))
-    found = find_job(state, row.batch, row.index)
-    if found is not None and row.attempt == found[0].attempts[found[1]] and not found[0].losses.get(found[1]):
-        live = found[0].live.get(found[1])
-        if live is None or live.runner == runner_id:
-            return
+    found, runner = find_job(state, row.batch, row.index), state.runners.get(runner_id)
+    if found is None or runner is None or (row.batch, found[1], row.attempt) not in runner.lost:
+        return
     how = f"exit code {row.exit_code}" if row.exit_code is not None else f"signal {row.signal}"
     what = f"attempt {row.attempt} ended with {how} on {host or runner_id}"
     detail = f"{what} after it had been given up; this changes nothing"
     decision.events.append(ev.Noted(format_job(row.batch, row.index), "late result", detail))
-    if found is not None and row.attempt <= found[0].attempts[found[1]]:
-        note = "came after it had been given up"
-        decision.results.append(result_of(found[1], row, "SUPERSEDED", runner_id, host or "", row.reason, note))
+    note = "came after it had been given up"
+    decision.results.append(result_of(found[1], row, "SUPERSEDED", runner_id, host or "", row.reason, note))

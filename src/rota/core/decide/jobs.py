@@ -246,15 +246,25 @@ def _remove(plan: _Plan, state: State, stimulus: ChangeJobs) -> None:
     for batch, spans in by_state(state, stimulus.selector, removed):
         chosen.setdefault(batch.id, []).extend(spans)
     waiting: dict[str, list[tuple[BatchState, bytearray]]] = {}
+    again = Again(state)
     for batch, spans in by_state(state, stimulus.selector, removed):
         blocked = _dependent(state, batch, spans, chosen, waiting)
         if blocked is not None:
+            if blocked == batch.id:
+                raise RefusedError(
+                    f"other jobs of batch {batch.id} depend on these and have not run: remove them too (rota remove "
+                    f"{batch.id}), or let them run first"
+                )
             raise RefusedError(
                 f"batch {blocked} depends on batch {batch.id} and has not run: "
                 f"remove it too (rota remove {batch.id} {blocked}), or let it run first"
             )
         plan.count(batch, spans)
         plan.events.append(ev.Removed(batch.id, spans))
+        again.removed(batch, spans)
+    again.spread()
+    plan.events.extend(again.events)
+    plan.reconsider |= again.reconsider
     plan.skip("runs: kill it first", *ACTIVE)
 
 
@@ -266,7 +276,13 @@ def _dependent(
     waiting: dict[str, list[tuple[BatchState, bytearray]]],
 ) -> int | None:
     """A batch with jobs that are not settled, not among the chosen, and depend on these."""
-    for key in (str(batch.id), f"@{batch.spec.name}"):
+    if batch.graph is not None and batch.unsettled:
+        left = _left(batch, chosen[batch.id])
+        pairs = zip(spans[::2], spans[1::2], strict=True)
+        waiting_here = (pos for low, high in pairs for node in range(low, high) for pos in batch.graph.waiting(node))
+        if any(left[pos] < COMPLETED for pos in waiting_here):
+            return batch.id
+    for key in (str(batch.id), *(f"@{name}" for name in batch.names)):
         if key not in waiting:
             others = [state.batches[n] for n in sorted(state.waiters.get(key, ())) if n in state.batches]
             waiting[key] = [(waiter, _left(waiter, chosen.get(waiter.id, []))) for waiter in others if waiter.unsettled]

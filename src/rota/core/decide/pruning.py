@@ -83,7 +83,7 @@ def _keep_needed(state: State, chosen: set[int]) -> int:
     while staying:
         number, of_itself = staying.pop()
         batch = state.batches[number]
-        for dependency in batch.spec.after:
+        for dependency in batch.needed:
             selector = parse_selector([dependency.target])
             needed = {target for target, _, _ in selector.spans} & chosen
             chosen -= needed

@@ -1,7 +1,7 @@
 """Whether a failed attempt is tried again, and when a batch that keeps failing is stopped."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rota.core.decide.decision import Decision
 from rota.core.dependencies import spans_of, without
@@ -14,7 +14,9 @@ from rota.model.batch import Template
 from rota.model.job import Result
 from rota.model.tables import COMPLETED, FAILED, KILLING, PENDING, STARTING, WAITING
 
-__all__ = ["after_failure", "backoff", "brakes", "no_use", "until_brake"]
+__all__ = [
+    "after_failure", "backoff", "brakes", "is_forbidden", "no_use", "stopped_by_a_full_disk", "until_brake",
+]  # fmt: skip
 
 FINAL_CODES = (126, 127, 128)
 FINAL_REASONS = frozenset(("not-found", "not-executable", "cwd", "output", "cancelled", "no-report", "refused"))
@@ -44,7 +46,7 @@ def no_use(template: Template, row: Ended | Result) -> str | None:
     """Why the user's rules, or else good sense, do not let this failure be tried again; None: they do."""
     reason = row.reason or ("signal" if row.signal is not None else "exit")
     words = {reason, str(row.exit_code)} if row.exit_code is not None else {reason}
-    if not words.isdisjoint(template.never_retry_on):
+    if is_forbidden(template, row):
         return f"--never-retry-on {','.join(template.never_retry_on)}"
     if template.no_retry_after_s is not None and (row.ended or 0) - (row.started or 0) > template.no_retry_after_s:
         return f"--no-retry-after {format_duration(template.no_retry_after_s)}"
@@ -52,6 +54,12 @@ def no_use(template: Template, row: Ended | Result) -> str | None:
         return f"--retry-on {','.join(template.retry_on)}" if words.isdisjoint(template.retry_on) else None
     final = row.exit_code in FINAL_CODES or row.reason in FINAL_REASONS
     return "that could not help; --retry-on says otherwise" if final else None
+
+
+def is_forbidden(template: Template, row: Ended | Result) -> bool:
+    """Whether the user has said that this failure is never to be tried again."""
+    reason = row.reason or ("signal" if row.signal is not None else "exit")
+    return not {reason, str(row.exit_code)}.isdisjoint(template.never_retry_on)
 
 
 def backoff(state: State, failures: int, chance: float) -> float:
@@ -85,9 +93,25 @@ def brakes(state: State, rows: Sequence[tuple[int, int, str, float | None, int]]
         if not 0 < limit <= before + failures or before >= limit:
             continue
         why = f"{before + failures} of its jobs failed" + ("" if good else " and none succeeded")
-        queued = spans_of(batch, _QUEUED)
-        if queued:
-            yield ev.Moved(number, "hold", queued, why)
-        leased = without(spans_of(batch, _LEASED), {row[1] for row in rows if row[0] == number})
-        if leased:
-            yield ev.HoldWanted(number, leased, reason=why)
+        yield from _held(batch, why, {row[1] for row in rows if row[0] == number})
+
+
+def stopped_by_a_full_disk(
+    state: State, full: Mapping[int, str], rows: Sequence[tuple[int, int, str, float | None, int]]
+) -> Iterator[ev.Event]:
+    """Hold what is left of batches that write to a full disk: all of it would fail in the same way.
+
+    Who has made room releases it.
+    """
+    for number, why in full.items():
+        yield from _held(state.batches[number], why, {row[1] for row in rows if row[0] == number})
+
+
+def _held(batch: BatchState, why: str, ended: set[int]) -> Iterator[ev.Event]:
+    """Hold the jobs of a batch that are queued, and those leased that have not started nor `ended` just now."""
+    queued = spans_of(batch, _QUEUED)
+    if queued:
+        yield ev.Moved(batch.id, "hold", queued, why)
+    leased = without(spans_of(batch, _LEASED), ended)
+    if leased:
+        yield ev.HoldWanted(batch.id, leased, reason=why)

@@ -41,8 +41,8 @@ def submit(state: State, stimulus: Submit) -> Decision:
         why = impossible(template.needs, state.soft.queues)
         if why is not None:
             raise UsageError(unoffered(state, template.needs) or f"this can never run: {why}")
-    spec = _with_shares(state, spec, stimulus.by)
-    spec, warnings = check_dependencies(state, spec)
+    spec = _as_we_see_it(state, spec, stimulus.by)
+    spec, graph, warnings = check_dependencies(state, spec, stimulus.graph)
     spec = msgspec.structs.replace(spec, ends=None) if spec.ends is not None else spec
     decision = Decision()
     for name, setting in (stimulus.limits or {}).items():
@@ -52,11 +52,19 @@ def submit(state: State, stimulus: Submit) -> Decision:
     number = state.next_batch
     decision.events.append(
         ev.Submitted(
-            number, spec, stimulus.key, stimulus.at.wall, stimulus.stage, stimulus.env, stimulus.runs, stimulus.by
+            number,
+            spec,
+            stimulus.key,
+            stimulus.at.wall,
+            stimulus.stage,
+            stimulus.env,
+            stimulus.runs,
+            stimulus.by,
+            graph,
         )
     )
     decision.reconsider.add(number)
-    names = [spec.name]
+    names = [spec.name, *(graph.names if graph is not None else ())]
     decision.reply = {"batch": number, "jobs": spec.count, "duplicates": 0, "warnings": warnings}
     if state.groups and (learned := _learned(state, spec)):
         decision.reply["learned"] = learned
@@ -82,22 +90,25 @@ def _learned(state: State, spec: BatchSpec) -> list[str]:
     for template in spec.templates[:LEARNED]:
         needs = template.needs
         if template.group in state.groups and (needs.memory, needs.time_s, needs.disk) != (None, None, None):
-            ends = needs.time_s is not None and "time" in template.enforce
-            shape = Shape(needs, (), template.policy, template.group, template.override, template.level, ends=ends)
+            group, override, ends = template.group, template.override, template.time_ends
+            shape = Shape(needs, (), template.policy, group, override, template.level, ends=ends)
             lines = what_was_learned(state, shape)
             out |= dict.fromkeys(f"{template.group}: {line}" for line in lines if "asked nothing" not in line)
     return list(out)
 
 
-def _with_shares(state: State, spec: BatchSpec, by: str) -> BatchSpec:
-    """The batch with whose use its jobs are counted as, whatever a client said."""
+def _as_we_see_it(state: State, spec: BatchSpec, by: str) -> BatchSpec:
+    """The batch with what is the manager's to set, whatever a client said: whose use its jobs are counted as, and
+    whether their time ends them."""
     policies = state.settings.policies
-    if not any(template.share or policies[template.policy].unit != "shape" for template in spec.templates):
+    templates = tuple(template.with_time_ends() for template in spec.templates)
+    if any(template.share or policies[template.policy].unit != "shape" for template in templates):
+        templates = tuple(
+            msgspec.structs.replace(template, share=share_of(policies[template.policy], template, by, spec.name))
+            for template in templates
+        )
+    elif all(new is old for new, old in zip(templates, spec.templates, strict=True)):
         return spec
-    templates = tuple(
-        msgspec.structs.replace(template, share=share_of(policies[template.policy], template, by, spec.name))
-        for template in spec.templates
-    )
     return msgspec.structs.replace(spec, templates=templates)
 
 
@@ -112,7 +123,7 @@ def _at_end(state: State, stimulus: Submit, first: BatchSpec, number: int) -> ev
     after = (Dependency(str(number), "any"),)
     name = f"{(first.name or str(number))[: MAX_NAME - 4]}-end"
     spec = msgspec.structs.replace(stimulus.then, name=name, after=after, ends=number)
-    spec = _with_shares(state, spec, stimulus.by)
+    spec = _as_we_see_it(state, spec, stimulus.by)
     spec.check()
     if spec.count != 1 or spec.columns or spec.ranges is not None:
         raise UsageError("what runs at the end of a batch is one job, without values")

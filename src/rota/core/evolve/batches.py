@@ -10,7 +10,7 @@ import msgspec
 from rota.core.dependencies import connect, disconnect, grown, reconnect, renamed
 from rota.core.evolve.jobs import push_ready, uncounted, unready
 from rota.core.ready import ReadyQueue
-from rota.core.state import COLUMN_CHUNK, BatchState, State
+from rota.core.state import COLUMN_CHUNK, GRAPH, BatchState, State
 from rota.model import events as ev
 from rota.model.batch import Template
 from rota.model.limits import parse_window
@@ -38,17 +38,19 @@ _DAY_S = 86_400
 
 def submitted(state: State, event: ev.Submitted) -> None:
     """A batch is added."""
-    batch = BatchState(event.batch, event.spec, event.key, event.at, event.env, event.runs)
+    batch = BatchState(event.batch, event.spec, event.key, event.at, event.env, event.runs, event.graph)
     batch.by = event.by
     state.batches[batch.id] = batch
     state.keys[event.key] = batch.id
-    if event.spec.name:
-        state.names.setdefault(event.spec.name, []).append(batch.id)
+    for name in batch.names:
+        state.names.setdefault(name, []).append(batch.id)
     state.next_batch = max(state.next_batch, batch.id + 1)
     bind(state, batch)
-    if event.spec.name:
-        grown(state, event.spec.name)
+    for name in batch.names:
+        grown(state, name)
     batch.dirty.update(range((batch.count - 1) // COLUMN_CHUNK + 1))
+    if batch.graph is not None:
+        batch.dirty.add(GRAPH)
     state.dirty_batches.add(batch.id)
 
 
@@ -60,7 +62,7 @@ def bind(state: State, batch: BatchState) -> None:
     for template in batch.templates:
         _bind_windows(state, template)
     batch.shapes = [state.shape_number(_shape(batch, template)) for template in batch.templates]
-    if batch.spec.after:
+    if batch.spec.after or batch.graph is not None:
         connect(state, batch)
     if batch.spec.not_before is not None:
         heapq.heappush(state.timers, (batch.spec.not_before, batch.id, -1))
@@ -85,10 +87,8 @@ def unbind(state: State, batch: BatchState) -> None:
 def _shape(batch: BatchState, template: Template) -> Shape:
     own = {f"#{batch.id}"} if batch.spec.at_once is not None else set()
     limits = tuple(sorted({*template.limits, *own}))
-    ends = template.needs.time_s is not None and "time" in template.enforce
-    return Shape(
-        template.needs, limits, template.policy, template.group, template.override, template.level, template.share, ends
-    )
+    group, override, ends = template.group, template.override, template.time_ends
+    return Shape(template.needs, limits, template.policy, group, override, template.level, template.share, ends)
 
 
 def _bind_windows(state: State, template: Template) -> None:
@@ -142,9 +142,9 @@ def respecified(state: State, event: ev.Respecified) -> None:
     if spec.at_once != old.at_once:
         _rebind(state, batch)
     if spec.name != old.name:
-        if old.name:
+        if old.name and old.name not in batch.names:
             forget_name(state, batch.id, old.name)
-        if spec.name:
+        if spec.name and batch.id not in state.names.get(spec.name, ()):
             insort(state.names.setdefault(spec.name, []), batch.id)
         renamed(state, batch, old.name)
     state.freed.append((batch.id, 0, batch.count))
@@ -190,8 +190,8 @@ def pruned(state: State, event: ev.Pruned) -> None:
         unbind(state, batch)
         if state.keys.get(batch.key) == number:
             del state.keys[batch.key]
-        if batch.spec.name:
-            forget_name(state, number, batch.spec.name)
+        for name in batch.names:
+            forget_name(state, number, name)
         state.dirty_batches.discard(number)
     state.pruned = _merged([*state.pruned, *((number, number, event.at) for number in event.batches)])
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from rota.core.evolve import evolve
+from rota.core.ready import ReadyQueue
 from rota.core.state import State
 from rota.model.events import Leased
 from rota.model.slot import Slot
@@ -35,7 +36,7 @@ def lease_jobs(state: State, grant: Grant) -> Iterator[Leased]:
         if head is None:
             return
         number, _, queue = head
-        spans = queue.take(jobs, state.batches[number].states)
+        spans = _take(state, grant, number, queue, jobs)
         if not spans:
             raise AssertionError(f"batch {number} says {queue.count} are ready and has none")
         taken = sum(spans[1::2]) - sum(spans[::2])
@@ -47,3 +48,22 @@ def lease_jobs(state: State, grant: Grant) -> Iterator[Leased]:
         yield event
         slots -= added
         jobs -= taken
+
+
+def _take(state: State, grant: Grant, number: int, queue: ReadyQueue, jobs: int) -> list[int]:
+    """The next jobs of a queue; where one is tried at a time, one that has not failed there, if there is any."""
+    states, runner = state.batches[number].states, state.runners[grant.runner]
+    record = (
+        state.soft.weather.hosts.get((runner.site, runner.host)) if runner.location in state.ledger.single else None
+    )
+    known = set() if record is None else {pos for batch, pos, _ in record.jobs if batch == number}
+    if not known:
+        return queue.take(jobs, states)
+    passed = []
+    spans = queue.take(1, states)
+    while spans and spans[0] in known:
+        passed.append(spans[0])
+        spans = queue.take(1, states)
+    for pos in passed:
+        queue.push(pos, pos + 1)
+    return spans or queue.take(1, states)

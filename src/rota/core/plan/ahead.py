@@ -9,7 +9,7 @@ from rota.core.evolve.leasing import Grant
 from rota.core.plan.turns import Turns
 from rota.core.plan.watching import runner_status
 from rota.core.soft import Planning, ShapeMemo
-from rota.core.state import Settings, ShapeState, State
+from rota.core.state import RunnerState, Settings, ShapeState, State
 from rota.model.slot import Slot
 from rota.model.tables import STARTING
 from rota.schedule.tree import Key
@@ -117,7 +117,7 @@ def _missing(turns: Turns, number: int) -> list[_Missing]:
             del pairs[runner_id, slot]
             enough.drop((runner_id, slot))
             continue
-        if slot.amounts != needs.amounts(slot.amounts.cores) or runner_status(state, runner) != "SERVING":
+        if slot.amounts != needs.amounts(slot.amounts.cores) or not _takes_more(state, runner):
             continue  # of a size that is not asked for, for now
         depth = min(settings.lease_most, int(slots * settings.ahead_s / mean) + 1)
         missing = slots + depth - runner.held.get(slot, 0)
@@ -137,6 +137,11 @@ def _ahead(state: State, shape: ShapeState, missing: list[_Missing], most: int, 
         count = min(lacking, shape.ready, state.settings.lease_most, most)
         most -= count
         yield Grant(runner_id, slot, 0, count, steady)
+
+
+def _takes_more(state: State, runner: RunnerState) -> bool:
+    """Whether a runner is given jobs ahead of its slots: not where one is tried at a time."""
+    return runner_status(state, runner) == "SERVING" and runner.location not in state.ledger.single
 
 
 def _missing_from(slots: int, held: int, settings: Settings) -> float:

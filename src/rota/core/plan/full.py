@@ -216,7 +216,8 @@ class FullPass:
         if mean is None or mean > settings.ahead_below_s:
             return
         for runner in list(state.runners.values()):
-            if runner_status(state, runner) != "SERVING" or runner.direct:
+            single = runner.location in state.ledger.single
+            if runner_status(state, runner) != "SERVING" or runner.direct or single:
                 continue
             for slot, slots in list(runner.slots.items()):
                 if slot.shape != shape.id or slot.amounts != needs.amounts(slot.amounts.cores):

@@ -259,7 +259,15 @@ def runner_status(state: State, runner: RunnerState) -> str:
     contact = state.soft.contacts[runner.id]
     if not contact.connected:
         return "not connected"
-    return "ending attempts that were given up" if contact.given_up or contact.strange else runner.state
+    if contact.given_up or contact.strange:
+        return "ending attempts that were given up"
+    weather, host = state.soft.weather, (runner.site, runner.host)
+    if runner.state == "SERVING" and host in weather.bad_hosts:
+        return "AVOIDED"
+    record = weather.hosts.get(host)
+    if runner.state == "SERVING" and record is not None and record.suspected is not None and record.trial != runner.id:
+        return "SUSPECTED"
+    return runner.state
 
 
 def times(state: State) -> Times:

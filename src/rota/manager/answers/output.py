@@ -18,7 +18,8 @@ from rota.manager.answers.jobs import find_job
 from rota.manager.answers.running import Ref, Running
 from rota.manager.jobbook import JobBook
 from rota.manager.outbound import Outbound
-from rota.model.errors import NotFoundError, UsageError
+from rota.model.errors import NotFoundError
+from rota.model.job import Result
 from rota.runner.spill import stretch
 from rota.store.api import Store
 from rota.wire.messages import Log, Tail
@@ -38,11 +39,12 @@ ANSWER_S = 3.0
 class Output:
     """The output of jobs, and the questions to runners about it that are open."""
 
-    def __init__(self, store: Store, book: JobBook, running: Running, outbound: Outbound) -> None:
+    def __init__(self, store: Store, book: JobBook, running: Running, outbound: Outbound | None) -> None:
         self._store = store
         self._book = book
         self._running = running
         self._outbound = outbound
+        """None: no runner can be asked."""
         self._numbers = itertools.count(1)
         self._asked: dict[int, tuple[str, asyncio.Future[Tail]]] = {}
 
@@ -68,7 +70,7 @@ class Output:
         running = pos in batch.live and wanted == newest
         path = self._book.path(batch, pos, max(wanted, 1), stream)
         if path is not None:
-            data, size = _read_file(path, offset, limit)
+            data, size = _read_file(path, offset, limit, links=True)
             return data, offset + len(data), not running and offset + len(data) >= size, 0, path
         if running:
             data, after = self._so_far(state, batch, pos, stream, offset, limit) or (b"", offset)
@@ -103,10 +105,12 @@ class Output:
         if path is None:
             return None
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return None
         try:
+            if not _is_ours(os.fstat(fd)):
+                return None
             found = stretch(fd, offset, limit)
         finally:
             os.close(fd)
@@ -118,7 +122,7 @@ class Output:
         path = self._book.path(batch, pos, batch.attempts[pos], "stdout")
         try:
             if path is not None:
-                return last_line(_read_file(path, -LINE, LINE)[0])
+                return last_line(_read_file(path, -LINE, LINE, links=True)[0])
             found = self._so_far(state, batch, pos, "stdout", -LINE, LINE)
         except (NotFoundError, OSError):
             return None
@@ -128,18 +132,32 @@ class Output:
         """The last words of a job: of its standard error, or else of its standard output."""
         batch, pos = find_job(state, job)
         streams: tuple[Literal["stderr", "stdout"], ...] = ("stderr", "stdout") if batch.attempts[pos] else ()
+        if not streams:
+            return ""
+        last = self._store.results(batch.id, pos, pos, True)
         for stream in streams:
-            after, text, end = 0, b"", False
-            try:
-                while not end:
-                    data, after, end, _, _ = self._read(state, Log(job, batch.attempts[pos], stream, after))
-                    text = (text + data)[-END:]
-                    end = end or not data
-            except (NotFoundError, UsageError):
-                continue
+            text = self.tail(batch, pos, last[-1] if last else None, stream, END)
             if text.strip():
                 return text.decode("utf-8", "replace")
         return ""
+
+    def tail(self, batch: BatchState, pos: int, result: Result | None, stream: str, limit: int) -> bytes:
+        """The end of what the last attempt of a job wrote; nothing if that cannot be read here."""
+        path = self._book.path(batch, pos, max(batch.attempts[pos], 1), stream)
+        try:
+            if path is not None:
+                return _read_file(path, -limit, limit)[0]
+            if result is None or result.output is None:
+                return b""
+            place = json.loads(result.output)
+            at = 1 if stream == "stdout" else 5
+            name, start, length, _ = place[at : at + 4]
+            if name is None:
+                return b""
+            first = max(0, length - limit)
+            return _read_file(os.path.join(place[0], name), start + first, length - first)[0]
+        except (NotFoundError, OSError):
+            return b""
 
     # ---- on other hosts ---------------------------------------------------------------------------------------------
 
@@ -155,7 +173,8 @@ class Output:
 
     async def ask(self, state: State, job: Ref, runner: str, stream: str, offset: int, limit: int) -> tuple[bytes, int]:
         """A stretch of what a running job has written, and where it ends; a negative offset counts from the end."""
-        peer, known = self._outbound.peers.get(runner), state.runners.get(runner)
+        peer = self._outbound.peers.get(runner) if self._outbound is not None else None
+        known = state.runners.get(runner)
         if peer is None or known is None:
             return b"", offset
         number = next(self._numbers)
@@ -179,15 +198,22 @@ class Output:
             asked[1].set_result(message)
 
 
-def _read_file(path: str, offset: int, limit: int) -> tuple[bytes, int]:
-    """Bytes of a regular file that is ours, and its size; a negative offset counts from the end."""
+def _is_ours(info: os.stat_result) -> bool:
+    return stat.S_ISREG(info.st_mode) and info.st_uid == os.getuid()
+
+
+def _read_file(path: str, offset: int, limit: int, links: bool = False) -> tuple[bytes, int]:
+    """Bytes of a regular file that is ours, and its size; a negative offset counts from the end.
+
+    Links are followed only where the user named the file.
+    """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW))
     except OSError as error:
         raise NotFoundError(f"its output cannot be read: {path}: {error.strerror}") from None
     try:
         info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode):
+        if not _is_ours(info):
             return b"", 0
         return os.pread(fd, limit, offset if offset >= 0 else max(0, info.st_size + offset)), info.st_size
     finally:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from rota.core.decide.hosts import told
 from rota.core.plan.asked import asked_now
 from rota.core.soft import SiteWeather
 from rota.core.state import State
@@ -62,7 +63,7 @@ def site_row(state: State, site: Site, at: At) -> dict[str, Any]:
 def _condition(weather: SiteWeather, health: Health, at: At) -> dict[str, Any]:
     """The state of a site in a word, why, and when the site is tried again."""
     wait = weather.closed_until - at.mono if weather.closed_until > at.mono else None
-    if health.state in ("failing", "needs login"):
+    if health.state in ("silent", "failing", "needs login"):
         retry = None if health.retry_at is None else max(0.0, health.retry_at - at.wall)
         return {"state": health.state, "why": health.why, "retry_s": _rounded(retry)}
     if weather.why is not None:
@@ -97,7 +98,7 @@ def runner_rows(state: State, at: At) -> list[dict[str, Any]]:
             "jobs": len(runner.jobs) + len(runner.parts),
             "slots": sum(runner.slots.values()),
             "silent_s": round(at.mono - state.soft.contacts[runner.id].heard, 3),
-            "reason": runner.why if runner.state != "SERVING" else None,
+            "reason": runner.why if runner.state != "SERVING" else told(state, (runner.site, runner.host)),
         }
         for runner in state.runners.values()
     ]

@@ -1,7 +1,6 @@
 """What running attempts use and have written so far. Not durable: their runners tell it anew."""
 
 import asyncio
-import json
 import os
 import socket
 import time
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 
 from rota.core.state import State
 from rota.runner import measure
+from rota.wire.files import BadFileError, decode_started, read_bounded
 
 __all__ = ["Running", "RunningAttempt", "told_by_file"]
 
@@ -43,6 +43,10 @@ class Running:
     def __init__(self) -> None:
         self._host = socket.gethostname()
         self._known: dict[Ref, RunningAttempt] = {}
+
+    def __bool__(self) -> bool:
+        """Whether any is known."""
+        return bool(self._known)
 
     def started(self, rows: Sequence[Any], output: str) -> None:
         """Take the starts of a report."""
@@ -81,9 +85,8 @@ class Running:
 
     def ended(self, rows: Sequence[Any]) -> None:
         """Forget attempts that have ended."""
-        if self._known:
-            for row in rows:
-                self._known.pop((row[0], row[1], row[2]), None)
+        for row in rows:
+            self._known.pop((row[0], row[1], row[2]), None)
 
     def now(self, job: Ref) -> RunningAttempt | None:
         """What is known of a running attempt."""
@@ -120,13 +123,13 @@ class Running:
 def told_by_file(output: str, job: Ref) -> RunningAttempt | None:
     """The attempt of a direct job, by the file that it wrote when it started."""
     try:
-        with open(os.path.join(output, "started.json")) as file:
-            told = json.load(file)
-        if tuple(told["job"]) != job:
-            return None
-        return RunningAttempt(int(told["pid"]), _below(output, told["scratch"]), float(told["started"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        data = read_bounded(os.path.join(output, "started.json"), 65_536)
+        told = None if data is None else decode_started(data)
+    except (OSError, BadFileError):
         return None
+    if told is None or told.job != job:
+        return None
+    return RunningAttempt(told.pid, _below(output, told.scratch), told.started)
 
 
 def _below(output: str, scratch: str | None) -> str | None:

@@ -8,6 +8,7 @@ and a mark (`rota.reserve`) for which a manager refuses to begin an empty one.
 import os
 import shutil
 import sqlite3
+import stat
 import time
 from typing import Any
 
@@ -16,13 +17,13 @@ from rota.manager.checkpoints import state_of
 from rota.manager.filesystem import warning_for
 from rota.manager.lock import AlreadyRunningError, Lock
 from rota.manager.paths import Paths, prepare
-from rota.model.errors import NotFoundError, RefusedError, StoreError, VersionError
+from rota.model.errors import DeniedError, NotFoundError, RefusedError, StoreError, VersionError
 from rota.model.events import Entry, Event, ManagerMoved, Noted, Restored
 from rota.store.database import sync_directory
 from rota.store.schema import check_file
 from rota.store.sqlite import SqliteStore
 
-__all__ = ["restore"]
+__all__ = ["adopt", "restore", "swap", "sync"]
 
 STEP = 1_000
 """Numbers of batches and attempts go on at the next multiple of this: those in between may have been used."""
@@ -35,6 +36,8 @@ def restore(path: str, home: str | None = None, pause: bool = True) -> dict[str,
     source = os.path.abspath(path)
     if not os.path.isfile(source):
         raise NotFoundError(f"{path}: there is no such file")
+    if os.path.islink(source):
+        raise RefusedError(f"{path} is a symbolic link: name the backup itself ({os.path.realpath(source)})")
     check_file(source)
     if os.path.getsize(source) == 0:
         raise StoreError(f"{path}: the file is empty, not a backup")
@@ -54,21 +57,39 @@ def _restore(source: str, paths: Paths, pause: bool) -> dict[str, Any]:
     os.mkdir(place, 0o700)
     try:
         copy = os.path.join(place, "rota.db")
-        for end in ("", "-wal"):
-            if os.path.exists(source + end):
-                shutil.copyfile(source + end, copy + end)
-                os.chmod(copy + end, 0o600)
-        told = _adopt(copy, source, paths, pause)
+        _copy(source, copy)
+        told = adopt(copy, source, paths, pause)
         if os.path.exists(copy + "-wal") and os.path.getsize(copy + "-wal"):
             raise StoreError(f"{copy} could not be closed cleanly; nothing was changed")
-        _sync(copy)
-        told["replaced"] = _swap(copy, paths)
+        sync(copy)
+        told["replaced"] = swap(copy, paths)
     finally:
         shutil.rmtree(place, ignore_errors=True)
     return {"restored": source, "home": paths.home, **told, "paused": pause}
 
 
-def _adopt(copy: str, source: str, paths: Paths, pause: bool) -> dict[str, Any]:
+def _copy(source: str, copy: str) -> None:
+    """Copy the one file that a backup is. What lies beside it is never taken: anybody may have put it there."""
+    for end in ("-wal", "-journal"):
+        if os.path.lexists(source + end) and os.lstat(source + end).st_size:
+            raise RefusedError(
+                f"{source + end} lies beside the backup, and no backup of rota has one: somebody put it there, or "
+                f"{source} is a copy of a queue in use, made without rota backup. Look whose it is (uid "
+                f"{os.lstat(source + end).st_uid}), and restore a copy of {os.path.basename(source)} alone"
+            )
+    fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(fd, "rb") as file:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+            raise DeniedError(
+                f"{source} belongs to uid {found.st_uid}, mode {found.st_mode & 0o7777:04o}: its jobs would run as you."
+                " If you trust it, make a copy of your own (cp, chmod 600) and restore that"
+            )
+        with open(os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as into:
+            shutil.copyfileobj(file, into, 1 << 20)
+
+
+def adopt(copy: str, source: str, paths: Paths, pause: bool, why: str | None = None) -> dict[str, Any]:
     """See that the copy is sound, and write into it that it was restored."""
     store = SqliteStore(copy, exclusive=warning_for(paths.home) is not None, reserve_bytes=0)
     try:
@@ -80,10 +101,10 @@ def _adopt(copy: str, source: str, paths: Paths, pause: bool) -> dict[str, Any]:
         made = [entry.at for entry in store.entries(max(0, state.seq - 1), 1)]
         skipped = _skipped(state, paths.database)
         now = time.time()
-        events: list[Event] = [skipped, Noted("queue", "restored", f"from {source}")]
+        events: list[Event] = [skipped, Noted("queue", "restored", why or f"from {source}")]
         if pause:
             pauses = [(holder, *row) for holder, row in state.pauses.items() if holder != "restore"]
-            why = f"restored from {os.path.basename(source)}"
+            why = why or f"restored from {os.path.basename(source)}"
             events.append(ManagerMoved("paused", "rota restore", [*pauses, ("restore", now, why, "rota restore")]))
         store.commit([Entry(state.seq + at, now, "rota restore", event) for at, event in enumerate(events, 1)], [])
     except (StoreError, VersionError) as error:
@@ -129,7 +150,7 @@ def _used(present: str) -> tuple[int, int] | None:
         return None
 
 
-def _swap(copy: str, paths: Paths) -> str | None:
+def swap(copy: str, paths: Paths) -> str | None:
     """Move the present database aside and the copy into its place."""
     aside = None
     if os.path.lexists(paths.database):
@@ -150,6 +171,6 @@ def _swap(copy: str, paths: Paths) -> str | None:
     return aside
 
 
-def _sync(path: str) -> None:
+def sync(path: str) -> None:
     with open(path, "rb+") as file:
         os.fsync(file.fileno())

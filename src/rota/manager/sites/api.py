@@ -1,6 +1,6 @@
 """A site as the manager sees it: whatever gives allocations. Each kind of site is a module beside this one."""
 
-import json
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -11,8 +11,12 @@ from rota.drivers.local import Door
 from rota.manager.config import SiteConfig
 from rota.model.allocation import Allocation
 from rota.model.site import SiteFacts
+from rota.wire.files import BadFileError, Left, decode_left, read_bounded, set_aside
 
-__all__ = ["Site"]
+__all__ = ["UNSENT", "Site"]
+
+log = logging.getLogger("rota")
+UNSENT = "unsent.json"
 
 
 class Site(Protocol):
@@ -80,22 +84,28 @@ class Site(Protocol):
         """The host where a direct job says that it has started."""
         return None
 
-    async def report_of(self, known: Known) -> tuple[str, dict[str, Any]] | None:
+    async def report_of(self, known: Known) -> tuple[str, Left] | None:
         """(directory, the report that a direct job has left), if it has."""
+        return None
+
+    async def spoilt(self, known: Known) -> str | None:
+        """What to say of a report of a direct job that was none."""
         return None
 
     async def was_restarted(self, known: Known) -> bool:
         """Whether the provider started a direct job a second time, which then did nothing."""
         return False
 
-    def unsent(self, output: str) -> dict[str, Any] | None:
+    def unsent(self, output: str) -> Left | None:
         """The reports that a runner with this output directory could not send before it exited."""
+        path = os.path.join(output, UNSENT)
         try:
-            with open(os.path.join(output, "unsent.json"), "rb") as file:
-                unsent: dict[str, Any] = json.load(file)
-        except FileNotFoundError:
+            data = read_bounded(path)
+            return None if data is None else decode_left(data)
+        except BadFileError as error:
+            log.warning("%s is not what a runner leaves, and is moved aside: %s", path, error)
+            set_aside(path)
             return None
-        return unsent
 
     async def last_output(self, known: Known) -> str | None:
         """The last line of the provider's own output file: why a runner did not come up."""
@@ -106,6 +116,10 @@ class Site(Protocol):
     def health(self) -> Health:
         """How the site is doing."""
         return Health("ok")
+
+    def trouble(self, wall: float) -> str | None:
+        """That the site does not answer, and since when; None: it does."""
+        return None
 
     def shown(self, wall: float) -> dict[str, Any]:
         """What `rota sites` shows of this kind of site beyond what every kind has."""

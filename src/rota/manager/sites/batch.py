@@ -1,10 +1,9 @@
 """Sites with a batch system: how their drivers are made, and what their nodes are told to run."""
 
-import hashlib
 import json
+import logging
 import os
 import re
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,26 +18,32 @@ from rota.drivers.local import Door
 from rota.drivers.script import ELEMENT, NODE, Spread, build_script
 from rota.drivers.settings import Settings
 from rota.drivers.ssh import SshTransport
+from rota.drivers.submitting import ArrayError
 from rota.drivers.transport import LocalTransport, PrefixTransport, Transport, UnreachableError
 from rota.manager.config import SiteConfig
 from rota.manager.paths import Paths
 from rota.manager.sites.api import Site
+from rota.manager.sites.installing import install_runner, runner_digest, runner_place
 from rota.manager.sites.queues import longest_of, node_of, queue_facts, queue_row, usual
 from rota.model.allocation import Allocation
+from rota.model.amounts import format_duration
 from rota.model.errors import BusyError, RotaError, UsageError
 from rota.model.needs import Amounts, named_resources
 from rota.model.site import SiteFacts
+from rota.wire.files import BAD, BadFileError, Left, decode_left, decode_started
 
 __all__ = ["BatchSite"]
 
+log = logging.getLogger("rota")
+
 MOST = 100
 SCRIPT = "script.sh"
+REPORT = "report.json"
 ALLOCATION_S = 3600
 NODES_MOST = 1_000_000
 """Batch systems themselves say how many nodes are too many."""
 START_S = 180
 """How much later than its allocation a job may start, and how much too early the warning may come (Slurm: 60 s)."""
-RUNNER = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "runner")
 OPTION_NAMES = {"raw": "native", "signal_s": "warn_s", "state_map": "states"}
 """Options that have another name in the configuration."""
 
@@ -59,6 +64,7 @@ class BatchSite(Site):
         self.door = door
         place = install_runner if install else runner_place
         self._program = os.path.join(place(config.directory or paths.home), "__main__.py")
+        self._digest = runner_digest()
         self.node = node_of(config, ())
         self.longest_s = longest_of(config, ())
         self.queues: tuple[Queue, ...] = ()
@@ -158,7 +164,7 @@ class BatchSite(Site):
             answer = await self.driver.ask(dialect.array_limit())
             most: int | None = self.driver.read(lambda: dialect.read_array_limit(answer), None)
             if most is not None:
-                self.array_most = min(self.array_most, most)
+                self.array_most = self.driver.limit_arrays(most)
 
     async def _find(self, programs: Iterable[str]) -> None:
         """Look for programs that are of use and may be missing: not all are where a plain PATH leads."""
@@ -206,12 +212,14 @@ class BatchSite(Site):
         words = [self._program, "--direct", os.path.join(directory, ELEMENT)]
         if time_s is not None:
             words += ["--until-s", str(time_s)]
-        return build_script(words, title=f"rota: jobs of the site {self.name}", python=self.config.python)
+        title = f"rota: jobs of the site {self.name}"
+        return build_script(words, title=title, python=self.config.python, digest=self._digest)
 
     def _runners_script(self, tag: str, directory: str, allocations: Sequence[Allocation], nodes: int) -> str:
         first = allocations[0]
         spread = None
-        words = [self._program, "--id", f"{tag}.{ELEMENT}", "--output", os.path.join(directory, ELEMENT)]
+        words = [self._program, "--nonce", "yes", "--id", f"{tag}.{ELEMENT}.0"]
+        words += ["--output", os.path.join(directory, ELEMENT)]
         if nodes > 1:
             if self._spread is None:
                 raise UsageError(
@@ -234,7 +242,9 @@ class BatchSite(Site):
         per_element = [["--allocation", a.id, *self.door.open(a.id)] for a in allocations]
         title = f"rota: runners of the site {self.name}"
         python = self.config.python
-        return build_script(words, title=title, python=python, per_element=per_element, spread=spread)
+        return build_script(
+            words, title=title, python=python, per_element=per_element, spread=spread, digest=self._digest
+        )
 
     async def submit(
         self, tag: str, allocations: Sequence[Allocation], leases: Mapping[int, dict[str, Any]]
@@ -245,7 +255,12 @@ class BatchSite(Site):
         for element, lease in leases.items():
             path = os.path.join(ask.directory, str(element), "lease.json")
             await self.transport.write(path, json.dumps(lease).encode())
-        return await self.driver.submit(ask)
+        try:
+            return await self.driver.submit(ask)
+        except ArrayError as error:
+            self.array_most = self.driver.limit_arrays(error.most)
+            self.note(f"it takes {self.array_most} elements in one array at the most: it refused a larger one")
+            raise
 
     def waits(self, allocation: Allocation) -> str | None:
         """Why an allocation that was submitted does not run yet, in the cluster's words."""
@@ -258,11 +273,33 @@ class BatchSite(Site):
         """The path of a file of a direct job."""
         return os.path.join(self.directory, known.tag, str(known.element), name)
 
-    async def report_of(self, known: Known) -> tuple[str, dict[str, Any]] | None:
+    async def report_of(self, known: Known) -> tuple[str, Left] | None:
         """(directory, the report that a direct job has left), if it has."""
-        path = self._path(known, "report.json")
+        path = self._path(known, REPORT)
         found = (await self.transport.read([path])).get(path)
-        return None if found is None else (os.path.dirname(path), json.loads(found))
+        left = None if found is None else await self._decode(path, found)
+        return None if left is None else (os.path.dirname(path), left)
+
+    async def _decode(self, path: str, raw: bytes) -> Left | None:
+        """A report; one that is none is moved aside, and says nothing."""
+        try:
+            left = decode_left(raw)
+            if len(left.ended) + len(left.disclaimed) == 0:
+                raise BadFileError("it has no end of a job")
+            return left
+        except BadFileError as error:
+            log.warning("%s is not a report, and is moved aside: %s", path, error)
+            await self.transport.run(("mv", "-f", "--", path, path + BAD))
+            return None
+
+    async def spoilt(self, known: Known) -> str | None:
+        """What to say of a report of a direct job that was none."""
+        path = self._path(known, REPORT)
+        try:
+            moved = await self.transport.read([path + BAD])
+        except RotaError:
+            return None
+        return f"its {REPORT} was not one and is kept as {path}{BAD}" if moved else None
 
     async def was_restarted(self, known: Known) -> bool:
         """Whether the cluster started a direct job a second time, which then did nothing."""
@@ -295,13 +332,13 @@ class BatchSite(Site):
         path = self._path(known, "started.json")
         found = (await self.transport.read([path])).get(path)
         try:
-            return None if found is None else str(json.loads(found)["host"])
-        except (ValueError, KeyError, TypeError):
+            return None if found is None else decode_started(found).host
+        except BadFileError:
             return None
 
     async def last_words(self, known: Sequence[Known]) -> Mapping[str, Outcome]:
         """How direct jobs ended, by their own reports."""
-        paths = {self._path(each, "report.json"): each.id for each in known}
+        paths = {self._path(each, REPORT): each.id for each in known}
         out: dict[str, Outcome] = {}
         unreadable: set[str] = set()
         try:
@@ -316,11 +353,12 @@ class BatchSite(Site):
                 except UnreachableError:
                     unreadable.add(id)
         for path, raw in files.items():
-            try:
-                row = json.loads(raw)["ended"][0]
-                out[paths[path]] = Outcome(row[3], row[4], None, None, row[6], row[7], row[8], row[9])
-            except (ValueError, KeyError, IndexError, TypeError):
-                continue  # half of a report is none
+            left = await self._decode(path, raw)
+            if left is not None and left.ended:
+                row = left.ended[0]
+                out[paths[path]] = Outcome(
+                    row.exit_code, row.signal, None, None, row.started, row.ended, row.cpu_s, row.peak_memory
+                )
         if unreadable:
             raise UnreadableError(why, out, unreadable)
         return out
@@ -331,18 +369,28 @@ class BatchSite(Site):
         """How the batch system's commands fare."""
         return self.driver.health()
 
+    def trouble(self, wall: float) -> str | None:
+        """That the batch system's commands fail, and since when."""
+        health = self.health()
+        if health.state not in ("silent", "failing", "needs login"):
+            return None
+        since = "" if health.since is None else f" for {format_duration(max(0, round(wall - health.since)))}"
+        return f"the site {self.name} is {health.state}{since}: {health.why or 'no reason known'}"
+
     def shown(self, wall: float) -> dict[str, Any]:
         """The commands, queues and options of the site."""
         health = self.health()
         return {
             "partition": self.config.partition,
             "last_poll": health.last_poll,
-            "last_poll_s": None if health.last_poll is None else round(max(0.0, wall - health.last_poll), 1),
+            "last_poll_s": _age(health.last_poll, wall),
+            "failing_s": _age(health.since, wall),
             "commands_last_minute": health.commands_last_minute,
             "commands_per_minute": health.commands_per_minute,
             "commands": health.commands,
             "failures": health.failures,
             "last_error": health.last_error,
+            "last_error_s": _age(health.last_error_at, wall),
             "version": health.version,
             "where": health.where,
             "programs": health.programs,
@@ -358,6 +406,11 @@ class BatchSite(Site):
     def note(self, words: str) -> None:
         """Show some words with the site."""
         self.driver.gate.note(words)
+
+
+def _age(at: float | None, wall: float) -> float | None:
+    """How long ago a moment was."""
+    return None if at is None else round(max(0.0, wall - at), 1)
 
 
 def make_transport(config: SiteConfig) -> Transport:
@@ -386,36 +439,3 @@ def options_of(config: SiteConfig) -> Options:
         state_map=tuple(config.states.items()),
         strict=config.strict,
     )
-
-
-def runner_place(home: str) -> str:
-    """Where the copy of the runner for the nodes is, or would be: named by its contents."""
-    digest = hashlib.sha256()
-    for name in _runner_files():
-        with open(os.path.join(RUNNER, name), "rb") as file:
-            digest.update(name.encode() + b"\0" + file.read())
-    return os.path.join(home, "lib", f"runner-{digest.hexdigest()[:16]}", "rota", "runner")
-
-
-def _runner_files() -> list[str]:
-    return sorted(name for name in os.listdir(RUNNER) if name.endswith(".py"))
-
-
-def install_runner(home: str) -> str:
-    """Make a copy of the runner where the nodes can see it: it needs nothing but a Python."""
-    place = runner_place(home)
-    target = os.path.dirname(os.path.dirname(place))
-    if not os.path.isdir(target):
-        fresh = f"{target}.{os.getpid()}"
-        shutil.rmtree(fresh, ignore_errors=True)
-        package = os.path.join(fresh, "rota", "runner")
-        os.makedirs(package, 0o755)
-        with open(os.path.join(fresh, "rota", "__init__.py"), "w"):
-            pass
-        for name in _runner_files():
-            shutil.copyfile(os.path.join(RUNNER, name), os.path.join(package, name))
-        try:
-            os.rename(fresh, target)
-        except OSError:  # another was quicker
-            shutil.rmtree(fresh, ignore_errors=True)
-    return place

@@ -1,7 +1,8 @@
 """Runs one job of a fake cluster and writes down how it ended: the part of a node's daemon, one process per job.
 
 `keeper.py SPEC`: SPEC is a JSON file. Standard library only, and started without site-packages: it must be quick.
-TERM makes it end the job: TERM to all of the job's processes, and KILL after `kill_wait_s`.
+TERM makes it end the job: the `signals` of its batch system to all of the job's processes, `kill_wait_s` apart, then
+KILL. Where it is `everywhere`, these go to processes that have left the job's session too.
 """
 
 import json
@@ -22,6 +23,8 @@ class Keeper:
         self.spec = spec
         self.why = "exit"
         self.asked: float | None = None
+        self.sent = 0
+        """How many of the signals were sent."""
         self.peak_kb = 0
         self.child: subprocess.Popen[bytes] | None = None
 
@@ -65,7 +68,12 @@ class Keeper:
         if self.asked is None:
             self.asked = time.time()
             self._signal(signal.SIGCONT)
-            self._signal(signal.SIGTERM)
+            self._next_signal()
+
+    def _next_signal(self) -> None:
+        names = self.spec["signals"]
+        self._signal(getattr(signal, f"SIG{names[self.sent]}") if self.sent < len(names) else signal.SIGKILL)
+        self.sent += 1
 
     def _wait(self, started: float) -> "tuple[int, int, Any]":
         assert self.child is not None
@@ -82,25 +90,32 @@ class Keeper:
             if self.spec["memory_kb"] and self._resident_kb() > self.spec["memory_kb"]:
                 self.why = "memory"
                 self._signal(signal.SIGKILL)
-            if self.asked is not None and now - self.asked >= self.spec["kill_wait_s"]:
-                self._signal(signal.SIGKILL)
+            if self.asked is not None and now - self.asked >= self.sent * self.spec["kill_wait_s"]:
+                self._next_signal()
             wait = STEP_S if self.asked is not None or self.spec["memory_kb"] else 0.5
             if limit is not None and self.asked is None:
                 wait = max(0.0, min(wait, started + limit - now))
             signal.sigtimedwait([signal.SIGCHLD], wait) if wait else None
 
     def _processes(self) -> "list[int]":
-        """The pids of all processes in the job's session."""
+        """The pids of all processes in the job's session, or below it."""
         assert self.child is not None
-        out = []
-        for name in os.listdir("/proc"):
-            if name.isdigit():
-                try:
-                    if os.getsid(int(name)) == self.child.pid:
-                        out.append(int(name))
-                except OSError:
-                    continue
-        return out
+        out, parents = [], {}
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                if os.getsid(int(name)) == self.child.pid:
+                    out.append(int(name))
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    parents[int(name)] = int(file.read().rpartition(b")")[2].split()[1])
+            except OSError:
+                continue
+        return [pid for pid in parents if self._is_below(pid, parents)] if self.spec["everywhere"] else out
+
+    def _is_below(self, pid: int, parents: "dict[int, int]") -> bool:
+        assert self.child is not None
+        while pid > 1 and pid != self.child.pid:
+            pid = parents.get(pid, 0)
+        return pid == self.child.pid
 
     def _resident_kb(self) -> int:
         pages = 0

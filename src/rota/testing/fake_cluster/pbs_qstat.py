@@ -106,6 +106,7 @@ def qstat(world: World, executor: Executor, words: list[str], caller: Caller) ->
         return _queues(world, "f" in given)
     if "B" in given and "f" in given:
         usual = "".join(f"    default_queue = {queue['name']}\n" for queue in world.queues() if queue.get("default"))
+        usual += f"    max_array_size = {world.settings['max_array']}\n" if world.settings["tells_limits"] else ""
         return Reply(f"Server: {SERVER}\n    server_state = Active\n{usual}    pbs_version = {VERSION}\n\n")
     as_json = "f" in given and given.get("F") == ["json"]
     history = "x" in given or "H" in given
@@ -144,7 +145,7 @@ def qstat(world: World, executor: Executor, words: list[str], caller: Caller) ->
     if not rows:
         return Reply("", errors, code)
     if "a" in given or "u" in given or "n" in given or "s" in given:
-        return Reply(_alternative(world, rows), errors, code)
+        return Reply(_alternative(world, rows, "s" in given), errors, code)
     return Reply(_table(world, rows, "w" in given), errors, code)
 
 
@@ -168,7 +169,7 @@ def _table(world: World, rows: list[Row], wide: bool) -> str:
     return out
 
 
-def _alternative(world: World, rows: list[Row]) -> str:
+def _alternative(world: World, rows: list[Row], comments: bool) -> str:
     out = f"\n{SERVER}: \n"
     out += "                                                            Req'd  Req'd   Elap\n"
     out += "Job ID          Username Queue    Jobname    SessID NDS TSK Memory Time  S Time\n"
@@ -186,6 +187,9 @@ def _alternative(world: World, rows: list[Row]) -> str:
         out += f"{cut(shown(submission, job), 15)} {cut(submission.user, 8)} {cut(submission.queue, 8)} "
         out += f"{cut(submission.name, 10)} {'--':>6} {submission.nodes:>3} {submission.cores:>3} {memory:>6} "
         out += f"{limit:>5} {row_state(row)} {used:>5}\n"
+        comment = _attributes(world, row).get("comment") if comments else None
+        if comment is not None:
+            out += f"   {comment if len(comment) <= 74 else comment[:71] + '...'}\n"
     return out
 
 
@@ -239,7 +243,7 @@ def _attributes(world: World, row: Row) -> dict[str, Any]:
         out["obittime"] = date(job.ended or world.now)
     out["substate"] = _substate(row)
     out["Variable_List"] = _variables(submission)
-    if (comment := _comment(row, started)) is not None:
+    if (comment := _comment(world, row, started)) is not None:
         out["comment"] = comment
     out["etime"] = date(submission.at)
     if job is not None and started is not None:
@@ -313,10 +317,16 @@ def _variables(submission: Submission) -> dict[str, str]:
     }
 
 
-def _comment(row: Row, started: float | None) -> str | None:
-    submission, job, _ = row
+def _comment(world: World, row: Row, started: float | None) -> str | None:
+    submission, job, jobs = row
     if started is None:
-        return "Not Running: Not enough free nodes available" if job is not None and job.mark == "resources" else None
+        if not any(each.mark == "resources" for each in ([job] if job is not None else jobs)):
+            return None
+        cores = int(world.settings["cores"])
+        if submission.cores <= cores:
+            return "Not Running: Not enough free nodes available"
+        asked = f"ncpus (R: {submission.cores} A: {cores} T: {cores})"
+        return f"Can Never Run: Insufficient amount of resource: {asked}"
     when = time.strftime("%a %b %d at %H:%M", time.localtime(started))
     if job is None:
         return f"Job Array Began at {when}" + (" and failed" if row_state(row) == "F" and _substate(row) == 93 else "")

@@ -35,7 +35,9 @@ class Processes:
         os.chmod(stem + ".sh", 0o755)
         first = submission.script.split("\n", 1)[0]
         argv = [*first[2:].split(), stem + ".sh"] if first.startswith("#!") else ["/bin/sh", stem + ".sh"]
-        names = native(world)
+        names, lsf = native(world), world.settings["personality"] == "lsf"
+        if world.settings["personality"] in ("pbs", "torque"):  # the node's daemon starts a shell, and that the script
+            argv = ["/bin/sh", "-c", '"$@"; exit $?', "-sh", *argv]
         spec = {
             "argv": argv,
             "environ": {**submission.environ, **names.job_environment(world, submission, job), MARK: self._directory},
@@ -45,6 +47,8 @@ class Processes:
             "time_s": submission.time_s,
             "memory_kb": submission.memory_mb * 1024 if world.settings["enforce_memory"] else 0,
             "kill_wait_s": world.settings["kill_wait_s"],
+            "signals": ("INT", "TERM") if lsf else ("TERM",),
+            "everywhere": lsf,
             "end": stem + ".end",
         }
         with open(stem + ".json", "w") as file:

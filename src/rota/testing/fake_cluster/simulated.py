@@ -86,7 +86,7 @@ class SimulatedCluster:
         elif name == "CONT" and (since := self._stopped.pop(job.handle, None)) is not None:
             span = self._spans[job.handle]
             self._spans[job.handle] = (span[0] + now - since, span[1], span[2])
-        elif name == "TERM":
+        elif name in ("TERM", "URG"):
             self._killed[job.handle] = now
         elif name == "KILL":
             for table in (self._spans, self._killed, self._stopped):

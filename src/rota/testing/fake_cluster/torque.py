@@ -41,7 +41,7 @@ def state(job: Job) -> str:
     if job.forced:
         return job.forced
     if job.state == "pending":
-        return "H" if job.hold or job.mark == "throttle" else "Q"
+        return "H" if job.hold or job.mark in ("throttle", "fresh") else "Q"
     return {"over": "C", "suspended": "S", "ending": "E"}.get(job.state, "R")
 
 
@@ -75,8 +75,11 @@ def qsub(world: World, executor: Executor, words: list[str], caller: Caller) -> 
     submission.name = given.get("N", [rest[0].rpartition("/")[2] if rest else "STDIN"])[-1]
     if "t" in given:
         found = indices_of(given["t"][-1])
-        if found is None or len(found[0]) > int(world.settings["max_array"]):
+        most = int(world.settings["max_array"])
+        if found is None:
             return _refused("Bad Job Array Request", 235)
+        if len(found[0]) > most:
+            return _refused(f"Bad Job Array Request MSG=Requested array size too large, limit is {most}", 235)
         submission.array, (submission.indices, submission.throttle) = True, found
         submission.shown_array = given["t"][-1].partition("%")[0]
     try:
@@ -189,6 +192,7 @@ def qstat(world: World, executor: Executor, words: list[str], caller: Caller) ->
         return _full_queues(world) if "f" in given else _queues(world)
     if "B" in given and "f" in given:
         usual = "".join(f"    default_queue = {queue['name']}\n" for queue in world.queues() if queue.get("default"))
+        usual += f"    max_job_array_size = {world.settings['max_array']}\n" if world.settings["tells_limits"] else ""
         return Reply(f"Server: {SERVER}\n    server_state = Active\n{usual}\n")
     rows: list[Row] = []
     errors, code = "", 0
@@ -212,7 +216,7 @@ def qstat(world: World, executor: Executor, words: list[str], caller: Caller) ->
     if "f" in given:
         return Reply("".join(_full(world, row) for row in rows), errors, code)
     if "u" in given or "a" in given or "n" in given:
-        return Reply(_alternative(world, rows), errors, code)
+        return Reply(_alternative(world, rows, "s" in given), errors, code)
     out = "Job ID                    Name             User            Time Use S Queue\n"
     out += "------------------------- ---------------- --------------- -------- - -----\n"
     for row in rows:
@@ -224,7 +228,7 @@ def qstat(world: World, executor: Executor, words: list[str], caller: Caller) ->
     return Reply(out, errors, code)
 
 
-def _alternative(world: World, rows: list[Row]) -> str:
+def _alternative(world: World, rows: list[Row], comments: bool) -> str:
     """The table of `-a` and `-u`."""
     out = f"\n{SERVER}: \n" + " " * 82 + "Req'd       Req'd       Elap\n"
     out += "Job ID                  Username    Queue    Jobname          SessID  NDS   TSK   Memory      Time    S"
@@ -240,7 +244,15 @@ def _alternative(world: World, rows: list[Row]) -> str:
         used = "      -- " if began is None else f" {clock(world.now - began)}"
         out += f"{shown(submission, job):<23} {submission.user:<11} {submission.queue:<8} {name[:16]:<16} {session:>6} "
         out += f"{submission.nodes:>5} {submission.cores:>6} {memory:>9}  {limit:>8} {_row_state(row)} {used}\n"
+        if comments and job is not None and (comment := _comment(job)):
+            out += f"   {comment}\n"
     return out
+
+
+def _comment(job: Job) -> str | None:
+    if job.started is not None:
+        return time.strftime("Job started on %a %b %d at %H:%M", time.localtime(job.started))
+    return "Not Running: Not enough of the right type of nodes available" if job.mark == "resources" else None
 
 
 Attributes = list[tuple[str, str | float]]
@@ -274,8 +286,8 @@ def _attributes(world: World, row: Row) -> Attributes:
         out.append(("session_id", "20148" if job.handle is None else job.handle.partition(":")[0]))
     out.append(("Variable_List", ",".join(f"{key}={value}" for key, value in _variables(submission, job).items())))
     out += [("euser", submission.user), ("egroup", submission.user), ("queue_type", "E")]
-    if job is not None and job.started is not None:
-        out.append(("comment", time.strftime("Job started on %a %b %d at %H:%M", time.localtime(job.started))))
+    if job is not None and (comment := _comment(job)):
+        out.append(("comment", comment))
     if hold is None:
         out.append(("etime", submission.at))
     status = exit_status(job) if job is not None else None

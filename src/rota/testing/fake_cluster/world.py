@@ -30,8 +30,13 @@ DEFAULTS: dict[str, Any] = {
     "accounts": None,
     "first_id": 1,
     "refuse_root": False,
+    "held_at_first_s": 0.0,
+    "tells_limits": True,
 }
-"""What a cluster is like unless told otherwise; `queues` is a list of {name, default, time_s, up}."""
+"""What a cluster is like unless told otherwise; `queues` is a list of {name, default, time_s, up}.
+
+Elements of an array are shown as held for their first `held_at_first_s`, as TORQUE does.
+"""
 
 
 class Reply:
@@ -332,10 +337,12 @@ class World:
         self.next_serial += 1
         self.next_number += 1
         self.submissions[submission.serial] = submission
-        eligible = now + float(self.settings["latency_s"])
+        held_s = float(self.settings["held_at_first_s"]) if submission.array else 0.0
+        eligible = now + max(held_s, float(self.settings["latency_s"]))
         for index in submission.indices if submission.array else [None]:
             job = Job(submission.serial, submission.number, index, eligible)
             job.touched = now
+            job.mark = "fresh" if held_s else None
             if "hold" in submission.options:
                 job.hold = "user"
             self.jobs.append(job)
@@ -348,6 +355,9 @@ class World:
             times += [job.eligible for job in self.jobs if job.state == "pending" and job.eligible > self.now]
             step = min((each for each in times if each > self.now), default=now)
             self.now = max(self.now, min(step, now))
+            for job in self.jobs:
+                if job.mark == "fresh" and self.now - job.touched >= float(self.settings["held_at_first_s"]):
+                    job.mark = None
             for job in self.jobs:
                 if job.live and (end := executor.look(self, job, self.now)) is not None:
                     self._over(job, end)
