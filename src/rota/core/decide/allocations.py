@@ -43,6 +43,7 @@ _NO_REPORT = (
     "its exit code is 0, but the report that every job leaves is not there, so nobody knows that it succeeded: "
     "is the directory shared with the nodes?"
 )
+WELL = "the batch system ended it at its limit, though it says itself that it ended well"
 _REQUEUED = "the cluster requeued it"
 COLLECT_AGAIN_S = 30
 """Last words that do not come are asked for again after so long …"""
@@ -247,11 +248,19 @@ def stopped_for(rows: list[Ended], outcome: Outcome) -> list[Ended]:
     """The rows of a report, with the reason for which the batch system stopped a job: it alone knows that.
 
     The row of a job whose node was taken away is no report of a failure: it is left out, and the job counts as lost.
+    Where every process of a job is ended at a limit one by one, its shell may live a moment longer than what it waits
+    for, and call that a good end.
     """
     why = outcome.why
+    if why in ("oom", "time"):
+        rows = [row._replace(reason=why, note=row.note or WELL) if _ended_well(row) else row for row in rows]
     if why in ("cancelled", "deadline", "oom", "time"):
         return [row._replace(reason=why) if row.reason == "runner-stopped" else row for row in rows]
     return [row for row in rows if row.reason != "runner-stopped" or why is None]
+
+
+def _ended_well(row: Ended) -> bool:
+    return row.exit_code == 0 and row.signal is None and row.reason is None
 
 
 def last_words(state: State, stimulus: LastWords) -> Decision:
