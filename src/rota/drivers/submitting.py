@@ -26,28 +26,28 @@ FULL = re.compile(
     re.IGNORECASE,
 )
 """In the words of a site that takes only so many jobs of one user."""
+TOO_LARGE = re.compile(
+    r"array\b.{0,80}\b(size|limit|too large|too many|exceed)|\b(limit|too large|too many|exceed).{0,80}\barray\b"
+    r"|(bad|invalid) job array|with more than \d+ tasks|max_slot_limit",
+    re.IGNORECASE | re.DOTALL,
+)
+"""In the words of a site that takes smaller arrays only; some tell how large they may be."""
+NAMED = re.compile(r"(?:limit is|limit of|more than|at most|max\w*)\D{0,20}(\d{1,9})", re.IGNORECASE)
+"""How it may say what size it takes."""
 UNREACHED = re.compile(r"connect|contact|is down|not responding|communication", re.IGNORECASE)
 """In the words of a command that did not reach the batch system."""
 
 
-LARGE = re.compile(
-    r"array\b.{0,80}\b(size|limit|too large|too many|exceed)|\b(limit|too large|too many|exceed).{0,80}\barray\b"
-    r"|bad job array|invalid job array",
-    re.IGNORECASE | re.DOTALL,
-)
-"""In the words of a site that takes smaller arrays only; some tell how large they may be."""
+class FullError(BusyError):
+    """The site has as many jobs of this user as it takes, or would have with these."""
 
 
 class ArrayError(BusyError):
-    """The site takes no array of this size, and `most` elements in one at the most (a guess, where it does not say)."""
+    """The site takes no arrays of that size: `most` is what it says that it takes, or half of what it was asked for."""
 
     def __init__(self, words: str, most: int) -> None:
         super().__init__(words)
         self.most = most
-
-
-class FullError(BusyError):
-    """The site has as many jobs of this user as it takes, or would have with these."""
 
 
 class Submitter:
@@ -59,8 +59,6 @@ class Submitter:
         self._times = times
         self.tags: set[str] = set()
         """Tags that are being submitted or looked for right now."""
-        self._shared: dict[str, tuple[float, asyncio.Future[Submitted | None]]] = {}
-        """Tag → when it was last looked up for one of its elements, and the answer."""
 
     async def submit(self, ask: Ask, command: Command) -> list[str]:
         """Try until it is accepted, refused, or has failed too often. At most one native job ever has the tag."""
@@ -89,8 +87,9 @@ class Submitter:
                     self._driver.gate.note(f"{ask.tag} was accepted, though the command said: {tail(done.detail)}")
                     return found.native_id
                 refused = self._refused(command, done, answer, "")
-                if ask.count > 1 and LARGE.search(words := answer.words if answer is not None else done.detail):
-                    raise ArrayError(str(refused), array_most(words, ask.count))
+                words = answer.words if answer is not None else done.detail
+                if ask.count > 1 and TOO_LARGE.search(words):
+                    raise ArrayError(str(refused), _array_most(words, ask.count))
                 raise refused
             if done.result != "transient":
                 base = await self.settle(ask.tag, ask.ids, self._settings.settle_s)
@@ -206,14 +205,6 @@ class Submitter:
                     return LOST + tag if ran else None
             await times.sleep(self.pause(failures) if failures else max(settings.settle_every_s, settings.poll_min_s))
 
-    async def look_up_shared(self, tag: str) -> Submitted | None:
-        """Look a tag up for one element of many: all of them share one answer, for a moment."""
-        now, fresh_s = self._times.mono(), self._settings.settle_every_s
-        if tag not in self._shared or now - self._shared[tag][0] >= fresh_s:
-            self._shared = {each: last for each, last in self._shared.items() if now - last[0] < fresh_s}
-            self._shared[tag] = (now, asyncio.ensure_future(self.look_up(tag)))
-        return await asyncio.shield(self._shared[tag][1])
-
     async def look_up(self, tag: str) -> Submitted | None:
         """Look a tag up once. None: that said nothing. Of several jobs with the tag, all but the first are ended."""
         driver = self._driver
@@ -241,10 +232,10 @@ class Submitter:
         return Submitted(None, "not-found", "")
 
 
-def array_most(words: str, count: int) -> int:
-    """How many elements an array may have, by the words of its refusal; where they do not say so, half as many."""
-    told = [int(number) for number in re.findall(r"(?<![\w.-])\d{1,7}(?![\w.-]*\d)", words)]
-    return max((number for number in told if 0 < number < count), default=count // 2)
+def _array_most(words: str, count: int) -> int:
+    """The size of arrays that a refusal names; half of what was asked for if it names none that is smaller."""
+    named = [int(found) for found in NAMED.findall(words) if 0 < int(found) < count]
+    return max(named, default=count // 2)
 
 
 def _line(words: str) -> str:

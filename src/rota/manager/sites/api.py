@@ -78,9 +78,6 @@ class Site(Protocol):
         """Why an allocation that was submitted does not run yet, in the provider's words."""
         return None
 
-    def limit_arrays(self, most: int) -> None:
-        """Ask for no more than this in one submission: the provider refused more. One without arrays never does."""
-
     # ---- what allocations leave -------------------------------------------------------------------------------------
 
     async def host_of(self, known: Known) -> str | None:
