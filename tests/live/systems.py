@@ -405,6 +405,13 @@ class OpenPbs(Pbs):
     """OpenPBS."""
 
     name, driver = "openpbs", "pbs"
+
+    def hold(self, native):
+        super().hold(re.sub(r"\[\d+\]", "[]", native))  # no element can be held by itself
+
+    def release(self, native):
+        super().release(re.sub(r"\[\d+\]", "[]", native))
+
     says = r"pbs_version|\d\d\.\d\d|Server"
     server_daemon = "pbs_server.bin"
 
