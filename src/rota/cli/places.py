@@ -1,5 +1,7 @@
 """`rota sites`, `runners`, `allocations`: where jobs run."""
 
+import sys
+
 from rota.cli.link import connect
 from rota.cli.show import Table, clean, print_json, seconds, size, when
 from rota.model.errors import NotFoundError, UsageError
@@ -70,6 +72,8 @@ def execute(args: "argparse.Namespace") -> int:
         answer[what] = rows = chosen(rows, args.site)
     elif what == "allocations" and args.live:
         answer[what] = rows = [row for row in rows if row["state"].endswith("ING")]
+    if what == "sites" and answer.get("config") and not args.json:
+        print(f"rota: {clean(answer['config'])}", file=sys.stderr)
     if args.json:
         print_json(answer)
     elif not rows:
