@@ -199,6 +199,7 @@ def requeued(trial):
     lost_with_reason(trial, (job for job, row in trial.jobs().items() if row["attempt"] > 1))
 
 
+requeued.more = "requeue = true"
 HOG = "exec python3 -c 'import time; x = bytearray(400 << 20); time.sleep(90)'"
 
 

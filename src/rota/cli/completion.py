@@ -52,6 +52,7 @@ WITHOUT_SELECTOR = frozenset(
         "sites",
         "runners",
         "allocations",
+        "config",
         "plugins",
         "doctor",
     )

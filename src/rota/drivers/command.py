@@ -285,7 +285,8 @@ class CommandDriver:
             return []
         self._busy = True
         try:
-            out = [entry.over for entry in self._tracker.enter(known, now) if entry.over is not None]
+            self._tracker.enter(known, now)
+            out: list[Observation] = []
             if kills_due:
                 out += await self._killer.send(now)
             if listing_due:

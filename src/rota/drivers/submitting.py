@@ -27,11 +27,11 @@ FULL = re.compile(
 )
 """In the words of a site that takes only so many jobs of one user."""
 TOO_LARGE = re.compile(
-    r"array (index|size|job).*(too large|exceeds)|invalid job array specification|bad job array request"
-    r"|with more than \d+ tasks|max_slot_limit",
-    re.IGNORECASE,
+    r"array\b.{0,80}\b(size|limit|too large|too many|exceed)|\b(limit|too large|too many|exceed).{0,80}\barray\b"
+    r"|(bad|invalid) job array|with more than \d+ tasks|max_slot_limit",
+    re.IGNORECASE | re.DOTALL,
 )
-"""In the words of a site that takes arrays, but none of that size."""
+"""In the words of a site that takes smaller arrays only; some tell how large they may be."""
 NAMED = re.compile(r"(?:limit is|limit of|more than|at most|max\w*)\D{0,20}(\d{1,9})", re.IGNORECASE)
 """How it may say what size it takes."""
 UNREACHED = re.compile(r"connect|contact|is down|not responding|communication", re.IGNORECASE)
@@ -87,8 +87,9 @@ class Submitter:
                     self._driver.gate.note(f"{ask.tag} was accepted, though the command said: {tail(done.detail)}")
                     return found.native_id
                 refused = self._refused(command, done, answer, "")
-                if ask.count > 1 and TOO_LARGE.search(done.detail):
-                    raise ArrayError(str(refused), _array_most(done.detail, ask.count))
+                words = answer.words if answer is not None else done.detail
+                if ask.count > 1 and TOO_LARGE.search(words):
+                    raise ArrayError(str(refused), _array_most(words, ask.count))
                 raise refused
             if done.result != "transient":
                 base = await self.settle(ask.tag, ask.ids, self._settings.settle_s)

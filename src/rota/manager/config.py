@@ -7,6 +7,7 @@ typo must not silently mean the default.
 import difflib
 import os
 import tomllib
+from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin
 
 import msgspec
@@ -18,7 +19,7 @@ from rota.model.needs import NAME, Needs
 from rota.plugins import load_plugins
 from rota.schedule.policy import POLICIES, Policy, check_policy_names
 
-__all__ = ["Config", "SiteConfig", "find_batch_site", "load_config"]
+__all__ = ["Config", "SiteConfig", "find_batch_site", "load_config", "settings"]
 
 TIMES = ("touch", "missing_after", "start_by", "rerun_after", "backoff_first", "backoff_most", "backoff_jitter")
 SITE_TIMES = (
@@ -237,6 +238,32 @@ def load_config(home: str) -> Config:
     if not config.site:
         config.site["local"] = SiteConfig()
     return config
+
+
+def settings(home: str) -> list[dict[str, Any]]:
+    """Every setting as {key, value, source}: `default`, or the file that says it."""
+    config = load_config(home)
+    path = os.path.join(home, "config.toml")
+    raw: dict[str, Any] = {}
+    if os.path.exists(path):
+        with open(path, "rb") as file:
+            raw = tomllib.load(file)
+
+    def rows(table: Struct, given: dict[str, Any], before: str) -> Iterator[dict[str, Any]]:
+        for name, key in zip(table.__struct_fields__, table.__struct_encode_fields__, strict=True):
+            if name not in ("site", "policy"):
+                source = path if key in given else "default"
+                yield {"key": before + key, "value": getattr(table, name), "source": source}
+
+    out = list(rows(config, raw, ""))
+    for name, site in config.site.items():
+        out += rows(site, raw.get("site", {}).get(name, {}), f"site.{name}.")
+    for name, policy in config.policies().items():
+        table = raw.get("policy", {}).get(name, {})
+        said = {"half_life_s" if key == "half_life" else key.partition("_")[0] for key in table}
+        said |= {"share_by"} & table.keys()
+        out += rows(policy, dict.fromkeys(said), f"policy.{name}.")
+    return out
 
 
 def find_batch_site(config: Config, path: str, name: str, here: str) -> SiteConfig:

@@ -26,6 +26,7 @@ from rota.manager.writer import Writer
 from rota.model.errors import NoSpaceError, RotaError, StoreError, UsageError
 from rota.model.events import Entry, Pruned, Submitted
 from rota.store.api import Store
+from rota.wire.auth import kept_secret
 from rota.wire.peer import Peer
 from rota.wire.tokens import Tokens
 
@@ -68,7 +69,7 @@ class Manager:
         self.intake = Intake(store, self.writer)
         peers: dict[str, Peer] = {}
         self.observer = Observer(sites, self.book, peers, self.tell)
-        self.outbound = Outbound(self.book, settings, peers, self.observer.allocate)
+        self.outbound = Outbound(self.book, settings, peers, self.observer.allocate, kept_secret(home, "jobs"))
         self.inbound = Inbound(self)
         self.housekeeping = Housekeeping(self, housekeeping)
         self.answers = Answers(self)
@@ -165,12 +166,16 @@ class Manager:
             self.stopped.set_result(0)
 
     async def _end_allocations(self) -> None:
-        """Tell every runner to end its jobs, report that and exit, and wait for it."""
-        self.observer.terminate_all(self.state)
-        deadline = self.loop.time() + STOP_S
-        while self.loop.time() < deadline and any(a.state.endswith("ING") for a in self.state.allocations.values()):
-            await asyncio.sleep(0.02)
-            await self.observer.poll(self.state)
+        """Tell every runner to end its jobs, report that and exit, and wait for it.
+
+        Told a second time, runners give their jobs no more grace: whoever ignores TERM is killed.
+        """
+        for _ in range(2):
+            self.observer.terminate_all(self.state)
+            deadline = self.loop.time() + STOP_S
+            while self.loop.time() < deadline and any(a.state.endswith("ING") for a in self.state.allocations.values()):
+                await asyncio.sleep(0.02)
+                await self.observer.poll(self.state)
 
     def fail(self, error: BaseException) -> None:
         """Stop at once, since the store cannot be trusted: nothing more is acknowledged; runners keep their reports."""

@@ -100,6 +100,7 @@ class Peer(asyncio.Protocol):
         "access",
         "address",
         "allocation",
+        "challenged",
         "fingerprint",
         "nonce",
         "principal",
@@ -127,6 +128,8 @@ class Peer(asyncio.Protocol):
         self.runner_id: str | None = None
         self.allocation: str | None = None
         self.address = address
+        self.challenged = 0.0
+        """When the connection stood, and its challenge (if any) was sent: monotonic time."""
         self.nonce = nonce
         """The challenge, on TLS. Good for one greeting."""
         self.fingerprint = fingerprint
@@ -245,6 +248,7 @@ class Peer(asyncio.Protocol):
         except DeniedError as error:
             self._fail(error)
             return
+        self.challenged = self._loop.time()
         if self.nonce is not None:
             self.send({"t": "challenge", "nonce": self.nonce})
 

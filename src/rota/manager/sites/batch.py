@@ -218,7 +218,8 @@ class BatchSite(Site):
     def _runners_script(self, tag: str, directory: str, allocations: Sequence[Allocation], nodes: int) -> str:
         first = allocations[0]
         spread = None
-        words = [self._program, "--id", f"{tag}.{ELEMENT}", "--output", os.path.join(directory, ELEMENT)]
+        words = [self._program, "--nonce", "yes", "--id", f"{tag}.{ELEMENT}.0"]
+        words += ["--output", os.path.join(directory, ELEMENT)]
         if nodes > 1:
             if self._spread is None:
                 raise UsageError(
@@ -258,6 +259,7 @@ class BatchSite(Site):
             return await self.driver.submit(ask)
         except ArrayError as error:
             self.array_most = self.driver.limit_arrays(error.most)
+            self.note(f"it takes {self.array_most} elements in one array at the most: it refused a larger one")
             raise
 
     def waits(self, allocation: Allocation) -> str | None:
