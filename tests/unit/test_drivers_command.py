@@ -574,6 +574,24 @@ async def test_a_killed_one_that_is_listed_no_more_is_over():
 
 
 @virtual
+async def test_one_that_somebody_deleted_while_it_waited_is_over_sooner_than_one_that_ran():
+    """Slurm keeps no record at all of the last element of an array that is cancelled before it starts."""
+    over = {}
+    for before in "QR":
+        transport = ScriptedTransport(tstat=[says(row(before))], thist=[EMPTY])
+        driver = make_driver(transport)
+        await told(driver, 3)
+        transport.answers["tstat"] = [EMPTY]
+        begun, out = now(), []
+        while not out:
+            out = await driver.poll([KNOWN])
+            await asyncio.sleep(1)
+        over[before] = now() - begun
+        assert out[0].verb == "abort" and out[0].outcome.why == ("cancelled" if before == "Q" else "vanished")
+    assert Settings().vanish_waiting_s <= over["Q"] <= 150 and over["R"] >= Settings().vanish_s
+
+
+@virtual
 async def test_one_that_was_killed_while_it_waited_is_over_soon():
     transport = ScriptedTransport(tstat=[says(row("Q"))], tdel=[EMPTY], thist=[EMPTY])
     driver = make_driver(transport)

@@ -289,6 +289,8 @@ class Tracker:
         if unclear and over_s < max(wait, self._history_lag_s):
             return None
         polls, seconds = settings.vanish_polls, settings.vanish_s
+        if _waited_just_before(entry):  # nothing of it can run unlisted: it would be accounted for by now
+            seconds = min(seconds, max(settings.vanish_waiting_s, self._history_lag_s + settings.poll_s))
         if killed:
             waited_only = entry.said in WAITS and entry.requeued_at is None
             polls, seconds = settings.gone_polls, settings.gone_waiting_s if waited_only else settings.gone_s
