@@ -212,7 +212,7 @@ def memory(trial):
     numbers = f"{trial.count - over + 1}-{trial.count}"
     batch = trial.add("--memory", "100M", "--enforce", enforce, "--retries", "0", indices=numbers, work=HOG)
     trial.settle()
-    _ended_for(trial, batch, ("oom", "memory"))
+    _ended_for(trial, batch, trial.system.memory_ends)
 
 
 @scenario

@@ -96,7 +96,7 @@ def execute(args: "argparse.Namespace") -> int:
 
 
 def _numbered(rows: "list[dict[str, Any]]") -> "dict[str, tuple[int, int]]":
-    """Long reasons, which go below the table, once: reason → (number, how often). In the rows stands their beginning."""
+    """Long reasons, which go below the table once: reason → (number, how often). The rows have their beginning."""
     found: dict[str, tuple[int, int]] = {}
     for row in rows:
         words = row.get("reason") or ""

@@ -32,6 +32,7 @@ class Entry:
     __slots__ = (
         *(
             "asked",
+            "ran",
             "asks",
             "ended",
             "id",
@@ -82,6 +83,8 @@ class Entry:
         """It was called over without the provider's word: should it turn up, it is a stray."""
         self.waited_at: float | None = None
         """When it was last listed as waiting."""
+        self.ran = False
+        """Whether it was ever listed as running."""
         self.waits_since: float | None = None
         """When it was first."""
 
@@ -191,6 +194,7 @@ class Tracker:
                     sight.missing.append(entry)
                 continue
             entry.misses = 0
+            entry.ran = entry.ran or seen.kind in ("running", "suspended")
             if seen.kind == "running" and entry.is_told("run") and seen.requeued == entry.requeued:
                 continue
             if seen.kind in ("pending", "held"):
@@ -331,7 +335,7 @@ def _never_ran(entry: Entry, seen: Seen | None) -> bool:
 
 def _waited_just_before(entry: Entry) -> bool:
     """Whether it waited, for the first time, shortly before it was listed no more."""
-    if entry.said not in WAITS or entry.requeued_at is not None or entry.waited_at is None:
+    if entry.ran or entry.requeued_at is not None or entry.waited_at is None:
         return False
     return entry.missed - entry.waited_at <= LATELY_S
 
