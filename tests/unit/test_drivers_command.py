@@ -632,6 +632,20 @@ def test_last_words_of_a_lost_node_are_not_awaited_for_long(why, soon):
     assert (tracker.conclude(entry, evidence, 12.0, readable=True, killed=False) is not None) == soon
 
 
+@pytest.mark.parametrize("by_kill", [True, False])
+def test_where_a_deletion_is_a_kill_at_once_one_that_left_no_words_was_deleted(by_kill):
+    """qdel of Grid Engine: the accounting has exit status 137, as of a job that was killed by itself."""
+    for own, wanted in ((None, "cancelled" if by_kill else None), (Outcome(signal=9), None)):
+        tracker = Tracker(Settings(), 0.0, by_kill)
+        tracker.enter([KNOWN], 0.0)
+        tracker.look(Listing((Seen(KNOWN.native_id, "r", "running", KNOWN.tag),), "ok"), set(), 0.0, 0.0)
+        ended = Seen(KNOWN.native_id, "failed=100", "failed", KNOWN.tag, None, Outcome(signal=9, host="n1"))
+        entry = tracker.entries[KNOWN.id]
+        tracker.conclude(entry, Evidence(ended, own, True), 1.0, readable=True, killed=False)
+        over = entry.over or tracker.conclude(entry, Evidence(ended, own, True), 99.0, readable=True, killed=False)
+        assert over.outcome.why == wanted and over.outcome.signal == 9
+
+
 # ---- health ---------------------------------------------------------------------------------------------------------
 
 

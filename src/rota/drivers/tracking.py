@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterable, Sequence
 
+from msgspec.structs import replace
+
 from rota.drivers.api import Known, Observation, Outcome
 from rota.drivers.dialect import Listing, Seen
 from rota.drivers.outcome import OVER, VERBS, Evidence, Verdict, judge
@@ -16,6 +18,7 @@ DELETED = (
     "it waited when it was last seen, its provider knows nothing of it any more, and it left no words: "
     "it seems that it was deleted from the queue"
 )
+DELETED_BY_KILL = "what looks after it was killed with it, so it seems that it was deleted"
 REPEAT_S = 5.0
 LATELY_S = 120.0
 NODE_WORDS_S = 10.0
@@ -108,8 +111,9 @@ class Sight:
 class Tracker:
     """The allocations of one site, and what was last said of each."""
 
-    def __init__(self, settings: Settings, history_lag_s: float) -> None:
+    def __init__(self, settings: Settings, history_lag_s: float, deletes_by_kill: bool = False) -> None:
         self._settings = settings
+        self._deletes_by_kill = deletes_by_kill
         self._history_lag_s = history_lag_s
         self._unsure_s = dict(settings.unsure_states)
         self.entries: dict[str, Entry] = {}
@@ -306,6 +310,9 @@ class Tracker:
             verdict = Verdict("abort", "it was killed, and the cluster lists it no more", Outcome(why="cancelled"))
         elif gone and seen is None and own is None and _waited_just_before(entry):
             verdict = Verdict("abort", DELETED, Outcome(why="cancelled"))
+        elif self._deletes_by_kill and evidence.writes and own is None and _killed_whole(seen):
+            words = f"{verdict.reason}; {DELETED_BY_KILL}"
+            verdict = Verdict("abort", words, replace(verdict.outcome or Outcome(), why="cancelled"))
         return self.finish(entry, verdict, now, vanished=seen is None)
 
     def lingers(self, entry: Entry, own: Outcome, now: float) -> Observation | None:
@@ -338,6 +345,12 @@ def _waited_just_before(entry: Entry) -> bool:
     if entry.ran or entry.requeued_at is not None or entry.waited_at is None:
         return False
     return entry.missed - entry.waited_at <= LATELY_S
+
+
+def _killed_whole(seen: Seen | None) -> bool:
+    """Whether all that the provider knows is a KILL."""
+    outcome = None if seen is None else seen.outcome
+    return outcome is not None and outcome.signal == 9 and outcome.why is None
 
 
 def _status(seen: Seen) -> bool:
