@@ -1,4 +1,4 @@
-"""`rota up`, `down`, `drain`, `pause`, `resume`, `ping`: the manager itself."""
+"""`rota up`, `down`, `drain`, `pause`, `resume`, `ping`, `reload`: the manager itself."""
 
 import os
 import sys
@@ -28,6 +28,7 @@ _EXAMPLES = {
     "pause": ("rota pause", "rota pause --as nightly-copy --reason 'the file server is being copied'"),
     "resume": ("rota resume", "rota resume --as nightly-copy", "rota resume --all"),
     "ping": ("rota ping", "rota ping --json"),
+    "reload": ("rota reload", "rota sites detect --write --force && rota reload"),
 }
 _STATE_WORDS = {
     "paused": "paused: it starts no more jobs",
@@ -71,7 +72,7 @@ def execute(args: "argparse.Namespace") -> int:
             word = "--as" if option == "holder" else "--reason"
             given = f"{word} '{clean(text[:40])}'"
             raise UsageError(f"{given}: give 1 to {most} characters, none of them control characters")
-    handler = {"up": up, "down": down, "ping": ping}.get(args.command_name, change_state)
+    handler = {"up": up, "down": down, "ping": ping, "reload": reload}.get(args.command_name, change_state)
     return handler(args)
 
 
@@ -88,10 +89,26 @@ def ping(args: "argparse.Namespace") -> int:
     print(f"manager {answer['version']} on {where}, up {seconds(answer['uptime_s'])}, {state}")
     for row in answer.get("pauses") or ():
         print(pause_words(row))
+    if answer.get("config"):
+        print(f"rota: {clean(answer['config'])}", file=sys.stderr)
     if answer.get("store", "ok") != "ok":
         print(f"rota: the store: {answer['store']}", file=sys.stderr)
     if sys.stdout.isatty():
         print(f"it answered in {(time.perf_counter() - begin) * 1000:.1f} ms")
+    return 0
+
+
+def reload(args: "argparse.Namespace") -> int:
+    """Let the manager read its configuration again, and print what that changed."""
+    with connect(args) as connection:
+        answer = connection.ask("reload")
+    if args.json:
+        print_json(answer)
+        return 0
+    said = [f"{what} {', '.join(map(clean, answer[what]))}" for what in ("added", "changed", "removed") if answer[what]]
+    print(f"sites: {'; '.join(said) or 'nothing is different'}")
+    if answer["restart"]:
+        print(f"rota: after a restart only (rota down; rota up): {', '.join(answer['restart'])}", file=sys.stderr)
     return 0
 
 

@@ -38,6 +38,10 @@ class JobBook:
         self._makers: dict[tuple[int, int], CommandMaker] = {}
         self._pages: OrderedDict[tuple[int, int], list[Any]] = OrderedDict()
 
+    def set_up_site(self, site: str, setup: str | None) -> None:
+        """Take note of the file that is sourced before every job at a site."""
+        self._site_setup[site] = setup
+
     def maker(self, batch: BatchState, template: int) -> CommandMaker:
         """The compiled template."""
         key = (batch.id, template)
