@@ -234,6 +234,9 @@ class Client:
     log = blocking(questions.Client.log)
     log_bytes = blocking(questions.Client.log_bytes)
     explain = blocking(questions.Client.explain)
+    failures = blocking(questions.Client.failures)
+    show = blocking(questions.Client.show)
+    totals = blocking(questions.Client.totals)
     learned = blocking(questions.Client.learned)
     plugins = blocking(questions.Client.plugins)
 

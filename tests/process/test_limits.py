@@ -120,8 +120,8 @@ def test_bad_input_adds_nothing(rota: Rota) -> None:
     for text, says in [*BAD, ("irods", "what is it to be?"), ("time<17:00", "what is it to be?")]:
         done = rota("limit", "good:3", text, code=2)
         assert says in done.stderr and done.stderr.count("\n") <= 2, (text, done.stderr)
-    done = rota("add", "-f", "-", code=2, input='{"command": "true", "limits": ["irods:10"]}\n')
-    assert "a line names its limits" in done.stderr
+    done = rota("add", "-f", "-", code=2, input='{"command": "true", "limits": ["irods:x"]}\n')
+    assert "line 1: field 'limits'" in done.stderr
     assert json.loads(rota.out("status", "--json"))["batches"] == []
     assert limits(rota) == {}
 

@@ -27,6 +27,8 @@ COMMANDS = {
     "watch": ("rota.cli.watch", "the same as status, live"),
     "log": ("rota.cli.log", "what a job printed"),
     "explain": ("rota.cli.explain", "why a job is not running, or how it ended"),
+    "failures": ("rota.cli.failures", "what failed, in groups, and what helps"),
+    "show": ("rota.cli.specification", "everything of a job's specification"),
     "history": ("rota.cli.jobs", "every attempt of jobs"),
     "retry": ("rota.cli.change", "run settled jobs again"),
     "modify": ("rota.cli.change", "change jobs that do not run"),
@@ -57,7 +59,7 @@ HIDDEN = {"__complete": "rota.cli.completion"}
 
 GROUPS = (
     ("Run", ("run", "add")),
-    ("Look", ("status", "jobs", "wait", "watch", "log", "explain", "history", "report")),
+    ("Look", ("status", "jobs", "wait", "watch", "log", "explain", "failures", "show", "history", "report")),
     ("Change", ("retry", "modify", "kill", "hold", "release", "remove", "limit")),
     ("The manager", ("up", "down", "drain", "pause", "resume", "ping", "backup", "restore", "prune")),
     ("Places", ("sites", "runners", "allocations", "rsh")),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["configure_submission", "print_dry_run", "say_about", "submission_of"]
 
 RERUN = "--live=rerun"
+BY_VALUE = "--each=value"
 LOOKED_AT = 100
 """Lines of a file that are looked at for what may be a mistake."""
 
@@ -149,7 +150,14 @@ def after_of(args: argparse.Namespace) -> "list[Any]":
     given = args.after or []
     check_after_count(len(given))
     return [
-        Dependency(target, condition, "--each" in how, bool({"--live", RERUN} & {*how}), RERUN in how)
+        Dependency(
+            target,
+            condition,
+            bool({"--each", BY_VALUE} & {*how}),
+            bool({"--live", RERUN} & {*how}),
+            RERUN in how,
+            BY_VALUE in how,
+        )
         for target, condition, *how in given
     ]
 

@@ -327,6 +327,8 @@ class Soft:
         """(batch, position) of live gangs whose root has certainly not been sent its lease."""
         self.sent: dict[tuple[int, int], None] = {}
         """Those whose root has. Of one that is in neither nobody knows, since a restart, until its root greets."""
+        self.killing: dict[tuple[int, int], float] = {}
+        """(batch, position) → monotonic time at which its live attempt was asked to end."""
         self.planning = Planning()
         self.worth: dict[tuple[str, str], float] = {}
         """(policy, share) → what was used, as its policy values it (`rota.core.shares`)."""

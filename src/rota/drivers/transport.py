@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Protocol
 
+from rota.drivers.descriptors import as_before
 from rota.drivers.dialect import Answer
 from rota.model.errors import RotaError
 
@@ -104,7 +105,14 @@ class LocalTransport:
     ) -> Answer:
         try:
             child = await asyncio.create_subprocess_exec(
-                *argv, stdin=source, stdout=out, stderr=err, env=self.environ, cwd="/", start_new_session=True
+                *argv,
+                stdin=source,
+                stdout=out,
+                stderr=err,
+                env=self.environ,
+                cwd="/",
+                start_new_session=True,
+                preexec_fn=as_before(),
             )
         except (OSError, ValueError) as error:
             return Answer(NO_SUCH_PROGRAM, "", f"rota: cannot run {argv[0]}: {error}")

@@ -1,6 +1,7 @@
 """Messages of peers: the manager's ear. Each becomes a stimulus or a question; nothing is decided here."""
 
 import json
+import logging
 import os
 import socket
 import time
@@ -8,6 +9,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from rota import __version__
+from rota.core.decide.ends import find_live
+from rota.core.decide.greeting import rivals, stranger
 from rota.core.stimuli import At, Disconnected, Ended, Greet, Held, Released, Report, RunnerBye, Started, Touch, Used
 from rota.manager.job_tokens import JOB, job_access
 from rota.model.errors import DeniedError, RotaError
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     from rota.manager.service import Manager
 
 __all__ = ["Inbound", "now", "report_rows"]
+
+log = logging.getLogger("rota")
 
 
 def now() -> At:
@@ -76,8 +81,9 @@ class Inbound:
         if isinstance(message, messages.Report):
             known = manager.state.runners.get(runner)
             output = known.output if known is not None else ""
-            running.started(message.started, output)
-            running.ended(message.ended)
+            running.started(self._own(runner, message.started), output)
+            if running:
+                running.ended(self._own(runner, message.ended))
             report = Report(
                 at=at,
                 by=by,
@@ -96,7 +102,7 @@ class Inbound:
         elif isinstance(message, messages.Touch):
             session, got, clock = message.session, message.got, message.clock
             if message.live and runner in manager.state.runners:
-                running.touched(message.live, manager.state.runners[runner].output)
+                running.touched(self._own(runner, message.live), manager.state.runners[runner].output)
             used = [Used(b, i, a, told, cpu_s, memory) for b, i, a, cpu_s, memory, _, _, _, told in message.live]
             touch = Touch(
                 at=at,
@@ -117,7 +123,17 @@ class Inbound:
         elif isinstance(message, messages.Bye):
             manager.tell(RunnerBye(at=at, by=by, runner=runner, session=message.session, reason=message.reason))
 
+    def _own(self, runner: str, rows: list[Any]) -> list[Any]:
+        """The rows of a message that are about attempts which this runner has: nothing else is shown of them."""
+        state = self._manager.state
+        return [row for row in rows if find_live(state, runner, (row[0], row[1], row[2])) is not None]
+
     def _greet(self, peer: Peer, message: messages.Greet) -> None:
+        state = self._manager.state
+        why = stranger(state, message.allocation, message.runner)
+        if why is not None:
+            log.warning("a greeting of %s is refused: %s", peer.principal, why)
+            raise DeniedError(why)
         self._manager.outbound.greeting[message.runner] = (peer, message.connect)
         at = now()
         greeting = Greet(
@@ -137,11 +153,12 @@ class Inbound:
             holds=message.holds,
             gangs=message.gangs,
             replaces=message.replaces,
+            challenged=peer.challenged,
         )
-        if message.replaces is None:
+        if message.replaces is None and (message.runner in state.runners or not rivals(state, greeting)):
             self._manager.tell(greeting)
         else:
-            self._manager.observer.collect_replaced(self._manager.state, greeting)
+            self._manager.observer.collect_replaced(state, greeting)
 
     def on_gone(self, peer: Peer) -> None:
         """Note that a connection is over: no evidence about the runner behind it, but the moment to ask the driver."""
@@ -165,6 +182,12 @@ class Inbound:
             audit.refuse(peer.principal, peer.address, action, target, f"refused: {error}")
         else:
             audit.note(peer.principal, peer.address, action, target, f"refused: {error}")
+
+    def on_locked(self, address: str, allocation: str | None) -> None:
+        """Write down that an address is told no more for a while."""
+        name = "no allocation" if allocation is None else f"allocation {allocation}"
+        log.warning("%s has failed to greet too often (%s): it is told no more for a minute", address, name)
+        self._manager.audit.refuse("manager", address, "lock-out", name, "refused: too many failed greetings")
 
     def close_sessions(self, token: str) -> int:
         """Close the connections of everybody who came with this token; how many those are."""

@@ -38,6 +38,9 @@ class Submission:
         if options["env_from"] == "submit":
             self.env, self.left_out = submit_environment(os.environ)
         self.limits = limit_settings(options["limits"])
+        for name, setting in source.limits.items():
+            if self.limits.setdefault(name, setting) != setting:
+                raise UsageError(f"limit '{name}' is {setting} in a line, and {self.limits[name]} for all: say it once")
         self.key = os.urandom(16).hex()
         self.once: str | None = None
         """`cwd`: leave out jobs whose command and directory are queued or done; `command`: whose command is."""
@@ -59,13 +62,19 @@ class Submission:
             submit["end"] = msgspec.to_builtins(self.end)
         if self.once is not None:
             submit |= {"once": self.once, "rerun": self.rerun}
-        if first is not None and second is None and fits(first):
+        weaver = self.source.weaver
+        if weaver is not None:
+            submit["graph"] = weaver.head()
+        if first is not None and second is None and weaver is None and fits(first):
             submit["values"] = first[0]
         elif first is not None:
             submit["stage"] = stage = os.urandom(16).hex()
             at = 0
             for values, templates in itertools.chain([first], [] if second is None else [second], chunks):
-                yield {"op": "stage", "stage": stage, "first": at, "values": values, "templates": templates}
+                piece = {"op": "stage", "stage": stage, "first": at, "values": values, "templates": templates}
+                if weaver is not None:
+                    piece["links"] = weaver.rows(at, len(values))
+                yield piece
                 at += len(values)
             if at != self.spec.count:
                 raise UsageError(f"the input changed while it was read ({self.spec.count:,} jobs, then {at:,})")

@@ -237,6 +237,9 @@ def limit_silence(sock: "Any", seconds: "float | None") -> None:
 class Connection:
     """One connection to the manager. Not for use by several threads at once."""
 
+    down = False
+    """That no manager is up; see `rota.manager.offline.looking`."""
+
     __slots__ = (
         "_allowed_s",
         "_arrived",
