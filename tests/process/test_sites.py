@@ -246,7 +246,7 @@ def test_the_output_of_a_cluster_job_while_it_runs(tmp_path, mode):
         assert rota.out("log", job, "--stderr") == "there\n"
         until(lambda: json_of(rota, "jobs", "--live")["pid"])  # a runner tells of a start only a moment later
         row = json_of(rota, "jobs", "--live")
-        assert row["last_line"] == "here" and 0 <= row["elapsed_s"] < 60
+        assert row["last_line"] == "here" and row["elapsed_s"] >= 0
         assert row["host"] != socket.gethostname()
         until(lambda: json_of(rota, "jobs", job)["state"] == "RUNNING")
         rota("kill", job)

@@ -21,6 +21,7 @@ _EXAMPLES = {
         "rota up",
         "rota up --foreground",
         "rota up --once        # for cron",
+        "rota up --at-boot     # now, and after every start of this machine",
         "rota up --on slurm    # as a cluster job, where login nodes allow no daemons",
     ),
     "down": ("rota down             # running jobs go on", "rota down --kill      # and end them too"),
@@ -43,6 +44,7 @@ def configure(parser: "Parser", command: str) -> None:
             "--once", action="store_true", help="do what is due, then end: returns when that is done (for cron)"
         )
         parser.add_argument("--foreground", action="store_true", help="stay here, until Ctrl-C or rota down")
+        parser.add_argument("--at-boot", action="store_true", help="also whenever this machine starts (systemd, yours)")
         parser.add_argument("--on", metavar="SITE", help="run it as a job of this site, which hands over to the next")
         parser.add_argument("--time", metavar="TIME", help="--on: how long each job asks for (default 1d, or less)")
         parser.add_argument(
@@ -143,6 +145,10 @@ def pause_words(row: "dict[str, Any]") -> str:
 
 def up(args: "argparse.Namespace") -> int:
     """Start a manager, unless one is up."""
+    if args.at_boot:
+        from rota.cli.boot import at_boot
+
+        at_boot(args.home, not args.json)
     try:
         with Connection.connect(args.home) as connection:
             print_manager(args, connection, started=False)

@@ -138,6 +138,8 @@ class JobBook:
         for name in BEHAVIOURS:
             if getattr(given, name):
                 out |= {name: list(getattr(given, name)), "behaviour_s": given.behaviour_s}
+        if given.leftovers != "end":
+            out["leftovers"] = given.leftovers
         if given.warn is not None:
             out["warn"] = [int(signal.Signals[f"SIG{given.warn[0]}"]), given.warn[1]]
         for name in ("stdin", "stdout", "stderr"):
