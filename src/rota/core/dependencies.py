@@ -9,23 +9,47 @@ positions that were settled, and compares stretches of state bytes. Jobs that wa
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from rota.core.graph import BAD, CLASSES, GONE, GOOD, OPEN, Gate, Token
+from rota.core.graph import BAD, CLASSES, GONE, GOOD, OPEN, Gate, GraphState, Token
 from rota.core.graph import spans as spans_at
 from rota.core.state import BatchState, State
 from rota.model import events as ev
 from rota.model.batch import MAX_JOBS, BatchSpec, Dependency
+from rota.model.graph import Graph
 from rota.model.job import format_job
 from rota.model.selector import parse_selector
 from rota.model.tables import COMPLETED, HOLDING, JOB_STATES, REMOVED, SETTLED, WAITING
 
 __all__ = [
-    "connect", "consequences", "dependents", "element_reason", "follow_up", "freeze", "grown", "longest_backoff",
-    "named", "never", "note_settled", "open_to", "parents_of", "positions_of", "reconnect", "refresh", "renamed",
-    "reopened", "tally", "told_of", "touched", "waits_of", "watch_all", "woken",
+    "connect",
+    "consequences",
+    "dependents",
+    "element_reason",
+    "failed_before",
+    "follow_up",
+    "freeze",
+    "grown",
+    "longest_backoff",
+    "named",
+    "never",
+    "note_settled",
+    "open_to",
+    "parents_of",
+    "positions_of",
+    "reconnect",
+    "refresh",
+    "regraph",
+    "renamed",
+    "reopened",
+    "tally",
+    "told_of",
+    "touched",
+    "waits_of",
+    "watch_all",
+    "woken",
 ]  # fmt: skip
 
 _MET, _OPEN, _NEVER = 0, 1, 2
@@ -54,6 +78,7 @@ _CODES = {
     "failure": _table(_BAD, (COMPLETED, REMOVED)),
 }
 """Condition → for each state byte of the job waited for: met, open or never. Nobody waits for a removed job."""
+_BAD_RUN = re.compile(b"[" + re.escape(bytes(_BAD)) + b"]+")
 _OWN = bytearray([_NO]) * 256
 _OWN[WAITING], _OWN[HOLDING] = 0, _HELD
 """For each state byte of the job that waits: whether it can become ready, be omitted only, or neither."""
@@ -159,6 +184,22 @@ def reconnect(state: State, batch: BatchState, spec: BatchSpec) -> None:
     _sever(state, batch)
     batch.spec, batch.known_until = spec, 0
     connect(state, batch)
+
+
+def regraph(state: State, batch: BatchState, given: Graph) -> None:
+    """Give a batch another graph, with the same gates."""
+    for waits in waits_of(batch):
+        _look_anew(state, waits)
+    _sever(state, batch)
+    graph = GraphState(batch.id, batch.count, given)
+    if batch.graph is not None:
+        graph.told = batch.graph.told
+        for old, new in zip(batch.graph.gates, graph.gates, strict=True):
+            new.known_until = old.known_until
+    batch.graph, batch.followed = graph, True
+    connect(state, batch)
+    refresh(state, batch, 0, batch.count)
+    state.freed.append((batch.id, 0, batch.count))
 
 
 def renamed(state: State, batch: BatchState, old: str) -> None:
@@ -711,6 +752,34 @@ def element_reason(state: State, batch: BatchState, pos: int) -> str | None:
             return found
         open_ = open_ or found
     return open_
+
+
+def failed_before(state: State, batch: BatchState, pos: int | None, chosen: Mapping[int, list[int]]) -> str | None:
+    """What an OMITTED job was to follow and has not succeeded, if none of it is among the chosen; None: nothing.
+
+    With a position what the job there waits for by itself, without one what all of the batch does.
+    """
+    for dependency, edge in zip(batch.spec.after, batch.edges, strict=True):
+        if dependency.condition != "success" or dependency.each is (pos is None):
+            continue
+        if pos is not None:
+            rows = [(edge[0], edge[1] + pos, edge[1] + pos + 1)]
+        elif edge[0]:
+            rows = [edge]
+        else:
+            numbers, low, high = named(state, batch, dependency)
+            rows = [(number, 0, MAX_JOBS) for number in numbers[low:high] if number in state.batches]
+        for number, low, high in rows:
+            other = state.batches.get(number)
+            bad = _BAD_RUN.search(other.states, low, min(high, other.count)) if other is not None else None
+            if other is not None and bad is not None and number not in chosen:
+                return format_job(number, other.index(bad.start())) if dependency.each else str(number)
+    for parent, at, what, condition, code in parents_of(state, batch, pos) if pos is not None else ():
+        if code == _NEVER and condition == "success":
+            among = chosen.get(parent.id, []) if parent is not None else []
+            if parent is None or not any(a <= at < b for a, b in zip(among[::2], among[1::2], strict=True)):
+                return what
+    return None
 
 
 def parents_of(state: State, batch: BatchState, pos: int) -> Iterator[tuple[BatchState | None, int, str, str, int]]:

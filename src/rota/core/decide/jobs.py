@@ -11,7 +11,8 @@ from rota.core.decide.ends import lost
 from rota.core.decide.gangs import parts_lost
 from rota.core.decide.limits import check_window
 from rota.core.decide.reopening import Again
-from rota.core.dependencies import spans_of, touched
+from rota.core.dependencies import failed_before, spans_of, touched, without
+from rota.core.graph import spans as spans_at
 from rota.core.plan.asked import asked_now, unoffered
 from rota.core.plan.policies import no_policy
 from rota.core.selection import by_state, states_pattern
@@ -31,6 +32,7 @@ from rota.model.tables import (
     KILLABLE,
     KILLING,
     MISSING,
+    OMITTED,
     PENDING,
     QUEUED,
     REMOVED,
@@ -45,6 +47,9 @@ __all__ = ["change"]
 
 _SETTLED = (COMPLETED, *UNSUCCESSFUL)
 _UNSETTLED_RUN = states_pattern(range(COMPLETED))
+_OMITTED_RUN = states_pattern((OMITTED,))
+SHOWN = 5
+"""How many reasons of one kind an answer shows."""
 
 
 def change(state: State, stimulus: ChangeJobs) -> Decision:
@@ -227,7 +232,12 @@ def _retry(plan: _Plan, state: State, stimulus: ChangeJobs) -> None:
         for batch, spans in by_state(state, stimulus.selector, again):
             plan.retemplate(batch, spans, stimulus.patch)
     spread = Again(state)
-    for batch, spans in by_state(state, stimulus.selector, again):
+    chosen = {batch.id: spans for batch, spans in by_state(state, stimulus.selector, again)}
+    for batch, all_spans in by_state(state, stimulus.selector, again):
+        spans, hopeless = _sift(state, batch, all_spans, chosen)
+        plan.skipped.extend(hopeless)
+        if not spans:
+            continue
         plan.count(batch, spans)
         plan.events.append(ev.Moved(batch.id, "reopen", spans, f"retried by {stimulus.by}"))
         spread.runs_again(batch, spans)
@@ -235,9 +245,56 @@ def _retry(plan: _Plan, state: State, stimulus: ChangeJobs) -> None:
     plan.events.extend(spread.events)
     check_reopened(state, plan.events)
     plan.reconsider = spread.reconsider
-    plan.skip("is not settled", *range(COMPLETED))
+    hastened = 0
+    for batch, spans in by_state(state, stimulus.selector, (WAITING,)):
+        if soon := backing_off(batch, spans):
+            plan.count(batch, soon)
+            plan.events.append(ev.Hastened(batch.id, soon, f"retried by {stimulus.by}"))
+            hastened += sum(soon[1::2]) - sum(soon[::2])
+    plan.skip("is not settled", *range(COMPLETED), but=hastened)
     if not stimulus.selector.states:
         plan.skip("has succeeded (to run it again, add :completed)", COMPLETED)
+
+
+def backing_off(batch: BatchState, spans: list[int]) -> list[int]:
+    """Those of these jobs that failed and wait for the time of their next try."""
+    pairs = list(zip(spans[::2], spans[1::2], strict=True))
+    found = sorted(pos for pos in batch.until if batch.states[pos] == WAITING)
+    return spans_at([pos for pos in found if any(low <= pos < high for low, high in pairs)])
+
+
+def _sift(
+    state: State, batch: BatchState, spans: list[int], chosen: dict[int, list[int]]
+) -> tuple[list[int], list[dict[str, object]]]:
+    """(those of these settled jobs that can run again; of the OMITTED ones that cannot, how many and why).
+
+    What was omitted stays so while what it waits for has failed and is not retried with it.
+    """
+    omitted = [
+        pos
+        for low, high in zip(spans[::2], spans[1::2], strict=True)
+        for match in _OMITTED_RUN.finditer(batch.states, low, high)
+        for pos in range(*match.span())
+    ]
+    reasons: dict[str, tuple[int, int]] = {}
+    left: set[int] = set()
+    whole = failed_before(state, batch, None, chosen) if omitted else None
+    alone = bool(batch.elements) or batch.graph is not None
+    for pos in omitted if alone or whole is not None else ():
+        target = whole or failed_before(state, batch, pos, chosen)
+        if target is not None:
+            left.add(pos)
+            first, count = reasons.get(target, (pos, 0))
+            reasons[target] = (first, count + 1)
+    rows: list[dict[str, object]] = []
+    for target, (first, count) in list(reasons.items())[:SHOWN]:
+        job = format_job(batch.id, batch.index(first)) if count == 1 else str(batch.id)
+        both = f"rota retry {target} {job}"
+        why = f"was omitted because of {target}, which has not succeeded: retry both ({both}), or {target} alone"
+        rows.append({"reason": why, "jobs": count})
+    if (rest := sum(count for _, count in reasons.values()) - sum(int(str(row["jobs"])) for row in rows)) > 0:
+        rows.append({"reason": "was omitted because of others that have not succeeded: retry those", "jobs": rest})
+    return without(spans, left) if left else spans, rows
 
 
 def _remove(plan: _Plan, state: State, stimulus: ChangeJobs) -> None:
