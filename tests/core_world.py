@@ -218,7 +218,12 @@ class World:
         return runner
 
     def greet(
-        self, runner: FakeRunner, capacity: Amounts = NODE, connect: int | None = None, host: str = "host"
+        self,
+        runner: FakeRunner,
+        capacity: Amounts = NODE,
+        connect: int | None = None,
+        host: str = "host",
+        **more: Any,
     ) -> Step:
         if connect is None:
             runner.connect += 1
@@ -235,6 +240,7 @@ class World:
                 pid=1,
                 capacity=capacity,
                 held=list(runner.held),
+                **more,
             )
         )
 

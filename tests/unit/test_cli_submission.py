@@ -342,7 +342,7 @@ def test_a_limit_with_a_number_is_set_by_the_submission():
         ({"setup": "/nowhere"}, "'/nowhere' does not exist"),
         ({"limits": ["a:b"]}, "limit 'a:b'"),
         ({"after": [":failed"]}, "not for a state"),
-        ({"after": ["x"]}, "selects nothing"),
+        ({"after": ["7-9"]}, "selects nothing"),
         ({"not_before": "soon"}, "'soon' is not a time"),
         ({"priority": 256}, "0 (lowest, the default) to 255"),
         ({"name": ":x"}, "name"),

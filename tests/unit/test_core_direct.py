@@ -8,7 +8,7 @@ from core_world import GIB, FakeRunner, World, cores, lease_all
 from rota.core.effects import Allocate, Order
 from rota.core.soft import Contact
 from rota.core.state import Settings
-from rota.core.stimuli import AllocationSeen, Ended, LastWords, Report, Written
+from rota.core.stimuli import AllocationSeen, Ended, LastWords, Report, TakeDown, Written
 from rota.model.allocation import Outcome
 from rota.model.errors import UsageError
 from rota.model.needs import Amounts
@@ -142,6 +142,9 @@ def test_a_requeue_by_the_cluster_is_a_loss_and_no_second_copy() -> None:
     batch = world.submit(1, cores(1))
     world.schedule()
     seen(world, "a1", "run")
+    seen(world, "a1", "pend", reason="it has not started")
+    assert world.state.allocations["a1"].state == "PENDING", "what left no word of its start was not requeued"
+    seen(world, "a1", "run", host="n1")
     seen(world, "a1", "pend", reason="requeued by an operator")
     assert world.state.allocations["a1"].state == "KILLING"
     world.schedule()
@@ -424,3 +427,38 @@ def test_a_direct_job_of_which_nothing_certain_is_heard_is_lost_and_not_called_r
     assert world.state.allocations["a1"].state == "KILLING"
     world.step(AllocationSeen(at=world.at, id="a1", verb="abort", native_id="17", outcome=Outcome(why="cancelled")))
     assert (world.results[-1].state, world.results[-1].reason) == ("LOST", "lost")
+
+
+def test_what_is_taken_down_runs_again_and_counts_for_nothing() -> None:
+    """`down --kill`: a job that only waited, and one that ran and left its report."""
+    world = cluster()
+    batch = world.submit(2, cores(1))
+    world.schedule()
+    seen(world, "a1", "run", host="n1")
+    seen(world, "a2", "pend")
+    world.step(TakeDown(at=world.at))
+    assert {a.state for a in world.state.allocations.values()} == {"KILLING"}
+    allocation = world.state.allocations["a1"]
+    job = (batch, 1, 1)
+    words = Written(f"{allocation.tag}.{allocation.element}", [world.row(job, None, 15, "runner-stopped")])
+    world.words["a1"] = [words]
+    seen(world, "a1", "abort", Outcome(why="cancelled"), reason="cancelled")
+    seen(world, "a2", "abort", Outcome(why="cancelled"), reason="cancelled")
+    assert set(world.states(batch)) <= {"WAITING", "PENDING"}
+    book = world.state.batches[batch]
+    assert not book.failures and not book.losses
+    world.check_restart()
+
+
+def test_an_end_that_was_told_too_early_is_kept() -> None:
+    """What an answer says that is older than the greeting is no end; but how it was said to end stays said."""
+    world = World()
+    world.submit(1)
+    world.tick(1)
+    asked = world.mono
+    world.tick(1)
+    runner = world.start_runner()
+    world.step(AllocationSeen(at=world.at, id="a1", verb="abort", asked=asked, outcome=Outcome(271, None, "cancelled")))
+    assert world.state.allocations["a1"].state == "RUNNING" and not runner.expired
+    world.check_restart()
+    assert world.state.allocations["a1"].outcome == Outcome(271, None, "cancelled")

@@ -551,14 +551,26 @@ def test_what_runs_beside_a_silent_node_is_waited_for_and_nothing_new_comes() ->
     assert allocation.state == "KILLING" and world.states(2) == ["COMPLETED", "PENDING"]
 
 
-def test_a_process_that_names_nobody_replaces_nobody() -> None:
-    world, (root, part), job = running()
-    late = FakeRunner("tag.0.n2.late", part.allocation)
-    world.runners[late.name] = late
-    world.greet(late)
-    assert world.state.runners[part.name].state == "SERVING" and not world.state.batches[1].broken
-    world.end(root, job, 0)
-    assert world.states(1) == ["COMPLETED"]
+def test_a_process_that_names_nobody_waits_for_one_that_may_live() -> None:
+    """Its provider has started it in the place of the other, which is told to end; until it has, nothing is free."""
+    world, (_, part), _ = running()
+    world.tick(1)
+    world.greet(part)
+    world.tick(1)
+    other = FakeRunner("tag.0.n2.other", part.allocation)
+    world.runners[other.name] = other
+    world.greet(other, challenged=world.mono - 1)
+    assert other.name not in world.state.runners and not part.expired, "it may be the older of the two"
+    assert world.state.runners[part.name].state == "SERVING"
+    world.greet(other)
+    assert other.name not in world.state.runners and part.expired
+    assert world.state.runners[part.name].state == "DRAINING" and not world.state.batches[1].broken
+    world.step(Disconnected(at=world.at, runner=part.name, session=part.session))
+    world.greet(other)
+    assert world.state.runners[part.name].state == "EXPIRED" and world.state.runners[other.name].state == "SERVING"
+    assert world.state.batches[1].broken
+    world.greet(part)
+    assert world.state.runners[part.name].state == "EXPIRED", "a late greeting of what was replaced"
 
 
 # ---- restarts ------------------------------------------------------------------------------------------------------

@@ -331,13 +331,12 @@ def test_retry_of_what_was_omitted_says_what_has_failed() -> None:
     inner = world.submit(2, graph=graph(2, {1: ["0"]}))
     run_jobs(world, first, 0, 1)
     run_jobs(world, inner, 1)
-    for batch, target, jobs in ((second, first, 2), (each, f"{first}.2", 1), (inner, f"{inner}.1", 1)):
+    for batch, target, jobs in ((second, f"{first}.2", 2), (each, f"{first}.2", 1), (inner, f"{inner}.1", 1)):
         words = (f"{batch}.2",) if batch == inner else (str(batch),)
         reply = world.change("retry", *words)
         assert reply["jobs"] == 0
-        (row,) = [row for row in reply["skipped"] if "omitted" in row["reason"]]
-        both = f"retry both (rota retry {target} {batch}{'' if jobs == 2 else '.2'})"
-        assert row["jobs"] == jobs and both in row["reason"], row
+        (row,) = [row for row in reply["skipped"] if "OMITTED" in row["reason"]]
+        assert row["jobs"] == jobs and f"depends on {target}, which is FAILED" in row["reason"], row
     world.change("retry", str(first), str(second))
     assert world.counts(second) == {"WAITING": 2}
     run_jobs(world, first, 0)

@@ -192,7 +192,7 @@ class OldWorld(World):
             runner = self.runners[known.id] = FakeRunner(known.id, known.allocation)
             runner.connect, runner.seq = known.connect, known.seq
             runner.held = dict.fromkeys(self.jobs_of(known), "running")
-            self.greet(runner, capacity=known.capacity, host=known.host)
+            self.greet(runner, capacity=known.capacity, host=known.host, output=known.output)
             found.append(runner)
         return found
 

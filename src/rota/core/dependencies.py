@@ -9,7 +9,7 @@ positions that were settled, and compares stretches of state bytes. Jobs that wa
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -28,7 +28,7 @@ __all__ = [
     "consequences",
     "dependents",
     "element_reason",
-    "failed_before",
+
     "follow_up",
     "freeze",
     "grown",
@@ -78,7 +78,6 @@ _CODES = {
     "failure": _table(_BAD, (COMPLETED, REMOVED)),
 }
 """Condition → for each state byte of the job waited for: met, open or never. Nobody waits for a removed job."""
-_BAD_RUN = re.compile(b"[" + re.escape(bytes(_BAD)) + b"]+")
 _OWN = bytearray([_NO]) * 256
 _OWN[WAITING], _OWN[HOLDING] = 0, _HELD
 """For each state byte of the job that waits: whether it can become ready, be omitted only, or neither."""
@@ -752,34 +751,6 @@ def element_reason(state: State, batch: BatchState, pos: int) -> str | None:
             return found
         open_ = open_ or found
     return open_
-
-
-def failed_before(state: State, batch: BatchState, pos: int | None, chosen: Mapping[int, list[int]]) -> str | None:
-    """What an OMITTED job was to follow and has not succeeded, if none of it is among the chosen; None: nothing.
-
-    With a position what the job there waits for by itself, without one what all of the batch does.
-    """
-    for dependency, edge in zip(batch.spec.after, batch.edges, strict=True):
-        if dependency.condition != "success" or dependency.each is (pos is None):
-            continue
-        if pos is not None:
-            rows = [(edge[0], edge[1] + pos, edge[1] + pos + 1)]
-        elif edge[0]:
-            rows = [edge]
-        else:
-            numbers, low, high = named(state, batch, dependency)
-            rows = [(number, 0, MAX_JOBS) for number in numbers[low:high] if number in state.batches]
-        for number, low, high in rows:
-            other = state.batches.get(number)
-            bad = _BAD_RUN.search(other.states, low, min(high, other.count)) if other is not None else None
-            if other is not None and bad is not None and number not in chosen:
-                return format_job(number, other.index(bad.start())) if dependency.each else str(number)
-    for parent, at, what, condition, code in parents_of(state, batch, pos) if pos is not None else ():
-        if code == _NEVER and condition == "success":
-            among = chosen.get(parent.id, []) if parent is not None else []
-            if parent is None or not any(a <= at < b for a, b in zip(among[::2], among[1::2], strict=True)):
-                return what
-    return None
 
 
 def parents_of(state: State, batch: BatchState, pos: int) -> Iterator[tuple[BatchState | None, int, str, str, int]]:

@@ -38,7 +38,7 @@ class Hold(Struct):
 
 
 class Order(Struct):
-    """Tell a runner `kill`, `recall`, `release`, `drain`, `close` or `expired`.
+    """Tell a runner `kill`, `recall`, `release`, `drain`, `close`, `expired`, or (who greets too early) `again`.
 
     Jobs are (batch, index, attempt), as runners name them, for some are not known here at all.
     """

@@ -66,6 +66,7 @@ class _Runner(Struct, array_like=True):
     direct: bool = False
     gangs: bool = False
     parts: list[tuple[int, int, int, Slot]] = field(default_factory=list)
+    lost: list[tuple[int, int, int]] = field(default_factory=list)
 
 
 class _Batch(Struct, array_like=True):
@@ -94,6 +95,7 @@ class _Batch(Struct, array_like=True):
     """Position of a live gang → its further parts."""
     gates: dict[int, int] = field(default_factory=dict)
     """Gate of its graph → the newest batch that counts for its name."""
+    killed_why: str | None = None
 
 
 SNAPSHOT_VERSION = 3
@@ -131,8 +133,8 @@ _PLAIN = (
 _PLAIN_BATCH = [name for name in _Batch.__struct_fields__ if name not in ("runs", "live", "more", "parts", "gates")]
 """Fields of a batch's record that are attributes of its state."""
 
-_CHARGED = ("slots", "parts")
-"""Fields of a runner's record that are charged when it is restored."""
+_CHARGED = ("slots", "parts", "lost")
+"""Fields of a runner's record that are not its attributes as they are."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_version = msgspec.msgpack.Decoder(_Version).decode
@@ -168,7 +170,7 @@ def take_snapshot(state: State) -> bytes:
 def _record(runner: RunnerState) -> _Runner:
     fields = {name: getattr(runner, name) for name in _Runner.__struct_fields__ if name not in _CHARGED}
     parts = [(*key, slot) for key, slot in runner.parts.items()]
-    return _Runner(**fields, slots=list(runner.slots.items()), parts=parts)
+    return _Runner(**fields, slots=list(runner.slots.items()), parts=parts, lost=list(runner.lost))
 
 
 def take_columns(state: State) -> Iterator[ColumnRow]:
@@ -301,6 +303,7 @@ def _restore_live(state: State, kept: _Snapshot, live: list[_Leased]) -> None:
         for name in _Runner.__struct_fields__:
             if name not in _CHARGED:
                 setattr(runner, name, getattr(record, name))
+        runner.lost = dict.fromkeys(record.lost)
         state.census.runner(runner.id, "", runner.state)
         join_allocation(state, runner)
         if runner.state not in ("CLOSED", "EXPIRED"):
@@ -364,7 +367,7 @@ def durable_view(state: State) -> dict[str, Any]:
         "runners": {
             runner.id: (
                 *(runner.state, runner.session, runner.seq, runner.gangs),
-                *(runner.slots, runner.held, sorted(runner.jobs), runner.parts),
+                *(runner.slots, runner.held, sorted(runner.jobs), runner.parts, list(runner.lost)),
             )
             for runner in state.runners.values()
             if runner.state not in ("CLOSED", "EXPIRED")

@@ -15,7 +15,7 @@ from rota.model.site import SiteFacts
 __all__ = [
     "AllocationSeen", "At", "ChangeJobs", "Cover", "Disconnected", "Ended", "FactSeen", "Greet", "Held", "HoldRow",
     "LastWords", "Prune", "Released", "Report", "RunnerBye", "SetLimits", "SetMode", "SiteFull", "SiteSeen", "Started",
-    "Stimulus", "Submit", "Tick", "Touch", "Used", "Written",
+    "Stimulus", "Submit", "TakeDown", "Tick", "Touch", "Used", "Written",
 ]  # fmt: skip
 
 
@@ -130,6 +130,8 @@ class Greet(Stimulus, kw_only=True):
     """The runner whose end, with that of all it had started on this node, its supervisor has seen to."""
     written: "list[Written]" = []
     """What that one, and those before it on its node, could not send and wrote down."""
+    challenged: float | None = None
+    """Monotonic time at which its connection was there, and challenged: it lived then. None: just now."""
 
 
 class Ended(NamedTuple):
@@ -288,6 +290,10 @@ class SiteFull(Stimulus, kw_only=True):
 
     site: str
     count: int
+
+
+class TakeDown(Stimulus, kw_only=True):
+    """The manager is to end everything that it has asked for: `rota down --kill`."""
 
 
 class Tick(Stimulus, kw_only=True):

@@ -67,6 +67,8 @@ class Known(NamedTuple):
     """Wall-clock time."""
     elements: int = 0
     """How many that array has; 0: not known."""
+    believed: str | None = None
+    """What the manager takes it to be, as a verb (pend, run, held, suspended); None: it does not say."""
 
 
 class Driver(Protocol):
@@ -97,5 +99,10 @@ class Driver(Protocol):
         ...
 
     async def poll(self, known: Sequence[Known]) -> list[Observation]:
-        """Look at all allocations at once. One that is not mentioned has not changed."""
+        """Look at all allocations at once; all that is told was asked for in this call.
+
+        One that is not mentioned is as it was said to be, and as the manager believes, or could not be looked at: what
+        the manager did not accept (its answer had become too old) is told again as long as it is so. An end is looked
+        for again before it is told again.
+        """
         ...

@@ -1,12 +1,13 @@
 """This machine as a site: an allocation is a runner process that outlives the manager.
 
-The runner's id is the allocation's tag, and stands in its command line and in the environment of every job that it
-starts. So after a restart of the manager it is found again, and when a runner has died, what it left running is found
-and ended *before* the allocation is called over: only then may its jobs be started again.
+The runner's id begins with the allocation's tag, and stands in its command line and in the environment of every job
+that it starts. So after a restart of the manager it is found again, and when a runner has died, what it left running is
+found and ended *before* the allocation is called over: only then may its jobs be started again.
 """
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,12 +15,15 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from rota.drivers.api import Ask, Known, Observation
+from rota.drivers.descriptors import as_before
 from rota.model.errors import RefusedError
 from rota.model.site import SiteFacts
 
 __all__ = ["Door", "LocalDriver", "start_ticks"]
 
 KILL_WAIT_S = 5.0
+NODE = "0.0"
+"""The only element of a submission, and its only node."""
 PROGRAM = os.path.join(os.path.dirname(os.path.dirname(__file__)), "runner", "__main__.py")
 RUNNER = (sys.executable, "-I", "-S", PROGRAM)
 """By path and without site-packages: it needs nothing but the standard library, and starts in half the time."""
@@ -66,8 +70,9 @@ class LocalDriver:
         return [f"{child.pid}:{start_ticks(child.pid) or 0}"]
 
     def _start(self, allocation: str, tag: str) -> "subprocess.Popen[bytes]":
-        node, output = self._facts.node, os.path.join(self._output, tag)
-        command = [*RUNNER, *self._door.open(allocation), "--id", tag]
+        name = f"{tag}.{NODE}.{os.urandom(4).hex()}"
+        node, output = self._facts.node, os.path.join(self._output, name)
+        command = [*RUNNER, *self._door.open(allocation), "--id", name]
         command += ["--allocation", allocation, "--output", output, "--launcher", self._launcher]
         for name in ("cores", "memory", "disk", "gpus"):
             command += [f"--{name}", str(getattr(node, name))]
@@ -76,7 +81,13 @@ class LocalDriver:
         os.makedirs(output, 0o700, exist_ok=True)
         with open(self._log, "ab") as log:
             return subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/"
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd="/",
+                preexec_fn=as_before(),  # noqa: PLW1509  one system call
             )
 
     async def find(self, tag: str, count: int) -> list[str] | None:
@@ -147,7 +158,7 @@ class LocalDriver:
 
 
 def _find(tag: str) -> str | None:
-    wanted = f"\0--id\0{tag}\0".encode()
+    wanted = re.compile(rf"\0--id\0{re.escape(tag)}(\.{re.escape(NODE)}\.[0-9a-f]+)?\0".encode())
     for pid in _own_pids():
         try:
             with open(f"/proc/{pid}/cmdline", "rb") as file:
@@ -156,13 +167,13 @@ def _find(tag: str) -> str | None:
         except OSError:
             continue
         # Of whatever installation; and not a child of it that is just about to become a job and still looks like it.
-        if leads and wanted in line and b"/runner/__main__.py\0" in line:
+        if leads and wanted.search(line) and b"/runner/__main__.py\0" in line:
             return f"{pid}:{start_ticks(pid) or 0}"
     return None
 
 
 async def end_leftovers(tag: str) -> list[int]:
-    """Kill every process that a runner with this id started and left behind; returns those that are still there."""
+    """Kill every process that a runner of this tag started and left behind; returns those that are still there."""
     left = _leftovers(tag)
     deadline = asyncio.get_running_loop().time() + KILL_WAIT_S
     while left and asyncio.get_running_loop().time() < deadline:
@@ -177,13 +188,13 @@ async def end_leftovers(tag: str) -> list[int]:
 
 
 def _leftovers(tag: str) -> list[int]:
-    marked = f"ROTA_RUNNER={tag}".encode()
+    marked = re.compile(rf"ROTA_RUNNER={re.escape(tag)}(\..+)?".encode())
     found, sessions = [], set()
     others = []
     for pid in _own_pids():
         try:
             with open(f"/proc/{pid}/environ", "rb") as file:
-                mine = marked in file.read().split(b"\0")
+                mine = any(marked.fullmatch(word) for word in file.read().split(b"\0"))
             session = os.getsid(pid)
         except OSError:
             continue

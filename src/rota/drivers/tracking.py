@@ -45,6 +45,7 @@ class Entry:
             "over_at",
         ),
         *("own_at", "requeued", "requeued_at", "said", "silent", "tag", "told", "unsure_at", "vanished", "waited_at"),
+        "waits_since",
     )
 
     def __init__(self, known: Known) -> None:
@@ -76,10 +77,17 @@ class Entry:
         """When its last words were first seen while it was still listed."""
         self.over: Observation | None = None
         self.told = 0.0
+        """When its end was last told."""
         self.vanished = False
         """It was called over without the provider's word: should it turn up, it is a stray."""
         self.waited_at: float | None = None
         """When it was last listed as waiting."""
+        self.waits_since: float | None = None
+        """When it was first."""
+
+    def is_told(self, verb: str) -> bool:
+        """Whether this was said, and the manager believes it."""
+        return self.said == verb and self.known.believed in (None, verb)
 
 
 class Sight:
@@ -114,9 +122,9 @@ class Tracker:
 
     # ---- who is known ------------------------------------------------------------------------------------------------
 
-    def enter(self, known: Iterable[Known], now: float) -> list[Entry]:
-        """Take in what the manager asks about. Returns the entries that are over, to be told to it once more."""
-        entries, again = self.entries, []
+    def enter(self, known: Iterable[Known], now: float) -> None:
+        """Take in what the manager asks about. What it still asks about though it is over is looked at again."""
+        entries = self.entries
         for item in known:
             entry = entries.get(item.id)
             if entry is None:
@@ -126,11 +134,10 @@ class Tracker:
                     self.bind(entry, item.native_id)
             elif entry.native is None and item.native_id is not None:
                 self.bind(entry, item.native_id)
-            entry.mentioned = now
+            entry.known, entry.mentioned = item, now
             if entry.over is not None and now - entry.told >= REPEAT_S:
-                entry.told = now
-                again.append(entry)
-        return again
+                entry.over = None
+                self.live += 1
 
     def bind(self, entry: Entry, native: str) -> None:
         """Note the native id of an allocation."""
@@ -184,10 +191,11 @@ class Tracker:
                     sight.missing.append(entry)
                 continue
             entry.misses = 0
-            if seen.kind == "running" and entry.said == "run" and seen.requeued == entry.requeued:
+            if seen.kind == "running" and entry.is_told("run") and seen.requeued == entry.requeued:
                 continue
             if seen.kind in ("pending", "held"):
                 entry.waited_at = now
+                entry.waits_since = now if entry.waits_since is None else entry.waits_since
             if seen.kind in OVER:
                 sight.ended.append((entry, seen))
             else:
@@ -217,7 +225,7 @@ class Tracker:
             reason = f"{reason}: {seen.reason}" if seen.reason else reason
             out.append(Observation(entry.id, "pend", entry.native, reason))
             entry.said = "pend"
-        if entry.said != verb:
+        if not entry.is_told(verb):
             entry.said = verb
             out.append(Observation(entry.id, verb, entry.native, seen.reason, seen.outcome))
 
@@ -227,13 +235,27 @@ class Tracker:
             if (seen.kind in OVER and not seen.held) or seen.tag is None or seen.tag in submitting:
                 continue
             if entry is not None and entry.tag == seen.tag:
-                if entry.vanished or (seen.held and entry.over is not None):
+                if entry.vanished or (seen.held and entry.told):
                     sight.strays.append(seen)
                 continue
             ours = self._numbers.get(seen.tag)
             number = NUMBER.match(native)
             if seen.tag in self._given_up or (ours and number and number[1] not in ours):
                 sight.strays.append(seen)
+
+    def unknown(self, tag: str | None = None) -> list[Entry]:
+        """Allocations whose native ids are not known, of one tag or all."""
+        entries = self.entries.values()
+        return [e for e in entries if e.native is None and e.over is None and tag in (None, e.tag)]
+
+    def waiting(self, since: float) -> list[Seen]:
+        """The rows, in the last whole listing, of allocations that wait and have done so since then."""
+        return [
+            self.listed[entry.native]
+            for entry in self.entries.values()
+            if entry.over is None and entry.native in self.listed and entry.said in WAITS
+            if entry.waits_since is not None and entry.waits_since <= since
+        ]
 
     # ---- how it ended ------------------------------------------------------------------------------------------------
 

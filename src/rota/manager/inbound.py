@@ -1,6 +1,7 @@
 """Messages of peers: the manager's ear. Each becomes a stimulus or a question; nothing is decided here."""
 
 import json
+import logging
 import os
 import socket
 import time
@@ -8,7 +9,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from rota import __version__
+from rota.core.decide.ends import find_live
+from rota.core.decide.greeting import rivals, stranger
 from rota.core.stimuli import At, Disconnected, Ended, Greet, Held, Released, Report, RunnerBye, Started, Touch, Used
+from rota.manager.job_tokens import JOB, job_access
 from rota.model.errors import DeniedError, RotaError
 from rota.model.needs import Amounts
 from rota.wire import auth, messages
@@ -18,6 +22,8 @@ if TYPE_CHECKING:
     from rota.manager.service import Manager
 
 __all__ = ["Inbound", "now", "report_rows"]
+
+log = logging.getLogger("rota")
 
 
 def now() -> At:
@@ -56,7 +62,9 @@ class Inbound:
         peer.send({"t": "welcome", "version": messages.VERSION, "manager": about})
 
     def on_ask(self, peer: Peer, ask_id: int, op: str, body: bytes) -> None:
-        """Take a client's request."""
+        """Take a client's request; a job's only while its attempt lasts."""
+        if peer.token is not None and peer.token.startswith(JOB) and self.access_for(peer.token) is None:
+            raise DeniedError(f"the token '{peer.token}' is over, as the attempt is that it was for")
         self._manager.answers.ask(peer, ask_id, op, messages.decode_ask(op, body))
 
     def on_runner(self, peer: Peer, message: messages.Greet | messages.RunnerMessage) -> None:
@@ -73,8 +81,9 @@ class Inbound:
         if isinstance(message, messages.Report):
             known = manager.state.runners.get(runner)
             output = known.output if known is not None else ""
-            running.started(message.started, output)
-            running.ended(message.ended)
+            running.started(self._own(runner, message.started), output)
+            if running:
+                running.ended(self._own(runner, message.ended))
             report = Report(
                 at=at,
                 by=by,
@@ -93,7 +102,7 @@ class Inbound:
         elif isinstance(message, messages.Touch):
             session, got, clock = message.session, message.got, message.clock
             if message.live and runner in manager.state.runners:
-                running.touched(message.live, manager.state.runners[runner].output)
+                running.touched(self._own(runner, message.live), manager.state.runners[runner].output)
             used = [Used(b, i, a, told, cpu_s, memory) for b, i, a, cpu_s, memory, _, _, _, told in message.live]
             touch = Touch(
                 at=at,
@@ -114,7 +123,17 @@ class Inbound:
         elif isinstance(message, messages.Bye):
             manager.tell(RunnerBye(at=at, by=by, runner=runner, session=message.session, reason=message.reason))
 
+    def _own(self, runner: str, rows: list[Any]) -> list[Any]:
+        """The rows of a message that are about attempts which this runner has: nothing else is shown of them."""
+        state = self._manager.state
+        return [row for row in rows if find_live(state, runner, (row[0], row[1], row[2])) is not None]
+
     def _greet(self, peer: Peer, message: messages.Greet) -> None:
+        state = self._manager.state
+        why = stranger(state, message.allocation, message.runner)
+        if why is not None:
+            log.warning("a greeting of %s is refused: %s", peer.principal, why)
+            raise DeniedError(why)
         self._manager.outbound.greeting[message.runner] = (peer, message.connect)
         at = now()
         greeting = Greet(
@@ -134,11 +153,12 @@ class Inbound:
             holds=message.holds,
             gangs=message.gangs,
             replaces=message.replaces,
+            challenged=peer.challenged,
         )
-        if message.replaces is None:
+        if message.replaces is None and (message.runner in state.runners or not rivals(state, greeting)):
             self._manager.tell(greeting)
         else:
-            self._manager.observer.collect_replaced(self._manager.state, greeting)
+            self._manager.observer.collect_replaced(state, greeting)
 
     def on_gone(self, peer: Peer) -> None:
         """Note that a connection is over: no evidence about the runner behind it, but the moment to ask the driver."""
@@ -163,6 +183,12 @@ class Inbound:
         else:
             audit.note(peer.principal, peer.address, action, target, f"refused: {error}")
 
+    def on_locked(self, address: str, allocation: str | None) -> None:
+        """Write down that an address is told no more for a while."""
+        name = "no allocation" if allocation is None else f"allocation {allocation}"
+        log.warning("%s has failed to greet too often (%s): it is told no more for a minute", address, name)
+        self._manager.audit.refuse("manager", address, "lock-out", name, "refused: too many failed greetings")
+
     def close_sessions(self, token: str) -> int:
         """Close the connections of everybody who came with this token; how many those are."""
         over = [peer for peer in self.clients if peer.token == token]
@@ -173,6 +199,8 @@ class Inbound:
 
     def access_for(self, name: str) -> auth.Access | None:
         """What a client's token opens."""
+        if name.startswith(JOB):
+            return job_access(self._manager.state, self._manager.outbound.job_secret, name)
         return self._manager.tokens.access(name)
 
     def token_for(self, allocation: str) -> str | None:

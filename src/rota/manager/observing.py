@@ -9,12 +9,12 @@ from collections.abc import Callable, Container, Coroutine, Mapping
 from typing import Any
 
 from rota.core import effects as ef
-from rota.core.decide.allocations import replaced_runners
 from rota.core.decide.deadlines import is_busy
+from rota.core.decide.greeting import replaced_runners, rivals
 from rota.core.state import RunnerState, State
-from rota.core.stimuli import AllocationSeen, Greet, LastWords, SiteFull, SiteSeen, Stimulus, Written
+from rota.core.stimuli import AllocationSeen, Greet, LastWords, SiteFull, SiteSeen, Stimulus, TakeDown, Written
 from rota.drivers.api import Known, Observation
-from rota.drivers.submitting import FullError
+from rota.drivers.submitting import ArrayError, FullError
 from rota.manager.inbound import now, report_rows
 from rota.manager.jobbook import JobBook
 from rota.manager.outbound import lease_message
@@ -35,6 +35,8 @@ READ_MOST = 5
 LEARN_S = 5.0
 LEARN_MOST_S = 300.0
 LEARN_AGAIN_S = 300.0
+BELIEVED = {"PENDING": "pend", "RUNNING": "run"}
+"""State of an allocation → the verb by which its driver would say so."""
 
 
 class Observer:
@@ -91,9 +93,10 @@ class Observer:
         self.woken.clear()
 
     def terminate_all(self, state: State) -> None:
-        """Ask for the end of every allocation that is not over."""
+        """Ask for the end of every allocation that is not over; of direct ones the core does, which has them again."""
+        self._tell(TakeDown(at=now()))
         for allocation in state.allocations.values():
-            if allocation.state.endswith("ING"):
+            if allocation.state.endswith("ING") and not allocation.direct:
                 self.allocate(state, ef.Allocate("terminate", allocation.id, allocation.site, allocation.tag))
 
     def allocate(self, state: State, effect: ef.Allocate) -> None:
@@ -125,13 +128,16 @@ class Observer:
             elif effect.what == "shut":
                 site.shut(effect.id)
             else:
-                await self._check(state, site, [_known(state.allocations[effect.id])])
+                await self._check(state, site, [_known(state.allocations[effect.id], state)])
         except RotaError as error:
             log.warning("%s %s: %s", effect.what, effect.id, error)
             if isinstance(error, FullError):
                 self._tell(SiteFull(at=now(), by="driver", site=site.name, count=len(effect.ids)))
+            if isinstance(error, ArrayError):
+                self._tell(site_seen(site.name, site.facts()))
             if effect.what in ("submit", "find"):
                 refused = Outcome(why="refused") if isinstance(error, RefusedError | UsageError) else None
+                refused = Outcome(why="array") if isinstance(error, ArrayError) else refused
                 for name in effect.ids:
                     self._see(Observation(name, "fail", None, str(error), refused))
 
@@ -167,7 +173,7 @@ class Observer:
         live: dict[str, list[Known]] = {}
         for allocation in state.allocations.values():
             if allocation.state in ("PENDING", "RUNNING", "KILLING") and allocation.id not in state.soft.ending:
-                live.setdefault(allocation.site, []).append(_known(allocation))
+                live.setdefault(allocation.site, []).append(_known(allocation, state))
         asked = [(self._sites[name], known) for name, known in live.items() if name in self._sites]
         for site, known in asked:
             if not site.answers_at_once and site.name not in self._polling:
@@ -197,11 +203,12 @@ class Observer:
             asked = now().mono
             for seen in await site.poll(known):
                 allocation, host = state.allocations.get(seen.id), None
-                if allocation is not None and seen.verb == "run":
+                if allocation is not None and seen.verb in ("run", "pend"):
                     told = allocation.id in state.soft.conditions or allocation.unsure
-                    if allocation.state == "RUNNING" and not told:
+                    if seen.verb == "run" and allocation.state == "RUNNING" and not told:
                         continue
-                    host = await site.host_of(_known(allocation)) if allocation.direct else None
+                    if allocation.direct and (seen.verb == "run" or allocation.state == "RUNNING"):
+                        host = await site.host_of(_known(allocation))
                 if allocation is not None or seen.verb != "run":
                     self._see(seen, host=host, asked=asked)
         finally:
@@ -250,12 +257,12 @@ class Observer:
         self._tell(words)
 
     def collect_replaced(self, state: State, greeting: Greet) -> None:
-        """Tell a greeting of a runner that replaces another, with what that one could not send."""
+        """Tell a greeting of a runner that replaces others, or will, with what those could not send."""
         self._start(self._collect_replaced(state, greeting))
 
     async def _collect_replaced(self, state: State, greeting: Greet) -> None:
+        await self._wait_for_peers(rivals(state, greeting))
         replaced = [runner for runner in replaced_runners(state, greeting) if runner.site in self._sites]
-        await self._wait_for_peers(replaced)
         for old in replaced:
             try:
                 words = _read_unsent(self._sites[old.site], old)
@@ -299,6 +306,11 @@ def _written(runner: str, left: Left, directory: str, host: str | None = None) -
     return Written(runner, report_rows(left.ended, directory), left.disclaimed, host)
 
 
-def _known(allocation: Allocation) -> Known:
+def _known(allocation: Allocation, state: State | None = None) -> Known:
+    """An allocation as its driver is asked about it, with what it is taken to be if that is to be told."""
     submitted, elements = allocation.submitted or 0.0, allocation.elements
-    return Known(allocation.id, allocation.tag, allocation.native_id, allocation.element, submitted, elements)
+    believed = None
+    if state is not None:
+        condition = state.soft.conditions.get(allocation.id)
+        believed = BELIEVED.get(allocation.state) if condition is None else condition.kind
+    return Known(allocation.id, allocation.tag, allocation.native_id, allocation.element, submitted, elements, believed)

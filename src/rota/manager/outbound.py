@@ -6,7 +6,9 @@ from typing import Any
 from rota.core import effects as ef
 from rota.core.soft import LeasedJob, Member
 from rota.core.state import Settings, State
+from rota.manager.job_tokens import runner_secret
 from rota.manager.jobbook import JobBook
+from rota.model.errors import BusyError
 from rota.wire.messages import VERSION
 from rota.wire.peer import Peer
 
@@ -17,7 +19,12 @@ class Outbound:
     """Knows the runners in session; carries out what the core decided."""
 
     def __init__(
-        self, book: JobBook, settings: Settings, peers: dict[str, Peer], allocate: Callable[[State, ef.Allocate], None]
+        self,
+        book: JobBook,
+        settings: Settings,
+        peers: dict[str, Peer],
+        allocate: Callable[[State, ef.Allocate], None],
+        job_secret: str,
     ) -> None:
         self._book = book
         self.peers = peers
@@ -29,12 +36,16 @@ class Outbound:
             "grace_s": 10,
         }
         self._allocate = allocate
+        self.job_secret = job_secret
+        """From which the tokens of jobs are made."""
         self.greeting: dict[str, tuple[Peer, int]] = {}
         """Runners whose greeting is being made durable."""
         self._newest: dict[str, int] = {}
         """Number of the newest lease message that a runner was sent in this session."""
         self._sent: dict[str, set[str]] = {}
         """Names of specs and environments that a runner has in this session."""
+        self._connects: dict[str, int] = {}
+        """Number of the connection of each session."""
 
     def perform(self, state: State, effect: ef.Effect) -> None:
         """Carry out one effect."""
@@ -76,17 +87,17 @@ class Outbound:
         self.peers[effect.runner] = found[0]
         self._sent[effect.runner] = set()
         self._newest[effect.runner] = 0
+        self._connects[effect.runner] = effect.connect
         facts = state.soft.sites.get(state.runners[effect.runner].site)
-        linger = {"linger_s": facts.linger_s} if facts is not None else {}
+        linger: dict[str, Any] = {"linger_s": facts.linger_s} if facts is not None else {}
+        linger["jobs"] = runner_secret(self.job_secret, effect.runner).hex()
         found[0].send({"t": "welcome", "connect": effect.connect, "session": effect.session, **self._welcome, **linger})
 
     def _order(self, state: State, effect: ef.Order) -> None:
-        if effect.what == "expired":
-            found = self.greeting.get(effect.runner)
-            if found is not None:
-                found[0].send({"t": "expired", "connect": found[1], "reason": effect.reason})
-            return
         peer = self.peers.get(effect.runner)
+        if effect.what in ("expired", "again"):
+            self._turn_away(effect, peer)
+            return
         if peer is None:
             return
         message: dict[str, Any] = {"t": effect.what, "session": effect.session}
@@ -97,6 +108,20 @@ class Outbound:
                     peer.send({**message, "jobs": jobs, "grace_s": grace})
                 return
         peer.send(message)
+
+    def _turn_away(self, effect: ef.Order, peer: Peer | None) -> None:
+        """Tell a runner to end, in its greeting or its session; or one that greets to do so again."""
+        greeting = self.greeting.get(effect.runner)
+        if effect.what == "again":
+            if greeting is not None:
+                del self.greeting[effect.runner]
+                greeting[0].refuse(None, BusyError(effect.reason or "greet again"))
+                greeting[0].close()
+            return
+        if greeting is None and peer is not None:
+            greeting = peer, self._connects.get(effect.runner, 0)
+        if greeting is not None:
+            greeting[0].send({"t": "expired", "connect": greeting[1], "reason": effect.reason})
 
     def _hold(self, state: State, effect: ef.Hold) -> None:
         peer = self.peers.get(effect.runner)

@@ -40,6 +40,8 @@ class Allocation(Struct):
     """How many elements the array has; 0: not known."""
     nodes: int = 1
     """How many nodes it has, each with a runner of its own."""
+    outcome: "Outcome | None" = None
+    """How it ended, as far as answers said that were too old to count as its end: what was said once stays said."""
 
 
 class Outcome(Struct, frozen=True):

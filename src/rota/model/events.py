@@ -9,6 +9,7 @@ VERSION grows when a field's meaning changes; new fields get defaults, so that o
 
 from msgspec import Struct
 
+from rota.model.allocation import Outcome
 from rota.model.batch import BatchSpec, Dependency, Template
 from rota.model.graph import Graph
 from rota.model.needs import Amounts
@@ -193,6 +194,8 @@ class AllocationMoved(Struct, array_like=True, tag=True):
     reason: str | None = None
     unsure: int = 0
     host: str | None = None
+    outcome: Outcome | None = None
+    """How it ended, as an answer said that was too old to count as its end."""
 
 
 class ManagerMoved(Struct, array_like=True, tag=True):

@@ -28,6 +28,7 @@ usage: python3 -m rota.runner --connect unix:PATH --output DIR [options]
 options: --id ID  --allocation ID  --cores MILLICORES  --memory BYTES  --disk BYTES  --gpus N  --tag TAG (repeat)
          --until EPOCH  --until-s SECONDS (when the allocation ends, and in how long)  --launcher PATH|auto|none
          --guard yes (a second process ends the jobs, should this one be killed)
+         --nonce yes (the id becomes ID.NONCE, the output directory DIR/NONCE: started again, it is another runner)
 --supervise starts a runner with the id ID.NONCE and the output directory DIR/NONCE, and a new one until told to leave.
 --rsh starts a command on another node of the job that it is called in.
 --direct runs the one job of DIR/lease.json without a manager, and leaves DIR/started.json and DIR/report.json.
@@ -51,6 +52,7 @@ NAMES = (
     "guard",
     "replaces",
     "supervised",
+    "nonce",
 )
 
 
@@ -168,7 +170,14 @@ def main(words: Optional[List[str]] = None) -> int:
     except (OSError, ValueError) as error:
         _wrong(str(error))
         return 2
-    output = os.path.abspath(options["output"])
+    name, output = options.get("id") or os.urandom(8).hex(), os.path.abspath(options["output"])
+    if options.get("nonce") == "yes":
+        nonce = os.urandom(4).hex()
+        name, output = "%s.%s" % (name, nonce), os.path.join(output, nonce)
+    if options.get("nonce") == "yes" or options.get("supervised") == "yes":
+        from rota.runner.claim import claim
+
+        claim(os.path.dirname(output), name)
     cores, memory = _number(options, "cores"), _number(options, "memory")
     granted = host.granted(os.environ)
     gpus = _gpus(_number(options, "gpus"))
@@ -185,7 +194,7 @@ def main(words: Optional[List[str]] = None) -> int:
     }
     if options.get("replaces"):
         facts["replaces"] = options["replaces"]
-    runner = Runner(options.get("id") or os.urandom(8).hex(), facts)
+    runner = Runner(name, facts)
     guard = None
     if options.get("guard") == "yes":
         from rota.runner.guard import Guard

@@ -3,7 +3,7 @@
 It shares no code with the core.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -12,11 +12,12 @@ from operator import attrgetter
 from rota.model import events as ev
 from rota.model.batch import Dependency
 from rota.model.graph import CONDITIONS, MEMBER, Graph
+from rota.model.job import Result
 from rota.sim.cluster import Site
 from rota.sim.witness import Execution, Witness
 from rota.sim.workload import Plan, Workload
 
-__all__ = ["check_world"]
+__all__ = ["check_history", "check_world"]
 
 Job = tuple[int, int]
 """(batch, index)."""
@@ -99,6 +100,25 @@ def check_world(
     if settled:
         problems.extend(_dependents(books, final))
     return problems
+
+
+def check_history(witness: Witness, results: Sequence[Result], position: Callable[[int, int], int]) -> Iterator[str]:
+    """Every attempt that ran and is closed is in the history, under the runner where it ran."""
+    kept = {(result.batch, result.pos, result.attempt): result for result in results}
+    closed: dict[tuple[int, int], int] = {}
+    for _, event in witness.facts:
+        if isinstance(event, ev.Ended):
+            for batch, pos, *_ in event.rows:
+                closed[batch, pos] = closed.get((batch, pos), 0) + 1
+    for execution in witness.executions:
+        pos = position(execution.batch, execution.index)
+        if execution.attempt > closed.get((execution.batch, pos), 0):
+            continue
+        result = kept.get((execution.batch, pos, execution.attempt))
+        if result is None:
+            yield f"history: attempt {(*execution.job, execution.attempt)} ran on {execution.runner} and is not there"
+        elif result.runner != execution.runner:
+            yield f"history: {(*execution.job, execution.attempt)} ran on {execution.runner}, not {result.runner}"
 
 
 # -- reading the facts

@@ -20,6 +20,8 @@ __all__ = ["Cluster", "SimAllocation", "Site"]
 
 POLL_S = 5.0
 NODES_MOST = 3
+REQUEUES = 2100
+"""From this seed on, some batch systems requeue what runs, begin with held elements, and answer from caches."""
 _NOW = At(0.0, 0.0)
 
 
@@ -72,11 +74,20 @@ class SimAllocation:
         self.runners: list[SimRunner] = []
         """All that were started; of several nodes each has one, and another when that was killed."""
         self.terminated = False
+        self.runs = 0
+        """How often the provider has started it."""
+        self.earlier: str | None = None
+        """What it was called before its last change: what a listing from a cache may still say."""
 
     def start(self) -> None:
         """The provider starts it."""
         if self.state != "queued":
             return
+        if self.verb == "held":  # it is not released yet
+            self.cluster.world.after(0.5, self.start)
+            return
+        self.runs += 1
+        self.earlier = self.verb
         world = self.cluster.world
         self.state, self.verb = "running", "run"
         if world.faults.strikes("runner-dies-young"):
@@ -94,8 +105,9 @@ class SimAllocation:
     def _start_runner(self, node: int, replaces: str | None = None) -> None:
         world = self.cluster.world
         number = len(world.runners) + 1
-        name = f"r{number}" if self.nodes == 1 else f"{self.tag}.{node}.{number:x}"
+        name = f"{self.tag}.{node}.{number:x}"
         runner = SimRunner(world, name, self, self.capacity, node, replaces)
+        runner.run = self.runs
         self.runners.append(runner)
         world.runners.append(runner)
 
@@ -110,7 +122,7 @@ class SimAllocation:
             self.cluster.world.after(1.0, self._succeed, runner)
 
     def _succeed(self, runner: SimRunner) -> None:
-        if self.state != "over" and not self.terminated:
+        if self.state == "running" and runner.run == self.runs and not self.terminated:
             self._start_runner(runner.node, runner.id)
 
     def runner_swept(self, runner: SimRunner, why: str) -> None:
@@ -126,6 +138,25 @@ class SimAllocation:
         self.terminate(why)
         if all(other.gone for other in self.runners):
             self.ended("fail", why)
+
+    def requeue(self, verb: str, pause_s: float) -> None:
+        """The provider takes it back, with all that runs in it, and starts it again: other processes on other nodes."""
+        if self.state != "running" or self.job is not None or self.terminated:
+            return
+        world = self.cluster.world
+        world.faults.hit("requeued")
+        world.say("requeued", self.id, f"{verb}, again in {pause_s} s")
+        for runner in self.runners:
+            runner.swept_away("requeued")
+        self.state, self.earlier, self.verb = "queued", self.verb, verb
+        if verb == "held":
+            world.after(pause_s, self.release)
+        world.after(pause_s, self.start)
+
+    def release(self) -> None:
+        """The provider, or a user, releases it."""
+        if self.verb == "held":
+            self.verb = "pend"
 
     def terminate(self, why: str) -> None:
         """The provider ends it."""
@@ -150,6 +181,9 @@ class Cluster:
         self.answers = Random(f"answers {world.seed}")  # of its own: the schedules of known seeds stay what they are
         self.old_answers = self.answers.choice((0.0, 0.0, 0.05, 0.3))
         """The chance that an answer is on its way for long, and tells how things were when it was asked for."""
+        self.requeues = Random(f"requeues {world.seed}")
+        self.whims = world.seed >= REQUEUES and self.requeues.random() < 0.7
+        """Whether its batch systems requeue, begin with held elements, and answer from caches."""
 
     def poll(self) -> None:
         """Look, now and then, at all allocations that are not over as far as the manager knows."""
@@ -200,6 +234,10 @@ class Cluster:
         if known.direct:
             allocation.job = DirectJob.leased(world, allocation, known)
         world.after(world.rng.choice((0.02, 0.1, 2.0)) * world.rng.random(), allocation.start)
+        if self.whims and faults.active and self.requeues.random() < 0.3:
+            faults.hit("begins-held")
+            allocation.verb = "held"
+            world.after(self.requeues.choice((0.01, 1.0, 8.0)), allocation.release)
         if faults.strikes("submit-answer-lost"):
             # what the driver must do after a doubtful answer: look, and only then submit again
             world.after(1.0, self._do, world.shell.life, self._find, id, site, tag)
@@ -244,12 +282,12 @@ class Cluster:
             self._say(id, "abort", None, "there is no such cluster job")
         elif allocation.state == "over":
             self.tell(allocation)
+        elif allocation.state == "queued":
+            allocation.ended("abort", "terminated")
         elif allocation.job is not None and allocation.state == "running":
             allocation.job.kill()
-        elif allocation.runners:
-            allocation.terminate("terminated")
         else:
-            allocation.ended("abort", "terminated")
+            allocation.terminate("terminated")
 
     def tell(self, allocation: SimAllocation, poll: bool = False, identity: bool = False) -> None:
         """Have the driver tell what it sees of an allocation: by polling, with some delay, or in answer to us."""
@@ -272,13 +310,40 @@ class Cluster:
             self.world.shell.post(seen)
 
     def _tell_now(self, allocation: SimAllocation) -> None:
-        self.world.shell.post(self._seen(allocation))
+        seen = self._seen(allocation)
+        if self.whims and self.world.faults.active and allocation.state != "over":
+            self._mislead(allocation, seen)
+        seen.asked = self.world.clock.at(self.world.now).mono
+        self.world.shell.post(seen)
+
+    def _mislead(self, allocation: SimAllocation, seen: AllocationSeen) -> None:
+        """Answer now and then from a cache, or with the end of an earlier run out of the history."""
+        chance = self.requeues.random()
+        if chance < 0.1 and allocation.earlier is not None:
+            self.world.faults.hit("cached-listing")
+            seen.verb = allocation.earlier
+        elif chance > 0.9 and allocation.state == "queued" and allocation.runs and allocation.job is None:
+            self.world.faults.hit("earlier-end")
+            seen.verb = "fail"
+
+    def requeue_some(self, until: float) -> None:
+        """Requeue what runs at a few moments, fast or slowly."""
+        for _ in range(self.requeues.choice((1, 4, 12)) if self.whims else 0):
+            self.world.when(self.requeues.uniform(2.0, until), self._requeue_one)
+
+    def _requeue_one(self) -> None:
+        running = [each for each in self.allocations.values() if each.state == "running" and each.job is None]
+        if running and self.world.faults.active:
+            verb = self.requeues.choice(("pend", "pend", "held"))
+            self.requeues.choice(running).requeue(verb, self.requeues.choice((0.0, 0.3, 3.0, 20.0)))
 
     def _seen(self, allocation: SimAllocation) -> AllocationSeen:
         job = allocation.job
         outcome = job.outcome if job is not None and allocation.state == "over" else None
         native, reason = allocation.native_id, allocation.reason
-        return self._observation(allocation.id, allocation.verb, native, reason, outcome)
+        seen = self._observation(allocation.id, allocation.verb, native, reason, outcome)
+        seen.host = "node" if job is not None and job.execution is not None else None  # as its started.json says
+        return seen
 
     def _say(self, id: str, verb: str, native_id: str | None, reason: str | None) -> None:
         self.world.shell.post(self._observation(id, verb, native_id, reason))

@@ -45,7 +45,7 @@ CHANCES: dict[str, float] = {
 """Faults that strike an action → their chance (at weight 1)."""
 
 KINDS = (*TIMED, *CHANCES)
-OTHERS = ("old-answer", "member-killed", "black-hole")
+OTHERS = ("old-answer", "member-killed", "black-hole", "requeued", "begins-held", "cached-listing", "earlier-end")
 """Faults with a generator of their own."""
 
 

@@ -27,8 +27,8 @@ Message = dict[str, Any]
 GRACE_S = 2.0
 
 
-def stimulus_of(message: Message, runner: str, at: At) -> Stimulus:
-    """The stimulus for the core that a runner's message makes."""
+def stimulus_of(message: Message, runner: str, at: At, challenged: float | None = None) -> Stimulus:
+    """The stimulus for the core that a runner's message makes, over a connection that was there at that time."""
     kind = message["t"]
     if kind == "greet":
         return Greet(
@@ -47,6 +47,7 @@ def stimulus_of(message: Message, runner: str, at: At) -> Stimulus:
             holds=_holds(message),
             gangs=message.get("gangs", False),
             replaces=message.get("replaces"),
+            challenged=challenged,
         )
     session = message["session"]
     if kind == "report":
@@ -112,6 +113,8 @@ def message_of(
             "grace_s": GRACE_S,
             "linger_s": state.soft.sites[state.runners[effect.runner].site].linger_s,
         }
+    if effect.what == "again":
+        return {"t": "error", "code": "busy", "message": effect.reason}
     return {  # more than this order needs: a runner does not look at the rest
         "t": effect.what,
         "session": effect.session,

@@ -24,6 +24,8 @@ class Connection:
         self.runner = runner
         self.life = life
         self.latency = latency
+        self.challenged = world.clock.at(world.now).mono
+        """When the manager knew of it, on its clock."""
         self.connect = 0
         self.session = 0
         self.manager_open = True

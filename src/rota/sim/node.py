@@ -54,6 +54,8 @@ class SimRunner:
         self.capacity = capacity
         self.clock = RunnerClock(world.rng.uniform(0.0, 1e6), world.rng.uniform(-3600.0, 3600.0))
         self.node = node
+        self.run = 0
+        """In which run of its allocation it was started."""
         self.is_hole = world.holes.random() < world.hole_chance
         """Whether everything fails here at once, for reasons of the node."""
         facts: dict[str, Any] = {
@@ -345,12 +347,29 @@ class SimRunner:
             self.world.after(self.world.rng.choice((0.01, 3.0)), self.connection.close_manager_end)
         self.world.after(self.world.rng.choice((0.01, 0.5, 5.0)), self._sweep, why)
 
-    def _sweep(self, why: str) -> None:
-        for process in self.processes.values():
+    def swept_away(self, why: str) -> None:
+        """The provider ends the runner and all that it ran, at once: nobody is told."""
+        if self.gone:
+            return
+        if self.state != "dead" and self.connection is not None:
+            self.connection.runner_open = False
+            self.world.after(self.world.cluster.requeues.choice((0.01, 3.0, 60.0)), self.connection.close_manager_end)
+        self.state = "dead"
+        self.world.say("swept away", self.id, why)
+        self._end_all()
+        self.gone = True
+
+    def _end_all(self) -> None:
+        for process in list(self.processes.values()):
             process.dying = True
             self._process_over(process, None, 9)
         for key in list(self.ranks):
             self._end_ranks(key)
+
+    def _sweep(self, why: str) -> None:
+        if self.gone:
+            return
+        self._end_all()
         self.gone = True
         self.allocation.runner_swept(self, why)
 

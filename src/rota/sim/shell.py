@@ -136,7 +136,7 @@ class Shell:
             newest = self._greeted.get(runner)
             if newest is None or newest.connect < connection.connect:
                 self._greeted[runner] = connection
-        self.post(stimulus_of(message, runner, _NOW))
+        self.post(stimulus_of(message, runner, _NOW, connection.challenged))
 
     def disconnected(self, connection: Connection) -> None:
         """A runner's connection is gone."""
@@ -247,11 +247,14 @@ class Shell:
             if connection is not None and connection.manager_open:
                 named = self._named(effect) if isinstance(effect, Lease) else None
                 connection.to_runner(message_of(effect, self.core.state, connection.connect, named))
+                if isinstance(effect, Order) and effect.what == "again":
+                    connection.manager_open = False
+                    self.world.after(connection.latency, connection.close_runner_end)
 
     def _connection(self, effect: Lease | Hold | Order | Ack) -> Connection | None:
         if isinstance(effect, Ack):
             return self._latest.get(effect.runner) or self._greeted.get(effect.runner)
-        if isinstance(effect, Order) and effect.what == "expired":
+        if isinstance(effect, Order) and effect.what in ("expired", "again"):
             return self._greeted.get(effect.runner)
         return self._sessions.get((effect.runner, effect.session))
 

@@ -12,7 +12,7 @@ from rota.core.stimuli import At
 from rota.model import events as ev
 from rota.model.needs import Amounts
 from rota.model.tables import JOB_STATES
-from rota.sim.checks import check_world
+from rota.sim.checks import check_history, check_world
 from rota.sim.clock import JUMPS, ManagerClock
 from rota.sim.cluster import Cluster, Site
 from rota.sim.faults import Faults
@@ -175,6 +175,7 @@ class World:
             if settled is False and self.shell.core.state.parts:
                 outcome.problems.append(f"{self.shell.core.state.parts} parts of gangs were not given back")
             outcome.problems += check_world(self.witness, self.workload, self.cluster.sites, final, settled)
+            outcome.problems += check_history(self.witness, self.shell.disk.results, self._position)
             if not outcome.problems:
                 self._close(outcome)
         outcome.problems = self.witness.problems + outcome.problems
@@ -196,6 +197,7 @@ class World:
         if self.workload.has_gangs:
             for _ in range(self.workload.gangs.choice((0, 3, 10))):
                 self.when(self.workload.gangs.uniform(5.0, FAULTS_S), self._kill_member)
+        self.cluster.requeue_some(FAULTS_S)
         for time, kind in self.faults.moments(FAULTS_S):
             self.when(time, self._strike, kind)
         self._run_until(FAULTS_S)
@@ -236,6 +238,9 @@ class World:
             left = [(a.id, a.state) for a in self.cluster.allocations.values() if a.state != "over"]
             known = [(a.id, a.state) for a in self.shell.core.state.allocations.values() if a.state.endswith("ING")]
             outcome.problems.append(f"P6: allocations are left: {left}; the manager knows of {known}")
+
+    def _position(self, batch: int, index: int) -> int:
+        return self.workload.by_batch[batch].indices().index(index)
 
     def final_states(self) -> dict[tuple[int, int], str]:
         """(batch, index) → state, as a client would be told."""

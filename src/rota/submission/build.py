@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from rota.model.batch import MAX_COMMAND, BatchSpec, Template, Value, index_at, most_failures
-from rota.model.command import CommandMaker, compile_text, show_command
+from rota.model.command import CommandMaker, compile_text, numbered, show_command
 from rota.model.errors import UsageError
 from rota.model.limits import limit_settings
-from rota.submission.environment import submit_environment
+from rota.submission.environment import is_secret, secret_names, submit_environment
 from rota.submission.options import JobOptions, array_numbers, completed, dependencies, end_spec, make_template, moment
 from rota.submission.sources import ArrayNumbers, Chunk, GivenLines, LineFile, One, Rows, Source
 
@@ -35,8 +35,11 @@ class Submission:
         self.env: dict[str, str] | None = None
         self.left_out: list[str] = []
         """Variables that are not sent."""
+        self.secrets: list[str] = []
+        """Those of them that look secret."""
         if options["env_from"] == "submit":
-            self.env, self.left_out = submit_environment(os.environ)
+            self.env, self.left_out = submit_environment(os.environ, *secret_names())
+            self.secrets = [name for name in self.left_out if is_secret(name, os.environ.get(name, ""))]
         self.limits = limit_settings(options["limits"])
         for name, setting in source.limits.items():
             if self.limits.setdefault(name, setting) != setting:
@@ -121,6 +124,11 @@ def build(
     if command is not None and lines is not None:
         raise UsageError("give either a command or lines of commands, not both (values go into the {} of a command)")
     options = completed(options)
+    if callable(command):
+        raise UsageError(
+            f"{getattr(command, '__name__', 'a function')} is a function: rota runs commands, "
+            'as in submit([sys.executable, "script.py", "{}"], values=[1, 2, 3])'
+        )
     template = make_template(command, options)
     at_once = options["at_once"]
     source: Source = One()
@@ -138,6 +146,7 @@ def build(
         source = Rows(tuple(params), [list(row) for row in params.values()], zipped=zipped)
     elif array is not None:
         ranges, most = array_numbers(array)
+        template = numbered(template)
         source = ArrayNumbers(ranges)
         at_once = min((limit for limit in (at_once, most) if limit is not None), default=None)
     spec = BatchSpec(

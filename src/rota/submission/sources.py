@@ -90,15 +90,13 @@ class Rows(_Source):
 
     def __init__(self, columns: tuple[str, ...], lists: Sequence[Sequence[str]], zipped: bool) -> None:
         self.columns = columns
-        self._lists = lists
+        lists = self._lists = [[_as_text(value) for value in values] for values in lists]
         self._zipped = zipped
         for name, values in zip(columns, lists, strict=True):
             what = f"a value of parameter '{name}'" if name else "a value"
             if not values:
                 raise UsageError(f"parameter '{name}' has no values" if name else "there are no values")
             for value in values:
-                if not isinstance(value, str):
-                    raise UsageError(f"{what} is not text: {value!r}")
                 check_text(what, value)
         sizes = [len(values) for values in lists]
         if zipped and len(set(sizes)) > 1:
@@ -115,6 +113,15 @@ class Rows(_Source):
             return pieces((value, len(value)) for value in self._lists[0])
         rows = zip(*self._lists, strict=True) if self._zipped else itertools.product(*self._lists)
         return pieces((list(row), sum(map(len, row)) + 4 * len(row)) for row in rows)
+
+
+def _as_text(value: object) -> str:
+    """A value as text: a number is what it prints as."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int | float | os.PathLike) and not isinstance(value, bool):
+        return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+    raise UsageError(f"a value is neither text nor a number: {value!r}")
 
 
 class GivenLines(_Source):
@@ -243,7 +250,7 @@ class LineFile(_Source):
         longest = max(map(len, lines))
         self.longest = max(self.longest, longest)
         odd = {line[:1] for line in lines} & _ODD
-        if not odd and longest <= MAX_COMMAND // 4:
+        if not odd and longest <= MAX_COMMAND // 4 and not (self._commands and "\t{" in text):
             plain = self._reader.plain if self._reader is not None else None
             templates = [plain(line) for line in lines] if plain is not None else None
             return lines, templates if templates is not None and any(templates) else None, len(block)
@@ -269,6 +276,8 @@ class LineFile(_Source):
                     value, which = self._reader.text(line, self._done + len(values), at)
                 else:
                     check_text(what, line)
+                    if self._commands and "\t{" in line:
+                        _check_tail(line)
                     which = self._reader.plain(line) if self._reader is not None else 0
             except UsageError as error:
                 raise UsageError(f"{self.name}, line {at}: {error}") from None
@@ -287,6 +296,16 @@ class LineFile(_Source):
 
 _ODD = frozenset(("", " ", "\t", "\v", "\f", "\r", "#", "{"))
 """First characters that need a closer look. Other kinds of blank begin no line that is meant to be skipped."""
+
+
+def _check_tail(line: str) -> None:
+    """Refuse a command with a tab and JSON behind it, as in files for wr: it would be taken for arguments."""
+    command, _, tail = line.partition("\t{")
+    if tail.rstrip().endswith("}"):
+        raise UsageError(
+            f"has JSON behind a command and a tab, which is wr's form; ours is one JSON object: "
+            f'{{"command": "{command[:40].strip()}", "memory": "1G", "cores": 2, "time": "1h"}}'
+        )
 
 
 def check_command(line: str) -> None:

@@ -14,8 +14,8 @@ from rota.model.batch import Dependency
 from rota.model.errors import ProtocolError
 
 __all__ = [
-    "OPS", "VERSION", "Ask", "Bye", "Greet", "Held", "Hello", "Released", "Report", "RunnerMessage", "Tail", "Touch",
-    "decode_ask", "decode_client", "decode_greeting", "decode_runner", "encode",
+    "OPS", "VERSION", "Ask", "Bye", "Greet", "Held", "Hello", "Prove", "Released", "Report", "RunnerMessage", "Tail",
+    "Touch", "decode_ask", "decode_client", "decode_greeting", "decode_runner", "encode",
 ]  # fmt: skip
 
 VERSION = 1
@@ -24,6 +24,8 @@ VERSION = 1
 _LONG = 1 << 53
 _MEMORY = 1 << 50
 _DISK = 1 << 60
+_ROWS = 10_000
+"""Rows of one message of a runner; ours report 512 at most, and hold a few jobs for each of their cores."""
 
 Count = Annotated[int, Meta(ge=0, le=_LONG)]
 Number = Annotated[int, Meta(ge=0, le=1 << 31)]
@@ -131,6 +133,14 @@ class Greet(Struct, tag_field="t", tag="greet"):
     """The runner whose end, with that of all it had started on this node, the supervisor of the node has seen to."""
 
 
+class Prove(Struct, tag_field="t", tag="prove"):
+    """The proof alone, before a greeting that is too long for somebody unknown."""
+
+    version: int
+    allocation: Name
+    proof: Hex
+
+
 # What a runner says after its greeting
 
 
@@ -141,9 +151,9 @@ class Report(Struct, tag_field="t", tag="report"):
     seq: Count
     got: Count
     clock: Clock
-    started: Annotated[list[StartedRow], Meta(max_length=100_000)] = []
-    ended: Annotated[list[EndedRow], Meta(max_length=100_000)] = []
-    disclaimed: Annotated[list[DisclaimedRow], Meta(max_length=100_000)] = []
+    started: Annotated[list[StartedRow], Meta(max_length=_ROWS)] = []
+    ended: Annotated[list[EndedRow], Meta(max_length=_ROWS)] = []
+    disclaimed: Annotated[list[DisclaimedRow], Meta(max_length=_ROWS)] = []
 
 
 class Touch(Struct, tag_field="t", tag="touch"):
@@ -152,23 +162,23 @@ class Touch(Struct, tag_field="t", tag="touch"):
     session: Count
     got: Count
     clock: Clock
-    held: Annotated[list[Ref], Meta(max_length=100_000)]
-    live: Annotated[list[LiveRow], Meta(max_length=100_000)] = []
-    holds: Annotated[list[HoldRow], Meta(max_length=100_000)] = []
+    held: Annotated[list[Ref], Meta(max_length=_ROWS)]
+    live: Annotated[list[LiveRow], Meta(max_length=_ROWS)] = []
+    holds: Annotated[list[HoldRow], Meta(max_length=_ROWS)] = []
 
 
 class Held(Struct, tag_field="t", tag="held"):
     """The parts of gangs that a runner holds: all of them."""
 
     session: Count
-    holds: Annotated[list[HoldRow], Meta(max_length=100_000)]
+    holds: Annotated[list[HoldRow], Meta(max_length=_ROWS)]
 
 
 class Released(Struct, tag_field="t", tag="released"):
     """Attempts of which nothing is left on this runner's node, and which it will not hold again."""
 
     session: Count
-    jobs: Annotated[list[Ref], Meta(max_length=100_000)]
+    jobs: Annotated[list[Ref], Meta(max_length=_ROWS)]
 
 
 class Tail(Struct, tag_field="t", tag="tail"):
@@ -314,8 +324,17 @@ class Backup(Struct):
     path: Path | None = None
 
 
-class Explain(Struct):
-    """Arguments of `explain`."""
+class Explain(Select):
+    """Arguments of `explain`: one job, or a selector, page by page or in groups."""
+
+    job: Word = ""
+    after: Cursor = None
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
+    groups: bool = False
+
+
+class Show(Struct):
+    """Arguments of `show`."""
 
     job: Word
 
@@ -414,6 +433,9 @@ OPS: dict[str, type[Struct]] = {
     "count": Select,
     "explain": Explain,
     "history": History,
+    "failures": Select,
+    "totals": Select,
+    "show": Show,
     "log": Log,
     "wait": Wait,
     "follow": Follow,
@@ -442,7 +464,8 @@ OPS: dict[str, type[Struct]] = {
 """Every op and the type of its arguments."""
 
 
-_GREETING: msgspec.json.Decoder[Hello | Greet] = msgspec.json.Decoder(Hello | Greet)
+Greeting = Hello | Greet | Prove
+_GREETING: msgspec.json.Decoder[Greeting] = msgspec.json.Decoder(Greeting)
 RunnerMessage = Report | Touch | Tail | Held | Released | Bye
 _RUNNER: msgspec.json.Decoder[RunnerMessage] = msgspec.json.Decoder(RunnerMessage)
 _ASK: msgspec.json.Decoder[Ask] = msgspec.json.Decoder(Ask)
@@ -457,7 +480,7 @@ def _refusal(what: str, error: Exception) -> ProtocolError:
 _BAD = (msgspec.MsgspecError, RecursionError, ValueError)
 
 
-def decode_greeting(payload: bytes) -> Hello | Greet:
+def decode_greeting(payload: bytes) -> Greeting:
     """The first message on a connection."""
     try:
         return _GREETING.decode(payload)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from rota.core import stimuli
-from rota.core.decide import allocations, gangs, jobs, limits, modes, pruning, runners, submissions
+from rota.core.decide import allocations, gangs, greeting, jobs, limits, modes, pruning, runners, submissions
 from rota.core.decide.decision import Decision
 from rota.core.state import State
 from rota.core.stimuli import Stimulus
@@ -18,8 +18,8 @@ def preludes(state: State, stimulus: Stimulus) -> Iterator[Decision]:
         yield runners.back(state, stimulus.runner, stimulus.session)
     elif isinstance(stimulus, stimuli.LastWords):
         yield from allocations.written_reports(state, stimulus)
-    elif isinstance(stimulus, stimuli.Greet) and stimulus.replaces is not None:
-        yield from allocations.replaced(state, stimulus)
+    elif isinstance(stimulus, stimuli.Greet):
+        yield from greeting.replaced(state, stimulus)
 
 
 def decide(state: State, stimulus: Stimulus) -> Decision:
@@ -34,7 +34,7 @@ _DECIDE: dict[type[Stimulus], Callable[[State, Any], Decision]] = {
     stimuli.SetMode: modes.set_mode,
     stimuli.Prune: pruning.prune,
     stimuli.SetLimits: limits.set_limits,
-    stimuli.Greet: runners.greet,
+    stimuli.Greet: greeting.greet,
     stimuli.Report: runners.report,
     stimuli.Touch: runners.touch,
     stimuli.Held: gangs.held,
@@ -46,4 +46,5 @@ _DECIDE: dict[type[Stimulus], Callable[[State, Any], Decision]] = {
     stimuli.FactSeen: allocations.fact_seen,
     stimuli.AllocationSeen: allocations.allocation_seen,
     stimuli.LastWords: allocations.last_words,
+    stimuli.TakeDown: allocations.take_down,
 }

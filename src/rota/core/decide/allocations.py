@@ -8,7 +8,7 @@ from rota.core.decide.decision import Decision
 from rota.core.decide.ends import give_back, last_usage, lost, take_ended
 from rota.core.decide.gangs import parts_lost
 from rota.core.decide.hosts import failed
-from rota.core.decide.runners import report as take_report
+from rota.core.decide.runners import take_written
 from rota.core.effects import Allocate
 from rota.core.notes import Awaited, ConditionTold, FactTold, SiteTold, WeatherEntry
 from rota.core.soft import Condition, Ending, Refusal
@@ -18,22 +18,18 @@ from rota.core.stimuli import (
     At,
     Ended,
     FactSeen,
-    Greet,
     LastWords,
-    Report,
     SiteFull,
     SiteSeen,
-    Stimulus,
-    Written,
+    TakeDown,
 )
 from rota.model import events as ev
 from rota.model.allocation import Allocation, Outcome
-from rota.model.needs import Amounts
 from rota.model.tables import ALLOCATION, KILLING, RUNNER, STARTING, move
 
 __all__ = [
-    "allocation_seen", "collect_again", "end_direct", "last_words", "replaced", "replaced_runners", "site_full",
-    "site_seen", "written_reports",
+    "allocation_seen", "collect_again", "end_direct", "last_words", "site_full", "site_seen", "take_down",
+    "written_reports",
 ]  # fmt: skip
 
 _LOST = ("node-fail", "preempt", "requeue", "vanished", "launch")
@@ -44,6 +40,10 @@ _NO_REPORT = (
     "is the directory shared with the nodes?"
 )
 _REQUEUED = "the cluster requeued it"
+_TAKEN_DOWN = "rota was taken down (down --kill)"
+_STOPPED = "runner-stopped"
+TIME_SLACK = 0.95
+"""The part of its time after which a job that was stopped from outside is taken to have been so for its time."""
 COLLECT_AGAIN_S = 30
 """Last words that do not come are asked for again after so long …"""
 COLLECT_MOST = 5
@@ -88,10 +88,12 @@ def allocation_seen(state: State, stimulus: AllocationSeen) -> Decision:
         return _unsure(allocation, stimulus.reason)
     decision = Decision()
     if (stimulus.identity and allocation.state != "SUBMITTING") or _is_old(state, allocation, stimulus):
-        if _is_news(allocation, stimulus) and allocation.state.endswith("ING"):
+        outcome = stimulus.outcome if stimulus.outcome != allocation.outcome else None
+        if (_is_news(allocation, stimulus) or outcome is not None) and allocation.state.endswith("ING"):
             native, unsure = stimulus.native_id, allocation.unsure
-            decision.events.append(ev.AllocationMoved(allocation.id, "unsure", native, None, unsure))
+            decision.events.append(ev.AllocationMoved(allocation.id, "unsure", native, None, unsure, None, outcome))
         return decision
+    stimulus = _with_kept(allocation, stimulus)
     _take_condition(state, decision, allocation, stimulus)
     new = move(ALLOCATION, allocation.state, stimulus.verb)
     if new is None and allocation.state.endswith("ING") and (allocation.unsure or _is_news(allocation, stimulus)):
@@ -117,9 +119,28 @@ def allocation_seen(state: State, stimulus: AllocationSeen) -> Decision:
     decision.events.append(_moved(stimulus))
     if stimulus.verb == "run":
         _start_direct(state, decision, allocation)
-    elif stimulus.verb == "pend" and allocation.state == "RUNNING":
+    elif stimulus.verb == "pend" and allocation.state == "RUNNING" and _has_started(state, allocation, stimulus):
         _requeued(state, decision, stimulus)
     return decision
+
+
+def _has_started(state: State, allocation: Allocation, stimulus: AllocationSeen) -> bool:
+    """Whether something of an allocation has started, by its own word: else it cannot have been requeued."""
+    if allocation.direct:
+        return (stimulus.host or allocation.host) is not None
+    return any(runner.session for runner in _runners_of(state, allocation.id))
+
+
+def _with_kept(allocation: Allocation, seen: AllocationSeen) -> AllocationSeen:
+    """An observation of an end, with how it was once said to be, if it does not say that itself."""
+    told = seen.outcome
+    if allocation.outcome is None or seen.verb not in ("complete", "fail", "abort"):
+        return seen
+    if told is not None and (told.exit_code is not None or told.signal is not None):
+        return seen
+    if told is not None and told.why not in (None, "vanished"):
+        return seen
+    return replace(seen, outcome=allocation.outcome)
 
 
 def _take_condition(state: State, decision: Decision, allocation: Allocation, seen: AllocationSeen) -> None:
@@ -143,7 +164,8 @@ def _over(state: State, decision: Decision, seen: AllocationSeen, allocation: Al
     if not _may_have_words(state, seen, allocation):
         _end(state, decision, seen, allocation)
     elif allocation.id not in state.soft.ending:
-        _collect(decision, allocation, Ending(seen, seen.at.mono))
+        asked = seen.at.mono if seen.asked is None else seen.asked
+        _collect(decision, allocation, Ending(replace(seen, asked=asked), seen.at.mono))
 
 
 def _collect(decision: Decision, allocation: Allocation, ending: Ending) -> None:
@@ -171,7 +193,7 @@ def _may_have_words(state: State, seen: AllocationSeen, allocation: Allocation) 
 def written_reports(state: State, stimulus: LastWords) -> Iterator[Decision]:
     """Take the reports that runners of an ended allocation wrote down; each is applied before the next is decided."""
     ending, allocation = state.soft.ending.get(stimulus.id), state.allocations.get(stimulus.id)
-    if ending is None or allocation is None:
+    if ending is None or allocation is None or _is_old(state, allocation, ending.seen):
         return
     outcome = ending.seen.outcome if allocation.direct and allocation.state != "KILLING" else None
     for words in stimulus.written:
@@ -179,79 +201,35 @@ def written_reports(state: State, stimulus: LastWords) -> Iterator[Decision]:
         if runner is None or runner.allocation != allocation.id or runner.state in ("CLOSED", "EXPIRED"):
             continue
         if outcome is not None:
-            words = replace(words, ended=stopped_for(words.ended, outcome))
-        yield take_report(state, _report(stimulus, runner, words))
+            words = replace(words, ended=stopped_for(words.ended, outcome, allocation, ending.seen.reason))
+        yield take_written(state, stimulus, runner, words)
 
 
-def _report(stimulus: Stimulus, runner: RunnerState, words: Written) -> Report:
-    """The report that a runner wrote down, as if it had sent it."""
-    return Report(
-        at=stimulus.at,
-        by=stimulus.by,
-        runner=runner.id,
-        session=runner.session,
-        seq=runner.seq + 1,
-        got=0,
-        clock=0.0,
-        ended=words.ended,
-        disclaimed=words.disclaimed,
-        host=words.host,
-    )
-
-
-def replaced(state: State, stimulus: Greet) -> Iterator[Decision]:
-    """Give up the runner that one which greets replaces: its supervisor has seen its end, and that of all it ran.
-
-    What it could not send comes first. One that never greeted is entered too, so that it is turned away if it does yet;
-    those before it, on the same node, are given up as well.
-    """
-    allocation, name = state.allocations.get(stimulus.allocation or ""), stimulus.replaces
-    over = allocation is None or not allocation.state.endswith("ING")
-    if name is None or (stimulus.allocation is not None and over):
-        return
-    if name not in state.runners:
-        site = allocation.site if allocation is not None else "local"
-        greeted = ev.RunnerGreeted(name, stimulus.allocation, 0, 0, stimulus.host, 0, Amounts(), site=site)
-        yield Decision([greeted, ev.RunnerMoved(name, "lose", f"{stimulus.runner} replaced it")])
-    for old in replaced_runners(state, stimulus):
-        for words in stimulus.written:
-            if words.runner == old.id:
-                yield take_report(state, _report(stimulus, old, words))
-        why = f"its runner on {old.host} died, and {stimulus.runner} replaced it"
-        decision = lost(state, old.id, list(old.jobs), why, stimulus.at)
-        parts_lost(state, decision, old, why)
-        decision.events.append(ev.RunnerMoved(old.id, "lose", why))
-        yield decision
-
-
-def replaced_runners(state: State, stimulus: Greet) -> list[RunnerState]:
-    """The runners that one which greets replaces, by name or as earlier ones of its node (TAG.ELEMENT.NODE.NONCE).
-
-    One that was replaced itself, and greets late, tells nothing of those after it. One that names nobody, such as the
-    first of its node, replaces nobody: only a supervisor that saw an end is a witness.
-    """
-    if stimulus.replaces is None:
-        return []
-    own = state.runners.get(stimulus.runner)
-    late = own is not None and own.state in ("CLOSED", "EXPIRED")
-    node = "" if late or stimulus.runner.count(".") < 3 else stimulus.runner.rpartition(".")[0] + "."
-    return [
-        runner
-        for runner in state.runners.values()
-        if runner.allocation == stimulus.allocation and runner.state not in ("CLOSED", "EXPIRED")
-        if runner.id != stimulus.runner and (runner.id == stimulus.replaces or (node and runner.id.startswith(node)))
-    ]
-
-
-def stopped_for(rows: list[Ended], outcome: Outcome) -> list[Ended]:
+def stopped_for(rows: list[Ended], outcome: Outcome, allocation: Allocation, words: str | None) -> list[Ended]:
     """The rows of a report, with the reason for which the batch system stopped a job: it alone knows that.
 
-    The row of a job whose node was taken away is no report of a failure: it is left out, and the job counts as lost.
+    If it does not say, what the job had used does, or else it is an end like any other: each of them counts. The row
+    of a job whose node was taken away is no report of a failure: it is left out, and the job counts as lost.
     """
-    why = outcome.why
-    if why in ("cancelled", "deadline", "oom", "time"):
-        return [row._replace(reason=why) if row.reason == "runner-stopped" else row for row in rows]
-    return [row for row in rows if row.reason != "runner-stopped" or why is None]
+    out = []
+    for row in rows:
+        if row.reason == _STOPPED:
+            why = outcome.why or _exceeded(row, allocation)
+            if why not in (None, "cancelled", "deadline", "oom", "time"):
+                continue
+            row = row._replace(reason=why, note="; ".join(filter(None, (row.note, words))) or None)
+        out.append(row)
+    return out
+
+
+def _exceeded(row: Ended, allocation: Allocation) -> str | None:
+    """What a job exceeded that its batch system stopped, by its own figures."""
+    asked, time_s = allocation.capacity.memory, allocation.time_s
+    if asked and (row.peak_memory or 0) >= asked:
+        return "oom"
+    if time_s and row.started is not None and row.ended is not None and row.ended - row.started >= TIME_SLACK * time_s:
+        return "time"
+    return None
 
 
 def last_words(state: State, stimulus: LastWords) -> Decision:
@@ -262,6 +240,9 @@ def last_words(state: State, stimulus: LastWords) -> Decision:
         return decision
     if stimulus.unread is not None and ending.tries < COLLECT_MOST:
         return decision  # that is no evidence that nothing was left: the core asks again
+    if _is_old(state, allocation, ending.seen):  # its provider has started it again meanwhile
+        decision.notes.append(Awaited(allocation.id, None))
+        return decision
     reason, outcome = ending.seen.reason, ending.seen.outcome
     if stimulus.unread is not None:
         reason = f"{reason or 'it is over'}; what it left could not be read: {stimulus.unread}"
@@ -281,6 +262,15 @@ def _end(state: State, decision: Decision, seen: AllocationSeen, allocation: All
     _close_runners(state, decision, seen)
     _judge_site(state, decision, seen, allocation)
     decision.events.append(_moved(seen))
+
+
+def take_down(state: State, stimulus: TakeDown) -> Decision:
+    """End the allocations of direct jobs, which run again later; runners are told by their sites, and report that."""
+    decision = Decision()
+    for allocation in state.allocations.values():
+        if allocation.direct and allocation.state not in ("WAITING", "KILLING") and allocation.state.endswith("ING"):
+            decision.events.append(ev.AllocationMoved(allocation.id, "kill", None, _TAKEN_DOWN))
+    return decision
 
 
 def end_direct(state: State, event: ev.Event) -> Iterator[ev.Event]:
@@ -382,10 +372,12 @@ def _never_wanted(state: State, runner: RunnerState, stimulus: AllocationSeen) -
     if not runner.direct:
         return False
     allocation = state.allocations[stimulus.id]
-    if allocation.state == "SUBMITTING" and (stimulus.outcome is None or stimulus.outcome.why != "refused"):
-        return True
+    known = stimulus.native_id is not None or allocation.native_id is not None
+    if allocation.state == "SUBMITTING" and not known:
+        return stimulus.outcome is None or stimulus.outcome.why != "refused"
     held = any(pos in state.batches[number].hold_wanted for number, pos in runner.jobs)
-    return allocation.state == "KILLING" and held
+    waited = allocation.reason == _TAKEN_DOWN and (stimulus.host or allocation.host) is None
+    return allocation.state == "KILLING" and (held or waited)
 
 
 def _ended_row(state: State, runner: RunnerState, stimulus: AllocationSeen, outcome: Outcome) -> Ended | None:
@@ -435,9 +427,9 @@ def _served(state: State, allocation: Allocation, outcome: Outcome | None) -> bo
 def _judge_site(state: State, decision: Decision, stimulus: AllocationSeen, allocation: Allocation) -> None:
     """Leave a site alone for a while, longer each time, if its allocations end without ever having served."""
     site, shape, at = allocation.site, allocation.shape, stimulus.at
-    if site not in state.soft.sites:
-        return
     weather, outcome = state.soft.weather.of(site), stimulus.outcome
+    if site not in state.soft.sites or (outcome is not None and outcome.why == "array"):
+        return  # what was too large is asked for again in smaller arrays
     if shape is not None and outcome is not None and outcome.why == "refused":
         known = state.soft.weather.refused.get((site, shape))
         tries = known.tries if known is not None else 0

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from rota.core.decide.decision import Decision
 from rota.core.decide.hosts import Blow, is_fast, judge_host, succeeded
 from rota.core.decide.learning import Sampling, escalated
-from rota.core.decide.retries import after_failure, brakes, is_forbidden
+from rota.core.decide.retries import after_failure, brakes, is_forbidden, stopped_by_a_full_disk
 from rota.core.dependencies import dependents
 from rota.core.notes import Forgot
 from rota.core.shares import Spending
@@ -83,6 +83,8 @@ class _Ends:
         """Slots in which jobs succeeded."""
         self.bad: list[Blow] = []
         """Jobs that failed at once."""
+        self.full: dict[int, str] = {}
+        """Batch → which of its jobs found a disk full, and how."""
 
     def take(self, ended: Sequence[Ended], seq: int) -> None:
         """Go through the rows, then make the events."""
@@ -130,6 +132,8 @@ class _Ends:
         fast = False
         verb, outcome, until, counted = after_failure(self.state, self.decision, batch, pos, row, self.at)
         reason = row.reason or ("signal" if row.signal is not None else "exit")
+        if reason == "runner-stopped" and not note:
+            note = "its runner was told to stop: its allocation is ended from outside"
         if verb == "abort" and reason in ("runner-stopped", "cancelled", "signal"):
             reason = "killed"  # a signal, or the end of its runner, is how a direct job is killed
         if counted and verb != "abort":
@@ -141,6 +145,9 @@ class _Ends:
                 self.raised.setdefault(key, ev.Retemplated(number, [], larger, why)).spans.extend((pos, pos + 1))
                 self._sample_excess(template.group, row, reason, wall_ms)
             fast = raised is None and is_fast(self.state, wall_ms)
+            if reason == "disk-full" and not row.peak_disk:
+                job = format_job(number, batch.index(pos))
+                self.full[number] = f"{job} found no space left to write to: {row.note or 'its disk is full'}"
         (self.rows if counted else self.stopped).append((number, pos, verb, until, wall_ms))
         if verb == "requeue" and pos in batch.hold_wanted:
             self.holds.append((number, pos))
@@ -192,6 +199,7 @@ class _Ends:
         if self.rows:
             events.append(ev.Ended(runner.id, self.rows, seq=seq))
             events.extend(brakes(state, self.rows))
+            events.extend(stopped_by_a_full_disk(state, self.full, self.rows))
             events.extend(_removals(state, self.rows))
         if self.stopped:
             events.append(ev.Ended(runner.id, self.stopped, "nothing", seq=seq))
@@ -336,20 +344,18 @@ def last_usage(state: State, runner_id: str, number: int, pos: int, attempt: int
 
 
 def superseded(state: State, decision: Decision, runner_id: str, host: str | None, row: Ended) -> None:
-    """Take the end of an attempt that is not live.
+    """Take the end of an attempt that is not live on this runner.
 
-    Either it is told again (nothing to do), or it comes too late (recorded and shown, of no effect).
+    If it was given up there, it comes too late: recorded and shown, of no effect. Else it is told again, or it is
+    nothing that this runner ever had: there is nothing to do.
     """
     decision.notes.append(Forgot(runner_id, ((row.batch, row.index, row.attempt),), look=False))
-    found = find_job(state, row.batch, row.index)
-    if found is not None and row.attempt == found[0].attempts[found[1]] and not found[0].losses.get(found[1]):
-        live = found[0].live.get(found[1])
-        if live is None or live.runner == runner_id:
-            return
+    found, runner = find_job(state, row.batch, row.index), state.runners.get(runner_id)
+    if found is None or runner is None or (row.batch, found[1], row.attempt) not in runner.lost:
+        return
     how = f"exit code {row.exit_code}" if row.exit_code is not None else f"signal {row.signal}"
     what = f"attempt {row.attempt} ended with {how} on {host or runner_id}"
     detail = f"{what} after it had been given up; this changes nothing"
     decision.events.append(ev.Noted(format_job(row.batch, row.index), "late result", detail))
-    if found is not None and row.attempt <= found[0].attempts[found[1]]:
-        note = "came after it had been given up"
-        decision.results.append(result_of(found[1], row, "SUPERSEDED", runner_id, host or "", row.reason, note))
+    note = "came after it had been given up"
+    decision.results.append(result_of(found[1], row, "SUPERSEDED", runner_id, host or "", row.reason, note))

@@ -1,109 +1,24 @@
-"""What runners say: greetings, reports, touches, farewells."""
+"""What runners say in their sessions: reports, touches, farewells."""
 
 from collections.abc import Container, Iterable
 
-from msgspec.structs import replace
-
 from rota.core.decide.decision import Decision
 from rota.core.decide.ends import find_live, give_back, superseded, take_ended
-from rota.core.decide.gangs import (
-    are_all_back,
-    live_part,
-    part_at,
-    parts_lost,
-    parts_orders,
-    parts_told,
-    roots_told,
-)
+from rota.core.decide.gangs import are_all_back, live_part, part_at, parts_lost, parts_orders, parts_told
 from rota.core.effects import Ack, Allocate, Hold, Lease, Order
-from rota.core.notes import Forgot, Greeted, Heard, Told, Unheard
+from rota.core.notes import Forgot, Heard, Told, Unheard
 from rota.core.soft import Contact, Key, LeasedJob, Sent, Usage
 from rota.core.state import RunnerState, State
-from rota.core.stimuli import Disconnected, Greet, Report, RunnerBye, Touch, Used
+from rota.core.stimuli import Disconnected, Report, RunnerBye, Stimulus, Touch, Used, Written
 from rota.model import events as ev
-from rota.model.allocation import Allocation
-from rota.model.needs import Amounts
 from rota.model.tables import KILLING, MISSING, STARTING
 
-__all__ = ["ask_driver", "back", "bye", "disconnected", "greet", "report", "standing_orders", "touch"]
+__all__ = [
+    "ask_driver", "back", "bye", "disconnected", "report", "resume", "standing_orders", "take_written", "touch",
+]  # fmt: skip
 
 
-def greet(state: State, stimulus: Greet) -> Decision:
-    """Open a session for a runner.
-
-    Leased jobs that it does not hold never reached it and go back; jobs that it should not hold it is told to end.
-    """
-    decision = Decision()
-    runner = state.runners.get(stimulus.runner)
-    if runner is not None and stimulus.connect <= runner.connect:
-        if stimulus.connect == runner.connect:
-            decision.notes.append(Greeted(runner.id, stimulus.clock))
-        return decision  # an old greeting that comes late
-    allocation = state.allocations.get(stimulus.allocation) if stimulus.allocation is not None else None
-    gone = runner is not None and runner.state in ("CLOSED", "EXPIRED")
-    if gone or (stimulus.allocation is not None and (allocation is None or allocation.state.endswith("ED"))):
-        why = "this runner was given up" if gone else f"allocation {stimulus.allocation} is over or unknown"
-        decision.effects.append(Order(stimulus.runner, 0, "expired", [], why))
-        return decision
-    site = allocation.site if allocation is not None else "local"
-    session = 1 if runner is None else runner.session + 1
-    decision.events.append(
-        ev.RunnerGreeted(
-            stimulus.runner,
-            stimulus.allocation,
-            stimulus.connect,
-            session,
-            stimulus.host,
-            stimulus.pid,
-            _with_resources(state, stimulus.capacity, site, allocation),
-            stimulus.tags,
-            stimulus.until,
-            stimulus.output,
-            site,
-            gangs=stimulus.gangs,
-        )
-    )
-    if allocation is not None and allocation.state in ("SUBMITTING", "PENDING"):
-        decision.events.append(ev.AllocationMoved(allocation.id, "run", reason=None))
-    if allocation is not None and runner is None and allocation.state == "KILLING":
-        decision.events.append(ev.RunnerMoved(stimulus.runner, "drain", allocation.reason))
-    decision.notes.append(Greeted(stimulus.runner, stimulus.clock))
-    held = set(stimulus.held)
-    if runner is not None:
-        stay = roots_told(state, decision, runner, held)
-        missing = [
-            job
-            for job in runner.jobs
-            if job not in stay
-            and (job[0], state.batches[job[0]].index(job[1]), state.batches[job[0]].live[job[1]].attempt) not in held
-        ]
-        give_back(state, decision, runner, missing, 0, "its lease never reached the runner")
-        if runner.state == "MISSING":
-            _resume(state, decision, runner, set(missing))
-    strangers = [job for job in stimulus.held if find_live(state, stimulus.runner, job) is None]
-    if strangers:
-        decision.effects.append(Order(stimulus.runner, session, "kill", strangers, "not this runner's any more"))
-    if stimulus.holds:
-        parts_told(state, decision, stimulus.runner, session, stimulus.holds)
-    return decision
-
-
-def _with_resources(state: State, capacity: Amounts, site: str, allocation: Allocation | None) -> Amounts:
-    """What a node has, with the named resources that nobody but us counts.
-
-    A whole node has those of the site's nodes, a part of one what its allocation was asked for.
-    """
-    facts = state.soft.sites.get(site)
-    if facts is None or capacity.named:
-        return capacity
-    named = facts.node.named if facts.whole or allocation is None else allocation.capacity.named
-    if not named:
-        return capacity
-    shared = dict(facts.shared)
-    return replace(capacity, named=tuple(pair for pair in named if pair[0] not in shared))
-
-
-def _resume(state: State, decision: Decision, runner: RunnerState, without: set[tuple[int, int]]) -> None:
+def resume(state: State, decision: Decision, runner: RunnerState, without: set[tuple[int, int]]) -> None:
     """Have a runner back, and the jobs on it."""
     decision.events.append(ev.RunnerMoved(runner.id, "resume", "it is back"))
     if runner.drain_wanted:
@@ -138,7 +53,7 @@ def back(state: State, runner_id: str, session: int) -> Decision:
     decision = Decision()
     runner = state.runners.get(runner_id)
     if runner is not None and runner.state == "MISSING" and runner.session == session:
-        _resume(state, decision, runner, set())
+        resume(state, decision, runner, set())
     return decision
 
 
@@ -252,6 +167,25 @@ def report(state: State, stimulus: Report) -> Decision:
         decision.events.append(ev.RunnerMoved(runner.id, "drain", "it is being stopped from outside"))
     decision.effects.append(Ack(runner.id, stimulus.seq))
     return decision
+
+
+def take_written(state: State, stimulus: Stimulus, runner: RunnerState, words: Written) -> Decision:
+    """Take the report that a runner wrote down, as if it had sent it."""
+    return report(
+        state,
+        Report(
+            at=stimulus.at,
+            by=stimulus.by,
+            runner=runner.id,
+            session=runner.session,
+            seq=runner.seq + 1,
+            got=0,
+            clock=0.0,
+            ended=words.ended,
+            disclaimed=words.disclaimed,
+            host=words.host,
+        ),
+    )
 
 
 def _take_disclaimed(state: State, decision: Decision, runner: RunnerState, stimulus: Report) -> None:

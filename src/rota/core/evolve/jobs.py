@@ -8,7 +8,7 @@ import msgspec
 from rota.core.dependencies import freeze, note_settled, reopened
 from rota.core.evolve.gangs import close_root, reserve_part
 from rota.core.evolve.runners import set_slots
-from rota.core.state import COLUMN_CHUNK, BatchState, Live, State
+from rota.core.state import COLUMN_CHUNK, BatchState, Live, RunnerState, State
 from rota.model import events as ev
 from rota.model.slot import Slot, parse_slot
 from rota.model.tables import COMPLETED, JOB_MOVES, PENDING, STARTING, WAITING
@@ -28,6 +28,9 @@ __all__ = [
     "uncounted",
     "unready",
 ]
+
+LOST_MOST = 1000
+"""How many attempts that were given up are remembered of a runner."""
 
 
 def moved(state: State, event: ev.Moved) -> None:
@@ -55,6 +58,8 @@ def moved(state: State, event: ev.Moved) -> None:
         batch.omitted_why = event.reason
     elif event.verb == "hold" and event.reason is not None:
         batch.held_why = event.reason
+    elif event.verb in ("kill", "abort") and event.reason is not None:
+        batch.killed_why = event.reason
     if event.verb in ("ready", "omit") and ((batch.epoch >= 0 and not batch.known_until) or batch.graph is not None):
         freeze(state, batch, event.spans)
     if batch.followed and event.verb in ("omit", "abort", "fail"):
@@ -216,6 +221,8 @@ def ended(state: State, event: ev.Ended) -> None:
         slot = live.slot
         if live.parts:
             close_root(state, batch, pos, live)
+        if event.counts_as == "loss":
+            _note_lost(runner, (number, pos, live.attempt))
         if batch.loose and f"#{number}" not in state.shapes[slot.shape].shape.limits:
             _uncount_loose(state, batch)
         del runner.jobs[number, pos]
@@ -245,6 +252,12 @@ def ended(state: State, event: ev.Ended) -> None:
         if batch.rerun_wanted:
             batch.rerun_wanted.pop(pos, None)
     _seen(state, event.runner, event.seq)
+
+
+def _note_lost(runner: RunnerState, attempt: tuple[int, int, int]) -> None:
+    runner.lost[attempt] = None
+    if len(runner.lost) > LOST_MOST:
+        del runner.lost[next(iter(runner.lost))]
 
 
 def _uncount_loose(state: State, batch: BatchState) -> None:

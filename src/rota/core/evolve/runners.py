@@ -93,8 +93,7 @@ def place_runner(state: State, runner: RunnerState) -> None:
         above, parent = parent, f"{runner.site}/{runner.allocation}"
         if parent not in state.ledger.locations:
             state.ledger.add(Location(parent, Kind.ALLOCATION, above, None, True, (), None, runner.site, None, queue))
-    process = runner.id.rpartition(".")[2] if runner.id.count(".") > 2 else runner.id
-    runner.location = f"{parent}/{runner.id}" if runner.direct else f"{parent}/{runner.host}:{process[:8]}"
+    runner.location = f"{parent}/{runner.id}" if runner.direct else f"{parent}/{runner.host}:{runner.id}"
     options = None if allocation is None or allocation.shape is None else allocation.options
     state.ledger.add(
         Location(
@@ -150,6 +149,8 @@ def allocation_moved(state: State, event: ev.AllocationMoved) -> None:
         allocation.native_id = event.native_id
     if event.reason is not None:
         allocation.reason = event.reason
+    if event.outcome is not None:
+        allocation.outcome = event.outcome
     if event.host is not None:
         allocation.host = event.host
         for runner in state.direct_runners(allocation):

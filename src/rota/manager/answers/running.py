@@ -44,6 +44,10 @@ class Running:
         self._host = socket.gethostname()
         self._known: dict[Ref, RunningAttempt] = {}
 
+    def __bool__(self) -> bool:
+        """Whether any is known."""
+        return bool(self._known)
+
     def started(self, rows: Sequence[Any], output: str) -> None:
         """Take the starts of a report."""
         for batch, index, attempt, wall, pid, scratch in rows:
@@ -81,9 +85,8 @@ class Running:
 
     def ended(self, rows: Sequence[Any]) -> None:
         """Forget attempts that have ended."""
-        if self._known:
-            for row in rows:
-                self._known.pop((row[0], row[1], row[2]), None)
+        for row in rows:
+            self._known.pop((row[0], row[1], row[2]), None)
 
     def now(self, job: Ref) -> RunningAttempt | None:
         """What is known of a running attempt."""
