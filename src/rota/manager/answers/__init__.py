@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rota import __version__
 from rota.core.decide.modes import pause_rows
 from rota.core.step import Step
-from rota.core.stimuli import ChangeJobs, SetLimits, SetMode, Submit
+from rota.core.stimuli import ChangeJobs, Cover, SetLimits, SetMode, Submit
 from rota.manager.answers.attempts import Attempts
 from rota.manager.answers.explaining import Explaining
 from rota.manager.answers.failures import Failures
@@ -239,6 +239,7 @@ class Answers:
                 if found.duplicates == new.spec.count:
                     if new.stage is not None:
                         await manager.writer.run(partial(manager.store.unstage, new.stage))
+                    await self._cover(peer, new.spec.name, found.there)
                     return {"batch": None, "jobs": 0, "warnings": [], **found.words()}
                 if new.graph is not None:
                     raise UsageError(
@@ -248,7 +249,14 @@ class Answers:
                 new.spec, new.stage, new.runs = await duplicates.keep_new(manager.writer, new.spec, new.stage, found)
             new.at = now()
             answer = await self._manager.told(new)
+            if not args.rerun:
+                await self._cover(peer, new.spec.name, found.there)
             return {**answer, "warnings": [*answer["warnings"], *warnings], **found.words()}
+
+    async def _cover(self, peer: Peer, name: str, there: dict[int, list[int]]) -> None:
+        """Give jobs that are there already the name of the submission, so that nobody waits for it in vain."""
+        if name and there:
+            await self._manager.told(Cover(at=now(), by=peer.principal, name=name, jobs=there))
 
     async def _submission(self, peer: Peer, args: Any) -> tuple[Submit, list[str]]:
         """What a client adds, and warnings."""
