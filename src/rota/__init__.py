@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "Client": "rota.api",
     "Batch": "rota.api",
+    "Graph": "rota.submission.graph",
     "Job": "rota.api",
     "local": "rota.api",
     "RotaError": "rota.model.errors",

@@ -17,14 +17,15 @@ import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from itertools import islice
 from types import GenericAlias
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from rota import questions
 from rota.model.errors import BusyError, RotaError
 from rota.questions import AWAY_S, NOT_REPEATED, BatchFields, JobFields, Search, Selection, words_of
 from rota.submission import Submission, send
-from rota.wire.client import Connection, LostError, NoManagerError
+from rota.wire.client import Connection, LostError, NoManagerError, job_address
 
 __all__ = ["Batch", "Client", "Job", "JobFields", "Search", "Selection", "local"]
 
@@ -49,10 +50,36 @@ def making(made: type[T], question: Method[P, Coroutine[Any, Any, Any]]) -> Meth
     return described(method, question, made)
 
 
-def each(made: type[T], question: Method[P, AsyncIterator[Any]]) -> Method[P, Iterator[T]]:
+class Found(Iterator[T]):
+    """What a question finds, one after the other as it is iterated over; `found[0]` and `found[:5]` ask again."""
+
+    def __init__(self, rows: Callable[[], Iterator[T]]) -> None:
+        self._rows = rows
+        self._own: Iterator[T] | None = None
+
+    def __next__(self) -> T:
+        if self._own is None:
+            self._own = self._rows()
+        return next(self._own)
+
+    @overload
+    def __getitem__(self, at: int) -> T: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[T]: ...
+    def __getitem__(self, at: int | slice) -> T | list[T]:
+        if isinstance(at, int) and at >= 0:
+            for row in islice(self._rows(), at, None):
+                return row
+            raise IndexError(f"there are not {at + 1}")
+        if isinstance(at, slice) and all(each is None or each >= 0 for each in (at.start, at.stop, at.step)):
+            return list(islice(self._rows(), at.start, at.stop, at.step))
+        return list(self._rows())[at]
+
+
+def each(made: type[T], question: Method[P, AsyncIterator[Any]]) -> Method[P, Found[T]]:
     """A method that asks a question page by page, as far as its result is iterated over."""
 
-    def method(self: Any, /, *args: P.args, **named: P.kwargs) -> Iterator[T]:
+    def rows_of(self: Any, *args: P.args, **named: P.kwargs) -> Iterator[T]:
         rows = question(asker(self), *args, **named)
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(None, None)  # an event loop of this thread must not end it with its own generators
@@ -65,7 +92,10 @@ def each(made: type[T], question: Method[P, AsyncIterator[Any]]) -> Method[P, It
         except StopAsyncIteration:
             return
 
-    return described(method, question, GenericAlias(Iterator, made))
+    def method(self: Any, /, *args: P.args, **named: P.kwargs) -> Found[T]:
+        return Found(lambda: rows_of(self, *args, **named))
+
+    return described(method, question, GenericAlias(Found, made))
 
 
 def run(question: Awaitable[T]) -> T:
@@ -165,7 +195,7 @@ class Client:
         try:
             self._connection()
         except NoManagerError:
-            if not start:
+            if not start or (home is None and job_address() is not None):
                 raise
             from rota.manager.daemon import start as start_manager
 
@@ -204,6 +234,9 @@ class Client:
     log = blocking(questions.Client.log)
     log_bytes = blocking(questions.Client.log_bytes)
     explain = blocking(questions.Client.explain)
+    failures = blocking(questions.Client.failures)
+    show = blocking(questions.Client.show)
+    totals = blocking(questions.Client.totals)
     learned = blocking(questions.Client.learned)
     plugins = blocking(questions.Client.plugins)
 

@@ -78,6 +78,10 @@ class JobFields:
     name: str | None
     priority: int
     peak_disk_bytes: int | None
+    asked_cores: float
+    asked_memory_bytes: int | None
+    """What it asks for, with what was learned; None: nothing is known."""
+    asked_time_s: int | None
 
     def __init__(self, row: Mapping[str, Any]) -> None:
         for name in JobFields.__annotations__:
@@ -314,6 +318,20 @@ class Client:
     async def explain(self, job: str) -> dict[str, Any]:
         """Why a job does not run, or how it ended: state, reason, verdicts, attempts."""
         return await self.ask("explain", job=str(job))
+
+    async def failures(self, selection: Selection = ()) -> list[dict[str, Any]]:
+        """What failed, those together that look alike, the most first, as `rota failures --json` prints them."""
+        groups: list[dict[str, Any]] = (await self.ask("failures", sel=words_of(selection)))["groups"]
+        return groups
+
+    async def show(self, job: str) -> dict[str, Any]:
+        """Everything of a job's specification, as `rota show --json` prints it."""
+        return await self.ask("show", job=str(job))
+
+    async def totals(self, selection: Selection = ()) -> list[dict[str, Any]]:
+        """What the jobs of each name used, as `rota report totals --json` prints it."""
+        names: list[dict[str, Any]] = (await self.ask("totals", sel=words_of(selection)))["names"]
+        return names
 
     async def history(self, selection: Selection = (), **search: Unpack[Search]) -> AsyncIterator[dict[str, Any]]:
         """Every attempt, the newest first, as `rota history --json` prints them."""

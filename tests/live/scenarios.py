@@ -92,7 +92,7 @@ def server_away(trial):
     away.start()
     try:
         trial.until(lambda: site(trial)["state"] != "ok", 28, "the site is not ok")
-        trial.says("sites", trial.rota("sites", "live").stdout, "last error")
+        trial.says("sites", trial.rota("sites", "live").stdout, "failing for", "silent for")
     except TimeoutError:
         trial.wrong.append(f"sites: the state is ok, without a word, while the server is away ({site(trial)['why']})")
     away.join()
@@ -142,7 +142,7 @@ def deleted(trial):
             trial.wrong.append(f"of {hit} some were not lost with their allocation")
         lost_with_reason(trial, hit)
     for job in hit if trial.mode == "direct" else ():
-        if not trial.jobs()[job].get("note"):
+        if not trial.attempts(job)[-1]["note"]:
             trial.wrong.append(f"{job}: deleted by hand, and no note says so")
 
 

@@ -379,7 +379,7 @@ class Pbs(Found):
         for line in self.run("qstat", "-t", check=False).stdout.splitlines():
             words = line.split()
             if len(words) >= 6 and words[0][:1].isdigit() and "[]" not in words[0]:
-                out[words[0]] = self.words.get(words[4], words[4])
+                out[words[0].partition(".")[0]] = self.words.get(words[4], words[4])
         return {native: state for native, state in out.items() if state not in ("C", "F", "E", "X")}
 
     def delete(self, native):

@@ -78,7 +78,10 @@ def test_a_rate(rota: Rota) -> None:
     row = limits(rota)["slow"]
     assert row["rate"] == "2/min" and 30 < float(str(row["next_in_s"])) <= 60
     why = json.loads(rota.out("explain", f"{slow}.5", "--json"))["reason"]
-    assert why.startswith("limit slow: 2 per minute used up; next start in ") and " s; 2 jobs of its shape" in why, why
+    assert (
+        why.startswith("limit slow: 2 per minute used up; next start in ")
+        and " s; 2 jobs ahead of it: 2 of its own batch" in why
+    ), why
     assert "2, next in" in rota.out("limit")
     rota("down")
     rota("up")
@@ -120,8 +123,8 @@ def test_bad_input_adds_nothing(rota: Rota) -> None:
     for text, says in [*BAD, ("irods", "what is it to be?"), ("time<17:00", "what is it to be?")]:
         done = rota("limit", "good:3", text, code=2)
         assert says in done.stderr and done.stderr.count("\n") <= 2, (text, done.stderr)
-    done = rota("add", "-f", "-", code=2, input='{"command": "true", "limits": ["irods:10"]}\n')
-    assert "a line names its limits" in done.stderr
+    done = rota("add", "-f", "-", code=2, input='{"command": "true", "limits": ["irods:x"]}\n')
+    assert "line 1: field 'limits'" in done.stderr
     assert json.loads(rota.out("status", "--json"))["batches"] == []
     assert limits(rota) == {}
 

@@ -911,3 +911,15 @@ def test_rarer_words_for_an_end() -> None:
         "cancelled",
         "launch",
     )
+
+
+def test_why_jobs_of_openlava_wait() -> None:
+    wide = (
+        "JOBID   USER    STAT  QUEUE      FROM_HOST   EXEC_HOST   JOB_NAME   SUBMIT_TIME\n"
+        "319     me PEND  normal     vm             -        rota-b7fb9d037f70[9] Nov 16 21:49\n"
+        " Job slot limit reached: 1 host;\n Not enough of memory: 2 hosts;\n"
+        "108     me PEND  normal     vm                      arr[3]     Nov 15 21:05\n"
+        " : 1 host;\n"
+    )
+    said = {"319[9]": "Job slot limit reached: 1 host; Not enough of memory: 2 hosts"}
+    assert OpenLava().read_why_waiting(Answer(0, wide, "")) == said

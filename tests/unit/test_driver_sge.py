@@ -512,3 +512,20 @@ def test_a_cluster_on_which_no_job_has_ended_yet_has_no_accounting():
     said = "/sge/default/common/accounting: No such file or directory\n"
     missing = Answer(1, "no jobs running since startup\n", said)
     assert Sge().read_history(missing, Options()).result == "not-found"
+
+
+def detail(number: int, *said: str) -> str:
+    """What `qstat -j` says of a job."""
+    lines = [f"job_number:                 {number}", "owner:                      tester"]
+    lines += [f"{'' if place else 'scheduling info:':<28}{words}" for place, words in enumerate(said)]
+    return "=" * 62 + "\n" + "\n".join(lines) + "\n"
+
+
+def test_why_a_job_waits_is_in_what_the_scheduler_said() -> None:
+    text = detail(32, "Job is in hold state") + detail(33) + detail(7, "a", "b", "c", "d", "e")
+    said = Sge().read_why_waiting(Answer(0, text, ""))
+    assert said == {"32": "Job is in hold state", "7": "a; b; c; and 2 more"}
+    off = detail(7, "(Collecting of scheduler job information is turned off)")
+    assert Sge().read_why_waiting(Answer(0, off, "")) == {}
+    asked = Sge().why_waiting("me", [f"{number}.1" for number in range(50)]).argv
+    assert asked[:2] == ("qstat", "-j") and len(asked[2].split(",")) == 20

@@ -7,7 +7,7 @@ import pytest
 from core_world import GIB, World, cores, lease_all
 from rota.core.explain import reason
 from rota.core.stimuli import SetMode
-from rota.manager.answers.attempts import Attempts
+from rota.manager.answers.explaining import Explaining
 from rota.manager.answers.jobs import count_jobs, status
 from rota.manager.answers.limits import limit_rows
 from rota.manager.answers.places import allocation_rows, runner_rows
@@ -67,11 +67,13 @@ def test_how_many_are_ahead_in_a_batch_of_several_templates() -> None:
     templates = (cores(4, priority=3), cores(4))
     batch = world.submit(6, templates=templates, runs=[0, 1, 1, 5])
     lease_all(world, world.start_runner())
-    assert said(world, batch, 2).endswith("asks for 4 cores, 0 cores free now")
-    assert said(world, batch, 6).endswith("; 4 jobs of its shape ahead of it")
+    assert said(world, batch, 2).startswith("asks for 4 cores, 0 cores free now (at ")
+    assert said(world, batch, 6).count("; 4 jobs ahead of it: 4 of its own batch")
     world.change("modify", f"{batch}.3", patch=Patch(retries=2))
-    assert said(world, batch, 6).endswith("; 3 jobs of its shape ahead of it")
-    assert said(world, batch, 3).endswith("; 4 jobs of its shape ahead of it"), "what was changed comes after the rest"
+    assert said(world, batch, 6).count("; 3 jobs ahead of it: 3 of its own batch")
+    assert said(world, batch, 3).count("; 4 jobs ahead of it: 4 of its own batch"), (
+        "what was changed comes after the rest"
+    )
 
 
 def test_status_speaks_of_jobs_that_wait_not_of_the_first() -> None:
@@ -86,7 +88,9 @@ def test_status_speaks_of_jobs_that_wait_not_of_the_first() -> None:
     assert world.states(batch) == ["COMPLETED", "PENDING"]
     assert world.state.batches[batch].states.find(PENDING) == 1
     world.schedule()
-    assert why(world) == {batch: "limit lic is full: 0 of 0 in use"}
+    assert why(world) == {
+        batch: "limit lic is 0: no job that has it may start, and waiting does not help (rota limit lic:N sets another)"
+    }
 
 
 def test_what_runs_and_is_to_run_again_says_so() -> None:
@@ -106,7 +110,7 @@ def test_what_runs_and_is_to_run_again_says_so() -> None:
 def test_a_time_to_come_is_told_in_words() -> None:
     world = World()
     batch = world.submit(1, cores(1), not_before=world.wall + 5400)
-    assert said(world, batch) == "waits for its time (1h30m from now)"
+    assert said(world, batch) == "waits for its time, 1970-01-01 01:46 (1h30m from now)"
 
 
 def test_status_says_why_all_is_held() -> None:
@@ -164,7 +168,7 @@ def test_the_next_try_is_counted_from_the_question() -> None:
         world.mono += passed
         (row,) = explained(world, batch)["verdicts"]
         assert row["detail"] == f"allocation a1 gave no runner: sbatch: no such partition; next try in {left} s"
-        assert said(world, batch) == f"local: {row['detail']}"
+        assert said(world, batch) == f"{row['detail']} (at local)"
 
 
 def test_since_when_it_is_paused_by_the_local_clock() -> None:
@@ -177,8 +181,8 @@ def test_since_when_it_is_paused_by_the_local_clock() -> None:
 
 
 def explained(world: World, batch: int) -> dict[str, Any]:
-    attempts = Attempts(Results(), Commands(), None, None, lambda _: None)  # type: ignore[arg-type]
-    return attempts.explain(world.state, f"{batch}.1", world.at)
+    explaining = Explaining(Results(), Commands(), None, lambda _: None, lambda _: None)  # type: ignore[arg-type]
+    return explaining.explain(world.state, f"{batch}.1", world.at)
 
 
 class Results:

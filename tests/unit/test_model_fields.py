@@ -72,7 +72,8 @@ def test_choices_are_those_of_the_types(name: str) -> None:
 def test_every_kind_can_be_read() -> None:
     assert {field.kind for field in FIELDS.values() if field.place in ("template", "needs")} <= set(KINDS)
     assert all(field.choices or KINDS[field.kind].json for field in JSON_FIELDS)
-    assert {"command", "cwd", "env", "stdin", "stdout", "stderr"} == set(JsonLine.__struct_fields__) - {
+    links = {"id", "after", "after_any", "after_failure", "live", "name"}
+    assert {"command", "cwd", "env", "stdin", "stdout", "stderr", *links} == set(JsonLine.__struct_fields__) - {
         field.name for field in JSON_FIELDS
     }
 

@@ -48,7 +48,7 @@ def test_groups_of_states() -> None:
 
 @pytest.mark.parametrize(
     "word",
-    ["", "x", "7.", "7.1-", "7-8", "7.1-2-3", ".1", "-7", "7.-1", "@", "٧", "7 8", "7.1\n", "1" * 19, "7.x", "*"],
+    ["", "x y", "7.", "7.1-", "7-8", "7.1-2-3", ".1", "-7", "7.-1", "@", "٧", "7 8", "7.1\n", "1" * 19, "7.x", "*"],
 )
 def test_words_refused(word: str) -> None:
     with pytest.raises(UsageError, match=r"selects nothing: write a batch 7, a job 7\.12, a range"):

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from rota.cli.parser import Parser
+    from rota.wire.client import Connection
 
 _DONE = {
     "retry": "will run again",
@@ -37,7 +38,7 @@ _EXAMPLES = {
         "rota modify 7 --after none --at-once 20 --max-failures 10%",
         "rota modify 7 --on-exit 'rm -f scratch' --partition long --stdout ''",
     ),
-    "kill": ("rota kill 7", "rota kill 7.1-99", "rota kill :pending --dry-run", "rota kill 7.12 --confirm-dead"),
+    "kill": ("rota kill 7", "rota kill 7.1-99", "rota kill 7 --age 2h", "rota kill 7.12 --confirm-dead"),
     "hold": ("rota hold 7", "rota hold 7 --stop"),
     "release": ("rota release 7",),
     "remove": ("rota remove 7", "rota remove :completed", "rota remove --all"),
@@ -61,6 +62,7 @@ def configure(parser: "Parser", command: str) -> None:
         parser.add_argument(
             "--confirm-dead", action="store_true", help="you know that MISSING jobs are dead: give them up"
         )
+        parser.add_argument("--age", metavar="TIME", help="only what has been running for longer: 90m, 2h, 1d")
     if command in ("retry", "modify"):
         configure_changes(parser, command == "modify")
     if command == "hold":
@@ -135,6 +137,19 @@ def _outcome(op: str, count: int, ending: int, given_up: bool) -> str:
     return told if ending == count else f"{jobs_word(count - ending)} killed, {told}"
 
 
+def older_than(connection: "Connection", selector: "list[str]", age: str) -> "list[str]":
+    """The jobs of a selector that have been running for longer than that."""
+    import time
+
+    from rota.cli.link import pages
+    from rota.model.amounts import parse_duration
+
+    since = time.time() - parse_duration(age)
+    words = selector if any(word.startswith(":") for word in selector) else [*selector, ":active"]
+    rows = (row for page in pages(connection, "jobs", "jobs", sel=words) for row in page)
+    return [row["id"] for row in rows if row["ended"] is None and row["started"] is not None and row["started"] < since]
+
+
 def execute(args: "argparse.Namespace") -> int:
     """Ask for the change and say what it met."""
     op = args.command_name
@@ -149,7 +164,13 @@ def execute(args: "argparse.Namespace") -> int:
             changes |= batch_changes_of(args)
         extra["changes"] = make_patch(changes)
     with connect(args) as connection:
-        answer = connection.ask(op, sel=args.selector, all=args.all, dry_run=args.dry_run, **extra)
+        selector = args.selector
+        if getattr(args, "age", None) is not None:
+            selector = older_than(connection, selector, args.age)
+            if not selector:
+                print_json({"jobs": 0, "skipped": [], "sample": []}) if args.json else print("no job runs for so long")
+                return 0
+        answer = connection.ask(op, sel=selector, all=args.all, dry_run=args.dry_run, **extra)
     if args.json:
         print_json(answer)
         return 0

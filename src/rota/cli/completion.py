@@ -51,6 +51,7 @@ WITHOUT_SELECTOR = frozenset(
         "sites",
         "runners",
         "allocations",
+        "config",
         "plugins",
         "doctor",
     )

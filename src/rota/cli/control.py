@@ -202,16 +202,28 @@ def down(args: "argparse.Namespace") -> int:
     with connection:
         pid = connection.manager.get("pid")
         answer, gone = take_down(connection, args.kill)
+    left = still_live(args.home) if gone and args.kill else 0
     if args.json:
-        print_json({**answer, "pid": pid, "stopped": gone})
+        print_json({**answer, "pid": pid, "stopped": gone, **({"left": left} if args.kill else {})})
     elif not gone:
         print(f"rota: the manager (pid {pid}) has not ended after {STOP_S:g} s", file=sys.stderr)
     else:
         running = answer.get("running") or 0
         was = "was" if running == 1 else "were"
-        then = f"and {was} ended" if args.kill else "and will go on without it"
+        then = f"and {was} ended: the next manager runs {'it' if running == 1 else 'them'} again"
+        then = then if args.kill else "and will go on without it"
+        if left:
+            then = f"and {jobs_word(left)} could not be ended: rota up, then rota explain :active says where"
         print("the manager has stopped" + (f" ({jobs_word(running)} {was} running, {then})" if running else ""))
-    return 0 if gone else 5
+    return 0 if gone and not left else 5
+
+
+def still_live(home: "str | None") -> int:
+    """How many jobs run, as far as the store knows, now that the manager is gone."""
+    from rota.manager.offline.looking import Reader
+
+    with Reader(home) as reader:
+        return int(reader.ask("count", sel=[":active"])["jobs"])
 
 
 def end_cluster_job(args: "argparse.Namespace") -> int:

@@ -1,32 +1,75 @@
-"""`rota explain`: why a job does not run, or how it ended."""
+"""`rota explain`: why jobs do not run, or how they ended."""
 
 from rota.cli.jobs import attempt_line, attempt_table
-from rota.cli.link import connect
-from rota.cli.show import Table, clean, print_json
+from rota.cli.link import look, pages
+from rota.cli.show import Table, clean, jobs_word, paragraph, print_json
+from rota.model.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from typing import Any
 
     from rota.cli.parser import Parser
+
+TAIL = 5
+"""Lines of standard error that are shown."""
 
 
 def configure(parser: "Parser", command: str) -> None:
     """The options of `explain`."""
-    parser.add_argument("job", metavar="JOB", help="a job, as in 7.12")
-    parser.json('{"job": …, "state": …, "reason": …, "verdicts": […]}')
-    parser.examples("rota explain 7.12", "rota explain 7.12 --json")
+    parser.selectors()
+    parser.json('{"job": …, "state": …, "reason": …, "blockers": […]}, one object per line for each job')
+    parser.examples(
+        "rota explain 7.12", "rota explain 7", "rota explain @align :pending", "rota explain :failed --json"
+    )
 
 
 def execute(args: "argparse.Namespace") -> int:
+    """Print why each job is where it is; of several, those together of which the same can be said."""
+    words = args.selector
+    if not words:
+        raise UsageError("explain what? Name jobs, as in rota explain 7.12, or rota explain :pending")
+    single = words[0] if len(words) == 1 and "." in words[0] and "-" not in words[0] else None
+    with look(args) as connection:
+        if single is not None:
+            answer = connection.ask("explain", job=single)
+            print_json(answer) if args.json else print_job(answer)
+        elif args.json:
+            for rows in pages(connection, "explain", "jobs", most_at_once=100, sel=words):
+                for row in rows:
+                    print_json(row)
+        else:
+            answer = connection.ask("explain", sel=words, groups=True)
+            print_groups(connection, answer)
+    return 0
+
+
+def print_groups(connection: "Any", answer: "dict[str, Any]") -> None:
+    """Print what is said of each group of jobs; of a single job, all that is said of it."""
+    groups = answer["groups"]
+    if len(groups) == 1 and groups[0]["jobs"] == 1:
+        print_job(connection.ask("explain", job=groups[0]["examples"][0]))
+        return
+    if not groups:
+        print("no jobs")
+    for number, group in enumerate(groups):
+        if number:
+            print()
+        examples, count = group["examples"], group["jobs"]
+        named = examples[0] if count == 1 else f"{jobs_word(count)} ({', '.join(examples[:3])}{', …' * (count > 3)})"
+        verb = "is" if count == 1 else "are"
+        paragraph(f"{named} {verb} {group['state']}: {clean(group['reason'])}")
+        for command in group.get("commands") or ():
+            print(f"  {command}")
+    if answer.get("more"):
+        print(f"\nand {jobs_word(answer['more'])} more: name fewer")
+
+
+def print_job(answer: "dict[str, Any]") -> None:
     """Print the state of a job, its reason, every location's verdict, every attempt."""
-    with connect(args) as connection:
-        answer = connection.ask("explain", job=args.job)
-    if args.json:
-        print_json(answer)
-        return 0
     reason = answer.get("reason")
-    print(f"{answer['job']} is {answer['state']}" + (f": {clean(reason)}" if reason else ""))
+    paragraph(f"{answer['job']} is {answer['state']}" + (f": {clean(reason)}" if reason else ""))
     needs, given = answer.get("needs"), answer.get("given")
     if needs != given and answer["state"] == "PENDING":
         print(f"it asks for {needs}, learned from the group {clean(answer.get('group'))} (given: {given})")
@@ -49,4 +92,13 @@ def execute(args: "argparse.Namespace") -> int:
     if attempts:
         print()
         attempt_table().print([attempt_line(row) for row in attempts])
-    return 0
+    tail = (answer.get("stderr_tail") or "").rstrip().splitlines()[-TAIL:]
+    if tail:
+        print("\nthe end of its output:")
+        for line in tail:
+            print(f"  | {clean(line)}")
+    commands = answer.get("commands") or []
+    if commands:
+        print("\nwhat may help:")
+        for command in commands:
+            print(f"  {command}")

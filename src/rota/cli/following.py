@@ -29,7 +29,7 @@ AWAY_S = 30.0
 class Follower:
     """Follows one batch of `rota run`."""
 
-    def __init__(self, args: argparse.Namespace, home: str, batch: int, spec: BatchSpec | None) -> None:
+    def __init__(self, args: argparse.Namespace, home: "str | None", batch: int, spec: BatchSpec | None) -> None:
         self._args = args
         self._home = home
         self._batch = batch

@@ -1,7 +1,7 @@
 """`rota jobs` and `rota history`: one line per job, one line per attempt."""
 
-from rota.cli.link import connect, pages
-from rota.cli.show import Table, print_json, seconds, size, when
+from rota.cli.link import look, pages
+from rota.cli.show import Table, clean, print_json, seconds, size, when
 from rota.model.errors import UsageError
 
 TYPE_CHECKING = False
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 JOB_FIELDS = (
     "id", "state", "attempt", "exit_code", "signal", "reason", "site", "host", "native_id", "command", "values", "cwd",
     "stdout", "stderr", "wall_s", "cpu_s", "peak_memory_bytes", "started", "ended", "batch", "name", "priority",
-    "peak_disk_bytes",
+    "peak_disk_bytes", "asked_cores", "asked_memory_bytes", "asked_time_s",
 )  # fmt: skip
 """The fields of `rota jobs --json`, in this order."""
 
@@ -49,7 +49,9 @@ def configure(parser: "Parser", command: str) -> None:
         return
     add("-s", "--state", action="append", default=[], metavar="STATE", help="the same as :STATE")
     parser.add_argument("--newest", action="store_true", help="the newest first")
-    parser.add_argument("--fields", metavar="A,B,…", help="these fields, separated by tabs")
+    parser.add_argument(
+        "--fields", metavar="A,B,…", nargs="?", const="", help="these fields, separated by tabs; alone: which there are"
+    )
     parser.add_argument(
         "--live", action="store_true", help="what runs: memory, CPU and last line, on a terminal again and again"
     )
@@ -78,10 +80,14 @@ def jobs(args: "argparse.Namespace") -> int:
         from rota.cli.live import show_live
 
         return show_live(args, words)
+    if args.fields == "":
+        print("\n".join(JOB_FIELDS))
+        return 0
     fields = chosen(args.fields)
-    table = Table("JOB", "STATE", "TRY", "EXIT", "WALL", "MEMORY", "COMMAND", right=("TRY", "EXIT", "WALL", "MEMORY"))
+    numbers = ("TRY", "EXIT", "WALL/TIME", "MEMORY/ASKED")
+    table = Table("JOB", "STATE", *numbers[:2], "HOST", *numbers[2:], "COMMAND", right=numbers)
     found = False
-    with connect(args) as connection:
+    with look(args) as connection:
         for rows in pages(connection, "jobs", "jobs", args.limit, sel=words, newest=args.newest, **search_of(args)):
             found = True
             if args.json:
@@ -103,7 +109,7 @@ def attempts(args: "argparse.Namespace") -> int:
     words = [*args.selector, *(f"@{name.lstrip('@')}" for name in args.name)]
     states = [state.lstrip(":") for given in args.state for state in given.split(",")]
     search = {**search_of(args), **({"states": states} if states else {})}
-    with connect(args) as connection:
+    with look(args) as connection:
         for rows in pages(connection, "history", "attempts", args.limit, sel=words, **search):
             found = True
             if args.json:
@@ -170,8 +176,8 @@ def field_text(value: "Any") -> str:
     if isinstance(value, list | dict):
         import json
 
-        return json.dumps(value, ensure_ascii=False)
-    return str(value).replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n")
+        return clean(json.dumps(value, ensure_ascii=False))
+    return clean(str(value).replace("\\", "\\\\").replace("\t", "\\t"))
 
 
 def ending(row: "dict[str, Any]") -> str:
@@ -200,9 +206,24 @@ def exit_word(row: "dict[str, Any]") -> str:
 def job_line(row: "dict[str, Any]") -> "list[object]":
     """One row of the table of jobs."""
     return [
-        row["id"], row["state"], row.get("attempt") or "", ending(row), seconds(row.get("wall_s")),
-        size(row.get("peak_memory_bytes")), command_text(row),
+        row["id"], row["state"], row.get("attempt") or "", ending(row), row.get("host"),
+        against(seconds(row.get("wall_s")), brief_time(row.get("asked_time_s"))),
+        against(size(row.get("peak_memory_bytes")), size(row.get("asked_memory_bytes"))), command_text(row),
     ]  # fmt: skip
+
+
+def against(used: str, asked: str) -> str:
+    """What was used against what was asked for: `1.2M/4G`, `1.2M`, `/4G`."""
+    return f"{used}/{asked}" if asked else used
+
+
+def brief_time(asked: "int | None") -> str:
+    """A time that was asked for: `1h30m`."""
+    if not asked:
+        return ""
+    from rota.model.amounts import format_duration
+
+    return format_duration(asked)
 
 
 def command_text(row: "dict[str, Any]") -> str:

@@ -5,7 +5,7 @@ import sys
 import time
 
 from rota.model.errors import RotaError
-from rota.wire.client import Connection, NoManagerError
+from rota.wire.client import Connection, NoManagerError, job_address
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,7 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-__all__ = ["connect", "connect_or_start", "pages", "take_down"]
+    from rota.manager.offline.looking import Reader
+
+    Looker = Connection | Reader
+    """Whoever answers questions."""
+
+__all__ = ["connect", "connect_or_start", "look", "pages", "take_down"]
 
 STOP_S = 60.0
 """How long a manager may take to end."""
@@ -24,13 +29,30 @@ def connect(args: "argparse.Namespace") -> Connection:
     return Connection.connect(args.home)
 
 
+def look(args: "argparse.Namespace") -> "Looker":
+    """A connection to the manager that is up, or else to its store: looking needs no manager."""
+    try:
+        return Connection.connect(args.home)
+    except NoManagerError:
+        from rota.manager.paths import Paths
+
+        if not os.path.exists(Paths(args.home).database):
+            raise
+        from rota.manager.offline.looking import Reader
+
+        reader = Reader(args.home)
+        print("rota: no manager is up: this is what its store says (rota up starts one)", file=sys.stderr)
+        return reader
+
+
 def connect_or_start(home: "str | None", extra: "Sequence[str]" = (), say: bool = True) -> "tuple[Connection, bool]":
     """A connection, and whether the manager was started for it."""
     try:
         return Connection.connect(home), False
     except NoManagerError:
+        if home is None and job_address() is not None:
+            raise  # a second one would end with the job that this runs in
         # A manager of this home on another host is no reason to start a second one: `start` refuses that.
-        pass
     from rota.manager.daemon import start
 
     pid = start(home, extra)
@@ -69,12 +91,17 @@ def has_ended(pid: int) -> bool:
 
 
 def pages(
-    connection: Connection, op: str, field: str, most: "int | None" = None, **arguments: "Any"
+    connection: "Looker",
+    op: str,
+    field: str,
+    most: "int | None" = None,
+    most_at_once: int = 1_000,
+    **arguments: "Any",
 ) -> "Iterator[list[Any]]":
     """The rows of a paged answer, page by page, at most so many."""
     after = None
     while most is None or most > 0:
-        limit = 1_000 if most is None else min(most, 1_000)
+        limit = most_at_once if most is None else min(most, most_at_once)
         answer = connection.ask(op, after=after, limit=limit, **arguments)
         rows, after = answer[field], answer.get("next")
         if rows:

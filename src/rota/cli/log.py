@@ -1,11 +1,13 @@
-"""`rota log`: what a job printed, byte for byte."""
+"""`rota log`: what jobs printed, byte for byte, or the lines of it that are wanted."""
 
 import os
+import re
 import sys
 import time
 from binascii import a2b_base64
+from collections import deque
 
-from rota.cli.link import connect
+from rota.cli.link import look, pages
 from rota.cli.show import print_json
 from rota.model.errors import UsageError
 
@@ -14,44 +16,130 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
+    from rota.cli.link import Looker
     from rota.cli.parser import Parser
-    from rota.wire.client import Connection
 
 __all__ = ["Output", "write_all"]
 
 LIMIT = 1 << 20
+JOB = re.compile(r"[0-9]+\.[0-9]+")
 
 
 def configure(parser: "Parser", command: str) -> None:
     """The options of `log`."""
-    parser.add_argument("job", metavar="JOB", help="a job, as in 7.12")
+    parser.selectors()
     parser.add_argument("-a", "--attempt", type=int, metavar="N", help="of this attempt (default: the newest)")
     parser.add_argument("-e", "--stderr", action="store_true", help="standard error instead of standard output")
     parser.add_argument("-b", "--both", action="store_true", help="both, each to where it belongs")
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the attempt has ended")
-    parser.json('{"job": …, "stdout": {"text": …, "truncated": …, "path": …}}')
-    parser.examples("rota log 7.12", "rota log 7.12 --stderr", "rota log 7.12 -f", "rota log 7.12 --attempt 1 --both")
+    parser.add_argument("-t", "--tail", type=int, metavar="N", help="only the last N lines of each job")
+    parser.add_argument("-g", "--grep", metavar="PATTERN", help="only lines that match this regular expression")
+    parser.json('{"job": …, "stdout": {"text": …, "truncated": …, "path": …}}, one object per line for each job')
+    parser.examples(
+        "rota log 7.12", "rota log 7.12 --stderr", "rota log 7.12 -f", "rota log 7.12 --attempt 1 --both",
+        "rota log 7 :failed --stderr --tail 5", "rota log @align --grep 'error|warning'",
+    )  # fmt: skip
 
 
 def execute(args: "argparse.Namespace") -> int:
-    """Print the output of a job."""
+    """Print the output of one job, or of each of several under a title."""
     if args.stderr and args.both:
         raise UsageError("--stderr and --both: give one of them")
+    if not args.selector:
+        raise UsageError("log of what? Name a job, as in rota log 7.12, or several, as in rota log 7 :failed")
+    if args.tail is not None and args.tail < 1:
+        raise UsageError(f"--tail {args.tail}: give 1 or more")
+    pattern = matcher(args.grep)
     streams = ["stdout", "stderr"] if args.both else ["stderr" if args.stderr else "stdout"]
-    with connect(args) as connection:
-        outputs = [Output(connection, args.job, stream, args.attempt) for stream in streams]
-        if args.json:
-            print_json({"job": args.job} | {output.stream: output.as_json() for output in outputs})
-            return 0
-        targets = [2 if args.both and output.stream == "stderr" else 1 for output in outputs]
-        copy(outputs, targets, args.follow)
+    with look(args) as connection:
+        for job, is_one in chosen(connection, args.selector):
+            if args.follow and not is_one:
+                raise UsageError("--follow: name one job")
+            outputs = [Output(connection, job, stream, args.attempt) for stream in streams]
+            if args.json:
+                down = {"manager": "down"} if connection.down else {}
+                print_json(
+                    {"job": job} | down | {output.stream: as_json(output, args.tail, pattern) for output in outputs}
+                )
+            elif is_one and args.tail is None and pattern is None:
+                targets = [2 if args.both and output.stream == "stderr" else 1 for output in outputs]
+                copy(outputs, targets, args.follow)
+                say_truncated(outputs)
+            else:
+                print_lines(job, outputs, args.tail, pattern, titled=not is_one)
+    return 0
+
+
+def chosen(connection: "Looker", words: "list[str]") -> "Iterator[tuple[str, bool]]":
+    """(job, whether it is the only one) of the selected jobs that have run; a job that was named, in any case."""
+    if len(words) == 1 and JOB.fullmatch(words[0]):
+        yield words[0], True
+        return
+    ran = (row["id"] for rows in pages(connection, "jobs", "jobs", sel=words) for row in rows if row.get("attempt"))
+    first = next(ran, None)
+    second = next(ran, None) if first is not None else None
+    if first is not None:
+        yield first, second is None
+    if second is not None:
+        yield second, False
+        yield from ((job, False) for job in ran)
+
+
+def matcher(text: "str | None") -> "re.Pattern[str] | None":
+    """The regular expression of --grep."""
+    try:
+        return None if text is None else re.compile(text)
+    except re.error as error:
+        raise UsageError(f"--grep {text}: not a regular expression: {error}") from None
+
+
+def kept(output: "Output", tail: "int | None", pattern: "re.Pattern[str] | None") -> "list[str]":
+    """The lines of a stream that are wanted."""
+    lines: deque[str] = deque(maxlen=tail)
+    rest = b""
+    for data in output.pieces():
+        *whole, rest = (rest + data).split(b"\n")
+        lines.extend(text for line in whole if fits(text := line.decode(errors="replace"), pattern))
+    if rest and fits(text := rest.decode(errors="replace"), pattern):
+        lines.append(text)
+    return list(lines)
+
+
+def fits(line: str, pattern: "re.Pattern[str] | None") -> bool:
+    """Whether a line is wanted."""
+    return pattern is None or pattern.search(line) is not None
+
+
+def print_lines(
+    job: str, outputs: "list[Output]", tail: "int | None", pattern: "re.Pattern[str] | None", titled: bool
+) -> None:
+    """Print the lines of a job that are wanted, under a title if there are several jobs; nothing if there are none."""
+    for output in outputs:
+        lines = kept(output, tail, pattern)
+        if lines and titled:
+            print(f"==> {job} {output.stream} <==")
+        for line in lines:
+            print(line)
+    sys.stdout.flush()
+    say_truncated(outputs)
+
+
+def as_json(output: "Output", tail: "int | None", pattern: "re.Pattern[str] | None") -> "dict[str, object]":
+    """A stream for --json."""
+    if tail is None and pattern is None:
+        return output.as_json()
+    text = "".join(f"{line}\n" for line in kept(output, tail, pattern))
+    return {"text": text, "truncated": output.truncated, "path": output.path}
+
+
+def say_truncated(outputs: "list[Output]") -> None:
+    """Say what of the streams was not kept."""
     for output in outputs:
         if output.truncated:
             print(
                 f"rota: {output.truncated:,} bytes in the middle of {output.stream} were not kept (--output-cap)",
                 file=sys.stderr,
             )
-    return 0
 
 
 def copy(outputs: "list[Output]", targets: "list[int]", follow: bool) -> None:
@@ -80,7 +168,7 @@ def write_all(fd: int, data: bytes) -> None:
 class Output:
     """One stream of one attempt, read piece by piece."""
 
-    def __init__(self, connection: "Connection", job: str, stream: str, attempt: "int | None" = None) -> None:
+    def __init__(self, connection: "Looker", job: str, stream: str, attempt: "int | None" = None) -> None:
         self.stream = stream
         self.end = False
         """Whether the attempt has ended and all was read."""

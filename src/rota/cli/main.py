@@ -27,6 +27,8 @@ COMMANDS = {
     "watch": ("rota.cli.watch", "the same as status, live"),
     "log": ("rota.cli.log", "what a job printed"),
     "explain": ("rota.cli.explain", "why a job is not running, or how it ended"),
+    "failures": ("rota.cli.failures", "what failed, in groups, and what helps"),
+    "show": ("rota.cli.specification", "everything of a job's specification"),
     "history": ("rota.cli.jobs", "every attempt of jobs"),
     "retry": ("rota.cli.change", "run settled jobs again"),
     "modify": ("rota.cli.change", "change jobs that do not run"),
@@ -44,6 +46,7 @@ COMMANDS = {
     "allocations": ("rota.cli.places", "what was asked of clusters"),
     "rsh": ("rota.cli.rsh", "inside a job on several nodes: run a command on another of them"),
     "plugins": ("rota.cli.plugins", "what policies can be made of"),
+    "config": ("rota.cli.config", "every setting, its value, and where that comes from"),
     "doctor": ("rota.cli.doctor", "check this installation, end to end"),
     "token": ("rota.cli.token", "tokens by which others may use this manager"),
     "audit": ("rota.cli.token", "who did what, and what was refused"),
@@ -56,11 +59,11 @@ HIDDEN = {"__complete": "rota.cli.completion"}
 
 GROUPS = (
     ("Run", ("run", "add")),
-    ("Look", ("status", "jobs", "wait", "watch", "log", "explain", "history", "report")),
+    ("Look", ("status", "jobs", "wait", "watch", "log", "explain", "failures", "show", "history", "report")),
     ("Change", ("retry", "modify", "kill", "hold", "release", "remove", "limit")),
     ("The manager", ("up", "down", "drain", "pause", "resume", "ping", "backup", "restore", "prune")),
     ("Places", ("sites", "runners", "allocations", "rsh")),
-    ("Set-up", ("plugins", "token", "audit", "doctor", "completion")),
+    ("Set-up", ("config", "plugins", "token", "audit", "doctor", "completion")),
 )
 
 OK, FAILED, USAGE, NO_MANAGER, TIMEOUT, UNABLE, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
@@ -93,6 +96,7 @@ def main(argv: "Sequence[str] | None" = None) -> int:
 
 def dispatch(words: "list[str]") -> int:
     """Import the module of the command and run it."""
+    words = home_last(words)
     if not words or words[0] in ("-h", "--help", "help"):
         if len(words) > 1 and words[0] == "help":
             return dispatch([words[1], "--help"])
@@ -120,6 +124,14 @@ def dispatch(words: "list[str]") -> int:
     return int(face.execute(parser.parse(words[1:])))
 
 
+def home_last(words: "list[str]") -> "list[str]":
+    """The words with a `--home DIR` that stands before the command behind it."""
+    count = 1 if words and words[0].startswith("--home=") else 2 if words and words[0] == "--home" else 0
+    if count and len(words) > count:
+        return [words[count], *words[:count], *words[count + 1 :]]
+    return words
+
+
 def overview() -> str:
     """The text of `rota --help`."""
     lines = ["rota: run many commands, here or on clusters", "", "usage: rota COMMAND …    rota COMMAND --help", ""]
@@ -140,7 +152,9 @@ def unknown(word: str) -> str:
     """What to say of a command that does not exist."""
     import difflib
 
-    near = difflib.get_close_matches(word, [*COMMANDS, *ALIASES], 1)
+    from rota.cli.foreign import COMMANDS as OF_OTHERS
+
+    near = [OF_OTHERS[word]] if word in OF_OTHERS else difflib.get_close_matches(word, [*COMMANDS, *ALIASES], 1)
     return f"there is no command '{word}'" + (f": did you mean {near[0]}?" if near else "; see rota --help")
 
 

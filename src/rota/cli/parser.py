@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Parser"]
 
+SUPPRESS = argparse.SUPPRESS
 MANY = 10_000
 """With more words than this, what would be refused in any case is refused before argparse has turned them all over."""
 # argparse looks for translations of its own words, of which there are none: that costs as much as asking the manager.
@@ -74,7 +75,7 @@ class Parser(argparse.ArgumentParser):
 
     def options(self) -> "dict[str, argparse.Action]":
         """Every option by its name, for completion."""
-        return dict(self._option_string_actions)
+        return {name: action for name, action in self._option_string_actions.items() if action.help != SUPPRESS}
 
     def parse(self, words: "Sequence[str]") -> argparse.Namespace:
         """The arguments, with the name of the command among them; selectors may stand before and after options."""
@@ -120,5 +121,5 @@ class Parser(argparse.ArgumentParser):
         import difflib
 
         word = message.split()[1].partition("=")[0]
-        near = difflib.get_close_matches(word, list(self._option_string_actions), 1)
+        near = difflib.get_close_matches(word, list(self.options()), 1)
         return f" (did you mean {near[0]}?)" if near else ""

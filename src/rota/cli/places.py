@@ -159,8 +159,9 @@ def troubles(row: "dict[str, Any]") -> "list[str]":
 def print_site(row: "dict[str, Any]") -> None:
     """Print everything about one site."""
     again = "" if row["retry_s"] is None else f", tried again in {seconds(row['retry_s'])}"
+    since = "" if row.get("failing_s") is None else f" for {seconds(row['failing_s'])}"
     lines: list[tuple[str, object]] = [
-        ("state", row["state"] + again),
+        ("state", row["state"] + since + again),
         ("why", row["why"]),
         ("driver", row["driver"] + (f" ({row['version']})" if row.get("version") else "")),
         ("mode", row["mode"]),

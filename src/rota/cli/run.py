@@ -15,7 +15,7 @@ from rota.cli.wait import all_well
 from rota.manager.paths import Paths
 from rota.model.amounts import parse_cores
 from rota.model.errors import NotFoundError, RotaError, UsageError
-from rota.wire.client import Connection, LostError
+from rota.wire.client import Connection, LostError, job_address
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def configure(parser: Parser, command: str) -> None:
     add("--show", dest="show", action="store_const", const="ended", help="print each job's output as it ends")
     add("--show=ordered", dest="show", action="store_const", const="ordered", help="print the jobs' output in order")
     add("--resume", nargs="?", const="", metavar="BATCH", help="go on with an interrupted run (default: the last)")
+    add("--exit-code", action="store_true", help="of a single job: end with its exit code (128 + N: by signal N)")
     add("--keep-going", action="store_true", help="go on after a failure (that is the default)")
     add("--dry-run", action="store_true", help="show what would be run")
     add("-q", "--quiet", action="store_true", help="no progress, and a summary only of what failed")
@@ -46,6 +47,7 @@ def configure(parser: Parser, command: str) -> None:
         "rota run -j 4 -f commands.txt",
         "rota run --values-from files.txt -- gzip {}",
         "rota run --show=ordered --array 1-10 -- 'echo {index}'",
+        "rota run gzip ::: a.txt b.txt    # as with GNU parallel",
         "rota run --resume                # after Ctrl-C",
     )
 
@@ -57,6 +59,8 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError("--remove-on: a run follows its jobs to their end and needs them on the books; use rota add")
     if args.resume is None:
         submission = submission_of(args, most_at_once(args))
+        if args.exit_code and submission.spec.count > 1:
+            raise UsageError(f"--exit-code: that of which of {submission.spec.count:,} jobs? It is for a single one")
         if args.dry_run:
             print_dry_run(args, submission)
             return 0
@@ -147,23 +151,33 @@ class Run:
             connection = self._begin(submission, interrupts)
         assert self.batch is not None
         with connection:
-            follower = Follower(self.args, self.home, self.batch, submission.spec if submission else None)
+            follower = Follower(self.args, self.args.home, self.batch, submission.spec if submission else None)
             counts = follower.follow(connection)
         ended_well = self._await_end(counts)
-        with Connection.connect(self.home) as connection:
+        with Connection.connect(self.args.home) as connection:
             elapsed_s = time.monotonic() - self.began
             print_summary(self.args, connection, self.batch, counts, elapsed_s, self.embedded)
         if counts.get("HOLDING"):
             print(f"rota: {counts['HOLDING']:,} jobs are held; rota run --resume {self.batch} goes on", file=sys.stderr)
         else:
             self._forget(self.batch)
+        if self.args.exit_code:
+            return self._exit_code()
         return 0 if all_well(counts) and ended_well else 1
+
+    def _exit_code(self) -> int:
+        """The exit code of the one job, as a shell would give it; 1 if it has none."""
+        with Connection.connect(self.args.home) as connection:
+            (row,) = connection.ask("jobs", sel=[str(self.batch)], limit=1)["jobs"]
+        if row["signal"] is not None:
+            return 128 + int(row["signal"])
+        return 1 if row["exit_code"] is None else int(row["exit_code"])
 
     def _await_end(self, counts: "dict[str, int]") -> bool:
         """Wait for what runs at the end; False if it did not succeed."""
         if self.end is None or counts.get("HOLDING"):
             return True
-        with Connection.connect(self.home) as connection:
+        with Connection.connect(self.args.home) as connection:
             answer = connection.ask("wait", sel=[str(self.end)], held=True, timeout_s=None)
         if all_well(answer["counts"]):
             return True
@@ -186,7 +200,24 @@ class Run:
         self._remember(self.batch)
         interrupts.arm()
         say_about(self.args, submission, answer)
+        self._say_cores(connection)
         return connection
+
+    def _say_cores(self, connection: Connection) -> None:
+        """Say so if -j asks for more cores than there are."""
+        if self.args.jobs is None or self.args.quiet:
+            return
+        sites = connection.ask("sites")["sites"]
+        if any(row["driver"] != "local" for row in sites):
+            return
+        there = sum(row["cores"] or 0 for row in sites)
+        if there and self.args.jobs > there:
+            most = f"{there:g} core{'' if there == 1 else 's'}"
+            print(
+                f"rota: -j {self.args.jobs} allows more than this machine has: at most {most} are used at once; "
+                f"for more jobs side by side let each need less: -c {there / self.args.jobs:.2g}",
+                file=sys.stderr,
+            )
 
     # An interrupted run
 
@@ -218,7 +249,7 @@ class Run:
             return
         where = f" --home {self.home}" if self.args.home else ""
         try:
-            with Connection.connect(self.home) as connection:
+            with Connection.connect(self.args.home) as connection:
                 connection.ask("hold", sel=self._words(self.batch), all=False, dry_run=False, stop=True)
                 self._settle(connection)
                 counts = connection.ask("count", sel=[str(self.batch)])["counts"]
@@ -244,7 +275,7 @@ class Run:
     def _take_down(self) -> None:
         """End the manager of our own, unless it has other work: then it ends by itself, when that is done."""
         try:
-            with Connection.connect(self.home) as connection:
+            with Connection.connect(self.args.home) as connection:
                 others = connection.ask("count", sel=[":waiting", ":pending", ":active"])["jobs"]
                 if not others:
                     take_down(connection, kill=True)
@@ -265,6 +296,8 @@ class Run:
             raise UsageError("there is no interrupted run here: give its batch, as in --resume 7") from None
 
     def _remember(self, batch: int) -> None:
+        if self.args.home is None and job_address() is not None:
+            return  # the manager's home is not ours to write to
         path = os.path.join(self.home, LAST_RUN)
         with open(f"{path}.new", "w", encoding="ascii") as file:
             file.write(f"{batch}\n")

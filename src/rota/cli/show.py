@@ -8,18 +8,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any, TextIO
 
-__all__ = ["STATES", "Table", "clean", "count_words", "jobs_word", "print_json", "seconds", "size", "when"]
+__all__ = ["STATES", "Table", "clean", "count_words", "jobs_word", "paragraph", "print_json", "seconds", "size", "when"]
 
 STATES = (
     "WAITING", "PENDING", "HOLDING", "STARTING", "RUNNING", "MISSING", "KILLING", "COMPLETED", "FAILED", "ABORTED",
     "OMITTED",
 )  # fmt: skip
 SETTLED = frozenset(STATES[7:])
+NARROW = 40
+"""Columns that a note needs beside a row; with fewer it goes below."""
 _COLOURS = {
     "COMPLETED": "32", "FAILED": "31", "ABORTED": "31", "OMITTED": "33", "MISSING": "33", "KILLING": "33",
     "RUNNING": "36", "STARTING": "36", "HOLDING": "35",
 }  # fmt: skip
-_CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {9: " ", 10: "\\n", 13: "\\r"}
+_TURNING = (0x061C, 0x200B, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0xFEFF)
+"""What turns text round, hides it or breaks lines: a name could look like another."""
+_CONTROL = (
+    {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
+    | {code: f"\\u{code:04x}" for code in _TURNING}
+    | {9: " ", 10: "\\n", 13: "\\r"}
+)
 
 
 def colours(stream: "TextIO") -> bool:
@@ -79,6 +87,29 @@ class Table:
         out.extend(self._line(row, most, paint) for row in texts)
         print("\n".join(out))
 
+    def print_with(self, title: str, rows: "Sequence[Sequence[object]]", notes: "Sequence[str]") -> None:
+        """Print rows with a note each: in a last column, or below its row where a terminal has little room for that."""
+        if not any(notes):
+            self.print(rows)
+            return
+        most, texts = width_of(sys.stdout), [[clean(cell) for cell in row] for row in rows]
+        widths = [max(map(len, column)) for column in zip(self.titles, *texts, strict=True)]
+        if most is None or most - sum(widths) - 2 * len(widths) >= NARROW:
+            full = Table(
+                *self.titles,
+                title,
+                right=[name for name, is_right in zip(self.titles, self._right, strict=True) if is_right],
+            )
+            full.print([[*row, note] for row, note in zip(rows, notes, strict=True)])
+            return
+        self._widths, paint = widths, colours(sys.stdout)
+        print(self._line(self.titles, most, paint=False))
+        for row, note in zip(texts, notes, strict=True):
+            print(self._line(row, most, paint))
+            if note:
+                text = f"    {clean(note)}"
+                print(text if len(text) <= most else f"{text[: most - 1]}…")
+
     def _line(self, cells: "Sequence[str]", most: "int | None", paint: bool) -> str:
         parts = [
             cell.rjust(width) if right else cell.ljust(width)
@@ -92,6 +123,18 @@ class Table:
                 if cell in _COLOURS:
                     return line.replace(cell, tint(cell, cell), 1)
         return line
+
+
+def paragraph(text: str) -> None:
+    """Print text, broken at words where it would reach beyond the edge of a terminal."""
+    width = width_of(sys.stdout)
+    if width is None or len(text) <= width:
+        print(text)
+        return
+    import textwrap
+
+    for line in textwrap.wrap(text, width, subsequent_indent="  ", break_on_hyphens=False):
+        print(line)
 
 
 def seconds(value: "float | None") -> str:

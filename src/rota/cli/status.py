@@ -1,6 +1,6 @@
 """`rota status`: counts per batch."""
 
-from rota.cli.link import connect
+from rota.cli.link import look
 from rota.cli.show import STATES, Table, print_json
 
 TYPE_CHECKING = False
@@ -20,7 +20,7 @@ def configure(parser: "Parser", command: str) -> None:
 
 def execute(args: "argparse.Namespace") -> int:
     """Ask for the status, and print it."""
-    with connect(args) as connection:
+    with look(args) as connection:
         answer = connection.ask("status", sel=args.selector)
     if args.json:
         print_json(answer)
@@ -46,15 +46,15 @@ def print_batches(answer: "dict[str, Any]") -> None:
     states = [state for state in STATES if state in seen]
     why = {row["batch"]: row["reason"] for row in answer.get("why") or ()}
     named = any(batch.get("name") for batch in batches)
-    titles = ["BATCH", *(["NAME"] if named else []), "JOBS", *states, *(["WHY WAITING"] if why else [])]
+    titles = ["BATCH", *(["NAME"] if named else []), "JOBS", *states]
     rows = [
         [
             batch["id"],
             *([batch.get("name") or ""] if named else []),
             batch["jobs"],
             *(batch["counts"].get(state, 0) or "-" for state in states),
-            *([why.get(batch["id"], "")] if why else []),
         ]
         for batch in batches
     ]
-    Table(*titles, right=("BATCH", "JOBS", *states)).print(rows)
+    reasons = [why.get(batch["id"], "") for batch in batches]
+    Table(*titles, right=("BATCH", "JOBS", *states)).print_with("WHY", rows, reasons)

@@ -3,6 +3,7 @@
 import argparse
 import sys
 
+from rota.cli.foreign import add_foreign_flags, in_our_words, unlikely_placeholders
 from rota.cli.parser import Parser
 from rota.model.errors import UsageError
 from rota.model.fields import GROUPS, OPTIONS, Field
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["configure_submission", "print_dry_run", "say_about", "submission_of"]
 
 RERUN = "--live=rerun"
+BY_VALUE = "--each=value"
+LOOKED_AT = 100
+"""Lines of a file that are looked at for what may be a mistake."""
 
 
 def configure_submission(parser: Parser) -> None:
@@ -30,6 +34,7 @@ def configure_submission(parser: Parser) -> None:
                 add_sources(group)
             for field in fields:
                 add_flag(group, field)
+    add_foreign_flags(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="say what is left out of the environment")
     parser.takes_command()
 
@@ -38,10 +43,20 @@ def add_sources(group: "argparse._ArgumentGroup") -> None:
     """Add the flags that say what makes the jobs."""
     add = group.add_argument
     add("-f", "--file", metavar="FILE", help="one command (or JSON object) per line; - is standard input")
-    add("--array", metavar="RANGES", help="numbers for {index}: 1-1000, 1-1000:2, 1-5,9, and %%50: at most 50 at once")
-    add("--values", metavar="A,B,…", help="one job per value, which goes into {}")
+    add(
+        "--array",
+        metavar="RANGES",
+        help="numbers for {}, {index}: 1-1000, 1-1000:2, 1-5,9, and %%50: at most 50 at once",
+    )
+    add("--values", metavar="A,B,…", help="one job per value, which goes into {}; also COMMAND ::: a b c")
     add("--values-from", metavar="FILE", help="the same, one value per line; - is standard input")
-    add("--param", action="append", default=[], metavar="NAME=A,B,…", help="values for {NAME}; or NAME@FILE")
+    add(
+        "--param",
+        action="append",
+        default=[],
+        metavar="NAME=A,B,…",
+        help="values for {NAME}, or 1..9; or NAME@FILE",
+    )
     add("--zip", action="store_true", help="pair the parameters; default: every combination")
 
 
@@ -106,7 +121,14 @@ class After(argparse.Action):
         given = getattr(namespace, "after", None)
         if given is None:
             given = namespace.after = []
-        given.append([values, (option or "")[8:] or "success"])
+        for target in targets_of(values):
+            given.append([target, (option or "")[8:] or "success"])
+
+
+def targets_of(text: str) -> "list[str]":
+    """The words of one --after: `@x,@y` is two, if each is a selector by itself."""
+    parts = text.split(",")
+    return parts if all(part[:1] == "@" or part[:1].isdigit() for part in parts) else [text]
 
 
 class HowAfter(argparse.Action):
@@ -128,7 +150,14 @@ def after_of(args: argparse.Namespace) -> "list[Any]":
     given = args.after or []
     check_after_count(len(given))
     return [
-        Dependency(target, condition, "--each" in how, bool({"--live", RERUN} & {*how}), RERUN in how)
+        Dependency(
+            target,
+            condition,
+            bool({"--each", BY_VALUE} & {*how}),
+            bool({"--live", RERUN} & {*how}),
+            RERUN in how,
+            BY_VALUE in how,
+        )
         for target, condition, *how in given
     ]
 
@@ -137,6 +166,7 @@ def submission_of(args: argparse.Namespace, at_once: "int | None" = None) -> "Su
     """The submission that the arguments ask for, read and checked."""
     from rota.submission import LineFile, build
 
+    in_our_words(args)
     if args.file is not None and args.words:
         raise UsageError("give either a command or -f FILE, not both (values of {} come from --values-from FILE)")
     if args.values is not None and args.values_from is not None:
@@ -150,7 +180,7 @@ def submission_of(args: argparse.Namespace, at_once: "int | None" = None) -> "Su
         command = args.words[0] if len(args.words) == 1 else args.words
     values: LineFile | list[str] | None = None
     if args.values is not None:
-        values = args.values.split(",")
+        values = args.values if isinstance(args.values, list) else args.values.split(",")
     elif args.values_from is not None:
         values = LineFile(args.values_from, stdin)
     return build(
@@ -227,7 +257,24 @@ def params_of(texts: "Sequence[str]") -> "dict[str, list[str]]":
         name, rest = text[:cut], text[cut + 1 :]
         if name in out:
             raise UsageError(f"--param {name} is given twice")
-        out[name] = rest.split(",") if text[cut] == "=" else LineFile(rest, stdin).as_values(name).values()
+        out[name] = values_of(rest) if text[cut] == "=" else LineFile(rest, stdin).as_values(name).values()
+    return out
+
+
+def values_of(text: str) -> "list[str]":
+    """The values of a list `a,b,c`, where `1..3` is a range, and `1..9:2` every second of one."""
+    import re
+
+    out: list[str] = []
+    for word in text.split(","):
+        match = re.fullmatch(r"(-?[0-9]{1,9})\.\.(-?[0-9]{1,9})(?::([1-9][0-9]{0,8}))?", word)
+        if match is None:
+            out.append(word)
+            continue
+        first, last, step = int(match[1]), int(match[2]), int(match[3] or 1)
+        if last < first:
+            raise UsageError(f"--param {text}: the range {word} ends below where it begins")
+        out += map(str, range(first, last + 1, step))
     return out
 
 
@@ -284,11 +331,38 @@ def what_was_learned(home: "str | None", spec: "BatchSpec") -> list[str]:
     return list(out)
 
 
+def odd_braces(args: argparse.Namespace, submission: "Submission") -> "list[str]":
+    """Warnings of what looks like a placeholder in the first commands, and is none."""
+    found: dict[str, None] = {}
+    for _, command in submission.preview(LOOKED_AT if args.file is not None else 1):
+        found |= dict.fromkeys(unlikely_placeholders(command, args.file is None))
+    return list(found)
+
+
 def say_about(args: argparse.Namespace, submission: "Submission", answer: "dict[str, Any]") -> None:
     """Print warnings, and with -v what was not sent."""
     for warning in answer.get("warnings") or ():
+        print(f"rota: warning: {warning}", file=sys.stderr)
+    for warning in odd_braces(args, submission):
         print(f"rota: warning: {warning}", file=sys.stderr)
     for line in answer.get("learned") or ():
         print(f"rota: {line}", file=sys.stderr)
     if args.verbose and submission.left_out:
         print(f"rota: not sent from your environment: {' '.join(submission.left_out)}", file=sys.stderr)
+    elif submission.secrets and _first_time(args.home):
+        names = " ".join(submission.secrets)
+        print(f"rota: not sent, since they look secret: {names} (said once; -v says it each time)", file=sys.stderr)
+
+
+def _first_time(home: "str | None") -> bool:
+    """Whether nobody was told in this home yet what is not sent."""
+    import os
+
+    from rota.manager.paths import Paths
+
+    try:
+        mark = os.path.join(Paths(home).home, "said-environment")
+        os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    except OSError:
+        return False
+    return True

@@ -47,12 +47,24 @@ def print_summary(
     stream = sys.stderr if args.show else sys.stdout
     for line in [head(batch, answer, counts, elapsed_s, colours(stream)), *slow_lines(answer)]:
         print(line, file=stream)
+    first = "rota up; " if embedded else ""
+    if not args.show:
+        print(f"  {where_output_is(args, batch, sum(counts.values()), first)}", file=stream)
     if not well:
-        first = "rota up; " if embedded else ""
         for line in failure_lines(batch, answer, counts):
             print(line, file=stream)
-        print(f"  for more: {first}rota log {batch}.N --stderr", file=stream)
         print(f"  run them again: {first}rota retry {batch} :unsuccessful", file=stream)
+
+
+def where_output_is(args: argparse.Namespace, batch: int, jobs: int, first: str) -> str:
+    """Where to find what the jobs printed."""
+    files = [path for path in (args.stdout, args.stderr) if path is not None]
+    job = f"{batch}.1" if jobs == 1 else f"{batch}.N"
+    if len(files) == 2:
+        return f"output: {clean(', '.join(dict.fromkeys(files)))}"
+    rest = "" if not files else " --stderr" if args.stdout is not None else ""
+    kept = f"{clean(files[0])}, and " if files else ""
+    return f"output: {kept}{first}rota log {job}{rest}" + ("" if files else " (--stderr for standard error)")
 
 
 def head(batch: int, answer: Mapping[str, Any], counts: Mapping[str, int], elapsed_s: float, paint: bool) -> str:

@@ -4,7 +4,7 @@ import sys
 import time
 
 from rota.cli.link import connect
-from rota.cli.show import STATES, count_words, print_json
+from rota.cli.show import NARROW, STATES, clean, count_words, print_json
 from rota.cli.wait import all_well
 
 TYPE_CHECKING = False
@@ -77,25 +77,36 @@ def live(connection: "Connection", words: "list[str]", interval: float) -> "dict
 
 def picture(answer: "dict[str, Any]") -> "Any":
     """The table of batches; those that live first."""
+    from shutil import get_terminal_size
+
+    from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     batches = sorted(answer["batches"], key=lambda batch: (settled(batch), -batch["id"]))[:MOST]
     states = [state for state in STATES if any(batch["counts"].get(state) for batch in batches)]
     why = {row["batch"]: row["reason"] for row in answer.get("why") or ()}
-    table = Table(box=None, pad_edge=False)
-    for title in ("BATCH", "NAME", "JOBS", *states, "DONE"):
-        justify: Any = "left" if title == "NAME" else "right"
-        table.add_column(title, justify=justify, style=_STYLES.get(title, ""), no_wrap=True)
-    # Where there is little room the reason gives way, not the numbers: rich cuts what may wrap.
-    table.add_column("WHY WAITING", overflow="ellipsis")
+    rows = []
     for batch in batches:
         jobs = batch["jobs"] or 1
         done = sum(batch["counts"].get(state, 0) for state in STATES[7:])
         cells = [str(batch["id"]), batch.get("name") or "", f"{batch['jobs']:,}"]
-        cells += [f"{batch['counts'].get(state, 0):,}" for state in states]
-        cells += [f"{100 * done / jobs:.0f}%", why.get(batch["id"], "")]
-        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in cells))
+        rows.append(cells + [f"{batch['counts'].get(state, 0):,}" for state in states] + [f"{100 * done / jobs:.0f}%"])
+    titles = ("BATCH", "NAME", "JOBS", *states, "DONE")
+    used = sum(max(map(len, column)) + 2 for column in zip(titles, *rows, strict=True))
+    beside = get_terminal_size().columns - used >= NARROW
+    table = Table(box=None, pad_edge=False)
+    for title in titles:
+        justify: Any = "left" if title == "NAME" else "right"
+        table.add_column(title, justify=justify, style=_STYLES.get(title, ""), no_wrap=True)
+    if beside:  # rich cuts what may wrap: the reason, not the numbers
+        table.add_column("WHY", overflow="ellipsis")
+    for batch, cells in zip(batches, rows, strict=True):
+        shown = [*cells, clean(why.get(batch["id"], ""))] if beside else cells
+        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in shown))
     if len(answer["batches"]) > len(batches):
         table.caption = f"and {len(answer['batches']) - len(batches)} more"
-    return table
+    if beside:
+        return table
+    notes = [f"{batch['id']}: {clean(why[batch['id']])}" for batch in batches if batch["id"] in why]
+    return Group(table, *(Text(note, no_wrap=True, overflow="ellipsis") for note in notes))

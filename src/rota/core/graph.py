@@ -101,19 +101,19 @@ class GraphState:
         self.classes = bytearray(nodes)
         self.starts, self.children = self._reversed(nodes)
         """Where the links to each node begin, and these links: the job that waits, with the two bits."""
-        self.left = array("I", (0,)) * count
+        self.left = words(given.degrees)
         """How many links of each job are open …"""
         self.never = array("I", (0,)) * count
         """… and how many can never be met."""
         self.ends = array("I", (0,)) * len(given.names)
         """How many jobs of each name are not settled; below it how many succeeded, and how many did not."""
         self.good, self.bad = self.ends[:], self.ends[:]
-        for pos in range(count):
-            for link in self.links[self.offsets[pos] : self.offsets[pos + 1]]:
-                if link & 3 == MEMBER:
-                    self.ends[(link >> 2) - count] += 1
-                else:
-                    self.left[pos] += 1
+        if given.names:
+            for pos in range(count):
+                for link in self.parents(pos):
+                    if link & 3 == MEMBER:
+                        self.ends[(link >> 2) - count] += 1
+                        self.left[pos] -= 1
         self.told: dict[str, set[Token]] = {}
         """Name → who is told when all its jobs here are settled."""
         self.todo = set(range(len(self.gates)))

@@ -315,6 +315,11 @@ def follow(state: State, event: ev.Event, at: At) -> None:
     if kind is ev.Ended:
         assert isinstance(event, ev.Ended)
         _ended(state, event, at)
+    elif kind is ev.Moved:
+        assert isinstance(event, ev.Moved)
+        if event.verb == "kill":
+            for low, high in zip(event.spans[::2], event.spans[1::2], strict=True):
+                state.soft.killing.update({(event.batch, pos): at.mono for pos in range(low, high)})
     elif isinstance(event, ev.RunnerGreeted):
         contact = state.soft.contacts.setdefault(event.runner, Contact())
         contact.connected = True
@@ -386,8 +391,11 @@ def _waits(state: State, allocation: Allocation, at: At | None) -> None:
 def _ended(state: State, event: ev.Ended, at: At) -> None:
     contact = state.soft.contacts[event.runner]
     since, usage = contact.since, contact.usage
+    killing = state.soft.killing
     for row in event.rows:
         since.pop(row[:2], None)
+        if killing:
+            killing.pop(row[:2], None)
         if usage:
             usage.pop(row[:2], None)
     runner = state.runners[event.runner]

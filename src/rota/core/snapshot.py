@@ -95,6 +95,7 @@ class _Batch(Struct, array_like=True):
     """Position of a live gang → its further parts."""
     gates: dict[int, int] = field(default_factory=dict)
     """Gate of its graph → the newest batch that counts for its name."""
+    killed_why: str | None = None
 
 
 SNAPSHOT_VERSION = 3

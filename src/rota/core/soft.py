@@ -249,6 +249,8 @@ class Planning:
         """What places can differ in while empty → number of the class (`Place.class_number`), for the full pass."""
         self.times: Times | None = None
         """What is known of how long jobs and allocations may take, while the sites say what they said."""
+        self.fair = False
+        """Whether the order of any policy looks at who used how much."""
         self.safety_at = 0.0
         """Monotonic time at which it looks again even if nothing happened."""
         self.shapes: dict[int, ShapeMemo] = {}
@@ -327,6 +329,8 @@ class Soft:
         """(batch, position) of live gangs whose root has certainly not been sent its lease."""
         self.sent: dict[tuple[int, int], None] = {}
         """Those whose root has. Of one that is in neither nobody knows, since a restart, until its root greets."""
+        self.killing: dict[tuple[int, int], float] = {}
+        """(batch, position) → monotonic time at which its live attempt was asked to end."""
         self.planning = Planning()
         self.worth: dict[tuple[str, str], float] = {}
         """(policy, share) → what was used, as its policy values it (`rota.core.shares`)."""

@@ -110,7 +110,8 @@ class BatchState:
     __slots__ = (
         "attempts", "blocked", "broken", "by", "changes", "closing", "count", "counts", "dirty", "edges", "elements",
         "env", "epoch",
-        "failures", "followed", "graph", "held_why", "hold_wanted", "id", "key", "known_until", "live", "loose",
+        "failures", "followed", "graph", "held_why", "hold_wanted", "id", "key", "killed_why", "known_until", "live",
+        "loose",
         "losses", "marks", "met", "omitted_why", "queues", "ranges", "removes", "rerun_wanted", "seen", "shapes",
         "spec", "states", "submitted", "template_numbers", "templates", "twins", "until", "waits", "watchers",
     )  # fmt: skip
@@ -167,6 +168,8 @@ class BatchState:
         self.omitted_why: str | None = None
         self.held_why: str | None = None
         """Why its jobs were last held."""
+        self.killed_why: str | None = None
+        """Who last killed jobs of it, in words."""
         self.dirty: set[int] = set()
         """Chunks of the columns that changed since the last checkpoint."""
         self.removes = any(template.remove_on is not None for template in spec.templates)

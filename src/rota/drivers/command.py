@@ -7,12 +7,13 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rota.drivers.api import Ask, Known, Observation, Outcome
 from rota.drivers.dialect import Answer, Command, Dialect, Listing, Options, Seen, Submitted
 from rota.drivers.gate import Gate, Health, Times, shown
 from rota.drivers.killing import Killer, Kills, chunks
+from rota.drivers.native import room
 from rota.drivers.outcome import OVER, Evidence, Verdict
 from rota.drivers.settings import Settings
 from rota.drivers.submitting import Submitter
@@ -40,7 +41,14 @@ LastWords = Callable[[Sequence[Known]], Awaitable[Mapping[str, Outcome]]]
 """Reads what jobs wrote when they ended: allocation → outcome; those that wrote nothing are left out."""
 LINGER_LOOKS = 64
 """Running allocations whose last words are looked for in one cycle."""
-UNKNOWN_LOOKS = 5
+UNKNOWN_LOOKS = 2
+"""Tags that are looked up in one cycle."""
+WHY_S = 60.0
+"""Why allocations wait is asked no more often …"""
+WAITS_S = 3.0
+"""… and of those that have waited for so long."""
+BASE = re.compile(r"[\[._]\d+\]?\Z")
+"""What an element's native id has behind that of its array."""
 OPEN_S = 10.0
 """When to look again for the last words of what is over."""
 STRANGE = re.compile(r"usage|option|argument|not found", re.IGNORECASE)
@@ -94,6 +102,11 @@ class CommandDriver:
         self._failed_polls = 0
         self._counts: dict[str, int] = {}
         self._turn = 0
+        self._why_waiting: Mapping[str, str] = {}
+        """Native id, of one or of a whole array → why it waits."""
+        self._why_asked = float("-inf")
+        self._looked: dict[str, float] = {}
+        """Tags that were looked up of late, and when."""
 
     def facts(self) -> SiteFacts:
         """What the site offers, as configured."""
@@ -157,7 +170,8 @@ class CommandDriver:
     def read(self, reader: Callable[[], T], instead: T) -> T:
         """Let a dialect read an answer; one that raises has not understood it."""
         try:
-            return reader()
+            with room:
+                return reader()
         except Exception as error:
             log.exception("site %s: the dialect %s cannot read an answer", self.site, self.dialect.name)
             self.gate.note(f"the dialect {self.dialect.name} cannot read an answer: {error!r}")
@@ -197,6 +211,11 @@ class CommandDriver:
                 self._kills.hasten(id, self._times.mono())
         self.hurry()
         return natives
+
+    def limit_arrays(self, most: int) -> int:
+        """Take note that arrays may not be larger than this; the most elements of one submission from now on."""
+        self._array_most = max(1, min(self._array_most, most))
+        return self._array_most
 
     async def find(self, tag: str, count: int) -> list[str] | None:
         """Look a tag up, until it is found or certainly nowhere. A site that cannot be asked is asked again."""
@@ -247,8 +266,8 @@ class CommandDriver:
         if entry.over is not None:
             return True
         self._kills.want(known.id, now)
-        if entry.native is None and known.tag not in self._submitter.tags:
-            await self._resolve(entry)
+        if entry.native is None and known.tag not in self._submitter.tags and self._may_look(known.tag, now):
+            await self._resolve(known.tag)
         return await self._killer.terminate(entry, now)
 
     async def end(self, natives: list[str]) -> None:
@@ -279,11 +298,12 @@ class CommandDriver:
             self._busy = False
 
     def waits(self, native: str) -> str | None:
-        """Why a native job does not run, in the words of the last whole listing; None: it runs, or there is no word."""
+        """Why a native job does not run, in the cluster's words of late; None: it runs, or there is no word."""
         seen = self._tracker.listed.get(native)
         if seen is None or seen.kind not in ("pending", "held", "suspended", "unsure"):
             return None
-        return seen.reason or (seen.native_state if seen.kind == "unsure" else None)
+        asked = self._why_waiting.get(native) or self._why_waiting.get(BASE.sub("", native))
+        return seen.reason or asked or (seen.native_state if seen.kind == "unsure" else None)
 
     def hurry(self) -> None:
         """Look in 2, 4, 8 … seconds: something was done whose effect is to be seen soon."""
@@ -312,6 +332,7 @@ class CommandDriver:
         await self._decide(sight, now)
         await self._killer.end_strays(sight.strays, now)
         await self._find_unknown(sight, now)
+        await self._ask_why_waiting(now)
         self._tracker.forget(now)
         if len(self._counts) > COUNTS_MOST:
             self._counts.clear()
@@ -334,8 +355,8 @@ class CommandDriver:
             self.gate.bad(command, listing.detail or answer.stderr or answer.stdout)
             return None
         self.gate.good()
-        if answer.cut or listing.result != "ok":
-            self.gate.doubt(command, listing.detail or "the output was cut")
+        if answer.cut or listing.result != "ok" or room.exceeded:
+            self.gate.doubt(command, listing.detail or "the output was cut, or stands for more than anybody asked for")
             return listing._replace(result="partial")
         self.gate.last_poll = self._times.wall()
         return listing
@@ -415,7 +436,7 @@ class CommandDriver:
             unread = Listing((), "transient", "it cannot be read")
             piece = self.read(partial(self.dialect.read_history, answer, self._options), unread)
             rows.update({seen.native_id: seen for seen in piece.seen})
-            if piece.result not in ("ok", "not-found", "fatal") or answer.cut:
+            if piece.result not in ("ok", "not-found", "fatal") or answer.cut or room.exceeded:
                 silent = False
                 self.gate.doubt(command, piece.detail or answer.stderr)
         return silent, rows
@@ -433,6 +454,20 @@ class CommandDriver:
             if isinstance(error, UnreadableError):
                 return error.found, error.ids
             return {}, {each.id for each in known}
+
+    async def _ask_why_waiting(self, now: float) -> None:
+        """Ask now and then, in one command, why allocations wait, where the listing does not say it."""
+        if not hasattr(self.dialect, "why_waiting") or now - self._why_asked < WHY_S:
+            return
+        dialect: Any = self.dialect
+        rows = self._tracker.waiting(now - WAITS_S)
+        natives = [row.native_id for row in rows if row.reason is None]
+        if natives:
+            self._why_asked = now
+            answer = await self.ask(dialect.why_waiting(self.user, natives))
+            if answer.code is not None:
+                none: Mapping[str, str] = {}
+                self._why_waiting = self.read(lambda: dialect.read_why_waiting(answer), none)
 
     async def _look_for_lingering(self, sight: Sight, now: float) -> None:
         """Look, a few per cycle, for allocations that have written their last words and are listed as running."""
@@ -455,30 +490,44 @@ class CommandDriver:
 
     async def _find_unknown(self, sight: Sight, now: float) -> None:
         """Look for allocations without a native id: a kill came before the answer to their submission."""
-        entries = self._tracker.entries.values()
-        unknown = [entry for entry in entries if entry.native is None and entry.over is None]
-        for entry in [entry for entry in unknown if entry.tag not in self._submitter.tags][:UNKNOWN_LOOKS]:
-            found = await self._resolve(entry)
+        tags = dict.fromkeys(entry.tag for entry in self._tracker.unknown() if entry.tag not in self._submitter.tags)
+        for tag in list(tags)[:UNKNOWN_LOOKS]:
+            found = await self._resolve(tag)
             if found is None or found.native_id is not None:
                 continue
-            entry.missed = entry.missed if entry.looks else now
-            entry.looks += 1
-            if entry.looks > self._settings.settle_looks and now - entry.missed >= self._settings.restart_settle_s:
-                self._kills.done(entry.id)
-                verdict = Verdict("abort", "nothing with its tag is on the cluster: it was never submitted", Outcome())
-                sight.out.append(self._tracker.finish(entry, verdict, now, vanished=True))
+            for entry in self._tracker.unknown(tag):
+                entry.missed = entry.missed if entry.looks else now
+                entry.looks += 1
+                if entry.looks > self._settings.settle_looks and now - entry.missed >= self._settings.restart_settle_s:
+                    self._kills.done(entry.id)
+                    why = "nothing with its tag is on the cluster: it was never submitted"
+                    verdict = Verdict("abort", why, Outcome())
+                    sight.out.append(self._tracker.finish(entry, verdict, now, vanished=True))
 
-    async def _resolve(self, entry: Entry) -> Submitted | None:
-        """Find the native job of an allocation. Where the size of its array is not known, the listing shows it."""
-        found = await self._submitter.look_up(entry.tag)
-        if found is None or found.native_id is None or entry.native is not None:
+    def _may_look(self, tag: str, now: float) -> bool:
+        """Whether a tag is looked up at once: once for all its elements, and not too many at a time.
+
+        Those that are not, are so when the next listing was read.
+        """
+        recent = {each: at for each, at in self._looked.items() if now - at < self._settings.settle_every_s}
+        self._looked = recent
+        if tag in recent or len(recent) >= UNKNOWN_LOOKS:
+            return False
+        recent[tag] = now
+        return True
+
+    async def _resolve(self, tag: str) -> Submitted | None:
+        """Find the native jobs of a tag. Where the size of its array is not known, the listing shows it."""
+        found = await self._submitter.look_up(tag)
+        if found is None or found.native_id is None:
             return found
-        element, count = entry.known.element, entry.known.elements or self._counts.get(entry.tag, 0)
-        natives = [self.dialect.element_id(found.native_id, element, n) for n in ((count,) if count else (1, 2))]
-        listed = [native for native in natives if native in self._tracker.listed]
-        entry.looks += 1
-        if count or listed or entry.looks > self._settings.settle_looks:
-            self._tracker.bind(entry, (listed or natives[-1:])[0])
+        for entry in self._tracker.unknown(tag):
+            element, count = entry.known.element, entry.known.elements or self._counts.get(tag, 0)
+            natives = [self.dialect.element_id(found.native_id, element, n) for n in ((count,) if count else (1, 2))]
+            listed = [native for native in natives if native in self._tracker.listed]
+            entry.looks += 1
+            if count or listed or entry.looks > self._settings.settle_looks:
+                self._tracker.bind(entry, (listed or natives[-1:])[0])
         return found
 
     async def close(self) -> None:

@@ -208,6 +208,8 @@ class Dialect(Protocol):
     # `read_array_limit(answer)`, which returns that number or None;
     # `queue_details(queues)`, commands that ask what the answer to `queues()` does not have, and
     # `read_queue_details(queues, answers, options)`, which returns the queues with that; an answer may be useless;
+    # `why_waiting(user, native_ids)`, a command that asks why these jobs wait, where the listing does not say it, and
+    # `read_why_waiting(answer)`, which returns native id (or that of the whole array) → the system's own words;
     # `spread`, how a job starts a program on each of its nodes: a name in `SPREADS` of `rota.drivers.script`.
 
 

@@ -301,6 +301,15 @@ class Lsf:
         hopeless = bool(left) and all("permission denied" in line or "illegal job id" in line for line in left)
         return ("fatal" if hopeless else "transient"), words(answer)
 
+    def array_limit(self) -> Command:
+        """The parameters in full."""
+        return Command(("bparams", "-l"))
+
+    def read_array_limit(self, answer: Answer) -> int | None:
+        """The largest index, and indices begin with 1."""
+        found = re.search(r"\bMAX_JOB_ARRAY_SIZE\s*=\s*(\d{1,9})", answer.stdout)
+        return max(1, int(found[1])) if found else None
+
     def queues(self) -> Command | None:
         """All queues with their limits; the sizes of hosts are not in it."""
         return Command(("bqueues", "-l"))
@@ -337,6 +346,22 @@ class OpenLava(Lsf):
     def listing(self, user: str) -> Command:
         """The wide table, where names are whole."""
         return Command(("bjobs", "-a", "-w", "-u", user))
+
+    def why_waiting(self, user: str, native_ids: Sequence[str]) -> Command:
+        """The table of what waits, with a line of reasons below each; those of one user are few enough."""
+        return Command(("bjobs", "-p", "-w", "-u", user))
+
+    def read_why_waiting(self, answer: Answer) -> Mapping[str, str]:
+        """` Job slot limit reached: 1 host;`, below its job; some say nothing before the colon."""
+        out: dict[str, str] = {}
+        job = None
+        for line in answer.stdout.splitlines():
+            if not line.startswith(" "):
+                found = _row(_wide(line), self.states)
+                job = None if found is None else found.native_id
+            elif job is not None and re.match(r"\s*\w", line):
+                out[job] = f"{out[job]}; {line.strip(' ;')}" if job in out else line.strip(" ;")
+        return out
 
     def _own(self, ask: Ask, options: Options) -> list[str]:
         if ask.amounts.gpus:

@@ -55,6 +55,15 @@ class PbsFamily:
         """The id is all that qsub prints."""
         return read_qsub(answer, *read_error(answer, self.errors, "submit"))
 
+    def array_limit(self) -> Command:
+        """What the server says of itself."""
+        return Command(("qstat", "-B", "-f"))
+
+    def read_array_limit(self, answer: Answer) -> int | None:
+        """The largest array. TORQUE holds what is over its limit of slots, as if somebody had done that."""
+        found = re.findall(r"^\s*(?:max_(?:job_)?array_size|max_slot_limit)\s*=\s*(\d{1,9})\s*$", answer.stdout, re.M)
+        return min((max(1, int(number)) for number in found), default=None)
+
     def element_id(self, native_id: str, element: int, count: int) -> str:
         """`6[]` has `6[0]`, `6[1]`, …"""
         return native_id.replace("[]", f"[{element}]") if count > 1 else native_id

@@ -84,6 +84,8 @@ TRANSIENT = (
     "sge_root",
     "try again",
 )
+WHY_MOST = 20
+"""Jobs in one question why they wait."""
 LATER = ("jobs are allowed",)
 """Words of a refusal because there are too many jobs now."""
 
@@ -233,6 +235,23 @@ class Sge:
         again = 1 if "R" in state else 0
         return Seen(native, state, kind, tag_of(job.get("JB_name", "")), reason, outcome, again, kind == "failed")
 
+    def why_waiting(self, user: str, native_ids: Sequence[str]) -> Command:
+        """What the scheduler said of some jobs; of each it may be many lines."""
+        jobs = list(dict.fromkeys(native.partition(".")[0] for native in native_ids))
+        return Command(("qstat", "-j", ",".join(jobs[:WHY_MOST])))
+
+    def read_why_waiting(self, answer: Answer) -> Mapping[str, str]:
+        """`scheduling info:`, which a site may have turned off; of several words of one job the first few."""
+        out: dict[str, str] = {}
+        for block in re.split(r"^=+[ \t]*$", answer.stdout, flags=re.MULTILINE)[1:]:
+            number = re.search(r"^job_number:\s*(\d+)", block, re.MULTILINE)
+            said = re.search(r"^scheduling info:[ \t]*(\S.*(?:\n[ \t]+\S.*)*)", block, re.MULTILINE)
+            if number and said and "turned off" not in said[1]:
+                words = list(dict.fromkeys(line.strip() for line in said[1].splitlines()))
+                more = f"; and {len(words) - 3} more" if len(words) > 3 else ""
+                out[number[1]] = "; ".join(words[:3]) + more
+        return out
+
     def history(self, native_ids: Sequence[str]) -> Sequence[Command]:
         """The accounting of each job, with all its tasks; it takes one job at a time."""
         jobs = dict.fromkeys(native.partition(".")[0] for native in native_ids)
@@ -336,6 +355,15 @@ class Sge:
         if any("privileges" in line or "denied:" in line for line in rest):
             return "fatal", words
         return "transient", words or "an empty answer"
+
+    def array_limit(self) -> Command:
+        """The global configuration."""
+        return Command(("qconf", "-sconf"))
+
+    def read_array_limit(self, answer: Answer) -> int | None:
+        """The most tasks of an array; 0: as many as you like."""
+        found = re.search(r"^max_aj_tasks\s+(\d{1,9})\s*$", answer.stdout, re.MULTILINE)
+        return int(found[1]) or None if found else None
 
     def queues(self) -> Command | None:
         """All hosts with their queue instances."""

@@ -17,7 +17,7 @@ from rota.model.errors import BusyError, RefusedError, RotaError
 if TYPE_CHECKING:
     from rota.drivers.command import CommandDriver
 
-__all__ = ["FullError", "Submitter"]
+__all__ = ["ArrayError", "FullError", "Submitter"]
 
 LOOK_AFTER_S = 10.0
 """A submission that takes so long is looked for, and again after twice as long, and so on."""
@@ -26,12 +26,28 @@ FULL = re.compile(
     re.IGNORECASE,
 )
 """In the words of a site that takes only so many jobs of one user."""
+TOO_LARGE = re.compile(
+    r"array\b.{0,80}\b(size|limit|too large|too many|exceed)|\b(limit|too large|too many|exceed).{0,80}\barray\b"
+    r"|(bad|invalid) job array|with more than \d+ tasks|max_slot_limit",
+    re.IGNORECASE | re.DOTALL,
+)
+"""In the words of a site that takes smaller arrays only; some tell how large they may be."""
+NAMED = re.compile(r"(?:limit is|limit of|more than|at most|max\w*)\D{0,20}(\d{1,9})", re.IGNORECASE)
+"""How it may say what size it takes."""
 UNREACHED = re.compile(r"connect|contact|is down|not responding|communication", re.IGNORECASE)
 """In the words of a command that did not reach the batch system."""
 
 
 class FullError(BusyError):
     """The site has as many jobs of this user as it takes, or would have with these."""
+
+
+class ArrayError(BusyError):
+    """The site takes no arrays of that size: `most` is what it says that it takes, or half of what it was asked for."""
+
+    def __init__(self, words: str, most: int) -> None:
+        super().__init__(words)
+        self.most = most
 
 
 class Submitter:
@@ -70,7 +86,11 @@ class Submitter:
                 if found is not None and found.native_id is not None:
                     self._driver.gate.note(f"{ask.tag} was accepted, though the command said: {tail(done.detail)}")
                     return found.native_id
-                raise self._refused(command, done, answer, "")
+                refused = self._refused(command, done, answer, "")
+                words = answer.words if answer is not None else done.detail
+                if ask.count > 1 and TOO_LARGE.search(words):
+                    raise ArrayError(str(refused), _array_most(words, ask.count))
+                raise refused
             if done.result != "transient":
                 base = await self.settle(ask.tag, ask.ids, self._settings.settle_s)
                 if base is not None:
@@ -210,6 +230,12 @@ class Submitter:
             return None
         driver.gate.good()
         return Submitted(None, "not-found", "")
+
+
+def _array_most(words: str, count: int) -> int:
+    """The size of arrays that a refusal names; half of what was asked for if it names none that is smaller."""
+    named = [int(found) for found in NAMED.findall(words) if 0 < int(found) < count]
+    return max(named, default=count // 2)
 
 
 def _line(words: str) -> str:

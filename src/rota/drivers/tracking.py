@@ -45,6 +45,7 @@ class Entry:
             "over_at",
         ),
         *("own_at", "requeued", "requeued_at", "said", "silent", "tag", "told", "unsure_at", "vanished", "waited_at"),
+        "waits_since",
     )
 
     def __init__(self, known: Known) -> None:
@@ -81,6 +82,8 @@ class Entry:
         """It was called over without the provider's word: should it turn up, it is a stray."""
         self.waited_at: float | None = None
         """When it was last listed as waiting."""
+        self.waits_since: float | None = None
+        """When it was first."""
 
     def is_told(self, verb: str) -> bool:
         """Whether this was said, and the manager believes it."""
@@ -192,6 +195,7 @@ class Tracker:
                 continue
             if seen.kind in ("pending", "held"):
                 entry.waited_at = now
+                entry.waits_since = now if entry.waits_since is None else entry.waits_since
             if seen.kind in OVER:
                 sight.ended.append((entry, seen))
             else:
@@ -238,6 +242,20 @@ class Tracker:
             number = NUMBER.match(native)
             if seen.tag in self._given_up or (ours and number and number[1] not in ours):
                 sight.strays.append(seen)
+
+    def unknown(self, tag: str | None = None) -> list[Entry]:
+        """Allocations whose native ids are not known, of one tag or all."""
+        entries = self.entries.values()
+        return [e for e in entries if e.native is None and e.over is None and tag in (None, e.tag)]
+
+    def waiting(self, since: float) -> list[Seen]:
+        """The rows, in the last whole listing, of allocations that wait and have done so since then."""
+        return [
+            self.listed[entry.native]
+            for entry in self.entries.values()
+            if entry.over is None and entry.native in self.listed and entry.said in WAITS
+            if entry.waits_since is not None and entry.waits_since <= since
+        ]
 
     # ---- how it ended ------------------------------------------------------------------------------------------------
 

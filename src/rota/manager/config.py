@@ -7,6 +7,7 @@ typo must not silently mean the default.
 import difflib
 import os
 import tomllib
+from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin
 
 import msgspec
@@ -18,7 +19,7 @@ from rota.model.needs import NAME, Needs
 from rota.plugins import load_plugins
 from rota.schedule.policy import POLICIES, Policy, check_policy_names
 
-__all__ = ["Config", "SiteConfig", "find_batch_site", "load_config"]
+__all__ = ["Config", "SiteConfig", "find_batch_site", "load_config", "settings"]
 
 TIMES = ("touch", "missing_after", "start_by", "rerun_after", "backoff_first", "backoff_most", "backoff_jitter")
 SITE_TIMES = (
@@ -153,6 +154,15 @@ class PolicyConfig(Struct, forbid_unknown_fields=True):
         return policy
 
 
+class SecretsConfig(Struct, forbid_unknown_fields=True):
+    """Which variables of a submitter's environment stay with him: patterns of names, as a shell has them."""
+
+    names: list[str] = field(default_factory=list)
+    """Not sent, beside those that look secret."""
+    keep: list[str] = field(default_factory=list)
+    """Sent, though they look secret."""
+
+
 class Config(Struct, forbid_unknown_fields=True):
     """The whole configuration file."""
 
@@ -180,6 +190,7 @@ class Config(Struct, forbid_unknown_fields=True):
     """Batches that have been settled for so long are pruned; None: never."""
     site: dict[str, SiteConfig] = field(default_factory=lambda: {"local": SiteConfig()})
     policy: dict[str, PolicyConfig] = field(default_factory=dict)
+    secrets: SecretsConfig = field(default_factory=SecretsConfig)
 
     @property
     def backfill_after_s(self) -> int | None:
@@ -237,6 +248,32 @@ def load_config(home: str) -> Config:
     if not config.site:
         config.site["local"] = SiteConfig()
     return config
+
+
+def settings(home: str) -> list[dict[str, Any]]:
+    """Every setting as {key, value, source}: `default`, or the file that says it."""
+    config = load_config(home)
+    path = os.path.join(home, "config.toml")
+    raw: dict[str, Any] = {}
+    if os.path.exists(path):
+        with open(path, "rb") as file:
+            raw = tomllib.load(file)
+
+    def rows(table: Struct, given: dict[str, Any], before: str) -> Iterator[dict[str, Any]]:
+        for name, key in zip(table.__struct_fields__, table.__struct_encode_fields__, strict=True):
+            if name not in ("site", "policy"):
+                source = path if key in given else "default"
+                yield {"key": before + key, "value": getattr(table, name), "source": source}
+
+    out = list(rows(config, raw, ""))
+    for name, site in config.site.items():
+        out += rows(site, raw.get("site", {}).get(name, {}), f"site.{name}.")
+    for name, policy in config.policies().items():
+        table = raw.get("policy", {}).get(name, {})
+        said = {"half_life_s" if key == "half_life" else key.partition("_")[0] for key in table}
+        said |= {"share_by"} & table.keys()
+        out += rows(policy, dict.fromkeys(said), f"policy.{name}.")
+    return out
 
 
 def find_batch_site(config: Config, path: str, name: str, here: str) -> SiteConfig:

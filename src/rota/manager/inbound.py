@@ -12,6 +12,7 @@ from rota import __version__
 from rota.core.decide.ends import find_live
 from rota.core.decide.greeting import rivals, stranger
 from rota.core.stimuli import At, Disconnected, Ended, Greet, Held, Released, Report, RunnerBye, Started, Touch, Used
+from rota.manager.job_tokens import JOB, job_access
 from rota.model.errors import DeniedError, RotaError
 from rota.model.needs import Amounts
 from rota.wire import auth, messages
@@ -61,7 +62,9 @@ class Inbound:
         peer.send({"t": "welcome", "version": messages.VERSION, "manager": about})
 
     def on_ask(self, peer: Peer, ask_id: int, op: str, body: bytes) -> None:
-        """Take a client's request."""
+        """Take a client's request; a job's only while its attempt lasts."""
+        if peer.token is not None and peer.token.startswith(JOB) and self.access_for(peer.token) is None:
+            raise DeniedError(f"the token '{peer.token}' is over, as the attempt is that it was for")
         self._manager.answers.ask(peer, ask_id, op, messages.decode_ask(op, body))
 
     def on_runner(self, peer: Peer, message: messages.Greet | messages.RunnerMessage) -> None:
@@ -180,6 +183,12 @@ class Inbound:
         else:
             audit.note(peer.principal, peer.address, action, target, f"refused: {error}")
 
+    def on_locked(self, address: str, allocation: str | None) -> None:
+        """Write down that an address is told no more for a while."""
+        name = "no allocation" if allocation is None else f"allocation {allocation}"
+        log.warning("%s has failed to greet too often (%s): it is told no more for a minute", address, name)
+        self._manager.audit.refuse("manager", address, "lock-out", name, "refused: too many failed greetings")
+
     def close_sessions(self, token: str) -> int:
         """Close the connections of everybody who came with this token; how many those are."""
         over = [peer for peer in self.clients if peer.token == token]
@@ -190,6 +199,8 @@ class Inbound:
 
     def access_for(self, name: str) -> auth.Access | None:
         """What a client's token opens."""
+        if name.startswith(JOB):
+            return job_access(self._manager.state, self._manager.outbound.job_secret, name)
         return self._manager.tokens.access(name)
 
     def token_for(self, allocation: str) -> str | None:

@@ -10,6 +10,7 @@ import msgspec
 from rota.manager.writer import Writer
 from rota.model.batch import MAX_COMMAND, BatchSpec, check_value
 from rota.model.errors import NoSpaceError, UsageError
+from rota.model.graph import Graph, pack_links
 from rota.store.api import Store
 from rota.wire import messages
 
@@ -20,6 +21,8 @@ log = logging.getLogger("rota")
 SPARE = 64 << 20
 """No new work is taken with less space than this, so that accepted work can be finished."""
 MAX_ENV = 1 << 20
+MAX_STAGED = 256 << 20
+"""Bytes of links that are kept for submissions to come."""
 
 
 class Intake:
@@ -32,6 +35,8 @@ class Intake:
         """Why no new work is taken since the disk was full, or None."""
         self._kinds: dict[str, set[str]] = {}
         """The sorts of values that were staged under a name."""
+        self._links: dict[str, dict[int, tuple[bytes, bytes]]] = {}
+        """Stage → position of the first → links of values that were staged."""
         self._env_names: set[str] = set()
         self._last_env: tuple[dict[str, str] | None, str | None] = (None, None)
         """Submissions that follow each other mostly come from one environment."""
@@ -71,16 +76,36 @@ class Intake:
         values = _decode_values(bytes(args.values))
         self._kinds.setdefault(args.stage, set()).update(_kinds(values, args.first))
         await self._writer.run(lambda: self._store.stage(args.stage, args.first, values, args.templates))
+        if args.links is not None:
+            if len(args.links) != len(values):
+                raise UsageError(f"{len(values)} values came with links of {len(args.links)}")
+            self._links.setdefault(args.stage, {})[args.first] = pack_links(args.links)
+            while sum(len(links) for rows in self._links.values() for _, links in rows.values()) > MAX_STAGED:
+                del self._links[next(iter(self._links))]
         return {"staged": args.first + len(values)}
+
+    def graph(self, args: messages.Submit, count: int) -> Graph | None:
+        """The graph of a submission, if its jobs have links."""
+        pieces = self._links.pop(args.stage or "", {})
+        if args.links is not None:
+            pieces = {0: pack_links(args.links)}
+        if args.graph is None and not pieces:
+            return None
+        rows = [pieces[first] for first in sorted(pieces)]
+        degrees, links = b"".join(row[0] for row in rows), b"".join(row[1] for row in rows)
+        if len(degrees) != 4 * count:
+            raise UsageError(f"{len(degrees) // 4:,} of {count:,} jobs came with links: add it again")
+        head = args.graph or messages.GraphHead()
+        return Graph(degrees, links, tuple(head.names), tuple(head.after))
 
     def plain(self, args: messages.Submit) -> tuple[BatchSpec, str | None] | None:
         """(spec, environment) of a submission of which nothing has to be kept before it is decided; None: something."""
-        if args.stage is not None or bytes(args.values) != b"null" or args.once is not None:
+        if args.stage is not None or bytes(args.values) != b"null" or args.once is not None or args.graph is not None:
             return None
         if args.env is not None and args.env != self._last_env[0]:
             return None
         spec = decode_spec(bytes(args.batch))
-        if spec.columns or len(spec.templates) != 1:
+        if spec.columns or len(spec.templates) != 1 or any(dependency.each for dependency in spec.after):
             return None
         if spec.templates[0].argv is None and spec.templates[0].shell is None:
             return None

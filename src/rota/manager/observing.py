@@ -14,7 +14,7 @@ from rota.core.decide.greeting import replaced_runners, rivals
 from rota.core.state import RunnerState, State
 from rota.core.stimuli import AllocationSeen, Greet, LastWords, SiteFull, SiteSeen, Stimulus, TakeDown, Written
 from rota.drivers.api import Known, Observation
-from rota.drivers.submitting import FullError
+from rota.drivers.submitting import ArrayError, FullError
 from rota.manager.inbound import now, report_rows
 from rota.manager.jobbook import JobBook
 from rota.manager.outbound import lease_message
@@ -133,8 +133,11 @@ class Observer:
             log.warning("%s %s: %s", effect.what, effect.id, error)
             if isinstance(error, FullError):
                 self._tell(SiteFull(at=now(), by="driver", site=site.name, count=len(effect.ids)))
+            if isinstance(error, ArrayError):
+                self._tell(site_seen(site.name, site.facts()))
             if effect.what in ("submit", "find"):
                 refused = Outcome(why="refused") if isinstance(error, RefusedError | UsageError) else None
+                refused = Outcome(why="array") if isinstance(error, ArrayError) else refused
                 for name in effect.ids:
                     self._see(Observation(name, "fail", None, str(error), refused))
 

@@ -6,6 +6,7 @@ from typing import Any
 from rota.core import effects as ef
 from rota.core.soft import LeasedJob, Member
 from rota.core.state import Settings, State
+from rota.manager.job_tokens import runner_secret
 from rota.manager.jobbook import JobBook
 from rota.model.errors import BusyError
 from rota.wire.messages import VERSION
@@ -18,7 +19,12 @@ class Outbound:
     """Knows the runners in session; carries out what the core decided."""
 
     def __init__(
-        self, book: JobBook, settings: Settings, peers: dict[str, Peer], allocate: Callable[[State, ef.Allocate], None]
+        self,
+        book: JobBook,
+        settings: Settings,
+        peers: dict[str, Peer],
+        allocate: Callable[[State, ef.Allocate], None],
+        job_secret: str,
     ) -> None:
         self._book = book
         self.peers = peers
@@ -30,6 +36,8 @@ class Outbound:
             "grace_s": 10,
         }
         self._allocate = allocate
+        self.job_secret = job_secret
+        """From which the tokens of jobs are made."""
         self.greeting: dict[str, tuple[Peer, int]] = {}
         """Runners whose greeting is being made durable."""
         self._newest: dict[str, int] = {}
@@ -81,7 +89,8 @@ class Outbound:
         self._newest[effect.runner] = 0
         self._connects[effect.runner] = effect.connect
         facts = state.soft.sites.get(state.runners[effect.runner].site)
-        linger = {"linger_s": facts.linger_s} if facts is not None else {}
+        linger: dict[str, Any] = {"linger_s": facts.linger_s} if facts is not None else {}
+        linger["jobs"] = runner_secret(self.job_secret, effect.runner).hex()
         found[0].send({"t": "welcome", "connect": effect.connect, "session": effect.session, **self._welcome, **linger})
 
     def _order(self, state: State, effect: ef.Order) -> None:

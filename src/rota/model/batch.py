@@ -51,6 +51,8 @@ class Dependency(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
     """For a name: batches that get it later count too, whenever that is."""
     rerun: bool = False
     """With `live`: jobs that have COMPLETED run again after a new batch of the name."""
+    by_value: bool = False
+    """With `each`: it is the one with the same value, not with the same number."""
 
     def check(self) -> None:
         """Raise UsageError for what does not go together."""
@@ -59,6 +61,8 @@ class Dependency(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
             raise UsageError(f"--after {self.target} --live: only a name, as in @align, can get new batches")
         if self.rerun and not self.live:
             raise UsageError(f"--after {self.target}: rerun goes with live")
+        if self.by_value and not self.each:
+            raise UsageError(f"--after {self.target}: by value goes with each")
         if self.each and self.live:
             raise UsageError(f"--after {self.target}: --each and --live cannot be given for the same")
 

@@ -1,19 +1,22 @@
 """From a template and a value to what is executed.
 
-Placeholders are `{}` (the value, or the first column), `{index}`, `{name}` for a named column, `{batch}`, `{job}` and
-`{attempt}`. They are never read after `$`, so `${name}` stays the shell's; `{{` gives a plain `{`; a name that is not
-known is left as it is, so that `awk '{print}'` works. Where a shell will read a value it is quoted, in the way that the
-place asks for: `cp {} "{}.bak"` and `sh -c 'cat {}'` give the shell exactly the value, whatever is in it.
+Placeholders are `{}` (the value, the first column, or the number in an array), `{index}`, `{name}` for a named column,
+`{batch}`, `{job}` and `{attempt}`. They are never read after `$`, so `${name}` stays the shell's; `{{` gives a plain
+`{`; a name that is not known is left as it is, so that `awk '{print}'` works. Where a shell will read a value it is
+quoted, in the way that the place asks for: `cp {} "{}.bak"` and `sh -c 'cat {}'` give the shell exactly the value,
+whatever is in it.
 """
 
 import re
 import shlex
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
 from rota.model.batch import Template, Value
 from rota.model.job import format_job
 
-__all__ = ["BEHAVIOURS", "CommandMaker", "group_of", "is_starter", "needs_shell", "split_line"]
+__all__ = ["BEHAVIOURS", "CommandMaker", "group_of", "is_starter", "needs_shell", "numbered", "split_line"]
 
 _PLACE = re.compile(r"\{\{([A-Za-z][A-Za-z0-9_.-]*)?\}\}|\{\{|(?<!\$)\{([A-Za-z][A-Za-z0-9_.-]*)?\}")
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./ \t-]+")
@@ -167,6 +170,22 @@ def _lookup(name: str, columns: Sequence[str]) -> int | None:
     if not name:
         return 0 if columns else None
     return _MARKS.get(name)
+
+
+def numbered(template: Template) -> Template:
+    """The template of an array: `{}` is the number of a job there, and `{{}}` a plain `{}`."""
+
+    def text(given: str) -> str:
+        return _PLACE.sub(lambda match: {"{}": "{index}", "{{}}": "{}"}.get(match[0], match[0]), given)
+
+    changed: dict[str, object] = {}
+    for name in ("shell", "cwd", "stdin", "stdout", "stderr"):
+        if (given := getattr(template, name)) is not None:
+            changed[name] = text(given)
+    for name in ("argv", *BEHAVIOURS):
+        if (words := getattr(template, name)) is not None:
+            changed[name] = tuple(map(text, words))
+    return replace(template, **changed)
 
 
 def _in_single(value: str) -> str:

@@ -135,6 +135,7 @@ GROUPS: dict[str, tuple[Field, ...]] = {
               default=()),
         Field("each", "manner", "batch", "", "of the --after before it: job by job, each for its own number",
               "of the --after before it: job by job", default=False),
+        Field("each_value", "manner", "", "", "… each for the one with its own value", flags="--each=value"),
         Field("live", "manner", "batch", "", "of the --after @NAME before it: also for new batches of that name",
               default=False),
         Field("live_rerun", "manner", "", "", "… and what has completed runs again after them", flags="--live=rerun"),
@@ -197,7 +198,7 @@ def _fields(names: str) -> tuple[Field, ...]:
 JSON_FIELDS = _fields(
     "cores memory time disk gpus bind resources tags priority policy retries limits workdir cleanup change_home "
     "on_success on_failure on_exit remove_on signal group override "
-    "retry_on never_retry_on no_retry_after rerunnable enforce"
+    "retry_on never_retry_on no_retry_after rerunnable enforce account partition qos reservation constraint modules"
 )
 """Fields of a batch that a JSON line may set for its job, besides its own command, directory, variables and files."""
 

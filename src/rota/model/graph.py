@@ -7,7 +7,7 @@ is outside of the batch. A *link* of a job is one number: a node, and below it i
 import itertools
 from array import array
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -18,7 +18,7 @@ __all__ = ["ANY", "CONDITIONS", "FAILURE", "MEMBER", "SUCCESS", "Graph", "pack_l
 
 SUCCESS, ANY, FAILURE, MEMBER = range(4)
 """The two bits of a link: the job waits for the node on this condition, or it is one of those of that name."""
-CONDITIONS: Final = ("success", "any", "failure")
+CONDITIONS: Final[tuple[Literal["success", "any", "failure"], ...]] = ("success", "any", "failure")
 MAX_LINKS = 50_000_000
 MAX_NAMES = 100_000
 """The most names in the lines of one batch."""
@@ -63,8 +63,11 @@ class Graph(Struct, frozen=True, array_like=True):
         if offsets[-1] != len(links) or (links and max(links) >> 2 >= nodes):
             raise UsageError("the links name jobs that are not there")
         low, high = count, count + len(self.names)
-        if any(not low <= link >> 2 < high for link in links if link & 3 == MEMBER):
+        named = {link >> 2 for link in links if link & 3 == MEMBER}
+        if named and not low <= min(named) <= max(named) < high:
             raise UsageError("the links: a job is one of those of a name, and of nothing else")
+        if len(named) < len(self.names):
+            raise UsageError("the links: there is a name that no job has")
         if circle := find_circle(count, offsets, links):
             shown = circle if len(circle) <= SHOWN else [*circle[: SHOWN // 2], -1, *circle[-SHOWN // 2 :]]
             path = " → ".join("…" if pos < 0 else str(pos + 1) for pos in shown)
@@ -102,6 +105,14 @@ def find_circle(count: int, offsets: Sequence[int], links: Sequence[int]) -> lis
 
 def _goes_forward(count: int, offsets: Sequence[int], links: Sequence[int]) -> bool:
     """Whether each job waits only for jobs before it, and for names that no job has from there on."""
+    if not links or max(links) >> 2 < count:  # there are no names, nor anything outside
+        low = 0
+        for pos in range(count):
+            high = offsets[pos + 1]
+            if low < high and max(links[low:high]) >> 2 >= pos:
+                return False
+            low = high
+        return True
     last: dict[int, int] = {}
     for pos in range(count):
         for link in links[offsets[pos] : offsets[pos + 1]]:

@@ -1,7 +1,7 @@
 """Selectors: which jobs a command means.
 
 `7` a batch, `7.12` a job, `7.1-99` a range, `@align` a name, `:failed` a state. Words of an equal kind add, different
-kinds intersect: `7 8 :failed` is what failed in 7 or 8.
+kinds intersect: `7 8 :failed` is what failed in 7 or 8. A name may stand without its `@` where it can be nothing else.
 """
 
 import re
@@ -26,6 +26,7 @@ _GROUPS = {
     "active": ("STARTING", "RUNNING", "MISSING", "KILLING"),
     "unsuccessful": ("FAILED", "ABORTED", "OMITTED"),
 }
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.+-]*")
 _WORD = re.compile(r"([0-9]{1,18})(?:\.([0-9]{1,18})(?:-([0-9]{1,18}))?)?")
 
 
@@ -56,14 +57,24 @@ def parse_selector(words: Sequence[str]) -> Selector:
         else:
             match = _WORD.fullmatch(word)
             if match is None:
-                choices = "a batch 7, a job 7.12, a range 7.1-99, a name @align or a state :failed"
-                raise UsageError(f"'{word}' selects nothing: write {choices}")
+                names.append(_bare_name(word))
+                continue
             first = int(match[2]) if match[2] else None
             last = int(match[3]) if match[3] else first
             if first is not None and last is not None and last < first:
                 raise UsageError(f"'{word}': the range ends below where it begins")
             spans.append((int(match[1]), first, last))
     return Selector(tuple(spans), tuple(names), frozenset(states))
+
+
+def _bare_name(word: str) -> str:
+    """A word that can only be a name, though it has no `@`."""
+    if word.lower() in _GROUPS or word.upper() in STATES:
+        raise UsageError(f"'{word}' selects nothing: a state is :{word.lower()}, a name is @{word}")
+    if _NAME.fullmatch(word) is None:
+        choices = "a batch 7, a job 7.12, a range 7.1-99, a name @align or a state :failed"
+        raise UsageError(f"'{word}' selects nothing: write {choices}")
+    return word
 
 
 def _states(word: str) -> Sequence[str]:

@@ -76,12 +76,15 @@ class Agent:
         self._child = False
         self._restored: Dict[Key, None] = {}
         self._connect(began)  # the greeting first: the rest is loaded and made while the manager reads it
+        from rota.runner.credentials import Credentials
         from rota.runner.environment import inherited
         from rota.runner.jobs import Jobs
         from rota.runner.plan import Plans
         from rota.runner.segments import Segments
 
-        self.jobs = Jobs(runner, Segments(output), Plans(inherited(os.environb), runner.runner_id, gpus))
+        plans = Plans(inherited(os.environb), runner.runner_id, gpus)
+        self._credentials = plans.credentials = Credentials(runner, target, output)
+        self.jobs = Jobs(runner, Segments(output), plans)
         self.jobs.epoll = self._epoll
         self.jobs.until = NEVER if self._until is None else self._until
         self.jobs.children.adopt_orphans()
@@ -220,9 +223,8 @@ class Agent:
         assert connection is not None
         self._greeted = True
         message = self.runner.greet(now, None if self._until is None else max(0.0, self._until - now))
-        message.update(connection.proof())
         try:
-            connection.send(message)
+            connection.greet(message)
         except ClosedError as problem:
             self._drop(str(problem))
 
@@ -368,6 +370,7 @@ class Agent:
             write_json(self.output, UNSENT, unsent)
             log("wrote what was not acknowledged to %s" % os.path.join(self.output, UNSENT))
         self.jobs.segments.close()
+        self._credentials.close()
         if runner.refused is not None:
             return REFUSED
         if self._stopping or runner.leaving is not None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
 from rota.runner.lease import Lease
 
 if TYPE_CHECKING:
+    from rota.runner.credentials import Credentials
     from rota.runner.devices import Gpus
 
 __all__ = ["Environment", "gang_variables", "inherited", "of_allocation", "without_allocation"]
@@ -36,6 +37,7 @@ def inherited(environ: Mapping[bytes, bytes]) -> Dict[bytes, bytes]:
         b"ROTA_RUNNER",
         b"ROTA_CORES",
         b"ROTA_TOKEN",
+        b"ROTA_ADDRESS",
         b"ROTA_WORKDIR",
         b"ROTA_SUBMIT_DIR",
         b"ROTA_EXIT_CODE",
@@ -103,7 +105,7 @@ def gang_variables(directory: str, nodes: List[Dict[str, Any]], gang_id: bytes) 
 class Environment:
     """What all jobs of one spec have in common, and how one job's environment is made from it."""
 
-    __slots__ = ("_array", "_base", "_gpus", "_told", "absolute", "path")
+    __slots__ = ("_array", "_base", "_gpus", "_told", "absolute", "credentials", "path")
 
     def __init__(
         self,
@@ -140,6 +142,7 @@ class Environment:
         self._told = {os.fsencode(key): os.fsencode(value) for key, value in (spec.get("own") or {}).items()}
         self._base = base
         self._gpus = gpus
+        self.credentials: Optional[Credentials] = None
         self.path = base.get(b"PATH", DEFAULT_PATH)
         self.absolute = all(part.startswith(b"/") for part in self.path.split(b":"))  # PATH means the same everywhere
 
@@ -162,6 +165,8 @@ class Environment:
             env[b"SLURM_ARRAY_TASK_ID"] = env[b"PBS_ARRAY_INDEX"] = env[b"LSB_JOBINDEX"] = env[b"SGE_TASK_ID"] = index
         if self._gpus is not None:
             env.update(self._gpus.variables(lease.slot))
+        if self.credentials is not None:
+            env.update(self.credentials.variables(lease.key))
         env.update(self._told)
         return env
 

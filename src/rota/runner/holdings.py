@@ -47,6 +47,10 @@ class Holdings:
         """The leases held, ended ones included."""
         return list(self._held.values())
 
+    def has(self, key: Key) -> bool:
+        """Whether an attempt is held: leased, and its end not acknowledged."""
+        return key in self._held
+
     def holds(self) -> List[List[Any]]:
         """Every part of a gang that we hold, and where its ranks are started."""
         return [[*key, self.address] for key in self._holds]

@@ -15,7 +15,7 @@ from rota.runner.protocol import Runner
 from rota.runner.running import Result, Running
 from rota.runner.segments import Lane, Segments
 from rota.runner.signalled_ends import SignalledEnds
-from rota.runner.spawn import Spawner, enter
+from rota.runner.spawn import Spawner, enter, full_disk
 from rota.runner.spill import stretch
 from rota.runner.watch import Watch, warn
 
@@ -338,6 +338,8 @@ class Jobs:
                 reason = running.why
             elif (number == signal.SIGKILL or code == 128 + signal.SIGKILL) and self._was_out_of_memory(running):
                 reason, note = "oom", "killed by the kernel: out of memory"
+            elif (full := full_disk(running.plan)) is not None:
+                reason, note = "disk-full", full if note is None else "%s; %s" % (full, note)
             else:
                 reason = "exit" if number is None else "signal"
         else:

@@ -10,6 +10,7 @@ from rota.runner.environment import Environment
 from rota.runner.lease import Lease
 
 if TYPE_CHECKING:
+    from rota.runner.credentials import Credentials
     from rota.runner.devices import Gpus
 
 __all__ = ["DEFAULT_CAP", "Plan", "Plans", "StartError"]
@@ -148,6 +149,7 @@ class Plans:
         self._own = own
         self._gpus = gpus
         self._runner_id = runner_id
+        self.credentials: Optional[Credentials] = None
         self._known: Dict[int, Plan] = {}
 
     def gpu_variables(self, slot: str) -> Dict[bytes, bytes]:
@@ -158,11 +160,18 @@ class Plans:
         """The plan for the job of a lease: that of its spec, or one of its own if it has overrides."""
         spec = lease.spec
         if lease.extra:
-            return Plan({**spec, **lease.extra}, lease.env, self._own, self._runner_id, self._gpus)
+            return self._with_credentials(
+                Plan({**spec, **lease.extra}, lease.env, self._own, self._runner_id, self._gpus)
+            )
         plan = self._known.get(id(spec))
         if plan is None or plan.spec is not spec or plan.env_of is not lease.env:
             if len(self._known) > 1000:
                 self._known.clear()
-            plan = self._known[id(spec)] = Plan(spec, lease.env, self._own, self._runner_id, self._gpus)
+            plan = Plan(spec, lease.env, self._own, self._runner_id, self._gpus)
+            self._known[id(spec)] = self._with_credentials(plan)
             plan.shared = True
+        return plan
+
+    def _with_credentials(self, plan: Plan) -> Plan:
+        plan.env.credentials = self.credentials
         return plan

@@ -63,6 +63,7 @@ class Runner(Holds):
         self.refused: Optional[str] = None
         self._last_session = 0
         self._awaits_welcome = False  # greeted on a connection that still stands, and not answered
+        self.job_secret: Optional[bytes] = None  # from which the tokens of jobs are made
         self._specs: Dict[str, Any] = {}
         self._envs: Dict[str, Any] = {}
         self._flight: Optional[Message] = None  # the report under way
@@ -151,6 +152,8 @@ class Runner(Holds):
         for name in ("touch_s", "start_by_s", "grace_s", "linger_s"):
             if message.get(name) is not None:
                 setattr(self, name, number(message, name))
+        if isinstance(message.get("jobs"), str):
+            self.job_secret = bytes.fromhex(message["jobs"])
         self._awaits_welcome = False
         self.session = self._last_session = session
         self.got = 0

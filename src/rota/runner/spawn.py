@@ -37,6 +37,7 @@ DEFAULTS = [
 WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY
 DUP2 = os.POSIX_SPAWN_DUP2
 FULL = (errno.ENOSPC, errno.EDQUOT)
+SCARCE = 16384  # bytes: a disk with less is full, as a file system may keep a few blocks
 Streams = Tuple[int, int, int]
 
 
@@ -65,6 +66,20 @@ def cannot_write(path: Optional[str], error: Exception) -> StartError:
     """The error of a job that has a file for its output which cannot be opened."""
     full = isinstance(error, OSError) and error.errno in FULL
     return StartError("disk-full" if full else "output", "cannot write output to %s: %s" % (path, _why(error)))
+
+
+def full_disk(plan: Plan) -> Optional[str]:
+    """That a disk which a failed job writes to (its output, its directory) has no space left, in words; else None."""
+    places = [os.path.dirname(path) or plan.cwd for path in (plan.stdout, plan.stderr) if path is not None]
+    for place in dict.fromkeys((*places, plan.cwd)):
+        try:
+            disk = os.statvfs(place)
+        except (OSError, ValueError):
+            continue
+        if disk.f_blocks and disk.f_bavail * disk.f_frsize < SCARCE:
+            size = disk.f_blocks * disk.f_frsize
+            return "the disk of %s is full: %d of %d bytes are free" % (place, disk.f_bavail * disk.f_frsize, size)
+    return None
 
 
 def _why(error: Exception) -> str:

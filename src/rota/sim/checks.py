@@ -11,6 +11,7 @@ from operator import attrgetter
 
 from rota.model import events as ev
 from rota.model.batch import Dependency
+from rota.model.graph import CONDITIONS, MEMBER, Graph
 from rota.model.job import Result
 from rota.sim.cluster import Site
 from rota.sim.witness import Execution, Witness
@@ -49,8 +50,12 @@ class _Books:
     stopped: set[Attempt] = field(default_factory=set)
     """Attempts that were to be stopped for a hold, or whose host was to blame: their failure does not count."""
     problems: list[str] = field(default_factory=list)
-    decided: dict[int, int] = field(default_factory=dict)
-    """Batch → the newest batch when it was first known that its jobs may run, or never will."""
+    decided: dict[tuple[int, str], int] = field(default_factory=dict)
+    """(batch, what of it waits) → the newest batch when it was first known that its jobs may run, or never will."""
+    links: dict[Job, list[Dependency]] = field(default_factory=dict)
+    """What a job waits for of its own: 7.12, 7@name (those jobs of batch 7), %@name and %7 (outside of its batch)."""
+    members: dict[tuple[int, str], list[int]] = field(default_factory=dict)
+    """(batch, name) → jobs of that batch that have this name."""
     newest: dict[str, int] = field(default_factory=dict)
     """Name → the number of the fact that made the newest batch of it."""
     leased_at: dict[Job, int] = field(default_factory=dict)
@@ -61,6 +66,10 @@ class _Books:
     """Batch → (time, how many at a time from then on)."""
     waits_since: dict[int, int] = field(default_factory=dict)
     """Batch → the number of the fact that last changed its dependencies."""
+
+    def waits(self, job: Job) -> list[Dependency]:
+        """All that a job waits for."""
+        return [*self.after[job[0]], *self.links.get(job, ())]
 
     def template(self, job: Job) -> int:
         """The number of a job's template."""
@@ -126,6 +135,8 @@ def _read(witness: Witness, workload: Workload) -> _Books:
             for index in indices:
                 books.status[event.batch, index] = "live"
                 books.attempts[event.batch, index] = 0
+            if event.graph is not None:
+                _read_graph(books, place, event.batch, event.graph)
         elif isinstance(event, ev.Leased):
             for job in _jobs(books, event.batch, event.spans):
                 books.problems.extend(_may_lease(books, job, time))
@@ -140,7 +151,7 @@ def _read(witness: Witness, workload: Workload) -> _Books:
             if event.verb == "omit":
                 books.problems.extend(_may_omit(books, event.batch, event.spans, time))
             if event.verb in ("omit", "ready"):
-                _decided(books, event.batch)
+                _decided(books, event.batch, event.spans)
             for job in _jobs(books, event.batch, event.spans):
                 _read_moved(books, time, event.verb, job)
         elif isinstance(event, ev.HoldWanted):
@@ -161,22 +172,42 @@ def _read(witness: Witness, workload: Workload) -> _Books:
     return books
 
 
+def _read_graph(books: _Books, place: int, batch: int, graph: Graph) -> None:
+    indices = books.indices[batch]
+    first = len(indices) + len(graph.names)
+    words = [f"{batch}.{index}" for index in indices] + [f"{batch}@{name}" for name in graph.names]
+    offsets, links = graph.columns()
+    books.newest.update(dict.fromkeys(graph.names, place))
+    for pos, index in enumerate(indices):
+        for link in links[offsets[pos] : offsets[pos + 1]]:
+            node, bits = link >> 2, link & 3
+            if bits == MEMBER:
+                books.members.setdefault((batch, graph.names[node - len(indices)]), []).append(index)
+                continue
+            given = graph.after[node - first] if node >= first else None
+            word = words[node] if given is None else f"%{given.target}"
+            live, rerun = (False, False) if given is None else (given.live, given.rerun)
+            own = books.links.setdefault((batch, index), [])
+            own.append(Dependency(word, CONDITIONS[bits], live=live, rerun=rerun))
+
+
 def _respecified(books: _Books, place: int, time: float, event: ev.Respecified) -> None:
     """A batch has another name, as if it had always had it, or waits for something else."""
     if event.name != books.names[event.batch]:
         books.newest[event.name] = place
     if event.after != books.after[event.batch]:
-        books.decided.pop(event.batch, None)
+        books.decided.pop((event.batch, ""), None)
         books.waits_since[event.batch] = place
     books.names[event.batch], books.after[event.batch] = event.name, event.after
     books.at_once[event.batch].append((time, event.at_once))
-    for batch in list(books.decided):
-        if not _names_mean_something(books, batch):
-            del books.decided[batch]
+    for batch, what in list(books.decided):
+        if not _names_mean_something(books, batch, what):
+            del books.decided[batch, what]
 
 
-def _names_mean_something(books: _Books, batch: int) -> bool:
+def _names_mean_something(books: _Books, batch: int, what: str = "") -> bool:
     after = [d for d in books.after[batch] if d.target.startswith("@") and not d.live]
+    after = [Dependency(what)] if what else after
     return all(_parents(books, dependency, (batch, 0)) for dependency in after)
 
 
@@ -233,7 +264,7 @@ def _may_lease(books: _Books, job: Job, time: float) -> Iterator[str]:
         yield f"job {job} was leased at {time:.3f} while attempt {newest[2]} was open"
     if books.status[job] != "live":
         yield f"job {job} was leased at {time:.3f} while {books.status[job]}"
-    for dependency in books.after[job[0]]:
+    for dependency in books.waits(job):
         stands = _stands(books, dependency, job)
         if stands != "met":
             yield f"job {job} was leased at {time:.3f} though {dependency} was {stands}"
@@ -242,14 +273,16 @@ def _may_lease(books: _Books, job: Job, time: float) -> Iterator[str]:
 def _may_omit(books: _Books, batch: int, spans: list[int], time: float) -> Iterator[str]:
     """A job is omitted only when one of its dependencies can never be met."""
     for job in _jobs(books, batch, spans):
-        if not any(_stands(books, dependency, job) == "never" for dependency in books.after[batch]):
+        if not any(_stands(books, dependency, job) == "never" for dependency in books.waits(job)):
             yield f"job {job} was omitted at {time:.3f} though nothing forbids it"
 
 
-def _decided(books: _Books, batch: int) -> None:
+def _decided(books: _Books, batch: int, spans: list[int]) -> None:
     """Fix what the names that a batch depends on mean, once each means some batch."""
-    if batch not in books.decided and _names_mean_something(books, batch):
-        books.decided[batch] = max(books.indices)
+    named = [d.target for job in _jobs(books, batch, spans) for d in books.links.get(job, ()) if not d.live]
+    for what in ("", *(target for target in named if target.startswith("%@"))):
+        if (batch, what) not in books.decided and _names_mean_something(books, batch, what):
+            books.decided[batch, what] = max(books.indices)
 
 
 def _stands(books: _Books, dependency: Dependency, job: Job) -> str:
@@ -264,14 +297,20 @@ def _stands(books: _Books, dependency: Dependency, job: Job) -> str:
 
 def _parents(books: _Books, dependency: Dependency, job: Job) -> list[Job]:
     """The jobs that a dependency has a job wait for."""
-    target, dependent = dependency.target, job[0]
-    if target.startswith("@"):
-        has = [number for number in books.indices if number != dependent]
-        has = [number for number in has if books.names[number] == target[1:]]
+    target, dependent = dependency.target.removeprefix("%"), job[0]
+    number, at, name = target.partition("@")
+    if number and at:
+        return [(int(number), index) for index in books.members[int(number), name]]
+    if at:
+        named = [number for number in books.indices if books.names[number] == name or (number, name) in books.members]
+        has = [number for number in named if number != dependent]
         if not dependency.live:
-            last = books.decided.get(dependent, max(books.indices))
+            key = (dependent, dependency.target if dependency.target[0] == "%" else "")
+            last = books.decided.get(key, max(books.indices))
             has = [n for n in has if n < dependent] or [n for n in has if n <= last]
-        return [(number, index) for number in has for index in books.indices[number]]
+        whole = [n for n in has if books.names[n] == name]
+        out = [(number, index) for number in whole for index in books.indices[number]]
+        return out + [(n, index) for n in has if n not in whole for index in books.members[n, name]]
     number, _, rest = target.partition(".")
     batch = int(number)
     if dependency.each:
@@ -521,7 +560,7 @@ def _outcomes(books: _Books, witness: Witness, final: Mapping[Job, str], settled
 def _dependents(books: _Books, final: Mapping[Job, str]) -> Iterator[str]:
     """In the end omitted jobs still could not run, and jobs that run again for a new batch of a name have done so."""
     for job, state in final.items():
-        after = books.after[job[0]]
+        after = books.waits(job)
         if state == "OMITTED" and not any(
             _stands(books, dependency, job) == "never"
             or any(final[parent] == "REMOVED" for parent in _parents(books, dependency, job))
@@ -531,7 +570,7 @@ def _dependents(books: _Books, final: Mapping[Job, str]) -> Iterator[str]:
         if state == "COMPLETED" and job not in books.kills:
             since = max(books.leased_at[job], books.waits_since.get(job[0], 0))
             for dependency in after:
-                if dependency.rerun and books.newest.get(dependency.target[1:], -1) > since:
+                if dependency.rerun and books.newest.get(dependency.target.lstrip("%@"), -1) > since:
                     yield f"job {job} did not run again after the newest batch of {dependency.target}"
 
 

@@ -167,7 +167,7 @@ class Workload:
         if rng.random() < 0.3:
             live = rng.random() < 0.5
             after.append(Dependency(f"@{rng.choice(_NAMES)}", live=live, rerun=live and rng.random() < 0.5))
-        names = rng.sample(("left", "right", *_NAMES), rng.choice((0, 1, 2)))
+        names = rng.sample(("left", "right", *_NAMES), min(count // 2, rng.choice((0, 1, 2))))
         after = [each for each in after if each.target[1:] not in names]
         rows: list[list[int]] = []
         order = list(range(count))
@@ -176,7 +176,9 @@ class Workload:
             row = [
                 parent << 2 | rng.choice((0, 0, 1, 2)) for parent in rng.sample(order[:at], min(at, rng.randint(0, 2)))
             ]
-            if names and at < count // 2 and rng.random() < 0.5:
+            if at < len(names):
+                row.append(count + at << 2 | MEMBER)
+            elif names and at < count // 2 and rng.random() < 0.5:
                 row.append(count + rng.randrange(len(names)) << 2 | MEMBER)
             elif names and at >= count // 2 and rng.random() < 0.3:
                 row.append(count + rng.randrange(len(names)) << 2 | rng.choice((0, 1)))
@@ -422,9 +424,11 @@ class Workload:
     def settle_down(self) -> None:
         """The last phase: nobody holds anything any more, and nothing is waited for that never comes."""
         for name in _NAMES:
-            if not any(plan.spec.name == name and not plan.spec.after for plan in self.plans):
+            known = [plan for plan in self.plans if plan.spec.name == name and plan.graph is None]
+            if not any(not plan.spec.after for plan in known):
                 plan = self._make(f"last-{name}", 1)
                 plan.spec = msgspec.structs.replace(plan.spec, name=name, after=(), not_before=None)
+                plan.graph = None
                 self.plans.append(plan)
                 self._submit(plan)
         self._tell(lambda: SetMode(at=_NOW, by="user", mode="serving"))

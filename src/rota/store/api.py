@@ -13,7 +13,7 @@ from msgspec import Struct
 from rota.model.events import Entry
 from rota.model.job import Result
 
-__all__ = ["CHUNK", "Column", "Loaded", "Query", "Staged", "Store"]
+__all__ = ["CHUNK", "Column", "Loaded", "Query", "Staged", "Store", "Sums"]
 
 CHUNK = 65_536
 """Jobs per chunk of a checkpoint."""
@@ -80,6 +80,21 @@ class Query(Struct):
             and (self.until is None or ended <= self.until)
             and (not self.states or row.state in self.states)
         )
+
+
+class Sums(Struct):
+    """What the attempts of a batch that completed used in all."""
+
+    batch: int
+    count: int
+    wall_s: float = 0.0
+    wall_squares: float = 0.0
+    wall_most_s: float = 0.0
+    cpu_s: float = 0.0
+    memory: float = 0.0
+    """Bytes; a sum, and so not an integer of a size that SQLite has."""
+    memory_squares: float = 0.0
+    memory_most: int = 0
 
 
 class Store(Protocol):
@@ -167,6 +182,13 @@ class Store(Protocol):
 
     def slowest(self, batch: int, limit: int) -> list[Result]:
         """The attempts of a batch that took longest (wall time), longest first."""
+        ...
+
+    def sums(self, batches: Sequence[int] | None) -> list[Sums]:
+        """What the attempts that completed used in all, of each of these batches (None: all) that has any.
+
+        Does not keep other readers waiting.
+        """
         ...
 
     def entries(self, after: int, limit: int) -> list[Entry]:

@@ -7,9 +7,10 @@ Everything goes through this seam, so that the tests can run the same SQL over a
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Any, Protocol
 
-__all__ = ["Connect", "Connection", "Insert", "SqlError", "connect_sqlite3", "statements"]
+__all__ = ["Connect", "Connection", "Insert", "SqlError", "connect_read_only", "connect_sqlite3", "statements"]
 
 Row = tuple[Any, ...]
 CACHED_STATEMENTS = 256
@@ -56,10 +57,15 @@ Connect = Callable[[str], Connection]
 class _Sqlite3:
     """A Connection made of the standard library's."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, uri: bool = False) -> None:
         try:
             self._con = sqlite3.connect(
-                path, timeout=BUSY_S, isolation_level=None, check_same_thread=False, cached_statements=CACHED_STATEMENTS
+                path,
+                uri=uri,
+                timeout=BUSY_S,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=CACHED_STATEMENTS,
             )
         except sqlite3.Error as error:
             raise _translated(error) from None
@@ -98,6 +104,11 @@ class _Sqlite3:
 def connect_sqlite3(path: str) -> Connection:
     """Open a database with the standard library."""
     return _Sqlite3(path)
+
+
+def connect_read_only(path: str) -> Connection:
+    """Open a database that is there with the standard library, to read it only."""
+    return _Sqlite3(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True)
 
 
 def _translated(error: sqlite3.Error) -> SqlError:

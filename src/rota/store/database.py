@@ -15,11 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rota.model.errors import NoSpaceError, RefusedError, RotaError, StoreError, UsageError
+from rota.model.errors import NoSpaceError, NotFoundError, RefusedError, RotaError, StoreError, UsageError
 from rota.store.connection import Connect, Connection, SqlError
 from rota.store.reserve import Reserve
 from rota.store.rows import DamagedError
-from rota.store.schema import PAGE, check_file, check_own, prepare
+from rota.store.schema import PAGE, check_file, check_own, check_version, prepare
 from rota.store.sql_errors import meaning
 
 __all__ = ["Database"]
@@ -87,6 +87,18 @@ class Database:
                 why = f"cannot be opened ({error.strerror}); look at the permissions of the file and its directory"
                 raise StoreError(f"{self.path}: {why}") from None
             raise
+
+    def open_to_read(self) -> None:
+        """Open the file as it is, for reading only: nothing is made, migrated or brought together."""
+        check_file(self.path)
+        if not os.path.exists(self.path):
+            raise NotFoundError(f"{self.path} is not there: nothing was ever queued in this home")
+        try:
+            self._writer = self._reader = self._connect(self.path)
+            check_version(self._writer, self.path, self._migrations)
+        except BaseException as error:
+            self.close()
+            raise meaning(self.path, "opening", error) if isinstance(error, SqlError) else error from None
 
     def _check_presence(self, reserve: Reserve) -> None:
         """Make the file if it is new. One that should be there and is not is an error, not a new beginning."""

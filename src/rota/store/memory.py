@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from rota.model.errors import NotFoundError, StoreError, UsageError
 from rota.model.events import AllocationMoved, Entry, Pruned, RunnerGreeted, Submitted
 from rota.model.job import Result
-from rota.store.api import Column, Loaded, Query, Staged
+from rota.store.api import Column, Loaded, Query, Staged, Sums
 from rota.store.rows import (
     check_overlap,
     check_range,
@@ -316,6 +316,28 @@ class MemoryStore:
         chosen = [_result.decode(body) for key, body in self._disk.results.items() if key[0] == batch]
         chosen.sort(key=lambda row: (*_wall(row), row.pos, row.attempt))
         return chosen[:limit]
+
+    def sums(self, batches: Sequence[int] | None) -> list[Sums]:
+        """What the attempts that completed used in all, of each of these batches (None: all) that has any."""
+        self._check_open()
+        found: dict[int, Sums] = {}
+        for key, body in sorted(self._disk.results.items()):
+            row = _result.decode(body)
+            if row.state != "COMPLETED" or (batches is not None and key[0] not in batches):
+                continue
+            of = found.setdefault(row.batch, Sums(row.batch, 0))
+            wall = row.ended - row.started if row.ended is not None and row.started is not None else 0.0
+            memory = row.peak_memory or 0
+            of.count += 1
+            of.wall_s, of.wall_squares, of.wall_most_s = (
+                of.wall_s + wall,
+                of.wall_squares + wall**2,
+                max(of.wall_most_s, wall),
+            )
+            of.cpu_s += row.cpu_s or 0.0
+            of.memory, of.memory_squares = of.memory + memory, of.memory_squares + float(memory) ** 2
+            of.memory_most = max(of.memory_most, memory)
+        return list(found.values())
 
     def entries(self, after: int, limit: int) -> list[Entry]:
         """The log."""

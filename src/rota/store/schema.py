@@ -9,7 +9,7 @@ from rota.model.errors import StoreError, VersionError
 from rota.model.events import VERSION as EVENTS
 from rota.store.connection import Connection, statements
 
-__all__ = ["APPLICATION", "MIGRATIONS", "check_file", "check_own", "latest", "prepare"]
+__all__ = ["APPLICATION", "MIGRATIONS", "check_file", "check_own", "check_version", "latest", "prepare"]
 
 APPLICATION = 0x726F7461
 """`rota` in the header of the file."""
@@ -98,6 +98,15 @@ def prepare(con: Connection, path: str, migrations: Path = MIGRATIONS) -> None:
         _refuse_newer(path, "events of version", events[0][0], EVENTS)
     if events[0][0] < EVENTS:
         con.execute("UPDATE meta SET value = ? WHERE key = 'events'", (EVENTS,))
+
+
+def check_version(con: Connection, path: str, migrations: Path = MIGRATIONS) -> None:
+    """Raise VersionError for a database that cannot be read as it is, because another version of rota wrote it."""
+    newest, version = latest(migrations), con.execute("PRAGMA user_version")[0][0]
+    if version > newest:
+        _refuse_newer(path, "schema version", version, newest)
+    if version < newest:
+        raise VersionError(f"{path} was written by an older rota: rota up starts a manager, which brings it up to date")
 
 
 def _refuse_newer(path: str, what: str, found: int, known: int) -> None:

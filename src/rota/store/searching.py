@@ -1,11 +1,12 @@
 """Looking for results among millions: one pass, over a connection of its own."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
-from rota.store.api import Query
+from rota.store.api import Query, Sums
 from rota.store.database import Database, Row
 
-__all__ = ["ended_since", "output_files", "search"]
+__all__ = ["ended_since", "output_files", "search", "sums"]
 
 _ENDED: Final = "coalesce(ended, 0.0)"
 _BODY: Final = "CAST(body AS TEXT)"
@@ -60,6 +61,18 @@ def _conditions(query: Query, by_batch: bool) -> tuple[list[str], list[Any]]:
             where.append(f"json_extract({_BODY}, '$[{at}]') = ?")
             args.append(wanted)
     return where, args
+
+
+def sums(db: Database, batches: Sequence[int] | None) -> list[Sums]:
+    """What the attempts that completed used in all, by batch."""
+    where = "" if batches is None else f"AND batch IN ({', '.join([str(int(batch)) for batch in batches])})"
+    sql = f"""SELECT batch, count(*), total(wall), total(wall * wall), max(coalesce(wall, 0.0)), total(cpu),
+            total(memory), total(1.0 * memory * memory), max(coalesce(memory, 0))
+        FROM (SELECT batch, ended - started AS wall, json_extract({_BODY}, '$[11]') AS cpu,
+                json_extract({_BODY}, '$[12]') AS memory
+            FROM results WHERE state = 'COMPLETED' {where})
+        GROUP BY batch ORDER BY batch"""
+    return [Sums(*row) for row in db.look("results", sql)]
 
 
 def ended_since(db: Database, wall: float) -> list[int]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from rota.model.errors import NoSpaceError, NotFoundError, UsageError
 from rota.model.events import Entry, Pruned
 from rota.model.job import Result
-from rota.store.api import Column, Loaded, Query, Staged
+from rota.store.api import Column, Loaded, Query, Staged, Sums
 from rota.store.connection import Connect, Connection, Insert, connect_sqlite3
 from rota.store.database import Database
 from rota.store.projection import PROJECTED, project
@@ -34,7 +34,7 @@ from rota.store.rows import (
     to_json,
 )
 from rota.store.schema import MIGRATIONS, PAGE
-from rota.store.searching import ended_since, output_files, search
+from rota.store.searching import ended_since, output_files, search, sums
 from rota.store.sweeping import shrink, sweep
 
 __all__ = ["SqliteStore"]
@@ -93,7 +93,13 @@ class SqliteStore:
             self._drop_staged()
             if fresh:
                 self._drop_environments()
-            return self._db.checked(self._loaded)
+            return self._db.checked(lambda: self._loaded(self._db.reserve().marked()))
+
+    def load_to_read(self) -> Loaded:
+        """Open what is there for reading only, and return what a restart would start from; nothing is changed."""
+        with self._db.writing, self._db.reading:
+            self._db.open_to_read()
+            return self._db.checked(lambda: self._loaded(marked=0))
 
     def _drop_staged(self) -> None:
         stale = self._db.read("staged values", "SELECT id FROM sources WHERE name IS NOT NULL")
@@ -117,7 +123,7 @@ class SqliteStore:
             with suppress(NoSpaceError):
                 self._write_one("dropping environments", f"DELETE {unused}", ())
 
-    def _loaded(self) -> Loaded:
+    def _loaded(self, marked: int) -> Loaded:
         seq, snapshot = 0, None
         for at, crc, body in self._db.read("the snapshot", "SELECT seq, crc, body FROM snapshot"):
             seq, snapshot = at, Checked.check("the snapshot", crc, body, at)
@@ -125,7 +131,6 @@ class SqliteStore:
             WHERE batch NOT IN (SELECT batch FROM pruned WHERE seq <= ?) ORDER BY batch, chunk"""
         columns = columns_of(self._db.read("the columns", sql, (seq,)))
         last = max(self._db.read("the log", "SELECT max(seq) FROM entries")[0][0] or 0, seq)
-        marked = self._db.reserve().marked()
         if last < marked:
             raise DamagedError(f"the log ends at entry {last}, but entry {marked} was acknowledged")
         self._last, self._covered = last, seq
@@ -419,6 +424,10 @@ class SqliteStore:
         sql = f"SELECT {_RESULT} FROM results WHERE batch = ? ORDER BY ended - started DESC, pos, attempt LIMIT ?"
         rows = self._db.read("results", sql, (batch, limit))
         return self._db.checked(lambda: [result_of(row) for row in rows])
+
+    def sums(self, batches: Sequence[int] | None) -> list[Sums]:
+        """What the attempts that completed used in all, of each of these batches (None: all) that has any."""
+        return sums(self._db, batches)
 
     def entries(self, after: int, limit: int) -> list[Entry]:
         """The log, for people and for tests."""

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from rota.model.batch import MAX_COMMAND, BatchSpec, Template, Value, index_at, most_failures
-from rota.model.command import CommandMaker, compile_text, show_command
+from rota.model.command import CommandMaker, compile_text, numbered, show_command
 from rota.model.errors import UsageError
 from rota.model.limits import limit_settings
-from rota.submission.environment import submit_environment
+from rota.submission.environment import is_secret, secret_names, submit_environment
 from rota.submission.options import JobOptions, array_numbers, completed, dependencies, end_spec, make_template, moment
 from rota.submission.sources import ArrayNumbers, Chunk, GivenLines, LineFile, One, Rows, Source
 
@@ -35,9 +35,15 @@ class Submission:
         self.env: dict[str, str] | None = None
         self.left_out: list[str] = []
         """Variables that are not sent."""
+        self.secrets: list[str] = []
+        """Those of them that look secret."""
         if options["env_from"] == "submit":
-            self.env, self.left_out = submit_environment(os.environ)
+            self.env, self.left_out = submit_environment(os.environ, *secret_names())
+            self.secrets = [name for name in self.left_out if is_secret(name, os.environ.get(name, ""))]
         self.limits = limit_settings(options["limits"])
+        for name, setting in source.limits.items():
+            if self.limits.setdefault(name, setting) != setting:
+                raise UsageError(f"limit '{name}' is {setting} in a line, and {self.limits[name]} for all: say it once")
         self.key = os.urandom(16).hex()
         self.once: str | None = None
         """`cwd`: leave out jobs whose command and directory are queued or done; `command`: whose command is."""
@@ -59,13 +65,19 @@ class Submission:
             submit["end"] = msgspec.to_builtins(self.end)
         if self.once is not None:
             submit |= {"once": self.once, "rerun": self.rerun}
-        if first is not None and second is None and fits(first):
+        weaver = self.source.weaver
+        if weaver is not None:
+            submit["graph"] = weaver.head()
+        if first is not None and second is None and weaver is None and fits(first):
             submit["values"] = first[0]
         elif first is not None:
             submit["stage"] = stage = os.urandom(16).hex()
             at = 0
             for values, templates in itertools.chain([first], [] if second is None else [second], chunks):
-                yield {"op": "stage", "stage": stage, "first": at, "values": values, "templates": templates}
+                piece = {"op": "stage", "stage": stage, "first": at, "values": values, "templates": templates}
+                if weaver is not None:
+                    piece["links"] = weaver.rows(at, len(values))
+                yield piece
                 at += len(values)
             if at != self.spec.count:
                 raise UsageError(f"the input changed while it was read ({self.spec.count:,} jobs, then {at:,})")
@@ -112,6 +124,11 @@ def build(
     if command is not None and lines is not None:
         raise UsageError("give either a command or lines of commands, not both (values go into the {} of a command)")
     options = completed(options)
+    if callable(command):
+        raise UsageError(
+            f"{getattr(command, '__name__', 'a function')} is a function: rota runs commands, "
+            'as in submit([sys.executable, "script.py", "{}"], values=[1, 2, 3])'
+        )
     template = make_template(command, options)
     at_once = options["at_once"]
     source: Source = One()
@@ -129,6 +146,7 @@ def build(
         source = Rows(tuple(params), [list(row) for row in params.values()], zipped=zipped)
     elif array is not None:
         ranges, most = array_numbers(array)
+        template = numbered(template)
         source = ArrayNumbers(ranges)
         at_once = min((limit for limit in (at_once, most) if limit is not None), default=None)
     spec = BatchSpec(

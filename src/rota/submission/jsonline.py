@@ -3,8 +3,9 @@
 import operator
 import os
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -13,8 +14,9 @@ from rota.model.batch import MAX_COMMAND, MAX_TEMPLATES, Template, check_environ
 from rota.model.command import group_of, is_starter
 from rota.model.errors import UsageError
 from rota.model.fields import JSON_FIELDS
-from rota.model.limits import parse_limit
-from rota.submission.kinds import json_type, kept
+from rota.model.limits import limit_settings
+from rota.submission.kinds import json_type, kept, option_words
+from rota.submission.weaving import AFTER, Weaver
 
 __all__ = ["LineReader"]
 
@@ -23,12 +25,24 @@ _OWN: list[tuple[str, Any, Any]] = [
     ("env", dict[str, str] | UnsetType, UNSET),
     *((name, str | UnsetType | None, UNSET) for name in ("stdin", "stdout", "stderr")),
 ]
+_Words = str | int | tuple[str | int, ...] | None
+_LINKS: list[tuple[str, Any, Any]] = [
+    ("id", str | int | None, None),
+    *((name, _Words, None) for name in AFTER),
+    ("live", bool | Literal["rerun"] | None, None),
+    ("name", str | tuple[str, ...] | None, None),
+]
 JsonLine = msgspec.defstruct(
     "JsonLine",
-    [("command", str | list[str]), *_OWN, *((field.name, json_type(field) | None, None) for field in JSON_FIELDS)],
+    [
+        ("command", str | list[str]),
+        *_OWN,
+        *_LINKS,
+        *((field.name, json_type(field) | None, None) for field in JSON_FIELDS),
+    ],
     forbid_unknown_fields=True,
 )
-"""The fields that a JSON line may have: those of its own, and those that it says instead of its batch."""
+"""The fields that a JSON line may have: its own, what links it with others, and what it says instead of its batch."""
 
 SURE = MAX_COMMAND // 4
 """So many characters are short enough, whatever they are."""
@@ -52,8 +66,11 @@ _MISSING = re.compile(r"Object missing required field `([^`]*)`.*")
 class LineReader:
     """Turns JSON lines into values, and keeps one template for every different set of needs."""
 
-    def __init__(self, template: Template, by_program: bool) -> None:
+    def __init__(self, template: Template, by_program: bool, where: str = "") -> None:
         self._base = template
+        self.weaver = Weaver(where)
+        self.limits: dict[str, int | str] = {}
+        """Limits that lines set."""
         self._by_program = by_program
         """Whether the learning group of each line is the basename of its program."""
         self._groups: set[str] = set()
@@ -61,6 +78,8 @@ class LineReader:
         self._numbers: dict[tuple[Any, ...], int] = {}
         self._templates = [template]
         self._paths: dict[tuple[str, str], str] = {}
+        self._chosen: defaultdict[int, int] = defaultdict(int)
+        """Position of a JSON line → the number of its template, if it is not the first."""
         self.checked = False
         """Whether all lines were read once, and are sound."""
         self.grown = 0
@@ -92,26 +111,28 @@ class LineReader:
                 self._programs[first] = number
         return number
 
-    def text(self, line: str) -> tuple[Any, int]:
-        """The value of a JSON line, and the number of its template."""
+    def text(self, line: str, pos: int, number: int) -> tuple[Any, int]:
+        """The value of a JSON line, the one of this number and job of this position, and its template's number."""
         try:
-            return self._job(self._decode(line))
+            return self._job(self._decode(line), pos, number)
         except msgspec.ValidationError as error:
             raise UsageError(explain(str(error))) from None
         except (msgspec.DecodeError, RecursionError, ValueError) as error:
             raise UsageError(f"begins with '{{' but is not JSON: {error}") from None
 
-    def mapping(self, line: Mapping[str, Any]) -> tuple[Any, int]:
+    def mapping(self, line: Mapping[str, Any], pos: int) -> tuple[Any, int]:
         """The value of a Python mapping, and the number of its template."""
         try:
             job: Any = msgspec.convert(dict(line), JsonLine)
             check_value({"command": job.command}, (), True)
-            return self._job(job)
+            return self._job(job, pos, pos + 1)
         except msgspec.ValidationError as error:
             raise UsageError(explain(str(error))) from None
 
-    def _job(self, line: Any) -> tuple[Any, int]:
+    def _job(self, line: Any, pos: int, number: int) -> tuple[Any, int]:
         command = line.command
+        if not self.checked:
+            self.weaver.add(pos, number, line)
         if not self.checked and not plainly_sound(command):
             check_value({"command": command}, (), True)
         value: dict[str, Any] = {"command": command}
@@ -128,8 +149,13 @@ class LineReader:
             value["stdout"] = None if line.stdout is None else self._path(cwd, line.stdout)
         if line.stderr is not UNSET:
             value["stderr"] = None if line.stderr is None else self._path(cwd, line.stderr)
-        group = line.group if line.group is not None else group_of(command) if self._by_program else self._base.group
-        which = self._template(line, group)
+        if self.checked:
+            which = self._chosen[pos]
+        else:
+            own = group_of(command) if self._by_program and line.group is None else self._base.group
+            which = self._template(line, own if line.group is None else line.group)
+            if which:
+                self._chosen[pos] = which
         return (command if len(value) == 1 and isinstance(command, str) else value), which
 
     def _path(self, cwd: str, given: str) -> str:
@@ -171,21 +197,33 @@ class LineReader:
         return len(self._templates) - 1
 
     def _changed(self, line: Any) -> Template:
-        made: dict[str, dict[str, Any]] = {"template": {}, "needs": {}}
+        made: dict[str, dict[str, Any]] = {"template": {}, "needs": {}, "options": {}}
         for field in _TEMPLATE:
             given = getattr(line, field.name)
             if given is None:
                 continue
             try:
+                if field.place == "options":
+                    made["options"] |= option_words(field, given)
+                    continue
                 made[field.place] |= kept(field, str(given) if field.kind in _AMOUNTS else given)
                 if field.kind == "limits":
-                    check_names(given)
+                    self._set_limits(given)
             except UsageError as error:
                 raise UsageError(f"field '{field.name}': {error}") from None
         replace = msgspec.structs.replace
+        if made["options"]:
+            options = dict(self._base.needs.options) | made["options"]
+            made["needs"]["options"] = tuple(sorted(options.items()))
         template = replace(self._base, needs=replace(self._base.needs, **made["needs"]), **made["template"])
         template.check()
         return template
+
+    def _set_limits(self, given: Sequence[str]) -> None:
+        """Take the rules of limits that a line sets; all lines must agree on them."""
+        for name, setting in limit_settings(given).items():
+            if self.limits.setdefault(name, setting) != setting:
+                raise UsageError(f"limit '{name}' is {self.limits[name]} in a line before, and here {setting}")
 
 
 def plainly_sound(command: str | list[str]) -> bool:
@@ -196,21 +234,9 @@ def plainly_sound(command: str | list[str]) -> bool:
 def explain(text: str) -> str:
     """What is wrong with a line, from msgspec's words."""
     if match := _UNKNOWN.fullmatch(text):
-        if match[1] == "name":
-            return "unknown field 'name': a name belongs to the whole batch, give --name"
         return f"unknown field '{match[1]}' (the fields are {_FIELDS})"
     if match := _MISSING.fullmatch(text):
         return f"field '{match[1]}' is missing"
     if match := _AT.fullmatch(text):
         return f"field '{match[2]}': {match[1][:1].lower()}{match[1][1:].replace('`', '')}"
     return text.replace("`", "'")
-
-
-def check_names(limits: Sequence[str]) -> None:
-    """Refuse limits that a line would set."""
-    for text in limits:
-        name, rule = parse_limit(text)
-        if rule is not None:
-            raise UsageError(
-                f"limit '{text}': a line names its limits, as in \"{name}\"; --limit {text} sets one for all"
-            )

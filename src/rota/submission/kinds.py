@@ -168,7 +168,7 @@ KINDS = {
     "gpus": Kind(json=int | float | str),
     "limits": Kind(_limits, tuple[str, ...]),
     "list": Kind(strings, tuple[str | int, ...]),
-    "names": Kind(strings),
+    "names": Kind(strings, str | tuple[str, ...]),
     "path": Kind(_path),
     "resources": Kind(named_resources, dict[str, int]),
     "signal": Kind(_signal, str),

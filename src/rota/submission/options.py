@@ -56,8 +56,8 @@ class Words(TypedDict, total=False):
     policy: str
     after_any: Sequence[str | int]
     after_failure: Sequence[str | int]
-    each: bool
-    """Job by job: each waits only for the one with its own number."""
+    each: bool | Literal["value"]
+    """Job by job: each waits only for the one with its own number, or with its own value."""
     live: bool | Literal["rerun"]
     """Names in `after` count new batches too; `rerun`: what has completed runs again after them."""
     require_known: bool
@@ -198,11 +198,14 @@ def dependencies(options: JobOptions) -> Iterator[Dependency]:
     words = [(dependency_word(target), condition) for target, condition in given]
     if options["live"] and not any(word.startswith("@") for word, _ in words):
         raise UsageError("live: only a name, as in @align, can get new batches; none is waited for")
+    if options["each"] not in (False, True, "value"):
+        raise UsageError(f"each '{options['each']}': give True, False or 'value'")
     if options["each"] and not words:
         raise UsageError("each: there is nothing to wait for; give after")
     for word, condition in words:
         live = bool(options["live"]) and word.startswith("@")
-        yield Dependency(word, condition, options["each"], live, live and options["live"] == "rerun")
+        by_value = options["each"] == "value"
+        yield Dependency(word, condition, bool(options["each"]), live, live and options["live"] == "rerun", by_value)
 
 
 def end_spec(options: JobOptions, template: Template) -> BatchSpec | None:

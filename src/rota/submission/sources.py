@@ -14,6 +14,7 @@ from typing import IO, Any, Protocol
 from rota.model.batch import MAX_COMMAND, MAX_JOBS, Template, Value, check_text, count_of
 from rota.model.errors import UsageError
 from rota.submission.jsonline import LineReader
+from rota.submission.weaving import Weaver
 
 __all__ = ["ArrayNumbers", "Chunk", "GivenLines", "LineFile", "One", "Rows", "Source"]
 
@@ -42,6 +43,10 @@ class Source(Protocol):
     """Empty: the batch's one template."""
     longest: int
     """Characters of the longest value."""
+    weaver: Weaver | None
+    """What lines say of each other; None: nothing."""
+    limits: Mapping[str, int | str]
+    """Limits that lines set."""
 
     def chunks(self) -> Iterator[Chunk]:
         """The values in order, in pieces that fit into a request."""
@@ -53,6 +58,16 @@ class _Source:
     ranges: Ranges | None = None
     templates: tuple[Template, ...] = ()
     longest = 0
+    weaver: Weaver | None = None
+    limits: Mapping[str, int | str] = {}
+
+    def take(self, reader: LineReader) -> None:
+        """Take from the reader of all lines what they say besides their values."""
+        self.templates = reader.templates
+        self.limits = reader.limits
+        if reader.weaver.woven:
+            self.weaver = reader.weaver
+            self.weaver.weave(self.count)
 
     def chunks(self) -> Iterator[Chunk]:
         return iter(())
@@ -75,15 +90,13 @@ class Rows(_Source):
 
     def __init__(self, columns: tuple[str, ...], lists: Sequence[Sequence[str]], zipped: bool) -> None:
         self.columns = columns
-        self._lists = lists
+        lists = self._lists = [[_as_text(value) for value in values] for values in lists]
         self._zipped = zipped
         for name, values in zip(columns, lists, strict=True):
             what = f"a value of parameter '{name}'" if name else "a value"
             if not values:
                 raise UsageError(f"parameter '{name}' has no values" if name else "there are no values")
             for value in values:
-                if not isinstance(value, str):
-                    raise UsageError(f"{what} is not text: {value!r}")
                 check_text(what, value)
         sizes = [len(values) for values in lists]
         if zipped and len(set(sizes)) > 1:
@@ -102,6 +115,15 @@ class Rows(_Source):
         return pieces((list(row), sum(map(len, row)) + 4 * len(row)) for row in rows)
 
 
+def _as_text(value: object) -> str:
+    """A value as text: a number is what it prints as."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int | float | os.PathLike) and not isinstance(value, bool):
+        return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+    raise UsageError(f"a value is neither text nor a number: {value!r}")
+
+
 class GivenLines(_Source):
     """Command lines from Python: strings, or mappings with the fields of a JSON line."""
 
@@ -116,13 +138,13 @@ class GivenLines(_Source):
                     value: Value = line
                     which = reader.plain(line)
                 else:
-                    value, which = reader.mapping(line)
+                    value, which = reader.mapping(line, number - 1)
             except UsageError as error:
                 raise UsageError(f"line {number}: {error}") from None
             self._values.append(value)
             self._templates.append(which)
         self.count = len(self._values)
-        self.templates = reader.templates
+        self.take(reader)
 
     def chunks(self) -> Iterator[Chunk]:
         """The lines, in the order given."""
@@ -142,6 +164,8 @@ class LineFile(_Source):
         self._commands = True
         self._reader: LineReader | None = None
         self._checksum = 0
+        self._done = 0
+        """Values that were read so far, this time."""
         try:
             self._file = _seekable(stdin() if path == "-" else open(path, "rb"))  # noqa: SIM115
         except OSError as error:
@@ -149,9 +173,9 @@ class LineFile(_Source):
 
     def as_commands(self, template: Template, by_program: bool) -> "LineFile":
         """Check the whole file as command lines."""
-        self._reader = LineReader(template, by_program)
+        self._reader = LineReader(template, by_program, f"{self.name}: ")
         self._check()
-        self.templates = self._reader.templates
+        self.take(self._reader)
         self._reader.checked = True
         return self
 
@@ -185,6 +209,7 @@ class LineFile(_Source):
         """Blocks of values, checked. The sum over the bytes is kept the first time and compared after that."""
         self._file.seek(0)
         number, checksum, rest = 0, 0, b""
+        self._done = 0
         while True:
             read = self._file.read(BLOCK)
             checksum = zlib.crc32(read, checksum)
@@ -196,7 +221,9 @@ class LineFile(_Source):
                 continue
             block, rest = rest + block, tail
             if block:
-                yield self._block(block, number, first=number == 0)
+                values, templates, size = self._block(block, number, first=number == 0)
+                self._done += len(values)
+                yield values, templates, size
             elif not read:
                 break
             number += block.count(b"\n") + (1 if newline else 0)
@@ -223,7 +250,7 @@ class LineFile(_Source):
         longest = max(map(len, lines))
         self.longest = max(self.longest, longest)
         odd = {line[:1] for line in lines} & _ODD
-        if not odd and longest <= MAX_COMMAND // 4:
+        if not odd and longest <= MAX_COMMAND // 4 and not (self._commands and "\t{" in text):
             plain = self._reader.plain if self._reader is not None else None
             templates = [plain(line) for line in lines] if plain is not None else None
             return lines, templates if templates is not None and any(templates) else None, len(block)
@@ -246,9 +273,11 @@ class LineFile(_Source):
                     if len(line) > MAX_LINE:
                         raise UsageError(f"is {len(line):,} bytes long; the most is {MAX_LINE:,}")
                     assert self._reader is not None
-                    value, which = self._reader.text(line)
+                    value, which = self._reader.text(line, self._done + len(values), at)
                 else:
                     check_text(what, line)
+                    if self._commands and "\t{" in line:
+                        _check_tail(line)
                     which = self._reader.plain(line) if self._reader is not None else 0
             except UsageError as error:
                 raise UsageError(f"{self.name}, line {at}: {error}") from None
@@ -267,6 +296,16 @@ class LineFile(_Source):
 
 _ODD = frozenset(("", " ", "\t", "\v", "\f", "\r", "#", "{"))
 """First characters that need a closer look. Other kinds of blank begin no line that is meant to be skipped."""
+
+
+def _check_tail(line: str) -> None:
+    """Refuse a command with a tab and JSON behind it, as in files for wr: it would be taken for arguments."""
+    command, _, tail = line.partition("\t{")
+    if tail.rstrip().endswith("}"):
+        raise UsageError(
+            f"has JSON behind a command and a tab, which is wr's form; ours is one JSON object: "
+            f'{{"command": "{command[:40].strip()}", "memory": "1G", "cores": 2, "time": "1h"}}'
+        )
 
 
 def check_command(line: str) -> None:

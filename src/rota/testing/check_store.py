@@ -396,6 +396,7 @@ def _calls(store: Store) -> dict[str, Callable[[], object]]:
         "recent_results": lambda: store.recent_results(None, None, 1),
         "place_of": lambda: store.place_of("r"),
         "slowest": lambda: store.slowest(1, 1),
+        "sums": lambda: store.sums(None),
         "entries": lambda: store.entries(0, 1),
     }
 

@@ -8,7 +8,7 @@ from rota.model.errors import ProtocolError, RotaError
 from rota.wire import client
 from rota.wire.client import CONNECT_S, PATIENCE_S, UNKNOWN, LostError, NoManagerError
 from rota.wire.frames import MAX_FRAME
-from rota.wire.home import SocketPath, absolute
+from rota.wire.home import SocketPath
 
 __all__ = ["AsyncConnection", "LostError", "NoManagerError"]
 
@@ -35,7 +35,9 @@ class AsyncConnection:
     @classmethod
     async def connect(cls, home: str | None = None, patience_s: float | None = PATIENCE_S) -> "AsyncConnection":
         """Find the manager of this home, as `Connection.connect` does."""
-        home = absolute(home)
+        home, notice = client.found_at(home)
+        if notice is not None:
+            return await cls._connect_tls(home, notice, patience_s)
         try:
             with SocketPath(home) as path:
                 streams = await asyncio.wait_for(asyncio.open_unix_connection(path, limit=MAX_FRAME + 4), CONNECT_S)
@@ -47,7 +49,7 @@ class AsyncConnection:
         except RotaError:
             self._writer.close()
             raise
-        return self._greet(client.hello_here())
+        return self._greet(client.hello_here(home))
 
     @classmethod
     async def _connect_tls(cls, home: str, notice: dict[str, Any], patience_s: float | None) -> "AsyncConnection":

@@ -19,7 +19,9 @@ from rota.wire.home import (
     check_private,
     client_token_path,
     default_home,
+    job_address,
     read_own,
+    token_file,
 )
 
 try:  # the module below `socket`: the same functions, without 4 ms of selectors and enums
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, NoReturn
 
-__all__ = ["Connection", "LostError", "NoManagerError"]
+__all__ = ["Connection", "LostError", "NoManagerError", "job_address"]
 
 VERSION = 1
 CONNECT_S = 10.0
@@ -68,9 +70,9 @@ def hello(proof: "str | None" = None, name: "str | None" = None) -> bytes:
     return frame(message)
 
 
-def hello_here() -> bytes:
+def hello_here(home: str) -> bytes:
     """The frame that greets on the Unix socket. Who was given a token of its own may no more than that allows."""
-    path = os.environ.get("ROTA_TOKEN_FILE")
+    path = token_file(home)
     if not path:
         return hello()
     from rota.wire.auth import read_client_token
@@ -163,6 +165,17 @@ def not_here(home: str, error: OSError) -> "dict[str, Any]":
     return notice
 
 
+def found_at(home: "str | None") -> "tuple[str, dict[str, Any] | None]":
+    """The home whose manager is meant, or in a job whose manager is elsewhere none, and how that is reached by TLS."""
+    address = None if home else job_address()
+    if address is None:
+        return absolute(home), None
+    if address.startswith("unix:"):
+        return os.path.dirname(address[5:]), None
+    host, _, port = address.partition(":")[2].rpartition(":")
+    return "", {"host": host.strip("[]"), "port": port}
+
+
 def tls_setup(home: str, notice: "dict[str, Any]") -> "tuple[ssl.SSLContext, tuple[str, str]]":
     """What TLS needs: the context that trusts the manager's CA, and the name and secret of our token.
 
@@ -171,6 +184,9 @@ def tls_setup(home: str, notice: "dict[str, Any]") -> "tuple[ssl.SSLContext, tup
     from rota.wire.auth import client_context, read_client_token
 
     try:
+        if not home:  # in a job, which has no home but all it needs in one directory
+            path = os.environ["ROTA_TOKEN_FILE"]
+            return client_context(os.path.join(os.path.dirname(path), CA)), read_client_token(path)
         check_private(home)
         check_private(os.path.join(home, TLS))
         return client_context(os.path.join(home, TLS, CA)), read_client_token(client_token_path(home))
@@ -221,6 +237,9 @@ def limit_silence(sock: "Any", seconds: "float | None") -> None:
 class Connection:
     """One connection to the manager. Not for use by several threads at once."""
 
+    down = False
+    """That no manager is up; see `rota.manager.offline.looking`."""
+
     __slots__ = (
         "_allowed_s",
         "_arrived",
@@ -253,7 +272,9 @@ class Connection:
     @classmethod
     def connect(cls, home: "str | None" = None, patience_s: "float | None" = PATIENCE_S) -> "Connection":
         """Find the manager of this home (default: `$ROTA_HOME` or `~/.rota`): on this host, or by TLS on another."""
-        home = absolute(home)
+        home, notice = found_at(home)
+        if notice is not None:
+            return cls._connect_tls(home, notice, patience_s)
         sock = bare.socket(bare.AF_UNIX, bare.SOCK_STREAM)
         try:
             limit_silence(sock, CONNECT_S)
@@ -266,7 +287,7 @@ class Connection:
         except BaseException:
             sock.close()
             raise
-        return cls(sock, home, hello_here(), patience_s)
+        return cls(sock, home, hello_here(home), patience_s)
 
     @classmethod
     def _connect_tls(cls, home: str, notice: "dict[str, Any]", patience_s: "float | None") -> "Connection":

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 __all__ = [
-    "CLIENT", "SocketPath", "check_private", "client_token_path", "default_home", "private_directory", "private_place",
-    "read_own", "read_private", "write_private",
+    "CLIENT", "SocketPath", "check_private", "client_token_path", "default_home", "job_address", "private_directory",
+    "private_place", "read_own", "read_private", "token_file", "write_private",
 ]  # fmt: skip
 
 SOCKET = "manager.sock"
@@ -45,9 +45,21 @@ def private_place(home: str) -> str:
     return os.path.abspath(os.environ.get("ROTA_PRIVATE") or os.path.join(home, PRIVATE))
 
 
+def job_address() -> "str | None":
+    """`$ROTA_ADDRESS`: where the manager of the job is that this runs in; not if a home is named (`$ROTA_HOME`)."""
+    return None if os.environ.get("ROTA_HOME") else os.environ.get("ROTA_ADDRESS") or None
+
+
+def token_file(home: str) -> "str | None":
+    """`$ROTA_TOKEN_FILE`; None: there is none, or it is for the manager of the job that this runs in, not this one."""
+    address = os.environ.get("ROTA_ADDRESS") or f"unix:{home}/{SOCKET}"
+    path = address.partition(":")[2] if address.startswith("unix:") else ""
+    return os.environ.get("ROTA_TOKEN_FILE") or None if os.path.dirname(path) == home else None
+
+
 def client_token_path(home: str) -> str:
     """The file with the token that clients prove: `$ROTA_TOKEN_FILE`, or that of the user's own clients."""
-    return os.environ.get("ROTA_TOKEN_FILE") or os.path.join(private_place(home), CLIENT)
+    return token_file(home) or os.path.join(private_place(home), CLIENT)
 
 
 class SocketPath:

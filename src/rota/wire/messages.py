@@ -8,13 +8,14 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Raw, Struct, field
 
+from rota.model.batch import Dependency
 from rota.model.errors import ProtocolError
 
 __all__ = [
-    "OPS", "VERSION", "Ask", "Bye", "Greet", "Held", "Hello", "Released", "Report", "RunnerMessage", "Tail", "Touch",
-    "decode_ask", "decode_client", "decode_greeting", "decode_runner", "encode",
+    "OPS", "VERSION", "Ask", "Bye", "Greet", "Held", "Hello", "Prove", "Released", "Report", "RunnerMessage", "Tail",
+    "Touch", "decode_ask", "decode_client", "decode_greeting", "decode_runner", "encode",
 ]  # fmt: skip
 
 VERSION = 1
@@ -28,6 +29,7 @@ _ROWS = 10_000
 
 Count = Annotated[int, Meta(ge=0, le=_LONG)]
 Number = Annotated[int, Meta(ge=0, le=1 << 31)]
+Link = Annotated[int, Meta(ge=0, lt=1 << 32)]
 Bytes = Annotated[int, Meta(ge=0, le=_MEMORY)]
 Disk = Annotated[int, Meta(ge=0, le=_DISK)]
 Wall = Annotated[float, Meta(ge=0.0, le=1e11)]
@@ -131,6 +133,14 @@ class Greet(Struct, tag_field="t", tag="greet"):
     """The runner whose end, with that of all it had started on this node, the supervisor of the node has seen to."""
 
 
+class Prove(Struct, tag_field="t", tag="prove"):
+    """The proof alone, before a greeting that is too long for somebody unknown."""
+
+    version: int
+    allocation: Name
+    proof: Hex
+
+
 # What a runner says after its greeting
 
 
@@ -213,6 +223,13 @@ class Select(Struct):
     sel: Selector = []
 
 
+class GraphHead(Struct):
+    """The nodes of a graph that are not jobs of its batch: names that some of these have, and what is outside."""
+
+    names: list[Word] = field(default_factory=list)
+    after: list[Dependency] = field(default_factory=list)
+
+
 class Stage(Struct):
     """Arguments of `stage`. `values` is decoded by the manager, when it wants to."""
 
@@ -220,6 +237,8 @@ class Stage(Struct):
     first: Count
     values: Raw
     templates: list[Number] | None = None
+    links: list[list[Link]] | None = None
+    """What each of `values` waits for and belongs to, as `Graph.links` has it."""
 
 
 class Submit(Struct):
@@ -240,6 +259,10 @@ class Submit(Struct):
     """Leave out jobs whose command (and working directory) is queued or done already."""
     rerun: bool = False
     """With `once`: count them, and add them nevertheless."""
+    links: list[list[Link]] | None = None
+    """What each of `values` waits for and belongs to."""
+    graph: GraphHead | None = None
+    """What links of `values`, or of what was staged, name besides jobs of the batch."""
 
 
 class Filtered(Select):
@@ -301,8 +324,17 @@ class Backup(Struct):
     path: Path | None = None
 
 
-class Explain(Struct):
-    """Arguments of `explain`."""
+class Explain(Select):
+    """Arguments of `explain`: one job, or a selector, page by page or in groups."""
+
+    job: Word = ""
+    after: Cursor = None
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
+    groups: bool = False
+
+
+class Show(Struct):
+    """Arguments of `show`."""
 
     job: Word
 
@@ -401,6 +433,9 @@ OPS: dict[str, type[Struct]] = {
     "count": Select,
     "explain": Explain,
     "history": History,
+    "failures": Select,
+    "totals": Select,
+    "show": Show,
     "log": Log,
     "wait": Wait,
     "follow": Follow,
@@ -429,7 +464,8 @@ OPS: dict[str, type[Struct]] = {
 """Every op and the type of its arguments."""
 
 
-_GREETING: msgspec.json.Decoder[Hello | Greet] = msgspec.json.Decoder(Hello | Greet)
+Greeting = Hello | Greet | Prove
+_GREETING: msgspec.json.Decoder[Greeting] = msgspec.json.Decoder(Greeting)
 RunnerMessage = Report | Touch | Tail | Held | Released | Bye
 _RUNNER: msgspec.json.Decoder[RunnerMessage] = msgspec.json.Decoder(RunnerMessage)
 _ASK: msgspec.json.Decoder[Ask] = msgspec.json.Decoder(Ask)
@@ -444,7 +480,7 @@ def _refusal(what: str, error: Exception) -> ProtocolError:
 _BAD = (msgspec.MsgspecError, RecursionError, ValueError)
 
 
-def decode_greeting(payload: bytes) -> Hello | Greet:
+def decode_greeting(payload: bytes) -> Greeting:
     """The first message on a connection."""
     try:
         return _GREETING.decode(payload)

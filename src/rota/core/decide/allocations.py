@@ -427,9 +427,9 @@ def _served(state: State, allocation: Allocation, outcome: Outcome | None) -> bo
 def _judge_site(state: State, decision: Decision, stimulus: AllocationSeen, allocation: Allocation) -> None:
     """Leave a site alone for a while, longer each time, if its allocations end without ever having served."""
     site, shape, at = allocation.site, allocation.shape, stimulus.at
-    if site not in state.soft.sites:
-        return
     weather, outcome = state.soft.weather.of(site), stimulus.outcome
+    if site not in state.soft.sites or (outcome is not None and outcome.why == "array"):
+        return  # what was too large is asked for again in smaller arrays
     if shape is not None and outcome is not None and outcome.why == "refused":
         known = state.soft.weather.refused.get((site, shape))
         tries = known.tries if known is not None else 0

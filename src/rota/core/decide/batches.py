@@ -102,7 +102,8 @@ def _changed(state: State, batch: BatchState, patch: BatchPatch, warnings: list[
         name = batch.spec.name if patch.name is UNSET else patch.name
         asked = msgspec.structs.replace(batch.spec, name=name, after=patch.after, require_known=patch.require_known)
         asked.check()
-        after, new_warnings = plain_dependencies(state, asked)
+        own = (name, *(batch.graph.groups if batch.graph is not None else ()))
+        after, new_warnings = plain_dependencies(state, asked, own)
         patch = msgspec.structs.replace(patch, after=after)
         warnings.extend(warning for warning in new_warnings if warning not in warnings)
     return respecified(batch.id, batch.spec, patch)

@@ -23,13 +23,15 @@ SHOWN = 10
 
 def check_dependencies(state: State, spec: BatchSpec, graph: Graph | None) -> tuple[BatchSpec, Graph | None, list[str]]:
     """(a new batch and its graph with plain dependencies, warnings). Refuses targets that cannot be, and circles."""
-    after, warnings = plain_dependencies(state, spec)
-    names, needed = [spec.name], [*after]
+    names = [spec.name]
     if graph is not None:
         graph.check(spec.count)
+        names += [name for name in graph.names if name != spec.name]
+    after, warnings = plain_dependencies(state, spec, names)
+    needed = [*after]
+    if graph is not None:
         plain = _check_gates(state, spec, graph, warnings)
         graph = msgspec.structs.replace(graph, after=plain)
-        names += [name for name in graph.names if name != spec.name]
         needed += [*plain, *(Dependency(str(number)) for number, _ in graph.jobs)]
     for name in names:
         check_circle(state, name, needed)
@@ -48,9 +50,8 @@ def _check_gates(state: State, spec: BatchSpec, graph: Graph, warnings: list[str
             dependency.check()
             if dependency.each:
                 raise UsageError(f"{dependency.target}: a line cannot wait job by job")
-            own = dependency.target[1:] if dependency.target[1:] in graph.names else spec.name
-            one = msgspec.structs.replace(spec, after=(dependency,), name=own)
-            plain, new = plain_dependencies(state, one)
+            one = msgspec.structs.replace(spec, after=(dependency,))
+            plain, new = plain_dependencies(state, one, (spec.name, *graph.names))
         except UsageError as error:
             node = spec.count + len(graph.names) + at
             offsets, links = graph.columns()
@@ -62,10 +63,10 @@ def _check_gates(state: State, spec: BatchSpec, graph: Graph, warnings: list[str
     return tuple(out)
 
 
-def plain_dependencies(state: State, spec: BatchSpec) -> tuple[tuple[Dependency, ...], list[str]]:
+def plain_dependencies(state: State, spec: BatchSpec, names: Sequence[str]) -> tuple[tuple[Dependency, ...], list[str]]:
     """(the dependencies, job by job on the number of a batch and not on its name; warnings, as for unknown names).
 
-    Refuses targets that cannot be.
+    Refuses targets that cannot be; `names` are those of the batch and of its jobs.
     """
     after: list[Dependency] = []
     warnings: list[str] = []
@@ -74,22 +75,26 @@ def plain_dependencies(state: State, spec: BatchSpec) -> tuple[tuple[Dependency,
         if selector.states:
             raise UsageError(f"--after {dependency.target}: name batches or jobs, not states")
         if selector.names:
-            dependency = _check_name(state, spec, dependency, selector.names[0], warnings)
+            dependency = _check_name(state, spec, dependency, selector.names[0], names, warnings)
         else:
             _check_numbers(state, dependency, selector.spans[0])
             _, low, high = positions_of(state, dependency.target)
             if state.batches[selector.spans[0][0]].states.count(REMOVED, low, high) == high - low:
                 gone = "all of it has been removed, so there is nothing to wait for"
                 warnings.append(f"--after {dependency.target}: {gone}")
+        if dependency.by_value:
+            raise UsageError(f"--after {dependency.target} --each=value: values pair jobs only when these are added")
         if dependency.each:
             _check_each(state, spec, dependency)
         after.append(dependency)
     return tuple(after), warnings
 
 
-def _check_name(state: State, spec: BatchSpec, dependency: Dependency, name: str, warnings: list[str]) -> Dependency:
+def _check_name(
+    state: State, spec: BatchSpec, dependency: Dependency, name: str, names: Sequence[str], warnings: list[str]
+) -> Dependency:
     known = state.names.get(name, [])
-    if name == spec.name and (dependency.live or not known):
+    if name in names and (dependency.live or not known):
         why = "it is itself a new batch of that name" if dependency.live else "nothing else has this name"
         raise UsageError(f"--after @{name}: the batch would wait for itself ({name} → {name}): {why}")
     if dependency.each:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from rota.core.decide.decision import Decision
 from rota.core.decide.hosts import Blow, is_fast, judge_host, succeeded
 from rota.core.decide.learning import Sampling, escalated
-from rota.core.decide.retries import after_failure, brakes, is_forbidden
+from rota.core.decide.retries import after_failure, brakes, is_forbidden, stopped_by_a_full_disk
 from rota.core.dependencies import dependents
 from rota.core.notes import Forgot
 from rota.core.shares import Spending
@@ -83,6 +83,8 @@ class _Ends:
         """Slots in which jobs succeeded."""
         self.bad: list[Blow] = []
         """Jobs that failed at once."""
+        self.full: dict[int, str] = {}
+        """Batch → which of its jobs found a disk full, and how."""
 
     def take(self, ended: Sequence[Ended], seq: int) -> None:
         """Go through the rows, then make the events."""
@@ -143,6 +145,9 @@ class _Ends:
                 self.raised.setdefault(key, ev.Retemplated(number, [], larger, why)).spans.extend((pos, pos + 1))
                 self._sample_excess(template.group, row, reason, wall_ms)
             fast = raised is None and is_fast(self.state, wall_ms)
+            if reason == "disk-full" and not row.peak_disk:
+                job = format_job(number, batch.index(pos))
+                self.full[number] = f"{job} found no space left to write to: {row.note or 'its disk is full'}"
         (self.rows if counted else self.stopped).append((number, pos, verb, until, wall_ms))
         if verb == "requeue" and pos in batch.hold_wanted:
             self.holds.append((number, pos))
@@ -194,6 +199,7 @@ class _Ends:
         if self.rows:
             events.append(ev.Ended(runner.id, self.rows, seq=seq))
             events.extend(brakes(state, self.rows))
+            events.extend(stopped_by_a_full_disk(state, self.full, self.rows))
             events.extend(_removals(state, self.rows))
         if self.stopped:
             events.append(ev.Ended(runner.id, self.stopped, "nothing", seq=seq))

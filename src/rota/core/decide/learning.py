@@ -57,6 +57,10 @@ class Sampling:
         yield from events.values()
 
 
+SLACK_MS = 1000
+"""By so much a job may seem to have ended before its time was over."""
+
+
 def escalated(
     state: State, batch: BatchState, pos: int, slot: Slot, row: Ended, wall_ms: int
 ) -> tuple[Template, str] | None:
@@ -66,6 +70,8 @@ def escalated(
         return None
     needs = template.needs
     if row.reason == "time" and needs.time_s is not None:
+        if wall_ms < needs.time_s * 1000 - SLACK_MS:
+            return None  # it was its allocation whose time was over
         time_s = -(-escalate_time(-(-wall_ms // 1000), needs.time_s) // 60) * 60
         why = f"took more than {format_duration(needs.time_s)}: the next try gets {format_duration(time_s)}"
         return _raised(template, "time_s", time_s), why
@@ -83,7 +89,8 @@ def escalated(
         memory = min(memory, most.memory)
     if memory <= had:
         return None
-    used = f"used {show_size(max(peak, had))}" + (f", had {show_size(had)}" if had else "")
+    used = f"used {show_size(peak)}" if peak > had else "ran out of memory"
+    used += f", had {show_size(had)}" if had else ""
     return _raised(template, "memory", memory), f"{used}: the next try asks for {show_size(memory)}"
 
 

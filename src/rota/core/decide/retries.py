@@ -1,7 +1,7 @@
 """Whether a failed attempt is tried again, and when a batch that keeps failing is stopped."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rota.core.decide.decision import Decision
 from rota.core.dependencies import spans_of, without
@@ -14,7 +14,9 @@ from rota.model.batch import Template
 from rota.model.job import Result
 from rota.model.tables import COMPLETED, FAILED, KILLING, PENDING, STARTING, WAITING
 
-__all__ = ["after_failure", "backoff", "brakes", "is_forbidden", "no_use", "until_brake"]
+__all__ = [
+    "after_failure", "backoff", "brakes", "is_forbidden", "no_use", "stopped_by_a_full_disk", "until_brake",
+]  # fmt: skip
 
 FINAL_CODES = (126, 127, 128)
 FINAL_REASONS = frozenset(("not-found", "not-executable", "cwd", "output", "cancelled", "no-report", "refused"))
@@ -91,9 +93,25 @@ def brakes(state: State, rows: Sequence[tuple[int, int, str, float | None, int]]
         if not 0 < limit <= before + failures or before >= limit:
             continue
         why = f"{before + failures} of its jobs failed" + ("" if good else " and none succeeded")
-        queued = spans_of(batch, _QUEUED)
-        if queued:
-            yield ev.Moved(number, "hold", queued, why)
-        leased = without(spans_of(batch, _LEASED), {row[1] for row in rows if row[0] == number})
-        if leased:
-            yield ev.HoldWanted(number, leased, reason=why)
+        yield from _held(batch, why, {row[1] for row in rows if row[0] == number})
+
+
+def stopped_by_a_full_disk(
+    state: State, full: Mapping[int, str], rows: Sequence[tuple[int, int, str, float | None, int]]
+) -> Iterator[ev.Event]:
+    """Hold what is left of batches that write to a full disk: all of it would fail in the same way.
+
+    Who has made room releases it.
+    """
+    for number, why in full.items():
+        yield from _held(state.batches[number], why, {row[1] for row in rows if row[0] == number})
+
+
+def _held(batch: BatchState, why: str, ended: set[int]) -> Iterator[ev.Event]:
+    """Hold the jobs of a batch that are queued, and those leased that have not started nor `ended` just now."""
+    queued = spans_of(batch, _QUEUED)
+    if queued:
+        yield ev.Moved(batch.id, "hold", queued, why)
+    leased = without(spans_of(batch, _LEASED), ended)
+    if leased:
+        yield ev.HoldWanted(batch.id, leased, reason=why)

@@ -57,6 +57,8 @@ def moved(state: State, event: ev.Moved) -> None:
         batch.omitted_why = event.reason
     elif event.verb == "hold" and event.reason is not None:
         batch.held_why = event.reason
+    elif event.verb in ("kill", "abort") and event.reason is not None:
+        batch.killed_why = event.reason
     if event.verb in ("ready", "omit") and ((batch.epoch >= 0 and not batch.known_until) or batch.graph is not None):
         freeze(state, batch, event.spans)
     if batch.followed and event.verb in ("omit", "abort", "fail"):

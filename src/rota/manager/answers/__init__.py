@@ -13,6 +13,8 @@ from rota.core.decide.modes import pause_rows
 from rota.core.step import Step
 from rota.core.stimuli import ChangeJobs, SetLimits, SetMode, Submit
 from rota.manager.answers.attempts import Attempts
+from rota.manager.answers.explaining import Explaining
+from rota.manager.answers.failures import Failures
 from rota.manager.answers.jobs import Jobs, count_jobs, status
 from rota.manager.answers.limits import limit_rows
 from rota.manager.answers.live import Live
@@ -21,11 +23,13 @@ from rota.manager.answers.places import allocation_rows, runner_rows, site_row
 from rota.manager.answers.policies import plugin_rows, policy_rows
 from rota.manager.answers.running import Running
 from rota.manager.answers.search import Search
+from rota.manager.answers.showing import batches_of, show, totals
 from rota.manager.answers.waits import Watchers
 from rota.manager.audit import target_of
 from rota.manager.inbound import now
 from rota.manager.intake import decode_spec
 from rota.manager.once import Duplicates
+from rota.manager.pairing import pair
 from rota.model.allocation import Allocation
 from rota.model.batch import BatchSpec
 from rota.model.errors import NoSpaceError, RotaError, StoreError, UsageError
@@ -60,9 +64,13 @@ class Answers:
         self.running = running = Running()
         self._jobs = Jobs(store, book, running)
         self.output = Output(store, book, running, manager.outbound)
-        self._attempts = Attempts(store, book, self._jobs, self.output, self._waits, self._trouble)
+        self._attempts = Attempts(store, self._jobs, self.output)
+        self._explaining = Explaining(
+            store, book, self.output, self._waits, self._trouble, lambda: manager.intake.trouble
+        )
         self._live = Live(book, running, self.output)
         self._search = Search(store, self._jobs, lambda: manager.state)
+        self._failures = Failures(store, self.output, lambda: manager.state)
         self.watchers = Watchers(self._jobs, lambda: manager.state)
         self._duplicates = Duplicates(store)
         self._work: set[asyncio.Task[None]] = set()
@@ -104,7 +112,7 @@ class Answers:
             return housekeeping.backup(args.path)
         if op == "prune":
             return housekeeping.prune(args, peer.principal)
-        if op in ("live", "log") or (op in ("jobs", "history") and args.searches):
+        if op in ("live", "log", "failures", "totals") or (op in ("jobs", "history") and args.searches):
             return self._look(op, args)
         return self._look(op, args) if op == "history" and (args.sel or args.states) else None
 
@@ -199,13 +207,15 @@ class Answers:
             return await manager.intake.stage(args)
         if args.once is not None and args.key not in manager.state.keys:
             return await self._once(peer, args)
-        return await self._manager.told(await self._submission(peer, args))
+        new, warnings = await self._submission(peer, args)
+        answer = await self._manager.told(new)
+        return {**answer, "warnings": [*answer["warnings"], *warnings]} if warnings else answer
 
     async def _once(self, peer: Peer, args: Any) -> Answer:
         """Add what is not there already. One at a time, so that no two find the same job missing."""
         manager, duplicates = self._manager, self._duplicates
         async with duplicates.lock:
-            new = await self._submission(peer, args)
+            new, warnings = await self._submission(peer, args)
             batches = list(manager.state.batches.values())
             found = await asyncio.to_thread(duplicates.compare, batches, new.spec, new.stage, new.runs, args.once)
             if found.duplicates and not args.rerun:
@@ -213,13 +223,26 @@ class Answers:
                     if new.stage is not None:
                         await manager.writer.run(partial(manager.store.unstage, new.stage))
                     return {"batch": None, "jobs": 0, "warnings": [], **found.words()}
+                if new.graph is not None:
+                    raise UsageError(
+                        f"{found.duplicates:,} of these jobs are there already, and others wait for jobs of this "
+                        "submission: with --once add such a workflow as a whole, or what is missing with --after"
+                    )
                 new.spec, new.stage, new.runs = await duplicates.keep_new(manager.writer, new.spec, new.stage, found)
             new.at = now()
-            return {**await self._manager.told(new), **found.words()}
+            answer = await self._manager.told(new)
+            return {**answer, "warnings": [*answer["warnings"], *warnings], **found.words()}
 
-    async def _submission(self, peer: Peer, args: Any) -> Submit:
-        spec, stage, env, runs = await self._manager.intake.prepare(args)
-        return _submit(peer, args, spec, stage, env, runs)
+    async def _submission(self, peer: Peer, args: Any) -> tuple[Submit, list[str]]:
+        """What a client adds, and warnings."""
+        manager = self._manager
+        spec, stage, env, runs = await manager.intake.prepare(args)
+        new = _submit(peer, args, spec, stage, env, runs)
+        new.graph = manager.intake.graph(args, spec.count)
+        warnings: list[str] = []
+        if any(dependency.each for dependency in spec.after) and args.key not in manager.state.keys:
+            warnings = await asyncio.to_thread(pair, manager.state, manager.store, new)
+        return new, warnings
 
     # ---- questions --------------------------------------------------------------------------------------------------
 
@@ -232,19 +255,26 @@ class Answers:
         if op == "live":
             await self.running.measure(manager.state)
             return await self._live.rows(manager.state, args.sel, args.limit, now().wall)
+        if op == "failures":
+            return await self._failures.answer(args.sel)
+        if op == "totals":
+            sums = await asyncio.to_thread(manager.store.sums, batches_of(manager.state, args.sel))
+            return totals(manager.state, args.sel, sums)
         return await (self._search.jobs(args) if op == "jobs" else self._search.attempts(args))
 
     def _look_up(self, op: str, args: Any) -> Answer:
         """Answer a question about jobs."""
         state, at = self._manager.state, now()
         if op == "status":
-            return status(state, args.sel, at)
+            return status(state, args.sel, at, self._explaining.records(state))
         if op == "jobs":
             return self._jobs.page(state, args.sel, args.after, args.limit, args.newest)
         if op == "count":
             return count_jobs(state, args.sel)
         if op == "explain":
-            return self._attempts.explain(state, args.job, at)
+            return self._explaining.answer(state, args, at)
+        if op == "show":
+            return show(state, self._manager.store, self._manager.book, args.job)
         if op == "history":
             return self._attempts.history(state, args.after, args.limit)
         if op == "summary":

@@ -1,22 +1,16 @@
-"""Attempts as clients see them: a job's with why it is where it is, the newest of all, and what became of a batch."""
+"""Attempts as clients see them: the newest of all, and what became of a batch."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from rota.core.explain import cluster_words, reason, verdicts
-from rota.core.plan.asked import asked_now, what_was_learned
 from rota.core.state import BatchState, State
-from rota.core.stimuli import At
-from rota.manager.answers.jobs import Jobs, counts_of, find_job, find_jobs
+from rota.manager.answers.jobs import Jobs, counts_of, find_jobs
 from rota.manager.answers.output import Output
-from rota.manager.jobbook import JobBook
-from rota.model.allocation import Allocation
 from rota.model.errors import NotFoundError, UsageError
 from rota.model.job import Result, format_job
-from rota.model.tables import JOB_STATES, PENDING, REMOVED
+from rota.model.tables import REMOVED
 from rota.store.api import Store
 
 __all__ = ["Attempts", "attempt_cursor", "attempt_row"]
@@ -25,45 +19,10 @@ __all__ = ["Attempts", "attempt_cursor", "attempt_row"]
 class Attempts:
     """Answers that need the results of attempts."""
 
-    def __init__(
-        self,
-        store: Store,
-        book: JobBook,
-        jobs: Jobs,
-        output: Output,
-        waits: Callable[[Allocation], str | None],
-        trouble: Callable[[Allocation], str | None],
-    ) -> None:
+    def __init__(self, store: Store, jobs: Jobs, output: Output) -> None:
         self._store = store
-        self._book = book
         self._jobs = jobs
         self._output = output
-        self._waits = waits
-        """Why an allocation does not run yet, in the words of its batch system."""
-        self._trouble = trouble
-        """That its site does not answer."""
-
-    def explain(self, state: State, job: str, at: At) -> dict[str, Any]:
-        """Why a job is where it is."""
-        batch, pos = find_job(state, job)
-        byte = batch.states[pos]
-        attempts = self._store.results(batch.id, pos, pos, False)
-        shape = state.shapes[batch.shapes[batch.template_of(pos)]]
-        fields = ("location", "filter", "code", "detail", "lasting", "level")
-        found = verdicts(state, shape, at) if byte == PENDING else ()
-        return {
-            "job": job,
-            "state": JOB_STATES[byte],
-            "reason": reason(state, batch, pos, attempts[-1] if attempts else None, at)
-            + cluster_words(state, batch, pos, self._waits, self._trouble),
-            "verdicts": [{field: getattr(verdict, field) for field in fields} for verdict in found],
-            "needs": asked_now(state, shape).asked.needs.words(),
-            "given": shape.shape.needs.words(),
-            "group": shape.shape.group,
-            "learned": what_was_learned(state, shape.shape),
-            "command": self._book.command(batch, pos, max(batch.attempts[pos], 1)),
-            "attempts": [attempt_row(batch, result) for result in attempts],
-        }
 
     def history(self, state: State, after: Any, limit: int) -> dict[str, Any]:
         """The attempts of all jobs, newest first."""

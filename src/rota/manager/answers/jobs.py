@@ -10,7 +10,8 @@ import msgspec
 
 from rota.core.decide.modes import pause_rows
 from rota.core.dependencies import spans_of
-from rota.core.explain import batch_reasons, omitted_reason
+from rota.core.explain import Records, batch_reasons, omitted_reason
+from rota.core.plan.asked import asked_now
 from rota.core.selection import select, states_pattern, wanted_states
 from rota.core.state import BatchState, State
 from rota.core.stimuli import At
@@ -98,7 +99,7 @@ def job_cursor(after: Any) -> tuple[int, int] | None:
 # ---- counts ---------------------------------------------------------------------------------------------------------
 
 
-def status(state: State, words: list[str], at: At) -> dict[str, Any]:
+def status(state: State, words: list[str], at: At, records: Records | None = None) -> dict[str, Any]:
     """Counts per batch, and why what waits does."""
     selector = parse_selector(words)
     totals: dict[str, int] = {}
@@ -130,7 +131,7 @@ def status(state: State, words: list[str], at: At) -> dict[str, Any]:
         "counts": totals,
         "batches": batches,
         "state": state.mode,
-        "why": [{"batch": number, "reason": why} for number, why in batch_reasons(state, shown, at)],
+        "why": [{"batch": number, "reason": why} for number, why in batch_reasons(state, shown, at, records)],
         "pauses": pause_rows(state.pauses),
     }
 
@@ -215,6 +216,7 @@ class Jobs:
         allocation = state.allocations.get(runner.allocation or "") if runner else None
         site, native = (runner.site, allocation.native_id if allocation else None) if runner else self._place(result)
         shown = max(attempt, 1)
+        asked = asked_now(state, state.shapes[batch.shapes[batch.template_of(pos)]]).asked.needs
         return {
             "id": format_job(batch.id, batch.index(pos)),
             "state": JOB_STATES[batch.states[pos]],
@@ -239,6 +241,9 @@ class Jobs:
             "name": batch.spec.name,
             "priority": batch.template(pos).priority,
             "peak_disk_bytes": result.peak_disk if result else running.disk if running else None,
+            "asked_cores": asked.cores / 1000,
+            "asked_memory_bytes": asked.memory,
+            "asked_time_s": asked.time_s,
         }
 
     def _place(self, result: Result | None) -> tuple[str | None, str | None]:

@@ -18,7 +18,8 @@ from rota.manager.answers.jobs import find_job
 from rota.manager.answers.running import Ref, Running
 from rota.manager.jobbook import JobBook
 from rota.manager.outbound import Outbound
-from rota.model.errors import NotFoundError, UsageError
+from rota.model.errors import NotFoundError
+from rota.model.job import Result
 from rota.runner.spill import stretch
 from rota.store.api import Store
 from rota.wire.messages import Log, Tail
@@ -38,11 +39,12 @@ ANSWER_S = 3.0
 class Output:
     """The output of jobs, and the questions to runners about it that are open."""
 
-    def __init__(self, store: Store, book: JobBook, running: Running, outbound: Outbound) -> None:
+    def __init__(self, store: Store, book: JobBook, running: Running, outbound: Outbound | None) -> None:
         self._store = store
         self._book = book
         self._running = running
         self._outbound = outbound
+        """None: no runner can be asked."""
         self._numbers = itertools.count(1)
         self._asked: dict[int, tuple[str, asyncio.Future[Tail]]] = {}
 
@@ -130,18 +132,32 @@ class Output:
         """The last words of a job: of its standard error, or else of its standard output."""
         batch, pos = find_job(state, job)
         streams: tuple[Literal["stderr", "stdout"], ...] = ("stderr", "stdout") if batch.attempts[pos] else ()
+        if not streams:
+            return ""
+        last = self._store.results(batch.id, pos, pos, True)
         for stream in streams:
-            after, text, end = 0, b"", False
-            try:
-                while not end:
-                    data, after, end, _, _ = self._read(state, Log(job, batch.attempts[pos], stream, after))
-                    text = (text + data)[-END:]
-                    end = end or not data
-            except (NotFoundError, UsageError):
-                continue
+            text = self.tail(batch, pos, last[-1] if last else None, stream, END)
             if text.strip():
                 return text.decode("utf-8", "replace")
         return ""
+
+    def tail(self, batch: BatchState, pos: int, result: Result | None, stream: str, limit: int) -> bytes:
+        """The end of what the last attempt of a job wrote; nothing if that cannot be read here."""
+        path = self._book.path(batch, pos, max(batch.attempts[pos], 1), stream)
+        try:
+            if path is not None:
+                return _read_file(path, -limit, limit)[0]
+            if result is None or result.output is None:
+                return b""
+            place = json.loads(result.output)
+            at = 1 if stream == "stdout" else 5
+            name, start, length, _ = place[at : at + 4]
+            if name is None:
+                return b""
+            first = max(0, length - limit)
+            return _read_file(os.path.join(place[0], name), start + first, length - first)[0]
+        except (NotFoundError, OSError):
+            return b""
 
     # ---- on other hosts ---------------------------------------------------------------------------------------------
 
@@ -157,7 +173,8 @@ class Output:
 
     async def ask(self, state: State, job: Ref, runner: str, stream: str, offset: int, limit: int) -> tuple[bytes, int]:
         """A stretch of what a running job has written, and where it ends; a negative offset counts from the end."""
-        peer, known = self._outbound.peers.get(runner), state.runners.get(runner)
+        peer = self._outbound.peers.get(runner) if self._outbound is not None else None
+        known = state.runners.get(runner)
         if peer is None or known is None:
             return b"", offset
         number = next(self._numbers)

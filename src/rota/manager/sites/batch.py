@@ -18,6 +18,7 @@ from rota.drivers.local import Door
 from rota.drivers.script import ELEMENT, NODE, Spread, build_script
 from rota.drivers.settings import Settings
 from rota.drivers.ssh import SshTransport
+from rota.drivers.submitting import ArrayError
 from rota.drivers.transport import LocalTransport, PrefixTransport, Transport, UnreachableError
 from rota.manager.config import SiteConfig
 from rota.manager.paths import Paths
@@ -163,7 +164,7 @@ class BatchSite(Site):
             answer = await self.driver.ask(dialect.array_limit())
             most: int | None = self.driver.read(lambda: dialect.read_array_limit(answer), None)
             if most is not None:
-                self.array_most = min(self.array_most, most)
+                self.array_most = self.driver.limit_arrays(most)
 
     async def _find(self, programs: Iterable[str]) -> None:
         """Look for programs that are of use and may be missing: not all are where a plain PATH leads."""
@@ -254,7 +255,12 @@ class BatchSite(Site):
         for element, lease in leases.items():
             path = os.path.join(ask.directory, str(element), "lease.json")
             await self.transport.write(path, json.dumps(lease).encode())
-        return await self.driver.submit(ask)
+        try:
+            return await self.driver.submit(ask)
+        except ArrayError as error:
+            self.array_most = self.driver.limit_arrays(error.most)
+            self.note(f"it takes {self.array_most} elements in one array at the most: it refused a larger one")
+            raise
 
     def waits(self, allocation: Allocation) -> str | None:
         """Why an allocation that was submitted does not run yet, in the cluster's words."""

@@ -145,7 +145,7 @@ def _fill(world: World, submission: Submission, given: dict[str, str], caller: C
         submission.name, submission.array = spec, True
         submission.indices, submission.throttle = found
         if len(submission.indices) > int(world.settings["max_array"]):
-            return _refused("Job array index list is too large" if is_openlava(world) else "Array index too large")
+            return _refused("Job array index too large")
     submission.cwd = given.get("cwd", caller.cwd)
     submission.output = given.get("o", given.get("oo", "/dev/null"))
     submission.error = given.get("e", given.get("eo"))

@@ -66,7 +66,10 @@ def bjobs(world: World, executor: Executor, words: list[str], caller: Caller) ->
         return Reply("", f"{what}{where}\n", 255 if is_openlava(world) or "q" in given or "J" in given else 0)
     if not jobs:
         return Reply("", text, 255)
-    if "o" in given:
+    if "p" in given:
+        jobs = [job for job in jobs if job.state == "pending"]
+        out = _wide(world, jobs, "noheader" in given, why=True)
+    elif "o" in given:
         out = _custom(world, jobs, given["o"][-1], "noheader" in given)
     else:
         out = _wide(world, jobs, "noheader" in given)
@@ -83,7 +86,7 @@ def fields(world: World, job: Job) -> dict[str, Callable[[], str]]:
     per = submission.cores
     hosts = [f"{per}*{name}" if per > 1 else name for name in job.nodes]
     end = None if job.started is None or submission.time_s is None else job.started + submission.time_s
-    pend = ("Job is held;" if job.hold else "New job is waiting for scheduling;") if job.state == "pending" else ""
+    pend = f"{pending_reason(world, job)};" if job.state == "pending" else ""
     return {
         "jobid": lambda: str(submission.number),
         "jobindex": lambda: str(job.index or 0),
@@ -166,13 +169,23 @@ def _as_json(world: World, jobs: list[Job], errors: list[str], text: str) -> Rep
     return Reply("\n".join(lines) + "\n", "", 255 if errors else 0)
 
 
-def _wide(world: World, jobs: list[Job], bare: bool) -> str:
+def pending_reason(world: World, job: Job) -> str:
+    """Why a job waits."""
+    if job.hold:
+        return "The job was suspended by the user while pending" if is_openlava(world) else "Job is held"
+    if job.mark == "resources":
+        return "Job slot limit reached"
+    return "New job is waiting for scheduling"
+
+
+def _wide(world: World, jobs: list[Job], bare: bool, why: bool = False) -> str:
     out = "" if bare else "JOBID   USER    STAT  QUEUE      FROM_HOST   EXEC_HOST   JOB_NAME   SUBMIT_TIME\n"
     for job in jobs:
         submission = world.of(job)
         host = ":".join(name for name in job.nodes for _ in range(submission.cores)) or "   -"
         out += f"{submission.number:<7} {submission.user:<7} {state(job):<5} {submission.queue:<10} {HOST:<11} "
         out += f"{host:<11} {shown_name(submission, job):<10} {_stamp(submission.at)}\n"
+        out += f" {pending_reason(world, job)}: {len(world.nodes)} hosts;\n" if why else ""
     return out
 
 
@@ -318,6 +331,11 @@ def bqueues(world: World, executor: Executor, words: list[str], caller: Caller) 
 
 def bparams(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
     usual = " ".join(queue["name"] for queue in world.queues() if queue.get("default"))
+    if "-l" in words:
+        out = f"System default queues for automatic queue selection:\n    DEFAULT_QUEUE = {usual}\n\n"
+        out += "The interval for dispatching jobs by master batch daemon:\n    MBD_SLEEP_TIME = 2 (seconds)\n\n"
+        size = world.settings["max_array"]
+        return Reply(f"{out}The maximum number of jobs in a job array:\n    MAX_JOB_ARRAY_SIZE = {size}\n\n")
     return Reply(f"Default Queues:  {usual}\nJob Dispatch Interval:  2 seconds\nJob Checking Interval:  2 seconds\n")
 
 

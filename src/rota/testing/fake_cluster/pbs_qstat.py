@@ -106,6 +106,7 @@ def qstat(world: World, executor: Executor, words: list[str], caller: Caller) ->
         return _queues(world, "f" in given)
     if "B" in given and "f" in given:
         usual = "".join(f"    default_queue = {queue['name']}\n" for queue in world.queues() if queue.get("default"))
+        usual += f"    max_array_size = {world.settings['max_array']}\n" if world.settings["tells_limits"] else ""
         return Reply(f"Server: {SERVER}\n    server_state = Active\n{usual}    pbs_version = {VERSION}\n\n")
     as_json = "f" in given and given.get("F") == ["json"]
     history = "x" in given or "H" in given

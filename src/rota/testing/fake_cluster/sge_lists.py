@@ -122,15 +122,32 @@ def _table(world: World, running: list[Job], waiting: list[tuple[Job, str | None
 
 
 def _detail(world: World, words: list[str]) -> Reply:
-    number = words[words.index("-j") + 1].split(",")[0] if len(words) > words.index("-j") + 1 else ""
-    jobs = [job for job in world.find(int(number)) if job.state != "over"] if number.isdigit() else []
-    if not jobs:
-        return Reply("", f"Following jobs do not exist: \n{number}\n", 1)
-    submission = world.of(jobs[0])
-    out = "=" * 62 + "\n"
-    out += f"job_number:                 {submission.number}\nowner:                      {submission.user}\n"
-    out += f"job_name:                   {submission.name}\ncwd:                        {submission.cwd}\n"
+    numbers = words[words.index("-j") + 1].split(",") if len(words) > words.index("-j") + 1 else [""]
+    out, absent = "", []
+    for number in numbers:
+        jobs = [job for job in world.find(int(number)) if job.state != "over"] if number.isdigit() else []
+        if not jobs:
+            absent.append(number)
+            continue
+        submission = world.of(jobs[0])
+        out += "=" * 62 + "\n"
+        out += f"job_number:                 {submission.number}\nowner:                      {submission.user}\n"
+        out += f"job_name:                   {submission.name}\ncwd:                        {submission.cwd}\n"
+        waits = next((job for job in jobs if job.state == "pending"), None)
+        if waits is not None:
+            out += f"scheduling info:            {_scheduling(world, waits)}\n"
+    if absent:
+        return Reply(out, "Following jobs do not exist: \n" + "".join(f"{number}\n" for number in absent), 1)
     return Reply(out)
+
+
+def _scheduling(world: World, job: Job) -> str:
+    """What the scheduler says of a job that waits."""
+    if job.hold:
+        return "Job is in error state" if job.hold == "error" else "Job is in hold state"
+    queue = world.of(job).queue
+    full = [f'queue instance "{queue}@{name}" dropped because it is full' for name in world.nodes]
+    return ("\n" + " " * 28).join(full)
 
 
 def _summary(world: World) -> Reply:
@@ -279,6 +296,10 @@ def _hosts_xml(world: World, with_queues: bool) -> str:
 def qconf(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
     if words[:1] == ["-sql"]:
         return Reply("".join(f"{queue['name']}\n" for queue in world.queues()))
+    if words[:1] == ["-sconf"]:
+        return Reply(
+            f"#global:\nmax_u_jobs                   0\nmax_aj_tasks                 {world.settings['max_array']}\n"
+        )
     if words[:1] == ["-spl"]:
         return Reply("make\nmp\nsmp\n")
     if words[:1] == ["-sq"] and len(words) > 1:

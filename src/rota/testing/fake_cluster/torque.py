@@ -75,8 +75,11 @@ def qsub(world: World, executor: Executor, words: list[str], caller: Caller) -> 
     submission.name = given.get("N", [rest[0].rpartition("/")[2] if rest else "STDIN"])[-1]
     if "t" in given:
         found = indices_of(given["t"][-1])
-        if found is None or len(found[0]) > int(world.settings["max_array"]):
+        most = int(world.settings["max_array"])
+        if found is None:
             return _refused("Bad Job Array Request", 235)
+        if len(found[0]) > most:
+            return _refused(f"Bad Job Array Request MSG=Requested array size too large, limit is {most}", 235)
         submission.array, (submission.indices, submission.throttle) = True, found
         submission.shown_array = given["t"][-1].partition("%")[0]
     try:
@@ -189,6 +192,7 @@ def qstat(world: World, executor: Executor, words: list[str], caller: Caller) ->
         return _full_queues(world) if "f" in given else _queues(world)
     if "B" in given and "f" in given:
         usual = "".join(f"    default_queue = {queue['name']}\n" for queue in world.queues() if queue.get("default"))
+        usual += f"    max_job_array_size = {world.settings['max_array']}\n" if world.settings["tells_limits"] else ""
         return Reply(f"Server: {SERVER}\n    server_state = Active\n{usual}\n")
     rows: list[Row] = []
     errors, code = "", 0

@@ -31,6 +31,7 @@ DEFAULTS: dict[str, Any] = {
     "first_id": 1,
     "refuse_root": False,
     "held_at_first_s": 0.0,
+    "tells_limits": True,
 }
 """What a cluster is like unless told otherwise; `queues` is a list of {name, default, time_s, up}.
 

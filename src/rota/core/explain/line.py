@@ -1,0 +1,146 @@
+"""The line of jobs that are ready: who goes before whom, and who has what they wait for."""
+
+from collections.abc import Iterable
+
+from rota.core.explain.account import Ahead, Holder
+from rota.core.plan.asked import asked_now
+from rota.core.state import BatchState, RunnerState, ShapeState, State
+from rota.core.stimuli import At
+from rota.model.job import format_job
+from rota.model.needs import Amounts, show_amount
+from rota.model.tables import PENDING
+from rota.schedule.limits import blocked
+from rota.schedule.policy import in_order
+from rota.schedule.view import View, Want
+
+__all__ = ["Line", "holders_of", "limit_holders"]
+
+MANY = 300
+"""With more shapes than these that wait, it is not looked at whether each may use the same places."""
+
+
+class Line:
+    """Shapes with ready jobs, in the order of their turns; made once for a question, which may be about many jobs."""
+
+    def __init__(self, state: State, at: At) -> None:
+        self._state = state
+        view = View(at.wall, at.mono, state.mode, (), state.ledger.view, {}, facts=state.soft.facts)
+        wants = [_want(state, shape) for shape in state.shapes if shape.ready and shape.heads]
+        try:
+            self._wants = in_order(wants, view, state.settings.policies)
+        except Exception:  # an order that another package brings may fail: then by priority
+            self._wants = sorted(wants, key=lambda want: (-want.priority, want.first, want.shape_id))
+        self._limits = state.limits
+        self._known: dict[int, list[ShapeState]] = {}
+
+    def before(self, batch: BatchState, pos: int) -> list[Ahead]:
+        """Ready jobs that get their turns before a PENDING one and may use the same places, by batch."""
+        state, template = self._state, batch.template_of(pos)
+        shape = state.shapes[batch.shapes[template]]
+        rows: dict[tuple[int, int], int] = {}
+        for other in self._shapes_before(shape):
+            for priority, number, of in set(other.heads):
+                count = state.batches[number].queues[of].count
+                if count:
+                    rows[number, -priority] = rows.get((number, -priority), 0) + count
+        own = (-batch.templates[template].priority, batch.id, template)
+        for head in set(shape.heads):
+            if head < own and (count := state.batches[head[1]].queues[head[2]].count):
+                rows[head[1], -head[0]] = rows.get((head[1], -head[0]), 0) + count
+        mine = sum(
+            batch.states.count(PENDING, low, high)
+            for number, low, high in (batch.runs(0, pos) if pos else ())
+            if number == template
+        )
+        if mine:
+            rows[batch.id, -own[0]] = rows.get((batch.id, -own[0]), 0) + mine
+        found = [Ahead(number, state.batches[number].spec.name, prio, jobs) for (number, prio), jobs in rows.items()]
+        return sorted(found, key=lambda row: (-row.priority, row.batch))
+
+    def _shapes_before(self, shape: ShapeState) -> list[ShapeState]:
+        known = self._known.get(shape.id)
+        if known is None:
+            known = self._known[shape.id] = []
+            own = asked_now(self._state, shape).asked.needs
+            few = len(self._wants) <= MANY
+            for want in self._wants:
+                if want.shape_id == shape.id:
+                    break
+                if blocked(want.shape, self._limits) is None and (not few or self._competes(want, own.site)):
+                    known.append(self._state.shapes[want.shape_id])
+        return known
+
+    def _competes(self, want: Want, site: str | None) -> bool:
+        """Whether a shape could take a place that is free at a site (None: any): it is not for another, and fits."""
+        needs = want.shape.needs
+        if site is not None and needs.site not in (None, site):
+            return False
+        amounts = needs.amounts()
+        for name, facts in self._state.soft.sites.items():
+            if site in (None, name) and needs.site in (None, name):
+                tags = {*facts.tags, *(tag for queue in facts.queues for tag in queue.tags)}
+                nodes = [facts.node.plus(Amounts(named=facts.shared)), *(queue.node for queue in facts.queues)]
+                if tags.issuperset(needs.tags) and any(amounts.fits(node) for node in nodes):
+                    return True
+        return not self._state.soft.sites
+
+
+def _want(state: State, shape: ShapeState) -> Want:
+    """A shape as `in_order` takes it; nothing is kept of it."""
+    head = min(row for row in shape.heads if state.batches[row[1]].queues[row[2]].count)
+    batch = state.batches[head[1]]
+    asked = asked_now(state, shape).asked
+    return Want(
+        shape.id, asked, shape.ready, -head[0], batch.id, shape.slots, None, batch.by, batch.spec.name, batch.submitted
+    )
+
+
+def holders_of(state: State, runners: Iterable[RunnerState], short: Iterable[str]) -> list[Holder]:
+    """Whose jobs have, on these runners, what is short there: those with most of it first."""
+    found: list[Holder] = []
+    here = list(runners)
+    for what in short:
+        used: dict[int, list[int]] = {}
+        for runner in here:
+            for number, pos in runner.jobs:
+                _add(used, number, pos, _part(state.batches[number].live[pos].slot.amounts, what))
+            for (number, pos, _), slot in runner.parts.items():
+                _add(used, number, pos, _part(slot.amounts, what))
+        rows = sorted(((total, number, jobs, pos) for number, (total, jobs, pos) in used.items()), reverse=True)
+        found += [_holder(state, what, show_amount(what, total), *rest) for total, *rest in rows]
+    return found
+
+
+def limit_holders(state: State, name: str) -> list[Holder]:
+    """Whose live jobs count against a limit."""
+    used: dict[int, list[int]] = {}
+    for runner in state.runners.values():
+        for number, pos in runner.jobs:
+            batch = state.batches[number]
+            if name in state.shapes[batch.live[pos].slot.shape].shape.limits or name == f"#{number}":
+                _add(used, number, pos, 1)
+    rows = sorted(((total, number, jobs, pos) for number, (total, jobs, pos) in used.items()), reverse=True)
+    what = f"limit {name}" if not name.startswith("#") else f"%{state.limits[name].count}"
+    return [_holder(state, what, f"{total:,}", *rest) for total, *rest in rows]
+
+
+def _add(used: dict[int, list[int]], number: int, pos: int, amount: int) -> None:
+    if amount:
+        row = used.setdefault(number, [0, 0, pos])
+        row[0] += amount
+        row[1] += 1
+        row[2] = min(row[2], pos)
+
+
+def _holder(state: State, what: str, has: str, number: int, jobs: int, pos: int) -> Holder:
+    batch = state.batches[number]
+    return Holder(what, has, number, batch.spec.name, jobs, format_job(number, batch.index(pos)))
+
+
+def _part(amounts: Amounts, what: str) -> int:
+    """How much there is of one kind."""
+    if what in ("cores", "memory", "disk"):
+        return int(getattr(amounts, what))
+    if what in ("gpus", "gpu_share"):
+        return amounts.gpus * (1000 if what == "gpu_share" else 1) + (amounts.gpu_share if what == "gpu_share" else 0)
+    return dict(amounts.named).get(what, 0)

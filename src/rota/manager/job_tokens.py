@@ -1,0 +1,35 @@
+"""Tokens of jobs: what is running may add jobs, as long as its attempt lasts.
+
+Nothing is kept of them: a runner is told a secret of its own when it greets, from which it makes the token of each
+attempt, and the manager makes it again when somebody comes with it.
+"""
+
+import hashlib
+
+from rota.core.decide.ends import find_job
+from rota.core.state import State
+from rota.wire.auth import Access, verifier
+
+__all__ = ["JOB", "job_access", "runner_secret"]
+
+JOB = "job-"
+"""How the names of these tokens begin; `rota token` takes no such names."""
+
+
+def runner_secret(secret: str, runner: str) -> bytes:
+    """What a runner makes the tokens of its jobs from."""
+    return hashlib.blake2b(runner.encode(), digest_size=32, key=bytes.fromhex(secret)).digest()
+
+
+def job_access(state: State, secret: str, name: str) -> Access | None:
+    """What the token of an attempt opens; None: the attempt is over, or there was none."""
+    parts = name.removeprefix(JOB).split(".")
+    if len(parts) != 3 or not all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts):
+        return None
+    batch, index, attempt = map(int, parts)
+    found = find_job(state, batch, index)
+    live = None if found is None else found[0].live.get(found[1])
+    if live is None or live.attempt != attempt:
+        return None
+    key = runner_secret(secret, live.runner)
+    return Access("submit", verifier(hashlib.blake2b(".".join(parts).encode(), digest_size=32, key=key).hexdigest()))
