@@ -109,7 +109,7 @@ class Answers:
         if op == "token":
             return self._token(args)
         if op == "backup":
-            return housekeeping.backup(args.path)
+            return housekeeping.backup(args.path, args.redact)
         if op == "prune":
             return housekeeping.prune(args, peer.principal)
         if op in ("live", "log", "failures", "totals") or (op in ("jobs", "history") and args.searches):
