@@ -113,7 +113,7 @@ class Answers:
         if op == "reload":
             return self._reload()
         if op == "backup":
-            return housekeeping.backup(args.path)
+            return housekeeping.backup(args.path, args.redact)
         if op == "prune":
             return housekeeping.prune(args, peer.principal)
         if op in ("live", "log", "failures", "totals") or (op in ("jobs", "history") and args.searches):
