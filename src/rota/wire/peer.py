@@ -35,7 +35,7 @@ class Limits(msgspec.Struct, frozen=True):
     """How long a closing connection may take to read its last words."""
     ungreeted: int = 64
     """Connections per address that have not greeted yet (TLS); beyond that the oldest of them is dropped."""
-    ungreeted_all: int = 192
+    ungreeted_all: int = 128
     """The same over all addresses; then the oldest is dropped of the address that has most."""
     peers: int = 4096
     """Connections of all kinds (TLS). The server lowers it to what the descriptors allow."""

@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import ssl
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Handler", "Limits", "Peer", "Server"]
 
+SSLProtocol.max_size = 16_384  # it has a buffer of this size for each connection, greeted or not
 _BACKLOG = 512
 _AT_ONCE = 32
 """Connections by TLS that are taken in one turn of the loop, so that a flood of them leaves time for others."""
@@ -176,6 +178,9 @@ class _Door(asyncio.Protocol):
     async def _secure(self, raw: asyncio.Transport, peer: Peer, context: ssl.SSLContext) -> None:
         limits = self._server.limits
         secured: asyncio.Transport | None = None
+        if raw.is_closing():  # dropped before it began; its handshake would wait for its time to be up
+            self._gate.closed(peer)
+            return
         try:
             secured = await self._server.loop.start_tls(
                 raw,
@@ -185,11 +190,12 @@ class _Door(asyncio.Protocol):
                 ssl_handshake_timeout=limits.greeting_s,
                 ssl_shutdown_timeout=limits.closing_s,
             )
-        except (ssl.SSLError, ConnectionAbortedError):  # no TLS we want, or too slow
-            if not peer.lost:
+        except OSError as error:
+            if isinstance(error, ssl.SSLError | ConnectionAbortedError) and not peer.lost:  # not our TLS, or too slow
                 self._gate.failed(peer)
-        except OSError:
-            pass
+            cause: BaseException | None = error
+            while cause is not None:  # its frames hold all of the connection, in a circle that is not found for long
+                cause.__traceback__, cause = None, cause.__context__
         except asyncio.CancelledError:  # the server closes
             raw.abort()
             self._gate.closed(peer)
