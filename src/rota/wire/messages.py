@@ -322,6 +322,8 @@ class Backup(Struct):
     """Arguments of `backup`."""
 
     path: Path | None = None
+    redact: bool = False
+    """Without what looks like a secret."""
 
 
 class Explain(Select):

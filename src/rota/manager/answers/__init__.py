@@ -87,7 +87,7 @@ class Answers:
             wait = partial(self.watchers.add, peer, ask_id, args.sel, op == "follow", args.held, timeout)
             manager.when_durable(self._guard(peer, ask_id, wait))
         elif op == "submit" and (plain := self._plain(peer, args)) is not None:
-            manager.tell(plain, partial(self._told, peer, ask_id))
+            manager.tell(plain, partial(self._told, peer, ask_id, args))
         elif (work := self._work_for(peer, op, args)) is not None:
             self._later(peer, ask_id, op, args, work)
         else:
@@ -113,7 +113,7 @@ class Answers:
         if op == "reload":
             return self._reload()
         if op == "backup":
-            return housekeeping.backup(args.path)
+            return housekeeping.backup(args.path, args.redact)
         if op == "prune":
             return housekeeping.prune(args, peer.principal)
         if op in ("live", "log", "failures", "totals") or (op in ("jobs", "history") and args.searches):
@@ -142,13 +142,17 @@ class Answers:
         self._work.add(task)
         task.add_done_callback(self._work.discard)
 
-    def _told(self, peer: Peer, ask_id: int, outcome: Step | RotaError) -> None:
-        """Answer a request that nothing but the core had to do with, as soon as that is durable."""
+    def _told(self, peer: Peer, ask_id: int, args: Any, outcome: Step | RotaError) -> None:
+        """Answer a submission that nothing but the core had to do with, as soon as that is durable."""
+        words, result = "ok", None
         if isinstance(outcome, RotaError):
+            words = f"refused: {outcome}"
             self._failed(peer, ask_id, outcome)
         else:
-            peer.answer(ask_id, outcome.reply, flushed=True)
+            result = outcome.reply
+            peer.answer(ask_id, result, flushed=True)
             self._answered.add(peer)
+        self._manager.audit.note(peer.principal, peer.address, "submit", target_of("submit", args, result), words)
 
     def flush(self) -> None:
         """Let all that was answered by `_told` leave."""
@@ -211,10 +215,13 @@ class Answers:
         return self._manager.told(change, lambda _: {"limits": limit_rows(self._manager.state, now())})
 
     def _plain(self, peer: Peer, args: Any) -> Submit | None:
-        """A submission of which nothing has to be kept before it is decided; None: something has."""
+        """A submission of which nothing has to be kept before it is decided; None: something has, or it is refused."""
         intake = self._manager.intake
-        found = intake.plain(args) if intake.trouble is None else None
-        return None if found is None else _submit(peer, args, found[0], None, found[1], None)
+        try:
+            found = intake.plain(args) if intake.trouble is None else None
+            return None if found is None else _submit(peer, args, found[0], None, found[1], None)
+        except RotaError:
+            return None
 
     async def _take_in(self, peer: Peer, op: str, args: Any) -> Answer:
         manager = self._manager
