@@ -451,6 +451,7 @@ OPS: dict[str, type[Struct]] = {
     "pause": Pause,
     "resume": Resume,
     "drain": Nothing,
+    "reload": Nothing,
     "down": Down,
     "limit": Limits,
     "sites": Nothing,

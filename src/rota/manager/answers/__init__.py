@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rota import __version__
 from rota.core.decide.modes import pause_rows
 from rota.core.step import Step
-from rota.core.stimuli import ChangeJobs, SetLimits, SetMode, Submit
+from rota.core.stimuli import ChangeJobs, Cover, SetLimits, SetMode, Submit
 from rota.manager.answers.attempts import Attempts
 from rota.manager.answers.explaining import Explaining
 from rota.manager.answers.failures import Failures
@@ -49,6 +49,8 @@ log = logging.getLogger("rota")
 MODES = {"pause": "paused", "resume": "serving", "drain": "draining"}
 CHANGES = ("modify", "kill", "hold", "release", "retry", "remove")
 
+NO_SITE = "there is no site"
+"""In the words of a refusal that a change of the configuration may have to do with."""
 UNAUDITED = ("stage", "live", "log", "jobs", "history")
 """What is answered later and changes nothing that anybody would want to know of."""
 
@@ -108,6 +110,8 @@ class Answers:
             return self._take_in(peer, op, args)
         if op == "token":
             return self._token(args)
+        if op == "reload":
+            return self._reload()
         if op == "backup":
             return housekeeping.backup(args.path, args.redact)
         if op == "prune":
@@ -165,12 +169,19 @@ class Answers:
 
     def _failed(self, peer: Peer, ask_id: int, error: Exception) -> None:
         if isinstance(error, RotaError):
+            if NO_SITE in str(error) and (stale := self._stale()):
+                error = type(error)(f"{error}; {stale}")
             peer.refuse(ask_id, error)
         else:
             log.exception("a request failed", exc_info=error)
             peer.refuse(ask_id, RotaError(f"the manager failed at this: {type(error).__name__}; see its log"))
         if isinstance(error, StoreError):
             self._manager.fail(error)
+
+    def _stale(self) -> str | None:
+        """That the configuration was changed and not read again."""
+        reloader = self._manager.reloader
+        return None if reloader is None else reloader.changed
 
     # ---- changes ----------------------------------------------------------------------------------------------------
 
@@ -187,6 +198,12 @@ class Answers:
         if args.action == "revoke":
             tokens.revoke(args.name)
         return {**made, "closed": self._manager.inbound.close_sessions(args.name)}
+
+    async def _reload(self) -> Answer:
+        """Read the configuration again."""
+        if self._manager.reloader is None:
+            raise UsageError("this manager has no configuration file")
+        return await self._manager.reloader.reload()
 
     def _limit(self, peer: Peer, args: Any) -> Awaitable[Answer]:
         """Change limits, then list them."""
@@ -222,6 +239,7 @@ class Answers:
                 if found.duplicates == new.spec.count:
                     if new.stage is not None:
                         await manager.writer.run(partial(manager.store.unstage, new.stage))
+                    await self._cover(peer, new.spec.name, found.there)
                     return {"batch": None, "jobs": 0, "warnings": [], **found.words()}
                 if new.graph is not None:
                     raise UsageError(
@@ -231,7 +249,14 @@ class Answers:
                 new.spec, new.stage, new.runs = await duplicates.keep_new(manager.writer, new.spec, new.stage, found)
             new.at = now()
             answer = await self._manager.told(new)
+            if not args.rerun:
+                await self._cover(peer, new.spec.name, found.there)
             return {**answer, "warnings": [*answer["warnings"], *warnings], **found.words()}
+
+    async def _cover(self, peer: Peer, name: str, there: dict[int, list[int]]) -> None:
+        """Give jobs that are there already the name of the submission, so that nobody waits for it in vain."""
+        if name and there:
+            await self._manager.told(Cover(at=now(), by=peer.principal, name=name, jobs=there))
 
     async def _submission(self, peer: Peer, args: Any) -> tuple[Submit, list[str]]:
         """What a client adds, and warnings."""
@@ -295,6 +320,7 @@ class Answers:
                 "store": manager.intake.trouble or "ok",
                 "running": running,
                 "pauses": pause_rows(state.pauses),
+                "config": self._stale(),
             }
         if op == "down":
             return {"running": running}
@@ -303,7 +329,8 @@ class Answers:
         if op == "plugins":
             return {"plugins": plugin_rows(state), "policies": policy_rows(state)}
         if op == "sites":
-            return {"sites": [site_row(state, manager.sites[name], at) for name in state.soft.sites]}
+            rows = [site_row(state, manager.sites[name], at) for name in state.soft.sites if name in manager.sites]
+            return {"sites": rows, "config": self._stale()}
         if op == "runners":
             return {"runners": runner_rows(state, at)}
         if op == "allocations":
