@@ -16,7 +16,7 @@ RUN     := $(VENV)/.installed-run-$(SUM)
 DEV     := $(VENV)/.installed-dev-$(SUM)
 
 .DEFAULT_GOAL := help
-.PHONY: help run dev test lint pytest quick live format bench docs lock apt clean cluster-packages
+.PHONY: help run dev test lint pytest quick live soak format bench docs lock apt clean cluster-packages
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -71,6 +71,11 @@ quick: $(DEV)
 ## make live     scenarios on the live batch systems that are here (LIVE="openlava --only deleted"): live.jsonl and a table
 live: $(DEV)
 	PYTHONPATH=tests $(BIN)/python -m live $(LIVE)
+
+## make soak     many more hostile bytes than make test has (FUZZ=200: times as many)
+FUZZ ?= 50
+soak: $(DEV)
+	ROTA_FUZZ=$(FUZZ) $(BIN)/pytest tests/property/test_hostile_bytes.py -n $(WORKERS) -o timeout=0
 
 ## make format   let ruff repair and lay out what it can
 format: $(DEV)

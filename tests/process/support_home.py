@@ -51,6 +51,8 @@ class Home:
         self.env = {name: value for name, value in os.environ.items() if not name.startswith("ROTA_")}
         self.env |= {"ROTA_HOME": path, "ROTA_DEBUG": "", "PYTHONFAULTHANDLER": "1"}
         self._gates: list[Gate] = []
+        self.may_fail = False
+        """Whether this test makes the manager's core fail."""
 
     def gate(self) -> Gate:
         """A gate for jobs; it is shut."""
@@ -176,6 +178,11 @@ class Home:
         except OSError:
             return "(no manager.log)"
 
+    def quarantined(self) -> list[str]:
+        """What made the manager's core fail."""
+        place = Path(self.path, "quarantine")
+        return sorted(os.listdir(place)) if place.is_dir() else []
+
     def end(self) -> list[int]:
         """Kill everything; returns what would not die."""
         for _ in range(100):
@@ -241,9 +248,11 @@ def a_home(path: str | None = None) -> Iterator[Home]:
     try:
         yield home
     finally:
-        left = home.end()
+        left, failures = home.end(), [] if home.may_fail else home.quarantined()
+        words = [Path(home.path, "quarantine", name).read_text() for name in failures]
         if own:
             shutil.rmtree(home.path, ignore_errors=True)
+    assert not words, words
     assert not left, f"processes that would not die: {[(pid, cmdline(pid)) for pid in left]}"
 
 

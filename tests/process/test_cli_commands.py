@@ -126,7 +126,7 @@ def test_status_counts(rota):
         {"COMPLETED": 1, "FAILED": 2},
     )
     head, line = rota.out("status", batch).splitlines()
-    assert head.split() == ["BATCH", "NAME", "JOBS", "COMPLETED", "FAILED"] and line.split() == [
+    assert head.split() == ["BATCH", "NAME", "JOBS", "COMPLETED", "FAILED", "WHY"] and line.split()[:5] == [
         batch,
         "counted",
         "3",
@@ -285,7 +285,7 @@ def test_errors_are_short_and_have_their_codes(rota):
         (("add", "--cwd", "/nowhere", "--", "true"), "does not exist"),
         (("add", "-t", "90", "--", "true"), "has no unit"),
         (("add",), "nothing to run"),
-        (("explain", "x"), "'x' is not a job"),
+        (("explain", "1.x"), "'1.x' selects nothing"),
         (("jobs", "--fields", "nonsense"), "the fields are id, state"),
     ]:
         done = rota(*words, code=2)

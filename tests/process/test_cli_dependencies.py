@@ -36,8 +36,9 @@ def test_each(rota):
     failed = add(rota, "--array", "1-3", "--after-failure", first, "--each", "--", "true")
     rota("wait", f"{second}.1", f"{second}.2", "--timeout", "60s", code=1)
     assert states(rota, second) == ["COMPLETED", "OMITTED", "WAITING"]
-    assert explain(rota, f"{second}.2") == f"depends on {first}.2, which is FAILED"
-    assert explain(rota, f"{second}.3").startswith(f"waits for {first}.3, which is ")
+    says = f"omitted because {first}.2 failed: exit 3 (depends on {first}.2, which is FAILED)"
+    assert explain(rota, f"{second}.2") == says
+    assert explain(rota, f"{second}.3").startswith(f"waits for {first}.3, which ")
     rows = [json.loads(line) for line in rota.out("jobs", f"{second}.2", "--json").splitlines()]
     assert rows[0]["reason"] == f"depends on {first}.2, which is FAILED"
     gate.touch()
@@ -54,7 +55,7 @@ def test_live_and_rerun_survive_a_restart(rota):
     gate = rota.cwd / "gate"
     add(rota, "--name", "align", "--", f"while [ ! -e {gate} ]; do sleep 0.05; done; echo aligned >> {log}")
     assert states(rota, merge) == ["WAITING"]
-    says = "waits for @align (and for any other that is given this name): 1 of 2"
+    says = "waits for @align (1 of 2 jobs not settled, and any other that is given this name counts) → "
     assert explain(rota, f"{merge}.1").startswith(says)
     for pid, line in rota.processes().items():
         if "rota.manager" in line:

@@ -209,7 +209,10 @@ def test_up_in_the_foreground(rota):
 def test_down_kill_ends_running_jobs(rota):
     rota("add", "--", f"sleep 61 & echo $! > {rota.cwd}/pid; wait")
     until(lambda: (rota.cwd / "pid").exists() and (rota.cwd / "pid").read_text().strip())
-    assert rota.out("down", "--kill") == "the manager has stopped (1 job was running, and was ended)\n"
+    assert (
+        rota.out("down", "--kill")
+        == "the manager has stopped (1 job was running, and was ended: the next manager runs it again)\n"
+    )
     pid = int((rota.cwd / "pid").read_text())
     until(lambda: not Path(f"/proc/{pid}").exists())
 

@@ -78,7 +78,10 @@ def test_a_rate(rota: Rota) -> None:
     row = limits(rota)["slow"]
     assert row["rate"] == "2/min" and 30 < float(str(row["next_in_s"])) <= 60
     why = json.loads(rota.out("explain", f"{slow}.5", "--json"))["reason"]
-    assert why.startswith("limit slow: 2 per minute used up; next start in ") and " s; 2 jobs of its shape" in why, why
+    assert (
+        why.startswith("limit slow: 2 per minute used up; next start in ")
+        and " s; 2 jobs ahead of it: 2 of its own batch" in why
+    ), why
     assert "2, next in" in rota.out("limit")
     rota("down")
     rota("up")

@@ -9,6 +9,7 @@ import ssl
 import stat
 import time
 from datetime import UTC, datetime, timedelta
+from unittest.mock import ANY
 
 import pytest
 
@@ -144,8 +145,8 @@ def test_nothing_older_than_tls_13(tls):
         raw_tls(tls.port, tls.ca, context)
 
 
-def plain(port):
-    return Raw(socket.create_connection(("127.0.0.1", port), timeout=10))
+def plain(port, source="127.0.0.1"):
+    return Raw(socket.create_connection(("127.0.0.1", port), timeout=10, source_address=(source, 0)))
 
 
 def test_plain_text_gets_nowhere(tls):
@@ -179,22 +180,56 @@ def test_slow_loris(home, handshake):
 def test_guessing_is_slow(tls):
     for _ in range(10):
         assert attempt(tls, greet(allocation="a1"), auth.new_token())["code"] == "denied"
-    time.sleep(0.05)
-    with plain(tls.port) as raw:
-        assert raw.read() is None  # closed at once, without a word
-    with pytest.raises(OSError):
-        attempt(tls, greet(allocation="a1"), tls.handler.tokens["a1"])
+    assert tls.handler.locked == [("127.0.0.1", "a1")]
+    assert attempt(tls, greet(allocation="a1"), auth.new_token()) is None, "closed without a word"
+    assert attempt(tls, greet(allocation="a1"), tls.handler.tokens["a1"])["t"] == "welcome", "a right proof is taken"
+    assert attempt(tls, greet(allocation="a2"), auth.new_token())["code"] == "denied"
 
 
 def test_too_many_that_do_not_greet(home):
     identity = server_identity(os.path.join(home, "tls"))
     with serving(identity=identity, limits=Limits(ungreeted=3)) as running:
-        waiting = [raw_tls(running.port, os.path.join(home, "tls", "ca.pem")) for _ in range(3)]
-        assert all(raw.read()["t"] == "challenge" for raw in waiting)
-        with plain(running.port) as raw:
-            assert raw.read() is None
+        waiting = [raw_tls(running.port, os.path.join(home, "tls", "ca.pem")) for _ in range(4)]
+        assert waiting[0].all() in ([], [{"t": "challenge", "nonce": ANY}]), "the oldest made room"
+        assert all(raw.read()["t"] == "challenge" for raw in waiting[1:])
         for raw in waiting:
             raw.close()
+
+
+def test_a_flood_from_many_addresses_takes_the_places_of_who_has_most(home):
+    identity = server_identity(os.path.join(home, "tls"))
+    ca = os.path.join(home, "tls", "ca.pem")
+    with serving(identity=identity, limits=Limits(ungreeted_all=8)) as running:
+        with raw_tls(running.port, ca) as patient:
+            assert patient.read()["t"] == "challenge"
+            junk = [plain(running.port, f"127.0.0.{2 + number % 4}") for number in range(40)]
+            deadline = time.monotonic() + 30
+            while len(running.server.peers) > 8 and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert len(running.server.peers) <= 8
+            running.handler.tokens["a1"] = auth.new_token()
+            for raw in junk:
+                raw.close()
+        assert not running.handler.gone
+
+
+def test_a_long_greeting_follows_its_proof(tls):
+    token = tls.handler.tokens["a1"]
+    held = [[1, number, 1] for number in range(20_000)]
+    with raw_tls(tls.port, tls.ca) as raw:
+        proof = proof_for(raw, raw.read(), token)
+        raw.send(greet(allocation="a1", held=held, proof=proof))
+        assert raw.read()["code"] == "protocol", "nobody unknown is read so much of"
+    with raw_tls(tls.port, tls.ca) as raw:
+        proof = proof_for(raw, raw.read(), token)
+        raw.send({"t": "prove", "version": 1, "allocation": "a1", "proof": proof})
+        raw.send(greet(allocation="a1", held=held))
+        assert raw.read()["t"] == "welcome"
+    with raw_tls(tls.port, tls.ca) as raw:
+        proof = proof_for(raw, raw.read(), token)
+        raw.send({"t": "prove", "version": 1, "allocation": "a1", "proof": proof})
+        raw.send(greet(allocation="a2"))
+        assert raw.read()["code"] == "denied", "the proof is for its own allocation"
 
 
 @pytest.mark.parametrize("bad", [b"\xff\xff\xff\xff", b"\0\0\x27\x10" + b"[" * 10_000, b"\0\0\0\0"])

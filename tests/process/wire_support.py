@@ -20,7 +20,7 @@ class Recorder:
     def __init__(self):
         self.asked, self.said, self.gone, self.peers, self.held = [], [], [], [], []
         self.hold = False
-        self.tokens, self.refused = {}, []
+        self.tokens, self.refused, self.locked = {}, [], []
 
     def on_client(self, peer, message):
         self.peers.append(peer)
@@ -58,6 +58,9 @@ class Recorder:
     def access_for(self, name):
         token = self.tokens.get(name)
         return token and Access("admin", verifier(token))
+
+    def on_locked(self, address, allocation):
+        self.locked.append((address, allocation))
 
     def on_refused(self, peer, action, target, error):
         self.refused.append((peer.address, action, target))

@@ -102,7 +102,8 @@ CHANGES = {
         "COMPLETED": "has succeeded (to run it again, add :completed)",
         "FAILED": "PENDING",
         "ABORTED": "PENDING",
-        "OMITTED": "OMITTED",  # it is opened, and what it waits for has still failed
+        "OMITTED": "stays OMITTED, as it depends on 1.1, which is ABORTED: rota retry 1 2 runs both, "
+        "rota modify 2 --after none runs it without",
     },
     "remove": dict.fromkeys(STATES, "REMOVED")
     | dict.fromkeys(("STARTING", "RUNNING", "MISSING", "KILLING"), "runs: kill it first"),

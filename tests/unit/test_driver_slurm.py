@@ -277,6 +277,12 @@ def test_elements_of_an_array(name: str, waiting: list[int]) -> None:
     assert SLURM.element_id("31", 0, 1) == "31"
 
 
+@pytest.mark.parametrize(("elements", "mine", "others"), [("0-9", 10, 10), ("0-9999", 10_000, 1)])
+def test_large_arrays_of_others_are_not_expanded(elements: str, mine: int, others: int) -> None:
+    assert len(listed(row(f"7_[{elements}]", "PENDING", name="rota-0123456789ab"))) == mine
+    assert len(listed(row(f"7_[{elements}]", "PENDING", name="theirs"))) == others
+
+
 def test_a_cancelled_array_that_waited() -> None:
     kinds = {seen.native_id: seen.kind for seen in listed(*in_our_columns("array-cancelled"))}
     assert kinds == {"31_1": "running", "31_2": "running"} | dict.fromkeys(("31_3", "31_4", "31_6", "31_9"), "aborted")

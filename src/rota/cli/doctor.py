@@ -29,6 +29,7 @@ def configure(parser: Parser, command: str) -> None:
     """The options of `doctor`."""
     parser.add_argument("site", nargs="?", metavar="SITE", help="test this site with one tiny job of its batch system")
     parser.add_argument("--no-job", action="store_true", help="do not run a trial job")
+    parser.add_argument("--repair", action="store_true", help="bring back a queue whose log cannot be understood")
     parser.add_argument("--timeout", metavar="TIME", default="5m", help="of SITE: the longest it may take (default 5m)")
     parser.json('{"ok": …, "checks": [{"name", "status", "text", "advice"}]}')
     parser.examples("rota doctor", "rota doctor --json", "rota doctor slurm --timeout 30m")
@@ -36,6 +37,8 @@ def configure(parser: Parser, command: str) -> None:
 
 def execute(args: "argparse.Namespace") -> int:
     """Run all checks; exit status 1 if one fails, 5 for a site that cannot be used as it is configured."""
+    if args.repair:
+        return repair_queue(args)
     if args.site is not None:
         return examine_site(args)
     doctor = Doctor(args)
@@ -51,6 +54,22 @@ def execute(args: "argparse.Namespace") -> int:
     if args.json:
         print_json({"ok": well, "checks": doctor.found})
     return 0 if well else 1
+
+
+def repair_queue(args: "argparse.Namespace") -> int:
+    """Bring back a queue whose log cannot be understood."""
+    from rota.manager.offline.repairing import repair
+
+    told = repair(args.home)
+    if args.json:
+        print_json(told)
+    elif told["from"] is None:
+        print("nothing to repair: the whole log can be understood")
+    else:
+        print(f"entries from {told['from']} on ({told['dropped']}) were taken out and are kept in {told['kept']}")
+        print(f"the queue as it was is kept as {told['replaced']}")
+        print("starts are paused: look at rota jobs, then rota resume --as restore")
+    return 0
 
 
 def examine_site(args: "argparse.Namespace") -> int:
@@ -100,12 +119,23 @@ class Doctor:
         return [
             ("python", self.python), ("machine", self.machine), ("home", self.home), ("space", self.space),
             ("config", self.config), ("plugins", self.plugins),
-            ("shell", self.shell), ("manager", self.manager), ("job", self.job),
+            ("shell", self.shell), ("manager", self.manager), ("quarantine", self.quarantine), ("job", self.job),
         ]  # fmt: skip
 
     def say(self, name: str, status: str, text: str, advice: str = "") -> None:
         """Keep a finding."""
         self.found.append({"name": name, "status": status, "text": text, "advice": advice})
+
+    def quarantine(self) -> None:
+        """Check that nothing made the manager's core fail."""
+        try:
+            names = sorted(os.listdir(self.paths.quarantine))
+        except FileNotFoundError:
+            return
+        if names:
+            text = f"{len(names)} things were refused because the manager failed at them: {', '.join(names[-3:])}"
+            advice = f"this is a bug, please report it with {self.paths.quarantine}/{names[-1]}; then remove them"
+            self.say("quarantine", "warn", text, advice)
 
     def python(self) -> None:
         """Check the interpreter and rota's own version."""

@@ -1,7 +1,7 @@
 """`rota jobs` and `rota history`: one line per job, one line per attempt."""
 
 from rota.cli.link import look, pages
-from rota.cli.show import Table, print_json, seconds, size, when
+from rota.cli.show import Table, clean, print_json, seconds, size, when
 from rota.model.errors import UsageError
 
 TYPE_CHECKING = False
@@ -176,8 +176,8 @@ def field_text(value: "Any") -> str:
     if isinstance(value, list | dict):
         import json
 
-        return json.dumps(value, ensure_ascii=False)
-    return str(value).replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n")
+        return clean(json.dumps(value, ensure_ascii=False))
+    return clean(str(value).replace("\\", "\\\\").replace("\t", "\\t"))
 
 
 def ending(row: "dict[str, Any]") -> str:

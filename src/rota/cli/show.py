@@ -21,7 +21,13 @@ _COLOURS = {
     "COMPLETED": "32", "FAILED": "31", "ABORTED": "31", "OMITTED": "33", "MISSING": "33", "KILLING": "33",
     "RUNNING": "36", "STARTING": "36", "HOLDING": "35",
 }  # fmt: skip
-_CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {9: " ", 10: "\\n", 13: "\\r"}
+_TURNING = (0x061C, 0x200B, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0xFEFF)
+"""What turns text round, hides it or breaks lines: a name could look like another."""
+_CONTROL = (
+    {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
+    | {code: f"\\u{code:04x}" for code in _TURNING}
+    | {9: " ", 10: "\\n", 13: "\\r"}
+)
 
 
 def colours(stream: "TextIO") -> bool:

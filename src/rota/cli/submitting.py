@@ -349,3 +349,20 @@ def say_about(args: argparse.Namespace, submission: "Submission", answer: "dict[
         print(f"rota: {line}", file=sys.stderr)
     if args.verbose and submission.left_out:
         print(f"rota: not sent from your environment: {' '.join(submission.left_out)}", file=sys.stderr)
+    elif submission.secrets and _first_time(args.home):
+        names = " ".join(submission.secrets)
+        print(f"rota: not sent, since they look secret: {names} (said once; -v says it each time)", file=sys.stderr)
+
+
+def _first_time(home: "str | None") -> bool:
+    """Whether nobody was told in this home yet what is not sent."""
+    import os
+
+    from rota.manager.paths import Paths
+
+    try:
+        mark = os.path.join(Paths(home).home, "said-environment")
+        os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    except OSError:
+        return False
+    return True

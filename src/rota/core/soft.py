@@ -249,6 +249,8 @@ class Planning:
         """What places can differ in while empty → number of the class (`Place.class_number`), for the full pass."""
         self.times: Times | None = None
         """What is known of how long jobs and allocations may take, while the sites say what they said."""
+        self.fair = False
+        """Whether the order of any policy looks at who used how much."""
         self.safety_at = 0.0
         """Monotonic time at which it looks again even if nothing happened."""
         self.shapes: dict[int, ShapeMemo] = {}

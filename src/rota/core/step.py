@@ -54,11 +54,14 @@ class Core:
         self._seen: At | None = None
         self._set_back = False
         """The wall clock was set back since the last Tick."""
+        self.changed = False
+        """Whether the last step, or the scheduling pass, has begun to change the state."""
 
     def step(self, stimulus: Stimulus) -> Step:
         """Decide, apply, react. Raises a RotaError for a refusal; then nothing has changed."""
         state, at = self.state, stimulus.at
         events: list[Event] = []
+        self.changed = isinstance(stimulus, Tick)
         if self._seen is not None and was_set_back(self._seen, at):
             self._set_back = True
         self._seen = at
@@ -134,6 +137,7 @@ class Core:
             for kill in end_direct(state, event):
                 self._happen(kill, events, at)
         for note in decision.notes:
+            self.changed = True
             take_note(state, note)
         if decision.drawn:
             state.soft.chance = chance_after(state.soft.chance, decision.drawn)
@@ -155,6 +159,7 @@ class Core:
                 self._happen(event, events, at)
 
     def _happen(self, event: Event, events: list[Event], at: At) -> None:
+        self.changed = True
         evolve(self.state, event)
         follow(self.state, event, at)
         events.append(event)

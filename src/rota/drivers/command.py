@@ -13,6 +13,7 @@ from rota.drivers.api import Ask, Known, Observation, Outcome
 from rota.drivers.dialect import Answer, Command, Dialect, Listing, Options, Seen, Submitted
 from rota.drivers.gate import Gate, Health, Times, shown
 from rota.drivers.killing import Killer, Kills, chunks
+from rota.drivers.native import room
 from rota.drivers.outcome import OVER, Evidence, Verdict
 from rota.drivers.settings import Settings
 from rota.drivers.submitting import Submitter
@@ -169,7 +170,8 @@ class CommandDriver:
     def read(self, reader: Callable[[], T], instead: T) -> T:
         """Let a dialect read an answer; one that raises has not understood it."""
         try:
-            return reader()
+            with room:
+                return reader()
         except Exception as error:
             log.exception("site %s: the dialect %s cannot read an answer", self.site, self.dialect.name)
             self.gate.note(f"the dialect {self.dialect.name} cannot read an answer: {error!r}")
@@ -353,8 +355,8 @@ class CommandDriver:
             self.gate.bad(command, listing.detail or answer.stderr or answer.stdout)
             return None
         self.gate.good()
-        if answer.cut or listing.result != "ok":
-            self.gate.doubt(command, listing.detail or "the output was cut")
+        if answer.cut or listing.result != "ok" or room.exceeded:
+            self.gate.doubt(command, listing.detail or "the output was cut, or stands for more than anybody asked for")
             return listing._replace(result="partial")
         self.gate.last_poll = self._times.wall()
         return listing
@@ -434,7 +436,7 @@ class CommandDriver:
             unread = Listing((), "transient", "it cannot be read")
             piece = self.read(partial(self.dialect.read_history, answer, self._options), unread)
             rows.update({seen.native_id: seen for seen in piece.seen})
-            if piece.result not in ("ok", "not-found", "fatal") or answer.cut:
+            if piece.result not in ("ok", "not-found", "fatal") or answer.cut or room.exceeded:
                 silent = False
                 self.gate.doubt(command, piece.detail or answer.stderr)
         return silent, rows

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from rota.drivers.api import Ask, Known, Observation
+from rota.drivers.descriptors import as_before
 from rota.model.errors import RefusedError
 from rota.model.site import SiteFacts
 
@@ -85,7 +86,13 @@ class LocalDriver:
         os.makedirs(output, 0o700, exist_ok=True)
         with open(self._log, "ab") as log:
             return subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/"
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd="/",
+                preexec_fn=as_before(),  # noqa: PLW1509  one system call
             )
 
     async def find(self, tag: str, count: int) -> list[str] | None:

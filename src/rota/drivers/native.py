@@ -18,6 +18,8 @@ ODD = re.compile(r"[^A-Za-z0-9_.+-]+")
 TAG = re.compile(r"-([0-9a-f]{12})(?:\[[\d,:-]+\](?:%\d+)?)?\Z")
 SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?")
 SPAN_MOST = 100_000
+EXPANDED_MOST = 200_000
+"""Elements of arrays that one answer may stand for."""
 
 
 def native_name(ask: Ask, most: int, *, letter_first: bool = False) -> str:
@@ -95,7 +97,33 @@ def kinds(
     return table
 
 
-def ranges(text: str) -> list[int] | None:
+class Room:
+    """How many numbers the answer that is read inside a `with` may become: a few bytes can stand for millions."""
+
+    def __init__(self) -> None:
+        self._left: int | None = None
+        self.exceeded = False
+        """Whether the last answer stood for more, so that some of it was left out."""
+
+    def __enter__(self) -> None:
+        self._left, self.exceeded = EXPANDED_MOST, False
+
+    def __exit__(self, *_: object) -> None:
+        self._left = None
+
+    def take(self, count: int) -> bool:
+        """Whether so many more are allowed."""
+        if self._left is not None:
+            self._left -= count
+            self.exceeded = self.exceeded or self._left < 0
+        return self._left is None or self._left >= 0
+
+
+room = Room()
+"""Of the answer that is being read; answers are read one at a time."""
+
+
+def ranges(text: str, most: int = SPAN_MOST) -> list[int] | None:
     """The numbers in `3-4,6,9` or `0-8:2`; None if that is not what it is, or absurdly many."""
     out: list[int] = []
     for part in text.split(","):
@@ -103,7 +131,9 @@ def ranges(text: str) -> list[int] | None:
         if found is None:
             return None
         low, high, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
-        if high < low or step < 1 or len(out) + (high - low) // step >= SPAN_MOST:
+        if high < low or step < 1 or len(out) + (high - low) // step >= most:
+            return None
+        if not room.take((high - low) // step + 1):
             return None
         out.extend(range(low, high + 1, step))
     return out

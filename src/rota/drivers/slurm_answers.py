@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from rota.drivers.api import Outcome
 from rota.drivers.dialect import Answer, Class, Kind, Listing, Options, Seen, Submitted
-from rota.drivers.native import ranges, tag_of, words, worth
+from rota.drivers.native import SPAN_MOST, ranges, tag_of, words, worth
 
 __all__ = ["COLUMNS", "FIELDS", "GONE", "OTHER", "SUBMIT", "TABLE", "find_tag", "read_sacct", "read_squeue", "seconds"]
 
@@ -53,6 +53,8 @@ WHY = {name: why for name, _, _, _, why in TABLE if why}
 ENDS = ("completed", "failed", "aborted", "exited")
 REQUEUABLE = ("NODE_FAIL", "PREEMPTED", "BOOT_FAIL")
 """Where requeueing is allowed these may be followed by PENDING, as long as the job is in the queue."""
+OTHERS_MOST = 1_000
+"""Elements of an array that is not ours: nobody asks for those of a larger one."""
 REQUEUE_HELD = ("requeued held", "requeued in held state")
 """Reasons of a PENDING job that ran, and that nothing but an administrator will start: as good as REQUEUE_HOLD."""
 HELD = ("JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue")
@@ -238,8 +240,11 @@ def _row(line: str, table: Mapping[str, Kind], options: Options) -> list[Seen]:
         reason = None
     restarts = line[RESTARTS].strip()
     again = int(restarts) if restarts.isascii() and restarts.isdigit() else 0
-    ids = [native_id] if native_id.isascii() and native_id.replace("_", "", 1).isdigit() else _elements(native_id)
     tag, held = tag_of(line[NAME].rstrip()), state in ("SPECIAL_EXIT", "SE")
+    plain = native_id.isascii() and native_id.replace("_", "", 1).isdigit()
+    ids = [native_id] if plain else _elements(native_id, SPAN_MOST if tag is not None else OTHERS_MOST)
+    if not ids and tag is None and ID.fullmatch(native_id) is not None:
+        ids = [native_id]
     return [Seen(one, state, kind, tag, reason, outcome, again, held) for one in ids]
 
 
@@ -322,7 +327,7 @@ def _split(job: str) -> tuple[str, str]:
     return job, step
 
 
-def _elements(job: str) -> list[str]:
+def _elements(job: str, most: int = SPAN_MOST) -> list[str]:
     """`7`, `7_3`, and `7_[3-4,6%2]` as one id for each; none for what is no id.
 
     Parts of a heterogeneous job are `7+0` and `7+1`. Long lists end in `...`: what is behind it is known to nobody.
@@ -335,7 +340,7 @@ def _elements(job: str) -> list[str]:
     numbers = found[3]
     if numbers.endswith("..."):
         numbers = numbers[:-3].rpartition(",")[0]
-    return [f"{found[1]}_{number}" for number in ranges(numbers) or ()]
+    return [f"{found[1]}_{number}" for number in ranges(numbers, most) or ()]
 
 
 @lru_cache(maxsize=4096)

@@ -11,12 +11,15 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Protocol
 
+from rota.drivers.descriptors import as_before
 from rota.drivers.dialect import Answer
 from rota.model.errors import RotaError
 
 __all__ = ["LocalTransport", "PrefixTransport", "Transport", "UnreachableError", "scrubbed"]
 
-OUTPUT_MOST = 64 << 20
+OUTPUT_MOST = 32 << 20
+ROWS_MOST = 400_000
+"""Bytes and lines of one answer; the rest is left out, and who reads it is told so."""
 FILE_MOST = 1 << 20
 AT_ONCE = 8
 WATCH_S = 0.5
@@ -104,7 +107,14 @@ class LocalTransport:
     ) -> Answer:
         try:
             child = await asyncio.create_subprocess_exec(
-                *argv, stdin=source, stdout=out, stderr=err, env=self.environ, cwd="/", start_new_session=True
+                *argv,
+                stdin=source,
+                stdout=out,
+                stderr=err,
+                env=self.environ,
+                cwd="/",
+                start_new_session=True,
+                preexec_fn=as_before(),
             )
         except (OSError, ValueError) as error:
             return Answer(NO_SUCH_PROGRAM, "", f"rota: cannot run {argv[0]}: {error}")
@@ -142,6 +152,8 @@ class LocalTransport:
         cut = len(data) > self._output_most
         if cut:
             data = data[: data.rfind(b"\n", 0, self._output_most) + 1]
+        if data.count(b"\n") > ROWS_MOST:
+            data, cut = b"\n".join(data.split(b"\n", ROWS_MOST)[:ROWS_MOST]) + b"\n", True
         return data.decode("utf-8", "replace"), cut
 
     async def which(self, programs: Sequence[str]) -> dict[str, str | None]:

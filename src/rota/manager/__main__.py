@@ -12,6 +12,8 @@ import sys
 import time
 
 from rota.core.state import Settings
+from rota.drivers.descriptors import raise_limit
+from rota.manager import logs
 from rota.manager.config import Config, SiteConfig, load_config
 from rota.manager.daemon import say_failed, say_ready
 from rota.manager.filesystem import warning_for
@@ -30,13 +32,15 @@ from rota.plugins import load_plugins, watched
 from rota.store.sqlite import SqliteStore
 from rota.wire.client import read_notice
 from rota.wire.home import CLIENT
-from rota.wire.server import Server
+from rota.wire.server import Limits, Server
 
 log = logging.getLogger("rota")
 
 ONCE_S = 30.0
 COLLECTED = (10_000, 20, 20)
 """How often cycles are looked for. What a manager makes it drops at once or keeps, and next to nothing is a cycle."""
+RESERVED = 256
+"""Descriptors that are kept for the store, for commands of batch systems, and for the user's own clients."""
 
 
 def settings_of(config: Config) -> Settings:
@@ -98,7 +102,7 @@ async def serve(paths: Paths, lock: Lock, args: argparse.Namespace) -> int:
             config.seconds("keep_settled") if config.keep_settled is not None else None,
         ),
     )
-    server = Server(manager.inbound)
+    server = Server(manager.inbound, Limits(peers=max(64, raise_limit() - RESERVED)))
     await server.listen_unix(paths.home)
     address, port = await _listen_tls(server, manager, paths, config)
     announce(lock, address=address, port=port)
@@ -224,7 +228,7 @@ def main() -> int:
     gc.set_threshold(*COLLECTED)
     if args.relay:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until it can be taken for what it is
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
+    logs.set_up(Paths(args.home).log)
     os.umask(0o077)
     try:
         paths = prepare(args.home)

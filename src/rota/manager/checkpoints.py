@@ -2,23 +2,49 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from rota.core import invariants
 from rota.core.snapshot import restore, take_columns, take_snapshot
 from rota.core.state import Settings, State
+from rota.model.errors import RotaError, StoreError
+from rota.model.events import Entry
 from rota.store.api import Column, Loaded, Store
 
-__all__ = ["Checkpoints", "state_of"]
+__all__ = ["Checkpoints", "FoldError", "state_of"]
 
 MOST_ENTRIES = 20_000
 MOST_S = 120.0
 
 
+class FoldError(StoreError):
+    """The log has an entry that cannot follow from what was before it."""
+
+    def __init__(self, seq: int, error: Exception) -> None:
+        self.seq = seq
+        super().__init__(
+            f"entry {seq} of the log cannot be understood after what was before it ({type(error).__name__}: {error}); "
+            "nothing was changed: rota doctor --repair goes on from what is sound, and keeps the rest aside"
+        )
+
+
 def state_of(loaded: Loaded, settings: Settings, seed: int) -> State:
     """The state that a store holds: its last checkpoint, and the events after that."""
     columns = [(column.batch, column.chunk, column.states, column.attempts) for column in loaded.columns]
-    return restore(settings, seed, loaded.snapshot, loaded.seq, columns, loaded.tail)
+    last = loaded.seq
+
+    def tail() -> Iterator[Entry]:
+        nonlocal last
+        for entry in loaded.tail:
+            last = entry.seq
+            yield entry
+
+    try:
+        return restore(settings, seed, loaded.snapshot, loaded.seq, columns, tail())
+    except RotaError:
+        raise
+    except Exception as error:
+        raise FoldError(last, error) from error
 
 
 class Checkpoints:

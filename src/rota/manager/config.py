@@ -154,6 +154,15 @@ class PolicyConfig(Struct, forbid_unknown_fields=True):
         return policy
 
 
+class SecretsConfig(Struct, forbid_unknown_fields=True):
+    """Which variables of a submitter's environment stay with him: patterns of names, as a shell has them."""
+
+    names: list[str] = field(default_factory=list)
+    """Not sent, beside those that look secret."""
+    keep: list[str] = field(default_factory=list)
+    """Sent, though they look secret."""
+
+
 class Config(Struct, forbid_unknown_fields=True):
     """The whole configuration file."""
 
@@ -181,6 +190,7 @@ class Config(Struct, forbid_unknown_fields=True):
     """Batches that have been settled for so long are pruned; None: never."""
     site: dict[str, SiteConfig] = field(default_factory=lambda: {"local": SiteConfig()})
     policy: dict[str, PolicyConfig] = field(default_factory=dict)
+    secrets: SecretsConfig = field(default_factory=SecretsConfig)
 
     @property
     def backfill_after_s(self) -> int | None:

@@ -183,6 +183,12 @@ class Inbound:
         else:
             audit.note(peer.principal, peer.address, action, target, f"refused: {error}")
 
+    def on_locked(self, address: str, allocation: str | None) -> None:
+        """Write down that an address is told no more for a while."""
+        name = "no allocation" if allocation is None else f"allocation {allocation}"
+        log.warning("%s has failed to greet too often (%s): it is told no more for a minute", address, name)
+        self._manager.audit.refuse("manager", address, "lock-out", name, "refused: too many failed greetings")
+
     def close_sessions(self, token: str) -> int:
         """Close the connections of everybody who came with this token; how many those are."""
         over = [peer for peer in self.clients if peer.token == token]

@@ -20,6 +20,7 @@ from rota.manager.intake import Intake
 from rota.manager.jobbook import JobBook
 from rota.manager.observing import Observer, site_seen
 from rota.manager.outbound import Outbound
+from rota.manager.quarantine import Quarantine
 from rota.manager.reloading import Reloader
 from rota.manager.sites.api import Site
 from rota.manager.writer import Writer
@@ -38,6 +39,9 @@ STOP_S = 15.0
 """How long runners may take to end their jobs when the manager is to kill them."""
 TIMER_SLACK_S = 0.001
 """How much too early a Tick may come, so that a timer need not be set anew for nothing."""
+PASS_WAIT_S = 5.0
+PASS_WAIT_MOST_S = 300.0
+"""How long a scheduling pass that failed is left alone: doubled each time."""
 ALONE_S = 10.0
 """An embedded manager ends when nobody is connected and nothing has run for this long."""
 
@@ -85,6 +89,8 @@ class Manager:
         self._turning = False
         self._timer: asyncio.TimerHandle | None = None
         self._checkpoints = Checkpoints(store)
+        self._quarantine = Quarantine(os.path.join(home, "quarantine"))
+        self._pass_at = self._pass_wait_s = 0.0
         self._alone_since = self.loop.time()
         self.core = self._load()
 
@@ -231,15 +237,10 @@ class Manager:
         if self.stopped.done():
             return
         inbox, self._inbox = self._inbox, []
-        turn = Turn(self.core)
-        try:
-            turn.take(inbox)
-            if not self.stopping:
-                turn.schedule(now())
-        except Exception as error:
-            log.exception("the core failed")
-            self.fail(error)
-            return
+        turn = Turn(self.core, self._quarantined)
+        turn.take(inbox)
+        if not self.stopping and not turn.spoilt and self.loop.time() >= self._pass_at:
+            turn.schedule(now())
         if turn.entries or turn.results:
             self._commit(turn)
         else:
@@ -262,6 +263,12 @@ class Manager:
         elif error is not None:
             self.fail(error)
             return
+        elif turn.spoilt:
+            turn.answer()
+            self._inbox[:0] = turn.left
+            self._checkpoints.entries += len(turn.entries)
+            self._begin_again()
+            self.answers.watchers.committed(turn.entries)
         else:
             self._act(turn)
         after, self._after = self._after, []
@@ -331,6 +338,19 @@ class Manager:
         inbox, self._inbox = self._inbox, []
         for done, outcome in [*answers, *((done, error) for _, done in inbox if done is not None)]:
             done(outcome if isinstance(outcome, RotaError) else error)
+        self._begin_again()
+
+    def _quarantined(self, what: Stimulus | str, error: Exception) -> RotaError:
+        """Keep what made the core fail. The pass, which would fail again, is left alone for a while."""
+        path = self._quarantine.keep(self.state.seq, what, error)
+        if isinstance(what, str):
+            self._pass_wait_s = min(self._pass_wait_s * 2 or PASS_WAIT_S, PASS_WAIT_MOST_S)
+            self._pass_at = self.loop.time() + self._pass_wait_s
+            self.loop.call_later(self._pass_wait_s, self._tick)
+        return RotaError(f"the manager failed at this and has not done it: {type(error).__name__}; see {path}")
+
+    def _begin_again(self) -> None:
+        """Fold the state anew from what is on disk, and take up the work as after a restart."""
         self.outbound.forget()
         sites = self.state.soft.sites
         try:

@@ -223,9 +223,8 @@ class Agent:
         assert connection is not None
         self._greeted = True
         message = self.runner.greet(now, None if self._until is None else max(0.0, self._until - now))
-        message.update(connection.proof())
         try:
-            connection.send(message)
+            connection.greet(message)
         except ClosedError as problem:
             self._drop(str(problem))
 

@@ -114,9 +114,9 @@ class Connection:
         """What epoll should wait for."""
         return select.EPOLLIN | select.EPOLLOUT if self._out else select.EPOLLIN
 
-    def proof(self) -> Dict[str, str]:
-        """The proof that the greeting must carry; nothing on a Unix socket."""
-        return {}
+    def greet(self, message: Dict[str, Any]) -> None:
+        """Send the greeting; on a Unix socket without a proof."""
+        self.send(message)
 
     def send(self, message: Dict[str, Any]) -> None:
         """Send a message, or as much of it as goes without waiting."""

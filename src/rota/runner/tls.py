@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["TlsConnection"]
 
+FIRST_FRAME = 65536  # what the manager reads of somebody unknown
+
 
 class TlsConnection(Connection):
     """Connects, shakes hands and takes the challenge step by step, as the socket allows."""
@@ -45,11 +47,20 @@ class TlsConnection(Connection):
         """What epoll should wait for."""
         return super().events if self._shaken else self._wants
 
-    def proof(self) -> Dict[str, str]:
+    def greet(self, message: Dict[str, Any]) -> None:
+        """Send the greeting with its proof; one that is too long for somebody unknown goes behind that."""
+        proof = {"proof": self._proof()}
+        if 100 * (len(message["held"]) + len(message.get("holds", ()))) > FIRST_FRAME - 16384:
+            self.send({"t": "prove", "version": message["version"], "allocation": message["allocation"], **proof})
+            self.send(message)
+        else:
+            self.send({**message, **proof})
+
+    def _proof(self) -> str:
         """The HMAC over the manager's nonce and the fingerprint of its certificate."""
         certificate = self.sock.getpeercert(binary_form=True)
         text = "%s:%s" % (self._nonce, hashlib.sha256(certificate).hexdigest())
-        return {"proof": hmac.new(self._token, text.encode("ascii"), hashlib.sha256).hexdigest()}
+        return hmac.new(self._token, text.encode("ascii"), hashlib.sha256).hexdigest()
 
     def receive(self) -> List[Dict[str, Any]]:
         """Go on with the handshake; then take the challenge; then as any connection."""

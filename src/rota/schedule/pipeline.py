@@ -195,10 +195,13 @@ class _Places:
         self.ids, self.stamps = last.places, last.stamps
         self.scores: list[dict[str, float]] = [{} for _ in ids]
         """Of each place its score by policy, where no shape matters."""
+        self.by_class: dict[int, list[int]] = {}
+        """Class → its places."""
         self.members: dict[str, list[int]] = {}
         for at, name in enumerate(ids):
             for counted in view.ledger.chain(name):
                 self.members.setdefault(counted, []).append(at)
+            self.by_class.setdefault(view.places[at].class_number, []).append(at)
             self._look(at)
         changed.clear()
 
@@ -248,6 +251,11 @@ class _Places:
             kept.mode = view.mode
             kept.places, kept.stamps, kept.answers, kept.holds = [], [], [], []
         kept.wall = view.wall
+        if not kept.places:
+            kept.places = self.ids
+            kept.answers, kept.holds = [None] * len(self.ids), [math.inf] * len(self.ids)
+            self._ask_at(kept, shape, self.by_class)
+            return kept
         if kept.places is not self.ids:
             self._realign(kept)
         stamps = self.stamps
@@ -259,7 +267,10 @@ class _Places:
         if kept.until < view.wall and len(todo) < len(stamps):
             todo = sorted({*todo, *(at for at, holds in enumerate(kept.holds) if holds < view.wall)})
         if todo:
-            self._ask_at(kept, shape, todo)
+            classes: dict[int, list[int]] = {}
+            for at in todo:
+                classes.setdefault(view.places[at].class_number, []).append(at)
+            self._ask_at(kept, shape, classes)
         return kept
 
     def _realign(self, kept: Kept) -> None:
@@ -274,12 +285,10 @@ class _Places:
         kept.verdicts = [no for no in kept.answers if no is not None]
         kept.at_limit = []
 
-    def _ask_at(self, kept: Kept, shape: Shape, todo: list[int]) -> None:
+    def _ask_at(self, kept: Kept, shape: Shape, classes: Mapping[int, list[int]]) -> None:
+        """Ask about these places: the class of each → where in the view they are."""
         places, answers, holds, plans = self.view.places, kept.answers, kept.holds, kept.plans
         bound = self.bound(shape, kept.names)
-        classes: dict[int, list[int]] = {}
-        for at in todo:
-            classes.setdefault(places[at].class_number, []).append(at)
         for number, these in classes.items():
             plan = plans.get(number)
             if plan is None:
@@ -288,7 +297,7 @@ class _Places:
             for at in these:
                 answers[at], holds[at] = _first_no(places[at], plan, checks)
         kept.stamps = self.stamps.copy()
-        kept.until = min(holds)
+        kept.until = min(holds, default=math.inf)
         kept.verdicts = [no for no in answers if no is not None]
         kept.at_limit = []
 

@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from rota.model.shape import Shape
 from rota.schedule.demand import jobs_in
 from rota.schedule.facts import Key
-from rota.schedule.queues import Claim
+from rota.schedule.queues import Claim, Sites
 from rota.schedule.view import Place, Want
 
 __all__ = ["Looked", "Plan", "QueueMemo"]
@@ -97,6 +97,17 @@ class QueueMemo:
         new.readers = {key: (shapes.copy(), places.copy()) for key, (shapes, places) in self.readers.items()}
         new.times, new.plans, new.names = self.times.copy(), self.plans, self.names
         return new
+
+    def stands(self, wall: float, sites: Sites, rooms: Mapping[str, int]) -> bool:
+        """Whether a pass would find all as it is, if nothing is left over but what was, and no fact has changed."""
+        if wall < self.wall or self.wall == -math.inf or (self.times and self.times[0][0] <= wall):
+            return False
+        if any(rows and rooms.get(site, 0) > 0 for site, rows in self.waiting.items()):
+            return False
+        if len(sites) != len(self.sites) or any(self.sites.get(site) is not places for site, places in sites.items()):
+            return False
+        self.wall = wall
+        return True
 
     def takes(self, shape_id: int) -> bool:
         """Whether a queue would take a shape with all filters, or was not asked yet: nodes are not relaxed before."""

@@ -12,7 +12,7 @@ from rota.model.batch import MAX_COMMAND, BatchSpec, Template, Value, index_at, 
 from rota.model.command import CommandMaker, compile_text, numbered, show_command
 from rota.model.errors import UsageError
 from rota.model.limits import limit_settings
-from rota.submission.environment import submit_environment
+from rota.submission.environment import is_secret, secret_names, submit_environment
 from rota.submission.options import JobOptions, array_numbers, completed, dependencies, end_spec, make_template, moment
 from rota.submission.sources import ArrayNumbers, Chunk, GivenLines, LineFile, One, Rows, Source
 
@@ -35,8 +35,11 @@ class Submission:
         self.env: dict[str, str] | None = None
         self.left_out: list[str] = []
         """Variables that are not sent."""
+        self.secrets: list[str] = []
+        """Those of them that look secret."""
         if options["env_from"] == "submit":
-            self.env, self.left_out = submit_environment(os.environ)
+            self.env, self.left_out = submit_environment(os.environ, *secret_names())
+            self.secrets = [name for name in self.left_out if is_secret(name, os.environ.get(name, ""))]
         self.limits = limit_settings(options["limits"])
         for name, setting in source.limits.items():
             if self.limits.setdefault(name, setting) != setting:

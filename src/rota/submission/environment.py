@@ -1,16 +1,23 @@
 """The part of the submitter's environment that goes with a batch."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from functools import lru_cache
 
-__all__ = ["submit_environment"]
+__all__ = ["is_secret", "secret_names", "submit_environment"]
 
 SECRET_WORDS = (
     "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "API_KEY", "APIKEY", "CREDENTIAL", "PRIVATE_KEY",
     "ACCESS_KEY", "SIGNING_KEY", "ENCRYPTION_KEY", "SESSION_KEY", "COOKIE", "BEARER", "JWT",
 )  # fmt: skip
 """A variable with one of these in its name is not sent."""
-SECRET_ENDS = ("_PASS", "_PWD", "SSHPASS", "_AUTH")
+SECRET_ENDS = ("PASS", "PW", "_PWD", "_AUTH", "_KEY", "_KEYS", "_PAT", "_DSN", "_CREDS")
+"""The same at the end of its name."""
+SECRET_VALUE = re.compile(
+    r"\b[a-z][a-z0-9+.-]{1,20}://[^/\s:@?#]*:[^/\s@?#]+@|-----BEGIN [A-Z ]*PRIVATE KEY", re.IGNORECASE
+)
+"""In its value: an address with a password, a private key."""
 FOREIGN_STARTS = ("SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "PBS_", "LSB_", "LS_JOB", "SGE_", "SSH_", "ROTA_")
 FOREIGN_NAMES = frozenset(("TMPDIR", "JOB_ID"))
 """Variables of the cluster job, the login session or the machine that you submit from: not sent."""
@@ -27,30 +34,63 @@ SHELL_NAMES = frozenset(("PWD", "OLDPWD", "SHLVL", "_"))
 """Variables that a shell makes itself: left out without a word."""
 
 
-def submit_environment(environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """The variables of the submitter that are sent, and the names of those that are not."""
+def submit_environment(
+    environ: Mapping[str, str], more: Sequence[str] = (), keep: Sequence[str] = ()
+) -> tuple[dict[str, str], list[str]]:
+    """The variables of the submitter that are sent, and the names of those that are not.
+
+    `more` and `keep` are patterns of further names that are secret, and of names that are not, as the user sees it.
+    """
     sent: dict[str, str] = {}
     left_out: list[str] = []
     foreign = FOREIGN_NAMES | GRID_ENGINE_NAMES if "SGE_TASK_ID" in environ else FOREIGN_NAMES
     for name, value in environ.items():
         if name in SHELL_NAMES:
             continue
-        if _stays(name) or name.upper() in foreign or not _is_text(name + value):
+        stays = _is_foreign(name) or name.upper() in foreign or not _is_text(name + value)
+        if stays or (is_secret(name, value, more) and not _matches(name, keep)):
             left_out.append(name)
         else:
             sent[name] = value
     return sent, sorted(left_out)
 
 
+def secret_names() -> tuple[list[str], list[str]]:
+    """The patterns of names that the user's configuration adds to the secret ones, and takes from them."""
+    from rota.manager.paths import Paths
+
+    path = Paths().config
+    try:
+        with open(path, "rb") as file:
+            text = file.read()
+    except OSError:
+        return [], []
+    if b"secrets" not in text:  # nearly always; to read it all takes longer than the rest of a submission
+        return [], []
+    from rota.manager.config import load_config
+
+    secrets = load_config(Paths().home).secrets
+    return secrets.names, secrets.keep
+
+
+def is_secret(name: str, value: str, more: Sequence[str] = ()) -> bool:
+    """Whether a variable looks like a secret, by its name or its value."""
+    return _has_secret_name(name) or SECRET_VALUE.search(value) is not None or _matches(name, more)
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
 @lru_cache(4096)  # a program that submits often has the same variables each time
-def _stays(name: str) -> bool:
+def _has_secret_name(name: str) -> bool:
     upper = name.upper()
-    return (
-        not name
-        or (upper.startswith(FOREIGN_STARTS) and name not in KEPT)
-        or upper.endswith(SECRET_ENDS)
-        or any(word in upper for word in SECRET_WORDS)
-    )
+    return upper.endswith(SECRET_ENDS) or any(word in upper for word in SECRET_WORDS)
+
+
+@lru_cache(4096)
+def _is_foreign(name: str) -> bool:
+    return not name or (name.upper().startswith(FOREIGN_STARTS) and name not in KEPT)
 
 
 def _is_text(text: str) -> bool:

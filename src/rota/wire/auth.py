@@ -189,7 +189,7 @@ def client_context(ca: str) -> ssl.SSLContext:
 
 
 class RateLimiter:
-    """Counts failed greetings per address; time comes in as an argument."""
+    """Counts failed greetings by a name, such as an address; time comes in as an argument."""
 
     __slots__ = ("_failures", "limit", "most", "window_s")
 

@@ -27,10 +27,12 @@ class Decoder:
     can follow it.
     """
 
-    __slots__ = ("_broken", "_buffer", "limit")
+    __slots__ = ("_broken", "_buffer", "limit", "one_by_one")
 
     def __init__(self, limit: int = MAX_FRAME) -> None:
         self.limit = limit
+        self.one_by_one = False
+        """Whether `feed` returns one payload at most: what follows may be allowed more, or nothing at all."""
         self._buffer = bytearray()
         self._broken: int | None = None
 
@@ -44,7 +46,7 @@ class Decoder:
             buffer = self._buffer
         frames: list[bytes] = []
         start, end = 0, len(buffer)
-        while end - start >= _HEADER:
+        while end - start >= _HEADER and not (self.one_by_one and frames):
             size = int.from_bytes(buffer[start : start + _HEADER], "big")
             if not 0 < size <= self.limit:
                 self._broken = size

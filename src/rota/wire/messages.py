@@ -14,8 +14,8 @@ from rota.model.batch import Dependency
 from rota.model.errors import ProtocolError
 
 __all__ = [
-    "OPS", "VERSION", "Ask", "Bye", "Greet", "Held", "Hello", "Released", "Report", "RunnerMessage", "Tail", "Touch",
-    "decode_ask", "decode_client", "decode_greeting", "decode_runner", "encode",
+    "OPS", "VERSION", "Ask", "Bye", "Greet", "Held", "Hello", "Prove", "Released", "Report", "RunnerMessage", "Tail",
+    "Touch", "decode_ask", "decode_client", "decode_greeting", "decode_runner", "encode",
 ]  # fmt: skip
 
 VERSION = 1
@@ -131,6 +131,14 @@ class Greet(Struct, tag_field="t", tag="greet"):
     """Whether it can hold parts of gangs."""
     replaces: Name | None = None
     """The runner whose end, with that of all it had started on this node, the supervisor of the node has seen to."""
+
+
+class Prove(Struct, tag_field="t", tag="prove"):
+    """The proof alone, before a greeting that is too long for somebody unknown."""
+
+    version: int
+    allocation: Name
+    proof: Hex
 
 
 # What a runner says after its greeting
@@ -457,7 +465,8 @@ OPS: dict[str, type[Struct]] = {
 """Every op and the type of its arguments."""
 
 
-_GREETING: msgspec.json.Decoder[Hello | Greet] = msgspec.json.Decoder(Hello | Greet)
+Greeting = Hello | Greet | Prove
+_GREETING: msgspec.json.Decoder[Greeting] = msgspec.json.Decoder(Greeting)
 RunnerMessage = Report | Touch | Tail | Held | Released | Bye
 _RUNNER: msgspec.json.Decoder[RunnerMessage] = msgspec.json.Decoder(RunnerMessage)
 _ASK: msgspec.json.Decoder[Ask] = msgspec.json.Decoder(Ask)
@@ -472,7 +481,7 @@ def _refusal(what: str, error: Exception) -> ProtocolError:
 _BAD = (msgspec.MsgspecError, RecursionError, ValueError)
 
 
-def decode_greeting(payload: bytes) -> Hello | Greet:
+def decode_greeting(payload: bytes) -> Greeting:
     """The first message on a connection."""
     try:
         return _GREETING.decode(payload)

@@ -11,7 +11,7 @@ from rota.model.errors import DeniedError, ProtocolError, RefusedError, RotaErro
 from rota.wire import messages
 from rota.wire.auth import Access
 from rota.wire.frames import MAX_FRAME, Decoder, check_depth
-from rota.wire.messages import Greet, Hello, Report, RunnerMessage
+from rota.wire.messages import Greet, Hello, Prove, Report, RunnerMessage
 from rota.wire.tokens import allows
 
 __all__ = ["Gate", "Handler", "Limits", "Peer"]
@@ -20,6 +20,8 @@ __all__ = ["Gate", "Handler", "Limits", "Peer"]
 class Limits(msgspec.Struct, frozen=True):
     """What one connection may cost."""
 
+    first_frame: int = 65_536
+    """Of what somebody unknown sends (TLS, before the proof)."""
     frame: int = MAX_FRAME
     """Of what the peer sends; also of what is sent to clients."""
     runner_frame: int = 128 << 20
@@ -32,7 +34,11 @@ class Limits(msgspec.Struct, frozen=True):
     closing_s: float = 5.0
     """How long a closing connection may take to read its last words."""
     ungreeted: int = 64
-    """Connections per address that have not greeted yet (TLS)."""
+    """Connections per address that have not greeted yet (TLS); beyond that the oldest of them is dropped."""
+    ungreeted_all: int = 128
+    """The same over all addresses; then the oldest is dropped of the address that has most."""
+    peers: int = 4096
+    """Connections of all kinds (TLS). The server lowers it to what the descriptors allow."""
 
 
 class Handler(Protocol):
@@ -56,6 +62,9 @@ class Handler(Protocol):
     def access_for(self, name: str) -> Access | None:
         """What the client's token of this name opens; None: unknown or expired."""
 
+    def on_locked(self, address: str, allocation: str | None) -> None:
+        """An address has failed to greet so often, in the name of an allocation or of none, that it is told no more."""
+
     def on_refused(self, peer: "Peer", action: str, target: str, error: RotaError) -> None:
         """A peer was turned away, or a client wanted more than its token allows."""
 
@@ -69,8 +78,11 @@ class Gate(Protocol):
     def admit(self, peer: "Peer", greeting: Hello | Greet) -> str:
         """The name of the peer that greeted, for the log; DeniedError if it is not let in."""
 
-    def failed(self, peer: "Peer") -> None:
-        """A greeting failed."""
+    def prove(self, peer: "Peer", message: Prove) -> None:
+        """Check a proof that comes before its greeting; DeniedError if it is wrong."""
+
+    def failed(self, peer: "Peer") -> bool:
+        """Count a greeting that failed; whether it may be told why."""
 
     def closed(self, peer: "Peer") -> None:
         """The connection is over."""
@@ -104,6 +116,7 @@ class Peer(asyncio.Protocol):
         "fingerprint",
         "nonce",
         "principal",
+        "proven",
         "role",
         "runner_id",
         "token",
@@ -125,6 +138,8 @@ class Peer(asyncio.Protocol):
         self.token: str | None = None
         """The name of a client's token."""
         self.access = Access("admin", "")
+        self.proven: str | None = None
+        """The allocation whose token it has proven before its greeting."""
         self.runner_id: str | None = None
         self.allocation: str | None = None
         self.address = address
@@ -138,7 +153,8 @@ class Peer(asyncio.Protocol):
         self._gate = gate
         self._limits = limits
         self._loop = asyncio.get_running_loop()
-        self._decoder = Decoder(limits.frame)
+        self._decoder = Decoder(limits.frame if nonce is None else limits.first_frame)
+        self._decoder.one_by_one = nonce is not None
         self._frames: deque[bytes] = deque()
         self._asked = 0
         self._reports: deque[int] = deque()
@@ -324,7 +340,16 @@ class Peer(asyncio.Protocol):
                 self._reports.append(message.seq)
             self._handler.on_runner(self, message)
         else:
-            self._greeted(messages.decode_greeting(payload))
+            greeting = messages.decode_greeting(payload)
+            self.allocation = None if isinstance(greeting, Hello) else greeting.allocation
+            if isinstance(greeting, Prove):
+                self._gate.prove(self, greeting)
+            else:
+                self._greeted(greeting)
+                self._decoder.one_by_one = False
+            self.nonce = None
+            self._decoder.limit = self._limits.frame
+            self._frames += self._decoder.feed(b"")
 
     def _ask(self, ask_id: int, op: str, payload: bytes) -> None:
         """Whatever the handler raises answers the request; only a breach of the protocol ends the connection."""
@@ -357,7 +382,6 @@ class Peer(asyncio.Protocol):
         except DeniedError as error:
             self._handler.on_refused(self, "greet", _named(greeting), error)
             raise
-        self.nonce = None
         greeting.proof = None
         if greeting.version != messages.VERSION:
             raise VersionError(
@@ -371,15 +395,19 @@ class Peer(asyncio.Protocol):
         else:
             self.role = "runner"
             self.runner_id = greeting.runner
-            self.allocation = greeting.allocation
             self._handler.on_runner(self, greeting)
 
     def _fail(self, error: RotaError) -> None:
         """Say what is wrong and close."""
-        if self.role is None and not isinstance(error, VersionError):
-            self._gate.failed(self)
-        self.refuse(None, error)
+        if self.role is not None or isinstance(error, VersionError) or self._gate.failed(self):
+            self.refuse(None, error)
         self.close()
+
+    def drop(self) -> None:
+        """Cut the connection of somebody who has not greeted, to make room."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.abort()
 
     def _too_slow(self) -> None:
         self._timer = None

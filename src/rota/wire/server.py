@@ -4,13 +4,14 @@ import asyncio
 import os
 import socket
 import ssl
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from rota.model.errors import DeniedError, RefusedError
 from rota.wire import unix
 from rota.wire.auth import CLIENT, RateLimiter, client_proof_fits, new_nonce, proof_fits
-from rota.wire.messages import Greet, Hello
+from rota.wire.messages import Greet, Hello, Prove
 from rota.wire.peer import Gate, Handler, Limits, Peer
 
 if TYPE_CHECKING:
@@ -18,7 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Handler", "Limits", "Peer", "Server"]
 
+SSLProtocol.max_size = 16_384  # it has a buffer of this size for each connection, greeted or not
 _BACKLOG = 512
+_AT_ONCE = 32
+"""Connections by TLS that are taken in one turn of the loop, so that a flood of them leaves time for others."""
+SUSPECTS = 16
+"""Places of an address that has failed often."""
 WRONG = "the proof is wrong, or its token unknown or no longer valid"
 
 
@@ -48,8 +54,12 @@ class UnixGate:
         peer.token, peer.access = greeting.name, access
         return f"token {greeting.name} of uid {os.getuid()} via unix"
 
-    def failed(self, peer: Peer) -> None:
-        """Our own mistakes are not counted."""
+    def prove(self, peer: Peer, message: Prove) -> None:
+        """Nothing: the kernel has said who it is."""
+
+    def failed(self, peer: Peer) -> bool:
+        """Our own mistakes are not counted, and always explained."""
+        return True
 
     def closed(self, peer: Peer) -> None:
         """Forget the peer."""
@@ -57,23 +67,37 @@ class UnixGate:
 
 
 class TlsGate:
-    """Lets in who proves the token of its allocation, or that of the clients."""
+    """Lets in who proves the token of its allocation, or one of the clients'.
+
+    Whoever has the right proof gets in, whatever others do at the same address. Who has not costs little: there are few
+    of them at a time, and an address that has failed often is told nothing more, and has the fewest places.
+    """
 
     def __init__(self, server: "Server") -> None:
         self._server = server
         self.limiter = RateLimiter()
-        self._ungreeted: dict[str, set[Peer]] = {}
+        self._ungreeted: dict[str, dict[Peer, asyncio.Transport]] = {}
+        """Address → its connections that have not greeted yet, oldest first."""
+        self._waiting = 0
 
-    def open_to(self, address: str) -> bool:
-        """Whether an address may try at all."""
-        if self.limiter.blocked(address, self._server.loop.time()):
-            return False
-        return len(self._ungreeted.get(address, ())) < self._server.limits.ungreeted
+    def expect(self, peer: Peer, raw: asyncio.Transport) -> None:
+        """Count a connection that has not greeted yet, and drop others if there are too many."""
+        server, limits = self._server, self._server.limits
+        own = self._ungreeted.setdefault(peer.address, {})
+        most = SUSPECTS if self.limiter.blocked(peer.address, server.loop.time()) else limits.ungreeted
+        while len(own) >= most:
+            self._drop(peer.address)
+        self._ungreeted.setdefault(peer.address, own)[peer] = raw
+        server.peers.add(peer)
+        self._waiting += 1
+        if self._waiting > limits.ungreeted_all or len(server.peers) > limits.peers:
+            self._drop(max(self._ungreeted, key=lambda address: len(self._ungreeted[address])))
 
-    def expect(self, peer: Peer) -> None:
-        """Count a connection that has not greeted yet."""
-        self._server.peers.add(peer)
-        self._ungreeted.setdefault(peer.address, set()).add(peer)
+    def _drop(self, address: str) -> None:
+        peer, raw = next(iter(self._ungreeted[address].items()))
+        peer.drop()
+        raw.abort()
+        self.closed(peer)
 
     def arrive(self, peer: Peer, transport: asyncio.Transport) -> None:
         """Let the connection stand: nothing is known of the peer before its greeting."""
@@ -81,6 +105,8 @@ class TlsGate:
     def admit(self, peer: Peer, greeting: Hello | Greet) -> str:
         """Check the proof. A client's token is never good for a runner, nor the other way round."""
         handler, nonce = self._server.handler, peer.nonce or new_nonce()
+        if isinstance(greeting, Greet) and peer.proven is not None and greeting.allocation == peer.proven:
+            return f"allocation {peer.proven} via {peer.address}"
         if isinstance(greeting, Hello):
             name = greeting.name or CLIENT
             access = handler.access_for(name)
@@ -90,16 +116,30 @@ class TlsGate:
             peer.token, peer.access = name, access
             self._greeted(peer)
             return f"token {name} via {peer.address}"
-        allocation = greeting.allocation
-        token = None if allocation is None or allocation == CLIENT else handler.token_for(allocation)
-        if not proof_fits(greeting.proof, token, nonce, peer.fingerprint):
+        self._check(peer, greeting.allocation, greeting.proof, nonce)
+        return f"allocation {greeting.allocation} via {peer.address}"
+
+    def prove(self, peer: Peer, message: Prove) -> None:
+        """Check a proof whose greeting follows."""
+        self._check(peer, message.allocation, message.proof, peer.nonce or new_nonce())
+        peer.proven = message.allocation
+
+    def _check(self, peer: Peer, allocation: str | None, proof: str | None, nonce: str) -> None:
+        token = None if allocation is None or allocation == CLIENT else self._server.handler.token_for(allocation)
+        if not proof_fits(proof, token, nonce, peer.fingerprint):
             raise DeniedError(WRONG)
         self._greeted(peer)
-        return f"allocation {allocation} via {peer.address}"
 
-    def failed(self, peer: Peer) -> None:
-        """Count the failure against the peer's address."""
-        self.limiter.failed(peer.address, self._server.loop.time())
+    def failed(self, peer: Peer) -> bool:
+        """Count the failure against the peer's address and the allocation that it named."""
+        now = self._server.loop.time()
+        name = f"{peer.address} {peer.allocation or ''}"
+        locked = self.limiter.blocked(name, now)
+        self.limiter.failed(name, now)
+        self.limiter.failed(peer.address, now)
+        if not locked and self.limiter.blocked(name, now):
+            self._server.handler.on_locked(peer.address, peer.allocation)
+        return not locked
 
     def closed(self, peer: Peer) -> None:
         """Forget the peer."""
@@ -108,8 +148,8 @@ class TlsGate:
 
     def _greeted(self, peer: Peer) -> None:
         waiting = self._ungreeted.get(peer.address)
-        if waiting is not None:
-            waiting.discard(peer)
+        if waiting is not None and waiting.pop(peer, None) is not None:
+            self._waiting -= 1
             if not waiting:
                 del self._ungreeted[peer.address]
 
@@ -125,12 +165,12 @@ class _Door(asyncio.Protocol):
         transport = cast(asyncio.Transport, transport)
         address = str((transport.get_extra_info("peername") or ("unknown",))[0]).removeprefix("::ffff:")
         identity = self._server.identity
-        if identity is None or not self._gate.open_to(address):
+        if identity is None:
             transport.abort()
             return
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer = Peer(self._server.handler, self._gate, self._server.limits, address, new_nonce(), identity.fingerprint)
-        self._gate.expect(peer)
+        self._gate.expect(peer, transport)
         task = self._server.loop.create_task(self._secure(transport, peer, identity.context))
         self._server.handshakes.add(task)
         task.add_done_callback(self._server.handshakes.discard)
@@ -138,6 +178,9 @@ class _Door(asyncio.Protocol):
     async def _secure(self, raw: asyncio.Transport, peer: Peer, context: ssl.SSLContext) -> None:
         limits = self._server.limits
         secured: asyncio.Transport | None = None
+        if raw.is_closing():  # dropped before it began; its handshake would wait for its time to be up
+            self._gate.closed(peer)
+            return
         try:
             secured = await self._server.loop.start_tls(
                 raw,
@@ -147,10 +190,12 @@ class _Door(asyncio.Protocol):
                 ssl_handshake_timeout=limits.greeting_s,
                 ssl_shutdown_timeout=limits.closing_s,
             )
-        except (ssl.SSLError, ConnectionAbortedError):  # no TLS we want, or too slow
-            self._gate.failed(peer)
-        except OSError:
-            pass
+        except OSError as error:
+            if isinstance(error, ssl.SSLError | ConnectionAbortedError) and not peer.lost:  # not our TLS, or too slow
+                self._gate.failed(peer)
+            cause: BaseException | None = error
+            while cause is not None:  # its frames hold all of the connection, in a circle that is not found for long
+                cause.__traceback__, cause = None, cause.__context__
         except asyncio.CancelledError:  # the server closes
             raw.abort()
             self._gate.closed(peer)
@@ -193,7 +238,8 @@ class Server:
         self.identity = identity
         gate = TlsGate(self)
         sock = _bind_tcp(host, port)
-        self._listeners.append(await self.loop.create_server(lambda: _Door(self, gate), sock=sock, backlog=_BACKLOG))
+        self._listeners.append(await self.loop.create_server(lambda: _Door(self, gate), sock=sock, backlog=_AT_ONCE))
+        sock.listen(_BACKLOG)
         return int(sock.getsockname()[1])
 
     async def close(self) -> None:

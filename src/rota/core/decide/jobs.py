@@ -3,15 +3,18 @@
 Each says what it did, and what it left alone and why.
 """
 
+from collections.abc import Iterator
+
 import msgspec
 
+from rota.core.awaited import culprit
 from rota.core.decide.batches import check_reopened, respecify
 from rota.core.decide.decision import Decision
 from rota.core.decide.ends import lost
 from rota.core.decide.gangs import parts_lost
 from rota.core.decide.limits import check_window
 from rota.core.decide.reopening import Again
-from rota.core.dependencies import spans_of, touched
+from rota.core.dependencies import spans_of, touched, without
 from rota.core.plan.asked import asked_now, unoffered
 from rota.core.plan.policies import no_policy
 from rota.core.selection import by_state, states_pattern
@@ -31,6 +34,7 @@ from rota.model.tables import (
     KILLABLE,
     KILLING,
     MISSING,
+    OMITTED,
     PENDING,
     QUEUED,
     REMOVED,
@@ -44,6 +48,8 @@ from rota.schedule.queues import impossible
 __all__ = ["change"]
 
 _SETTLED = (COMPLETED, *UNSUCCESSFUL)
+MAX_CHAIN = 1000
+"""Steps from an omitted job to the one that failed that are followed."""
 _UNSETTLED_RUN = states_pattern(range(COMPLETED))
 
 
@@ -227,7 +233,7 @@ def _retry(plan: _Plan, state: State, stimulus: ChangeJobs) -> None:
         for batch, spans in by_state(state, stimulus.selector, again):
             plan.retemplate(batch, spans, stimulus.patch)
     spread = Again(state)
-    for batch, spans in by_state(state, stimulus.selector, again):
+    for batch, spans in _hopeful(plan, state, list(by_state(state, stimulus.selector, again))):
         plan.count(batch, spans)
         plan.events.append(ev.Moved(batch.id, "reopen", spans, f"retried by {stimulus.by}"))
         spread.runs_again(batch, spans)
@@ -238,6 +244,55 @@ def _retry(plan: _Plan, state: State, stimulus: ChangeJobs) -> None:
     plan.skip("is not settled", *range(COMPLETED))
     if not stimulus.selector.states:
         plan.skip("has succeeded (to run it again, add :completed)", COMPLETED)
+
+
+def _hopeful(
+    plan: _Plan, state: State, chosen: list[tuple[BatchState, list[int]]]
+) -> Iterator[tuple[BatchState, list[int]]]:
+    """The chosen jobs without those that were omitted and would be so again, as what they depend on does not run again.
+
+    Of those it is said why, and what helps.
+    """
+    wanted: dict[int, list[tuple[int, int]]] = {}
+    for batch, spans in chosen:
+        wanted.setdefault(batch.id, []).extend(zip(spans[::2], spans[1::2], strict=True))
+    for batch, spans in chosen:
+        hopeless: set[int] = set()
+        alike = batch.graph is None and not batch.elements  # then what is true of one is true of all
+        culprits: dict[str, int] = {}
+        for low, high in zip(spans[::2], spans[1::2], strict=True):
+            pos = batch.states.find(OMITTED, low, high)
+            while pos >= 0:
+                why = _still_failed(state, batch, pos, wanted)
+                if alike and why is None:
+                    break
+                if why is not None:
+                    hopeless.add(pos)
+                    culprits[why] = culprits.get(why, 0) + 1
+                pos = batch.states.find(OMITTED, pos + 1, high)
+        for why, count in culprits.items():
+            number = why.partition(".")[0]
+            both = f"rota retry {number} {batch.id} runs both"
+            drop = "" if not batch.spec.after else f", rota modify {batch.id} --after none runs it without"
+            words = f"stays OMITTED, as it depends on {why}: {both}{drop}"
+            plan.skipped.append({"reason": words, "jobs": count})
+        left = without(spans, hopeless) if hopeless else spans
+        if left:
+            yield batch, left
+
+
+def _still_failed(state: State, batch: BatchState, pos: int, wanted: dict[int, list[tuple[int, int]]]) -> str | None:
+    """The job because of which an omitted one would be omitted again; None: there is none, or it runs again too."""
+    for _ in range(MAX_CHAIN):
+        found = culprit(state, batch, pos)
+        if found is None:
+            return None
+        batch, pos = found
+        if any(low <= pos < high for low, high in wanted.get(batch.id, ())):
+            return None
+        if batch.states[pos] != OMITTED:
+            return f"{format_job(batch.id, batch.index(pos))}, which is {JOB_STATES[batch.states[pos]]}"
+    return None
 
 
 def _remove(plan: _Plan, state: State, stimulus: ChangeJobs) -> None:

@@ -147,14 +147,14 @@ def _words(dependency: Dependency, spans: list[Span], links: list[Link], root: s
     if total > 1 or what.startswith("@"):
         bad = sum(sum(other.states.count(byte, low, high) for byte in UNSUCCESSFUL) for other, low, high in spans)
         extra = f", {bad} did not succeed" if bad else ""
+        extra += ", and any other that is given this name counts" if dependency.live else ""
         rest = f" ({left:,} of {total:,} jobs not settled{extra})"
-    live = " (and for any other that is given this name)" if dependency.live else ""
     condition = {"failure": " to fail", "any": " to end"}.get(dependency.condition, "")
     steps = path if path[0] != what else path[1:]
     if len(steps) > SHOWN:
         steps = [*steps[: SHOWN - 2], "…", *steps[-2:]]
     arrows = "".join(f" → {step}" for step in steps)
-    return f"waits for {what}{condition}{live}{rest}{arrows}, which {root}"
+    return f"waits for {what}{condition}{rest}{arrows}, which {root}"
 
 
 def held_words(batch: BatchState, what: str) -> str:

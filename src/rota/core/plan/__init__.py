@@ -36,10 +36,12 @@ def plan(state: State, at: At) -> Iterator[ev.Event | Grant]:
     planning, facts = state.soft.planning, state.soft.facts
     planning.wanted = False
     planning.steady_less_mono = state.steady_less_mono(at.wall, at.mono)
-    for share, worth in worth_now(state, at.wall).items():
-        facts.tell("shares", share, worth)
     if planning.changed.everything or planning.times is None:
         planning.times = times(state)
+        planning.fair = any(policy.shares for policy in state.settings.policies.values())
+    if planning.fair:
+        for share, worth in worth_now(state, at.wall).items():
+            facts.tell("shares", share, worth)
     view = View(
         at.wall,
         at.mono,
@@ -103,8 +105,10 @@ def _ask_sites(state: State, at: At, view: View, changed: list[Key]) -> Iterator
     """Ask for allocations for what found no node, and give up those that nothing is ready for any more."""
     planning = state.soft.planning
     wants, gone = left_over(state, view)
-    provider = Provider(state, at, state.steady(at.wall, at.mono), view.limits)
-    yield from provider.provide(wants, gone, view, changed)
-    state.soft.chance = chance_after(state.soft.chance, provider.drawn)
+    news = wants or gone or gone is None or changed or state.census.changed
+    if news or not planning.queues.stands(view.wall, state.soft.queues, state.rooms(at.mono)):
+        provider = Provider(state, at, state.steady(at.wall, at.mono), view.limits)
+        yield from provider.provide(wants, gone, view, changed)
+        state.soft.chance = chance_after(state.soft.chance, provider.drawn)
     planning.surplus_since, events = surplus(state, at)
     yield from events

@@ -17,6 +17,9 @@ from rota.schedule.waiting import Entry
 
 __all__ = ["leases_ahead"]
 
+_Missing = tuple[str, Slot, int]
+"""(runner, slot, how many leases are missing there)."""
+
 
 def leases_ahead(turns: Turns, steady: float) -> Iterator[Grant]:
     """Lease ahead, in order, until a shape waits for room.
@@ -33,7 +36,7 @@ def leases_ahead(turns: Turns, steady: float) -> Iterator[Grant]:
     for number in planning.changed.quicker & planning.enough.keys():
         _look_again(planning, number)
     planning.changed.quicker.clear()
-    look: list[tuple[Key, Entry]] = []
+    look: list[tuple[Key, Entry, list[_Missing]]] = []
     for number in list(short):
         entry = turns.waiting.entries.get(number)
         memo = planning.shapes.get(number)
@@ -43,17 +46,19 @@ def leases_ahead(turns: Turns, steady: float) -> Iterator[Grant]:
         elif not short[number]:
             del short[number]
         elif entry is not None and state.shapes[number].ready and memo is not None and _is_short(state, memo):
-            look.append((entry.key, entry))
+            missing = _missing(turns, number)
+            if missing:
+                look.append((entry.key, entry, missing))
     if not look:
         return
     blocked = turns.first_waiting()
-    for key, entry in sorted(look, key=lambda row: row[0]):
+    for key, entry, missing in sorted(look, key=lambda row: row[0]):
         if blocked is not None and key > blocked:
             break
         shape = state.shapes[entry.want.shape_id]
         most = 0 if turns.holds_too_much(entry) else _most(turns, shape)
         if most:
-            yield from _ahead(turns, shape, most, steady)
+            yield from _ahead(state, shape, missing, most, steady)
             if key == blocked and not shape.ready:
                 blocked = turns.first_waiting(key)  # all its jobs are leased now
 
@@ -96,14 +101,15 @@ def _most(turns: Turns, shape: ShapeState) -> int:
     return most
 
 
-def _ahead(turns: Turns, shape: ShapeState, most: int, steady: float) -> Iterator[Grant]:
-    """Lease short jobs of a shape ahead of those slots of it where leases may be missing."""
+def _missing(turns: Turns, number: int) -> list[_Missing]:
+    """The slots of a shape of short jobs where leases are missing; of the others it is noted that none are."""
     state, settings = turns.state, turns.state.settings
     planning = state.soft.planning
-    memo, pairs = planning.shapes[shape.id], planning.short[shape.id]
+    memo, pairs = planning.shapes[number], planning.short[number]
     mean, needs = memo.mean_s, memo.asked.needs
-    enough = planning.enough.setdefault(shape.id, Earliest())
+    enough = planning.enough.setdefault(number, Earliest())
     assert mean is not None
+    out = []
     for runner_id, slot in _in_order(turns, pairs):
         runner = state.runners.get(runner_id)
         slots = 0 if runner is None else runner.slots.get(slot, 0)
@@ -118,10 +124,19 @@ def _ahead(turns: Turns, shape: ShapeState, most: int, steady: float) -> Iterato
         if missing * 2 < depth:
             del pairs[runner_id, slot]
             enough.set((runner_id, slot), _missing_from(slots, runner.held[slot], settings))
-        elif shape.ready and most > 0:
-            count = min(missing, shape.ready, settings.lease_most, most)
-            most -= count
-            yield Grant(runner_id, slot, 0, count, steady)
+        else:
+            out.append((runner_id, slot, missing))
+    return out
+
+
+def _ahead(state: State, shape: ShapeState, missing: list[_Missing], most: int, steady: float) -> Iterator[Grant]:
+    """Lease up to `most` jobs of a shape where leases are missing."""
+    for runner_id, slot, lacking in missing:
+        if not shape.ready or most <= 0:
+            return
+        count = min(lacking, shape.ready, state.settings.lease_most, most)
+        most -= count
+        yield Grant(runner_id, slot, 0, count, steady)
 
 
 def _takes_more(state: State, runner: RunnerState) -> bool:

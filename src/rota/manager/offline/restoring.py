@@ -23,7 +23,7 @@ from rota.store.database import sync_directory
 from rota.store.schema import check_file
 from rota.store.sqlite import SqliteStore
 
-__all__ = ["restore"]
+__all__ = ["adopt", "restore", "swap", "sync"]
 
 STEP = 1_000
 """Numbers of batches and attempts go on at the next multiple of this: those in between may have been used."""
@@ -58,11 +58,11 @@ def _restore(source: str, paths: Paths, pause: bool) -> dict[str, Any]:
     try:
         copy = os.path.join(place, "rota.db")
         _copy(source, copy)
-        told = _adopt(copy, source, paths, pause)
+        told = adopt(copy, source, paths, pause)
         if os.path.exists(copy + "-wal") and os.path.getsize(copy + "-wal"):
             raise StoreError(f"{copy} could not be closed cleanly; nothing was changed")
-        _sync(copy)
-        told["replaced"] = _swap(copy, paths)
+        sync(copy)
+        told["replaced"] = swap(copy, paths)
     finally:
         shutil.rmtree(place, ignore_errors=True)
     return {"restored": source, "home": paths.home, **told, "paused": pause}
@@ -89,7 +89,7 @@ def _copy(source: str, copy: str) -> None:
             shutil.copyfileobj(file, into, 1 << 20)
 
 
-def _adopt(copy: str, source: str, paths: Paths, pause: bool) -> dict[str, Any]:
+def adopt(copy: str, source: str, paths: Paths, pause: bool, why: str | None = None) -> dict[str, Any]:
     """See that the copy is sound, and write into it that it was restored."""
     store = SqliteStore(copy, exclusive=warning_for(paths.home) is not None, reserve_bytes=0)
     try:
@@ -101,10 +101,10 @@ def _adopt(copy: str, source: str, paths: Paths, pause: bool) -> dict[str, Any]:
         made = [entry.at for entry in store.entries(max(0, state.seq - 1), 1)]
         skipped = _skipped(state, paths.database)
         now = time.time()
-        events: list[Event] = [skipped, Noted("queue", "restored", f"from {source}")]
+        events: list[Event] = [skipped, Noted("queue", "restored", why or f"from {source}")]
         if pause:
             pauses = [(holder, *row) for holder, row in state.pauses.items() if holder != "restore"]
-            why = f"restored from {os.path.basename(source)}"
+            why = why or f"restored from {os.path.basename(source)}"
             events.append(ManagerMoved("paused", "rota restore", [*pauses, ("restore", now, why, "rota restore")]))
         store.commit([Entry(state.seq + at, now, "rota restore", event) for at, event in enumerate(events, 1)], [])
     except (StoreError, VersionError) as error:
@@ -150,7 +150,7 @@ def _used(present: str) -> tuple[int, int] | None:
         return None
 
 
-def _swap(copy: str, paths: Paths) -> str | None:
+def swap(copy: str, paths: Paths) -> str | None:
     """Move the present database aside and the copy into its place."""
     aside = None
     if os.path.lexists(paths.database):
@@ -171,6 +171,6 @@ def _swap(copy: str, paths: Paths) -> str | None:
     return aside
 
 
-def _sync(path: str) -> None:
+def sync(path: str) -> None:
     with open(path, "rb+") as file:
         os.fsync(file.fileno())

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from core_world import GIB, NODE, FakeRunner, World, cores, lease_all
-from rota.core.explain import Account, Records, account
+from rota.core.explain import Account, Records, account, batch_reasons
 from rota.core.state import Settings
 from rota.core.stimuli import AllocationSeen, Disconnected, SetMode
 from rota.model.allocation import Outcome
@@ -855,3 +855,104 @@ def test_the_truth_is_told(stage: Stage, words: str) -> None:
 def test_there_are_many_situations() -> None:
     assert len(SITUATIONS) >= 64
     assert len({name for name, _, _ in SITUATIONS}) == len(SITUATIONS)
+
+
+def test_a_full_store_is_the_first_reason() -> None:
+    world, _ = busy()
+    batch = world.submit(1, cores(1, time_s=60))
+    world.schedule()
+    said = told(world, batch, trouble="the disk of the queue is full")
+    assert said.reason.startswith("nothing starts: the disk of the queue is full; also: asks for 1 core, ")
+
+
+def test_without_a_manager_that_is_the_reason() -> None:
+    world, _ = busy(1)
+    batch = world.submit(1, cores(1))
+    assert told(world, batch, down=True).reason == "no manager is up: rota up starts one"
+    assert told(world, 1, down=True).reason == (
+        "runs on host (attempt 1, runner r1); no manager is up, so this is how it was when one was: it goes on without"
+    )
+
+
+def test_the_parts_are_there_for_machines() -> None:
+    world, batch, _ = limited(4, live=4)
+    said = told(world, batch)
+    assert [(blocker.kind, blocker.lasting) for blocker in said.blockers] == [("limit", False), ("room", False)]
+    assert [(row.what, row.batch, row.jobs, row.example) for row in said.holders] == [
+        ("cores", 1, 4, "1.1"),
+        ("limit db", 1, 4, "1.1"),
+    ]
+    world.submit(1, cores(1), after=["1"])
+    chain = told(world, world.submit(1, cores(1), after=["3"])).chain
+    assert [(link.what, link.state) for link in chain] == [("3", "WAITING"), ("1.1", "RUNNING")]
+    ahead = told(world, world.submit(2, cores(2)), 2).ahead
+    assert [(row.batch, row.jobs) for row in ahead] == [(5, 1)], "batch 2 waits for a limit"
+
+
+@pytest.mark.parametrize(
+    ("stage", "words"),
+    [
+        (its_runner_is_silent, "is missing: nothing has been heard of its runner on host for 70 s; "),
+        (it_is_being_killed, "is being killed on host (attempt 1, runner r1), killed by ann; "),
+        (it_was_leased, "was given to a runner 7 s ago on host "),
+        (its_dependency_failed, "omitted because 1.1 failed: exit 3, disk quota exceeded"),
+        (a_limit_is_zero, "limit db is 0: "),
+        (it_is_held, "is held (held by ann): rota release 1 lets it go on"),
+    ],
+)
+def test_the_column_begins_with_the_reason(stage: Stage, words: str) -> None:
+    world, batch, _ = stage()
+    records = Records(lambda number, at: next(r for r in world.results if r.batch == number), lambda of, at: LINE)
+    said = dict(batch_reasons(world.state, world.state.batches.values(), world.at, records))
+    assert said[batch].startswith(words)
+
+
+LINE = "disk quota exceeded"
+
+
+def test_a_batch_that_failed_says_how_in_its_row() -> None:
+    world, batch, _ = ended(3)
+    records = Records(lambda number, at: world.results[-1], lambda of, at: LINE)
+    assert dict(batch_reasons(world.state, world.state.batches.values(), world.at, records)) == {
+        batch: "ended with exit code 3: disk quota exceeded"
+    }
+
+
+def test_a_retry_of_what_would_be_omitted_again_says_so() -> None:
+    world, _, _ = ended(3)
+    world.submit(2, cores(1), after=["1"])
+    answer = world.change("retry", "2")
+    assert answer["jobs"] == 0 and world.states(2) == ["OMITTED", "OMITTED"]
+    assert answer["skipped"] == [
+        {
+            "reason": "stays OMITTED, as it depends on 1.1, which is FAILED: rota retry 1 2 runs both, "
+            "rota modify 2 --after none runs it without",
+            "jobs": 2,
+        }
+    ]
+    assert world.change("retry", "1", "2")["jobs"] == 3
+    assert world.states(1) == ["PENDING"] and world.states(2) == ["WAITING", "WAITING"]
+
+
+def test_a_full_disk_stops_what_would_fail_there() -> None:
+    world = World()
+    batch = world.submit(6, cores(4))
+    runner = world.start_runner()
+    (job,) = lease_all(world, runner)
+    world.report(runner, started=[job])
+    world.report(runner, ended=[world.row(job, 1, None, "disk-full")._replace(note="the disk of /full is full")])
+    assert world.counts(batch) == {"FAILED": 1, "HOLDING": 5}
+    assert told(world, batch, 2).reason == (
+        f"is held ({batch}.1 found no space left to write to: the disk of /full is full): "
+        f"rota release {batch}.2 lets it go on"
+    )
+    assert world.change("release", str(batch))["jobs"] == 5
+
+
+def test_what_failed_for_want_of_its_own_directory_does_not_hold_others() -> None:
+    world = World()
+    batch = world.submit(6, cores(4))
+    runner = world.start_runner()
+    (job,) = lease_all(world, runner)
+    world.report(runner, ended=[world.row(job, 1, None, "disk-full")._replace(peak_disk=GIB)])
+    assert world.counts(batch) == {"FAILED": 1, "PENDING": 5}

@@ -1,0 +1,79 @@
+"""Attacks by nobody: connections without a token, beside real work."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from process.support_home import Home, home
+
+__all__ = ["home"]
+
+FLOOD = str(Path(__file__).with_name("support_flood.py"))
+CONFIG = 'listen = "127.0.0.1:0"\n[site.local]\ncores = 4\n[site.local.options]\nconnect = "tls"\n'
+SECONDS = 30
+
+
+def memory(pid: int) -> int:
+    """Bytes that a process has in memory."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.serial
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_two_thousand_junk_connections_beside_five_hundred_jobs(home: Home) -> None:
+    home.config(CONFIG)
+    home.rota("up")
+    home.rota("wait", home.add("--array", "1-20", "--", "true"))
+    pid = home.manager()
+    before, log = memory(pid), os.path.getsize(f"{home.path}/manager.log")
+    port = json.loads(Path(home.path, "manager.json").read_text())["port"]
+    with subprocess.Popen(
+        [sys.executable, FLOOD, str(port), "2000", "200", str(SECONDS)], stdout=subprocess.PIPE, text=True
+    ) as flood:
+        home.add("--array", "1-500", "--", "sleep 0.1")
+        most, pings = 0, []
+        while flood.poll() is None:
+            most = max(most, memory(pid))
+            begin = time.monotonic()
+            home.ask("ping")
+            pings.append(time.monotonic() - begin)
+            time.sleep(0.1)
+        assert flood.stdout is not None
+        count = int(flood.stdout.read())
+    assert home.settled("2") == {"COMPLETED": 500}
+    assert count > 2000
+    assert {row["attempt"] for row in home.rows("jobs", "2")} == {1}
+    states = {row["state"] for row in home.rows("history", "2")}
+    pings.sort()
+    grown = os.path.getsize(f"{home.path}/manager.log") - log
+    figures = f"{count} connections, {(most - before) >> 20} MB and {grown} bytes of log more, "
+    figures += f"ping {pings[len(pings) // 2] * 1000:.0f} ms in the middle, {pings[-1] * 1000:.0f} ms at most"
+    print(figures)
+    assert states == {"COMPLETED"}, figures
+    assert most - before < 50 << 20, figures
+    assert grown < 1 << 20, figures
+    refused = home.rows("audit", "--refused")
+    assert any(row["action"] == "lock-out" for row in refused), "lock-outs are shown"
+    assert len(refused) < 200
+
+
+def test_nobody_can_keep_a_runner_out_of_its_own_address(home: Home) -> None:
+    """Junk from the runner's own address, in the name of its allocation too, while the manager comes back."""
+    home.config(CONFIG)
+    home.rota("up")
+    gate = home.gate()
+    home.add("--array", "1-2", "--", gate.wait)
+    home.until(lambda: home.counts("1").get("RUNNING") == 2)
+    home.kill_manager()
+    home.rota("up")
+    notice = json.loads(Path(home.path, "manager.json").read_text())
+    with subprocess.Popen([sys.executable, FLOOD, str(notice["port"]), "40", "1", "6"], stdout=subprocess.DEVNULL):
+        gate.open()
+        assert home.settled("1") == {"COMPLETED": 2}
+    assert {row["attempt"] for row in home.rows("jobs", "1")} == {1}
