@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from rota.core import decide, dependencies, evolve, react, step, stimuli
-from rota.core.decide import deadlines, gangs
+from rota.core.decide import deadlines, gangs, greeting
 from rota.core.decide import runners as reports
 from rota.core.decide.decision import Decision
 from rota.core.decide.ends import lost
@@ -19,6 +19,7 @@ from rota.model.events import RerunWanted
 from rota.model.tables import MISSING
 from rota.runner.protocol import Runner
 from rota.schedule import limits
+from rota.sim.requeue_world import Process
 
 Patch = pytest.MonkeyPatch
 
@@ -223,3 +224,19 @@ SIMULATED: dict[str, tuple[Callable[[Patch], None], int]] = {
     "does not tell": (does_not_tell, 20),
 }
 """Mutation → the number of seeds within which the simulator must see it."""
+
+
+def takes_a_process_for_the_one_before(patch: Patch) -> None:
+    """A runner's id has no nonce: what is started again is taken for a reconnect."""
+    original = Process.__init__
+
+    def init(self: Process, element: str, name: str) -> None:
+        original(self, element, name.rpartition(".")[0] + ".same")
+
+    patch.setattr(Process, "__init__", init)
+
+
+def replaces_by_arrival(patch: Patch) -> None:
+    """Whoever greets last is the newest: also a process that is long dead."""
+    patch.setattr(greeting, "_may_be_newer", lambda *_: False)
+    patch.setattr(greeting, "_may_live", lambda *_: False)

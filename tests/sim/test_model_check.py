@@ -2,7 +2,7 @@
 
 import pytest
 
-from rota.sim.model_check import CONFIGURATIONS, explore
+from rota.sim.model_check import CONFIGURATIONS, DEEP, explore
 from sim import mutations
 
 SLOW = ("late", "gang-manager-runner")
@@ -22,6 +22,7 @@ LEAST = {
     "gang-manager-runner": 20_000,
     "gang-vanishes": 1_200,
     "gang-of-three": 250,
+    "requeued-held": 100,
 }
 """Fewer states than this, and the model has lost something."""
 
@@ -54,3 +55,22 @@ def test_a_broken_one_is_caught(name: str, mutation, monkeypatch: pytest.MonkeyP
     found = explore(CONFIGURATIONS[name]())
     assert found.problem is not None
     assert found.path or found.problem.startswith("stuck")
+
+
+REQUEUED = ("requeued", "requeued-cached", "requeued-crash", "requeued-earlier", "requeued-break")
+FIRST = 300
+"""So many of their states are looked at here; `python -m rota.sim.model_check NAME` goes on."""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", REQUEUED)
+def test_what_is_started_again_is_no_second_copy(name: str) -> None:
+    found = explore(DEEP[name](), most=FIRST)
+    assert found.problem is None, f"{found.problem}\n{found.path}"
+    assert found.states == FIRST
+
+
+@pytest.mark.parametrize("mutation", [mutations.takes_a_process_for_the_one_before, mutations.replaces_by_arrival])
+def test_rules_that_look_simpler_are_caught(mutation, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutation(monkeypatch)
+    assert explore(DEEP["requeued"](), most=FIRST).problem is not None

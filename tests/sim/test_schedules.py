@@ -5,7 +5,7 @@ import pytest
 from rota.sim.world import run_seed
 
 BLOCK = 50
-BLOCKS = 42
+BLOCKS = 45
 
 
 def explain(seed: int, problems: list[str]) -> str:

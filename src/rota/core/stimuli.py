@@ -232,10 +232,10 @@ class Disconnected(Stimulus, kw_only=True):
 
 
 class SiteSeen(Stimulus, kw_only=True):
-    """A site says what it offers."""
+    """A site says what it offers; None: there is no such site any more."""
 
     site: str
-    facts: SiteFacts
+    facts: SiteFacts | None
 
 
 class AllocationSeen(Stimulus, kw_only=True):

@@ -16,12 +16,13 @@ from msgspec import Struct, field
 
 from rota.sim.gang_world import GangWorld
 from rota.sim.model_world import ModelWorld, Move
+from rota.sim.requeue_world import RequeueWorld
 
 __all__ = ["CONFIGURATIONS", "DEEP", "Explored", "explore"]
 
 ROUNDS_MOST = 40
 
-World = ModelWorld | GangWorld
+World = ModelWorld | GangWorld | RequeueWorld
 
 _MESSAGES = {"loss": 2, "duplicate": 2, "reorder": 2}
 _ANY = {"manager-crash": 1, "runner-crash": 1, "break": 1, **_MESSAGES}
@@ -43,10 +44,17 @@ CONFIGURATIONS: dict[str, Callable[[], World]] = {
     "gang-manager-runner": lambda: GangWorld({"faults": 2, "rank": 1, "manager-crash": 1, "runner-crash": 1}),
     "gang-vanishes": lambda: GangWorld({"faults": 2, "rank": 1, "vanish": 1, "kill": 1}),
     "gang-of-three": lambda: GangWorld({"faults": 1, "rank": 1, "runner-crash": 1, "root-killed": 1}, nodes=3),
+    "requeued-held": lambda: RequeueWorld({"held": 1}),
 }
 """Worlds that `make test` explores, to the end."""
 
 DEEP: dict[str, Callable[[], World]] = {
+    "requeued": lambda: RequeueWorld({"requeue": 1}),
+    "requeued-cached": lambda: RequeueWorld({"cached": 1, "requeue": 1}),
+    "requeued-crash": lambda: RequeueWorld({"requeue": 1, "crash": 1}),
+    "requeued-earlier": lambda: RequeueWorld({"requeue": 1, "earlier": 1}),
+    "requeued-break": lambda: RequeueWorld({"requeue": 1, "break": 1}),
+    "requeued-any": lambda: RequeueWorld({"requeue": 1, "held": 1, "cached": 1, "crash": 1}),
     "two-crashes": lambda: ModelWorld({"faults": 2, "manager-crash": 1, "runner-crash": 1}),
     "two-any": lambda: ModelWorld({"faults": 2, **_ANY}),
     "two-crashes-late": lambda: ModelWorld({"faults": 2, "long": 1, "manager-crash": 1, "runner-crash": 1}, jobs=1),

@@ -38,7 +38,7 @@ def stranger(state: State, name: str | None, runner: str) -> str | None:
     if allocation is None:  # it is told to end, with all that it runs
         return None
     node = _node(allocation, runner)
-    if allocation.direct or node not in _nodes(allocation):
+    if allocation.direct or node not in _nodes(allocation) or runner.endswith("."):
         return f"allocation {name} has no runner {runner}"
     before = sum(_node(allocation, other.id) == node for other in state.runners_of(name))
     if before > PROCESSES_MOST and runner not in state.runners:
