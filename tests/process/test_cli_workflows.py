@@ -45,7 +45,7 @@ def test_a_workflow_runs_in_its_order_over_a_restart(rota):
     rota("up")
     assert states(rota, batch) == ["WAITING", "RUNNING", "COMPLETED", "FAILED", "COMPLETED", "OMITTED"]
     reason = json.loads(rota.out("explain", f"{batch}.1", "--json"))["reason"]
-    assert reason == f"waits for {batch}.2, which is RUNNING"
+    assert reason.startswith(f"waits for {batch}.2, which ")
     gate.touch()
     rota("wait", batch, after, "--timeout", "60s", code=1)
     assert states(rota, batch)[0] == states(rota, after)[0] == "COMPLETED"

@@ -23,6 +23,8 @@ __all__ = ["JobBook"]
 GANG_KEY = "gangs"
 """The file that has the key of all gangs; nobody is told it."""
 PAGE = 4096
+MAKERS = 4096
+"""Compiled templates that are kept in memory."""
 PAGES = 64
 """Pages of values that are kept in memory."""
 
@@ -47,6 +49,8 @@ class JobBook:
         key = (batch.id, template)
         maker = self._makers.get(key)
         if maker is None:
+            if len(self._makers) >= MAKERS:
+                self._makers.clear()
             maker = self._makers[key] = CommandMaker(batch.templates[template], batch.spec.columns, batch.id)
         return maker
 

@@ -14,6 +14,9 @@ from rota.wire.peer import Peer
 
 __all__ = ["Outbound", "lease_message"]
 
+MOST_SENT = 2000
+"""Specs and environments that a runner keeps: with the next one it starts anew."""
+
 
 class Outbound:
     """Knows the runners in session; carries out what the core decided."""
@@ -148,7 +151,11 @@ class Outbound:
         if effect.n <= self._newest.get(effect.runner, 0):
             sent.clear()  # a repeat: what came with it the first time may not have arrived either
         self._newest[effect.runner] = max(effect.n, self._newest.get(effect.runner, 0))
-        peer.send(lease_message(self._book, state, effect, runner.site, sent))
+        fresh = len(sent) > MOST_SENT
+        if fresh:
+            sent.clear()
+        message = lease_message(self._book, state, effect, runner.site, sent)
+        peer.send({**message, "fresh": True} if fresh else message)
 
 
 def hold_row(book: JobBook, state: State, job: LeasedJob, site: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # as in `typing`, which is not worth its load time before the greeting is out
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Tuple, Union
+    from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
     Key = Tuple[int, int, int]
     Order = Tuple[Any, ...]
@@ -119,7 +119,7 @@ def read_keys(rows: Any) -> List[Key]:
         raise ProtocolError("not a list of attempts: %s" % problem) from None
 
 
-def read_leases(rows: Any, specs: Dict[str, Any], envs: Dict[str, Any], start_by: float) -> List[Lease]:
+def read_leases(rows: Any, specs: Mapping[str, Any], envs: Mapping[str, Any], start_by: float) -> List[Lease]:
     """Read the `jobs` of a lease message, all or nothing."""
     leases = []
     try:

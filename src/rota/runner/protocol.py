@@ -11,6 +11,8 @@ Nothing here may start an attempt twice or forget one, whatever is lost, repeate
 
 from __future__ import annotations
 
+from collections import ChainMap
+
 from rota.runner.holds import Holds
 from rota.runner.lease import (
     ENDED,
@@ -173,8 +175,12 @@ class Runner(Holds):
         envs, specs, slots = message.get("envs") or {}, message.get("specs") or {}, message.get("slots") or []
         if not isinstance(envs, dict) or not isinstance(specs, dict):
             raise ProtocolError("envs and specs must be objects")
-        all_envs = {**self._envs, **envs} if envs else self._envs
-        all_specs = {**self._specs, **specs} if specs else self._specs
+        if message.get("fresh"):  # what came before is not named any more
+            known_specs: Dict[str, Any] = {}
+            known_envs: Dict[str, Any] = {}
+        else:
+            known_specs, known_envs = self._specs, self._envs
+        all_specs, all_envs = ChainMap(specs, known_specs), ChainMap(envs, known_envs)
         leases = read_leases(message.get("jobs", ()), all_specs, all_envs, number(message, "clock") + self.start_by_s)
         try:
             counts = {str(name): int(count) for name, count in slots}
@@ -183,7 +189,9 @@ class Runner(Holds):
         if message.get("gangs"):
             read_gangs(message["gangs"], leases)
         # Nothing can fail from here on: a message is taken whole or not at all.
-        self._envs, self._specs = all_envs, all_specs
+        known_specs.update(specs)
+        known_envs.update(envs)
+        self._specs, self._envs = known_specs, known_envs
         self.slots.update(counts)
         self.got = int(n)
         self._owes_got = True

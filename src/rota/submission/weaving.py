@@ -117,6 +117,8 @@ class Weaver:
         where = f"{self._where}line {self._number(pos)}: field '{AFTER[bits]}': "
         try:
             selector = parse_selector([word])
+            if not word.startswith("@") and not word[:1].isdigit():  # a name has its @ here: it could be a mistyped id
+                raise UsageError("not a selector")
             if selector.states or not (selector.spans or selector.names):
                 raise UsageError("not a batch, job or name")
         except UsageError:

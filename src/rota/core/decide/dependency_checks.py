@@ -75,6 +75,8 @@ def plain_dependencies(state: State, spec: BatchSpec, names: Sequence[str]) -> t
         if selector.states:
             raise UsageError(f"--after {dependency.target}: name batches or jobs, not states")
         if selector.names:
+            if dependency.target != f"@{selector.names[0]}":
+                dependency = msgspec.structs.replace(dependency, target=f"@{selector.names[0]}")
             dependency = _check_name(state, spec, dependency, selector.names[0], names, warnings)
         else:
             _check_numbers(state, dependency, selector.spans[0])

@@ -3,7 +3,8 @@
 import json
 import os
 import time
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -49,9 +50,19 @@ def find_jobs(
     """One page of selected jobs, in order (or against it)."""
     selector = parse_selector(words)
     pattern = states_pattern(wanted_states(selector))
-    spans = selected(state, words)
+    spans: Iterable[tuple[BatchState, int, int]]
+    if selector.spans or selector.names:
+        spans = selected(state, words)
+        spans = reversed(spans) if newest else spans
+    else:  # one page of many should not look at every batch
+        numbers = sorted(state.batches, reverse=newest)
+        if after is not None:
+            numbers = numbers[
+                bisect_left(numbers, -after[0] if newest else after[0], key=_falling if newest else None) :
+            ]
+        spans = ((state.batches[number], 0, state.batches[number].count) for number in numbers)
     out: list[tuple[BatchState, int]] = []
-    for batch, low, high in reversed(spans) if newest else spans:
+    for batch, low, high in spans:
         low, high = span_after(batch, low, high, after, newest)
         if low >= high:
             continue
@@ -63,6 +74,10 @@ def find_jobs(
                 if len(out) == limit:
                     return out
     return out
+
+
+def _falling(number: int) -> int:
+    return -number
 
 
 def span_after(batch: BatchState, low: int, high: int, after: tuple[int, int] | None, newest: bool) -> tuple[int, int]:

@@ -39,6 +39,8 @@ class _Watch:
         self.told = {span: bytearray(span[2] - span[1]) for span in spans} if follow else {}
         self.timer: asyncio.TimerHandle | None = None
         self.due = False
+        self.open = list(spans)
+        """Spans that were not settled when last looked at; the last of them is looked at first."""
 
 
 class Watchers:
@@ -90,6 +92,8 @@ class Watchers:
         if (id(watch.peer), watch.ask_id) not in self._watches:
             return True
         state = self._state()
+        if not watch.follow and self._waits(state, watch):
+            return False
         watch.spans = [span for span in watch.spans if span[0] in state.batches]  # what was pruned was settled
         if watch.follow:
             try:
@@ -98,12 +102,22 @@ class Watchers:
                 self._drop(watch)
                 watch.peer.refuse(watch.ask_id, error)
                 return True
-        if any(_unsettled(state.batches[number], low, high, watch.held) for number, low, high in watch.spans):
+        watch.open = [span for span in watch.spans if _unsettled(state.batches[span[0]], *span[1:], watch.held)]
+        if watch.open:
             return False
         self._drop(watch)
         counts = self._counts(state, watch)
         watch.peer.answer(watch.ask_id, {"counts": counts} if watch.follow else {"settled": True, "counts": counts})
         return True
+
+    def _waits(self, state: State, watch: _Watch) -> bool:
+        """Whether something is not settled that was not; a look costs no more than what was settled since the last."""
+        while watch.open:
+            number, low, high = watch.open[-1]
+            if number in state.batches and _unsettled(state.batches[number], low, high, watch.held):
+                return True
+            watch.open.pop()
+        return False
 
     def _tell(self, state: State, watch: _Watch) -> None:
         new: list[tuple[BatchState, int]] = []
