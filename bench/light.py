@@ -28,6 +28,8 @@ from rota.model.site import SiteFacts
 from rota.wire.frames import Decoder, encode
 
 TOUCH_S = 15.0
+ASKED = "asked"
+"""The file in which the site says which nodes it was asked for."""
 WALL_S = 2.0
 """What every job says that it took: too long to be leased ahead, so that each end is a pass of its own."""
 Job = list[int]
@@ -42,8 +44,9 @@ class LightSite(Site):
     answers_at_once = True
     verb_of_submitted = "run"
 
-    def __init__(self, facts: SiteFacts) -> None:
+    def __init__(self, facts: SiteFacts, home: str) -> None:
         self._facts = facts
+        self._home = home
 
     def facts(self) -> SiteFacts:
         return self._facts
@@ -51,6 +54,8 @@ class LightSite(Site):
     async def submit(
         self, tag: str, allocations: Sequence[Allocation], leases: Mapping[int, dict[str, Any]]
     ) -> list[str]:
+        with open(os.path.join(self._home, ASKED), "a") as file:  # noqa: ASYNC230  a short line, in a measurement
+            file.writelines(f"{allocation.id} {tag}.{allocation.element}\n" for allocation in allocations)
         return [allocation.id for allocation in allocations]
 
     async def find(self, tag: str, count: int) -> list[str] | None:
@@ -115,10 +120,11 @@ class Runners:
         """Whether a job ends for each that is leased."""
         self.staying = staying
         """Batches whose jobs never end."""
+        names = _asked(home, count)
         for number in range(1, count + 1):
             connection = socket.socket(socket.AF_UNIX)
             connection.connect(os.path.join(home, "manager.sock"))
-            runner = _Runner(f"{number:08x}.0.light", connection)
+            runner = _Runner(f"{names[f'a{number}']}.0.light", connection)
             self._selector.register(connection, selectors.EVENT_READ, runner)
             self._runners.append(runner)
             greeting = {
@@ -196,11 +202,25 @@ class Runners:
         self._selector.close()
 
 
+def _asked(home: str, count: int) -> dict[str, str]:
+    """Allocation → tag and element, which its runner is named after, once so many have been asked for."""
+    until = time.monotonic() + 20
+    rows: dict[str, str] = {}
+    while len(rows) < count:
+        if time.monotonic() > until:
+            raise SystemExit(f"{len(rows)} light nodes were asked for, not {count}")
+        time.sleep(0.02)
+        if os.path.exists(os.path.join(home, ASKED)):
+            with open(os.path.join(home, ASKED)) as file:
+                rows = dict(line.split() for line in file if line.endswith("\n"))
+    return rows
+
+
 def main() -> int:
     """The manager process."""
     home, nodes, cores, memory = sys.argv[1], *map(int, sys.argv[2:])
     facts = SiteFacts(Amounts(cores, memory), most=nodes, array_most=nodes, linger_s=86_400)
-    manager_process.make_site = lambda name, site, paths, tls: LightSite(facts)
+    manager_process.make_site = lambda name, site, paths, tls: LightSite(facts, home)
     sys.argv = ["rota.manager", "--home", home]
     return manager_process.main()
 

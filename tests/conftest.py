@@ -3,6 +3,7 @@
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -24,3 +25,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(config.stash[_home], ignore_errors=True)
+
+
+UNAVOIDABLE = ("root", "file system can be mounted", "memory cgroup", "Python 3.8")
+"""Words in the reasons of skips that a machine can do nothing about."""
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Where CI is set, what is skipped for want of something that could be installed has failed."""
+    result = yield
+    report = result.get_result()
+    if report.skipped and os.environ.get("CI") and call.excinfo is not None and not hasattr(report, "wasxfail"):
+        why = str(call.excinfo.value)
+        if not any(word in why for word in UNAVOIDABLE):
+            report.outcome = "failed"
+            report.longrepr = f"{item.nodeid} is skipped though CI is set: {why}"

@@ -199,7 +199,8 @@ def requeued(trial):
     lost_with_reason(trial, (job for job, row in trial.jobs().items() if row["attempt"] > 1))
 
 
-HOG = "exec python3 -c 'import time; x = bytearray(400 << 20); time.sleep(20)'"
+requeued.more = "requeue = true"
+HOG = "exec python3 -c 'import time; x = bytearray(400 << 20); time.sleep(90)'"
 
 
 @scenario
@@ -211,7 +212,7 @@ def memory(trial):
     numbers = f"{trial.count - over + 1}-{trial.count}"
     batch = trial.add("--memory", "100M", "--enforce", enforce, "--retries", "0", indices=numbers, work=HOG)
     trial.settle()
-    _ended_for(trial, batch, ("oom", "memory"))
+    _ended_for(trial, batch, trial.system.memory_ends)
 
 
 @scenario

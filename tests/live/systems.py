@@ -32,6 +32,8 @@ class System:
     slots = 8
     more = ""
     """Lines of the site's configuration."""
+    memory_ends = ("oom", "memory")
+    """Reasons of a job that used more memory than it asked for."""
 
     def __init__(self):
         self.environment = {**os.environ, "LC_ALL": "C"}
@@ -171,6 +173,7 @@ class GridEngine(System):
     """A private one of one host."""
 
     name, driver = "gridengine", "sge"
+    memory_ends = ("oom", "memory", "exit")  # its limit is one of the kernel: allocating fails inside the job
     programs = ("qsub", "qstat", "qdel", "qacct", "qconf", "qhost")
     slots = 4
 
@@ -405,6 +408,13 @@ class OpenPbs(Pbs):
     """OpenPBS."""
 
     name, driver = "openpbs", "pbs"
+
+    def hold(self, native):
+        super().hold(re.sub(r"\[\d+\]", "[]", native))  # no element can be held by itself
+
+    def release(self, native):
+        super().release(re.sub(r"\[\d+\]", "[]", native))
+
     says = r"pbs_version|\d\d\.\d\d|Server"
     server_daemon = "pbs_server.bin"
 

@@ -11,9 +11,10 @@ import pytest
 from process.support_home import Home, home
 from process.support_users import THIEF, by_thief, shared
 from rota.drivers.script import NOT_OURS, build_script
-from rota.manager.paths import own_directory
+from rota.manager.answers.output import _read_file
+from rota.manager.paths import own_directory, prepare
 from rota.manager.sites.installing import install_runner, runner_digest, runner_place
-from rota.model.errors import DeniedError
+from rota.model.errors import DeniedError, NotFoundError
 
 __all__ = ["home", "shared"]
 
@@ -155,3 +156,26 @@ def test_a_node_starts_nothing_but_what_the_manager_put_there(tmp_path: Path) ->
     path.rename(tmp_path / "elsewhere.py")
     path.symlink_to(tmp_path / "elsewhere.py")
     assert "is a link" in start(place).stderr
+
+
+def test_output_is_read_through_no_link_and_of_nobody_else(shared: Path) -> None:
+    theirs = shared / "theirs"
+    assert by_thief(lambda: theirs.write_text("of somebody else"))
+    assert _read_file(str(theirs), 0, 100) == (b"", 0)
+    mine = shared / "mine"
+    mine.write_text("of ours")
+    assert _read_file(str(mine), 0, 100)[0] == b"of ours"
+    (shared / "link").symlink_to(mine)
+    with pytest.raises(NotFoundError):
+        _read_file(str(shared / "link"), 0, 100)
+    assert _read_file(str(shared / "link"), 0, 100, links=True)[0] == b"of ours", "where the user named it"
+
+
+def test_the_parents_of_a_home_are_private_whatever_the_umask(tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        prepare(str(tmp_path / "a" / "b" / "home"))
+    finally:
+        os.umask(old)
+    for place in (tmp_path / "a", tmp_path / "a" / "b", tmp_path / "a" / "b" / "home"):
+        assert place.stat().st_mode & 0o777 == 0o700

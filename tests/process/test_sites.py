@@ -59,7 +59,7 @@ def test_detect_asks_the_programs_who_they_are(personality, tmp_path):
         text = rota.out("sites", "detect", "--write")
         assert SYSTEMS[personality] in text
         config = load_config(str(rota.home))
-        assert config.site[personality].driver == personality and "local" not in config.site
+        assert config.site[personality].driver == personality and config.site["local"].driver == "local"
         assert "# partition day" in text and ("at most 1h" in text or personality == "sge")
         assert config.site[personality].parallel_environment == ("smp" if personality == "sge" else None)
         offered = re.sub(r"(?m)^# ((?!pbs_version)\w+ = .*)$", r"\1", text.partition("# This host")[0])
@@ -246,7 +246,7 @@ def test_the_output_of_a_cluster_job_while_it_runs(tmp_path, mode):
         assert rota.out("log", job, "--stderr") == "there\n"
         until(lambda: json_of(rota, "jobs", "--live")["pid"])  # a runner tells of a start only a moment later
         row = json_of(rota, "jobs", "--live")
-        assert row["last_line"] == "here" and 0 <= row["elapsed_s"] < 60
+        assert row["last_line"] == "here" and row["elapsed_s"] >= 0
         assert row["host"] != socket.gethostname()
         until(lambda: json_of(rota, "jobs", job)["state"] == "RUNNING")
         rota("kill", job)

@@ -63,6 +63,17 @@ def test_a_scope_bounds_what_a_token_may_do_by_tls_and_by_the_socket(home: Home,
     assert all(set(row) == {"at", "by", "address", "action", "target", "outcome"} for row in rows)
 
 
+def test_every_submission_is_in_the_record(home: Home) -> None:
+    home.rota("up")
+    home.rota("add", "--", "true")
+    home.rota("add", "--", "true")  # from the same environment: nothing of it has to be kept first
+    home.rota("add", "--array", "1-3", "--", "true")
+    home.rota("add", "--cores", "100000", "--", "true", code=2)
+    rows = [(row["target"], row["outcome"]) for row in home.rows("audit") if row["action"] == "submit"]
+    assert [target for target, outcome in rows if outcome == "ok"] == ["batch 1", "batch 2", "batch 3"]
+    assert [outcome for _, outcome in rows if outcome.startswith("refused: this can never run")], rows
+
+
 def test_revoking_and_rotating_close_sessions(home: Home, tmp_path: Path) -> None:
     home.config(CONFIG)
     home.rota("up")

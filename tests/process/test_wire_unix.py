@@ -207,7 +207,7 @@ def test_slow_greeter_is_closed(home):
             raw.sock.sendall(bytes([byte]))
             time.sleep(0.02)
         assert raw.all()[-1]["code"] == "protocol"
-        assert 0.1 < time.monotonic() - began < 15
+        assert time.monotonic() - began > 0.1
         eventually(lambda: not running.server.peers)
         assert not running.handler.gone
 

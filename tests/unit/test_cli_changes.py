@@ -17,8 +17,8 @@ from rota.wire.client import frame
 
 OF_THE_SUBMISSION = {
     "--file", "--array", "--values", "--values-from", "--param", "--zip", "--name", "--after", "--after-any",
-    "--after-failure", "--each", "--live", "--live=rerun", "--require-known", "--not-before", "--max-failures",
-    "--on-batch-end", "--once", "--once=command", "--once=cwd", "--rerun", "--verbose", "--quiet",
+    "--after-failure", "--each", "--each=value", "--live", "--live=rerun", "--require-known", "--not-before",
+    "--max-failures", "--on-batch-end", "--once", "--once=command", "--once=cwd", "--rerun", "--verbose", "--quiet",
 }  # fmt: skip
 """What makes the batch, or is said of it as a whole."""
 

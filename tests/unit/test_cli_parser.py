@@ -64,7 +64,7 @@ def test_help_version_and_nothing(capsys):
         (["add", "--priority", "high", "--", "x"], "invalid int value: 'high'"),
         (["ping", "7"], "unknown: 7"),
         (["completion", "tcsh"], "invalid choice: 'tcsh'"),
-        (["log"], "the following arguments are required: JOB"),
+        (["log"], "log of what? Name a job, as in rota log 7.12"),
         (["jobs", "-n", "0"], "--limit 0"),
         (["run", "-j", "0", "--", "x"], "-j 0"),
         (["run", "--resume", "7", "--", "x"], "takes no command"),

@@ -12,7 +12,7 @@ from rota.model.tables import FAILED
 def world_of(*hosts: str, jobs: int = 100, size: int = 1, **settings: float) -> tuple[World, list[FakeRunner]]:
     """A world with a runner on each of these hosts."""
     world = World(Settings(**settings), site=False)  # type: ignore[arg-type]
-    world.site("hpc", Amounts(size * 1000, size * GIB), most=len(hosts), whole=size > 1, array_most=10)
+    world.site("hpc", Amounts(size * 1000, size * GIB), most=len(hosts), whole=True, array_most=10)
     world.submit(jobs, cores(1))
     world.schedule()
     return world, [come(world, f"r{number}", host, size) for number, host in enumerate(hosts)]

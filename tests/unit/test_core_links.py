@@ -4,10 +4,11 @@ import random
 
 import pytest
 
-from core_world import World, lease_all, run_jobs
+from core_world import World, cores, lease_all, run_jobs
 from rota.core import invariants
 from rota.core.dependencies import element_reason
 from rota.core.explain import omitted_reason
+from rota.core.stimuli import Cover
 from rota.model.batch import Dependency
 from rota.model.errors import RefusedError, UsageError
 from rota.model.graph import Graph, find_circle, pack_links
@@ -286,3 +287,70 @@ def test_any_graph_comes_to_what_its_links_say(seed: int) -> None:
         elif state in ("COMPLETED", "FAILED"):
             assert all(met) or "retry" in str(world.events())
     world.check_restart()
+
+
+def test_jobs_that_are_there_get_a_name() -> None:
+    world = World()
+    batch = world.submit(3)
+    waiter = world.submit(1, after=["@new"])
+    linked = world.submit(2, graph=graph(2, {0: ["=a"], 1: ["@a", "%0"]}, Dependency(str(batch))))
+    world.step(Cover(at=world.at, by="ann", name="new", jobs={batch: [0, 2], linked: [0]}))
+    assert world.counts(waiter) == {"WAITING": 1}
+    assert world.change("hold", "@new", dry_run=True)["sample"] == [f"{batch}.1", f"{batch}.3", f"{linked}.1"]
+    world.check_restart()
+    world.checkpoint()
+    restart(world)
+    settle(world, linked, {})
+    assert world.counts(waiter) == {"COMPLETED": 1}
+    assert world.counts(linked) == {"COMPLETED": 2}
+    with pytest.raises(UsageError, match="wait for itself"):
+        last = world.submit(1, after=["@later"])
+        world.submit(1, after=[str(last)])
+        world.step(Cover(at=world.at, by="ann", name="later", jobs={last + 1: [0]}))
+    world.check_restart()
+
+
+def test_a_back_off_is_skipped_by_retry_and_by_modify() -> None:
+    for what, patch in (("retry", None), ("modify", Patch(batch=BatchPatch(not_before=None)))):
+        world = World()
+        batch = world.submit(2, cores(1, retries=2))
+        run_jobs(world, batch, 1, 0)
+        assert world.states(batch) == ["WAITING", "COMPLETED"]
+        reply = world.change(what, str(batch), patch=patch)
+        assert reply["jobs"] >= 1
+        assert world.states(batch) == ["PENDING", "COMPLETED"]
+        assert world.state.batches[batch].failures == {0: 1}
+        world.check_restart()
+
+
+def test_retry_of_what_was_omitted_says_what_has_failed() -> None:
+    world = World()
+    first = world.submit(2)
+    second = world.submit(2, after=[str(first)])
+    each = world.submit(2, after=[Dependency(str(first), each=True)])
+    inner = world.submit(2, graph=graph(2, {1: ["0"]}))
+    run_jobs(world, first, 0, 1)
+    run_jobs(world, inner, 1)
+    for batch, target, jobs in ((second, f"{first}.2", 2), (each, f"{first}.2", 1), (inner, f"{inner}.1", 1)):
+        words = (f"{batch}.2",) if batch == inner else (str(batch),)
+        reply = world.change("retry", *words)
+        assert reply["jobs"] == 0
+        (row,) = [row for row in reply["skipped"] if "OMITTED" in row["reason"]]
+        assert row["jobs"] == jobs and f"depends on {target}, which is FAILED" in row["reason"], row
+    world.change("retry", str(first), str(second))
+    assert world.counts(second) == {"WAITING": 2}
+    run_jobs(world, first, 0)
+    assert world.counts(second) == {"PENDING": 2}
+
+
+def test_what_was_omitted_is_looked_at_when_its_parent_is_removed() -> None:
+    world = World()
+    first = world.submit(2)
+    second = world.submit(2, after=[str(first)])
+    run_jobs(world, first, 0, 1)
+    assert world.counts(second) == {"OMITTED": 2}
+    world.change("remove", f"{first}.2")
+    assert world.counts(second) == {"PENDING": 2}
+    world.check_restart()
+    world.change("remove", str(first), str(second))
+    assert world.counts(second) == {"REMOVED": 2}

@@ -46,3 +46,12 @@ def test_other_ends_are_the_job_s_own() -> None:
 def test_a_row_may_leave_out_what_the_runner_did_not_measure() -> None:
     told = [*row(None)[:12]]
     assert report_rows([told, [*told, 4096]], "/d") == [row(None), row(None)._replace(peak_disk=4096)]
+
+
+@pytest.mark.parametrize("why", ["oom", "time"])
+def test_what_was_ended_at_a_limit_has_not_ended_well(why: str) -> None:
+    """Its shell lived a moment longer than what it waited for."""
+    (told,) = stopped(row(None)._replace(exit_code=0, signal=None), why=why)
+    assert told.reason == why and told.note
+    own = row("exit")._replace(exit_code=3, signal=None)
+    assert stopped(own, why=why) == [own]

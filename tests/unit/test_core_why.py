@@ -12,6 +12,7 @@ from rota.core.state import Settings
 from rota.core.stimuli import AllocationSeen, Disconnected, SetMode
 from rota.model.allocation import Outcome
 from rota.model.batch import Dependency, Template
+from rota.model.graph import Graph, pack_links
 from rota.model.needs import Amounts
 
 Stage = Callable[[], tuple[World, int, int]]
@@ -602,6 +603,29 @@ def it_backs_off() -> tuple[World, int, int]:
 def it_waits_for_a_failure() -> tuple[World, int, int]:
     world, _ = busy(1)
     return world, world.submit(1, cores(1), after=[Dependency("1", condition="failure")]), 1
+
+
+def in_line(count: int) -> tuple[World, FakeRunner]:
+    """A batch in which each job waits for the one before it; the first runs."""
+    world = World()
+    links = Graph(*pack_links([[(pos - 1) << 2] if pos else [] for pos in range(count)]))
+    world.submit(count, cores(1), graph=links)
+    runner = world.start_runner()
+    world.report(runner, started=lease_all(world, runner))
+    return world, runner
+
+
+@truth("waits for 1.3 → 1.2 → 1.1, which RUNS since 0 s on host")
+def it_waits_for_others_of_its_batch() -> tuple[World, int, int]:
+    world, _ = in_line(4)
+    return world, 1, 4
+
+
+@truth("omitted because 1.2 → 1.1 failed: exit 3, disk quota exceeded (depends on 1.2, which is OMITTED)")
+def another_of_its_batch_failed() -> tuple[World, int, int]:
+    world, runner = in_line(4)
+    world.end(runner, (1, 1, 1), 3)
+    return world, 1, 3
 
 
 # ---- HOLDING ----

@@ -16,6 +16,7 @@ from rota.drivers.dialects import dialect_names, load_dialect
 from rota.drivers.lsf import Lsf, OpenLava
 from rota.model.errors import UsageError
 from rota.model.needs import Amounts
+from rota.testing.fake_cluster.simulated import SimulatedCluster
 
 LSF, LAVA = Lsf(), OpenLava()
 DIALECTS: tuple[Dialect, ...] = (LSF, LAVA)
@@ -923,3 +924,26 @@ def test_why_jobs_of_openlava_wait() -> None:
     )
     said = {"319[9]": "Job slot limit reached: 1 host; Not enough of memory: 2 hosts"}
     assert OpenLava().read_why_waiting(Answer(0, wide, "")) == said
+
+
+@pytest.mark.parametrize("option", ["-app", "-sla", "-hl", "-data", "-Lp", "-ul", "-We", "-ptl", "-nnodes", "-notify"])
+def test_what_only_lsf_has_is_not_sent_to_openlava(option: str) -> None:
+    given = ask(options=((option, "x"),))
+    assert option in Lsf().submit(given, PLAIN).argv
+    with pytest.raises(UsageError, match=f"OpenLava: option '{option}' .* give one of "):
+        OpenLava().submit(given, PLAIN)
+
+
+def test_openlava_takes_its_own_options_and_has_no_reservations() -> None:
+    for option in ("-g", "-m", "-sp", "-G", "-Jd"):
+        assert option in OpenLava().submit(ask(options=((option, "x"),)), PLAIN).argv
+    with pytest.raises(UsageError, match="OpenLava has no reservations"):
+        OpenLava().submit(ask(options=(("reservation", "r1"),)), PLAIN)
+
+
+def test_the_fake_openlava_takes_an_option_that_it_does_not_know_for_another_and_a_command() -> None:
+    cluster = SimulatedCluster({"personality": "lsf", "cluster": "openlava"}, lambda *_: (1.0, 0, None))
+    code, said, _ = cluster.run(["bsub", "-J", "x", "-app", "prof"], "#!/bin/sh\nexit 3\n", 0.0)
+    assert code == 0 and "is submitted" in said
+    (submission,) = cluster.world.submissions.values()
+    assert submission.words == ["prof"], "the script is dropped"

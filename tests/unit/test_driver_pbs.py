@@ -542,10 +542,12 @@ def test_queues_with_their_nodes() -> None:
         ("short", False, 600, True, None),
         ("long", True, 864_000, True, None),
         ("big", False, None, True, None),
+        ("in", False, None, True, None),
         ("routed", False, None, False, None),
         ("theirs", False, None, True, ("ann", "bob")),
         ("off", False, None, False, None),
     ]
+    assert [q.name for q in seen if q.hidden] == ["in"]
     assert [(q.nodes, q.cores, q.memory, q.gpus, q.nodes_most) for q in seen[:3]] == [
         (2, 2000, gib, 4, 2),
         (2, 8000, 16 * gib, 4, None),

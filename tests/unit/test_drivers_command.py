@@ -574,6 +574,25 @@ async def test_a_killed_one_that_is_listed_no_more_is_over():
 
 
 @virtual
+async def test_one_that_somebody_deleted_while_it_waited_is_over_sooner_than_one_that_ran():
+    """Slurm keeps no record at all of the last element of an array that is cancelled before it starts."""
+    over = {}
+    for before in "QR":
+        transport = ScriptedTransport(tstat=[says(row(before))], thist=[says(row("Q")), EMPTY])
+        driver = make_driver(transport)
+        await told(driver, 3)
+        transport.answers["tstat"] = [EMPTY]
+        assert await told(driver, 8) == [(KNOWN.id, "unsure")], "the accounting is late"
+        begun, out = now(), []
+        while not out:
+            out = await driver.poll([KNOWN])
+            await asyncio.sleep(1)
+        over[before] = now() - begun
+        assert out[0].verb == "abort" and out[0].outcome.why == ("cancelled" if before == "Q" else "vanished")
+    assert 60 <= over["Q"] + 8 <= 150 and over["R"] + 8 >= Settings().vanish_s
+
+
+@virtual
 async def test_one_that_was_killed_while_it_waited_is_over_soon():
     transport = ScriptedTransport(tstat=[says(row("Q"))], tdel=[EMPTY], thist=[EMPTY])
     driver = make_driver(transport)
@@ -611,6 +630,20 @@ def test_last_words_of_a_lost_node_are_not_awaited_for_long(why, soon):
     entry, evidence = tracker.entries[KNOWN.id], Evidence(ended, None, True)
     assert tracker.conclude(entry, evidence, 1.0, readable=True, killed=False) is None
     assert (tracker.conclude(entry, evidence, 12.0, readable=True, killed=False) is not None) == soon
+
+
+@pytest.mark.parametrize("by_kill", [True, False])
+def test_where_a_deletion_is_a_kill_at_once_one_that_left_no_words_was_deleted(by_kill):
+    """qdel of Grid Engine: the accounting has exit status 137, as of a job that was killed by itself."""
+    for own, wanted in ((None, "cancelled" if by_kill else None), (Outcome(signal=9), None)):
+        tracker = Tracker(Settings(), 0.0, by_kill)
+        tracker.enter([KNOWN], 0.0)
+        tracker.look(Listing((Seen(KNOWN.native_id, "r", "running", KNOWN.tag),), "ok"), set(), 0.0, 0.0)
+        ended = Seen(KNOWN.native_id, "failed=100", "failed", KNOWN.tag, None, Outcome(signal=9, host="n1"))
+        entry = tracker.entries[KNOWN.id]
+        tracker.conclude(entry, Evidence(ended, own, True), 1.0, readable=True, killed=False)
+        over = entry.over or tracker.conclude(entry, Evidence(ended, own, True), 99.0, readable=True, killed=False)
+        assert over.outcome.why == wanted and over.outcome.signal == 9
 
 
 # ---- health ---------------------------------------------------------------------------------------------------------

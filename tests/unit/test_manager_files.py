@@ -214,7 +214,7 @@ def test_refresh_renews_the_time(home):
     with Lock(names) as held:
         os.utime(names.lock, (1, 1))
         assert held.refresh()
-        assert time.time() - os.stat(names.lock).st_mtime < 5
+        assert os.stat(names.lock).st_mtime > 1_000_000_000
 
 
 def test_without_locks_the_words_protect(home, monkeypatch):

@@ -465,6 +465,24 @@ def test_impossible(needs: Needs, why: str | None) -> None:
         assert impossible(needs, World(tiny=TINY, hpc=HPC).sites) == why, "the nearest comes first"
 
 
+def test_a_queue_that_no_site_has_or_that_is_for_others_is_refused_at_once() -> None:
+    theirs = QueueFacts("theirs", NODE, auto=False, up=False, denied=True)
+    world = World(lsf=per_job(queues=(SHORT, LONG, theirs)), new=per_job())
+
+    def why(name: str, site: str | None = "lsf") -> str | None:
+        return impossible(Needs(options=(("partition", name),), site=site), world.sites)
+
+    assert why("nosuch") == "lsf has no queue nosuch, only long, short, theirs"
+    assert why("theirs") == "the queue theirs of lsf is only for users among whom you are not"
+    assert why("nosuch", None) is None and why("nosuch", "new") is None, "of those nobody knows the queues yet"
+    assert why("long,short") is None and why("all.q@host") is None and why("lo*") is None
+    (no,) = verdicts(
+        want(1, 1, Needs(options=(("partition", "nosuch"),), site="lsf")), {"lsf": world.sites["lsf"]}, world.view()
+    )
+    assert (no.code, no.lasting) == ("no-queue", True)
+    assert world.run([want(1, 1, Needs(options=(("partition", "nosuch"),), site="lsf"))]) == []
+
+
 def test_impossible_without_sites() -> None:
     assert impossible(Needs(), {}) == "no site is configured"
     assert impossible(Needs(site="x"), {}) == "there is no site 'x'; the sites are: none"

@@ -20,6 +20,7 @@ def configure(parser: "Parser", command: str) -> None:
         parser.add_argument(
             "path", nargs="?", metavar="PATH", help="a file or a directory (default: $ROTA_HOME/backups/rota-TIME.db)"
         )
+        parser.add_argument("--redact", action="store_true", help="for a bug report: without what looks like a secret")
         parser.json('{"path": …, "bytes": …}')
         parser.examples("rota backup", "rota backup /mnt/safe/queue.db", "rota backup /mnt/safe/ --json")
     elif command == "restore":
@@ -55,7 +56,7 @@ def backup(args: "argparse.Namespace") -> int:
     """Ask the manager for a copy."""
     path = None if args.path is None else os.path.abspath(args.path)
     with connect(args) as connection:
-        answer = connection.ask("backup", path=path)
+        answer = connection.ask("backup", path=path, redact=args.redact)
     if args.json:
         print_json(answer)
     else:

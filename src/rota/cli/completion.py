@@ -45,6 +45,7 @@ WITHOUT_SELECTOR = frozenset(
         "up",
         "down",
         "drain",
+        "reload",
         "pause",
         "resume",
         "ping",

@@ -1,4 +1,4 @@
-"""`rota up`, `down`, `drain`, `pause`, `resume`, `ping`: the manager itself."""
+"""`rota up`, `down`, `drain`, `pause`, `resume`, `ping`, `reload`: the manager itself."""
 
 import os
 import sys
@@ -21,6 +21,7 @@ _EXAMPLES = {
         "rota up",
         "rota up --foreground",
         "rota up --once        # for cron",
+        "rota up --at-boot     # now, and after every start of this machine",
         "rota up --on slurm    # as a cluster job, where login nodes allow no daemons",
     ),
     "down": ("rota down             # running jobs go on", "rota down --kill      # and end them too"),
@@ -28,6 +29,7 @@ _EXAMPLES = {
     "pause": ("rota pause", "rota pause --as nightly-copy --reason 'the file server is being copied'"),
     "resume": ("rota resume", "rota resume --as nightly-copy", "rota resume --all"),
     "ping": ("rota ping", "rota ping --json"),
+    "reload": ("rota reload", "rota sites detect --write --force && rota reload"),
 }
 _STATE_WORDS = {
     "paused": "paused: it starts no more jobs",
@@ -42,6 +44,7 @@ def configure(parser: "Parser", command: str) -> None:
             "--once", action="store_true", help="do what is due, then end: returns when that is done (for cron)"
         )
         parser.add_argument("--foreground", action="store_true", help="stay here, until Ctrl-C or rota down")
+        parser.add_argument("--at-boot", action="store_true", help="also whenever this machine starts (systemd, yours)")
         parser.add_argument("--on", metavar="SITE", help="run it as a job of this site, which hands over to the next")
         parser.add_argument("--time", metavar="TIME", help="--on: how long each job asks for (default 1d, or less)")
         parser.add_argument(
@@ -71,7 +74,7 @@ def execute(args: "argparse.Namespace") -> int:
             word = "--as" if option == "holder" else "--reason"
             given = f"{word} '{clean(text[:40])}'"
             raise UsageError(f"{given}: give 1 to {most} characters, none of them control characters")
-    handler = {"up": up, "down": down, "ping": ping}.get(args.command_name, change_state)
+    handler = {"up": up, "down": down, "ping": ping, "reload": reload}.get(args.command_name, change_state)
     return handler(args)
 
 
@@ -88,10 +91,26 @@ def ping(args: "argparse.Namespace") -> int:
     print(f"manager {answer['version']} on {where}, up {seconds(answer['uptime_s'])}, {state}")
     for row in answer.get("pauses") or ():
         print(pause_words(row))
+    if answer.get("config"):
+        print(f"rota: {clean(answer['config'])}", file=sys.stderr)
     if answer.get("store", "ok") != "ok":
         print(f"rota: the store: {answer['store']}", file=sys.stderr)
     if sys.stdout.isatty():
         print(f"it answered in {(time.perf_counter() - begin) * 1000:.1f} ms")
+    return 0
+
+
+def reload(args: "argparse.Namespace") -> int:
+    """Let the manager read its configuration again, and print what that changed."""
+    with connect(args) as connection:
+        answer = connection.ask("reload")
+    if args.json:
+        print_json(answer)
+        return 0
+    said = [f"{what} {', '.join(map(clean, answer[what]))}" for what in ("added", "changed", "removed") if answer[what]]
+    print(f"sites: {'; '.join(said) or 'nothing is different'}")
+    if answer["restart"]:
+        print(f"rota: after a restart only (rota down; rota up): {', '.join(answer['restart'])}", file=sys.stderr)
     return 0
 
 
@@ -126,6 +145,10 @@ def pause_words(row: "dict[str, Any]") -> str:
 
 def up(args: "argparse.Namespace") -> int:
     """Start a manager, unless one is up."""
+    if args.at_boot:
+        from rota.cli.boot import at_boot
+
+        at_boot(args.home, not args.json)
     try:
         with Connection.connect(args.home) as connection:
             print_manager(args, connection, started=False)

@@ -1,5 +1,7 @@
 """`rota explain`: why jobs do not run, or how they ended."""
 
+import re
+
 from rota.cli.jobs import attempt_line, attempt_table
 from rota.cli.link import look, pages
 from rota.cli.show import Table, clean, jobs_word, paragraph, print_json
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
 
     from rota.cli.parser import Parser
 
+JOB = re.compile(r"[0-9]+\.[0-9]+")
 TAIL = 5
 """Lines of standard error that are shown."""
 
@@ -30,7 +33,7 @@ def execute(args: "argparse.Namespace") -> int:
     words = args.selector
     if not words:
         raise UsageError("explain what? Name jobs, as in rota explain 7.12, or rota explain :pending")
-    single = words[0] if len(words) == 1 and "." in words[0] and "-" not in words[0] else None
+    single = words[0] if len(words) == 1 and JOB.fullmatch(words[0]) else None
     with look(args) as connection:
         if single is not None:
             answer = connection.ask("explain", job=single)

@@ -21,6 +21,7 @@ COMMANDS = {
     "pause": ("rota.cli.control", "start no more jobs"),
     "resume": ("rota.cli.control", "go on after pause or drain"),
     "ping": ("rota.cli.control", "is the manager there?"),
+    "reload": ("rota.cli.control", "read config.toml again: sites are added, changed, removed"),
     "status": ("rota.cli.status", "counts per batch"),
     "jobs": ("rota.cli.jobs", "one line per job"),
     "wait": ("rota.cli.wait", "wait until jobs are settled"),
@@ -61,7 +62,7 @@ GROUPS = (
     ("Run", ("run", "add")),
     ("Look", ("status", "jobs", "wait", "watch", "log", "explain", "failures", "show", "history", "report")),
     ("Change", ("retry", "modify", "kill", "hold", "release", "remove", "limit")),
-    ("The manager", ("up", "down", "drain", "pause", "resume", "ping", "backup", "restore", "prune")),
+    ("The manager", ("up", "down", "drain", "pause", "resume", "ping", "reload", "backup", "restore", "prune")),
     ("Places", ("sites", "runners", "allocations", "rsh")),
     ("Set-up", ("config", "plugins", "token", "audit", "doctor", "completion")),
 )

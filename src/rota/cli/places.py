@@ -1,5 +1,7 @@
 """`rota sites`, `runners`, `allocations`: where jobs run."""
 
+import sys
+
 from rota.cli.link import connect
 from rota.cli.show import Table, clean, print_json, seconds, size, when
 from rota.model.errors import NotFoundError, UsageError
@@ -24,6 +26,8 @@ _ALLOCATIONS = (
     "id", "state", "site", "native_id", "tag", "element", "mode", "shape", "cores", "memory", "time_s", "host", "jobs",
     "age_s", "reason",
 )  # fmt: skip
+_LONG = 80
+"""A reason that is longer is shown below the table."""
 _COLUMNS = {"sites": _SITES, "runners": _RUNNERS, "allocations": _ALLOCATIONS}
 _NUMBERS = ("pending", "running", "jobs", "cores", "memory", "gpus", "pid", "slots", "element")
 _TITLES = {"last_poll_s": "POLLED", "silent_s": "SILENT", "age_s": "AGE", "commands": "COMMANDS/MIN"}
@@ -70,6 +74,8 @@ def execute(args: "argparse.Namespace") -> int:
         answer[what] = rows = chosen(rows, args.site)
     elif what == "allocations" and args.live:
         answer[what] = rows = [row for row in rows if row["state"].endswith("ING")]
+    if what == "sites" and answer.get("config") and not args.json:
+        print(f"rota: {clean(answer['config'])}", file=sys.stderr)
     if args.json:
         print_json(answer)
     elif not rows:
@@ -79,11 +85,26 @@ def execute(args: "argparse.Namespace") -> int:
             print("\n" * (number > 0), end="")
             print_site(row)
     else:
+        long = _numbered(rows) if what == "allocations" else {}
         print_rows(rows, _COLUMNS[what])
+        for words, (number, count) in long.items():
+            print(f"[{number}] {f'{count} times: ' if count > 1 else ''}{clean(words)}")
         for row in rows if what == "sites" else ():
             for line in troubles(row):
                 print(f"{clean(row['name'])}: {line}")
     return 0
+
+
+def _numbered(rows: "list[dict[str, Any]]") -> "dict[str, tuple[int, int]]":
+    """Long reasons, which go below the table once: reason → (number, how often). The rows have their beginning."""
+    found: dict[str, tuple[int, int]] = {}
+    for row in rows:
+        words = row.get("reason") or ""
+        if len(words) > _LONG:
+            number, count = found.get(words, (len(found) + 1, 0))
+            found[words] = (number, count + 1)
+            row["reason"] = f"{words[: _LONG - 20]}… [{number}]"
+    return found
 
 
 def chosen(rows: "list[dict[str, Any]]", names: "Sequence[str]") -> "list[dict[str, Any]]":

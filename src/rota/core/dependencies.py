@@ -13,19 +13,43 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from rota.core.graph import BAD, CLASSES, GONE, GOOD, OPEN, Gate, Token
+from rota.core.graph import BAD, CLASSES, GONE, GOOD, OPEN, Gate, GraphState, Token
 from rota.core.graph import spans as spans_at
 from rota.core.state import BatchState, State
 from rota.model import events as ev
 from rota.model.batch import MAX_JOBS, BatchSpec, Dependency
+from rota.model.graph import Graph
 from rota.model.job import format_job
 from rota.model.selector import parse_selector
 from rota.model.tables import COMPLETED, HOLDING, JOB_STATES, REMOVED, SETTLED, WAITING
 
 __all__ = [
-    "connect", "consequences", "dependents", "element_reason", "follow_up", "freeze", "grown", "longest_backoff",
-    "named", "never", "note_settled", "open_to", "parents_of", "positions_of", "reconnect", "refresh", "renamed",
-    "reopened", "tally", "told_of", "touched", "waits_of", "watch_all", "woken",
+    "connect",
+    "consequences",
+    "dependents",
+    "element_reason",
+
+    "follow_up",
+    "freeze",
+    "grown",
+    "longest_backoff",
+    "named",
+    "never",
+    "note_settled",
+    "open_to",
+    "parents_of",
+    "positions_of",
+    "reconnect",
+    "refresh",
+    "regraph",
+    "renamed",
+    "reopened",
+    "tally",
+    "told_of",
+    "touched",
+    "waits_of",
+    "watch_all",
+    "woken",
 ]  # fmt: skip
 
 _MET, _OPEN, _NEVER = 0, 1, 2
@@ -159,6 +183,22 @@ def reconnect(state: State, batch: BatchState, spec: BatchSpec) -> None:
     _sever(state, batch)
     batch.spec, batch.known_until = spec, 0
     connect(state, batch)
+
+
+def regraph(state: State, batch: BatchState, given: Graph) -> None:
+    """Give a batch another graph, with the same gates."""
+    for waits in waits_of(batch):
+        _look_anew(state, waits)
+    _sever(state, batch)
+    graph = GraphState(batch.id, batch.count, given)
+    if batch.graph is not None:
+        graph.told = batch.graph.told
+        for old, new in zip(batch.graph.gates, graph.gates, strict=True):
+            new.known_until = old.known_until
+    batch.graph, batch.followed = graph, True
+    connect(state, batch)
+    refresh(state, batch, 0, batch.count)
+    state.freed.append((batch.id, 0, batch.count))
 
 
 def renamed(state: State, batch: BatchState, old: str) -> None:

@@ -102,10 +102,10 @@ class Forgot(Struct, frozen=True):
 
 
 class SiteTold(Struct, frozen=True):
-    """A site said what it offers."""
+    """A site said what it offers; None: it is gone."""
 
     site: str
-    facts: SiteFacts
+    facts: SiteFacts | None
 
 
 class WeatherEntry(Struct, frozen=True):
@@ -217,6 +217,11 @@ def _forgot(state: State, note: Forgot) -> None:
 
 def _site_told(state: State, note: SiteTold) -> None:
     soft = state.soft
+    if note.facts is None:
+        soft.sites.pop(note.site, None)
+        soft.queues.pop(note.site, None)
+        soft.planning.changed.everything = soft.planning.wanted = True
+        return
     soft.sites[note.site] = note.facts
     soft.queues[note.site] = queue_places(note.site, note.facts, soft.queue_classes)
     soft.weather.sites.setdefault(note.site, SiteWeather()).failed_tag = ""

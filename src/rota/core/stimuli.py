@@ -13,9 +13,9 @@ from rota.model.selector import Selector
 from rota.model.site import SiteFacts
 
 __all__ = [
-    "AllocationSeen", "At", "ChangeJobs", "Disconnected", "Ended", "FactSeen", "Greet", "Held", "HoldRow", "LastWords",
-    "Prune", "Released", "Report", "RunnerBye", "SetLimits", "SetMode", "SiteFull", "SiteSeen", "Started", "Stimulus",
-    "Submit", "TakeDown", "Tick", "Touch", "Used", "Written",
+    "AllocationSeen", "At", "ChangeJobs", "Cover", "Disconnected", "Ended", "FactSeen", "Greet", "Held", "HoldRow",
+    "LastWords", "Prune", "Released", "Report", "RunnerBye", "SetLimits", "SetMode", "SiteFull", "SiteSeen", "Started",
+    "Stimulus", "Submit", "TakeDown", "Tick", "Touch", "Used", "Written",
 ]  # fmt: skip
 
 
@@ -49,6 +49,14 @@ class Submit(Stimulus, kw_only=True):
     """A batch of one job, to run when all of this one is settled."""
     graph: Graph | None = None
     """Which of its jobs wait for which."""
+
+
+class Cover(Stimulus, kw_only=True):
+    """A client's wish that jobs which are there already have a name too (`--once`)."""
+
+    name: str
+    jobs: dict[int, list[int]]
+    """Batch → positions."""
 
 
 class ChangeJobs(Stimulus, kw_only=True):
@@ -224,10 +232,10 @@ class Disconnected(Stimulus, kw_only=True):
 
 
 class SiteSeen(Stimulus, kw_only=True):
-    """A site says what it offers."""
+    """A site says what it offers; None: there is no such site any more."""
 
     site: str
-    facts: SiteFacts
+    facts: SiteFacts | None
 
 
 class AllocationSeen(Stimulus, kw_only=True):

@@ -89,7 +89,7 @@ class CommandDriver:
         self._last_words = last_words
         self._times = times or real_times()
         self.gate = Gate(site, transport, settings, self._times)
-        self._tracker = Tracker(settings, dialect.history_lag_s)
+        self._tracker = Tracker(settings, dialect.history_lag_s, getattr(dialect, "deletes_by_kill", False))
         self._kills = Kills(settings)
         self._submitter = Submitter(self, settings, self._times)
         self._killer = Killer(self, self._tracker, self._kills, settings, self._times)

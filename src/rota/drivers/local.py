@@ -55,6 +55,11 @@ class LocalDriver:
         self.on_end: Callable[[], None] = lambda: None
         """Called when a runner has ended: its place is free at once, not only when somebody looks again."""
 
+    def take_over(self, earlier: "LocalDriver") -> None:
+        """Reap the children of an earlier driver of this machine."""
+        self._children, self._watched = earlier._children, earlier._watched
+        earlier.on_end = self._woken
+
     def facts(self) -> SiteFacts:
         """One allocation: the whole machine, or what the configuration leaves of it."""
         return self._facts
@@ -138,6 +143,9 @@ class LocalDriver:
         asyncio.get_running_loop().remove_reader(fd)
         os.close(fd)
         self._watched.discard(pid)
+        self.on_end()
+
+    def _woken(self) -> None:
         self.on_end()
 
     def _alive(self, native: str | None) -> int | None:

@@ -135,10 +135,17 @@ ALLOWED = """
 """
 
 
+OLD_ALLOWED = "a b B C c D F G g Jd L m N p R S sp T u v"
+"""Of OpenLava's own list. What it does not know it takes for something else: `-app X` for `-a pp` and the command X."""
+
+
 class Lsf:
     """The dialect of LSF 10.1."""
 
     name = "lsf"
+    title = "LSF"
+    reserves = True
+    """Whether there are advance reservations."""
     programs: tuple[str, ...] = ("bsub", "bjobs", "bhist", "bkill", "bqueues")
     history_lag_s = 10.0
     array_most = 1000
@@ -158,10 +165,15 @@ class Lsf:
 
     def submit(self, ask: Ask, options: Options) -> Command:
         """All on the command line; the script on stdin, where a `#BSUB` would be read as an option, so none is left."""
-        wants = merge(Rules("LSF", self.allowed, frozenset({"-R"}), phrases=frozenset({"constraint"})), ask, options)
-        check_directory("LSF", ask.directory)
+        rules = Rules(self.title, self.allowed, frozenset({"-R"}), phrases=frozenset({"constraint"}))
+        wants = merge(rules, ask, options)
+        check_directory(self.title, ask.directory)
+        if wants.reservation and not self.reserves:
+            kept = "use a queue that is kept for you"
+            raise UsageError(f"{self.title} has no reservations ('{wants.reservation}'): {kept}")
         if wants.qos:
-            raise UsageError(f"LSF has no qos ('{wants.qos}'): give a service class as option -sla, or a queue")
+            instead = "a service class as option -sla, or " if "-sla" in self.allowed else ""
+            raise UsageError(f"{self.title} has no qos ('{wants.qos}'): give {instead}a queue")
         name = native_name(ask, NAME_MOST)
         argv = ["bsub", "-J", f"{name}[1-{ask.count}]" if ask.count > 1 else name]
         argv += ["-o", f"{ask.directory}/{ask.tag}.{'%I' if ask.count > 1 else 0}.out"]  # the element's number + 1
@@ -334,6 +346,9 @@ class OpenLava(Lsf):
     """The dialect of OpenLava, and of LSF before 9: no `bjobs -o`, no units, no warnings, no gpus."""
 
     name = "openlava"
+    title = "OpenLava"
+    reserves = False
+    allowed = frozenset(f"-{word}" for word in OLD_ALLOWED.split())
     spread = "ssh"
     unit = ""
     between = ":"

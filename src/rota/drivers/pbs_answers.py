@@ -106,12 +106,17 @@ def read_qsub(answer: Answer, result: Class, words: str) -> Submitted:
 
 
 def rows_seen(rows: Sequence[Row], table: Mapping[str, Kind], tag: Callable[[Row], str | None]) -> tuple[Seen, ...]:
-    """The rows of a table. Why one waits is the scheduler's comment, its own or that of its array."""
+    """The rows of a table. Why one waits is the scheduler's comment, its own or that of its array.
+
+    Elements of an array that is held are shown as Q: there only the comment says so.
+    """
     said = {row.id: row.comment for row in rows}
     out = []
     for row in rows:
         kind = table.get(row.state, "unsure")
         reason = row.comment or said.get(re.sub(r"\[\d+\]", "[]", row.id))
+        if kind == "pending" and (reason or "").startswith("Job held by"):
+            kind = "held"
         out.append(Seen(row.id, row.state, kind, tag(row), reason if kind in WAITS and _is_reason(reason) else None))
     return tuple(out)
 

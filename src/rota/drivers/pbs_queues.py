@@ -21,9 +21,17 @@ class Host(NamedTuple):
 
 
 def queues_of(found: Mapping[str, Record]) -> tuple[Queue, ...]:
-    """Execution queues from their attributes. Those that only a routing queue may fill are not open to us."""
-    names = [name for name, record in found.items() if record.get("queue_type", "").lower().startswith("e")]
-    return tuple(_queue(name, found[name], len(names) == 1) for name in names)
+    """Queues from their attributes. Those that only a routing queue may fill are not open to us.
+
+    A routing queue, which has no nodes of its own, is for those only who name it.
+    """
+    kinds = {name: record.get("queue_type", "").lower()[:1] for name, record in found.items()}
+    only = list(kinds.values()).count("e") == 1
+    return tuple(
+        _queue(name, found[name], only and kind == "e")._replace(hidden=kind == "r")
+        for name, kind in kinds.items()
+        if kind in ("e", "r")
+    )
 
 
 def _queue(name: str, record: Record, is_default: bool) -> Queue:

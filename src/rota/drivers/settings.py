@@ -31,6 +31,8 @@ class Settings(Struct, frozen=True):
     vanish_polls: int = 5
     vanish_s: float = 300.0
     """An allocation that is in no listing, no history and has left no words is over after so many polls and so long."""
+    vanish_waiting_s: float = 60.0
+    """The same for one that waited when it was last seen, where the history is not later than that."""
     gone_polls: int = 5
     gone_s: float = 60.0
     """The same for one that was killed, counted from when the cluster took the kill …"""

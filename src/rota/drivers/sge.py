@@ -113,6 +113,7 @@ class Sge:
     states: Mapping[str, Kind] = _table()
     strict: Mapping[str, Kind] = {state: "running" for state in _table() if state.startswith("d")}
     spread = "qrsh"
+    deletes_by_kill = True
     allowed = frozenset(
         {"-A", "-a", "-ac", "-binding", "-ckpt", "-dc", "-dl", "-h", "-hard", "-js", "-l", "-m", "-M", "-now"}
         | {"-p", "-R", "-soft", "-tc", "-w"}

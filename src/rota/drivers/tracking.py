@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterable, Sequence
 
+from msgspec.structs import replace
+
 from rota.drivers.api import Known, Observation, Outcome
 from rota.drivers.dialect import Listing, Seen
 from rota.drivers.outcome import OVER, VERBS, Evidence, Verdict, judge
@@ -16,6 +18,7 @@ DELETED = (
     "it waited when it was last seen, its provider knows nothing of it any more, and it left no words: "
     "it seems that it was deleted from the queue"
 )
+DELETED_BY_KILL = "what looks after it was killed with it, so it seems that it was deleted"
 REPEAT_S = 5.0
 LATELY_S = 120.0
 NODE_WORDS_S = 10.0
@@ -32,6 +35,7 @@ class Entry:
     __slots__ = (
         *(
             "asked",
+            "ran",
             "asks",
             "ended",
             "id",
@@ -82,6 +86,8 @@ class Entry:
         """It was called over without the provider's word: should it turn up, it is a stray."""
         self.waited_at: float | None = None
         """When it was last listed as waiting."""
+        self.ran = False
+        """Whether it was ever listed as running."""
         self.waits_since: float | None = None
         """When it was first."""
 
@@ -105,8 +111,9 @@ class Sight:
 class Tracker:
     """The allocations of one site, and what was last said of each."""
 
-    def __init__(self, settings: Settings, history_lag_s: float) -> None:
+    def __init__(self, settings: Settings, history_lag_s: float, deletes_by_kill: bool = False) -> None:
         self._settings = settings
+        self._deletes_by_kill = deletes_by_kill
         self._history_lag_s = history_lag_s
         self._unsure_s = dict(settings.unsure_states)
         self.entries: dict[str, Entry] = {}
@@ -191,6 +198,7 @@ class Tracker:
                     sight.missing.append(entry)
                 continue
             entry.misses = 0
+            entry.ran = entry.ran or seen.kind in ("running", "suspended")
             if seen.kind == "running" and entry.is_told("run") and seen.requeued == entry.requeued:
                 continue
             if seen.kind in ("pending", "held"):
@@ -289,6 +297,8 @@ class Tracker:
         if unclear and over_s < max(wait, self._history_lag_s):
             return None
         polls, seconds = settings.vanish_polls, settings.vanish_s
+        if _waited_just_before(entry):  # nothing of it can run unlisted: it would be accounted for by now
+            seconds = min(seconds, max(settings.vanish_waiting_s, self._history_lag_s + settings.poll_s))
         if killed:
             waited_only = entry.said in WAITS and entry.requeued_at is None
             polls, seconds = settings.gone_polls, settings.gone_waiting_s if waited_only else settings.gone_s
@@ -300,6 +310,9 @@ class Tracker:
             verdict = Verdict("abort", "it was killed, and the cluster lists it no more", Outcome(why="cancelled"))
         elif gone and seen is None and own is None and _waited_just_before(entry):
             verdict = Verdict("abort", DELETED, Outcome(why="cancelled"))
+        elif self._deletes_by_kill and evidence.writes and own is None and _killed_whole(seen):
+            words = f"{verdict.reason}; {DELETED_BY_KILL}"
+            verdict = Verdict("abort", words, replace(verdict.outcome or Outcome(), why="cancelled"))
         return self.finish(entry, verdict, now, vanished=seen is None)
 
     def lingers(self, entry: Entry, own: Outcome, now: float) -> Observation | None:
@@ -329,9 +342,15 @@ def _never_ran(entry: Entry, seen: Seen | None) -> bool:
 
 def _waited_just_before(entry: Entry) -> bool:
     """Whether it waited, for the first time, shortly before it was listed no more."""
-    if entry.said not in WAITS or entry.requeued_at is not None or entry.waited_at is None:
+    if entry.ran or entry.requeued_at is not None or entry.waited_at is None:
         return False
     return entry.missed - entry.waited_at <= LATELY_S
+
+
+def _killed_whole(seen: Seen | None) -> bool:
+    """Whether all that the provider knows is a KILL."""
+    outcome = None if seen is None else seen.outcome
+    return outcome is not None and outcome.signal == 9 and outcome.why is None
 
 
 def _status(seen: Seen) -> bool:

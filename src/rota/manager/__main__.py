@@ -21,6 +21,7 @@ from rota.manager.housekeeping import HousekeepingSettings
 from rota.manager.lock import REFRESH_S, Lock, announce
 from rota.manager.offline.relay import Relay, forbid_other, take_lock
 from rota.manager.paths import Paths, prepare
+from rota.manager.reloading import Reloader
 from rota.manager.service import Manager
 from rota.manager.sites.api import Site
 from rota.manager.sites.batch import BatchSite
@@ -106,6 +107,25 @@ async def serve(paths: Paths, lock: Lock, args: argparse.Namespace) -> int:
     address, port = await _listen_tls(server, manager, paths, config)
     announce(lock, address=address, port=port)
     tls.address = None if port is None else f"{address}:{port}"
+
+    def load() -> Config:
+        found = load_config(paths.home)
+        if relay is not None:
+            _leave_here_alone(found)
+        return found
+
+    async def listen(found: Config) -> None:
+        """Listen for the first site whose runners come from elsewhere."""
+        if tls.address is None:
+            address, port = await _listen_tls(server, manager, paths, found)
+            if port is not None:
+                announce(lock, address=address, port=port)
+                tls.address = f"{address}:{port}"
+
+    def make(name: str, site: SiteConfig) -> Site:
+        return make_site(name, site, paths, tls)
+
+    manager.reloader = Reloader(manager, paths.config, config, load, make, listen)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, manager.stop, False)

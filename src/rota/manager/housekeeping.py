@@ -17,6 +17,7 @@ from rota.manager.inbound import now
 from rota.manager.paths import Paths
 from rota.model.errors import NoSpaceError, RefusedError, RotaError, StoreError, UsageError
 from rota.model.selector import Selector, parse_selector
+from rota.store.redacting import redact
 from rota.store.schema import check_file
 from rota.wire import messages
 from rota.wire.home import private_directory
@@ -102,18 +103,18 @@ class Housekeeping:
 
     # ---- backups ----------------------------------------------------------------------------------------------------
 
-    async def backup(self, path: str | None) -> dict[str, Any]:
+    async def backup(self, path: str | None, redacted: bool = False) -> dict[str, Any]:
         """Copy the queue while it is in use; the path and the size of the copy."""
         async with self._copying:
             await self._manager.durable()
             begin = time.monotonic()
             state = self._manager.state
             facts = {"batches": len(state.batches), "jobs": sum(batch.count for batch in state.batches.values())}
-            target, size = await asyncio.to_thread(self._copy, path)
+            target, size = await asyncio.to_thread(self._copy, path, redacted)
             return {"path": target, "bytes": size, **facts, "elapsed_s": round(time.monotonic() - begin, 3)}
 
-    def _copy(self, path: str | None) -> tuple[str, int]:
-        name = time.strftime("rota-%Y%m%d-%H%M%S.db")
+    def _copy(self, path: str | None, redacted: bool) -> tuple[str, int]:
+        name = time.strftime("redacted-%Y%m%d-%H%M%S.db" if redacted else "rota-%Y%m%d-%H%M%S.db")
         if path is None:
             private_directory(self._paths.backups)
             path = os.path.join(self._paths.backups, name)
@@ -135,7 +136,17 @@ class Housekeeping:
                 check_file(path)
             except StoreError:
                 raise RefusedError(f"{path} exists and is no backup of rota's: give another path") from None
-        self._manager.store.backup(path)
+        if not redacted:
+            self._manager.store.backup(path)
+            return path, os.path.getsize(path)
+        part = f"{path}.whole-{os.getpid()}"  # under its name only once nothing is left in it
+        try:
+            self._manager.store.backup(part)
+            redact(part)
+            os.replace(part, path)
+        finally:
+            if os.path.lexists(part):
+                os.unlink(part)
         return path, os.path.getsize(path)
 
     async def _regular_backup(self, keep: int) -> None:

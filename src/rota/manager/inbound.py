@@ -12,11 +12,12 @@ from rota import __version__
 from rota.core.decide.ends import find_live
 from rota.core.decide.greeting import rivals, stranger
 from rota.core.stimuli import At, Disconnected, Ended, Greet, Held, Released, Report, RunnerBye, Started, Touch, Used
-from rota.manager.job_tokens import JOB, job_access
+from rota.manager.job_tokens import job_access
 from rota.model.errors import DeniedError, RotaError
 from rota.model.needs import Amounts
 from rota.wire import auth, messages
 from rota.wire.peer import Peer
+from rota.wire.tokens import JOB
 
 if TYPE_CHECKING:
     from rota.manager.service import Manager

@@ -100,7 +100,9 @@ class Intake:
 
     def plain(self, args: messages.Submit) -> tuple[BatchSpec, str | None] | None:
         """(spec, environment) of a submission of which nothing has to be kept before it is decided; None: something."""
-        if args.stage is not None or bytes(args.values) != b"null" or args.once is not None or args.graph is not None:
+        if args.stage is not None or bytes(args.values) != b"null" or args.once is not None:
+            return None
+        if args.graph is not None or args.links is not None:
             return None
         if args.env is not None and args.env != self._last_env[0]:
             return None

@@ -9,11 +9,9 @@ import hashlib
 from rota.core.decide.ends import find_job
 from rota.core.state import State
 from rota.wire.auth import Access, verifier
+from rota.wire.tokens import JOB
 
-__all__ = ["JOB", "job_access", "runner_secret"]
-
-JOB = "job-"
-"""How the names of these tokens begin; `rota token` takes no such names."""
+__all__ = ["job_access", "runner_secret"]
 
 
 def runner_secret(secret: str, runner: str) -> bytes:

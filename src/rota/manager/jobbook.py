@@ -38,6 +38,10 @@ class JobBook:
         self._makers: dict[tuple[int, int], CommandMaker] = {}
         self._pages: OrderedDict[tuple[int, int], list[Any]] = OrderedDict()
 
+    def set_up_site(self, site: str, setup: str | None) -> None:
+        """Take note of the file that is sourced before every job at a site."""
+        self._site_setup[site] = setup
+
     def maker(self, batch: BatchState, template: int) -> CommandMaker:
         """The compiled template."""
         key = (batch.id, template)
@@ -134,6 +138,8 @@ class JobBook:
         for name in BEHAVIOURS:
             if getattr(given, name):
                 out |= {name: list(getattr(given, name)), "behaviour_s": given.behaviour_s}
+        if given.leftovers != "end":
+            out["leftovers"] = given.leftovers
         if given.warn is not None:
             out["warn"] = [int(signal.Signals[f"SIG{given.warn[0]}"]), given.warn[1]]
         for name in ("stdin", "stdout", "stderr"):

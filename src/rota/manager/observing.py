@@ -51,7 +51,8 @@ class Observer:
         """The runners in session."""
         self._tell = tell
         self._requests: set[asyncio.Task[None]] = set()
-        self._learning: list[asyncio.Task[None]] = []
+        self._learning: dict[str, asyncio.Task[None]] = {}
+        """Site → the task that asks it what it offers."""
         self._closed = False
         self._unread: dict[str, int] = {}
         """Runner that was replaced → how often what it left could not be read."""
@@ -62,10 +63,19 @@ class Observer:
 
     def start(self) -> list[SiteSeen]:
         """Watch every site, and ask it what it offers; what each offers until it has answered."""
-        for site in self._sites.values():
-            site.watch(self.woken.set)
-            self._learning.append(asyncio.get_running_loop().create_task(self._learn(site)))
-        return [site_seen(site.name, site.first_facts()) for site in self._sites.values()]
+        return [self.enter(site) for site in self._sites.values()]
+
+    def enter(self, site: Site) -> SiteSeen:
+        """Watch a site, and ask it what it offers; what it offers until it has answered."""
+        self.drop(site.name)
+        site.watch(self.woken.set)
+        self._learning[site.name] = asyncio.get_running_loop().create_task(self._learn(site))
+        return site_seen(site.name, site.first_facts())
+
+    def drop(self, name: str) -> None:
+        """Ask a site no more what it offers."""
+        if (learning := self._learning.pop(name, None)) is not None:
+            learning.cancel()
 
     async def _learn(self, site: Site) -> None:
         """Ask a site what it offers, until it says so; then now and then, since that changes."""
@@ -291,8 +301,8 @@ class Observer:
             await asyncio.sleep(0.005)
 
 
-def site_seen(name: str, facts: SiteFacts) -> SiteSeen:
-    """The stimulus that says what a site offers."""
+def site_seen(name: str, facts: SiteFacts | None) -> SiteSeen:
+    """The stimulus that says what a site offers; None: it is gone."""
     return SiteSeen(at=now(), site=name, facts=facts)
 
 

@@ -47,6 +47,8 @@ class Found(Struct):
     """Whether what remains keeps its numbers, because they are part of what the jobs do."""
     templates: list[int] | None = None
     duplicates: int = 0
+    there: dict[int, list[int]] = msgspec.field(default_factory=dict)
+    """Batch → positions of jobs that are those of the submission."""
     repeated: int = 0
     """How many of the duplicates are there only because this submission has them twice."""
 
@@ -188,6 +190,7 @@ class Duplicates:
             at = texts.get(text)
             if at is not None and not found.flags[at]:
                 found.flags[at] = 1
+                found.there.setdefault(batch.id, []).append(pos)
                 if found.example is None:
                     found.example = format_job(batch.id, batch.index(pos))
                     found.state = JOB_STATES[byte]

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from rota.core.state import Settings, State
@@ -21,6 +21,7 @@ from rota.manager.jobbook import JobBook
 from rota.manager.observing import Observer, site_seen
 from rota.manager.outbound import Outbound
 from rota.manager.quarantine import Quarantine
+from rota.manager.reloading import Reloader
 from rota.manager.sites.api import Site
 from rota.manager.writer import Writer
 from rota.model.errors import NoSpaceError, RotaError, StoreError, UsageError
@@ -52,7 +53,7 @@ class Manager:
         self,
         store: Store,
         settings: Settings,
-        sites: Mapping[str, Site],
+        sites: dict[str, Site],
         *,
         home: str,
         embedded: bool,
@@ -76,6 +77,8 @@ class Manager:
         self.inbound = Inbound(self)
         self.housekeeping = Housekeeping(self, housekeeping)
         self.answers = Answers(self)
+        self.reloader: Reloader | None = None
+        """Reads the configuration again; whoever made the sites gives it."""
         self.stopped: asyncio.Future[int] = self.loop.create_future()
         self.stopping = False
         self.taken_down = False
@@ -126,6 +129,8 @@ class Manager:
         if self.stopping:
             return
         self.housekeeping.look()
+        if self.reloader is not None:
+            self.reloader.look()
         busy = any(runner.jobs or runner.parts for runner in self.state.runners.values())
         if busy or self.inbound.clients:
             self._alone_since = self.loop.time()

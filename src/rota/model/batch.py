@@ -132,6 +132,8 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     time_ends: bool = False
     """Whether its jobs are ended after the time that they ask for, so that nothing learned makes it longer; the
     manager's to set. Kept, because shapes are numbered as they come: older records had no such difference."""
+    leftovers: Literal["end", "wait", "keep"] = "end"
+    """What becomes of processes that a job leaves behind when it succeeds."""
 
     def with_time_ends(self) -> "Template":
         """The template with `time_ends` as its own figures say."""

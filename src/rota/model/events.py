@@ -16,9 +16,9 @@ from rota.model.needs import Amounts
 from rota.model.slot import Slot
 
 __all__ = [
-    "AllocationMoved", "AllocationPlanned", "Ended", "Entry", "Event", "GangBroken", "HoldWanted", "Learned", "Leased",
-    "LimitSet", "ManagerMoved", "Moved", "Noted", "Pruned", "Released", "Removed", "RerunWanted", "Respecified",
-    "Restored", "Retemplated", "RunnerGreeted", "RunnerMoved", "Started", "Submitted",
+    "AllocationMoved", "AllocationPlanned", "Ended", "Entry", "Event", "GangBroken", "Hastened", "HoldWanted",
+    "Learned", "Leased", "LimitSet", "ManagerMoved", "Moved", "Named", "Noted", "Pruned", "Released", "Removed",
+    "RerunWanted", "Respecified", "Restored", "Retemplated", "RunnerGreeted", "RunnerMoved", "Started", "Submitted",
 ]  # fmt: skip
 
 VERSION = 3
@@ -289,10 +289,26 @@ class Respecified(Struct, array_like=True, tag=True):
     reason: str | None = None
 
 
+class Hastened(Struct, array_like=True, tag=True):
+    """Jobs that failed need not wait for the time of their next try any more."""
+
+    batch: int
+    spans: list[int]
+    reason: str | None = None
+
+
+class Named(Struct, array_like=True, tag=True):
+    """Jobs of a batch have this name too."""
+
+    batch: int
+    name: str
+    spans: list[int]
+
+
 Event = (
     Submitted | Moved | Leased | Started | Ended | HoldWanted | Removed | RunnerGreeted | RunnerMoved
     | AllocationPlanned | AllocationMoved | ManagerMoved | LimitSet | Noted | Retemplated | Learned | RerunWanted
-    | Pruned | Restored | Respecified | Spent | Released | GangBroken
+    | Pruned | Restored | Respecified | Spent | Released | GangBroken | Hastened | Named
 )  # fmt: skip
 
 

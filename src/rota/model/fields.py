@@ -121,6 +121,8 @@ GROUPS: dict[str, tuple[Field, ...]] = {
         Field("cleanup", "choice", "template", "", "when it is removed (default success)", "when that is removed",
               choices=("success", "failure", "always", "never")),
         Field("change_home", "switch", "template", "", "HOME is that directory", default=False),
+        Field("leftovers", "choice", "template", "", "what it leaves running is ended (default), waited for, kept",
+              "processes that it leaves running", default="end", choices=("end", "wait", "keep")),
     ),
     "when it runs, and what if it fails": (
         Field("priority", "count", "template", "N", "0 (default) to 255 (first)", "0 to 255",
@@ -197,7 +199,7 @@ def _fields(names: str) -> tuple[Field, ...]:
 
 JSON_FIELDS = _fields(
     "cores memory time disk gpus bind resources tags priority policy retries limits workdir cleanup change_home "
-    "on_success on_failure on_exit remove_on signal group override "
+    "leftovers on_success on_failure on_exit remove_on signal group override "
     "retry_on never_retry_on no_retry_after rerunnable enforce account partition qos reservation constraint modules"
 )
 """Fields of a batch that a JSON line may set for its job, besides its own command, directory, variables and files."""
@@ -209,7 +211,7 @@ CHANGES = {
         "output_cap rerunnable group override"
     ),
     "what changes around the job ('' takes away what was said)": _fields(
-        "env_from workdir cleanup change_home on_success on_failure on_exit behaviour_time remove_on signal"
+        "env_from workdir cleanup change_home leftovers on_success on_failure on_exit behaviour_time remove_on signal"
     ),
     "what changes where there is a batch system ('' as above)": _fields(
         "account partition qos reservation constraint exclusive nodes tasks_per_node native drop_native"

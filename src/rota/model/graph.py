@@ -87,6 +87,24 @@ def pack_links(rows: Sequence[Sequence[int]]) -> tuple[bytes, bytes]:
     return degrees.tobytes(), array("I", itertools.chain.from_iterable(rows)).tobytes()
 
 
+def with_name(graph: Graph | None, count: int, name: str, positions: Sequence[int]) -> Graph:
+    """The graph, or an empty one, in which these jobs have a name too."""
+    graph = graph or Graph(bytes(4 * count), b"")
+    offsets, links = graph.columns()
+    names = graph.names if name in graph.names else (*graph.names, name)
+    limit, shift = count + len(graph.names), len(names) - len(graph.names)
+    member = (count + names.index(name)) << 2 | MEMBER
+    rows = [
+        [link if link >> 2 < limit else link + (shift << 2) for link in links[offsets[pos] : offsets[pos + 1]]]
+        for pos in range(count)
+    ]
+    for pos in positions:
+        if member not in rows[pos]:
+            rows[pos].append(member)
+    degrees, flat = pack_links(rows)
+    return Graph(degrees, flat, names, graph.after, graph.jobs)
+
+
 def find_circle(count: int, offsets: Sequence[int], links: Sequence[int]) -> list[int]:
     """Positions of jobs that wait for each other, the first one again at the end; empty if there are none."""
     if not _goes_forward(count, offsets, links):

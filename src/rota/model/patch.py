@@ -104,6 +104,7 @@ class Patch(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     options_drop: tuple[str, ...] = ()
     batch: BatchPatch | None = None
     """What changes about the whole batches of the jobs."""
+    leftovers: Literal["end", "wait", "keep"] | UnsetType = UNSET
 
 
 _AMOUNTS = {"memory": MAX_BYTES, "disk": MAX_BYTES, "time_s": MAX_SECONDS, "cores": 10**12}

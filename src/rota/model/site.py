@@ -26,6 +26,8 @@ class QueueFacts(Struct, frozen=True):
     """Whether it is up, and may be used by jobs that do not name it."""
     nodes_most: int | None = None
     """The most nodes of one allocation there; None: not known."""
+    denied: bool = False
+    """Whether it is for users among whom we are not."""
 
 
 class SiteFacts(Struct, frozen=True):

@@ -175,7 +175,7 @@ class Jobs:
 
     def written(self, key: Key, errors: bool, offset: int, limit: int) -> Optional[Tuple[bytes, int]]:
         """A stretch of what a running job has written, and where it ends; None if it does not run here."""
-        for running in self.by_pid.values():
+        for running in [*self.by_pid.values(), *self._ending.values()]:
             if running.lease.key == key:
                 try:
                     return stretch(running.lane.err if errors else running.lane.out, offset, limit)
@@ -298,13 +298,15 @@ class Jobs:
     def over(self, running: Running, result: Result, now: float, survivors: bool) -> None:
         """The first process of a job has ended; the job has, too, unless its tree is just being killed.
 
-        What a failed job left running is ended first: it may be tried again, and must not run twice. So is what was
-        left in a directory that is to be removed.
+        What it left running is ended first, or waited for, or kept, as it was asked for. Nothing is kept of what failed
+        (it may be tried again, and must not run twice), in a directory that is to be removed, or of a gang, into which
+        its secret let it.
         """
         running.result = result
-        left = running.lease.gang is not None or (survivors and (result[0] or running.place is not None))
-        if left and running.ending is None:  # of a gang nothing may be left that its secret let in
-            running.ending = TreeKill(now, self.grace(running))
+        ways, failed = running.plan.leftovers, bool(result[0])
+        ends = running.lease.gang is not None or failed or running.place is not None
+        if running.ending is None and (running.lease.gang is not None or (survivors and (ends or ways != "keep"))):
+            running.ending = TreeKill(now, self.grace(running), patient=ways == "wait" and not failed)
             self._ending[running.pid] = running
         if running.ending is not None:
             running.ending.next_at = now  # look at once whether anything is left
@@ -342,6 +344,8 @@ class Jobs:
                 reason, note = "disk-full", full if note is None else "%s; %s" % (full, note)
             else:
                 reason = "exit" if number is None else "signal"
+        elif running.why is not None and running.plan.leftovers == "wait":
+            number, reason = int(signal.SIGTERM), running.why  # what it had left, and was waited for, was ended
         else:
             code = 0
         return code, number, reason, note
@@ -391,7 +395,7 @@ class Jobs:
 
     def kill(self, lease: Lease, grace_s: float, why: str, now: float, note: Optional[str] = None) -> None:
         """Begin to end a job and everything that it started."""
-        running = self.by_pid.get(lease.pid)
+        running = self.by_pid.get(lease.pid) or self._ending.get(lease.pid)
         if running is None or running.lease is not lease:
             if self._closings and self._closings.kill(lease, grace_s, note or why, now):
                 return
@@ -404,6 +408,8 @@ class Jobs:
             running.note = note
             self._ending[running.pid] = running
         else:
+            if running.ending.patient:
+                running.why, running.note = why, note
             running.ending.hurry(now, grace_s)
         self.next_tick = now
 
@@ -413,10 +419,14 @@ class Jobs:
             self.launched.give_back()
         for running, outcome in self._signalled.settle(note):
             self.report(running, outcome)
-        for running in list(self.by_pid.values()):
+        for running in [*self.by_pid.values(), *self._waited_for()]:
             self.kill(running.lease, self.grace(running) if grace_s is None else grace_s, why, now, note)
         if self._closings:
             self._closings.kill_all(self.runner.grace_s if grace_s is None else grace_s, note, now)
+
+    def _waited_for(self) -> List[Running]:
+        """Jobs whose command has ended, and which left something that is waited for."""
+        return [running for running in self._ending.values() if running.ending is not None and running.ending.patient]
 
     def warn_all(self, note: str, now: float) -> None:
         """Warn the jobs that want it that the allocation ends soon, and end the others."""
@@ -425,8 +435,8 @@ class Jobs:
         for running, outcome in self._signalled.settle(note):
             self.report(running, outcome)
         why = "time" if self.until - now <= SOON_S else "runner-stopped"
-        for running in list(self.by_pid.values()):
-            if running.plan.warn is None:
+        for running in [*self.by_pid.values(), *self._waited_for()]:
+            if running.plan.warn is None or running.result is not None:
                 self.kill(running.lease, self.grace(running), why, now, note)
             elif not running.warned:
                 warn(running)
@@ -460,6 +470,8 @@ class Jobs:
         alive = self.table.members({running.pid: running.mark for running in due})
         for running in due:
             ending = running.ending
+            if ending is not None and running.result is not None:
+                self._left(running, ending, len(alive[running.pid]), now)
             if ending is None or not ending.step(now, alive[running.pid]):
                 continue
             if running.result is None:
@@ -469,3 +481,11 @@ class Jobs:
             if alive[running.pid]:
                 running.note = "some of its processes could not be killed"
             self._close(running, now)
+
+    def _left(self, running: Running, ending: TreeKill, count: int, now: float) -> None:
+        """Say what a job left running that is ended now; what is waited for has no more time than the job."""
+        limit = running.plan.time_s
+        if ending.patient and limit is not None and now >= running.since + limit:
+            self.kill(running.lease, self.grace(running), "time", now, "over its time limit of %g s" % limit)
+        elif count and not ending.patient and running.note is None:
+            running.note = "ended %d process%s that it left running" % (count, "" if count == 1 else "es")

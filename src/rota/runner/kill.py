@@ -51,9 +51,10 @@ def send(pid: int, start: int, number: int) -> bool:
 class TreeKill:
     """The ending of one job's processes, driven by step()."""
 
-    __slots__ = ("_started", "_termed", "grace_s", "kill_at", "next_at")
+    __slots__ = ("_started", "_termed", "grace_s", "kill_at", "next_at", "patient")
 
-    def __init__(self, now: float, grace_s: float) -> None:
+    def __init__(self, now: float, grace_s: float, patient: bool = False) -> None:
+        self.patient = patient  # nothing is signalled: it is only seen when nothing is left
         self._started = now
         self._termed: Dict[Tuple[int, int], None] = {}
         self.grace_s = grace_s
@@ -61,7 +62,9 @@ class TreeKill:
         self.next_at = now
 
     def hurry(self, now: float, grace_s: float) -> None:
-        """Shorten the grace, never lengthen it."""
+        """Shorten the grace, never lengthen it; patience is over."""
+        if self.patient:
+            self.patient, self.kill_at, self.next_at = False, now + grace_s, now
         self.kill_at = min(self.kill_at, now + grace_s)
         self.next_at = min(self.next_at, self.kill_at)
 
@@ -69,6 +72,9 @@ class TreeKill:
         """Signal what is alive; True when nothing is left, or nothing more can be done."""
         if not alive:
             return True
+        if self.patient:
+            self.next_at = now + LOOK_S
+            return False
         for process in alive:
             name = (process.pid, process.start)
             if now >= self.kill_at:

@@ -48,6 +48,7 @@ class Plan:
         "env_of",
         "grace_s",
         "home",
+        "leftovers",
         "memory",
         "plain",
         "preamble",
@@ -84,7 +85,8 @@ class Plan:
         self.behaviours: Dict[str, List[str]] = {name: spec[name] for name in BEHAVIOURS if spec.get(name)}
         self.behaviour_s: float = spec.get("behaviour_s") or DEFAULT_BEHAVIOUR_S
         # There is more to do than to start and reap it.
-        self.special = bool(self.workdir or self.behaviours)
+        self.leftovers: str = spec.get("leftovers") or "end"
+        self.special = bool(self.workdir or self.behaviours or self.leftovers == "wait")
         warn = spec.get("warn")
         self.warn: Optional[Tuple[int, float]] = (int(warn[0]), float(warn[1])) if warn else None
         self.stdin: Optional[str] = spec.get("stdin")

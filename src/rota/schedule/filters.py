@@ -5,6 +5,7 @@ pass, so a filter may look only at the shape, the place with its path in the led
 the manager's mode, and the facts that it says it reads; one that reads the clock says how long its answer stands.
 """
 
+import re
 from collections.abc import Callable
 from functools import lru_cache
 from math import inf
@@ -24,6 +25,7 @@ __all__ = ["BUILT_IN", "Answer", "Filter", "No", "longest_s"]
 
 BOTH = (NODE, QUEUE)
 MANY = 1 << 30
+PLAIN = re.compile(r"[\w.+-]+")
 
 
 class No(Struct, frozen=True, gc=False):
@@ -67,7 +69,7 @@ def site(shape: Shape, place: Place, view: View) -> Answer:
         return No("other-site", f"asked to run on {shape.needs.site} only", True, (Wake.STATUS,))
     queue = shape.needs.queue
     if place.site is not None:
-        return None if place.queue is None else _queue(queue, place.queue)
+        return _unlisted(queue, place.site) if place.queue is None else _queue(queue, place.queue)
     if queue is not None and (here := place.location.queue or view.own_queues.get(place.location.site, queue)) != queue:
         return No("other-queue", f"asked to run in {queue} only, this is of {here}", True, (Wake.CAPACITY,))
     options = place.location.options
@@ -77,9 +79,22 @@ def site(shape: Shape, place: Place, view: View) -> Answer:
     return No("options", f"asks for options {asked}; this allocation has {has}", True, (Wake.CAPACITY,))
 
 
+def _unlisted(asked: str | None, site: SiteFacts) -> Answer:
+    """A queue that the job names must be one that its site has, if the site has said which these are.
+
+    What is no plain name (several, a pattern, one host of a queue) the batch system may understand.
+    """
+    names = [queue.name for queue in site.queues]
+    if asked is None or not names or asked in names or not PLAIN.fullmatch(asked):
+        return None
+    return No("no-queue", f"has no queue {asked}, only {', '.join(sorted(names))}", True, (Wake.STATUS,))
+
+
 def _queue(asked: str | None, queue: QueueFacts) -> Answer:
     """A queue must be the one that the job names; if it names none, one that may be used without being named."""
     if asked is not None:
+        if asked == queue.name and queue.denied:
+            return No("denied", "is only for users among whom you are not", True, (Wake.STATUS,))
         if asked == queue.name:
             return None
         return No("other-queue", f"asked to run in {asked} only", True, (Wake.STATUS,))
@@ -168,7 +183,7 @@ def refused(shape: Shape, place: Place, view: View) -> Answer:
     if no is None or no.until <= view.mono:
         return None
     left = no.until - view.mono
-    return No("refused", f"{no.why}; next try in {left:.0f} s", False, (Wake.TIME,), view.wall + left)
+    return No("refused", f"{no.why}; next try in {left:.0f} s", True, (Wake.TIME,), view.wall + left)
 
 
 def most(shape: Shape, place: Place, view: View) -> Answer:

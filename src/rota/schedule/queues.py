@@ -45,7 +45,8 @@ def queue_places(name: str, facts: SiteFacts, classes: dict[tuple[object, ...], 
     """A site as a place, then its queues. Queues of a class differ in nothing but their names and what they have."""
     bare = replace(facts, queues=(), directory="")
     location = Location(name, Kind.SITE, None, None, True, facts.tags, None, name)
-    places = [Place(location, "", "UP", classes.setdefault((QUEUE, bare), len(classes)), facts)]
+    own = (QUEUE, bare, tuple(queue.name for queue in facts.queues))
+    places = [Place(location, "", "UP", classes.setdefault(own, len(classes)), facts)]
     for queue in facts.queues:
         tags = tuple(dict.fromkeys((*facts.tags, *queue.tags)))
         location = Location(

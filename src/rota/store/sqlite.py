@@ -1,6 +1,7 @@
 """The default store: one SQLite file, with a write-ahead log that is synced at every commit."""
 
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -42,6 +43,8 @@ __all__ = ["SqliteStore"]
 KEEP_ENTRIES = 1_000_000
 RESERVE = 16 << 20
 PRUNED_AT_ONCE = 20_000
+KEPT_S = 300.0
+"""An environment that was wanted so recently may be that of a submission which is not yet a batch."""
 TAIL_PAGE = 2000
 KEPT_PIECES = 8
 FEW_JOBS = 50_000
@@ -73,7 +76,11 @@ class SqliteStore:
         self._covered = 0
         self._shrinks = False
         """Whether pruning has freed space that is to be given back."""
+        self._forgets = False
+        """Whether pruning may have left environments that no batch has."""
         self._environments: set[str] = set()
+        self._kept: dict[str, float] = {}
+        """When an environment was last wanted."""
         self._sources: dict[int, tuple[int, int | None]] = {}
         self._pieces: dict[tuple[int, int], list[Any]] = {}
 
@@ -115,13 +122,22 @@ class SqliteStore:
             except NoSpaceError:
                 self._db.write("dropping staged values", work)  # now that the reserve has been released
 
-    def _drop_environments(self) -> None:
-        """Drop environments that no batch has. Only when opening: later one may be meant for a submission under way."""
-        unused = "FROM environments WHERE name NOT IN (SELECT env FROM batches WHERE env IS NOT NULL)"
-        pruned = self._db.read("batches", "SELECT max(id) > count(*) FROM batches")[0][0]
-        if pruned and self._db.read("environments", f"SELECT 1 {unused} LIMIT 1"):
+    def _drop_environments(self, young_s: float = 0.0) -> bool:
+        """Drop environments that no batch has, but not young ones, which may be meant for a submission under way.
+
+        True: some were young.
+        """
+        pruned = self._forgets or self._db.read("batches", "SELECT max(id) > count(*) FROM batches")[0][0]
+        sql = "SELECT name FROM environments WHERE name NOT IN (SELECT env FROM batches WHERE env IS NOT NULL)"
+        unused = [row[0] for row in self._db.read("environments", sql)] if pruned else []
+        now = time.monotonic()
+        old = [name for name in unused if now - self._kept.get(name, -young_s) >= young_s]
+        for name in old:
             with suppress(NoSpaceError):
-                self._write_one("dropping environments", f"DELETE {unused}", ())
+                self._write_one("dropping an environment", "DELETE FROM environments WHERE name = ?", (name,))
+                self._environments.discard(name)
+                self._kept.pop(name, None)
+        return len(old) < len(unused)
 
     def _loaded(self, marked: int) -> Loaded:
         seq, snapshot = 0, None
@@ -269,8 +285,10 @@ class SqliteStore:
         with self._db.writing:
             self._db.check_usable()
             if sweep(self._db, self._covered, rows):
-                self._shrinks = True
+                self._shrinks = self._forgets = True
                 return True
+            if self._forgets:
+                self._forgets = self._drop_environments(KEPT_S)
             self._shrinks = self._shrinks and shrink(self._db)
             return self._shrinks
 
@@ -278,6 +296,7 @@ class SqliteStore:
         """Keep an environment under its hash (once)."""
         with self._db.writing:
             self._db.check_usable()
+            self._kept[name] = time.monotonic()
             if name in self._environments:
                 return
             try:

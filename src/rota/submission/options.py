@@ -52,6 +52,7 @@ class Words(TypedDict, total=False):
     stderr: str | None
     workdir: Literal["shared", "unique"]
     change_home: bool
+    leftovers: Literal["end", "wait", "keep"]
     priority: int
     policy: str
     after_any: Sequence[str | int]

@@ -37,7 +37,7 @@ from rota.model.events import (
 )
 from rota.model.job import Result
 from rota.model.needs import Amounts
-from rota.store.api import Column, Loaded, Query, Staged, Store
+from rota.store.api import Column, Loaded, Query, Staged, Store, Sums
 
 __all__ = ["check_store"]
 
@@ -304,6 +304,23 @@ def _slowest(store: Store, reopen: Reopen) -> None:
     store.close()
 
 
+def _sums(store: Store, reopen: Reopen) -> None:
+    store.load()
+    store.commit(entries_of([array(1, 50), array(2, 50), array(3, 50)]), [])
+    rows = [
+        Result(1, 0, 1, "COMPLETED", started=1.0, ended=3.0, cpu_s=0.5, peak_memory=100),
+        Result(1, 1, 1, "FAILED", started=1.0, ended=90.0, cpu_s=5.0, peak_memory=1000),
+        Result(1, 2, 2, "COMPLETED", started=2.0, ended=6.0, cpu_s=1.5, peak_memory=300),
+        Result(2, 0, 1, "COMPLETED"),
+        Result(3, 0, 1, "FAILED", started=0.0, ended=1.0),
+    ]
+    store.commit([], rows)
+    first = Sums(1, 2, 6.0, 20.0, 4.0, 2.0, 400.0, 100_000.0, 300)
+    _same("what completed attempts used", store.sums(None), [first, Sums(2, 1)])
+    _same("the same of one batch", store.sums([1, 3]), [first])
+    store.close()
+
+
 def _checkpoint(store: Store, reopen: Reopen) -> None:
     store.load()
     entries = entries_of(events_of_every_kind())
@@ -535,6 +552,7 @@ _PARTS = (
     _places,
     _recent,
     _slowest,
+    _sums,
     _checkpoint,
     _environment,
     _gap,

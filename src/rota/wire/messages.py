@@ -322,6 +322,8 @@ class Backup(Struct):
     """Arguments of `backup`."""
 
     path: Path | None = None
+    redact: bool = False
+    """Without what looks like a secret."""
 
 
 class Explain(Select):
@@ -449,6 +451,7 @@ OPS: dict[str, type[Struct]] = {
     "pause": Pause,
     "resume": Resume,
     "drain": Nothing,
+    "reload": Nothing,
     "down": Down,
     "limit": Limits,
     "sites": Nothing,

@@ -15,11 +15,13 @@ from rota.model.errors import NotFoundError, RefusedError, StoreError, UsageErro
 from rota.wire.auth import CLIENT, Access, new_token, read_client_token, verifier
 from rota.wire.home import private_directory, private_place, read_private, write_private
 
-__all__ = ["SCOPES", "Tokens", "allows"]
+__all__ = ["JOB", "SCOPES", "Tokens", "allows"]
 
 SCOPES = ("read", "submit", "admin")
 """Each includes those before it."""
 REGISTER = "tokens.json"
+JOB = "job-"
+"""How the names of the tokens begin that jobs have, of which nothing is registered."""
 USED_EVERY_S = 60.0
 """How often it is written down that a token was used."""
 MOST = 10_000
@@ -27,7 +29,7 @@ MOST = 10_000
 READ = frozenset(
     {
         "ping", "status", "jobs", "count", "explain", "history", "log", "wait", "follow", "summary", "sites", "runners",
-        "allocations", "learning", "plugins", "live",
+        "allocations", "learning", "plugins", "live", "failures", "totals", "show",
     }
 )  # fmt: skip
 SUBMIT = READ | {"stage", "submit"}
@@ -90,6 +92,8 @@ class Tokens:
         """Make a token; it is told once, here."""
         if name in self._entries and not self._is_over(self._entries[name]):
             raise RefusedError(f"there is a token '{name}' already: rotate or revoke it, or choose another name")
+        if name.startswith(JOB):
+            raise UsageError(f"token '{name}': names that begin with {JOB} are those of jobs")
         if scope not in SCOPES:
             raise UsageError(f"scope '{scope}': give one of {', '.join(SCOPES)}")
         if len(self._entries) >= MOST:

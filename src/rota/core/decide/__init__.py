@@ -29,6 +29,7 @@ def decide(state: State, stimulus: Stimulus) -> Decision:
 
 _DECIDE: dict[type[Stimulus], Callable[[State, Any], Decision]] = {
     stimuli.Submit: submissions.submit,
+    stimuli.Cover: submissions.cover,
     stimuli.ChangeJobs: jobs.change,
     stimuli.SetMode: modes.set_mode,
     stimuli.Prune: pruning.prune,

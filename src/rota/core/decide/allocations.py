@@ -39,6 +39,7 @@ _NO_REPORT = (
     "its exit code is 0, but the report that every job leaves is not there, so nobody knows that it succeeded: "
     "is the directory shared with the nodes?"
 )
+WELL = "the batch system ended it at its limit, though it says itself that it ended well"
 _REQUEUED = "the cluster requeued it"
 _TAKEN_DOWN = "rota was taken down (down --kill)"
 _STOPPED = "runner-stopped"
@@ -209,7 +210,9 @@ def stopped_for(rows: list[Ended], outcome: Outcome, allocation: Allocation, wor
     """The rows of a report, with the reason for which the batch system stopped a job: it alone knows that.
 
     If it does not say, what the job had used does, or else it is an end like any other: each of them counts. The row
-    of a job whose node was taken away is no report of a failure: it is left out, and the job counts as lost.
+    of a job whose node was taken away is no report of a failure: it is left out, and the job counts as lost. Where
+    every process of a job is ended at a limit one by one, its shell may live a moment longer than what it waits for,
+    and call that a good end.
     """
     out = []
     for row in rows:
@@ -218,6 +221,8 @@ def stopped_for(rows: list[Ended], outcome: Outcome, allocation: Allocation, wor
             if why not in (None, "cancelled", "deadline", "oom", "time"):
                 continue
             row = row._replace(reason=why, note="; ".join(filter(None, (row.note, words))) or None)
+        elif outcome.why in ("oom", "time") and _ended_well(row):
+            row = row._replace(reason=outcome.why, note=row.note or WELL)
         out.append(row)
     return out
 
@@ -230,6 +235,10 @@ def _exceeded(row: Ended, allocation: Allocation) -> str | None:
     if time_s and row.started is not None and row.ended is not None and row.ended - row.started >= TIME_SLACK * time_s:
         return "time"
     return None
+
+
+def _ended_well(row: Ended) -> bool:
+    return row.exit_code == 0 and row.signal is None and row.reason is None
 
 
 def last_words(state: State, stimulus: LastWords) -> Decision:

@@ -14,6 +14,7 @@ from msgspec import UNSET
 from rota.core.decide.dependency_checks import SHOWN, check_circle, plain_dependencies
 from rota.core.decide.reopening import Again
 from rota.core.dependencies import dependents, spans_of
+from rota.core.graph import spans as spans_at
 from rota.core.selection import select, states_pattern
 from rota.core.state import BatchState, State
 from rota.core.stimuli import ChangeJobs
@@ -58,6 +59,10 @@ def respecify(state: State, stimulus: ChangeJobs, patch: BatchPatch) -> _Plan:
     again.spread()
     plan.events.extend(again.events)
     plan.reconsider |= again.reconsider
+    if patch.not_before is not UNSET and (patch.not_before is None or patch.not_before <= stimulus.at.wall):
+        for batch in plan.batches:
+            if soon := spans_at(sorted(pos for pos in batch.until if batch.states[pos] == WAITING)):
+                plan.events.append(ev.Hastened(batch.id, soon, by))
     if patch.max_failures is not UNSET:
         for batch in plan.batches:
             _brake(batch, specs.get(batch.id, batch.spec), plan)

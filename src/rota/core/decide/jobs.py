@@ -15,6 +15,7 @@ from rota.core.decide.gangs import parts_lost
 from rota.core.decide.limits import check_window
 from rota.core.decide.reopening import Again
 from rota.core.dependencies import spans_of, touched, without
+from rota.core.graph import spans as spans_at
 from rota.core.plan.asked import asked_now, unoffered
 from rota.core.plan.policies import no_policy
 from rota.core.selection import by_state, states_pattern
@@ -241,9 +242,22 @@ def _retry(plan: _Plan, state: State, stimulus: ChangeJobs) -> None:
     plan.events.extend(spread.events)
     check_reopened(state, plan.events)
     plan.reconsider = spread.reconsider
-    plan.skip("is not settled", *range(COMPLETED))
+    hastened = 0
+    for batch, spans in by_state(state, stimulus.selector, (WAITING,)):
+        if soon := backing_off(batch, spans):
+            plan.count(batch, soon)
+            plan.events.append(ev.Hastened(batch.id, soon, f"retried by {stimulus.by}"))
+            hastened += sum(soon[1::2]) - sum(soon[::2])
+    plan.skip("is not settled", *range(COMPLETED), but=hastened)
     if not stimulus.selector.states:
         plan.skip("has succeeded (to run it again, add :completed)", COMPLETED)
+
+
+def backing_off(batch: BatchState, spans: list[int]) -> list[int]:
+    """Those of these jobs that failed and wait for the time of their next try."""
+    pairs = list(zip(spans[::2], spans[1::2], strict=True))
+    found = sorted(pos for pos in batch.until if batch.states[pos] == WAITING)
+    return spans_at([pos for pos in found if any(low <= pos < high for low, high in pairs)])
 
 
 def _hopeful(

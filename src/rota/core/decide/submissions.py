@@ -6,18 +6,19 @@ from rota.core.decide.decision import Decision
 from rota.core.decide.dependency_checks import check_circle, check_dependencies
 from rota.core.decide.limits import check_window, limit_set
 from rota.core.decide.reopening import Again
+from rota.core.graph import spans as spans_at
 from rota.core.plan.asked import unoffered, what_was_learned
 from rota.core.plan.policies import no_policy
 from rota.core.shares import share_of
 from rota.core.state import State
-from rota.core.stimuli import Submit
+from rota.core.stimuli import Cover, Submit
 from rota.model import events as ev
 from rota.model.batch import MAX_NAME, BatchSpec, Dependency
 from rota.model.errors import RefusedError, UsageError
 from rota.model.shape import Shape
 from rota.schedule.queues import impossible
 
-__all__ = ["submit"]
+__all__ = ["cover", "submit"]
 
 LEARNED = 5
 """Templates of a new batch of which the answer says what was learned."""
@@ -74,6 +75,12 @@ def submit(state: State, stimulus: Submit) -> Decision:
         decision.reconsider.add(end.batch)
         decision.reply["end"] = end.batch
         names.append(end.spec.name)
+    _new_at(state, names, decision)
+    return decision
+
+
+def _new_at(state: State, names: list[str], decision: Decision) -> None:
+    """Have jobs wait, or run again, that depend live on names which something new has."""
     if not state.open_names.keys().isdisjoint(names):
         again = Again(state, rerun=True)
         for name in names:
@@ -81,6 +88,23 @@ def submit(state: State, stimulus: Submit) -> Decision:
         again.spread()
         decision.events.extend(again.events)
         decision.reconsider |= again.reconsider
+
+
+def cover(state: State, stimulus: Cover) -> Decision:
+    """Give jobs that are there already a name too, so that whoever waits for it waits for them."""
+    decision = Decision()
+    for number, positions in sorted(stimulus.jobs.items()):
+        batch = state.batches.get(number)
+        if batch is None or batch.spec.name == stimulus.name:
+            continue
+        known = batch.graph.members(stimulus.name) if batch.graph and stimulus.name in batch.graph.groups else []
+        new = sorted(set(positions).difference(known))
+        if new and new[-1] < batch.count:
+            check_circle(state, stimulus.name, batch.needed)
+            decision.events.append(ev.Named(number, stimulus.name, spans_at(new)))
+            decision.reconsider.add(number)
+    if decision.events:
+        _new_at(state, [stimulus.name], decision)
     return decision
 
 

@@ -45,4 +45,6 @@ _APPLY = {
     ev.Released: gangs.released,
     ev.GangBroken: gangs.gang_broken,
     ev.Spent: apply_spent,
+    ev.Hastened: jobs.hastened,
+    ev.Named: batches.named,
 }

@@ -7,12 +7,13 @@ from bisect import insort
 
 import msgspec
 
-from rota.core.dependencies import connect, disconnect, grown, reconnect, renamed
+from rota.core.dependencies import connect, disconnect, grown, reconnect, regraph, renamed
 from rota.core.evolve.jobs import push_ready, uncounted, unready
 from rota.core.ready import ReadyQueue
 from rota.core.state import COLUMN_CHUNK, GRAPH, BatchState, State
 from rota.model import events as ev
 from rota.model.batch import Template
+from rota.model.graph import with_name
 from rota.model.limits import parse_window
 from rota.model.shape import Shape
 from rota.model.tables import PENDING
@@ -24,6 +25,7 @@ __all__ = [
     "learned",
     "limit_set",
     "manager_moved",
+    "named",
     "pruned",
     "respecified",
     "restored",
@@ -148,6 +150,20 @@ def respecified(state: State, event: ev.Respecified) -> None:
             insort(state.names.setdefault(spec.name, []), batch.id)
         renamed(state, batch, old.name)
     state.freed.append((batch.id, 0, batch.count))
+    state.dirty_batches.add(batch.id)
+
+
+def named(state: State, event: ev.Named) -> None:
+    """Jobs of a batch get a name of their own."""
+    batch = state.batches[event.batch]
+    pairs = zip(event.spans[::2], event.spans[1::2], strict=True)
+    positions = [pos for low, high in pairs for pos in range(low, high)]
+    regraph(state, batch, with_name(batch.graph.given if batch.graph else None, batch.count, event.name, positions))
+    if batch.id not in state.names.get(event.name, ()):
+        insort(state.names.setdefault(event.name, []), batch.id)
+    grown(state, event.name)
+    state.tallies.pop(event.name, None)
+    batch.dirty.add(GRAPH)
     state.dirty_batches.add(batch.id)
 
 

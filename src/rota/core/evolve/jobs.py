@@ -16,6 +16,7 @@ from rota.schedule.limits import Starts
 
 __all__ = [
     "ended",
+    "hastened",
     "hold_wanted",
     "leased",
     "moved",
@@ -296,6 +297,15 @@ def removed(state: State, event: ev.Removed) -> None:
     if batch.followed:
         note_settled(state, batch, event.spans)
     reopened(state, batch)
+    state.dirty_batches.add(batch.id)
+
+
+def hastened(state: State, event: ev.Hastened) -> None:
+    """Jobs are tried again as soon as they can be."""
+    batch = state.batches[event.batch]
+    for low, high in zip(event.spans[::2], event.spans[1::2], strict=True):
+        _forget(batch.until, low, high)
+        state.freed.append((batch.id, low, high))
     state.dirty_batches.add(batch.id)
 
 

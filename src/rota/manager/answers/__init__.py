@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rota import __version__
 from rota.core.decide.modes import pause_rows
 from rota.core.step import Step
-from rota.core.stimuli import ChangeJobs, SetLimits, SetMode, Submit
+from rota.core.stimuli import ChangeJobs, Cover, SetLimits, SetMode, Submit
 from rota.manager.answers.attempts import Attempts
 from rota.manager.answers.explaining import Explaining
 from rota.manager.answers.failures import Failures
@@ -49,6 +49,8 @@ log = logging.getLogger("rota")
 MODES = {"pause": "paused", "resume": "serving", "drain": "draining"}
 CHANGES = ("modify", "kill", "hold", "release", "retry", "remove")
 
+NO_SITE = "there is no site"
+"""In the words of a refusal that a change of the configuration may have to do with."""
 UNAUDITED = ("stage", "live", "log", "jobs", "history")
 """What is answered later and changes nothing that anybody would want to know of."""
 
@@ -85,7 +87,7 @@ class Answers:
             wait = partial(self.watchers.add, peer, ask_id, args.sel, op == "follow", args.held, timeout)
             manager.when_durable(self._guard(peer, ask_id, wait))
         elif op == "submit" and (plain := self._plain(peer, args)) is not None:
-            manager.tell(plain, partial(self._told, peer, ask_id))
+            manager.tell(plain, partial(self._told, peer, ask_id, args))
         elif (work := self._work_for(peer, op, args)) is not None:
             self._later(peer, ask_id, op, args, work)
         else:
@@ -108,8 +110,10 @@ class Answers:
             return self._take_in(peer, op, args)
         if op == "token":
             return self._token(args)
+        if op == "reload":
+            return self._reload()
         if op == "backup":
-            return housekeeping.backup(args.path)
+            return housekeeping.backup(args.path, args.redact)
         if op == "prune":
             return housekeeping.prune(args, peer.principal)
         if op in ("live", "log", "failures", "totals") or (op in ("jobs", "history") and args.searches):
@@ -138,13 +142,17 @@ class Answers:
         self._work.add(task)
         task.add_done_callback(self._work.discard)
 
-    def _told(self, peer: Peer, ask_id: int, outcome: Step | RotaError) -> None:
-        """Answer a request that nothing but the core had to do with, as soon as that is durable."""
+    def _told(self, peer: Peer, ask_id: int, args: Any, outcome: Step | RotaError) -> None:
+        """Answer a submission that nothing but the core had to do with, as soon as that is durable."""
+        words, result = "ok", None
         if isinstance(outcome, RotaError):
+            words = f"refused: {outcome}"
             self._failed(peer, ask_id, outcome)
         else:
-            peer.answer(ask_id, outcome.reply, flushed=True)
+            result = outcome.reply
+            peer.answer(ask_id, result, flushed=True)
             self._answered.add(peer)
+        self._manager.audit.note(peer.principal, peer.address, "submit", target_of("submit", args, result), words)
 
     def flush(self) -> None:
         """Let all that was answered by `_told` leave."""
@@ -165,12 +173,19 @@ class Answers:
 
     def _failed(self, peer: Peer, ask_id: int, error: Exception) -> None:
         if isinstance(error, RotaError):
+            if NO_SITE in str(error) and (stale := self._stale()):
+                error = type(error)(f"{error}; {stale}")
             peer.refuse(ask_id, error)
         else:
             log.exception("a request failed", exc_info=error)
             peer.refuse(ask_id, RotaError(f"the manager failed at this: {type(error).__name__}; see its log"))
         if isinstance(error, StoreError):
             self._manager.fail(error)
+
+    def _stale(self) -> str | None:
+        """That the configuration was changed and not read again."""
+        reloader = self._manager.reloader
+        return None if reloader is None else reloader.changed
 
     # ---- changes ----------------------------------------------------------------------------------------------------
 
@@ -188,16 +203,25 @@ class Answers:
             tokens.revoke(args.name)
         return {**made, "closed": self._manager.inbound.close_sessions(args.name)}
 
+    async def _reload(self) -> Answer:
+        """Read the configuration again."""
+        if self._manager.reloader is None:
+            raise UsageError("this manager has no configuration file")
+        return await self._manager.reloader.reload()
+
     def _limit(self, peer: Peer, args: Any) -> Awaitable[Answer]:
         """Change limits, then list them."""
         change = SetLimits(at=now(), by=peer.principal, counts=args.set)
         return self._manager.told(change, lambda _: {"limits": limit_rows(self._manager.state, now())})
 
     def _plain(self, peer: Peer, args: Any) -> Submit | None:
-        """A submission of which nothing has to be kept before it is decided; None: something has."""
+        """A submission of which nothing has to be kept before it is decided; None: something has, or it is refused."""
         intake = self._manager.intake
-        found = intake.plain(args) if intake.trouble is None else None
-        return None if found is None else _submit(peer, args, found[0], None, found[1], None)
+        try:
+            found = intake.plain(args) if intake.trouble is None else None
+            return None if found is None else _submit(peer, args, found[0], None, found[1], None)
+        except RotaError:
+            return None
 
     async def _take_in(self, peer: Peer, op: str, args: Any) -> Answer:
         manager = self._manager
@@ -222,6 +246,7 @@ class Answers:
                 if found.duplicates == new.spec.count:
                     if new.stage is not None:
                         await manager.writer.run(partial(manager.store.unstage, new.stage))
+                    await self._cover(peer, new.spec.name, found.there)
                     return {"batch": None, "jobs": 0, "warnings": [], **found.words()}
                 if new.graph is not None:
                     raise UsageError(
@@ -231,7 +256,14 @@ class Answers:
                 new.spec, new.stage, new.runs = await duplicates.keep_new(manager.writer, new.spec, new.stage, found)
             new.at = now()
             answer = await self._manager.told(new)
+            if not args.rerun:
+                await self._cover(peer, new.spec.name, found.there)
             return {**answer, "warnings": [*answer["warnings"], *warnings], **found.words()}
+
+    async def _cover(self, peer: Peer, name: str, there: dict[int, list[int]]) -> None:
+        """Give jobs that are there already the name of the submission, so that nobody waits for it in vain."""
+        if name and there:
+            await self._manager.told(Cover(at=now(), by=peer.principal, name=name, jobs=there))
 
     async def _submission(self, peer: Peer, args: Any) -> tuple[Submit, list[str]]:
         """What a client adds, and warnings."""
@@ -295,6 +327,7 @@ class Answers:
                 "store": manager.intake.trouble or "ok",
                 "running": running,
                 "pauses": pause_rows(state.pauses),
+                "config": self._stale(),
             }
         if op == "down":
             return {"running": running}
@@ -303,7 +336,8 @@ class Answers:
         if op == "plugins":
             return {"plugins": plugin_rows(state), "policies": policy_rows(state)}
         if op == "sites":
-            return {"sites": [site_row(state, manager.sites[name], at) for name in state.soft.sites]}
+            rows = [site_row(state, manager.sites[name], at) for name in state.soft.sites if name in manager.sites]
+            return {"sites": rows, "config": self._stale()}
         if op == "runners":
             return {"runners": runner_rows(state, at)}
         if op == "allocations":

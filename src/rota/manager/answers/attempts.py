@@ -57,8 +57,13 @@ class Attempts:
             "counts": counts_of(batch),
             "failures": rows,
             "slowest": self._jobs.rows(state, list(dict.fromkeys((batch, result.pos) for result in slow))),
-            "wall_s": wall - batch.submitted,
+            "wall_s": self._last_end(batch, wall) - batch.submitted,
         }
+
+    def _last_end(self, batch: BatchState, wall: float) -> float:
+        """When the last attempt of a batch ended; now, if more may come."""
+        last = [] if batch.unsettled else self._store.recent_results([batch.id], None, 1)
+        return last[0].ended or wall if last else batch.submitted if not batch.unsettled else wall
 
 
 def attempt_row(batch: BatchState, result: Result) -> dict[str, Any]:

@@ -148,7 +148,7 @@ def config_text(found: Sequence[Found], strangers: Sequence[str], home: str) -> 
     """A commented `config.toml` for what was found."""
     lines = [
         f"# Written by `rota sites detect` on {os.uname().nodename}, {time.strftime('%Y-%m-%d')}.",
-        "# All keys: docs/config.md. After a change: rota down, rota up (running jobs go on meanwhile).",
+        "# All keys: docs/config.md. After a change: rota reload (running jobs go on meanwhile).",
     ]
     lines += [f"# {' '.join(text.split())}" for text in strangers]
     if found:
@@ -159,8 +159,9 @@ def config_text(found: Sequence[Found], strangers: Sequence[str], home: str) -> 
     if found:
         lines += [
             "",
-            "# This host, if jobs may run on it: without `--on SITE` they would.",
-            *_commented(["[site.local]", f"cores = {cores:g}", f'memory = "{show_size(memory)}"']),
+            "# This host: jobs that name no site (--on) may run here too. Not wanted on a login node: take it out.",
+            "[site.local]",
+            *_commented([f"cores = {cores:g}", f'memory = "{show_size(memory)}"']),
         ]
     else:
         lines += [
@@ -207,9 +208,10 @@ def _queues(found: Found) -> list[str]:
     lines = [f"# {_queue_words(queue)}" for queue in found.queues]
     if not found.queues:
         return ['# partition = ""']
-    chosen = [queue for queue in found.queues if queue.up and queue.is_default]
+    chosen = [queue for queue in found.queues if queue.is_default]
     if chosen:
-        return [*lines, f"# partition = {json.dumps(chosen[0].name)}    # without it, the default is used"]
+        closed = "" if chosen[0].up else ", which is closed now"
+        return [*lines, f"# partition = {json.dumps(chosen[0].name)}    # without it, the default is used{closed}"]
     fitting = [queue for queue in found.queues if queue.up] or list(found.queues)
     return [*lines, f"partition = {json.dumps(fitting[0].name)}    # none of them is the default"]
 

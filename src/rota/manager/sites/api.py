@@ -46,6 +46,10 @@ class Site(Protocol):
         """Ask the site what it offers; None: no more than is known. Raises RotaError: not now."""
         return None
 
+    def take_over(self, earlier: "Site") -> None:
+        """Keep what an earlier site of this name has that cannot be found again."""
+        return
+
     def watch(self, wake: Callable[[], None]) -> None:
         """Call `wake` when something has ended that a poll should see at once."""
         return

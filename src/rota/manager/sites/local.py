@@ -51,6 +51,11 @@ class LocalSite(Site):
         """What this machine offers: one allocation, of all of it."""
         return self.driver.facts()
 
+    def take_over(self, earlier: Site) -> None:
+        """Keep the runners: they are our children."""
+        if isinstance(earlier, LocalSite):
+            self.driver.take_over(earlier.driver)
+
     def watch(self, wake: Callable[[], None]) -> None:
         """Call `wake` at the end of a runner."""
         self.driver.on_end = wake

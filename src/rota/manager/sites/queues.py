@@ -47,7 +47,8 @@ def queue_facts(config: SiteConfig, queue: Queue, user: str) -> QueueFacts:
     """What one queue offers to a user."""
     longest_s = config.seconds("longest")
     times = [time_s for time_s in (queue.time_s, longest_s) if time_s is not None]
-    up = queue.up and (queue.users is None or not user or user in queue.users)
+    denied = queue.users is not None and bool(user) and user not in queue.users
+    up = queue.up and not denied
     if config.queues is not None:
         wanted = queue.name in config.queues
     else:
@@ -62,6 +63,7 @@ def queue_facts(config: SiteConfig, queue: Queue, user: str) -> QueueFacts:
         tuple(config.tags),
         up and wanted,
         queue.nodes_most,
+        denied,
     )
 
 

@@ -81,7 +81,7 @@ VALUED = ("J", "Jd", "q", "P", "G", "o", "e", "oo", "eo", "n", "R", "W", "M", "c
           "gpu", "g", "sla", "u", "wa", "wt", "We", "i", "sp", "c", "v", "D", "E", "Ep", "ti", "outdir", "data",
           "nnodes", "hl", "C", "F", "S", "T", "t")  # fmt: skip
 PLAIN = ("r", "rn", "x", "H", "K", "I", "B", "N", "V", "L", "ptl", "hl")
-LAVA_VALUED = (*"EaTwfkRmJLuioenqbtscvpWFDSCMOGPX", "is", "sp")
+LAVA_VALUED = (*"EaTwfkRmJLuioenqbtscvpWFDSCMOGPXg", "is", "sp", "Jd")
 LAVA_PLAIN = (*"IrHxNBhVK", "Ip", "Is", "Zs")
 
 
@@ -92,14 +92,15 @@ def _refused(text: str) -> Reply:
 def bsub(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:
     if words == ["-V"]:
         return Reply("", version(world))
+    words = _as_openlava_reads(words) if is_openlava(world) else words
+    valued, plain = (LAVA_VALUED, LAVA_PLAIN) if is_openlava(world) else (VALUED, PLAIN)
     command: list[str] = []
     place = 0
     while place < len(words):  # the command is what follows the last option
         if not words[place].startswith("-"):
             command = words[place:]
             break
-        place += 2 if words[place][1:] in VALUED else 1
-    valued, plain = (LAVA_VALUED, LAVA_PLAIN) if is_openlava(world) else (VALUED, PLAIN)
+        place += 2 if words[place][1:] in valued else 1
     known = [f"{name}=" for name in valued] + list(plain)
     try:
         given, _ = options(words[: len(words) - len(command)], "", (), known)
@@ -122,6 +123,18 @@ def bsub(world: World, executor: Executor, words: list[str], caller: Caller) -> 
     world.submit(submission, world.now)
     kind = "queue" if "q" in given or queue is None else "default queue"
     return Reply(f"Job <{submission.number}> is submitted to {kind} <{submission.queue}>.\n")
+
+
+def _as_openlava_reads(words: list[str]) -> list[str]:
+    """`-app X` is `-a pp` and a command X: what is longer than the option that it begins with is its value."""
+    out: list[str] = []
+    for place, word in enumerate(words):
+        if not word.startswith("-") and (not out or out[-1][1:] not in LAVA_VALUED):
+            return out + words[place:]
+        known = word[1:] in (*LAVA_VALUED, *LAVA_PLAIN)
+        split = word.startswith("-") and not known and word[1:2] in LAVA_VALUED
+        out += [word[:2], word[2:]] if split else [word]
+    return out
 
 
 def _embedded(script: str) -> list[str]:

@@ -27,7 +27,7 @@ def state(job: Job, whole_over: bool = True) -> str:
     if job.state == "over":
         return "F" if whole_over else "X"
     if job.state == "pending":
-        return "H" if job.hold else "Q"
+        return "H" if job.hold and job.index is None else "Q"  # of elements only a comment says that they are held
     return "S" if job.state == "suspended" else "R"
 
 

@@ -319,6 +319,8 @@ def _variables(submission: Submission) -> dict[str, str]:
 
 def _comment(world: World, row: Row, started: float | None) -> str | None:
     submission, job, jobs = row
+    if any(each.hold for each in ([job] if job is not None else jobs) if each.state == "pending"):
+        return f"Job held by {submission.user} on {date(world.now)}"
     if started is None:
         if not any(each.mark == "resources" for each in ([job] if job is not None else jobs)):
             return None

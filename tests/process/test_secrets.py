@@ -1,0 +1,65 @@
+"""Secrets in the queue: what is pruned is gone from the file, and a redacted backup has none."""
+
+from pathlib import Path
+
+import pytest
+
+from process.support_home import Home, home
+from rota.model.batch import BatchSpec, Template
+from rota.model.events import Entry, Pruned, Submitted
+from rota.store import sqlite
+from rota.store.sqlite import SqliteStore
+
+__all__ = ["home"]
+
+CANARIES = ("cAnArY1", "cAnArY2", "cAnArY3", "cAnArY4")
+
+
+def test_a_redacted_backup_has_no_secrets_and_can_be_restored(home: Home) -> None:
+    home.rota("up")
+    env = {"PLAIN": CANARIES[0], "PGURL": f"postgres://me:{CANARIES[3]}@db/x"}
+    home.add("--env", f"API_TOKEN={CANARIES[1]}", "--", f"curl -s https://me:{CANARIES[2]}@127.0.0.1/ || true", env=env)
+    home.add("--values", f"token={CANARIES[1]},b", "--", "echo {}")
+    home.settled()
+    home.rota("backup", str(home.work / "whole.db"))
+    path = Path(home.rota("backup", "--redact", str(home.work / "clean.db")).stdout.strip())
+    assert all(canary.encode() in (home.work / "whole.db").read_bytes() for canary in CANARIES[:3])
+    assert CANARIES[3].encode() not in (home.work / "whole.db").read_bytes(), "an address with a password is not sent"
+    assert not any(canary.encode() in path.read_bytes() for canary in CANARIES)
+    assert not list(home.work.glob("*.whole*"))
+    store = SqliteStore(path, reserve_bytes=0)
+    store.load()
+    assert store.check() == []
+    store.close()
+    before = home.counts()
+    home.rota("down")
+    home.rota("restore", str(path))
+    home.rota("up")
+    assert home.counts() == before
+
+
+def test_what_is_said_of_secrets_is_said_once(home: Home) -> None:
+    home.rota("up")
+    env = {"MY_TOKEN": "x"}
+    assert "MY_TOKEN" in home.rota("add", "--", "true", env=env).stderr
+    assert "MY_TOKEN" not in home.rota("add", "--", "true", env=env).stderr
+    assert "MY_TOKEN" in home.rota("add", "-v", "--", "true", env=env).stderr
+
+
+def test_an_environment_goes_with_its_last_batch_and_leaves_no_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "KEPT_S", 0.0)
+    store = SqliteStore(tmp_path / "rota.db", reserve_bytes=0)
+    store.load()
+    for number, name in enumerate(("e1", "e2"), 1):
+        store.keep_environment(name, {"A": CANARIES[number]})
+        spec = BatchSpec(1, (Template(shell="true"),))
+        store.commit([Entry(number, 1.0, "me", Submitted(number, spec, f"k{number}", 1.0, env=name))], [])
+    store.commit([Entry(3, 1.0, "me", Pruned([2], 1.0))], [])
+    while store.sweep(1000):
+        pass
+    store.close()
+    whole = (tmp_path / "rota.db").read_bytes()
+    assert CANARIES[1].encode() in whole
+    assert CANARIES[2].encode() not in whole, "nor in a free page"
