@@ -48,7 +48,9 @@ def core() -> Core:
 
 def greeted(core: Core, home: Path) -> tuple[Outbound, Peer, Runner]:
     """A runner in session."""
-    outbound = Outbound(JobBook(MemoryStore(), {}, str(home)), core.state.settings, {}, lambda state, effect: None)
+    outbound = Outbound(
+        JobBook(MemoryStore(), {}, str(home)), core.state.settings, {}, lambda state, effect: None, "5e" * 16
+    )
     facts = {"host": "n1", "pid": 1, "cores": 4000, "memory": 8 << 30, "disk": 0, "gpus": 2, "tags": [], "output": "/o"}
     runner, peer = Runner("r1", facts), Peer()
     greeting = decode_greeting(encode(runner.greet(0.0)))
