@@ -16,6 +16,7 @@ import pytest
 
 from process.support_home import Home, a_home, cmdline, environ, home, pids
 from rota.wire.client import Connection
+from rota.wire.home import client_token_path
 
 __all__ = ["home"]
 
@@ -298,7 +299,7 @@ def test_secrets_are_nowhere(home: Home) -> None:
     )
     assert home.settled(batch) == {"COMPLETED": 3}
     home.until(lambda: home.counts(sleeper).get("RUNNING"))
-    token_file = Path(home.path, "tokens", "client")
+    token_file = Path(client_token_path(home.path))
     assert token_file.stat().st_mode & 0o777 == 0o600
     token = token_file.read_text().strip()
     assert len(token) >= 32

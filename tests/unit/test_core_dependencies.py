@@ -118,7 +118,6 @@ def test_a_batch_that_waits_for_its_own_name_waits_for_the_others_of_it() -> Non
         ("1.7", "--after 1.7: there is no job 1.7"),
         ("1.1-7", "--after 1.1-7: there is no job 1.7"),
         (":failed", "--after :failed: name batches or jobs, not states"),
-        ("x", "'x' selects nothing"),
     ],
 )
 def test_targets_refused(target: str, says: str) -> None:

@@ -227,7 +227,7 @@ def test_a_checkpoint_of_a_newer_rota_is_refused() -> None:
     snapshot = take_snapshot(State(Settings()))
     assert restore(Settings(), 1, snapshot, 0, (), ()).mode == "serving"
     newer = msgspec.msgpack.decode(snapshot) | {"version": SNAPSHOT_VERSION + 1, "mode": ["in another way"]}
-    with pytest.raises(StoreError, match=r"version 3, .* up to 2: use the newer rota that wrote it, or a backup"):
+    with pytest.raises(StoreError, match=r"version 4, .* up to 3: use the newer rota that wrote it, or a backup"):
         restore(Settings(), 1, msgspec.msgpack.encode(newer), 0, (), ())
 
 
