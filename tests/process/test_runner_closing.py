@@ -381,6 +381,29 @@ def test_a_signal_before_the_end_of_the_allocation(tmp_path, cwd, option):
     assert outcome(row) == (5, None, "exit") and time.monotonic() - begin > 0.5
 
 
+@pytest.mark.parametrize(("name", "until_s"), [("SIGUSR1", 170), ("SIGTERM", 14)])
+def test_only_a_job_that_had_all_of_its_allocation_ends_for_its_time(tmp_path, cwd, name, until_s):
+    found = FakeManager(tmp_path, arguments=("--until-s", str(until_s)))
+    try:
+        found.accept()
+        plain = {**SPEC, "cwd": str(cwd), "grace_s": 1}
+        specs = {"none": plain, "short": {**plain, "time_s": until_s / 2}, "long": {**plain, "time_s": 1000}}
+        jobs = [
+            ["s", spec, 8, number, 1, f"echo > up{number}; sleep 100", None] for number, spec in enumerate(specs, 1)
+        ]
+        begin = time.monotonic()
+        found.lease(jobs, specs, [["s", 3]])
+        found.pump(lambda: all((cwd / f"up{number}").exists() for number in (1, 2, 3)))
+        had_all = time.monotonic() - begin < until_s / 20
+        found.process.send_signal(getattr(signal, name))
+        found.pump(lambda: len(found.ended) == 3)
+    finally:
+        found.close()
+    reasons = [found.ended[8, number, 1][5] for number in (1, 2, 3)]
+    assert reasons[1] == "runner-stopped", "its own time was not over"
+    assert reasons == ["time", "runner-stopped", "time"] or not had_all, "no other allocation would have given more"
+
+
 @pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2", "SIGXCPU"])
 def test_a_batch_systems_warning_ends_what_does_not_want_to_be_warned_itself(tmp_path, cwd, name):
     found = FakeManager(tmp_path)

@@ -28,7 +28,6 @@ GREETING_S = 10.0
 ECHO_S = 1.0
 FIRST_RETRY_S = 0.1
 LAST_RETRY_S = 5.0
-AT_THE_END_S = 15.0  # a stop so shortly before the end of the allocation is that end: batch systems count from earlier
 GIVE_UP_S = 24 * 3600.0
 TAIL_MOST = 65536  # bytes of a running job's output in one answer
 LAST_WORDS_S = 5.0  # how long an ending runner waits for its reports to be acknowledged
@@ -86,7 +85,7 @@ class Agent:
         self._credentials = plans.credentials = Credentials(runner, target, output)
         self.jobs = Jobs(runner, Segments(output), plans)
         self.jobs.epoll = self._epoll
-        self.jobs.until = NEVER if self._until is None else self._until
+        self.jobs.began, self.jobs.until = began, NEVER if self._until is None else self._until
         self.jobs.children.adopt_orphans()
         self._launched: Optional[LauncherJobs] = None
         if launcher != "none":
@@ -188,11 +187,10 @@ class Agent:
             log("told to stop (%s)" % name)
         self._stopping = self._told_to_stop = True
         self.runner.stop("runner-stopped")
-        if self._until is not None and clock() >= self._until - AT_THE_END_S:
+        note = "its allocation is being ended (%s)" % name
+        if self.jobs.is_over(clock()):
             note = "the time of its allocation is over: give --time, or the site a longer allocation_time"
-            self.jobs.kill_all(grace_s, "time", clock(), note)
-        else:
-            self.jobs.kill_all(grace_s, "runner-stopped", clock(), "its allocation is being ended (%s)" % name)
+        self.jobs.kill_all(grace_s, None, clock(), note)
         if self.jobs.gangs is not None:
             self.jobs.gangs.end_all(grace_s, clock())
 

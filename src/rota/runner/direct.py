@@ -110,7 +110,8 @@ class Direct:
         for number in (signal.SIGCHLD, *STOPS, *WARNINGS):
             signal.signal(number, lambda *_: None)
         self.jobs = Jobs(self.runner, Segments(directory), Plans(inherited(os.environb), runner_id))
-        self.jobs.until = NEVER if until_s is None else clock() + until_s
+        self.jobs.began = clock()
+        self.jobs.until = NEVER if until_s is None else self.jobs.began + until_s
         self.jobs.children.adopt_orphans()
         self._stopping = False
 

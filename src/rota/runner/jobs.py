@@ -34,6 +34,7 @@ __all__ = ["Jobs"]
 EXEC_TRIES, EXEC_S = 3, 0.001
 NEVER = float("inf")
 SOON_S = 180.0  # a warning so shortly before the end of the allocation is about that
+AT_THE_END_S = 15.0  # a stop so shortly before the end of the allocation is that end: batch systems count from earlier
 
 
 class Jobs:
@@ -51,7 +52,7 @@ class Jobs:
         self.gangs: Optional[Gangs] = None  # loaded when the first is held or started
         self.bindings: Optional[Bindings] = None  # loaded when the first job is bound
         self.next_tick = NEVER
-        self.until = NEVER  # when the allocation ends
+        self.began, self.until = 0.0, NEVER  # from when to when the allocation is ours
         self._closings: Optional[Closings] = None  # loaded when the first job needs it
         self._signalled = SignalledEnds()
         self._ending: Dict[int, Running] = {}  # by pid: their tree is being killed; they may be reaped already
@@ -413,16 +414,25 @@ class Jobs:
             running.ending.hurry(now, grace_s)
         self.next_tick = now
 
-    def kill_all(self, grace_s: Optional[float], why: str, now: float, note: str) -> None:
-        """End everything; each with its own grace if none is given."""
+    def kill_all(self, grace_s: Optional[float], why: Optional[str], now: float, note: str) -> None:
+        """End everything, each with its own grace if none is given; with the allocation if not said why."""
         if self.launched is not None:
             self.launched.give_back()
         for running, outcome in self._signalled.settle(note):
             self.report(running, outcome)
         for running in [*self.by_pid.values(), *self._waited_for()]:
-            self.kill(running.lease, self.grace(running) if grace_s is None else grace_s, why, now, note)
+            grace = self.grace(running) if grace_s is None else grace_s
+            self.kill(running.lease, grace, why or self._why(running, self.is_over(now)), now, note)
         if self._closings:
             self._closings.kill_all(self.runner.grace_s if grace_s is None else grace_s, note, now)
+
+    def is_over(self, now: float, soon_s: float = AT_THE_END_S) -> bool:
+        """Whether a stop, or a warning, is about the end of the allocation's time."""
+        return now >= self.until - soon_s
+
+    def _why(self, running: Running, is_over: bool) -> str:
+        """Why a job ends with its allocation: for its time only if no other allocation would give it more."""
+        return "time" if is_over and running.had_all(self.began, self.until) else "runner-stopped"
 
     def _waited_for(self) -> List[Running]:
         """Jobs whose command has ended, and which left something that is waited for."""
@@ -434,10 +444,9 @@ class Jobs:
             self.launched.give_back()
         for running, outcome in self._signalled.settle(note):
             self.report(running, outcome)
-        why = "time" if self.until - now <= SOON_S else "runner-stopped"
         for running in [*self.by_pid.values(), *self._waited_for()]:
             if running.plan.warn is None or running.result is not None:
-                self.kill(running.lease, self.grace(running), why, now, note)
+                self.kill(running.lease, self.grace(running), self._why(running, self.is_over(now, SOON_S)), now, note)
             elif not running.warned:
                 warn(running)
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Result", "Running"]
 
+WHOLE = 0.9  # a job that could have had this part of its allocation had all of it: it does not start at once
+
 Result = Tuple[int, float, int, float]
 """How the first process of an attempt ended: wait status, CPU seconds, most bytes of memory, when."""
 
@@ -67,3 +69,8 @@ class Running:
         """Job and attempt, as the environment of every process of this job has them."""
         lease = self.lease
         return (b"%d.%d" % (lease.batch, lease.index), b"%d" % lease.attempt)
+
+    def had_all(self, began: float, until: float) -> bool:
+        """Whether a job had as good as a whole allocation, and its own time, if it has one, is longer than that was."""
+        own = self.plan.time_s
+        return until - self.since >= WHOLE * (until - began) and (own is None or self.since + own > until)
