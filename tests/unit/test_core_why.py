@@ -296,7 +296,12 @@ def a_site_is_gone() -> tuple[World, int, int]:
     return gone(cores(1, site="hpc"))
 
 
-@truth(NEVER.format("no site offers the resource lic; offered are: none (see rota sites)"))
+@truth(
+    NEVER.format(
+        "no site offers the resource lic; offered are: none (see rota sites; a site offers what it has in config.toml "
+        "as resources, node_resources, or native_resources)"
+    )
+)
 def a_resource_is_gone() -> tuple[World, int, int]:
     return gone(cores(1, named=(("lic", 1),)))
 

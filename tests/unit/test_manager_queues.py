@@ -93,7 +93,15 @@ def batch_site(tmp_path, driver="slurm", **config):
 
 @pytest.mark.parametrize("driver", ["slurm", "pbs", "torque", "lsf", "openlava", "sge"])
 def test_an_allocation_of_several_nodes_in_a_queue(driver, tmp_path):
-    site = batch_site(tmp_path, driver, partition="usual", resources={"lic": 4}, node_resources={"slots": 2})
+    site = batch_site(
+        tmp_path,
+        driver,
+        partition="usual",
+        resources={"lic": 4},
+        node_resources={"slots": 2},
+        native_resources={"fpga": 2},
+    )
+    assert dict(site.facts().node.named) == {"fpga": 2, "slots": 2}, "jobs can ask for both"
     needs = Amounts(2000, GIB, 0, 0, (("fpga", 1), ("lic", 1), ("slots", 1)))
     first = Allocation("a1", "hpc", "0" * 12, capacity=needs, queue="days", nodes=3, time_s=600)
     ask = site.ask(first.tag, [first])
@@ -132,7 +140,12 @@ def test_facts_of_a_site(tmp_path):
         ("resources = {'a b' = 1}", r"\[site\.x\] resources: resource 'a b=1': write name=count"),
         ("node_resources = {a = -1}", r"\[site\.x\] node_resources: resource 'a=-1'"),
         ("resources = {a = 'x'}", r"\[site\.x\] resources\[\.\.\.\]: expected `int`"),
-        ("resources = {a = 1}\nnode_resources = {a = 1}", r"\[site\.x\] a: give it in resources .* or in node_reso"),
+        (
+            "resources = {a = 1}\nnode_resources = {a = 1}",
+            r"\[site\.x\] a: give it in resources .* in node_resources .* or in native_res",
+        ),
+        ("node_resources = {a = 1}\nnative_resources = {a = 1}", r"\[site\.x\] a: give it in resources"),
+        ("native_resources = {a = 1}", r"\[site\.x\] native_resources: this machine has no batch system"),
     ],
 )
 def test_resources_are_checked(text, said, tmp_path):

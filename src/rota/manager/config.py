@@ -7,6 +7,7 @@ typo must not silently mean the default.
 import difflib
 import os
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin
 
@@ -22,6 +23,7 @@ from rota.schedule.policy import POLICIES, Policy, check_policy_names
 __all__ = ["Config", "SiteConfig", "find_batch_site", "load_config", "settings"]
 
 TIMES = ("touch", "missing_after", "start_by", "rerun_after", "backoff_first", "backoff_most", "backoff_jitter")
+RESOURCES = ("resources", "node_resources", "native_resources")
 SITE_TIMES = (
     "warn", "allocation_time", "job_time", "longest", "poll", "poll_least", "vanished_after", "report_within",
 )  # fmt: skip
@@ -40,6 +42,8 @@ class SiteConfig(Struct, forbid_unknown_fields=True, rename={"memory_text": "mem
     """Named resources that the whole site has, such as licences."""
     node_resources: dict[str, int] = field(default_factory=dict)
     """Named resources that each of its nodes has."""
+    native_resources: dict[str, int] = field(default_factory=dict)
+    """Named resources of each node that the batch system counts: it is asked for them."""
     setup: str | None = None
     """A file sourced before every job there."""
     linger: str | None = None
@@ -296,14 +300,19 @@ def _check_amounts(name: str, site: SiteConfig) -> None:
                 getattr(site, "linger_s" if key == "linger" else key)
         except UsageError as error:
             raise UsageError(f"[site.{name}] {key}: {error}") from None
-    for key in ("resources", "node_resources"):
+    for key in RESOURCES:
         try:
             Needs(named=tuple(getattr(site, key).items())).check()
         except UsageError as error:
             raise UsageError(f"[site.{name}] {key}: {error}") from None
-    if both := site.resources.keys() & site.node_resources.keys():
-        twice = ", ".join(sorted(both))
-        raise UsageError(f"[site.{name}] {twice}: give it in resources (of all nodes together) or in node_resources")
+    given = Counter(word for key in RESOURCES for word in getattr(site, key))
+    if twice := ", ".join(sorted(word for word, count in given.items() if count > 1)):
+        raise UsageError(
+            f"[site.{name}] {twice}: give it in resources (of all nodes together), in node_resources (of each) "
+            "or in native_resources (of each, asked of the batch system)"
+        )
+    if site.driver == "local" and site.native_resources:
+        raise UsageError(f"[site.{name}] native_resources: this machine has no batch system to ask: use node_resources")
     if site.directory is not None and not os.path.isabs(site.directory):
         raise UsageError(f"[site.{name}] directory '{site.directory}': give an absolute path, the same on all nodes")
 

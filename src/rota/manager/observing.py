@@ -126,6 +126,9 @@ class Observer:
 
     async def _allocate(self, state: State, effect: ef.Allocate) -> None:
         site = self._sites.get(effect.site)
+        if site is not None and effect.what == "shut":  # also if it is forgotten already
+            site.shut(effect.id)
+            return
         if site is None or effect.id not in state.allocations:
             return
         try:
@@ -135,8 +138,6 @@ class Observer:
                 await site.terminate(_known(state.allocations[effect.id]))
             elif effect.what == "collect":
                 await self._collect(state, site, state.allocations[effect.id])
-            elif effect.what == "shut":
-                site.shut(effect.id)
             else:
                 await self._check(state, site, [_known(state.allocations[effect.id], state)])
         except RotaError as error:
@@ -159,7 +160,12 @@ class Observer:
         if found is None and effect.what == "find" and count != len(allocations):
             raise BusyError(f"{effect.tag} was never submitted, and a part of it is over: the rest is asked for anew")
         if found is None:
-            found = await site.submit(effect.tag, allocations, self._direct_leases(state, allocations))
+            try:
+                found = await site.submit(effect.tag, allocations, self._direct_leases(state, allocations))
+            finally:
+                for allocation in allocations:
+                    if not allocation.state.endswith("ING"):  # over before its token was made
+                        site.shut(allocation.id)
         self.woken.set()
         for allocation in allocations:
             if allocation.state == "SUBMITTING" or allocation.native_id is None:

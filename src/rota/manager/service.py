@@ -27,7 +27,7 @@ from rota.manager.writer import Writer
 from rota.model.errors import NoSpaceError, RotaError, StoreError, UsageError
 from rota.model.events import Entry, Pruned, Submitted
 from rota.store.api import Store
-from rota.wire.auth import kept_secret
+from rota.wire.auth import kept_secret, sweep_tokens
 from rota.wire.peer import Peer
 from rota.wire.tokens import Tokens
 
@@ -107,6 +107,8 @@ class Manager:
     def start(self) -> None:
         """Take up the work: sites first, then what the last life left open."""
         effects = self.core.restart(now())
+        live = {name for name, known in self.state.allocations.items() if known.state.endswith("ING")}
+        sweep_tokens(self.home, live)
         for seen in self.observer.start():
             self.core.step(seen)
         for effect in effects:

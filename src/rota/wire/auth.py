@@ -6,9 +6,11 @@ Imported by clients that use TLS, so only the standard library; certificates are
 import hashlib
 import hmac
 import os
+import re
 import secrets
 import ssl
 from collections import deque
+from collections.abc import Container
 from typing import NamedTuple
 
 from rota.model.errors import DeniedError, NotFoundError, RotaError, UsageError
@@ -17,8 +19,11 @@ from rota.wire.home import CLIENT, TOKENS, private_directory, private_place, rea
 __all__ = [
     "CLIENT", "Access", "RateLimiter", "client_context", "client_proof", "client_proof_fits", "find_token",
     "fingerprint", "kept_secret", "new_nonce", "new_token", "proof", "proof_fits", "read_client_token", "read_token",
-    "remove_token", "server_context", "verifier", "write_token",
+    "remove_token", "server_context", "sweep_tokens", "verifier", "write_token",
 ]  # fmt: skip
+
+ALLOCATION = re.compile(r"a[0-9]+")
+"""How the token file of an allocation is named, unlike those of clients."""
 
 
 class Access(NamedTuple):
@@ -163,6 +168,14 @@ def remove_token(home: str, name: str) -> None:
         os.unlink(_token_path(home, name))
     except FileNotFoundError:
         pass
+
+
+def sweep_tokens(home: str, live: Container[str]) -> int:
+    """Remove the token files of allocations that are not among these; how many those were."""
+    found = [name for name in os.listdir(os.path.join(home, TOKENS)) if ALLOCATION.fullmatch(name) and name not in live]
+    for name in found:
+        remove_token(home, name)
+    return len(found)
 
 
 def server_context(certificate: str, key: str) -> ssl.SSLContext:

@@ -50,7 +50,10 @@ def unoffered(state: State, needs: Needs) -> str | None:
     if not missing:
         return None
     there = "; ".join(f"{name} at {', '.join(places)}" for name, places in sorted(offered.items()))
-    return f"no site offers the resource {', '.join(missing)}; offered are: {there or 'none'} (see rota sites)"
+    return (
+        f"no site offers the resource {', '.join(missing)}; offered are: {there or 'none'} (see rota sites; a site "
+        "offers what it has in config.toml as resources, node_resources, or native_resources)"
+    )
 
 
 def largest_node(state: State, needs: Needs) -> Amounts | None:

@@ -30,7 +30,7 @@ def node_of(config: SiteConfig, queues: Sequence[Queue]) -> Amounts:
         config.memory if config.memory is not None else max(memory, default=UNKNOWN.memory),
         UNKNOWN.disk,
         max(gpus) if gpus and len(gpus) == len(queues) else UNKNOWN.gpus,
-        named_resources(config.node_resources),
+        named_resources({**config.node_resources, **config.native_resources}),
     )
 
 
