@@ -211,6 +211,20 @@ def test_too_long_gets_an_hour_more() -> None:
     assert "took more than 1m" in (world.results[-1].note or "")
 
 
+@pytest.mark.parametrize(
+    ("longest", "next_"), [(None, 3900), (1800, 1800), (300, None)], ids=["no end", "bounded", "no more is given"]
+)
+def test_a_job_that_asked_for_no_time_and_ran_out_of_it_asks_for_more(longest, next_) -> None:
+    world = World()
+    world.site(time_most_s=longest)
+    batch = world.submit(1, cores(1, retries=1))
+    runner = world.start_runner()
+    (job,) = lease_all(world, runner)
+    over(world, runner, job, peak=1, code=None, signal=15, reason="time", wall_s=300)
+    assert world.state.batches[batch].template(0).needs.time_s == next_
+    assert ("asked for no time and was ended after 5m" in (world.results[-1].note or "")) == (next_ is not None)
+
+
 def test_a_killed_job_is_not_escalated() -> None:
     world = World()
     batch = world.submit(1, cores(1, retries=1, memory=100 * MIB, group="align"))

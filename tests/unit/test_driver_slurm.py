@@ -794,6 +794,8 @@ def test_queues() -> None:
     text += "gpu|up|1-00:00:00|1|32|9000|(null)\nold|down|infinite|x|1|1|\n"
     assert SLURM.read_queues(Answer(0, text, "")) == (Queue("gpu", False, 4, 64000, 512000 << 20, 4, 86400, True),)
     assert SLURM.read_queues(CASES["sinfo-ctld-down"].answer) == ()
+    text = "a*|up|infinite|1|1|1|(null)|1|all|5:00\nb|up|1:00:00|1|1|1|(null)|1|all|n/a\n"
+    assert [(q.time_s, q.usual_s) for q in SLURM.read_queues(Answer(0, text, ""))] == [(None, 300), (3600, None)]
 
 
 def test_partitions_for_others_and_hidden_ones() -> None:

@@ -540,3 +540,5 @@ def test_how_long_an_allocation_is_asked_for(time_s: int | None, site: dict[str,
     site = {"spare_s": 300, **site}
     facts = SiteFacts(NODE, **site)  # type: ignore[arg-type]
     assert allocation_time(Needs(time_s=time_s), facts, facts.time_most_s) == expected
+    usual = expected if expected is not None or facts.mode == "runners" else 300  # what is asked for is stronger
+    assert allocation_time(Needs(time_s=time_s), facts, facts.time_most_s, 300) == usual

@@ -237,3 +237,5 @@ class Queue(NamedTuple):
     """The only hosts that it has; None: all, or not told."""
     hidden: bool = False
     """Whether it is for those only who name it."""
+    usual_s: int | None = None
+    """The time of a job that asks for none; None: the longest, or not told."""

@@ -173,7 +173,7 @@ class Slurm:
 
     def queues(self) -> Command | None:
         """One line per partition and kind of node."""
-        return Command(("sinfo", "-a", "-e", "-h", "-o", "%P|%a|%l|%D|%c|%m|%G|%s|%g"))
+        return Command(("sinfo", "-a", "-e", "-h", "-o", "%P|%a|%l|%D|%c|%m|%G|%s|%g|%L"))
 
     def read_queues(self, answer: Answer) -> tuple[Queue, ...]:
         """Nodes added up, sizes of the largest."""
@@ -191,9 +191,11 @@ class Slurm:
                 nodes, cores = nodes + (was.nodes or 0), max(cores, was.cores or 0)
                 memory, gpus = max(memory, was.memory or 0), max(gpus, was.gpus or 0)
             limit, most = seconds(cells[2]), JOB_SIZE.fullmatch(cells[7]) if len(cells) > 7 else None
+            usual = seconds(cells[9]) if len(cells) > 9 else None
             queue = Queue(name, cells[0].endswith("*"), nodes, cores, memory, gpus, None, cells[1] == "up")
             out[name] = queue._replace(
                 time_s=None if limit is None else int(limit),
+                usual_s=None if usual is None else int(usual),
                 nodes_most=int(most[1]) if most else None,
                 users=GROUPS if len(cells) > 8 and cells[8].lower() not in ("all", "") else None,
             )

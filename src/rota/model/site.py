@@ -28,6 +28,8 @@ class QueueFacts(Struct, frozen=True):
     """The most nodes of one allocation there; None: not known."""
     denied: bool = False
     """Whether it is for users among whom we are not."""
+    time_usual_s: int | None = None
+    """The time of an allocation that asks for none, in seconds; None: no end is known."""
 
 
 class SiteFacts(Struct, frozen=True):

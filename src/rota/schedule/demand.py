@@ -57,8 +57,10 @@ def reservation_group(needs: Needs, limits: Sequence[str] = ()) -> str:
     return out + (f"~{','.join(sorted(limits))}" if limits else "")
 
 
-def allocation_time(needs: Needs, facts: SiteFacts, most: int | None) -> int | None:
+def allocation_time(needs: Needs, facts: SiteFacts, most: int | None, usual: int | None = None) -> int | None:
     """Seconds that an allocation for jobs with these needs is asked for, at the most `most`; None: it does not end.
+
+    One for a job of which no time is known gets what is usual there: asking for that changes nothing, but is known.
 
     A job starts some time after its allocation, and is told of the end before it comes: the time between must do.
     """
@@ -66,7 +68,7 @@ def allocation_time(needs: Needs, facts: SiteFacts, most: int | None) -> int | N
     if asked is not None and needed is not None:
         asked = max(asked, needed + facts.spare_s)
     if facts.mode == "direct":
-        time_s = asked
+        time_s = asked if asked is not None else usual
     elif facts.allocation_s is None:
         time_s = asked if most is not None else None
     else:

@@ -353,7 +353,7 @@ class QueuePass:
             claim[2] if not direct else want.shape_id,
             count,
             asked_amounts(needs, place),
-            allocation_time(needs, facts, filters.longest_s(needs, place)),
+            allocation_time(needs, facts, filters.longest_s(needs, place), place.queue and place.queue.time_usual_s),
             1 if direct else needs.nodes,
         )
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from rota.core.plan.asked import largest_node
+from rota.core.plan.asked import largest_node, longest_time
 from rota.core.state import BatchState, State
 from rota.core.stimuli import Ended
 from rota.model import events as ev
@@ -75,6 +75,8 @@ def escalated(
         time_s = -(-escalate_time(-(-wall_ms // 1000), needs.time_s) // 60) * 60
         why = f"took more than {format_duration(needs.time_s)}: the next try gets {format_duration(time_s)}"
         return _raised(template, "time_s", time_s), why
+    if row.reason == "time":
+        return _first_time(state, template, wall_ms)
     if row.reason == "disk-full" and row.peak_disk:
         disk = escalate_disk(row.peak_disk, needs.disk or 0)
         why = f"ran out of disk after {show_size(row.peak_disk)}: the next try asks for {show_size(disk)}"
@@ -92,6 +94,20 @@ def escalated(
     used = f"used {show_size(peak)}" if peak > had else "ran out of memory"
     used += f", had {show_size(had)}" if had else ""
     return _raised(template, "memory", memory), f"{used}: the next try asks for {show_size(memory)}"
+
+
+def _first_time(state: State, template: Template, wall_ms: int) -> tuple[Template, str] | None:
+    """What `escalated` says of a job that asked for no time and ran out of its allocation's."""
+    wall_s = -(-wall_ms // 1000)
+    time_s = -(-escalate_time(wall_s, 0) // 60) * 60
+    most = longest_time(state, template.needs)
+    if most is not None:
+        time_s = min(time_s, most)
+    if not wall_s or time_s <= wall_s + SLACK_MS // 1000:
+        return None
+    had, gets = format_duration(wall_s), format_duration(time_s)
+    why = f"asked for no time and was ended after {had}: the next try asks for {gets}"
+    return _raised(template, "time_s", time_s).with_time_ends(), why
 
 
 def _raised(template: Template, what: str, value: int) -> Template:

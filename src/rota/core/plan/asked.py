@@ -8,7 +8,7 @@ from rota.model.needs import Amounts, Needs
 from rota.model.shape import Shape
 from rota.schedule.estimate import asked_for, learned_words
 
-__all__ = ["asked_now", "largest_node", "unoffered", "what_was_learned"]
+__all__ = ["asked_now", "largest_node", "longest_time", "unoffered", "what_was_learned"]
 
 
 def asked_now(state: State, shape: ShapeState) -> ShapeMemo:
@@ -66,3 +66,14 @@ def largest_node(state: State, needs: Needs) -> Amounts | None:
     if not nodes:
         return None
     return Amounts(memory=max(node.memory for node in nodes), disk=max(node.disk for node in nodes))
+
+
+def longest_time(state: State, needs: Needs) -> int | None:
+    """The longest allocation, in seconds, that jobs with such needs can have; None: no end is known."""
+    times: list[int | None] = []
+    for name, facts in state.soft.sites.items():
+        if needs.site in (None, name):
+            queues = [queue for queue in facts.queues if (queue.name == needs.queue if needs.queue else queue.auto)]
+            times += [queue.time_most_s for queue in queues] or [facts.time_most_s]
+    known = [time_s for time_s in times if time_s is not None]
+    return max(known) if known and len(known) == len(times) else None

@@ -64,6 +64,7 @@ def queue_facts(config: SiteConfig, queue: Queue, user: str) -> QueueFacts:
         up and wanted,
         queue.nodes_most,
         denied,
+        queue.usual_s,
     )
 
 
@@ -81,4 +82,5 @@ def queue_row(queue: QueueFacts) -> dict[str, Any]:
         "memory": None if node.memory >= UNKNOWN.memory else node.memory,
         "gpus": None if node.gpus >= UNKNOWN.gpus else node.gpus,
         "time_s": queue.time_most_s,
+        "time_usual_s": queue.time_usual_s,
     }

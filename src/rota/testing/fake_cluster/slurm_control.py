@@ -124,11 +124,12 @@ def _show_partition(world: World, queue: dict[str, Any]) -> str:
     cores, count = int(world.settings["cores"]) * len(world.nodes), len(world.nodes)
     memory = int(world.settings["memory_mb"]) * count
     longest = "UNLIMITED" if queue["time_s"] is None else span(queue["time_s"], padded=True)
+    usual = span(queue["usual_s"], padded=True) if queue.get("usual_s") else "NONE"
     return (
         f"PartitionName={queue['name']}\n"
         "   AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL\n"
         f"   AllocNodes=ALL Default={'YES' if queue.get('default') else 'NO'} QoS=N/A\n"
-        f"   DefaultTime=NONE DisableRootJobs=NO ExclusiveUser=NO GraceTime=0 Hidden=NO\n"
+        f"   DefaultTime={usual} DisableRootJobs=NO ExclusiveUser=NO GraceTime=0 Hidden=NO\n"
         f"   MaxNodes=UNLIMITED MaxTime={longest} MinNodes=0 LLN=NO MaxCPUsPerNode=UNLIMITED\n"
         f"   Nodes={_node_names(world)}\n"
         "   PriorityJobFactor=1 PriorityTier=1 RootOnly=NO ReqResv=NO OverSubscribe=NO\n"
@@ -260,7 +261,7 @@ def _node_fields(world: World, queue: dict[str, Any], names: list[str]) -> dict[
         "G": lambda: "(null)",
         "f": lambda: "(null)",
         "E": lambda: world.nodes[names[0]][1] or "none",
-        "L": lambda: "n/a",
+        "L": lambda: span(queue["usual_s"]) if queue.get("usual_s") else "n/a",
         "s": lambda: "1-infinite",
         "g": lambda: "all",
     }

@@ -118,7 +118,7 @@ def limit_s(world: World, submission: Submission) -> int | None:
     if submission.time_s is not None:
         return -(-submission.time_s // 60) * 60
     queue = world.queue(submission.queue)
-    return queue["time_s"] if queue else None
+    return queue.get("usual_s") or queue["time_s"] if queue else None
 
 
 # ---- sbatch ----------------------------------------------------------------------------------------------------------

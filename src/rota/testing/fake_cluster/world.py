@@ -33,7 +33,7 @@ DEFAULTS: dict[str, Any] = {
     "held_at_first_s": 0.0,
     "tells_limits": True,
 }
-"""What a cluster is like unless told otherwise; `queues` is a list of {name, default, time_s, up}.
+"""What a cluster is like unless told otherwise; `queues` is a list of {name, default, time_s, usual_s, up}.
 
 Elements of an array are shown as held for their first `held_at_first_s`, as TORQUE does.
 """
