@@ -16,6 +16,7 @@ from rota.drivers.pbs import NEGATIVE, Pbs
 from rota.drivers.pbs_errors import OPENPBS, read_error
 from rota.drivers.sge import Sge
 from rota.drivers.torque import Torque
+from rota.manager.offline.detecting import Found, config_text
 from rota.model.errors import UsageError
 from rota.model.needs import Amounts
 
@@ -548,6 +549,12 @@ def test_queues_with_their_nodes() -> None:
         ("off", False, None, False, None),
     ]
     assert [q.name for q in seen if q.hidden] == ["in"]
+    routed = PBS.read_queue_details(
+        queues, [Answer(0, "Server: pbs1\n    default_queue = in\n", ""), answers[1]], Options()
+    )
+    assert [q.name for q in routed if q.is_default] == ["in"] and not any(q.hidden for q in routed)
+    text = config_text([Found("pbs", "23.06", {}, routed, (), None)], [], "/")
+    assert '# partition = "in"    # without it, the default is used\n' in text, "no other queue is chosen"
     assert [(q.nodes, q.cores, q.memory, q.gpus, q.nodes_most) for q in seen[:3]] == [
         (2, 2000, gib, 4, 2),
         (2, 8000, 16 * gib, 4, None),

@@ -23,7 +23,7 @@ class Host(NamedTuple):
 def queues_of(found: Mapping[str, Record]) -> tuple[Queue, ...]:
     """Queues from their attributes. Those that only a routing queue may fill are not open to us.
 
-    A routing queue, which has no nodes of its own, is for those only who name it.
+    A routing queue, which has no nodes of its own, is for those only who name it, unless it is the server's default.
     """
     kinds = {name: record.get("queue_type", "").lower()[:1] for name, record in found.items()}
     only = list(kinds.values()).count("e") == 1
@@ -50,6 +50,7 @@ def _queue(name: str, record: Record, is_default: bool) -> Queue:
         flags["enabled"] and flags["started"] and not flags["from_route_only"],
         _count(record.get("resources_max.nodect")),
         tuple(user.partition("@")[0].strip() for user in users if user.strip()) if own else None,
+        usual_s=seconds(record.get("resources_default.walltime")),
     )
 
 
@@ -81,7 +82,8 @@ def with_hosts(queues: tuple[Queue, ...], hosts: list[Host], default: str | None
     out = []
     for queue in queues:
         if default is not None:
-            queue = queue._replace(is_default=queue.name == default)
+            usual = queue.name == default
+            queue = queue._replace(is_default=usual, hidden=queue.hidden and not usual)
         mine = [host for host in hosts if host.queue == queue.name] or [host for host in hosts if host.queue is None]
         if mine:
             queue = queue._replace(
