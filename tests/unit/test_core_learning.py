@@ -222,7 +222,7 @@ def test_a_job_that_asked_for_no_time_and_ran_out_of_it_asks_for_more(longest, n
     (job,) = lease_all(world, runner)
     over(world, runner, job, peak=1, code=None, signal=15, reason="time", wall_s=300)
     assert world.state.batches[batch].template(0).needs.time_s == next_
-    assert ("asked for no time and was ended after 5m" in (world.results[-1].note or "")) == (next_ is not None)
+    assert ("it asked for no time: the next try" in (world.results[-1].note or "")) == (next_ is not None)
 
 
 def test_a_killed_job_is_not_escalated() -> None:

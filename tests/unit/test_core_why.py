@@ -823,7 +823,7 @@ def the_time_of_its_allocation_was_over() -> tuple[World, int, int]:
     return ended(None, 15, "time", time_s=3600)
 
 
-@truth("was ended with its allocation, whose time was over after 10s")
+@truth("was ended with its allocation, whose time was over after 10s: it asked for no time: the next try asks for 1h1m")
 def the_time_of_its_allocation_was_over_and_it_has_none() -> tuple[World, int, int]:
     return ended(None, 15, "time")
 

@@ -14,7 +14,7 @@ from rota.model.needs import Amounts
 from rota.model.slot import Slot
 from rota.schedule.estimate import MIB, escalate_disk, escalate_memory, escalate_time
 
-__all__ = ["Sampling", "escalated"]
+__all__ = ["NO_TIME", "Sampling", "escalated"]
 
 _NOT_ITS_SIZE = (
     "killed", "runner-stopped", "time", "disk-full", "cwd", "output", "not-found", "not-executable", "start",
@@ -57,6 +57,7 @@ class Sampling:
         yield from events.values()
 
 
+NO_TIME = "it asked for no time"
 SLACK_MS = 1000
 """By so much a job may seem to have ended before its time was over."""
 
@@ -105,8 +106,7 @@ def _first_time(state: State, template: Template, wall_ms: int) -> tuple[Templat
         time_s = min(time_s, most)
     if not wall_s or time_s <= wall_s + SLACK_MS // 1000:
         return None
-    had, gets = format_duration(wall_s), format_duration(time_s)
-    why = f"asked for no time and was ended after {had}: the next try asks for {gets}"
+    why = f"{NO_TIME}: the next try asks for {format_duration(time_s)}"
     return _raised(template, "time_s", time_s).with_time_ends(), why
 
 

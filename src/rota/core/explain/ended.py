@@ -1,5 +1,6 @@
 """Jobs that are settled: how they ended, why they are not tried again, and what helps."""
 
+from rota.core.decide.learning import NO_TIME
 from rota.core.decide.retries import no_use
 from rota.core.explain.account import Account, Records
 from rota.core.state import BatchState, State
@@ -83,7 +84,7 @@ def _time(result: Result, template: Template) -> str:
         return f"took longer than its time and was ended{took}"
     if asked is not None and (wall is None or wall >= asked - 1):
         return f"took longer than its time ({format_duration(asked)}) and was ended{took}"
-    may = "" if asked is None else f" (the job itself may take {format_duration(asked)})"
+    may = "" if asked is None or NO_TIME in note else f" (the job itself may take {format_duration(asked)})"
     return f"was ended with its allocation, whose time was over{took}{may}"
 
 

@@ -43,7 +43,7 @@ def time_blockers(state: State, batch: BatchState, pos: int | None, at: At) -> l
     backing_off = [until for of, until in batch.until.items() if batch.states[of] == WAITING and pos in (None, of)]
     if backing_off and min(backing_off) > at.wall:
         then = min(backing_off)
-        tries = "" if pos is None else f" (try {batch.attempts[pos]} of {batch.template(pos).retries + 1})"
+        tries = "" if pos is None else f" (try {batch.failures.get(pos, 0)} of {batch.template(pos).retries + 1})"
         words = f"failed{tries} and is tried again in {wait_words(then - at.wall)}"
         found.append(Blocker("back-off", words, False, then))
     return found
