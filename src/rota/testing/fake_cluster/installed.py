@@ -38,6 +38,7 @@ VERBS = (
     "suspend",
     "resume",
     "requeue",
+    "restart-node",
     "preempt",
     "cancel",
     "out-of-memory",
@@ -214,6 +215,11 @@ class FakeCluster:
     def fail_node(self, name: str) -> None:
         with self.world() as world:
             world.fail_node(self._processes, name)
+
+    def restart_node(self, name: str) -> None:
+        """Kill a node's daemon, which is back at once and begins its jobs anew."""
+        with self.world() as world:
+            world.restart_node(self._processes, name)
 
     def mend_node(self, name: str) -> None:
         with self.world() as world:

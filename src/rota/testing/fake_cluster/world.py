@@ -499,6 +499,14 @@ class World:
                 else:
                     self._kill_now(executor, job, "node")
 
+    def restart_node(self, executor: Executor, name: str) -> None:
+        """Let a node's daemon die and come back at once: what ran there is begun anew under its id, unseen waiting."""
+        again = [job for job in self.jobs if job.live and name in job.nodes]
+        for job in again:
+            self.requeue(executor, job, "node")
+            job.eligible, job.mark = self.now, None
+        self._start_due(executor)
+
     def mend_node(self, name: str) -> None:
         self.nodes[name] = [True, ""]
 
