@@ -4,7 +4,7 @@ import re
 
 from rota.cli.jobs import attempt_line, attempt_table
 from rota.cli.link import look, pages
-from rota.cli.show import Table, clean, jobs_word, paragraph, print_json
+from rota.cli.show import Once, Table, clean, jobs_word, paragraph, print_json
 from rota.model.errors import UsageError
 
 TYPE_CHECKING = False
@@ -72,6 +72,7 @@ def print_groups(connection: "Any", answer: "dict[str, Any]") -> None:
 def print_job(answer: "dict[str, Any]") -> None:
     """Print the state of a job, its reason, every location's verdict, every attempt."""
     reason = answer.get("reason")
+    once = Once(reason or "")
     paragraph(f"{answer['job']} is {answer['state']}" + (f": {clean(reason)}" if reason else ""))
     needs, given = answer.get("needs"), answer.get("given")
     if needs != given and answer["state"] == "PENDING":
@@ -87,14 +88,20 @@ def print_job(answer: "dict[str, Any]") -> None:
             table = Table(title, "FILTER", "CODE", "WAITING HELPS", "DETAIL")
             table.print(
                 [
-                    [row["location"], row["filter"], row["code"], "no" if row.get("lasting") else "yes", row["detail"]]
+                    [
+                        row["location"],
+                        row["filter"],
+                        row["code"],
+                        "no" if row.get("lasting") else "yes",
+                        once.show(row["detail"], f"of {row['location']}"),
+                    ]
                     for row in verdicts
                 ]
             )
     attempts = answer.get("attempts") or []
     if attempts:
         print()
-        attempt_table().print([attempt_line(row) for row in attempts])
+        attempt_table().print([attempt_line(row, once) for row in attempts])
     tail = (answer.get("stderr_tail") or "").rstrip().splitlines()[-TAIL:]
     if tail:
         print("\nthe end of its output:")

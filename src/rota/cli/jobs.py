@@ -1,7 +1,7 @@
 """`rota jobs` and `rota history`: one line per job, one line per attempt."""
 
 from rota.cli.link import look, pages
-from rota.cli.show import Table, clean, print_json, seconds, size, when
+from rota.cli.show import Once, Table, clean, print_json, seconds, size, when
 from rota.model.errors import UsageError
 
 TYPE_CHECKING = False
@@ -104,7 +104,7 @@ def jobs(args: "argparse.Namespace") -> int:
 
 def attempts(args: "argparse.Namespace") -> int:
     """`rota history`."""
-    table = attempt_table()
+    table, once = attempt_table(), Once()
     found = False
     words = [*args.selector, *(f"@{name.lstrip('@')}" for name in args.name)]
     states = [state.lstrip(":") for given in args.state for state in given.split(",")]
@@ -116,7 +116,7 @@ def attempts(args: "argparse.Namespace") -> int:
                 for row in rows:
                     print_json(ordered(row, ATTEMPT_FIELDS))
             else:
-                table.print([attempt_line(row) for row in rows])
+                table.print([attempt_line(row, once) for row in rows])
     if not found and not args.json:
         print("no attempts")
     return 0
@@ -242,9 +242,10 @@ def attempt_table() -> Table:
     return Table("JOB", "TRY", "STATE", "EXIT", "WALL", "MEMORY", "STARTED", "HOST", "NOTE", right=numbers)
 
 
-def attempt_line(row: "dict[str, Any]") -> "list[object]":
+def attempt_line(row: "dict[str, Any]", once: Once) -> "list[object]":
     """One row of the table of attempts."""
+    note = once.show(row.get("note") or "", f"try {row['attempt']} of {row['id']}")
     return [
         row["id"], row["attempt"], row["state"], ending(row), seconds(row.get("wall_s")),
-        size(row.get("peak_memory_bytes")), when(row.get("started")), row.get("host"), row.get("note"),
+        size(row.get("peak_memory_bytes")), when(row.get("started")), row.get("host"), note,
     ]  # fmt: skip

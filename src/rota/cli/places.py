@@ -3,7 +3,7 @@
 import sys
 
 from rota.cli.link import connect
-from rota.cli.show import Table, clean, print_json, seconds, size, when
+from rota.cli.show import LONG, Table, clean, print_json, seconds, size, when
 from rota.model.errors import NotFoundError, UsageError
 
 TYPE_CHECKING = False
@@ -26,7 +26,6 @@ _ALLOCATIONS = (
     "id", "state", "site", "native_id", "tag", "element", "mode", "shape", "cores", "memory", "time_s", "host", "jobs",
     "age_s", "reason",
 )  # fmt: skip
-_LONG = 80
 """A reason that is longer is shown below the table."""
 _COLUMNS = {"sites": _SITES, "runners": _RUNNERS, "allocations": _ALLOCATIONS}
 _NUMBERS = ("pending", "running", "jobs", "cores", "memory", "gpus", "pid", "slots", "element")
@@ -100,10 +99,10 @@ def _numbered(rows: "list[dict[str, Any]]") -> "dict[str, tuple[int, int]]":
     found: dict[str, tuple[int, int]] = {}
     for row in rows:
         words = row.get("reason") or ""
-        if len(words) > _LONG:
+        if len(words) > LONG:
             number, count = found.get(words, (len(found) + 1, 0))
             found[words] = (number, count + 1)
-            row["reason"] = f"{words[: _LONG - 20]}… [{number}]"
+            row["reason"] = f"{words[: LONG - 20]}… [{number}]"
     return found
 
 

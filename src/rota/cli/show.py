@@ -8,13 +8,28 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any, TextIO
 
-__all__ = ["STATES", "Table", "clean", "count_words", "jobs_word", "paragraph", "print_json", "seconds", "size", "when"]
+__all__ = [
+    "LONG",
+    "STATES",
+    "Once",
+    "Table",
+    "clean",
+    "count_words",
+    "jobs_word",
+    "paragraph",
+    "print_json",
+    "seconds",
+    "size",
+    "when",
+]
 
 STATES = (
     "WAITING", "PENDING", "HOLDING", "STARTING", "RUNNING", "MISSING", "KILLING", "COMPLETED", "FAILED", "ABORTED",
     "OMITTED",
 )  # fmt: skip
 SETTLED = frozenset(STATES[7:])
+LONG = 80
+"""Letters of a reason or a note, from which on it is shown once."""
 NARROW = 40
 """Columns that a note needs beside a row; with fewer it goes below."""
 _COLOURS = {
@@ -60,6 +75,21 @@ def tint(state: str, text: str) -> str:
     """The text in the colour of a state."""
     code = _COLOURS.get(state)
     return f"\x1b[{code}m{text}\x1b[0m" if code else text
+
+
+class Once:
+    """Long words, such as refusals, which are shown in full only where they come first."""
+
+    def __init__(self, said: str = "") -> None:
+        self._said = said
+        self._first: dict[str, str] = {}
+
+    def show(self, words: str, where: str) -> str:
+        """The words, or their beginning and where they are in full."""
+        if len(words) <= LONG:
+            return words
+        first = "above" if words in self._said else self._first.setdefault(words, where)
+        return words if first == where else f"{words[: LONG - 20]}… (as {first})"
 
 
 class Table:
