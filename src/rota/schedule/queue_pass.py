@@ -347,13 +347,14 @@ class QueuePass:
             looked.want = replace(want, ready=want.ready - count)
         else:
             self.memo.count_on(number, looked, claim, count)
+        usual = place.queue.time_usual_s if place.queue is not None else None
         yield Asked(
             site,
             claim[1] or None,
             claim[2] if not direct else want.shape_id,
             count,
             asked_amounts(needs, place),
-            allocation_time(needs, facts, filters.longest_s(needs, place), place.queue and place.queue.time_usual_s),
+            allocation_time(needs, facts, filters.longest_s(needs, place), usual),
             1 if direct else needs.nodes,
         )
 
