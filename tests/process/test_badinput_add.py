@@ -64,7 +64,7 @@ def test_wrong_options(home: Home) -> None:
         (["--priority", "999"], "255"),
         (["--env", "=x"], "NAME=VALUE"),
         (["--env-from", "moon"], "moon"),
-        (["--after", "seven"], "seven"),
+        (["--after", ":seven"], "seven"),
         (["--after", "99"], "99"),
         (["--not-before", "yesterday-ish"], "yesterday-ish"),
         (["--enforce", "gravity"], "gravity"),

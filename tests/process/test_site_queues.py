@@ -81,7 +81,7 @@ def test_queues_of_every_batch_system(personality, make_site):
 def test_three_nodes_on_the_fake_slurm(make_site, tmp_path):
     site, cluster = make_site("slurm")
     (tmp_path / "runner.py").write_text(STAND_IN)
-    site._program = str(tmp_path / "runner.py")
+    site._program, site._digest = str(tmp_path / "runner.py"), None
     tag = "5e7e00000001"
     allocation = Allocation("a1", "hpc", tag, capacity=Amounts(2000), nodes=3, time_s=600, queue="days")
     (native,) = asyncio.run(site.submit(tag, [allocation], {}))

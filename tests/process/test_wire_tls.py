@@ -216,8 +216,12 @@ def test_a_long_greeting_follows_its_proof(tls):
     held = [[1, number, 1] for number in range(20_000)]
     with raw_tls(tls.port, tls.ca) as raw:
         proof = proof_for(raw, raw.read(), token)
-        raw.send(greet(allocation="a1", held=held, proof=proof))
-        assert raw.read()["code"] == "protocol", "nobody unknown is read so much of"
+        try:
+            raw.send(greet(allocation="a1", held=held, proof=proof))
+            refused = raw.read()
+        except OSError:
+            refused = None  # the connection was ended before all of it was sent
+        assert refused is None or refused["code"] == "protocol", "nobody unknown is read so much of"
     with raw_tls(tls.port, tls.ca) as raw:
         proof = proof_for(raw, raw.read(), token)
         raw.send({"t": "prove", "version": 1, "allocation": "a1", "proof": proof})

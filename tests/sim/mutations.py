@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from rota.core import decide, dependencies, evolve, react, step, stimuli
 from rota.core.decide import deadlines, gangs, greeting
-from rota.core.decide import runners as reports
 from rota.core.decide.decision import Decision
 from rota.core.decide.ends import lost
 from rota.core.decide.reopening import Again
@@ -53,7 +52,7 @@ def forgets_what_is_held(patch: Patch) -> None:
 
     def greet(state: Any, stimulus: Greet) -> Any:
         stimulus.held = []
-        return reports.greet(state, stimulus)
+        return greeting.greet(state, stimulus)
 
     patch.setitem(decide._DECIDE, Greet, greet)
 

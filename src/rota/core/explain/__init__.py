@@ -68,7 +68,10 @@ def _account(asked: Asked, batch: BatchState, pos: int) -> Account:
     state, at, records = asked.state, asked.at, asked.records
     byte = batch.states[pos]
     if byte == PENDING:
-        return pending(state, batch, pos, at, asked.line, asked.newest, records)
+        found = pending(state, batch, pos, at, asked.line, asked.newest, records)
+        if not records.down and any(blocker.kind == "room" for blocker in found.blockers):  # more may be on their way
+            found.reason += cluster_words(state, batch, pos, records.waits, records.unanswered)
+        return found
     if byte == WAITING:
         closing = _closing(state, batch, pos, at)
         return Account(closing) if closing is not None else waiting(asked, batch, pos)
