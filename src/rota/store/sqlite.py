@@ -13,6 +13,7 @@ from rota.model.job import Result
 from rota.store.api import Column, Loaded, Query, Staged, Sums
 from rota.store.connection import Connect, Connection, Insert, connect_sqlite3
 from rota.store.database import Database
+from rota.store.keeping import write_results
 from rota.store.projection import PROJECTED, project
 from rota.store.rows import (
     PIECE,
@@ -53,7 +54,6 @@ _BUG: Final = "this is a bug in rota, please report it"
 
 _RESULT: Final = "batch, pos, attempt, crc, body"
 _ENTRIES: Final = Insert("INSERT INTO entries (seq, at, by, kind, crc, body)", 6)
-_RESULTS: Final = Insert("INSERT OR REPLACE INTO results (batch, pos, attempt, state, started, ended, crc, body)", 8)
 _ENDED: Final = "coalesce(ended, 0.0)"
 
 
@@ -172,7 +172,7 @@ class SqliteStore:
     def commit(self, entries: Sequence[Entry], results: Sequence[Result]) -> None:
         """Write entries, the current-state rows that follow from them, and results, in one durable transaction.
 
-        A result for an attempt that has one replaces it.
+        A result for an attempt that has one is left out, unless that attempt was given up and its runner tells now.
         """
         try:
             log = [entry_row(entry) for entry in entries]
@@ -185,7 +185,7 @@ class SqliteStore:
             for entry in entries:
                 if type(entry.event) in PROJECTED:
                     project(con, entry)
-            _RESULTS(con, ended)
+            write_results(con, results, ended)
 
         with self._db.writing:
             self._db.check_usable()
