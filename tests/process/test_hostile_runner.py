@@ -201,6 +201,7 @@ def test_the_token_of_another_allocation_opens_nothing(tmp_path: Path) -> None:
             for row in home.rows("jobs", "1"):
                 assert (row["state"], row["exit_code"], row["attempt"]) == ("FAILED", 3, 1)
             assert len(home.rows("history", "1")) == 2
+            assert "a greeting from 127.0.0.1 was refused" in home.rota("sites", "one").stdout
         finally:
             home.rota("down", "--kill", code=None)
 
