@@ -37,7 +37,7 @@ from rota.store.rows import (
 )
 from rota.store.schema import MIGRATIONS, PAGE
 from rota.store.searching import ended_since, output_files, search, sums
-from rota.store.sweeping import shrink, sweep
+from rota.store.sweeping import Sweeper, shrink
 
 __all__ = ["SqliteStore"]
 
@@ -71,11 +71,12 @@ class SqliteStore:
         migrations: Path = MIGRATIONS,
     ) -> None:
         self._db = Database(path, exclusive, reserve_bytes, connect, migrations)
+        self._sweeper = Sweeper(self._db)
         self._keep_entries = keep_entries
         self._last = 0
         self._covered = 0
-        self._shrinks = False
-        """Whether pruning has freed space that is to be given back."""
+        self._shrinks = True
+        """Whether pruning may have freed space that is to be given back, in this life or the one before."""
         self._forgets = False
         """Whether pruning may have left environments that no batch has."""
         self._environments: set[str] = set()
@@ -137,6 +138,7 @@ class SqliteStore:
                 self._write_one("dropping an environment", "DELETE FROM environments WHERE name = ?", (name,))
                 self._environments.discard(name)
                 self._kept.pop(name, None)
+                self._sweeper.traces = True
         return len(old) < len(unused)
 
     def _loaded(self, marked: int) -> Loaded:
@@ -284,11 +286,12 @@ class SqliteStore:
         """Delete some of what pruned batches left behind, about so many rows; True if there is more."""
         with self._db.writing:
             self._db.check_usable()
-            if sweep(self._db, self._covered, rows):
+            if self._sweeper.sweep(self._covered, rows):
                 self._shrinks = self._forgets = True
                 return True
             if self._forgets:
                 self._forgets = self._drop_environments(KEPT_S)
+            self._sweeper.leave_no_traces()
             self._shrinks = self._shrinks and shrink(self._db)
             return self._shrinks
 
