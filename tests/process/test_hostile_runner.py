@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from process.support_home import Home, a_home, cmdline, home
+from process.support_home import Home, a_home, cmdline, home, pids
 from process.wire_support import Raw, greet, proof_for, raw_tls
 from rota.testing.fake_cluster import FakeCluster
 
@@ -229,3 +229,34 @@ def _steal(home: Home, thief: Told, other: Told) -> None:
         report = {"t": "report", "seq": 1, "session": 1, "got": 0, "clock": 1.0, "started": [], "disclaimed": []}
         raw.send({**report, "ended": ended})
     home.until(lambda: home.counts("1") == {"RUNNING": 2})
+
+
+def test_nodes_of_a_site_with_a_directory_of_its_own_need_not_see_the_home(tmp_path: Path) -> None:
+    """Its runners are told of nothing in the home, and find the manager again by what is in that directory."""
+    place = tmp_path / "shared"
+    with FakeCluster(tmp_path / "cluster", personality="slurm", nodes=1, cores=1) as fake, a_home() as home:
+        home.env["PATH"] = fake.path
+        home.config(TWO + f'directory = "{place}"\n')
+        home.rota("up")
+        try:
+            gate = home.gate()
+            home.add("--on", "one", "--", f"{gate.wait}; exit 3")
+            home.until(lambda: home.counts("1").get("RUNNING") == 1)
+            started = [cmdline(pid).split("\0") for pid in pids()]
+            ours = [words for words in started if "--token-file" in words and f"{place}" in "".join(words)]
+            assert ours and not [word for words in ours for word in words if home.path in word]
+            words = ours[0]
+            (script,) = place.glob("*/script.sh")
+            assert home.path not in script.read_text()
+            files = [words[words.index(name) + 1] for name in ("--token-file", "--ca", "--notice")]
+            assert {os.stat(path).st_mode & 0o777 for path in files} == {0o600}
+            home.kill_manager()
+            home.rota("up")
+            gate.open()
+            home.settled("1")
+            (row,) = home.rows("jobs", "1")
+            assert (row["state"], row["exit_code"], row["attempt"]) == ("FAILED", 3, 1)
+            home.rota("down", "--kill")
+            assert not os.path.exists(files[0]), "the token ends with its allocation"
+        finally:
+            home.rota("down", "--kill", code=None)
