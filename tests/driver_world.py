@@ -60,7 +60,12 @@ def run_virtual(coroutine):
 def virtual_times(seed=0):
     """Clocks of the running virtual loop."""
     loop = asyncio.get_running_loop()
-    return Times(loop.time, lambda: 1.0e9 + loop.time(), asyncio.sleep, random.Random(seed).random)
+    return Times(loop.time, lambda: 1.0e9 + loop.time(), asyncio.sleep, random.Random(seed).random, at_once)
+
+
+async def at_once(work):
+    """What a thread would do: virtual time does not wait for one."""
+    return work()
 
 
 class ToyDialect:

@@ -1,6 +1,7 @@
-"""Junk from many addresses of the loopback: `python support_flood.py PORT CONNECTIONS ADDRESSES SECONDS`.
+"""Junk from many addresses of the loopback: `python support_flood.py PORT CONNECTIONS ADDRESSES SECONDS [NET]`.
 
-So many connections are held open at a time, and opened again a while after they were cut; prints how many there were.
+The addresses are 127.0.NET.1 and on (1 unless told; 0 has that of local runners). So many connections are held open
+at a time, and opened again a while after they were cut; prints how many there were.
 """
 
 import asyncio
@@ -58,10 +59,11 @@ async def hold(port: int, address: str, until: float) -> int:
 async def main() -> None:
     """Flood until the time is up."""
     port, connections, addresses = map(int, sys.argv[1:4])
+    net = int(sys.argv[5]) if len(sys.argv) > 5 else 1
     until = asyncio.get_running_loop().time() + float(sys.argv[4])
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
     counts = await asyncio.gather(
-        *(hold(port, f"127.0.1.{1 + number % addresses}", until) for number in range(connections))
+        *(hold(port, f"127.0.{net}.{1 + number % addresses}", until) for number in range(connections))
     )
     print(sum(counts))
 

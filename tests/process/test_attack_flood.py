@@ -1,7 +1,9 @@
 """Attacks by nobody: connections without a token, beside real work."""
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from process.support_home import Home, home
+from process.wire_support import greet, proof_for, raw_tls
 
 __all__ = ["home"]
 
@@ -64,16 +67,55 @@ def test_two_thousand_junk_connections_beside_five_hundred_jobs(home: Home) -> N
 
 
 def test_nobody_can_keep_a_runner_out_of_its_own_address(home: Home) -> None:
-    """Junk from the runner's own address, in the name of its allocation too, while the manager comes back."""
+    """Junk from the runner's own address, and wrong proofs in the name of its allocation, while the manager comes back.
+
+    The runner greets again while its address is locked out: it is let in, and nothing it runs is given up.
+    """
     home.config(CONFIG)
     home.rota("up")
     gate = home.gate()
     home.add("--array", "1-2", "--", gate.wait)
     home.until(lambda: home.counts("1").get("RUNNING") == 2)
+    (allocation,) = home.json("allocations")["allocations"]
+    ca = f"{home.path}/tls/ca.pem"
     home.kill_manager()
+    ((runner, _),) = home.runners().items()
+    os.kill(runner, signal.SIGSTOP)  # it comes when the address has a bad name already
     home.rota("up")
-    notice = json.loads(Path(home.path, "manager.json").read_text())
-    with subprocess.Popen([sys.executable, FLOOD, str(notice["port"]), "40", "1", "6"], stdout=subprocess.DEVNULL):
-        gate.open()
-        assert home.settled("1") == {"COMPLETED": 2}
+    port = json.loads(Path(home.path, "manager.json").read_text())["port"]
+    with subprocess.Popen([sys.executable, FLOOD, str(port), "40", "1", "60", "0"], stdout=subprocess.DEVNULL) as flood:
+        try:
+            home.until(lambda: _wrong_proof(port, ca, allocation["id"]) and _locked_out(home, allocation["id"]))
+            os.kill(runner, signal.SIGCONT)
+            home.until(lambda: _connected(home))
+            assert flood.poll() is None, "it is let in while the junk comes"
+            gate.open()
+            assert home.settled("1") == {"COMPLETED": 2}
+        finally:
+            os.kill(runner, signal.SIGCONT)
+            flood.kill()
     assert {row["attempt"] for row in home.rows("jobs", "1")} == {1}
+    (told,) = [row for row in home.json("doctor", "--no-job")["checks"] if row["name"] == "greetings"]
+    assert told["status"] == "warn" and "127.0.0.1" in told["text"]
+    assert int(told["text"].split()[0]) >= 10 and " 2 lock-outs" in told["text"], told
+    assert "rota audit --refused" in told["advice"]
+
+
+def _wrong_proof(port: int, ca: str, allocation: str) -> bool:
+    """Greet for an allocation without its token, from the address that its runner has."""
+    with contextlib.suppress(OSError), raw_tls(port, ca) as raw:
+        assert raw.sock.getsockname()[0] == "127.0.0.1"
+        if (challenge := raw.read()) is not None:
+            raw.send({**greet(allocation=allocation), "proof": proof_for(raw, challenge, "x" * 43)})
+            raw.all()
+    return True
+
+
+def _locked_out(home: Home, allocation: str) -> bool:
+    rows = [row for row in home.rows("audit", "--refused") if row["action"] == "lock-out"]
+    return {"no allocation", f"allocation {allocation}"} <= {row["target"] for row in rows}
+
+
+def _connected(home: Home) -> bool:
+    (row,) = home.json("runners")["runners"]
+    return bool(row["connected"])

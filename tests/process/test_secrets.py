@@ -5,9 +5,12 @@ from pathlib import Path
 import pytest
 
 from process.support_home import Home, home
+from rota.core.state import Settings
+from rota.manager.checkpoints import state_of
 from rota.model.batch import BatchSpec, Template
 from rota.model.events import Entry, Pruned, Submitted
 from rota.store import sqlite
+from rota.store.api import Loaded
 from rota.store.sqlite import SqliteStore
 
 __all__ = ["home"]
@@ -36,6 +39,37 @@ def test_a_redacted_backup_has_no_secrets_and_can_be_restored(home: Home) -> Non
     home.rota("restore", str(path))
     home.rota("up")
     assert home.counts() == before
+
+
+def test_what_was_pruned_cannot_be_read_in_the_files_while_the_manager_goes_on(home: Home) -> None:
+    """Commands, variables, values and environments: not in tables, nor the log, nor free pages, nor the WAL."""
+    home.rota("up")
+    env = {"PLAIN": CANARIES[0]}
+    home.add("--env", f"SEED={CANARIES[1]}", "--values", f"a{CANARIES[2]},b", "--", f": {CANARIES[3]} {{}}", env=env)
+    home.add("--", "true")
+    home.settled()
+    assert all(canary.encode() in _raw(home) for canary in CANARIES)
+    home.rota("prune", "1")
+    left = CANARIES[1:]  # an environment that was wanted of late is kept for submissions under way
+    home.until(lambda: not any(canary.encode() in _raw(home) for canary in left), what="it is gone from the files")
+    home.kill_manager()
+    home.rota("up")
+    home.until(lambda: CANARIES[0].encode() not in _raw(home), what="the environment is gone too")
+    assert home.counts("2") == {"COMPLETED": 1}
+    home.rota("down")
+    assert not any(canary.encode() in _raw(home) for canary in CANARIES)
+    store = SqliteStore(Path(home.path, "rota.db"), reserve_bytes=0)
+    store.load()
+    entries = store.entries(0, 1000)
+    assert store.check() == []
+    store.close()
+    assert entries[0].seq == 1
+    state = state_of(Loaded(None, 0, [], iter(entries)), Settings(), 1)
+    assert list(state.batches) == [2], "the whole log can be folded still"
+
+
+def _raw(home: Home) -> bytes:
+    return b"".join(path.read_bytes() for path in Path(home.path).glob("rota.db*"))
 
 
 def test_what_is_said_of_secrets_is_said_once(home: Home) -> None:

@@ -1,19 +1,47 @@
 """Answers of batch systems, and names, that are made to harm."""
 
+import asyncio
+import threading
+
+from driver_world import FACTS, ScriptedTransport, ToyDialect
 from rota.cli.jobs import field_text
 from rota.cli.show import clean
 from rota.drivers import native
+from rota.drivers.api import Known
+from rota.drivers.command import CommandDriver
+from rota.drivers.dialect import Answer
 from rota.drivers.transport import ROWS_MOST, LocalTransport
 
 
 def test_a_few_bytes_do_not_become_millions_of_rows():
-    with native.room:
+    with native.Room() as room:
         total = sum(len(native.ranges("0-99998") or ()) for _ in range(30))
     assert total <= native.EXPANDED_MOST
-    assert native.room.exceeded
-    with native.room:
+    assert room.exceeded
+    with native.Room(4) as room:
         assert native.ranges("3-4,6") == [3, 4, 6]
-    assert not native.room.exceeded
+        assert not room.exceeded
+        assert native.ranges("1-2") is None
+    assert room.exceeded, "more than anybody asked for"
+
+
+def test_a_large_answer_does_not_hold_up_the_loop():
+    """The reader waits for the loop: in the loop it would wait for ever."""
+    ticked = threading.Event()
+
+    class Slow(ToyDialect):
+        def read_listing(self, answer, options):
+            assert ticked.wait(30), "the loop stood still while an answer was read"
+            return super().read_listing(answer, options)
+
+    async def look():
+        listing = "".join(f"{n} R {n:012x} 0 -\n" for n in range(10_000))
+        transport = ScriptedTransport(tstat=[Answer(0, listing, "")])
+        driver = CommandDriver("toy", Slow(), transport, FACTS, user="me")
+        asyncio.get_running_loop().call_later(0.05, ticked.set)
+        return await driver.poll([Known("a1", f"{7:012x}", "7")])
+
+    assert [seen.id for seen in asyncio.run(look())] == ["a1"]
 
 
 def test_lines_of_an_answer_are_bounded(tmp_path):

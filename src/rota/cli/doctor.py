@@ -1,6 +1,7 @@
 """`rota doctor`: is this installation sound? Every check says what it saw and what to do."""
 
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -8,7 +9,7 @@ import time
 
 from rota.cli.link import take_down
 from rota.cli.parser import Parser
-from rota.cli.show import colours, print_json, seconds, size, tint
+from rota.cli.show import clean, colours, print_json, seconds, size, tint
 from rota.manager.paths import Paths, prepare
 from rota.model.errors import RotaError, UsageError
 from rota.wire.client import Connection, NoManagerError
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 JOB_S = 60.0
 """How long the trial job may take."""
+REFUSED_S = 86_400.0
+"""Who was turned away longer ago is not told."""
 SPACE_WARN = 1 << 30
 SPACE_FAIL = 64 << 20
 
@@ -119,7 +122,8 @@ class Doctor:
         return [
             ("python", self.python), ("machine", self.machine), ("home", self.home), ("space", self.space),
             ("config", self.config), ("plugins", self.plugins),
-            ("shell", self.shell), ("manager", self.manager), ("quarantine", self.quarantine), ("job", self.job),
+            ("shell", self.shell), ("manager", self.manager), ("quarantine", self.quarantine),
+            ("greetings", self.greetings), ("job", self.job),
         ]  # fmt: skip
 
     def say(self, name: str, status: str, text: str, advice: str = "") -> None:
@@ -136,6 +140,28 @@ class Doctor:
             text = f"{len(names)} things were refused because the manager failed at them: {', '.join(names[-3:])}"
             advice = f"this is a bug, please report it with {self.paths.quarantine}/{names[-1]}; then remove them"
             self.say("quarantine", "warn", text, advice)
+
+    def greetings(self) -> None:
+        """Check whether anybody was turned away of late: without a right token, or too often."""
+        from rota.cli.token import records
+
+        since, refused, locked, last = time.time() - REFUSED_S, 0, 0, None
+        addresses: set[str] = set()
+        for row in records(self.paths):
+            if row["action"] not in ("greet", "lock-out") or row["outcome"] == "ok" or row["at"] < since:
+                continue
+            more = re.fullmatch(r"(\d+) more", row["target"])
+            locked += row["action"] == "lock-out"
+            refused += int(more[1]) if more else row["action"] == "greet"
+            addresses |= {clean(row["address"])} - {""}
+            last = row["at"]
+        if last is None:
+            return
+        shown = ", ".join(sorted(addresses)[:3]) + (f" and {len(addresses) - 3} others" if len(addresses) > 3 else "")
+        text = f"{refused} greetings refused and {locked} lock-outs in the last day, from {shown}; the last at "
+        text += time.strftime("%H:%M:%S", time.localtime(last))
+        advice = "rota audit --refused shows them; a runner or client of yours that is among them has no right token"
+        self.say("greetings", "warn", text, advice)
 
     def python(self) -> None:
         """Check the interpreter and rota's own version."""

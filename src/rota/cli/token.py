@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from rota.cli.parser import Parser
+    from rota.manager.paths import Paths
 
 
 def configure(parser: "Parser", command: str) -> None:
@@ -98,7 +99,11 @@ def _time(at: "float | None") -> "str | None":
 def _audit(args: "argparse.Namespace") -> int:
     import json
 
-    rows = [row for row in _records(args) if not args.refused or row["outcome"] != "ok"][-max(1, args.last) :]
+    from rota.manager.paths import Paths
+
+    rows = [row for row in records(Paths(args.home)) if not args.refused or row["outcome"] != "ok"][
+        -max(1, args.last) :
+    ]
     if args.json:
         for row in rows:
             print(json.dumps(row))
@@ -111,14 +116,11 @@ def _audit(args: "argparse.Namespace") -> int:
 FIELDS = ("at", "by", "address", "action", "target", "outcome")
 
 
-def _records(args: "argparse.Namespace") -> "Iterator[dict[str, Any]]":
+def records(paths: "Paths") -> "Iterator[dict[str, Any]]":
     """What the record has, oldest first; needs no manager. A line that is torn is left out."""
     import json
 
-    from rota.manager.paths import Paths
-
-    path = Paths(args.home).audit
-    for name in (path + ".1", path):
+    for name in (paths.audit + ".1", paths.audit):
         try:
             with open(name, encoding="utf-8", errors="replace") as file:
                 for line in file:

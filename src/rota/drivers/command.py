@@ -13,7 +13,7 @@ from rota.drivers.api import Ask, Known, Observation, Outcome
 from rota.drivers.dialect import Answer, Command, Dialect, Listing, Options, Seen, Submitted
 from rota.drivers.gate import Gate, Health, Times, shown
 from rota.drivers.killing import Killer, Kills, chunks
-from rota.drivers.native import room
+from rota.drivers.native import Room
 from rota.drivers.outcome import OVER, Evidence, Verdict
 from rota.drivers.settings import Settings
 from rota.drivers.submitting import Submitter
@@ -54,6 +54,11 @@ OPEN_S = 10.0
 STRANGE = re.compile(r"usage|option|argument|not found", re.IGNORECASE)
 """In the words of a program that does not know what it is asked."""
 COUNTS_MOST = 100_000
+SMALL = 100_000
+"""Characters of an answer that are read at once, within a few milliseconds; more are read in a thread."""
+ROOM_LEAST = 20_000
+ROOM_EACH = 4
+"""Numbers that the ranges of an answer may become: so many, and so many more for each allocation that is asked for."""
 
 
 def real_times() -> Times:
@@ -142,7 +147,8 @@ class CommandDriver:
         if answer.code is None or not self._user:
             self.gate.bad(command, "no answer" if answer.code is None else "it is not known which user this is")
             raise BusyError(f"site {self.site}: {self.gate.why}")
-        if not self.read(lambda: self.dialect.is_mine(answer), True):
+        is_mine, _ = await self.read(lambda: self.dialect.is_mine(answer), True, answer)
+        if not is_mine:
             said = words[0] if words else "nothing"
             self.gate.bad(command, f"this is not {self.dialect.name}: {said}")
             if not words or (answer.code and not STRANGE.search(answer.stdout + answer.stderr)):
@@ -167,15 +173,24 @@ class CommandDriver:
             self.gate.bad(command, f"no answer within {timeout_s:.0f} s; {answer.stderr}".rstrip("; "))
         return answer
 
-    def read(self, reader: Callable[[], T], instead: T) -> T:
-        """Let a dialect read an answer; one that raises has not understood it."""
-        try:
+    async def read(self, reader: Callable[[], T], instead: T, *answers: Answer) -> tuple[T, bool]:
+        """Let a dialect read answers; one that raises has not understood them. And whether all was expanded.
+
+        Large ones are read in a thread: no answer of a batch system holds up the loop.
+        """
+        room = Room(ROOM_LEAST + ROOM_EACH * self._tracker.live)
+
+        def work() -> T:
             with room:
                 return reader()
+
+        try:
+            large = sum(len(answer.stdout) + len(answer.stderr) for answer in answers) > SMALL
+            return (await self._times.aside(work) if large else work()), not room.exceeded
         except Exception as error:
             log.exception("site %s: the dialect %s cannot read an answer", self.site, self.dialect.name)
             self.gate.note(f"the dialect {self.dialect.name} cannot read an answer: {error!r}")
-            return instead
+            return instead, True
 
     @property
     def user(self) -> str:
@@ -350,12 +365,12 @@ class CommandDriver:
         if answer.code is None and not answer.cut:
             return None
         unread = Listing((), "transient", "it cannot be read")
-        listing = self.read(lambda: self.dialect.read_listing(answer, self._options), unread)
+        listing, whole = await self.read(lambda: self.dialect.read_listing(answer, self._options), unread, answer)
         if listing.result not in ("ok", "partial", "not-found"):
             self.gate.bad(command, listing.detail or answer.stderr or answer.stdout)
             return None
         self.gate.good()
-        if answer.cut or listing.result != "ok" or room.exceeded:
+        if answer.cut or listing.result != "ok" or not whole:
             self.gate.doubt(command, listing.detail or "the output was cut, or stands for more than anybody asked for")
             return listing._replace(result="partial")
         self.gate.last_poll = self._times.wall()
@@ -434,9 +449,9 @@ class CommandDriver:
                 silent = False
                 continue
             unread = Listing((), "transient", "it cannot be read")
-            piece = self.read(partial(self.dialect.read_history, answer, self._options), unread)
+            piece, whole = await self.read(partial(self.dialect.read_history, answer, self._options), unread, answer)
             rows.update({seen.native_id: seen for seen in piece.seen})
-            if piece.result not in ("ok", "not-found", "fatal") or answer.cut or room.exceeded:
+            if piece.result not in ("ok", "not-found", "fatal") or answer.cut or not whole:
                 silent = False
                 self.gate.doubt(command, piece.detail or answer.stderr)
         return silent, rows
@@ -467,7 +482,7 @@ class CommandDriver:
             answer = await self.ask(dialect.why_waiting(self.user, natives))
             if answer.code is not None:
                 none: Mapping[str, str] = {}
-                self._why_waiting = self.read(lambda: dialect.read_why_waiting(answer), none)
+                self._why_waiting, _ = await self.read(lambda: dialect.read_why_waiting(answer), none, answer)
 
     async def _look_for_lingering(self, sight: Sight, now: float) -> None:
         """Look, a few per cycle, for allocations that have written their last words and are listed as running."""

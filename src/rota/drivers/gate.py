@@ -1,8 +1,10 @@
 """The one way to a site's commands: counted, limited, and shut for a while when nothing works."""
 
+import asyncio
 import shlex
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from msgspec import Struct
 
@@ -52,13 +54,15 @@ class Health(Struct, frozen=True):
 
 
 class Times(Struct, frozen=True):
-    """Clocks, sleep and chance, so that a test can have its own."""
+    """Clocks, sleep, chance and a thread, so that a test can have its own."""
 
     mono: Callable[[], float]
     wall: Callable[[], float]
     sleep: Callable[[float], Awaitable[None]]
     chance: Callable[[], float]
     """From 0 to 1."""
+    aside: Callable[[Callable[[], Any]], Awaitable[Any]] = asyncio.to_thread
+    """Does what takes long beside the loop."""
 
     def jittered(self, seconds: float) -> float:
         """Up to a tenth more or less, so that sites and managers do not fall into step."""

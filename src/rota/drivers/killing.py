@@ -188,7 +188,7 @@ class Killer:
         if answer.code is None:
             return False
         unread: tuple[Class, str] = ("transient", "it cannot be read")
-        result, detail = self._driver.read(lambda: self._driver.dialect.read_kill(answer), unread)
+        (result, detail), _ = await self._driver.read(lambda: self._driver.dialect.read_kill(answer), unread, answer)
         if result in ("ok", "partial", "not-found"):
             return True
         self._driver.gate.doubt(command, detail or answer.stderr)

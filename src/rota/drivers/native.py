@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import get_args
 
@@ -100,32 +101,33 @@ def kinds(
 class Room:
     """How many numbers the answer that is read inside a `with` may become: a few bytes can stand for millions."""
 
-    def __init__(self) -> None:
-        self._left: int | None = None
+    def __init__(self, most: int = EXPANDED_MOST) -> None:
+        self._left = min(most, EXPANDED_MOST)
         self.exceeded = False
-        """Whether the last answer stood for more, so that some of it was left out."""
+        """Whether the answer stood for more, so that some of it was left out."""
 
-    def __enter__(self) -> None:
-        self._left, self.exceeded = EXPANDED_MOST, False
+    def __enter__(self) -> "Room":
+        _rooms.room = self
+        return self
 
     def __exit__(self, *_: object) -> None:
-        self._left = None
+        _rooms.room = None
 
     def take(self, count: int) -> bool:
         """Whether so many more are allowed."""
-        if self._left is not None:
-            self._left -= count
-            self.exceeded = self.exceeded or self._left < 0
-        return self._left is None or self._left >= 0
+        self._left -= count
+        self.exceeded = self.exceeded or self._left < 0
+        return self._left >= 0
 
 
-room = Room()
-"""Of the answer that is being read; answers are read one at a time."""
+_rooms = threading.local()
+"""Of the answer that is being read in each thread."""
 
 
 def ranges(text: str, most: int = SPAN_MOST) -> list[int] | None:
     """The numbers in `3-4,6,9` or `0-8:2`; None if that is not what it is, or absurdly many."""
     out: list[int] = []
+    room: Room | None = getattr(_rooms, "room", None)
     for part in text.split(","):
         found = SPAN.fullmatch(part.strip())
         if found is None:
@@ -133,7 +135,7 @@ def ranges(text: str, most: int = SPAN_MOST) -> list[int] | None:
         low, high, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
         if high < low or step < 1 or len(out) + (high - low) // step >= most:
             return None
-        if not room.take((high - low) // step + 1):
+        if room is not None and not room.take((high - low) // step + 1):
             return None
         out.extend(range(low, high + 1, step))
     return out

@@ -124,7 +124,7 @@ class Submitter:
             driver.gate.bad(command, answer.stderr)
             return Submitted(None, "transient", answer.stderr), answer
         unread = Submitted(None, "ambiguous", "its answer cannot be read")
-        done = driver.read(lambda: driver.dialect.read_submit(ask, answer), unread)
+        done, _ = await driver.read(lambda: driver.dialect.read_submit(ask, answer), unread, answer)
         if done.result == "transient" and not UNREACHED.search(done.detail):  # it works, and says that it has no time
             driver.gate.doubt(command, done.detail or answer.stderr)
         elif done.result not in ("ok", "fatal"):
@@ -216,7 +216,7 @@ class Submitter:
                 certain = False
                 continue
             unread = Submitted(None, "transient", "its answer cannot be read")
-            found = driver.read(partial(driver.dialect.read_find, tag, answer), unread)
+            found, _ = await driver.read(partial(driver.dialect.read_find, tag, answer), unread, answer)
             if found.result == "ok" and found.native_id is not None:
                 driver.gate.good()
                 if found.others:

@@ -64,7 +64,7 @@ def make_site(name: str, site: SiteConfig, paths: Paths, tls: TlsDoor) -> Site:
     if site.driver == "local":
         return LocalSite(name, site, paths, tls)
     try:
-        return BatchSite(name, site, paths, tls)
+        return BatchSite(name, site, paths, tls.at(site.directory))
     except UsageError as error:
         raise UsageError(f"{paths.config}: [site.{name}] {error}") from None
     except OSError as error:
@@ -106,7 +106,7 @@ async def serve(paths: Paths, lock: Lock, args: argparse.Namespace) -> int:
     await server.listen_unix(paths.home)
     address, port = await _listen_tls(server, manager, paths, config)
     announce(lock, address=address, port=port)
-    tls.address = None if port is None else f"{address}:{port}"
+    tls.listens(None if port is None else f"{address}:{port}")
 
     def load() -> Config:
         found = load_config(paths.home)
@@ -120,7 +120,7 @@ async def serve(paths: Paths, lock: Lock, args: argparse.Namespace) -> int:
             address, port = await _listen_tls(server, manager, paths, found)
             if port is not None:
                 announce(lock, address=address, port=port)
-                tls.address = f"{address}:{port}"
+                tls.listens(f"{address}:{port}")
 
     def make(name: str, site: SiteConfig) -> Site:
         return make_site(name, site, paths, tls)

@@ -34,6 +34,8 @@ ROWS = 2_000
 PAUSE_S = 0.005
 """The pause between two such transactions, for commits."""
 LOOK_S = 60.0
+SOON_S = 2.0
+"""When to look for what had to wait for a checkpoint, and when if one is under way."""
 RETENTION_S = 3_600.0
 """How often retention looks for batches that are old enough."""
 COLD_S = 600.0
@@ -207,6 +209,8 @@ class Housekeeping:
                 if not more:
                     break
         if total["batches"] and not dry_run:
+            self._manager.checkpoint_soon()  # what the batches ran is taken out of the log once that covers it
+            self._look_at = min(self._look_at, time.monotonic() + SOON_S)
             self.sweep()
         return total
 

@@ -134,6 +134,9 @@ class Inbound:
         why = stranger(state, message.allocation, message.runner)
         if why is not None:
             log.warning("a greeting of %s is refused: %s", peer.principal, why)
+            target = f"allocation {message.allocation}"
+            self._manager.audit.refuse(peer.principal, peer.address, "greet", target, f"refused: {why}")
+            self._note(message.allocation, f"a greeting from {peer.address} was refused: {why}")
             raise DeniedError(why)
         self._manager.outbound.greeting[message.runner] = (peer, message.connect)
         at = now()
@@ -189,6 +192,14 @@ class Inbound:
         name = "no allocation" if allocation is None else f"allocation {allocation}"
         log.warning("%s has failed to greet too often (%s): it is told no more for a minute", address, name)
         self._manager.audit.refuse("manager", address, "lock-out", name, "refused: too many failed greetings")
+        self._note(allocation, f"{address} was locked out: too many failed greetings for {name}")
+
+    def _note(self, allocation: str | None, words: str) -> None:
+        """Show some words with the site of an allocation, if there is one of that name."""
+        known = self._manager.state.allocations.get(allocation or "")
+        site = None if known is None else self._manager.sites.get(known.site)
+        if site is not None:
+            site.note(words)
 
     def close_sessions(self, token: str) -> int:
         """Close the connections of everybody who came with this token; how many those are."""

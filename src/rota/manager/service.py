@@ -319,6 +319,11 @@ class Manager:
         self._timer = None
         self.tell(Tick(at=now()))
 
+    def checkpoint_soon(self) -> None:
+        """Take a checkpoint after this turn, or now if there is none."""
+        self._checkpoints.hurry()
+        self.tell(Tick(at=now()))
+
     def _checkpoint(self) -> None:
         def done(error: BaseException | None) -> None:
             if isinstance(error, NoSpaceError):

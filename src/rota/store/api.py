@@ -107,7 +107,8 @@ class Store(Protocol):
     def commit(self, entries: Sequence[Entry], results: Sequence[Result]) -> None:
         """Write entries, the current-state rows that follow from them, and results, in one durable transaction.
 
-        A `Submitted` with a `stage` makes the staged values the batch's.
+        A `Submitted` with a `stage` makes the staged values the batch's. The first result of an attempt stays, but for
+        one SUPERSEDED: how an attempt ended that had been given up, by the word of its own runner.
         """
         ...
 

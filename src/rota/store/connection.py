@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
-__all__ = ["Connect", "Connection", "Insert", "SqlError", "connect_read_only", "connect_sqlite3", "statements"]
+__all__ = ["Connect", "Connection", "Insert", "Row", "SqlError", "connect_read_only", "connect_sqlite3", "statements"]
 
 Row = tuple[Any, ...]
 CACHED_STATEMENTS = 256
@@ -126,10 +126,10 @@ class Insert:
     MOST = 100
     """Rows a statement; of nine columns at most, so that they stay below the 999 variables that old libraries allow."""
 
-    def __init__(self, head: str, columns: int) -> None:
+    def __init__(self, head: str, columns: int, tail: str = "") -> None:
         one = f"({', '.join('?' * columns)})"
         sizes = (*range(1, 10), *range(10, self.MOST + 1, 10))
-        self._sql = {size: f"{head} VALUES {', '.join([one] * size)}" for size in sizes}
+        self._sql = {size: f"{head} VALUES {', '.join([one] * size)} {tail}" for size in sizes}
 
     def __call__(self, con: Connection, rows: Sequence[Row]) -> None:
         """Insert the rows in their order."""

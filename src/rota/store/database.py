@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rota.model.errors import NoSpaceError, NotFoundError, RefusedError, RotaError, StoreError, UsageError
-from rota.store.connection import Connect, Connection, SqlError
+from rota.store.connection import BUSY_S, Connect, Connection, SqlError
 from rota.store.reserve import Reserve
 from rota.store.rows import DamagedError
 from rota.store.schema import PAGE, check_file, check_own, check_version, prepare
@@ -207,6 +207,19 @@ class Database:
             found = meaning(self.path, "bringing the write-ahead log into the database", error)
             if isinstance(found, StoreError):
                 self.failed = str(found)  # what was committed is durable, so this call succeeds; the next one stops
+
+    def empty_log(self) -> bool:
+        """Bring the write-ahead log into the database and cut it off; False: somebody reads in it just now."""
+        con = self.usable(self._writer)
+        try:
+            con.execute("PRAGMA busy_timeout=0")
+            try:
+                busy: int = con.execute("PRAGMA wal_checkpoint(TRUNCATE)")[0][0]
+            finally:
+                con.execute(f"PRAGMA busy_timeout={int(BUSY_S * 1000)}")
+        except SqlError as error:
+            raise self._failure("bringing the write-ahead log into the database", error, False) from error
+        return not busy
 
     # ---- trust ------------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from rota.model.errors import NotFoundError, StoreError, UsageError
 from rota.model.events import AllocationMoved, Entry, Pruned, RunnerGreeted, Submitted
 from rota.model.job import Result
 from rota.store.api import Column, Loaded, Query, Staged, Sums
+from rota.store.keeping import follows
 from rota.store.rows import (
     check_overlap,
     check_range,
@@ -101,7 +102,7 @@ class MemoryStore:
         self._check_open()
         try:
             log = {entry.seq: pack(entry) for entry in entries}
-            ended = {(result.batch, result.pos, result.attempt): pack(result) for result in results}
+            ended = [pack(result) for result in results]
         except (UnicodeError, OverflowError) as error:
             raise UsageError(f"these facts cannot be stored: {error}") from error
         disk = self._disk
@@ -118,7 +119,10 @@ class MemoryStore:
             if event.key:
                 disk.keys[event.key] = event.batch
         disk.log.update(log)
-        disk.results.update(ended)
+        for result, packed in zip(results, ended, strict=True):
+            place = (result.batch, result.pos, result.attempt)
+            if place not in disk.results or follows(result, _result.decode(disk.results[place])):
+                disk.results[place] = packed
         for entry in entries:
             if isinstance(entry.event, Pruned):
                 for number in entry.event.batches:

@@ -34,8 +34,11 @@ _GREET = """INSERT INTO runners (id, state, allocation, site, host, pid, connect
     host = excluded.host, pid = excluded.pid, connect = excluded.connect, session = excluded.session,
     until = excluded.until, reason = NULL, seq = excluded.seq"""
 _RUNNER = "UPDATE runners SET state = coalesce(?, state), reason = coalesce(?, reason), seq = ? WHERE id = ?"
-_PLAN = """INSERT OR REPLACE INTO allocations (id, state, site, tag, queue, planned, unsure, seq)
-    VALUES (?, ?, ?, ?, ?, ?, 0, ?)"""
+_PLAN = """INSERT INTO allocations (id, state, site, tag, queue, planned, unsure, seq)
+    VALUES (?, ?, ?, ?, ?, ?, 0, ?)
+    ON CONFLICT (id) DO UPDATE SET state = excluded.state, queue = excluded.queue, planned = excluded.planned,
+    unsure = 0, native_id = NULL, reason = NULL, seq = excluded.seq
+    WHERE site = excluded.site AND tag = excluded.tag"""
 _ALLOCATION = """UPDATE allocations SET state = coalesce(?, state), native_id = coalesce(?, native_id),
     reason = coalesce(?, reason), unsure = ?, seq = ? WHERE id = ?"""
 _BATCH = """INSERT INTO batches (id, name, count, submitted, key, by, env, source, crc, spec)

@@ -13,6 +13,7 @@ from rota.model.job import Result
 from rota.store.api import Column, Loaded, Query, Staged, Sums
 from rota.store.connection import Connect, Connection, Insert, connect_sqlite3
 from rota.store.database import Database
+from rota.store.keeping import write_results
 from rota.store.projection import PROJECTED, project
 from rota.store.rows import (
     PIECE,
@@ -36,7 +37,7 @@ from rota.store.rows import (
 )
 from rota.store.schema import MIGRATIONS, PAGE
 from rota.store.searching import ended_since, output_files, search, sums
-from rota.store.sweeping import shrink, sweep
+from rota.store.sweeping import Sweeper, shrink
 
 __all__ = ["SqliteStore"]
 
@@ -53,7 +54,6 @@ _BUG: Final = "this is a bug in rota, please report it"
 
 _RESULT: Final = "batch, pos, attempt, crc, body"
 _ENTRIES: Final = Insert("INSERT INTO entries (seq, at, by, kind, crc, body)", 6)
-_RESULTS: Final = Insert("INSERT OR REPLACE INTO results (batch, pos, attempt, state, started, ended, crc, body)", 8)
 _ENDED: Final = "coalesce(ended, 0.0)"
 
 
@@ -71,11 +71,12 @@ class SqliteStore:
         migrations: Path = MIGRATIONS,
     ) -> None:
         self._db = Database(path, exclusive, reserve_bytes, connect, migrations)
+        self._sweeper = Sweeper(self._db)
         self._keep_entries = keep_entries
         self._last = 0
         self._covered = 0
-        self._shrinks = False
-        """Whether pruning has freed space that is to be given back."""
+        self._shrinks = True
+        """Whether pruning may have freed space that is to be given back, in this life or the one before."""
         self._forgets = False
         """Whether pruning may have left environments that no batch has."""
         self._environments: set[str] = set()
@@ -137,6 +138,7 @@ class SqliteStore:
                 self._write_one("dropping an environment", "DELETE FROM environments WHERE name = ?", (name,))
                 self._environments.discard(name)
                 self._kept.pop(name, None)
+                self._sweeper.traces = True
         return len(old) < len(unused)
 
     def _loaded(self, marked: int) -> Loaded:
@@ -172,7 +174,7 @@ class SqliteStore:
     def commit(self, entries: Sequence[Entry], results: Sequence[Result]) -> None:
         """Write entries, the current-state rows that follow from them, and results, in one durable transaction.
 
-        A result for an attempt that has one replaces it.
+        A result for an attempt that has one is left out, unless that attempt was given up and its runner tells now.
         """
         try:
             log = [entry_row(entry) for entry in entries]
@@ -185,7 +187,7 @@ class SqliteStore:
             for entry in entries:
                 if type(entry.event) in PROJECTED:
                     project(con, entry)
-            _RESULTS(con, ended)
+            write_results(con, results, ended)
 
         with self._db.writing:
             self._db.check_usable()
@@ -284,11 +286,12 @@ class SqliteStore:
         """Delete some of what pruned batches left behind, about so many rows; True if there is more."""
         with self._db.writing:
             self._db.check_usable()
-            if sweep(self._db, self._covered, rows):
+            if self._sweeper.sweep(self._covered, rows):
                 self._shrinks = self._forgets = True
                 return True
             if self._forgets:
                 self._forgets = self._drop_environments(KEPT_S)
+            self._sweeper.leave_no_traces()
             self._shrinks = self._shrinks and shrink(self._db)
             return self._shrinks
 

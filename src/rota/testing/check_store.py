@@ -255,13 +255,30 @@ def _results(store: Store, reopen: Reopen) -> None:
         _same(f"results beyond the end, {what}", store.results(2, 50, 99, False), [])
         store = reopen(store)
         store.load()
-    late = Result(1, 3, 2, "SUPERSEDED", note="came too late")
-    store.commit([], [late])
-    _same("a second result of one attempt, which replaces the first", store.results(1, 3, 3, True), [late])
-    for state in ("COMPLETED", "FAILED", "ABORTED", "RETRIED", "LOST", "SUPERSEDED"):
-        store.commit([], [Result(2, 8, 1, state)])
+    for number, state in enumerate(("COMPLETED", "FAILED", "ABORTED", "RETRIED", "LOST", "SUPERSEDED"), 1):
+        store.commit([], [Result(2, 8, number, state)])
         _same(f"a result {state}", store.results(2, 8, 8, True)[0].state, state)
+    _repeated(store)
     store.close()
+
+
+def _repeated(store: Store) -> None:
+    """The first result of an attempt stays; what was given up may be told later, once, by its own runner."""
+    told = [Result(2, 20 + n, 1, state, 3, runner="r1") for n, state in enumerate(("COMPLETED", "FAILED", "ABORTED"))]
+    given_up = [Result(2, 30 + n, 1, state, runner="r1") for n, state in enumerate(("LOST", "FAILED", "ABORTED"))]
+    store.commit([], told + given_up)
+    forged = [Result(row.batch, row.pos, 1, "COMPLETED", 0, runner="r1") for row in told + given_up]
+    store.commit([], [*forged, *told])
+    _same("results that were told twice", store.results(2, 20, 39, False), told + given_up)
+    others = [Result(row.batch, row.pos, 1, "SUPERSEDED", 0, runner="r2") for row in told + given_up]
+    late = [Result(row.batch, row.pos, 1, "SUPERSEDED", 0, runner="r1") for row in told + given_up]
+    store.commit([], others)
+    _same("results of which another runner tells", store.results(2, 20, 39, False), told + given_up)
+    store.commit([], late)
+    _same("what was given up, told late", store.results(2, 20, 39, False), told + late[3:])
+    store.commit([], [Result(2, 30, 1, "SUPERSEDED", 7, runner="r1"), Result(2, 40, 1, "SUPERSEDED", 7)])
+    _same("late results told again", store.results(2, 30, 30, False), late[3:4])
+    _same("a late result without a first", store.results(2, 40, 40, True)[0].exit_code, 7)
 
 
 def _recent(store: Store, reopen: Reopen) -> None:

@@ -268,7 +268,8 @@ def _granted(capacity: Amounts, allocation: Allocation, facts: SiteFacts | None)
         asked: int = getattr(allocation.capacity, name)
         largest = max((getattr(node, name) for node in nodes), default=0)
         if whole or (not asked and name == "memory"):  # nobody was asked for less than there is
-            return min(told, max(asked, largest)) if asked or largest else told
+            unknown = not asked and not largest and (name != "gpus" or not nodes)  # a node without GPUs has none
+            return told if unknown else min(told, max(asked, largest))
         return min(told, asked)
 
     return replace(capacity, cores=most("cores"), memory=most("memory"), disk=most("disk"), gpus=most("gpus"))

@@ -31,8 +31,8 @@ SHAPES = 10
 class _PaperDoor(TlsDoor):
     """Says what a runner would be told, and lets nobody in."""
 
-    def __init__(self, paths: Paths, listen: str | None) -> None:
-        super().__init__(paths)
+    def __init__(self, paths: Paths, listen: str | None, place: str | None) -> None:
+        super().__init__(paths, place)
         host, _, port = (listen or ":0").rpartition(":")
         notice = read_notice(paths.home)
         port = port if port != "0" else str(notice.get("port") or "PORT")
@@ -61,7 +61,7 @@ def preview(home: str | None, spec: BatchSpec) -> list[dict[str, Any]]:
             raise UsageError(f"--on {name}: there is no such site in {paths.config}; there are {known}")
         if named.driver == "local" or len(out) >= SHAPES:
             continue
-        site = BatchSite(name, named, paths, _PaperDoor(paths, config.listen), user="", install=False)
+        site = BatchSite(name, named, paths, _PaperDoor(paths, config.listen, named.directory), user="", install=False)
         most = spec.count if len(different) == 1 else 1
         out.append(_submission(site, needs, spec.name, most))
     return out

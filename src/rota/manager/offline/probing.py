@@ -186,7 +186,7 @@ class Prober:
             return True
         answer = await self._driver.ask(command, min(60.0, self._left() or 1.0))
         queues: tuple[Queue, ...] = ()
-        queues = self._driver.read(lambda: self._driver.dialect.read_queues(answer), queues)
+        queues, _ = await self._driver.read(lambda: self._driver.dialect.read_queues(answer), queues, answer)
         wanted = self._site.partition
         names = ", ".join(queue.name + (" (default)" if queue.is_default else "") for queue in queues)
         if not queues:

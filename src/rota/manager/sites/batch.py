@@ -134,7 +134,8 @@ class BatchSite(Site):
         command = self.driver.dialect.queues()
         if command is not None:
             answer = await self.driver.ask(command)
-            queues: tuple[Queue, ...] = self.driver.read(lambda: self.driver.dialect.read_queues(answer), ())
+            none: tuple[Queue, ...] = ()
+            queues, _ = await self.driver.read(lambda: self.driver.dialect.read_queues(answer), none, answer)
             if answer.code != 0 and not queues:  # it is asked again
                 raise BusyError(f"site {self.name}: {shown(command)}: {answer.words}")
             if queues:
@@ -155,14 +156,16 @@ class BatchSite(Site):
             await self._find(command.argv[0] for command in commands)
         answers = [await self.driver.ask(command) for command in commands]
         options = options_of(self.config)
-        return self.driver.read(lambda: dialect.read_queue_details(queues, answers, options), queues)
+        read, _ = await self.driver.read(lambda: dialect.read_queue_details(queues, answers, options), queues, *answers)
+        return read
 
     async def _learn_arrays(self) -> None:
         dialect: Any = self.driver.dialect
         if hasattr(dialect, "array_limit"):
             await self._find([dialect.array_limit().argv[0]])
             answer = await self.driver.ask(dialect.array_limit())
-            most: int | None = self.driver.read(lambda: dialect.read_array_limit(answer), None)
+            unknown: int | None = None
+            most, _ = await self.driver.read(lambda: dialect.read_array_limit(answer), unknown, answer)
             if most is not None:
                 self.array_most = self.driver.limit_arrays(most)
 
