@@ -123,3 +123,12 @@ def test_a_scheduler_may_be_trusted_with_an_end_without_status():
 
 def test_last_words_without_status_are_no_success():
     assert judge(Evidence(None, Outcome())).verb == "fail"
+
+
+def test_what_was_stopped_and_started_again_unseen_was_put_back_and_did_not_fail():
+    """The second start finds the first one's claim, and ends well without running anything."""
+    again = seen("completed", exit_code=0)._replace(requeued=1)
+    verdict = judge(Evidence(again, Outcome(signal=15), writes=True))
+    assert verdict.verb == "abort" and verdict.outcome.why == "requeue" and "started it again" in verdict.reason
+    assert judge(Evidence(again, GOOD, writes=True)).verb == "complete"
+    assert judge(Evidence(again._replace(requeued=0), Outcome(signal=15), writes=True)).verb == "fail"

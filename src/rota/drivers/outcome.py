@@ -2,6 +2,8 @@
 
 from typing import Literal, NamedTuple
 
+from msgspec.structs import replace
+
 from rota.drivers.api import Outcome
 from rota.drivers.dialect import Seen
 
@@ -97,6 +99,9 @@ def _unlisted(evidence: Evidence) -> Verdict:
 
 def _provider_succeeds(seen: Seen, own: Outcome | None) -> Verdict:
     outcome = _merge(seen.outcome, own)
+    if own is not None and _is_bad(own) and seen.requeued:  # what ended well is the second start, which runs nothing
+        words = f"the cluster put it back into its queue and started it again; {_told(own)}"
+        return Verdict("abort", words, replace(outcome, why="requeue"))
     if own is not None and _is_bad(own):
         return Verdict("fail", f"{_told(own)}, though its provider says {seen.native_state}", outcome)
     return Verdict("complete", seen.reason, outcome if outcome.exit_code is not None else _with_code(outcome, 0))

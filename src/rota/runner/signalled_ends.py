@@ -1,8 +1,8 @@
 """Ends of jobs by a signal that may have been meant for the whole allocation.
 
 A batch system that ends an allocation often signals every process in it. Then a job dies a moment before its runner
-hears of the end, and would be taken for one that failed. So such an end is told only after a short while, and if the
-runner is told to stop meanwhile, that is the reason.
+hears of the end, or is killed, and would be taken for one that failed. So such an end is told only after a short while:
+if the runner is told to stop meanwhile, that is the reason, and if it is killed, nothing is told.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 __all__ = ["SignalledEnds"]
 
 WAIT_S = 0.4
-SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
+SIGNALS = (
+    *(signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU),
+    signal.SIGKILL,
+)
 CODES = tuple(128 + int(number) for number in SIGNALS)
 
 
@@ -31,9 +34,9 @@ class SignalledEnds:
         return len(self._waiting)
 
     def concerns(self, running: Running, outcome: Outcome) -> bool:
-        """Whether a job ended by such a signal, and not because the runner ended it."""
-        code, number, _, _ = outcome
-        return running.why is None and (number in SIGNALS or code in CODES)
+        """Whether a job ended by such a signal, and neither the runner nor the kernel's want of memory ended it."""
+        code, number, reason, _ = outcome
+        return running.why is None and reason != "oom" and (number in SIGNALS or code in CODES)
 
     def add(self, running: Running, outcome: Outcome, now: float) -> float:
         """Keep back the end of this job; returns until when."""
