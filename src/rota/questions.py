@@ -266,7 +266,13 @@ class Client:
 
     async def status(self, selection: Selection = ()) -> dict[str, Any]:
         """Counts per batch, and why jobs wait: `rota status --json`."""
-        return await self.ask("status", sel=words_of(selection))
+        answer = page = await self.ask("status", sel=words_of(selection))
+        while page.get("next") is not None:
+            page = await self.ask("status", sel=words_of(selection), after=page["next"])
+            answer["batches"] += page["batches"]
+            answer["why"] += page["why"]
+        answer.pop("next", None)
+        return answer
 
     async def wait(self, selection: Selection = (), timeout: float | None = None) -> bool:
         """Wait until all is settled: True if all have COMPLETED. TimeoutError when the time (seconds) is up."""

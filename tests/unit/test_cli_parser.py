@@ -238,6 +238,7 @@ def test_a_narrow_terminal_cuts_the_longest_column_not_the_numbers():
     status = {
         "batches": [{"id": 7, "name": "align", "jobs": 600, "counts": {"PENDING": 590, "RUNNING": 10}}],
         "why": [{"batch": 7, "reason": "z" * 99}],
+        "total": {"batches": 1},
     }
     now = live.picture(Manager(), [], 9)
     for picture, words in ((now, ["7.12", "RUNNING", "9.00s"]), (watch.picture(status), ["align", "590", "0%"])):

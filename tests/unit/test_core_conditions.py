@@ -7,9 +7,10 @@ from rota.core.effects import Allocate
 from rota.core.explain import cluster_words, reason
 from rota.core.state import Settings
 from rota.core.stimuli import AllocationSeen
-from rota.manager.answers.jobs import status
 from rota.manager.answers.places import allocation_rows
+from rota.manager.answers.status import status
 from rota.model.needs import Amounts
+from rota.wire.messages import Status
 
 
 def cluster(mode: str) -> World:
@@ -44,7 +45,7 @@ def test_a_direct_job_that_is_held_waits_and_is_not_taken_for_requeued() -> None
     assert shown(world) == ("PENDING", "held", "JobHeldUser")
     held = "the cluster holds job 77 (JobHeldUser): it starts when somebody releases it there"
     assert said(world, batch).endswith(f"allocation a1); {held}") and "node not yet known" not in said(world, batch)
-    assert [row["reason"] for row in status(world.state, [], world.at)["why"]] == [held]
+    assert [row["reason"] for row in status(world.state, Status(), world.at)["why"]] == [held]
     seen(world, "pend")
     assert world.counts(batch) == {"STARTING": 1} and shown(world) == ("PENDING", None, "Priority")
     assert list(world.state.batches[batch].attempts) == [1]

@@ -8,12 +8,13 @@ from core_world import GIB, World, cores, lease_all
 from rota.core.explain import reason
 from rota.core.stimuli import SetMode
 from rota.manager.answers.explaining import Explaining
-from rota.manager.answers.jobs import count_jobs, status
 from rota.manager.answers.limits import limit_rows
 from rota.manager.answers.places import allocation_rows, runner_rows
+from rota.manager.answers.status import count_jobs, status
 from rota.model.batch import Dependency
 from rota.model.patch import Patch
 from rota.model.tables import PENDING
+from rota.wire.messages import Status
 from state_print import whole_print
 
 
@@ -25,7 +26,7 @@ def said(world: World, batch: int, index: int = 1) -> str:
 
 
 def why(world: World, *words: str) -> dict[int, str]:
-    rows = status(world.state, list(words), world.at)["why"]
+    rows = status(world.state, Status(list(words)), world.at)["why"]
     return {row["batch"]: row["reason"] for row in rows}
 
 
@@ -150,7 +151,7 @@ def test_a_question_changes_nothing() -> None:
     state, at = world.state, world.at
     before = whole_print(state)
     assert explained(world, batch)["needs"] == "1 core, 100M memory, 10s", "with what was learned since the last pass"
-    status(state, [], at)
+    status(state, Status(), at)
     count_jobs(state, [":pending"])
     limit_rows(state, at)
     runner_rows(state, at)

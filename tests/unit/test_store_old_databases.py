@@ -19,17 +19,19 @@ from rota.core.step import Core
 from rota.core.stimuli import AllocationSeen, At, Ended, SetMode, Written
 from rota.manager.answers import _learned
 from rota.manager.answers.explaining import Explaining
-from rota.manager.answers.jobs import Jobs, find_job, status
+from rota.manager.answers.jobs import Jobs, find_job
 from rota.manager.answers.limits import limit_rows
 from rota.manager.answers.output import Output
 from rota.manager.answers.places import allocation_rows, runner_rows
 from rota.manager.answers.running import Running
+from rota.manager.answers.status import status
 from rota.manager.jobbook import JobBook
 from rota.model.events import Entry
 from rota.model.needs import Amounts
 from rota.model.tables import JOB_STATES
 from rota.store.api import Column
 from rota.store.sqlite import SqliteStore
+from rota.wire.messages import Status
 
 SETTINGS = Settings()
 LIVE = ("STARTING", "RUNNING", "MISSING", "KILLING")
@@ -103,7 +105,7 @@ def test_all_of_it_is_sound(old: Old) -> None:
 
 
 def test_batches_are_shown_as_they_were(old: Old) -> None:
-    said, expected = status(old.state, [], old.at), old.expected["status"]
+    said, expected = status(old.state, Status(), old.at), old.expected["status"]
     same(said["batches"], expected["batches"])
     assert said["counts"] == expected["counts"]
     assert said["state"] == expected["state"] == "paused"

@@ -191,7 +191,7 @@ def policies() -> "list[str]":
 
 def batches() -> "Iterator[str]":
     """Ids and names, the newest first."""
-    for row in sorted(asked("status", "batches", sel=[]), key=lambda row: -int(row["id"]))[:MOST]:
+    for row in sorted(asked("status", "batches", sel=[], brief=True), key=lambda row: -int(row["id"]))[:MOST]:
         yield str(row["id"])
         if row.get("name") and not any(mark.isspace() for mark in row["name"]):
             yield f"@{row['name']}"

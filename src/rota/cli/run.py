@@ -224,7 +224,7 @@ class Run:
     def _release(self, connection: Connection) -> int:
         batch = self._to_resume()
         try:
-            rows = connection.ask("status", sel=[])["batches"]
+            rows = connection.ask("status", sel=[], after=batch)["batches"]
             self.end = next((row["id"] for row in rows if row.get("ends") == batch), None)
             connection.ask("release", sel=self._words(batch), all=False, dry_run=False)
         except NotFoundError:

@@ -66,7 +66,7 @@ def stuck(connection: "Connection", selector: "list[str]", counts: "Mapping[str,
     words = f"rota release {' '.join(selector) or '--all'}"
     if held and not live:
         return f"{jobs_word(held)} {'is' if held == 1 else 'are'} held: this ends only after {words}"
-    rows = connection.ask("status", sel=selector).get("why") or [{"reason": ""}]
+    rows = connection.ask("status", sel=selector, brief=True).get("why") or [{"reason": ""}]
     return str(rows[0]["reason"]) + (f"; {held:,} more are held: {words}" if held else "")
 
 

@@ -5,6 +5,7 @@ import time
 
 from rota.cli.link import connect
 from rota.cli.show import NARROW, STATES, clean, count_words, print_json
+from rota.cli.status import everything
 from rota.cli.wait import all_well
 
 TYPE_CHECKING = False
@@ -48,7 +49,7 @@ def lines(connection: "Connection", words: "list[str]", interval: float, as_json
     """Print, without a terminal, a line whenever the counts change."""
     before = None
     while True:
-        answer = connection.ask("status", sel=words)
+        answer = everything(connection, words) if as_json else connection.ask("status", sel=words, brief=True)
         if answer["counts"] != before:
             before = answer["counts"]
             if as_json:
@@ -65,11 +66,11 @@ def live(connection: "Connection", words: "list[str]", interval: float) -> "dict
     """Show, on a terminal, a table that changes in place."""
     from rich.live import Live
 
-    answer = connection.ask("status", sel=words)
+    answer = connection.ask("status", sel=words, brief=True)
     with Live(picture(answer), auto_refresh=False) as screen:
         while not settled(answer):
             connection.ask("wait", sel=words, timeout_s=interval)
-            answer = connection.ask("status", sel=words)
+            answer = connection.ask("status", sel=words, brief=True)
             screen.update(picture(answer), refresh=True)
         screen.update(picture(answer), refresh=True)
     return answer
@@ -104,8 +105,8 @@ def picture(answer: "dict[str, Any]") -> "Any":
     for batch, cells in zip(batches, rows, strict=True):
         shown = [*cells, clean(why.get(batch["id"], ""))] if beside else cells
         table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in shown))
-    if len(answer["batches"]) > len(batches):
-        table.caption = f"and {len(answer['batches']) - len(batches)} more"
+    if answer["total"]["batches"] > len(batches):
+        table.caption = f"and {answer['total']['batches'] - len(batches):,} more"
     if beside:
         return table
     notes = [f"{batch['id']}: {clean(why[batch['id']])}" for batch in batches if batch["id"] in why]

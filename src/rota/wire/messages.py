@@ -218,9 +218,17 @@ class Nothing(Struct):
 
 
 class Select(Struct):
-    """Arguments of `status`, `count`."""
+    """Arguments of `count`."""
 
     sel: Selector = []
+
+
+class Status(Struct):
+    """Arguments of `status`."""
+
+    sel: Selector = []
+    brief: bool = False
+    after: int = 0
 
 
 class GraphHead(Struct):
@@ -430,7 +438,7 @@ OPS: dict[str, type[Struct]] = {
     "ping": Nothing,
     "stage": Stage,
     "submit": Submit,
-    "status": Select,
+    "status": Status,
     "jobs": Jobs,
     "count": Select,
     "explain": Explain,

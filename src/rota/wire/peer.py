@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -93,9 +94,11 @@ class Peer(asyncio.Protocol):
 
     __slots__ = (
         "_asked",
+        "_clogged",
         "_closing",
         "_deadline",
         "_decoder",
+        "_drained",
         "_frames",
         "_gate",
         "_handler",
@@ -160,7 +163,8 @@ class Peer(asyncio.Protocol):
         self._reports: deque[int] = deque()
         self._out: list[bytes] = []
         self._out_size = 0
-        self._scheduled = self._pumping = self._paused = self._closing = False
+        self._scheduled = self._pumping = self._paused = self._closing = self._clogged = False
+        self._drained: list[Callable[[], object]] = []
         self._transport: asyncio.Transport | None = None
         self._deadline = self._loop.time() + limits.greeting_s
         self._timer: asyncio.TimerHandle | None = None
@@ -238,6 +242,13 @@ class Peer(asyncio.Protocol):
         self._cancel_timer()
         self._timer = self._loop.call_later(self._limits.closing_s, transport.abort)
 
+    def when_drained(self, call: Callable[[], object]) -> bool:
+        """True: the peer reads too slowly for more to be sent, and this is called when it has read; else never."""
+        if self._clogged and not self.gone:
+            self._drained.append(call)
+            return True
+        return False
+
     @property
     def gone(self) -> bool:
         """Whether nothing can be sent any more."""
@@ -275,9 +286,21 @@ class Peer(asyncio.Protocol):
         self._closing = True
         self._frames.clear()
         self._out.clear()
+        self._drained.clear()
         self._gate.closed(self)
         if self.role is not None:
             self._handler.on_gone(self)
+
+    def pause_writing(self) -> None:
+        """More waits to be sent than asyncio likes."""
+        self._clogged = True
+
+    def resume_writing(self) -> None:
+        """Most of it has left."""
+        self._clogged = False
+        drained, self._drained = self._drained, []
+        for call in drained:
+            self._loop.call_soon(call)
 
     def data_received(self, data: bytes) -> None:
         """Take in bytes that came."""

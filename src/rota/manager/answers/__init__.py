@@ -15,7 +15,7 @@ from rota.core.stimuli import ChangeJobs, Cover, SetLimits, SetMode, Submit
 from rota.manager.answers.attempts import Attempts
 from rota.manager.answers.explaining import Explaining
 from rota.manager.answers.failures import Failures
-from rota.manager.answers.jobs import Jobs, count_jobs, status
+from rota.manager.answers.jobs import Jobs
 from rota.manager.answers.limits import limit_rows
 from rota.manager.answers.live import Live
 from rota.manager.answers.output import Output
@@ -24,6 +24,7 @@ from rota.manager.answers.policies import plugin_rows, policy_rows
 from rota.manager.answers.running import Running
 from rota.manager.answers.search import Search
 from rota.manager.answers.showing import batches_of, show, totals
+from rota.manager.answers.status import count_jobs, status
 from rota.manager.answers.waits import Watchers
 from rota.manager.audit import target_of
 from rota.manager.inbound import now
@@ -298,7 +299,7 @@ class Answers:
         """Answer a question about jobs."""
         state, at = self._manager.state, now()
         if op == "status":
-            return status(state, args.sel, at, self._explaining.records(state))
+            return status(state, args, at, self._explaining.records(state))
         if op == "jobs":
             return self._jobs.page(state, args.sel, args.after, args.limit, args.newest)
         if op == "count":

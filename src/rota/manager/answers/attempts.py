@@ -6,8 +6,9 @@ from typing import Any
 import msgspec
 
 from rota.core.state import BatchState, State
-from rota.manager.answers.jobs import Jobs, counts_of, find_jobs
+from rota.manager.answers.jobs import Jobs, find_jobs
 from rota.manager.answers.output import Output
+from rota.manager.answers.status import counts_of
 from rota.model.errors import NotFoundError, UsageError
 from rota.model.job import Result, format_job
 from rota.model.tables import REMOVED

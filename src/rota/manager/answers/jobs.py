@@ -1,4 +1,4 @@
-"""Jobs as clients see them: how many are in which state, why they wait, and rows of them."""
+"""Jobs as clients see them: which a selector names, and rows of them."""
 
 import json
 import os
@@ -7,33 +7,25 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import msgspec
-
-from rota.core.decide.modes import pause_rows
 from rota.core.dependencies import spans_of
-from rota.core.explain import Records, batch_reasons, omitted_reason
+from rota.core.explain import omitted_reason
 from rota.core.plan.asked import asked_now
 from rota.core.selection import select, states_pattern, wanted_states
 from rota.core.state import BatchState, State
-from rota.core.stimuli import At
 from rota.manager.answers.running import Running
 from rota.manager.jobbook import JobBook
 from rota.model.errors import NotFoundError, UsageError
 from rota.model.job import Result, format_job, parse_job
-from rota.model.selector import Selector, parse_selector
+from rota.model.selector import parse_selector
 from rota.model.tables import COMPLETED, JOB_STATES, PENDING, REMOVED, WAITING
 from rota.store.api import Store
 
-__all__ = ["Jobs", "count_jobs", "counts_of", "find_job", "find_jobs", "job_cursor", "selected", "span_after", "status"]
+__all__ = ["Jobs", "find_job", "find_jobs", "job_cursor", "selected", "span_after"]
 
 PAGE_SIZE = 1 << 20
 """Characters of commands and values in one message."""
 PLACES = 10_000
 """Runners that are gone and whose places are remembered."""
-WHY_SHOWN = 1000
-"""Batches of which a status says why they wait."""
-AFTER_SHOWN = 100
-"""Dependencies of a batch that its row shows."""
 
 
 # ---- which jobs -----------------------------------------------------------------------------------------------------
@@ -109,76 +101,6 @@ def job_cursor(after: Any) -> tuple[int, int] | None:
     if not batch.isdigit() or not pos.isdigit():
         raise UsageError(f"'{after}' is not a cursor")
     return int(batch), int(pos)
-
-
-# ---- counts ---------------------------------------------------------------------------------------------------------
-
-
-def status(state: State, words: list[str], at: At, records: Records | None = None) -> dict[str, Any]:
-    """Counts per batch, and why what waits does."""
-    selector = parse_selector(words)
-    totals: dict[str, int] = {}
-    rows: dict[int, dict[str, Any]] = {}
-    for batch, low, high in select(state, selector):
-        counts = _counts(batch, low, high, selector)
-        row = rows.get(batch.id)
-        if row is None:
-            row = rows[batch.id] = {
-                "id": batch.id,
-                "name": batch.spec.name,
-                "jobs": 0,
-                "counts": {},
-                "submitted": batch.submitted,
-                "priority": max(template.priority for template in batch.templates),
-                "ends": batch.spec.ends,
-                "after": [msgspec.to_builtins(dependency) for dependency in batch.spec.after[:AFTER_SHOWN]],
-                "not_before": batch.spec.not_before,
-                "at_once": batch.spec.at_once,
-                "max_failures": batch.spec.max_failures,
-            }
-        row["jobs"] += sum(counts.values())
-        for name, count in counts.items():
-            row["counts"][name] = row["counts"].get(name, 0) + count
-            totals[name] = totals.get(name, 0) + count
-    batches = [row for _, row in sorted(rows.items()) if row["jobs"]]
-    shown = [state.batches[row["id"]] for row in batches[-WHY_SHOWN:]]
-    return {
-        "counts": totals,
-        "batches": batches,
-        "state": state.mode,
-        "why": [{"batch": number, "reason": why} for number, why in batch_reasons(state, shown, at, records)],
-        "pauses": pause_rows(state.pauses),
-    }
-
-
-def count_jobs(state: State, words: list[str]) -> dict[str, Any]:
-    """How many of the selected jobs are in which state."""
-    selector = parse_selector(words)
-    totals: dict[str, int] = {}
-    for batch, low, high in select(state, selector):
-        for name, count in _counts(batch, low, high, selector).items():
-            totals[name] = totals.get(name, 0) + count
-    return {"jobs": sum(totals.values()), "counts": totals}
-
-
-def counts_of(batch: BatchState) -> dict[str, int]:
-    """How many jobs of a batch are in which state, without states that no job is in."""
-    return {
-        name: batch.counts[number]
-        for number, name in enumerate(JOB_STATES)
-        if batch.counts[number] and number != REMOVED
-    }
-
-
-def _counts(batch: BatchState, low: int, high: int, selector: Selector) -> dict[str, int]:
-    if low == 0 and high == batch.count and not selector.states:
-        return counts_of(batch)
-    states = batch.states
-    return {
-        JOB_STATES[number]: count
-        for number in sorted(wanted_states(selector))
-        if (count := states.count(number, low, high))
-    }
 
 
 # ---- rows -----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ import msgspec
 from rota.core.explain.waiting import standing
 from rota.core.plan.asked import asked_now, what_was_learned
 from rota.core.state import BatchState, State
-from rota.manager.answers.jobs import counts_of, find_job, selected
+from rota.manager.answers.jobs import find_job, selected
+from rota.manager.answers.status import counts_of
 from rota.manager.jobbook import JobBook
 from rota.model.command import BEHAVIOURS
 from rota.model.tables import JOB_STATES

@@ -1,10 +1,13 @@
 """Clients that wait for jobs: `wait` and `follow`.
 
-Looked at after each commit; large selections not more often than is worth it.
+Looked at after each commit; large selections not more often than is worth it. Who follows and does not read is told
+more once what was sent has left: until then it costs nothing but a byte per job.
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 
 from rota.core.dependencies import spans_of
 from rota.core.selection import states_pattern, wanted_states
@@ -20,6 +23,8 @@ __all__ = ["Watchers"]
 
 LARGE = 20_000
 PAUSE_S = 0.1
+NOTE = 500
+"""Jobs in one note, at most."""
 _SETTLED = states_pattern(range(SETTLED, REMOVED))
 
 
@@ -36,9 +41,15 @@ class _Watch:
         self.batches = {span[0] for span in spans}
         self.size = sum(high - low for _, low, high in spans)
         self.follow = follow
-        self.told = {span: bytearray(span[2] - span[1]) for span in spans} if follow else {}
+        self.told: dict[int, list[tuple[int, int, bytearray]]] = {}
+        """Batch → (low, high, which of these jobs the client was told of)."""
+        for number, low, high in spans if follow else ():
+            self.told.setdefault(number, []).append((low, high, bytearray(high - low)))
+        self.moved = OrderedDict.fromkeys(self.told)
+        """Batches that may have jobs which the client was not told of."""
         self.timer: asyncio.TimerHandle | None = None
         self.due = False
+        """Whether it is looked at later: when a while is over, or when the client has read what it was told."""
         self.open = list(spans)
         """Spans that were not settled when last looked at; the last of them is looked at first."""
 
@@ -73,6 +84,8 @@ class Watchers:
         """Look again for every client that waits for jobs of which these entries tell."""
         batches = _moved(entries)
         for watch in list(self._watches.values()):
+            if watch.follow:
+                watch.moved.update(dict.fromkeys(batches & watch.batches))
             if watch.due or watch.batches.isdisjoint(batches):
                 continue
             if watch.size > LARGE:
@@ -92,16 +105,16 @@ class Watchers:
         if (id(watch.peer), watch.ask_id) not in self._watches:
             return True
         state = self._state()
-        if not watch.follow and self._waits(state, watch):
+        try:
+            if not self._tell(state, watch):
+                return False
+        except RotaError as error:
+            self._drop(watch)
+            watch.peer.refuse(watch.ask_id, error)
+            return True
+        if self._waits(state, watch):
             return False
         watch.spans = [span for span in watch.spans if span[0] in state.batches]  # what was pruned was settled
-        if watch.follow:
-            try:
-                self._tell(state, watch)
-            except RotaError as error:
-                self._drop(watch)
-                watch.peer.refuse(watch.ask_id, error)
-                return True
         watch.open = [span for span in watch.spans if _unsettled(state.batches[span[0]], *span[1:], watch.held)]
         if watch.open:
             return False
@@ -119,23 +132,20 @@ class Watchers:
             watch.open.pop()
         return False
 
-    def _tell(self, state: State, watch: _Watch) -> None:
-        new: list[tuple[BatchState, int]] = []
-        for span in watch.spans:
-            number, low, high = span
-            told = watch.told[span]
-            batch = state.batches[number]
-            runs = spans_of(batch, _SETTLED, low, high)
-            for start, end in zip(runs[::2], runs[1::2], strict=True):
-                at = told.find(0, start - low, end - low)
-                while at >= 0:
-                    told[at] = 1
-                    new.append((batch, low + at))
-                    at = told.find(0, at + 1, end - low)
-        while new:
-            rows = self._jobs.first_rows(state, new[:500])
+    def _tell(self, state: State, watch: _Watch) -> bool:
+        """Tell a client that follows which of its jobs are settled; False: it has to read before it is told more."""
+        while new := _untold(state, watch):
+            if watch.peer.when_drained(partial(self._look, watch)):
+                watch.due = True
+                watch.moved.update((batch.id, None) for batch, _, _, _ in new)
+                return False
+            rows = self._jobs.first_rows(state, [(batch, pos) for batch, pos, _, _ in new])
+            for _, _, told, at in new[: len(rows)]:
+                told[at] = 1
+            watch.moved.update((batch.id, None) for batch, _, _, _ in new[len(rows) :])
             watch.peer.note(watch.ask_id, {"ended": rows})
-            del new[: len(rows)]
+            watch.peer.flush()
+        return True
 
     def _counts(self, state: State, watch: _Watch) -> dict[str, int]:
         totals: dict[str, int] = {}
@@ -158,6 +168,25 @@ class Watchers:
         self._watches.pop((id(watch.peer), watch.ask_id), None)
         if watch.timer is not None:
             watch.timer.cancel()
+
+
+def _untold(state: State, watch: _Watch) -> list[tuple[BatchState, int, bytearray, int]]:
+    """(batch, position, what was told, place in that) of the next jobs that are settled and were not told."""
+    out: list[tuple[BatchState, int, bytearray, int]] = []
+    while watch.moved:
+        number = next(iter(watch.moved))
+        if (batch := state.batches.get(number)) is not None:
+            for low, high, told in watch.told[number]:
+                runs = spans_of(batch, _SETTLED, low, high)
+                for start, end in zip(runs[::2], runs[1::2], strict=True):
+                    at = told.find(0, start - low, end - low)
+                    while at >= 0:
+                        out.append((batch, low + at, told, at))
+                        if len(out) == NOTE:
+                            return out
+                        at = told.find(0, at + 1, end - low)
+        del watch.moved[number]
+    return out
 
 
 def _moved(entries: list[Entry]) -> set[int]:

@@ -18,11 +18,12 @@ from rota.core.stimuli import At
 from rota.manager.answers.attempts import Attempts
 from rota.manager.answers.explaining import Explaining
 from rota.manager.answers.failures import Failures
-from rota.manager.answers.jobs import Jobs, count_jobs, status
+from rota.manager.answers.jobs import Jobs
 from rota.manager.answers.output import Output
 from rota.manager.answers.running import Running
 from rota.manager.answers.search import Search
 from rota.manager.answers.showing import batches_of, show, totals
+from rota.manager.answers.status import count_jobs, status
 from rota.manager.checkpoints import state_of
 from rota.manager.filesystem import warning_for
 from rota.manager.jobbook import JobBook
@@ -83,7 +84,7 @@ class Reader:
         self._store.close()
 
     def _status(self, args: Any) -> dict[str, Any]:
-        return status(self.state, args.sel, self._at, self._explaining.records(self.state))
+        return status(self.state, args, self._at, self._explaining.records(self.state))
 
     def _page(self, args: Any) -> dict[str, Any]:
         if args.searches:
