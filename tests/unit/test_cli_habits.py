@@ -171,6 +171,6 @@ def test_config_says_every_setting_and_its_source(tmp_path: Path, capsys: pytest
     assert rows["losses"] == (7, file) and rows["touch"] == ("15s", "default")
     assert rows["site.local.cores"] == (3, file) and rows["site.local.poll"] == ("30s", "default")
     assert rows["policy.default.pick"] == ("random", file) and rows["policy.default.order"] == ("priority", "default")
-    assert rows["home"] == (str(home), "$ROTA_HOME")
+    assert rows["home"] == (str(home), "$ROTA_HOME") and rows["secrets.keep"] == ([], "default")
     assert dispatch(["config", "site.local.cores"]) == 0
     assert capsys.readouterr().out.split() == ["site.local.cores", "3", file]

@@ -265,11 +265,11 @@ def settings(home: str) -> list[dict[str, Any]]:
 
     def rows(table: Struct, given: dict[str, Any], before: str) -> Iterator[dict[str, Any]]:
         for name, key in zip(table.__struct_fields__, table.__struct_encode_fields__, strict=True):
-            if name not in ("site", "policy"):
+            if name not in ("site", "policy", "secrets"):
                 source = path if key in given else "default"
                 yield {"key": before + key, "value": getattr(table, name), "source": source}
 
-    out = list(rows(config, raw, ""))
+    out = [*rows(config, raw, ""), *rows(config.secrets, raw.get("secrets", {}), "secrets.")]
     for name, site in config.site.items():
         out += rows(site, raw.get("site", {}).get(name, {}), f"site.{name}.")
     for name, policy in config.policies().items():
