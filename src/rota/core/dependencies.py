@@ -543,6 +543,8 @@ def watch_all(state: State) -> None:
             refresh(state, batch, 0, batch.count)
             for number, _ in batch.graph.given.jobs:
                 refresh_jobs(state, batch, number)
+    for batch in state.batches.values():  # once every graph knows what its names have come to
+        if batch.graph is not None:
             _look_at_gates(state, batch)
         if batch.edges and (batch.counts[WAITING] or batch.counts[HOLDING]):
             _look(state, batch)
