@@ -180,6 +180,17 @@ def test_a_line_waits_for_what_is_outside() -> None:
         world.submit(2, graph=graph(2, {1: ["%0"]}, Dependency("99")))
 
 
+def test_a_line_waits_for_a_name_that_comes_while_its_batch_waits_as_a_whole() -> None:
+    world = World(check=False)  # the check itself would have it look
+    whole = world.submit()
+    batch = world.submit(2, after=[str(whole)], graph=graph(2, {1: ["%0"]}, Dependency("@align")))
+    align = world.submit(name="align")
+    runner = world.start_runner()
+    leased = {job[0]: job for job in lease_all(world, runner)}
+    world.end(runner, leased[align], 1)
+    assert world.states(batch) == ["WAITING", "OMITTED"]
+
+
 def test_a_live_name_lets_a_line_run_again() -> None:
     world = World()
     world.submit(1, name="data")

@@ -504,7 +504,8 @@ def grown(state: State, name: str) -> None:
             known = waits.after if isinstance(waits, Gate) else waits.after[: waits.met]
             if any(dependency.target == f"@{name}" for dependency in known):
                 _look_anew(state, waits)  # a met dependency is open again, whatever the batch waits for now
-        if waiter.waits is None and (waiter.counts[WAITING] or waiter.counts[HOLDING]):
+        looks = waiter.waits is None or (waiter.graph is not None and waiter.graph.todo)
+        if looks and (waiter.counts[WAITING] or waiter.counts[HOLDING]):
             state.freed.append((waiter.id, 0, waiter.count))
 
 
