@@ -25,7 +25,7 @@ from rota.core.stimuli import (
 )
 from rota.model import events as ev
 from rota.model.allocation import Allocation, Outcome
-from rota.model.tables import ALLOCATION, KILLING, RUNNER, STARTING, move
+from rota.model.tables import ALLOCATION, KILLING, STARTING, move
 
 __all__ = [
     "allocation_seen", "collect_again", "end_direct", "last_words", "site_full", "site_seen", "take_down",
@@ -325,8 +325,8 @@ def _requeued(state: State, decision: Decision, stimulus: AllocationSeen) -> Non
     why = f"{_REQUEUED} ({stimulus.reason or 'no reason given'}): rota asks for another instead"
     decision.events.append(ev.AllocationMoved(stimulus.id, "kill", None, why))
     for runner in _runners_of(state, stimulus.id):
-        if not runner.direct and move(RUNNER, runner.state, "drain") is not None:
-            decision.events.append(ev.RunnerMoved(runner.id, "drain", why))
+        if not runner.direct:
+            decision.drain(runner, why)
 
 
 def _is_news(allocation: Allocation, stimulus: AllocationSeen) -> bool:
