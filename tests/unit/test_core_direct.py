@@ -137,6 +137,21 @@ def test_hold_takes_a_waiting_job_back() -> None:
     assert world.state.batches[batch].failures == {}
 
 
+@pytest.mark.parametrize("told", ["before", "with its end"])
+def test_a_job_that_ran_when_it_was_held_is_in_the_history(told: str) -> None:
+    """Its node fails before it can report: it is held, and its attempt is lost, not one that never was."""
+    world = cluster()
+    batch = world.submit(1, cores(1))
+    world.schedule()
+    seen(world, "a1", "pend", native_id="77", host="n1" if told == "before" else None)
+    world.change("hold", str(batch), stop=True)
+    seen(world, "a1", "abort", Outcome(why="node-fail"), host="n1" if told != "before" else None)
+    assert world.states(batch) == ["HOLDING"]
+    assert [(result.attempt, result.state) for result in world.results] == [(1, "LOST")]
+    assert world.state.batches[batch].failures == {}
+    world.check_restart()
+
+
 def test_a_requeue_by_the_cluster_is_a_loss_and_no_second_copy() -> None:
     world = cluster()
     batch = world.submit(1, cores(1))

@@ -242,3 +242,27 @@ def test_an_avoided_host_gets_nothing_and_its_site_stays_open() -> None:
         world.schedule()
     back = come(world, "r10", "n2")
     assert lease_all(world, back)
+
+
+def test_a_runner_is_drained_once_for_two_reasons_in_one_report() -> None:
+    """Its host is found to be bad by a report that also says that it is being stopped."""
+    world, (bad, good) = world_of("n0", "n1", size=8)
+    end(world, good, start(world, good), 0)
+    *failed, last = start(world, bad)
+    world.tick(0.1)
+    rows = [Ended(*job, 1, None, "exit", 0.0, 0.1, 0.1, 1 << 20, None, None) for job in failed]
+    world.report(bad, ended=[*rows, world.row(last, None, 15, "runner-stopped")])
+    state, why = state_of(world, "r0")
+    assert state == "DRAINING" and "while such jobs do well elsewhere" in (why or "")
+
+
+def test_a_runner_is_drained_once_that_is_idle_when_its_host_is_found_to_be_bad() -> None:
+    world, (bad, good) = world_of("n0", "n1", size=8, bad_host_fast_s=5)
+    running = start(world, good)
+    run(world, bad, 1)
+    assert is_suspected(world, "n0") and state_of(world, "r0")[0] == "SERVING"
+    world.site("hpc", Amounts(8000, 8 * GIB), most=2, whole=True, array_most=10, linger_s=4)
+    world.tick(6)
+    assert state_of(world, "r0")[0] == "DRAINING"
+    assert ("hpc", "n0") in world.state.soft.weather.bad_hosts, "both at one moment"
+    end(world, good, running, 0, 6.0)

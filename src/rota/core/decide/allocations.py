@@ -25,7 +25,7 @@ from rota.core.stimuli import (
 )
 from rota.model import events as ev
 from rota.model.allocation import Allocation, Outcome
-from rota.model.tables import ALLOCATION, KILLING, RUNNER, STARTING, move
+from rota.model.tables import ALLOCATION, KILLING, STARTING, move
 
 __all__ = [
     "allocation_seen", "collect_again", "end_direct", "last_words", "site_full", "site_seen", "take_down",
@@ -325,8 +325,8 @@ def _requeued(state: State, decision: Decision, stimulus: AllocationSeen) -> Non
     why = f"{_REQUEUED} ({stimulus.reason or 'no reason given'}): rota asks for another instead"
     decision.events.append(ev.AllocationMoved(stimulus.id, "kill", None, why))
     for runner in _runners_of(state, stimulus.id):
-        if not runner.direct and move(RUNNER, runner.state, "drain") is not None:
-            decision.events.append(ev.RunnerMoved(runner.id, "drain", why))
+        if not runner.direct:
+            decision.drain(runner, why)
 
 
 def _is_news(allocation: Allocation, stimulus: AllocationSeen) -> bool:
@@ -377,7 +377,7 @@ def _runners_of(state: State, name: str) -> list[RunnerState]:
 
 
 def _never_wanted(state: State, runner: RunnerState, stimulus: AllocationSeen) -> bool:
-    """Whether a direct job was called back before it ended by itself, or its submission failed: not its fault."""
+    """Whether a direct job was called back before it started, or its submission failed: there was no attempt."""
     if not runner.direct:
         return False
     allocation = state.allocations[stimulus.id]
@@ -385,8 +385,8 @@ def _never_wanted(state: State, runner: RunnerState, stimulus: AllocationSeen) -
     if allocation.state == "SUBMITTING" and not known:
         return stimulus.outcome is None or stimulus.outcome.why != "refused"
     held = any(pos in state.batches[number].hold_wanted for number, pos in runner.jobs)
-    waited = allocation.reason == _TAKEN_DOWN and (stimulus.host or allocation.host) is None
-    return allocation.state == "KILLING" and (held or waited)
+    called_back = allocation.state == "KILLING" and (held or allocation.reason == _TAKEN_DOWN)
+    return called_back and not _has_started(state, allocation, stimulus)
 
 
 def _ended_row(state: State, runner: RunnerState, stimulus: AllocationSeen, outcome: Outcome) -> Ended | None:

@@ -108,7 +108,7 @@ def _watch(state: State, decision: Decision, runner: RunnerState, at: At, lapsed
     elif runner.state == "SERVING" and not runner.jobs and not runner.parts:
         facts = state.soft.sites.get(runner.site)
         if facts is not None and at.mono - contact.idle_since > facts.linger_s:
-            _drain(decision, runner, f"nothing to do for {facts.linger_s:.0f} s")
+            decision.drain(runner, f"nothing to do for {facts.linger_s:.0f} s")
 
 
 def _lapse(state: State, decision: Decision, runner: RunnerState, lapsed: set[tuple[int, int]]) -> None:
@@ -148,14 +148,7 @@ def _end_crippled(state: State, decision: Decision, runner: RunnerState, silence
             decision.events.append(ev.AllocationMoved(allocation.id, "kill", reason=why))
         else:
             for member in heard:
-                if member.state == "SERVING":
-                    _drain(decision, member, f"{silent}, and the allocation ends as a whole")
-
-
-def _drain(decision: Decision, runner: RunnerState, why: str) -> None:
-    """Drain a runner, once: another may have lapsed with it, or it itself, at the same moment."""
-    if not any(isinstance(event, ev.RunnerMoved) and event.runner == runner.id for event in decision.events):
-        decision.events.append(ev.RunnerMoved(runner.id, "drain", why))
+                decision.drain(member, f"{silent}, and the allocation ends as a whole")
 
 
 def _give_up_rerunnable(state: State, decision: Decision, runner: RunnerState, silence: float, at: At) -> None:

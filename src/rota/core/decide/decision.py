@@ -7,9 +7,10 @@ from msgspec import Struct, field
 from rota.core.effects import Effect
 from rota.core.notes import Note
 from rota.core.soft import chance_at
-from rota.core.state import State
-from rota.model.events import Event
+from rota.core.state import RunnerState, State
+from rota.model.events import Event, RunnerMoved
 from rota.model.job import Result
+from rota.model.tables import RUNNER, move
 
 __all__ = ["Decision"]
 
@@ -33,6 +34,12 @@ class Decision(Struct):
         """Add the events and results of another decision."""
         self.events.extend(other.events)
         self.results.extend(other.results)
+
+    def drain(self, runner: RunnerState, why: str | None) -> None:
+        """Drain a runner that can be, once: it may be idle, on a bad host, and stopped from outside at one moment."""
+        moved = any(isinstance(event, RunnerMoved) and event.runner == runner.id for event in self.events)
+        if not moved and move(RUNNER, runner.state, "drain") is not None:
+            self.events.append(RunnerMoved(runner.id, "drain", why))
 
     def chance(self, state: State) -> float:
         """The next number in [0, 1) of the core's own generator."""

@@ -204,8 +204,7 @@ def _wait_for(state: State, decision: Decision, stimulus: Greet, others: list[Ru
     for rival in others:
         if not _may_be_newer(state, stimulus, rival) and _may_live(state, rival):
             why = f"its provider has started {stimulus.runner} in its place"
-            if rival.state == "SERVING":
-                decision.events.append(ev.RunnerMoved(rival.id, "drain", why))
+            decision.drain(rival, why)
             decision.effects.append(Order(rival.id, rival.session, "expired", [], why))
     names = ", ".join(rival.id for rival in others)
     decision.effects.append(Order(stimulus.runner, 0, "again", [], f"greet again: {names} is not known to be over"))

@@ -22,7 +22,7 @@ from rota.core.stimuli import At, Ended
 from rota.model import events as ev
 from rota.model.job import Result
 from rota.model.slot import Slot
-from rota.model.tables import FAILED, RUNNER, RUNNING, move
+from rota.model.tables import FAILED, RUNNING
 
 __all__ = ["Blow", "failed", "is_fast", "judge_host", "look_at_suspects", "succeeded", "told"]
 
@@ -256,8 +256,7 @@ def _convict(state: State, decision: Decision, key: Host, record: HostRecord, at
     decision.notes.append(WeatherEntry("bad_hosts", key, (at.mono + settings.bad_host_s, why), look=True))
     decision.events.append(ev.Noted(f"host {key[1]}", "avoided", why))
     for other in _runners_at(state, key):
-        if move(RUNNER, other.state, "drain"):
-            decision.events.append(ev.RunnerMoved(other.id, "drain", why))
+        decision.drain(other, why)
     return True
 
 

@@ -163,8 +163,8 @@ def report(state: State, stimulus: Report) -> Decision:
     _take_disclaimed(state, decision, runner, stimulus)
     if not any(getattr(event, "seq", 0) for event in decision.events):
         decision.events.append(ev.Ended(runner.id, [], seq=stimulus.seq))
-    if runner.state == "SERVING" and not runner.direct and _is_stopping(stimulus):
-        decision.events.append(ev.RunnerMoved(runner.id, "drain", "it is being stopped from outside"))
+    if not runner.direct and _is_stopping(stimulus):
+        decision.drain(runner, "it is being stopped from outside")
     decision.effects.append(Ack(runner.id, stimulus.seq))
     return decision
 
