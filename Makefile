@@ -11,7 +11,7 @@ BIN     := $(VENV)/bin
 PIP     := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore $(BIN)/python -m pip
 
 # The stamps carry a checksum of what was installed, so touching or checking out a file installs nothing again.
-SUM     := $(shell cat requirements*.lock pyproject.toml | cksum | tr ' ' '-')
+SUM     := $(shell cat requirements.lock requirements-dev.lock requirements-build.lock pyproject.toml | cksum | tr ' ' '-')
 RUN     := $(VENV)/.installed-run-$(SUM)
 DEV     := $(VENV)/.installed-dev-$(SUM)
 
@@ -72,10 +72,13 @@ quick: $(DEV)
 live: $(DEV)
 	PYTHONPATH=tests $(BIN)/python -m live $(LIVE)
 
-## make soak     many more hostile bytes than make test has (FUZZ=200: times as many)
+## make soak     many more hostile bytes than make test has (FUZZ=200: times as many), then coverage-guided ones (SOAK_S=600)
 FUZZ ?= 50
+SOAK_S ?= 600
 soak: $(DEV)
 	ROTA_FUZZ=$(FUZZ) $(BIN)/pytest tests/property/test_hostile_bytes.py -n $(WORKERS) -o timeout=0
+	$(PIP) install --quiet --require-hashes -r requirements-soak.lock
+	PYTHONPATH=tests $(BIN)/python tests/soak.py $(SOAK_S)
 
 ## make format   let ruff repair and lay out what it can
 format: $(DEV)
@@ -97,6 +100,7 @@ lock:
 	$(COMPILE) pyproject.toml -o requirements.lock >/dev/null
 	$(COMPILE) --group build -o requirements-build.lock >/dev/null
 	$(COMPILE) pyproject.toml --all-extras --group dev -c requirements.lock -o requirements-dev.lock >/dev/null
+	echo atheris | $(COMPILE) - -o requirements-soak.lock >/dev/null
 
 ## make apt      as root on Debian or Ubuntu: install the system packages that are missing
 apt:

@@ -276,7 +276,7 @@ def test_answers_of_batch_systems(name: str, seed: int) -> None:
             dialect.is_mine,
         ):
             try:
-                with native.room:
+                with native.Room():
                     made = read(answer)
             except RotaError:
                 continue

@@ -266,3 +266,17 @@ def test_all_of_one_batch_for_all_of_another_costs_one_edge() -> None:
     assert world.state.batches[second].counts[JOB_STATES.index("OMITTED")] == 10_000
     assert len(world.log) < 10
     world.check_restart()
+
+
+def test_a_batch_of_a_name_that_was_settled_and_runs_again_is_waited_for() -> None:
+    world = World()
+    first, second = world.submit(name="align"), world.submit(name="align")
+    waiter = world.submit(after=["@align"])
+    run_jobs(world, second, 0)
+    world.change("retry", f"{second}", ":completed")
+    run_jobs(world, first, 0)
+    assert world.states(second) == ["PENDING"]
+    assert world.states(waiter) == ["WAITING"], "the second was settled when the waiter looked, and is not any more"
+    world.check_restart()
+    run_jobs(world, second, 0)
+    assert world.states(waiter) == ["PENDING"]

@@ -140,6 +140,20 @@ def test_names_of_jobs() -> None:
     assert world.counts(other) == {"COMPLETED": 1}
 
 
+def test_a_restart_knows_of_a_name_that_jobs_of_a_later_batch_have() -> None:
+    world = World()
+    waiter = world.submit(after=["@left"])
+    first = world.submit(name="left")
+    later = world.submit(2, graph=graph(2, {0: ["=left"], 1: ["0"]}))
+    runner = world.start_runner()
+    leased = {job[0]: job for job in lease_all(world, runner)}
+    world.end(runner, leased[later])
+    restart(world)
+    invariants.check(world.state)
+    world.end(world.runners["r1"], leased[first])
+    assert world.states(waiter) == ["PENDING"], "it was told, though it had looked before the graph of the later batch"
+
+
 def test_a_line_waits_for_what_is_outside() -> None:
     world = World()
     first = world.submit(3)

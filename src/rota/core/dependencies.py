@@ -40,6 +40,7 @@ __all__ = [
     "parents_of",
     "positions_of",
     "reconnect",
+    "recounted",
     "refresh",
     "regraph",
     "renamed",
@@ -466,7 +467,14 @@ def note_settled(state: State, batch: BatchState, spans: list[int]) -> None:
 
 
 def reopened(state: State, batch: BatchState) -> None:
-    """Forget what is known about a batch whose jobs run again, or were removed."""
+    """Forget what is known about a batch whose jobs run again."""
+    if any(f"@{name}" in state.waiters for name in batch.names):
+        state.epoch += 1  # who waits for another batch of that name may have passed this one as settled
+    recounted(state, batch)
+
+
+def recounted(state: State, batch: BatchState) -> None:
+    """Forget what was counted of a batch whose jobs run again, or were removed."""
     _forget_tally(state, batch, batch.spec.name)
     if batch.graph is not None:
         refresh(state, batch, 0, batch.count)
@@ -543,6 +551,8 @@ def watch_all(state: State) -> None:
             refresh(state, batch, 0, batch.count)
             for number, _ in batch.graph.given.jobs:
                 refresh_jobs(state, batch, number)
+    for batch in state.batches.values():  # once every graph knows what its names have come to
+        if batch.graph is not None:
             _look_at_gates(state, batch)
         if batch.edges and (batch.counts[WAITING] or batch.counts[HOLDING]):
             _look(state, batch)

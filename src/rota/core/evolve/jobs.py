@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from rota.core.dependencies import freeze, note_settled, reopened
+from rota.core.dependencies import freeze, note_settled, recounted, reopened
 from rota.core.evolve.gangs import close_root, reserve_part
 from rota.core.evolve.runners import set_slots
 from rota.core.state import COLUMN_CHUNK, BatchState, Live, RunnerState, State
@@ -296,7 +296,7 @@ def removed(state: State, event: ev.Removed) -> None:
         _forget_tries(batch, low, high)
     if batch.followed:
         note_settled(state, batch, event.spans)
-    reopened(state, batch)
+    recounted(state, batch)
     state.dirty_batches.add(batch.id)
 
 
