@@ -10,7 +10,7 @@ import pytest
 
 from process.support_home import Home, home
 from process.support_users import THIEF, by_thief, shared
-from rota.drivers.script import NOT_OURS, build_script
+from rota.drivers.script import CHECK, NOT_OURS, build_script
 from rota.manager.answers.output import _read_file
 from rota.manager.paths import own_directory, prepare
 from rota.manager.sites.installing import install_runner, runner_digest, runner_place
@@ -136,6 +136,18 @@ def start(place: str) -> subprocess.CompletedProcess[str]:
     script = build_script([os.path.join(place, "__main__.py"), "--help"], python=sys.executable, digest=runner_digest())
     env = {"PATH": os.environ["PATH"], "ROTA_ELEMENT": "0"}
     return subprocess.run(["/bin/sh"], input=script, capture_output=True, text=True, env=env, timeout=60)
+
+
+def test_a_node_starts_what_another_start_compiles_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiled file has a passing name until it is whole: that it is gone again says nothing against the place."""
+    top = os.path.dirname(os.path.dirname(install_runner(str(tmp_path / "d"))))
+    found = [*os.walk(top), (os.path.join(top, "rota", "runner", "__pycache__"), [], ["gone.pyc.140309963986464"])]
+    monkeypatch.setattr(os, "walk", lambda _: iter(found))
+    monkeypatch.setattr(sys, "argv", ["-c", top, runner_digest()])
+    exec(CHECK, {})
+    monkeypatch.setattr(sys, "argv", ["-c", top, "another digest"])
+    with pytest.raises(SystemExit, match="not what the manager put there"):
+        exec(CHECK, {})
 
 
 def test_a_node_starts_nothing_but_what_the_manager_put_there(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_hold_takes_a_waiting_job_back() -> None:
     assert world.state.batches[batch].failures == {}
 
 
-@pytest.mark.parametrize("told", ["before", "with its end"])
+@pytest.mark.parametrize("told", ["before", "with its end", "by what it left"])
 def test_a_job_that_ran_when_it_was_held_is_in_the_history(told: str) -> None:
     """Its node fails before it can report: it is held, and its attempt is lost, not one that never was."""
     world = cluster()
@@ -145,7 +145,9 @@ def test_a_job_that_ran_when_it_was_held_is_in_the_history(told: str) -> None:
     world.schedule()
     seen(world, "a1", "pend", native_id="77", host="n1" if told == "before" else None)
     world.change("hold", str(batch), stop=True)
-    seen(world, "a1", "abort", Outcome(why="node-fail"), host="n1" if told != "before" else None)
+    world.collecting = False
+    seen(world, "a1", "abort", Outcome(why="node-fail"), host="n1" if told == "with its end" else None)
+    world.step(LastWords(at=world.at, id="a1", host="n1" if told == "by what it left" else None))
     assert world.states(batch) == ["HOLDING"]
     assert [(result.attempt, result.state) for result in world.results] == [(1, "LOST")]
     assert world.state.batches[batch].failures == {}

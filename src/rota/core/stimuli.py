@@ -283,6 +283,8 @@ class LastWords(Stimulus, kw_only=True):
     """Why the files that the allocation may have left could not be read; None: they were."""
     spoilt: str | None = None
     """What to say of a file that is not what its name says, and was moved aside: it is no witness."""
+    host: str | None = None
+    """Where a direct job that left no report says that it has started."""
 
 
 class SiteFull(Stimulus, kw_only=True):

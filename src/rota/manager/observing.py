@@ -258,6 +258,8 @@ class Observer:
                 words.written = await self._read_report(site, known)
                 words.restarted = not words.written and await site.was_restarted(known)
                 words.spoilt = None if words.written else await site.spoilt(known)
+                if not words.written and allocation.host is None:
+                    words.host = await site.host_of(known)
             else:
                 runners = state.runners_of(allocation.id)
                 await self._wait_for_peers(runners)

@@ -274,7 +274,8 @@ class Cluster:
                 ended = [Ended(*row) for row in runner.unsent["ended"]]
                 disclaimed = [(b, i, a, why) for b, i, a, why in runner.unsent["disclaimed"]]
                 written.append(Written(runner.id, ended, disclaimed))
-        self.world.shell.post(LastWords(at=_NOW, by="file", id=id, written=written))
+        host = None if allocation is None or written else _started_on(allocation)
+        self.world.shell.post(LastWords(at=_NOW, by="file", id=id, written=written, host=host))
 
     def _terminate(self, id: str, site: str, tag: str) -> None:
         allocation = self.allocations.get(tag)
@@ -342,7 +343,7 @@ class Cluster:
         outcome = job.outcome if job is not None and allocation.state == "over" else None
         native, reason = allocation.native_id, allocation.reason
         seen = self._observation(allocation.id, allocation.verb, native, reason, outcome)
-        seen.host = "node" if job is not None and job.execution is not None else None  # as its started.json says
+        seen.host = _started_on(allocation) if seen.verb in ("run", "pend") else None  # ends are told without
         return seen
 
     def _say(self, id: str, verb: str, native_id: str | None, reason: str | None) -> None:
@@ -354,3 +355,8 @@ class Cluster:
         return AllocationSeen(
             at=_NOW, by="driver", id=id, verb=verb, native_id=native_id, reason=reason, outcome=outcome
         )
+
+
+def _started_on(allocation: SimAllocation) -> str | None:
+    """Where a direct job has started, as its started.json says."""
+    return "node" if allocation.job is not None and allocation.job.execution is not None else None

@@ -262,7 +262,8 @@ def last_words(state: State, stimulus: LastWords) -> Decision:
         outcome, reason = Outcome(why="requeue"), f"{reason}; the cluster had started it again"
     if stimulus.output is not None and not runners:
         reason = f"{reason}; its output ends with: {stimulus.output}"
-    seen = replace(ending.seen, at=stimulus.at, reason=reason, outcome=outcome)
+    host = ending.seen.host or stimulus.host
+    seen = replace(ending.seen, at=stimulus.at, reason=reason, outcome=outcome, host=host)
     _end(state, decision, seen, allocation)
     return decision
 
