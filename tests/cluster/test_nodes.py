@@ -60,7 +60,7 @@ def make_site(tmp_path_factory, monkeypatch):
                 monkeypatch.setenv(name, cluster.environment[name])
         config = SiteConfig(driver=driver, directory=str(base / "shared"), warn="0s", **config)
         site = BatchSite("hpc", config, Paths(str(base / "home")), NoDoor(), user="root", install=False)
-        site._program = str(program)
+        site._program, site._digest = str(program), None
         return site
 
     return make

@@ -22,8 +22,10 @@ def explained(home, name):
 @pytest.mark.parametrize("site", ["one", "hpc"])
 def test_what_slurm_refuses(home, site):
     """A direct job fails with the reason; one for runners waits, and tells why."""
+    home.rota("up")
+    home.until(lambda: all(row["queues"] for row in home.json("sites")["sites"]), what="the queues are known")
+    assert "nosuch" in home.rota("add", "--on", site, "--partition", "nosuch", "--", "true", code=2).stderr
     wrong = {
-        "Invalid partition name": home.add("--on", site, "--partition", "nosuch", "--", "true"),
         "Invalid account": home.add("--on", site, "--account", "nosuch", "--", "true"),
         "Invalid license": home.add("--on", site, "--native=--licenses=nosuch:3", "--", "true"),
     }

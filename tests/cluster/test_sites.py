@@ -81,7 +81,7 @@ def test_detect_and_doctor_on_slurm(slurm):
     with site_of(slurm) as site:
         text = site("sites", "detect", "--write")
         written = (site.home / "config.toml").read_text()
-        assert text == written and set(tomllib.loads(written)["site"]) == {"slurm"}
+        assert text == written and set(tomllib.loads(written)["site"]) == {"local", "slurm"}
         assert "# partition main (default), 4 nodes, 4 cores" in text and "# partition short, 4 nodes" in text
         assert "at most 10m" in text and "slurm-wlm" in text
         answer = site.json("doctor", "slurm", "--timeout", "60s")
@@ -111,7 +111,7 @@ def test_doctor_gives_up_a_job_that_does_not_start(slurm):
 def test_detect_and_doctor_on_grid_engine(gridengine):
     with site_of(gridengine) as site:
         text = site("sites", "detect", "--write")
-        assert set(tomllib.loads(text)["site"]) == {"sge"} and "# partition all.q (default), 1 nodes" in text
+        assert set(tomllib.loads(text)["site"]) == {"local", "sge"} and "# partition all.q (default), 1 nodes" in text
         assert tomllib.loads(text)["site"]["sge"]["parallel_environment"] == "smp"
         # Where its host cannot look up the name of this one, the address is found, and said to be needed.
         answer = site.json("doctor", "sge", "--timeout", "60s", code=None)

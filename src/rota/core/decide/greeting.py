@@ -31,6 +31,7 @@ def stranger(state: State, name: str | None, runner: str) -> str | None:
     """Why an allocation can have no such runner; None: it can.
 
     Its runners are TAG.ELEMENT.NODE.NONCE, one for each node at a time; those of older releases have no node and nonce.
+    The only node is 0; of several each is called as its host is, and there are no more of them than it has nodes.
     """
     if name is None:
         return None
@@ -38,18 +39,16 @@ def stranger(state: State, name: str | None, runner: str) -> str | None:
     if allocation is None:  # it is told to end, with all that it runs
         return None
     node = _node(allocation, runner)
-    if allocation.direct or node not in _nodes(allocation) or runner.endswith("."):
+    own, word = node.rpartition(".")[0], node.rpartition(".")[2]
+    most = max(allocation.nodes, int(dict(allocation.options).get("nodes", 1)))
+    known = {node, *(_node(allocation, other.id) for other in state.runners_of(name))}
+    fits = own == f"{allocation.tag}.{allocation.element}" and (word == "0" if most == 1 else bool(word))
+    if allocation.direct or not fits or len(known) > most or runner.endswith("."):
         return f"allocation {name} has no runner {runner}"
     before = sum(_node(allocation, other.id) == node for other in state.runners_of(name))
     if before > PROCESSES_MOST and runner not in state.runners:
         return f"{node} has had {before} runners: no more"
     return None
-
-
-def _nodes(allocation: Allocation) -> Iterator[str]:
-    """The names of the nodes of an allocation: TAG.ELEMENT.NODE."""
-    count = max(allocation.nodes, int(dict(allocation.options).get("nodes", 1)))
-    return (f"{allocation.tag}.{allocation.element}.{node}" for node in range(count))
 
 
 def _node(allocation: Allocation, runner: str) -> str:
