@@ -53,6 +53,14 @@ def dump(message):
     return json.dumps(message).encode()
 
 
+def test_a_runner_on_a_host_with_the_longest_name_may_greet():
+    runner = f"0123456789ab.99999.{'n' * 63}.01234567"
+    greet = messages.decode_greeting(dump(GREET | {"runner": runner, "replaces": runner}))
+    assert isinstance(greet, Greet) and greet.runner == greet.replaces == runner
+    with pytest.raises(ProtocolError):
+        messages.decode_greeting(dump(GREET | {"runner": "r" * 129}))
+
+
 def test_the_examples_of_the_document():
     assert isinstance(messages.decode_greeting(dump(HELLO)), Hello)
     greet = messages.decode_greeting(dump(GREET))

@@ -42,6 +42,8 @@ Line = Annotated[str, Meta(max_length=255, pattern=r"^[^\x00-\x1f\x7f]*\Z")]
 Holder = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]*\Z")]
 Path = Annotated[str, Meta(max_length=4096, pattern=r"^[^\x00-\x1f\x7f]*\Z")]
 Name = Annotated[str, Meta(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]*\Z")]
+RunnerName = Annotated[str, Meta(max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]*\Z")]
+"""TAG.ELEMENT.NODE.NONCE, and a node may be called by a host name of 63 letters."""
 Hex = Annotated[str, Meta(max_length=128, pattern=r"^[0-9A-Za-z_-]+\Z")]
 Reason = Annotated[str, Meta(max_length=64, pattern=r"^[a-z-]+\Z")]
 Note = Annotated[str, Meta(max_length=10_000)]
@@ -111,7 +113,7 @@ class Greet(Struct, tag_field="t", tag="greet"):
     """The greeting of a runner. `held` has no default: to leave it out would give all its jobs to others."""
 
     version: int
-    runner: Name
+    runner: RunnerName
     connect: Count
     clock: Clock
     host: Line
@@ -129,7 +131,7 @@ class Greet(Struct, tag_field="t", tag="greet"):
     holds: Annotated[list[HoldRow], Meta(max_length=100_000)] = []
     gangs: bool = False
     """Whether it can hold parts of gangs."""
-    replaces: Name | None = None
+    replaces: RunnerName | None = None
     """The runner whose end, with that of all it had started on this node, the supervisor of the node has seen to."""
 
 

@@ -39,7 +39,7 @@ def stranger(state: State, name: str | None, runner: str) -> str | None:
     if allocation is None:  # it is told to end, with all that it runs
         return None
     node = _node(allocation, runner)
-    own, word = node.rpartition(".")[0], node.rpartition(".")[2]
+    own, _, word = node.rpartition(".")
     most = max(allocation.nodes, int(dict(allocation.options).get("nodes", 1)))
     known = {node, *(_node(allocation, other.id) for other in state.runners_of(name))}
     fits = own == f"{allocation.tag}.{allocation.element}" and (word == "0" if most == 1 else bool(word))
