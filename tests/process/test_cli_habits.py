@@ -58,3 +58,26 @@ def test_a_name_alone_selects(rota):
     rota("up")
     assert "align" in rota.out("status", "align")
     assert "COMPLETED" in rota.out("jobs", "align")
+
+
+def test_what_was_asked_for_is_never_lowered(rota):
+    """Twelve small runs of one script teach its group, and nothing else; figures that people give are kept."""
+    (rota.cwd / "light.py").write_text("x = bytearray(30 << 20)\n")
+    rota("up")
+    rota("run", "--array", "1-12", "--", "python3 light.py")
+    asks = ("--memory", "1500M", "-t", "2h", "--", "python3")
+    memory, seconds = "memory: asked 1500M, learned 100M from 12 jobs, gets 1500M", "time: asked 2h, learned 1s"
+    dry = rota.out("add", "--dry-run", *asks, "light.py")
+    assert "each needs 1 core, 1500M memory, 2h\n" in dry and f"light.py: {memory}\n" in dry and seconds in dry
+    assert "learned" not in rota.out("add", "--dry-run", *asks, "heavy.py"), "another script is another group"
+    later = ("--not-before", "+9h")
+    said = rota("add", *later, *asks, "light.py")
+    assert f"rota: light.py: {memory}\n" in said.stderr
+    assert f"\n  {memory}\n" in rota.out("explain", said.stdout.strip())
+    rules = {
+        ("1500M", "higher"): "gets 1500M", ("1500M", "always"): "gets 1500M", ("1500M", "never"): "gets 100M",
+        ("20M", "higher"): "gets 100M", ("20M", "always"): "gets 20M", ("20M", "never"): "gets 100M",
+    }  # fmt: skip
+    for (memory, rule), gets in rules.items():
+        number = rota.out("add", *later, "--memory", memory, "--override", rule, "--", "python3 light.py").strip()
+        assert f"memory: asked {memory}, learned 100M from 12 jobs, {gets}\n" in rota.out("explain", number), rule
