@@ -203,7 +203,7 @@ def test_why_it_waits_is_said_in_the_clusters_words(personality):
         site.by_hand("qsub", "-l", "nodes=1:ppn=2")
         natives = await site.submit(1)
         await site.wait(120)
-        assert site.driver.waits(natives[0]).startswith("Not Running: Not enough"), site.driver.waits(natives[0])
+        assert site.driver.waits(natives[0]).words.startswith("Not Running: Not enough"), site.driver.waits(natives[0])
         site.by_hand("qdel", "1")
         await site.wait(120)
         assert site.driver.waits(natives[0]) is None
@@ -218,8 +218,8 @@ def test_what_openpbs_can_never_run_is_said_so(count):
         natives = await site.submit(count, cores=8)
         await site.wait(60)
         for native in natives:
-            words = site.driver.waits(native)
-            assert words == "Can Never Run: Insufficient amount of resource: ncpus (R: 8 A: 2 T: 2)"
+            words = "Can Never Run: Insufficient amount of resource: ncpus (R: 8 A: 2 T: 2)"
+            assert site.driver.waits(native) == (words, True)
 
     run_virtual(scenario())
 

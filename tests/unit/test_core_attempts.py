@@ -5,7 +5,7 @@ import pytest
 from core_world import NODE, World, cores, lease_all
 from rota.core.decide.retries import backoff
 from rota.core.effects import Ack, Allocate, Lease, Order
-from rota.core.explain import verdicts
+from rota.core.explain import Records, verdicts
 from rota.core.soft import chance_at
 from rota.core.state import Settings, State
 from rota.core.stimuli import AllocationSeen, Disconnected
@@ -535,7 +535,7 @@ def test_over_commit_is_impossible_on_a_node_that_came_back_smaller() -> None:
 
 
 def details(world: World, shape: int = 0) -> list[tuple[str, str, str]]:
-    found = verdicts(world.state, world.state.shapes[shape], world.at)
+    found = verdicts(world.state, world.state.shapes[shape], world.at, Records())
     return [(verdict.location, verdict.code, verdict.detail) for verdict in found]
 
 

@@ -9,6 +9,7 @@ from rota.core.state import Settings
 from rota.core.stimuli import AllocationSeen
 from rota.manager.answers.places import allocation_rows
 from rota.manager.answers.status import status
+from rota.model.allocation import Waiting
 from rota.model.needs import Amounts
 from rota.wire.messages import Status
 
@@ -26,12 +27,12 @@ def seen(world: World, verb: str, words: str | None = None) -> None:
 
 def said(world: World, batch: int, trouble: str | None = None) -> str:
     book = world.state.batches[batch]
-    more = cluster_words(world.state, book, 0, lambda _: "Priority", lambda _: trouble)
+    more = cluster_words(world.state, book, 0, lambda _: Waiting("Priority"), lambda _: trouble)
     return reason(world.state, book, 0, None, world.at) + more
 
 
 def shown(world: World) -> tuple[str, str | None, str | None]:
-    (row,) = allocation_rows(world.state, lambda _: "Priority", world.at)
+    (row,) = allocation_rows(world.state, lambda _: Waiting("Priority"), world.at)
     return row["state"], row["condition"], row["reason"]
 
 

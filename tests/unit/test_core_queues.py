@@ -1,7 +1,7 @@
 """Sites with queues, in the core: what is asked for there, what is learned of them, and why jobs wait."""
 
 from core_world import FakeRunner, Job, World, cores
-from rota.core.explain import verdicts
+from rota.core.explain import Records, verdicts
 from rota.core.stimuli import FactSeen, Greet
 from rota.model.batch import Template
 from rota.model.location import Kind
@@ -98,7 +98,7 @@ def test_why_a_job_waits_names_queues() -> None:
     batch = world.submit(2, jobs(DAY))
     world.schedule()
     shape = world.state.shapes[world.state.batches[batch].shapes[0]]
-    found = [(v.level, v.location, v.code) for v in verdicts(world.state, shape, world.at)]
+    found = [(v.level, v.location, v.code) for v in verdicts(world.state, shape, world.at, Records())]
     assert found == [
         ("queue", "hpc:long", "starting"),
         ("queue", "local", "other-site"),

@@ -7,10 +7,10 @@ import pytest
 from msgspec.structs import replace
 
 from core_world import GIB, NODE, FakeRunner, World, cores, lease_all
-from rota.core.explain import Account, Records, account, batch_reasons
+from rota.core.explain import Account, Records, account, batch_reasons, verdicts
 from rota.core.state import Settings
 from rota.core.stimuli import AllocationSeen, Disconnected, SetMode
-from rota.model.allocation import Outcome
+from rota.model.allocation import Outcome, Waiting
 from rota.model.batch import Dependency, Template
 from rota.model.graph import Graph, pack_links
 from rota.model.needs import Amounts
@@ -878,7 +878,23 @@ def a_retry_is_of_no_use() -> tuple[World, int, int]:
 @pytest.mark.parametrize(("stage", "words"), [row[1:] for row in SITUATIONS], ids=[row[0] for row in SITUATIONS])
 def test_the_truth_is_told(stage: Stage, words: str) -> None:
     world, batch, index = stage()
-    assert told(world, batch, index, waits=lambda allocation: "Priority").reason == words
+    assert told(world, batch, index, waits=lambda allocation: Waiting("Priority")).reason == words
+
+
+def test_what_a_cluster_can_never_run_is_said_so() -> None:
+    world, batch, index = its_allocation_waits_in_the_cluster()
+    never = Waiting("Can Never Run: Insufficient amount of resource: ncpus", True)
+    said = told(world, batch, index, waits=lambda allocation: never)
+    assert said.reason == (
+        "allocation a1 is PENDING (at local), asked for 5m ago; the cluster says of job 77: Can Never Run: "
+        "Insufficient amount of resource: ncpus: it can never run as it was asked for, waiting does not help"
+    )
+    assert [(each.kind, each.lasting) for each in said.blockers] == [("never", True)]
+    assert said.commands == ["rota modify"]
+    (shape,) = world.state.shapes
+    for words, lasting in ((never, True), (Waiting("Priority"), False)):
+        (verdict,) = verdicts(world.state, shape, world.at, Records(waits=lambda allocation, words=words: words))
+        assert (verdict.code, verdict.lasting) == ("starting", lasting)
 
 
 def test_there_are_many_situations() -> None:

@@ -19,6 +19,7 @@ from rota.drivers.settings import Settings
 from rota.drivers.submitting import Submitter
 from rota.drivers.tracking import LOST, Entry, Sight, Tracker
 from rota.drivers.transport import Transport, UnreachableError
+from rota.model.allocation import Waiting
 from rota.model.errors import BusyError, RotaError, UsageError
 from rota.model.site import SiteFacts
 
@@ -312,13 +313,14 @@ class CommandDriver:
         finally:
             self._busy = False
 
-    def waits(self, native: str) -> str | None:
+    def waits(self, native: str) -> Waiting | None:
         """Why a native job does not run, in the cluster's words of late; None: it runs, or there is no word."""
         seen = self._tracker.listed.get(native)
         if seen is None or seen.kind not in ("pending", "held", "suspended", "unsure"):
             return None
         asked = self._why_waiting.get(native) or self._why_waiting.get(BASE.sub("", native))
-        return seen.reason or asked or (seen.native_state if seen.kind == "unsure" else None)
+        words = seen.reason or asked or (seen.native_state if seen.kind == "unsure" else None)
+        return None if not words else Waiting(words, words.startswith(getattr(self.dialect, "hopeless", ())))
 
     def hurry(self) -> None:
         """Look in 2, 4, 8 … seconds: something was done whose effect is to be seen soon."""

@@ -211,6 +211,7 @@ class Dialect(Protocol):
     # `why_waiting(user, native_ids)`, a command that asks why these jobs wait, where the listing does not say it, and
     # `read_why_waiting(answer)`, which returns native id (or that of the whole array) → the system's own words;
     # `deletes_by_kill`, true where a deletion is a KILL at once, of which no record says who sent it;
+    # `hopeless`, with what the reasons for waiting begin of a job that can never run;
     # `spread`, how a job starts a program on each of its nodes: a name in `SPREADS` of `rota.drivers.script`.
 
 

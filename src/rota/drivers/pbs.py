@@ -97,6 +97,7 @@ class Pbs(PbsFamily):
     """OpenPBS and PBS Professional."""
 
     name = "pbs"
+    hopeless = ("Can Never Run",)
     errors = OPENPBS
     gone = GONE
     states: Mapping[str, Kind] = {

@@ -16,6 +16,7 @@ from rota.drivers.slurm_answers import (
     COLUMNS,
     FIELDS,
     GONE,
+    HOPELESS,
     OTHER,
     SUBMIT,
     TABLE,
@@ -58,6 +59,7 @@ class Slurm:
     strict: Mapping[str, Kind] = {form: row[3] for row in TABLE for form in row[:2] if form and row[3]}
     allowed = frozenset(f"--{word}" for word in ALLOWED.split())
     spread = "srun"
+    hopeless = HOPELESS
 
     def version(self) -> Command:
         """`slurm-wlm 22.05.8`."""

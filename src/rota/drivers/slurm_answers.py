@@ -12,7 +12,19 @@ from rota.drivers.api import Outcome
 from rota.drivers.dialect import Answer, Class, Kind, Listing, Options, Seen, Submitted
 from rota.drivers.native import SPAN_MOST, ranges, tag_of, words, worth
 
-__all__ = ["COLUMNS", "FIELDS", "GONE", "OTHER", "SUBMIT", "TABLE", "find_tag", "read_sacct", "read_squeue", "seconds"]
+__all__ = [
+    "COLUMNS",
+    "FIELDS",
+    "GONE",
+    "HOPELESS",
+    "OTHER",
+    "SUBMIT",
+    "TABLE",
+    "find_tag",
+    "read_sacct",
+    "read_squeue",
+    "seconds",
+]
 
 TABLE: tuple[tuple[str, str, Kind, Kind | None, str | None], ...] = (
     # long form, compact form, what it means, what `strict` would rather have, why it ended
@@ -59,6 +71,21 @@ REQUEUE_HELD = ("requeued held", "requeued in held state")
 """Reasons of a PENDING job that ran, and that nothing but an administrator will start: as good as REQUEUE_HOLD."""
 HELD = ("JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue")
 """Reasons of a PENDING job that starts when somebody releases it."""
+HOPELESS = (
+    "AccountNotAllowed",
+    "AssocMaxCpuPerJobLimit",
+    "AssocMaxNodePerJobLimit",
+    "AssocMaxWallDurationPerJobLimit",
+    "BadConstraints",
+    "InvalidAccount",
+    "InvalidQOS",
+    "PartitionTimeLimit",
+    "QOSMaxCpuPerJobLimit",
+    "QOSMaxNodePerJobLimit",
+    "QOSMaxWallDurationPerJobLimit",
+    "QOSNotAllowed",
+)
+"""Reasons of a PENDING job that asks for what it will not be given, however long it waits."""
 
 AMBIGUOUS = (
     "socket timed out",

@@ -1,10 +1,12 @@
 """Allocations: resources asked of a site for a time."""
 
+from typing import NamedTuple
+
 from msgspec import Struct
 
 from rota.model.needs import Amounts
 
-__all__ = ["Allocation", "Outcome"]
+__all__ = ["Allocation", "Outcome", "Waiting"]
 
 
 class Allocation(Struct):
@@ -42,6 +44,14 @@ class Allocation(Struct):
     """How many nodes it has, each with a runner of its own."""
     outcome: "Outcome | None" = None
     """How it ended, as far as answers said that were too old to count as its end: what was said once stays said."""
+
+
+class Waiting(NamedTuple):
+    """Why an allocation does not run yet, as its batch system has it."""
+
+    words: str
+    lasting: bool = False
+    """Whether it says that this can never run."""
 
 
 class Outcome(Struct, frozen=True):

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from rota.core.state import BatchState
-from rota.model.allocation import Allocation
+from rota.model.allocation import Allocation, Waiting
 from rota.model.amounts import format_duration
 from rota.model.job import Result
 
-__all__ = ["Account", "Ahead", "Blocker", "Holder", "Link", "Records", "ago", "count_words", "wait_words"]
+__all__ = ["Account", "Ahead", "Blocker", "Holder", "Link", "Records", "ago", "count_words", "said_words", "wait_words"]
 
 
 class Blocker(Struct, frozen=True):
@@ -82,7 +82,7 @@ class Records(Struct):
     """The last attempt of a job that ended: by batch and position."""
     line: Callable[[BatchState, int], str] = lambda batch, pos: ""
     """The last line of what a job wrote to its standard error."""
-    waits: Callable[[Allocation], str | None] = lambda allocation: None
+    waits: Callable[[Allocation], Waiting | None] = lambda allocation: None
     """Why an allocation does not run yet, in the words of its batch system."""
     unanswered: Callable[[Allocation], str | None] = lambda allocation: None
     """That the site of an allocation does not answer."""
@@ -90,6 +90,12 @@ class Records(Struct):
     """Why nothing new can be written down."""
     down: bool = False
     """No manager is up: this is read from its store."""
+
+
+def said_words(allocation: Allocation, said: Waiting) -> str:
+    """Why an allocation does not run, in the words of its batch system."""
+    never = ": it can never run as it was asked for, waiting does not help" if said.lasting else ""
+    return f"the cluster says of job {allocation.native_id}: {said.words}{never}"
 
 
 def wait_words(wait: float) -> str:

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
-from rota.core.explain.account import Account, Blocker, Records, ago, wait_words
+from rota.core.explain.account import Account, Blocker, Records, ago, said_words, wait_words
 from rota.core.explain.pending import stopped_words
 from rota.core.state import BatchState, Live, RunnerState, State
 from rota.core.stimuli import At
-from rota.model.allocation import Allocation
+from rota.model.allocation import Allocation, Waiting
 from rota.model.job import format_job
 from rota.model.tables import JOB_STATES, PENDING, RUNNING, STARTING
 
@@ -165,7 +165,7 @@ def cluster_words(
     state: State,
     batch: BatchState,
     pos: int,
-    waits: Callable[[Allocation], str | None],
+    waits: Callable[[Allocation], Waiting | None],
     trouble: Callable[[Allocation], str | None],
 ) -> str:
     """What a batch system says of a direct job, or of the allocations that are to serve a job; else nothing.
@@ -183,6 +183,6 @@ def cluster_words(
     for allocation in asked:
         if words := trouble(allocation):
             return f"; {words}"
-        if allocation.id not in state.soft.conditions and (words := waits(allocation)):
-            return f"; the cluster says of job {allocation.native_id}: {words}"
+        if allocation.id not in state.soft.conditions and (said := waits(allocation)):
+            return f"; {said_words(allocation, said)}"
     return ""

@@ -4,7 +4,7 @@ import math
 
 from msgspec.structs import replace
 
-from rota.core.explain.account import Account, Ahead, Blocker, Holder, Records, ago, count_words, wait_words
+from rota.core.explain.account import Account, Ahead, Blocker, Holder, Records, ago, count_words, said_words, wait_words
 from rota.core.explain.limits import limit_blockers
 from rota.core.explain.line import Line, holders_of, limit_holders
 from rota.core.plan.asked import asked_now, unoffered
@@ -188,7 +188,7 @@ def _places(state: State, shape: ShapeState, asked: Shape, at: At, newest: Newes
     why = unoffered(state, asked.needs) or queues.impossible(asked.needs, state.soft.queues)
     if why is not None and not passing:
         return [_never(state, shape, why)]
-    said = _queues(state, shape, at, newest)
+    said = _queues(state, shape, at, newest, records)
     first = [verdict for verdict in said if verdict.code == "refused"]
     if not passing:
         first += [verdict for verdict in said if verdict.code in ("failing", "starting") and verdict not in first]
@@ -246,17 +246,20 @@ def _queue_blockers(state: State, rows: list[Verdict], newest: Newest, records: 
             if allocation is not None and (quiet := records.unanswered(allocation)):
                 words += f"; {quiet}"
             elif told and allocation is not None and allocation.id not in state.soft.conditions:
-                words += f"; the cluster says of job {allocation.native_id}: {told}"
+                words += f"; {said_words(allocation, told)}"
+                if told.lasting:
+                    found.append(Blocker("never", words, True, None, "rota modify"))
+                    continue
         found.append(Blocker("place", words))
     return found
 
 
-def verdicts(state: State, shape: ShapeState, at: At) -> list[Verdict]:
+def verdicts(state: State, shape: ShapeState, at: At, records: Records) -> list[Verdict]:
     """What keeps the PENDING jobs of a shape from starting: sites and queues, then nodes, as far as they say no."""
     if (no := out_of_order(state, shape.shape.policy)) is not None:
         return [no]
     limits = limit_blockers(state, shape.shape, at)
-    said = _queues(state, shape, at, newest_of(state))
+    said = _queues(state, shape, at, newest_of(state), records)
     found = [*sorted(said, key=lambda verdict: verdict.lasting), *refusals(state, shape, at)]
     return [replace(v, detail=limits[0].words) if limits and v.filter == "limits" else v for v in found]
 
@@ -281,7 +284,7 @@ def stopped_words(state: State, name: str | None) -> str:
     return f"the cluster has suspended job {allocation.native_id}{words}: it goes on when somebody resumes it there"
 
 
-def _queues(state: State, shape: ShapeState, at: At, newest: Newest) -> list[Verdict]:
+def _queues(state: State, shape: ShapeState, at: At, newest: Newest, records: Records) -> list[Verdict]:
     """What sites and queues say of a shape now, or what is on its way there."""
     want = Want(shape.id, asked_now(state, shape).asked, 1, 0, 0)
     view = View(
@@ -302,7 +305,8 @@ def _queues(state: State, shape: ShapeState, at: At, newest: Newest) -> list[Ver
             if live is not None:
                 stopped = f"; {words}" if (words := stopped_words(state, live.id)) else ""
                 words = f"allocation {live.id} is {live.state}{stopped}{before}"
-                no = Verdict(place.location.id, "most", "starting", words, False, (Wake.CAPACITY,), QUEUE)
+                never = (told := records.waits(live)) is not None and told.lasting
+                no = Verdict(place.location.id, "most", "starting", words, never, (Wake.CAPACITY,), QUEUE)
             elif no is None and state.mode != "serving":
                 words = f"the manager is {state.mode}"
                 no = Verdict(place.location.id, "status", state.mode, words, False, (Wake.STATUS,), QUEUE)

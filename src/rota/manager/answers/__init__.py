@@ -31,7 +31,7 @@ from rota.manager.inbound import now
 from rota.manager.intake import decode_spec
 from rota.manager.once import Duplicates
 from rota.manager.pairing import pair
-from rota.model.allocation import Allocation
+from rota.model.allocation import Allocation, Waiting
 from rota.model.batch import BatchSpec
 from rota.model.errors import NoSpaceError, RotaError, StoreError, UsageError
 from rota.model.patch import decode_patch
@@ -345,7 +345,7 @@ class Answers:
             return {"allocations": allocation_rows(state, self._waits, at)}
         raise UsageError(f"no such op: {op}")
 
-    def _waits(self, allocation: Allocation) -> str | None:
+    def _waits(self, allocation: Allocation) -> Waiting | None:
         """Why an allocation does not run yet, in the words of its site."""
         site = self._manager.sites.get(allocation.site)
         return None if site is None else site.waits(allocation)

@@ -15,7 +15,7 @@ from rota.manager.answers.attempts import attempt_row
 from rota.manager.answers.jobs import find_job, find_jobs, job_cursor, selected
 from rota.manager.answers.output import Output
 from rota.manager.jobbook import JobBook
-from rota.model.allocation import Allocation
+from rota.model.allocation import Allocation, Waiting
 from rota.model.job import Result, format_job
 from rota.model.selector import parse_selector
 from rota.model.tables import ABORTED, FAILED, JOB_STATES, PENDING
@@ -39,7 +39,7 @@ class Explaining:
         store: Store,
         book: JobBook,
         output: Output,
-        waits: Callable[[Allocation], str | None],
+        waits: Callable[[Allocation], Waiting | None],
         unanswered: Callable[[Allocation], str | None],
         trouble: Callable[[], str | None] = lambda: None,
         down: bool = False,
@@ -119,7 +119,7 @@ class Explaining:
     def _row(self, state: State, batch: BatchState, pos: int, account: Account, at: At) -> dict[str, Any]:
         byte, job = batch.states[pos], format_job(batch.id, batch.index(pos))
         shape = state.shapes[batch.shapes[batch.template_of(pos)]]
-        found = verdicts(state, shape, at) if byte == PENDING else ()
+        found = verdicts(state, shape, at, self.records(state)) if byte == PENDING else ()
         attempts = self._store.results(batch.id, pos, pos, False)
         tail = self._output.last_words(state, job) if byte in (FAILED, ABORTED) else ""
         return {

@@ -10,7 +10,7 @@ from rota.core.state import State
 from rota.core.stimuli import At
 from rota.drivers.gate import Health
 from rota.manager.sites.api import Site
-from rota.model.allocation import Allocation
+from rota.model.allocation import Allocation, Waiting
 from rota.schedule.demand import reservation_group
 
 __all__ = ["allocation_rows", "runner_rows", "site_row"]
@@ -104,7 +104,7 @@ def runner_rows(state: State, at: At) -> list[dict[str, Any]]:
     ]
 
 
-def allocation_rows(state: State, waits: Callable[[Allocation], str | None], at: At) -> list[dict[str, Any]]:
+def allocation_rows(state: State, waits: Callable[[Allocation], Waiting | None], at: At) -> list[dict[str, Any]]:
     """All allocations, and why each still waits: live ones first, then those that are over, each newest first."""
     hosts: dict[str | None, str] = {}
     jobs: dict[str | None, int] = {}
@@ -137,7 +137,7 @@ def allocation_rows(state: State, waits: Callable[[Allocation], str | None], at:
             "unsure": a.unsure,
             "options": dict(a.options),
             "condition": condition.kind if (condition := state.soft.conditions.get(a.id)) is not None else None,
-            "reason": a.reason or (condition.words if condition is not None else waits(a)),
+            "reason": a.reason or (said.words if (said := condition or waits(a)) is not None else None),
         }
         for a in sorted(newest_first, key=lambda a: not a.state.endswith(LIVE))
     ]

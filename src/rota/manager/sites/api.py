@@ -9,7 +9,7 @@ from rota.drivers.api import Driver, Known, Observation
 from rota.drivers.gate import Health
 from rota.drivers.local import Door
 from rota.manager.config import SiteConfig
-from rota.model.allocation import Allocation
+from rota.model.allocation import Allocation, Waiting
 from rota.model.site import SiteFacts
 from rota.wire.files import BadFileError, Left, decode_left, read_bounded, set_aside
 
@@ -78,7 +78,7 @@ class Site(Protocol):
         """Let nobody call back in the name of an allocation that is over."""
         self.door.shut(allocation)
 
-    def waits(self, allocation: Allocation) -> str | None:
+    def waits(self, allocation: Allocation) -> Waiting | None:
         """Why an allocation that was submitted does not run yet, in the provider's words."""
         return None
 

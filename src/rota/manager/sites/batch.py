@@ -25,7 +25,7 @@ from rota.manager.paths import Paths
 from rota.manager.sites.api import Site
 from rota.manager.sites.installing import install_runner, runner_digest, runner_place
 from rota.manager.sites.queues import longest_of, node_of, queue_facts, queue_row, usual
-from rota.model.allocation import Allocation
+from rota.model.allocation import Allocation, Waiting
 from rota.model.amounts import format_duration
 from rota.model.errors import BusyError, RotaError, UsageError
 from rota.model.needs import Amounts, named_resources
@@ -265,7 +265,7 @@ class BatchSite(Site):
             self.note(f"it takes {self.array_most} elements in one array at the most: it refused a larger one")
             raise
 
-    def waits(self, allocation: Allocation) -> str | None:
+    def waits(self, allocation: Allocation) -> Waiting | None:
         """Why an allocation that was submitted does not run yet, in the cluster's words."""
         native = allocation.native_id
         return self.driver.waits(native) if native is not None and allocation.state in ("PENDING", "RUNNING") else None
