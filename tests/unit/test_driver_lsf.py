@@ -749,9 +749,12 @@ SCHEDULING PARAMETERS
 
 
 def test_the_longest_time_of_a_queue_is_not_its_usual_one() -> None:
-    assert LSF.read_queues(Answer(0, LIMITS, "")) == (Queue("long", True, None, None, None, None, 480 * 60, True),)
+    long = Queue("long", True, None, None, None, None, 480 * 60, True, usual_s=30 * 60)
+    assert LSF.read_queues(Answer(0, LIMITS, "")) == (long,)
     only_usual = re.sub("MAXIMUM.*SCHED", "SCHED", LIMITS, flags=re.DOTALL)
-    assert LSF.read_queues(Answer(0, only_usual, ""))[0].time_s is None
+    assert LSF.read_queues(Answer(0, only_usual, "")) == (long._replace(time_s=None),)
+    only_most = re.sub("DEFAULT LIM.*MAX", "MAX", LIMITS, flags=re.DOTALL)
+    assert LSF.read_queues(Answer(0, only_most, "")) == (long._replace(usual_s=None),)
 
 
 HOSTS = """\

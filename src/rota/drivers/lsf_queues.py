@@ -21,7 +21,10 @@ def read_bqueues(text: str) -> tuple[Queue, ...]:
             users, hosts = _names(block, "USERS"), _names(block, "HOSTS")
             if any(re.search(r"[/~@]", user) for user in users or ()):
                 users = None  # nobody has said who is in a group
-            out.append(Queue(name, is_default, None, None, None, None, _run_limit(block), up, users=users, hosts=hosts))
+            usual, most = _run_limits(block)
+            out.append(
+                Queue(name, is_default, None, None, None, None, most, up, users=users, hosts=hosts, usual_s=usual)
+            )
     return tuple(out)
 
 
@@ -34,9 +37,15 @@ def _names(block: str, what: str) -> tuple[str, ...] | None:
     return tuple(name.partition("+")[0] for name in names)  # hostA+1: it is preferred
 
 
+def _run_limits(block: str) -> tuple[int | None, int | None]:
+    """Seconds that a job in this queue gets if it asks for nothing, and that it may run at most."""
+    usual = re.search(r"DEFAULT LIMITS:.*?(?=MAXIMUM LIMITS:|SCHEDULING PARAMETERS|\Z)", block, re.DOTALL)
+    if usual is None:
+        return None, _run_limit(block)
+    return _run_limit(usual[0]), _run_limit(block[: usual.start()] + block[usual.end() :])
+
+
 def _run_limit(block: str) -> int | None:
-    """Seconds that a job in this queue may run at most. What it gets if it asks for nothing is in the block too."""
-    block = re.sub(r"DEFAULT LIMITS:.*?(?=MAXIMUM LIMITS:|SCHEDULING PARAMETERS|\Z)", "", block, flags=re.DOTALL)
     heading = re.search(r"^(.*\bRUNLIMIT\b.*)\n(.*)$", block, re.MULTILINE)
     if heading is None:
         return None
