@@ -7,13 +7,13 @@ answer. Indices of arrays begin at 1: element 0 is `123[1]`.
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 
-from rota.drivers.api import Ask, Outcome
-from rota.drivers.bhist import CANCELLED, ENDS, TERM, events, outcome_of, when
+from rota.drivers.api import Ask
+from rota.drivers.bhist import CANCELLED, events
+from rota.drivers.bjobs import JOB, LOOK, NOTHING, read_row, read_table, read_wide, whole_rows
 from rota.drivers.dialect import Answer, Class, Command, Kind, Listing, Options, Queue, Seen, Submitted
 from rota.drivers.lsf_queues import read_bqueues, with_hosts
-from rota.drivers.native import WARNED, element, enter, kinds, native_name, script, share, tag_of, words, worth
+from rota.drivers.native import WARNED, element, enter, kinds, native_name, script, share, words, worth
 from rota.drivers.options import Rules, check_directory, merge
 from rota.model.errors import UsageError
 
@@ -47,7 +47,6 @@ STRICT: Mapping[str, Kind] = {
     "POST_ERR": "failed",
     **{f"TERM_{word}": "aborted" for word in (*CANCELLED, "PREEMPT", "RUNLIMIT", "MEMLIMIT")},
 }
-NOTHING = ("no job found", "no unfinished job found", "no matching job found")
 UNREACHABLE = (
     "lim is down",
     "lsf is down",
@@ -106,11 +105,6 @@ SUBMIT: tuple[tuple[Class, tuple[str, ...]], ...] = (
     ("transient", (*LATER, *UNREACHABLE)),
     ("fatal", ("job not submitted",)),  # at the end of all of these, whatever was the matter
 )
-LOOK: tuple[tuple[Class, tuple[str, ...]], ...] = (
-    ("not-found", ("is not found",)),
-    ("fatal", ("unable to open file lsf.conf", "illegal option", "invalid option", "illegal job id", "unknown user")),
-    ("fatal", ("lsb.events: no such file", "lsb.events: permission denied")),  # no history for this host or user
-)
 DELIVERED = (
     *("being terminated", "being signaled", "already finished", "no matching job", "operation is in progress"),
     "job array does not exist",
@@ -123,12 +117,6 @@ FIELDS = (
 SUBMITTED = re.compile(r"Job <([1-9]\d{0,18})> is submitted to .*queue")
 DIRECTIVE = re.compile(r"^\s*#.*BSUB.*$", re.MULTILINE)
 RELEASE = re.compile(r"\bLSF\b\D*(\d+)\.")
-JOB = re.compile(r"(\d{1,18})(?:\[(\d{1,9})\])?", re.ASCII)
-INDEX = re.compile(r"\[(\d+)\]\Z")
-SINCE = re.compile(r"\s+[A-Z][a-z]{2}\s+\d{1,2} \d\d:\d\d(?::\d\d)?(?: \d{4})?\s*\Z")
-NUMBER = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*(\w*)")
-CLOCK = re.compile(r"(\d{1,9}):(\d\d):(\d\d)")
-UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": MIB, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
 SECTION = re.compile(r"([a-z]+)\[([^\]\[]*)\]")
 ALLOWED = """
     a app b B C c clusters csm D data eptl F G g hl Jd jsm L Lp m N network nnodes notify ptl p R S sla sp T u ul v We
@@ -249,16 +237,16 @@ class Lsf:
 
     def read_listing(self, answer: Answer, options: Options) -> Listing:
         """Columns of either form, by their heading."""
-        heading, lines, result, detail = _body(answer)
+        heading, lines, result, detail = read_table(answer)
         mark = heading[5:6].strip()
         columns = heading.split(mark) if mark else []
         table = kinds(self.states, self.strict, options)
         seen: list[Seen] = []
         foreign = False  # the line before has the name of a job that is not ours, which may go on in this one
-        for line in _whole(lines, mark, len(columns)) if mark else lines:
+        for line in whole_rows(lines, mark, len(columns)) if mark else lines:
             cells = line.split(mark, len(columns) - 1) if mark else []
             row = dict(zip(columns, cells, strict=False)) if len(cells) == len(columns) else {}
-            one = _row(row if mark else _wide(line), table)
+            one = read_row(row if mark else read_wide(line), table)
             if one is not None:
                 seen.append(one)
                 foreign = one.tag is None
@@ -372,7 +360,7 @@ class OpenLava(Lsf):
         job = None
         for line in answer.stdout.splitlines():
             if not line.startswith(" "):
-                found = _row(_wide(line), self.states)
+                found = read_row(read_wide(line), self.states)
                 job = None if found is None else found.native_id
             elif job is not None and re.match(r"\s*\w", line):
                 out[job] = f"{out[job]}; {line.strip(' ;')}" if job in out else line.strip(" ;")
@@ -413,105 +401,3 @@ def _resources(sections: Sequence[tuple[str, str]], between: str) -> str:
         elif name == "select":
             merged[name] = f"({merged[name]}) && ({inside})"
     return " ".join(f"{name}[{inside}]" for name, inside in merged.items())
-
-
-def _body(answer: Answer) -> tuple[str, list[str], Class, str]:
-    """The heading, the lines below it, and what they are worth."""
-    lines = answer.stdout.split("\n")
-    cut = lines.pop()
-    top = next((number for number, line in enumerate(lines[:50]) if line.startswith("JOBID")), None)
-    if top is None:
-        if answer.code is not None and worth(answer.stderr + answer.stdout, (("ok", NOTHING),)):
-            return "", [], "ok", ""
-        return "", [], worth(answer.stderr, LOOK) or "transient", words(answer)
-    body = [line for line in lines[top + 1 :] if line.strip()]
-    if answer.code != 0:
-        return lines[top], body, "partial", words(answer)
-    if cut:
-        return lines[top], body, "partial", f"the answer breaks off in the middle of a line: {cut[:80]!r}"
-    return lines[top], body, "ok", ""
-
-
-def _whole(lines: Sequence[str], mark: str, cells: int) -> list[str]:
-    """Rows again of the lines that they were broken into: reasons for waiting can be several lines long."""
-    out: list[str] = []
-    for line in lines:
-        begins = JOB.match(line)
-        if out and not (begins and line.startswith(mark, begins.end())) and out[-1].count(mark) < cells - 1:
-            out[-1] += f" {line.strip()}"
-        else:
-            out.append(line)
-    return out
-
-
-def _wide(line: str) -> dict[str, str]:
-    """A line of the wide table. Only the name can have blanks in it, and the time of submission ends it."""
-    cells = line.split(None, 6)
-    if len(cells) < 7 or not SINCE.search(" " + cells[6]):
-        return {}
-    name = SINCE.sub("", " " + cells[6]).strip()
-    if not name:  # a job that waits has no host, and some show that by nothing at all
-        return {"JOBID": cells[0], "STAT": cells[2], "JOB_NAME": cells[5]}
-    return {"JOBID": cells[0], "STAT": cells[2], "EXEC_HOST": cells[5], "JOB_NAME": name}
-
-
-def _row(row: Mapping[str, str], table: Mapping[str, Kind]) -> Seen | None:
-    """The job in one line of the listing; None if the line is of none."""
-    state, name = row.get("STAT", "").strip(), row.get("JOB_NAME", "").rstrip()
-    number = JOB.fullmatch(row.get("JOBID", "").strip())
-    if number is None or not state:
-        return None
-    job, index = number[1], number[2] or row.get("JOBINDEX", "").strip()  # `7[2]` with LSB_BJOBS_DISPLAY_ENH
-    if not index and (found := INDEX.search(name)):
-        index = found[1]
-    if index not in ("", "0", "-"):
-        job = f"{job}[{index}]"
-    kind = table.get(state, "unsure")
-    reason = None if kind == "running" else _said(row.get("EXIT_REASON")) or _said(row.get("PEND_REASON"))
-    term = TERM.search(reason) if reason else None
-    if kind == "failed" and term:
-        kind = table.get(term[0], kind)
-    outcome = None
-    hosts = row.get("FIRST_HOST") or row.get("EXEC_HOST", "")
-    if kind == "running":
-        outcome = _running(hosts, row.get("START_TIME", ""))
-    elif kind in ENDS:
-        code = row.get("EXIT_CODE", "").strip()
-        status = int(code) if code.isascii() and code.isdigit() and len(code) < 6 else 0
-        peak = _number(row.get("MAX_MEM", ""), in_bytes=True)
-        used = Outcome(
-            host=_host(hosts),
-            started=when(row.get("START_TIME", "")),
-            ended=when(row.get("FINISH_TIME", "")),
-            cpu_s=_number(row.get("CPU_USED", "")),
-            peak_memory=None if peak is None else int(peak),
-        )
-        exited = None if state in ("EXIT", "ERROR") and not status else status
-        outcome = outcome_of(used, exited, term[1] if term else None)
-    return Seen(job, state, kind, tag_of(name), reason, outcome)
-
-
-def _said(cell: str | None) -> str | None:
-    """The text of a cell; an empty cell has a dash."""
-    text = (cell or "").strip()
-    return None if text in ("", "-") else text
-
-
-@lru_cache(maxsize=4096)
-def _running(hosts: str, started: str) -> Outcome:
-    return Outcome(host=_host(hosts), started=when(started))
-
-
-def _host(hosts: str) -> str | None:
-    """The first of `4*n1:2*n2`."""
-    return _said(hosts.strip().partition(":")[0].rpartition("*")[2])
-
-
-@lru_cache(maxsize=4096)
-def _number(text: str, in_bytes: bool = False) -> float | None:
-    """The number in `0.1 second(s)` or `00:02:03` or, with its unit, in `5 Mbytes`."""
-    clock = CLOCK.match(text)
-    if clock and not in_bytes:
-        return float((int(clock[1]) * 60 + int(clock[2])) * 60 + int(clock[3]))
-    found = NUMBER.match(text)
-    return float(found[1]) * (UNITS.get(found[2][:1].lower(), 1) if in_bytes else 1) if found else None
