@@ -1,12 +1,10 @@
 """Limits in the core: counts, windows and rates, over changes, restarts, lost runners and clocks that are set."""
 
-import importlib.util
 import math
 from datetime import UTC, datetime
-from pathlib import Path
-from types import ModuleType
 
 import pytest
+from bench import limits
 
 from core_world import FakeRunner, World, cores, lease_all
 from rota.core.stimuli import Tick
@@ -14,6 +12,7 @@ from rota.model import events as ev
 from rota.model.errors import UsageError
 from rota.model.needs import Amounts
 from rota.model.tables import COMPLETED
+from support_steps import counting
 
 BIG = Amounts(1_000_000, 1 << 50)
 
@@ -440,27 +439,21 @@ def test_an_idle_manager_is_not_woken_by_limits() -> None:
 # ---- many ----------------------------------------------------------------------------------------------------------
 
 
-def bench() -> ModuleType:
-    path = Path(__file__).parents[2] / "bench" / "limits.py"
-    spec = importlib.util.spec_from_file_location("bench_limits", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_84000_jobs_in_50_shapes_behind_a_limit_of_2000() -> None:
     """Never more than 2,000 run, nor is a node asked for that they would not need."""
-    _, cluster = bench().drive(84_000, 2_000, 50, True)
+    _, cluster = limits.drive(84_000, 2_000, 50, True)
     assert cluster.most == 2_000 and cluster.asked == 0
     assert sum(batch.counts[COMPLETED] for batch in cluster.core.state.batches.values()) == 84_000
     assert cluster.core.state.limits["irods"].used == 0
 
 
-@pytest.mark.serial
 def test_a_limit_costs_little() -> None:
-    part, *_ = bench().ratio(12_000, 2_000, 50)
-    assert part >= 0.8
+    rates = []
+    for limited in (False, True):
+        with counting() as steps:
+            rates.append(limits.drive(5_000, 2_000, 50, limited, steps)[0])
+    free, behind = rates
+    assert behind >= 0.8 * free, "jobs per line"
 
 
 def test_a_rate_that_nothing_waits_for_any_more_wakes_nobody() -> None:
