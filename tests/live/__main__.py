@@ -20,8 +20,9 @@ def tried(system, name, mode, count):
     """The row of one scenario. What could not be tried has not passed."""
     run = SCENARIOS[name]
     began = time.monotonic()
+    special = {name: getattr(run, name) for name in ("more", "most", "pace") if hasattr(run, name)}
     try:
-        with a_trial(system, mode, count, getattr(run, "more", "")) as trial:
+        with a_trial(system, mode, getattr(run, "count", count), **special) as trial:
             try:
                 run(trial)
             except Exception as error:

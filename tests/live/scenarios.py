@@ -230,6 +230,43 @@ def time_limit(trial):
 time_limit.more = 'longest = "1m"'
 
 
+IDLE_S = 180
+"""In three minutes a site tells of its queues and nodes once at the most."""
+BUSY_MOST, IDLE_MOST = 25, 1
+"""Commands per minute."""
+
+
+@scenario
+def refused_array(trial):
+    """Arrays of 300 are refused since rota has asked how large they may be: smaller ones go, with few commands."""
+    trial.until(lambda: site(trial)["state"] == "ok", 60, "the site is known")
+    time.sleep(3)
+    most = trial.system.limit_arrays(100)
+    try:
+        before = time.time()
+        trial.add(work="sleep 0.2")
+        trial.settle(600)
+        trial.until(lambda: not trial.system.listed(), 240, "nothing is in the queue")
+        time.sleep(IDLE_S + 30)
+    finally:
+        trial.system.limit_arrays(None)
+    now, sent = time.time(), [at for at in trial.sent() if at >= before]
+    busy = max(sum(1 for at in sent if first <= at < first + 60) for first in sent)
+    idle = sum(1 for at in sent if at >= now - IDLE_S) / (IDLE_S / 60)
+    trial.figures |= {"busy_per_minute": busy, "idle_per_minute": round(idle, 2)}
+    if busy > BUSY_MOST or idle > IDLE_MOST:
+        trial.wrong.append(f"{busy} commands in a busy minute, {idle:.1f} in an idle one")
+    trial.says("sites", trial.rota("sites", "live").stdout, "it refused a larger one")
+    if not most // 2 <= site(trial)["array_most"] <= most:
+        trial.wrong.append(f"sites: arrays of {site(trial)['array_most']} at the most, and it takes {most}")
+    if any(row["attempt"] > 1 for row in trial.jobs().values()):
+        trial.wrong.append("a refusal made new attempts")
+
+
+refused_array.count = refused_array.most = 300
+refused_array.pace = ""
+
+
 def _ended_for(trial, batch, reasons):
     for job, row in trial.jobs().items():
         if job.partition(".")[0] == batch:

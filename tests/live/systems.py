@@ -91,6 +91,10 @@ class System:
         """The server answers nothing for so long."""
         raise NotImplementedError
 
+    def limit_arrays(self, most) -> int:
+        """An array may have so many elements from now on (None: as before); what rota can make of that."""
+        raise NotImplementedError
+
     def clean(self):
         """Leave nothing in the queue."""
         for native in self.listed():
@@ -164,6 +168,15 @@ class Slurm(System):
         time.sleep(seconds)
         self.real.start_controller()
 
+    def limit_arrays(self, most):
+        path = self.environment["SLURM_CONF"]
+        with open(path) as file:
+            text = file.read()
+        with open(path, "w") as file:
+            file.write(re.sub("MaxArraySize=.*", f"MaxArraySize={(most or 1000) + 1}", text))
+        self.real.restart_controller()
+        return most or 1000
+
     def clean(self):
         self.real.cancel_all()
         super().clean()
@@ -234,6 +247,13 @@ class GridEngine(System):
         self.real.stop_master()
         time.sleep(seconds)
         self.real.restart_master(signal.SIGKILL)
+
+    def limit_arrays(self, most):
+        changes = {"max_aj_tasks": str(most or 75_000)}
+        text = real_gridengine.edited(self.run("qconf", "-sconf").stdout.partition("\n")[2], changes)
+        os.makedirs(self.real.path("changed"), exist_ok=True)
+        self.run("qconf", "-Mconf", self.real.write("changed/global", text))
+        return most
 
     def clean(self):
         self.real.cancel_all()
@@ -361,11 +381,22 @@ class OpenLava(Found):
     def requeue(self, native):
         self.run("brequeue", native)
 
+    def limit_arrays(self, most):
+        path = os.path.join(self.environment["LSF_ENVDIR"], "lsb.params")
+        with open(path) as file:
+            lines = [line for line in file if "MAX_JOB_ARRAY_SIZE" not in line]
+        lines.insert(1, f"MAX_JOB_ARRAY_SIZE = {most or 1000}\n")
+        with open(path, "w") as file:
+            file.writelines(lines)
+        self.run("badmin", "reconfig")
+        return most
+
 
 class Pbs(Found):
     """What OpenPBS and TORQUE have in common."""
 
-    programs = ("qsub", "qstat", "qdel", "pbsnodes")
+    programs = ("qsub", "qstat", "qdel", "qsig", "pbsnodes")
+    array_limit = ""
     answers = ("qstat", "-B")
     node_daemon = "pbs_mom"
     words = {"Q": "waiting", "R": "running", "H": "held", "S": "suspended"}
@@ -403,11 +434,17 @@ class Pbs(Found):
     def requeue(self, native):
         self.run("qrerun", native)
 
+    def limit_arrays(self, most):
+        name = self.array_limit
+        self.run("qmgr", "-c", f"set server {name} = {most}" if most else f"unset server {name}")
+        return most
+
 
 class OpenPbs(Pbs):
     """OpenPBS."""
 
     name, driver = "openpbs", "pbs"
+    array_limit = "max_array_size"
 
     def hold(self, native):
         super().hold(re.sub(r"\[\d+\]", "[]", native))  # no element can be held by itself
@@ -427,6 +464,7 @@ class Torque(Pbs):
     """TORQUE."""
 
     name = driver = "torque"
+    array_limit = "max_job_array_size"
     says = r"[Vv]ersion|\d\.\d|Server"
     server_daemon = "pbs_server"
 

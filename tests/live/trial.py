@@ -18,12 +18,15 @@ backoff_jitter = "1s"
 [site.live]
 driver = "{driver}"
 mode = "{mode}"
+report_within = "5s"
+most = {most}
+{pace}
+{more}
+"""
+HASTE = """\
 poll = "2s"
 poll_least = "1s"
 linger = "3s"
-report_within = "5s"
-most = {most}
-{more}
 """
 SHIM = """\
 #!/bin/bash
@@ -47,6 +50,8 @@ class Trial:
         """Job → (state, reasons) of those that are not to be COMPLETED."""
         self.wrong = []
         """Reasons that are not right, in words."""
+        self.figures = {}
+        """What else was measured."""
         self.witness = str(home.work / "witness")
         os.mkdir(self.witness, 0o777)
         os.chmod(self.witness, 0o777)
@@ -88,6 +93,11 @@ class Trial:
         """How often rota has called the batch system, by program."""
         with open(self._log) as file:
             return Counter(line.split()[1] for line in file)
+
+    def sent(self):
+        """When rota has called the batch system, by the wall clock, in order."""
+        with open(self._log) as file:
+            return sorted(float(line.split()[0]) for line in file)
 
     # ---- rota -------------------------------------------------------------------------------------------------------
 
@@ -180,17 +190,18 @@ class Trial:
             "executions": found.executions,
             "attempts_lost": found.lost_attempts,
             "commands": sum(self.commands().values()),
+            **self.figures,
             "why": [*lost[:5], *sorted(found.doubled)[:5], *self.wrong[:5]],
         }
 
 
 @contextlib.contextmanager
-def a_trial(system, mode, count, more="", most=None):
-    """A trial with nothing in the queue before and after."""
+def a_trial(system, mode, count, more="", most=None, pace=HASTE):
+    """A trial with nothing in the queue before and after; `pace`: how often the site is asked."""
     with a_home() as home:
         home.env |= system.environment | {"ROTA_HOME": home.path}
         most = most or (2 * system.slots if mode == "runners" else count)
-        home.config(SITE.format(driver=system.driver, mode=mode, most=most, more=f"{system.more}\n{more}"))
+        home.config(SITE.format(driver=system.driver, mode=mode, most=most, pace=pace, more=f"{system.more}\n{more}"))
         os.chmod(home.work, 0o755)
         trial = Trial(system, home, mode, count)
         if system.user is not None:
