@@ -107,6 +107,23 @@ def test_explain_takes_any_selector(home: Home) -> None:
     )
 
 
+def test_explain_puts_together_only_what_is_alike(home: Home) -> None:
+    batch = home.add("--array", "1-3", "--", "test {index} = 3 || exit 2; exit 7")
+    waiting = home.add("--array", "1-3", "--after", batch, "--each", "--", "true")
+    home.rota("wait", batch, waiting, code=1)
+    shown = home.rota("explain", batch).stdout
+    assert f"2 jobs ({batch}.1, {batch}.2) are FAILED: ended with exit code 2\n" in shown
+    assert f"{batch}.3 is FAILED: ended with exit code 7\n" in shown
+    shown = home.rota("explain", waiting).stdout
+    assert all(f"{waiting}.{n} is OMITTED: omitted because {batch}.{n} failed: exit " in shown for n in (1, 2, 3))
+    done = home.add("--array", "1-2", "--", "true")
+    home.rota("wait", done)
+    assert (
+        f"2 jobs ({done}.1, {done}.2) are COMPLETED: the first of them succeeded in attempt 1 on "
+        in home.rota("explain", done).stdout
+    )
+
+
 @pytest.mark.parametrize("how", ["down", "killed"])
 def test_looking_needs_no_manager(home: Home, how: str) -> None:
     batch = failed(home)

@@ -88,6 +88,22 @@ def test_what_fits_beside_the_large_job_may_run() -> None:
     assert world.counts(small) == {"STARTING": 1, "PENDING": 4}
 
 
+def test_jobs_of_unknown_length_do_not_run_beside_it_for_ever() -> None:
+    world = world_with()
+    world.submit(4, cores(1))
+    runner = world.start_runner()
+    jobs = lease_all(world, runner)
+    large = world.submit(1, cores(2))
+    world.tick(PATIENT + 1)
+    small = world.submit(50, cores(1))
+    world.end(runner, jobs[0])
+    world.schedule()
+    assert world.counts(small) == {"PENDING": 50}, "nobody knows when the second core is free"
+    world.end(runner, jobs[1])
+    world.schedule()
+    assert world.states(large) == ["STARTING"] and world.counts(small) == {"PENDING": 50}
+
+
 def test_what_came_before_is_not_held_up() -> None:
     world = world_with()
     runner, jobs = busy_node(world)

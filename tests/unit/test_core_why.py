@@ -171,6 +171,17 @@ def what_waits_for_a_limit_is_not_ahead() -> tuple[World, int, int]:
     return world, batch, 1
 
 
+@truth("asks for 1 core, 0 cores free now (at local/a1/host:r1); in use by 4 jobs of batch 1 (prep) (4 cores)")
+def what_waits_for_a_window_is_not_ahead() -> tuple[World, int, int]:
+    world, _ = busy()
+    world.wall = 12 * 3600.0
+    world.limit("night", "22:00-06:00")
+    world.submit(7, cores(2, limits=("night",)), name="early")
+    batch = world.submit(1, cores(1, time_s=60))
+    world.schedule()
+    return world, batch, 1
+
+
 @truth("is about to start: a place is free")
 def a_place_is_free() -> tuple[World, int, int]:
     world, _ = busy(1)
@@ -473,12 +484,33 @@ def kept(**more: Any) -> tuple[World, int]:
 
 
 @truth(
-    "the only place that is free is kept for batch 2, which has waited 11m40s for 4 cores (at local/a1/host:r1); "
+    "the only place that is free is kept for batch 2 (4 cores, added 11m40s ago) (at local/a1/host:r1); "
     "1 job ahead of it: 1 of batch 2"
 )
 def the_place_is_kept_for_another() -> tuple[World, int, int]:
     world, _ = kept()
     batch = world.submit(1, cores(1))
+    world.schedule()
+    return world, batch, 1
+
+
+@truth(
+    "the only place that is free is kept for batch 2 (4 cores, added 28m20s ago) (at local/a1/host:r1); "
+    "1 job ahead of it: 1 of batch 2"
+)
+def the_place_has_been_kept_for_long() -> tuple[World, int, int]:
+    world, batch, index = the_place_is_kept_for_another()
+    world.tick(1000)
+    return world, batch, index
+
+
+@truth(
+    "asks for 2 cores, 1 core free now, and what becomes free is kept for batch 2 (4 cores, added 11m40s ago) "
+    "(at local/a1/host:r1); in use by 3 jobs of batch 1 (3 cores); 1 job ahead of it: 1 of batch 2"
+)
+def the_place_is_kept_and_too_small_now() -> tuple[World, int, int]:
+    world, _ = kept()
+    batch = world.submit(1, cores(2))
     world.schedule()
     return world, batch, 1
 
@@ -598,7 +630,7 @@ def the_root_waits_for_its_time() -> tuple[World, int, int]:
     return world, world.submit(1, cores(1), after=["2"]), 1
 
 
-@truth("failed (try 1 of 3) and is tried again in 53 s")
+@truth("failed (try 1 of 3: exit 1) and is tried again in 53 s")
 def it_backs_off() -> tuple[World, int, int]:
     world, batch, index = ended(1, retries=2)
     return world, batch, index
@@ -688,7 +720,7 @@ def its_dependency_was_killed() -> tuple[World, int, int]:
     return world, world.submit(1, cores(1), after=["1"]), 1
 
 
-@truth("was to run if 1 failed, but all 1 jobs succeeded")
+@truth("was to run if 1 failed, but it succeeded")
 def its_dependency_succeeded() -> tuple[World, int, int]:
     world, _, _ = ended(0)
     return world, world.submit(1, cores(1), after=[Dependency("1", condition="failure")]), 1
@@ -977,6 +1009,58 @@ def test_a_retry_of_what_would_be_omitted_again_says_so() -> None:
     ]
     assert world.change("retry", "1", "2")["jobs"] == 3
     assert world.states(1) == ["PENDING"] and world.states(2) == ["WAITING", "WAITING"]
+
+
+def test_a_retry_follows_the_chain_to_what_still_fails() -> None:
+    world, _, _ = ended(3)
+    world.submit(1, cores(1), after=["1"])
+    world.submit(1, cores(1), after=["2"])
+    answer = world.change("retry", "2", "3")
+    assert answer["jobs"] == 0, "what is omitted stays so, and so does what waits for it"
+    assert [row["reason"].partition(":")[0] for row in answer["skipped"]] == [
+        "stays OMITTED, as it depends on 1.1, which is FAILED"
+    ] * 2
+    assert world.change("retry", "1", "3")["jobs"] == 2
+    assert [world.states(number) for number in (1, 2, 3)] == [["PENDING"], ["WAITING"], ["WAITING"]]
+
+
+def test_a_retry_of_what_was_to_run_after_a_failure_names_what_helps() -> None:
+    world, batch, _ = its_dependency_succeeded()
+    (row,) = world.change("retry", str(batch))["skipped"]
+    assert row["reason"].startswith(
+        "stays OMITTED, as it depends on 1.1, which is COMPLETED: rota retry 1 :completed runs both, "
+    )
+    assert world.change("retry", "1", ":completed")["jobs"] == 1
+    assert world.states(batch) == ["WAITING"]
+    world, batch, _ = its_dependency_succeeded()
+    assert told(world, batch).commands == [f"rota modify {batch} --drop-after 1"]
+
+
+def test_what_helps_is_there_for_what_waits() -> None:
+    world, batch, _ = it_backs_off()
+    assert told(world, batch).commands == [f"rota retry {batch}.1"]
+    world, batch, _ = it_waits_for_a_job_and_its_time()
+    assert told(world, batch).commands == [f"rota modify {batch} --not-before now"]
+
+
+def test_a_verdict_says_whether_waiting_helps() -> None:
+    world, batch, _ = a_limit_is_zero()
+    shape = world.state.shapes[world.state.batches[batch].shapes[0]]
+    said = verdicts(world.state, shape, world.at, Records())
+    assert [(row.filter, row.lasting) for row in said if row.filter == "limits"] == [("limits", True)]
+
+
+def test_the_column_claims_no_more_than_it_knows() -> None:
+    world = World()
+    batch = world.submit(2, cores(1))
+    runner = world.start_runner()
+    for code, job in enumerate(lease_all(world, runner), 3):
+        world.report(runner, started=[job])
+        world.end(runner, job, code)
+    records = Records(lambda number, at: next(r for r in world.results if r.pos == at), lambda of, at: "")
+    assert dict(batch_reasons(world.state, world.state.batches.values(), world.at, records)) == {
+        batch: "ended with exit code 3 (1.1, the first of 2)"
+    }
 
 
 def test_a_full_disk_stops_what_would_fail_there() -> None:

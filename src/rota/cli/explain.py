@@ -62,7 +62,8 @@ def print_groups(connection: "Any", answer: "dict[str, Any]") -> None:
         examples, count = group["examples"], group["jobs"]
         named = examples[0] if count == 1 else f"{jobs_word(count)} ({', '.join(examples[:3])}{', …' * (count > 3)})"
         verb = "is" if count == 1 else "are"
-        paragraph(f"{named} {verb} {group['state']}: {clean(group['reason'])}")
+        first = "" if count == 1 or group.get("alike", True) else "the first of them "
+        paragraph(f"{named} {verb} {group['state']}: {first}{clean(group['reason'])}")
         for command in group.get("commands") or ():
             print(f"  {command}")
     if answer.get("more"):

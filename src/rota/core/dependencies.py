@@ -651,7 +651,8 @@ def never(dependency: Dependency, good: int, bad: int) -> str:
     """Why settled jobs (`good` succeeded, `bad` did not) can never meet a condition; empty if they meet it."""
     what = dependency.target
     if dependency.condition == "failure" and not bad:
-        rest = f"all {good} jobs succeeded" if good else "none of its jobs is left"
+        rest = f"all {good:,} of its jobs succeeded" if good else "none of its jobs is left"
+        rest = "it succeeded" if good == 1 else rest
         return f"was to run if {what} failed, but {rest}"
     if dependency.condition == "success" and bad:
         return f"depends on {what}, of which {bad} of {good + bad} jobs did not succeed"

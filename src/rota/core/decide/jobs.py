@@ -285,8 +285,8 @@ def _hopeful(
                     culprits[why] = culprits.get(why, 0) + 1
                 pos = batch.states.find(OMITTED, pos + 1, high)
         for why, count in culprits.items():
-            number = why.partition(".")[0]
-            both = f"rota retry {number} {batch.id} runs both"
+            number, again = why.partition(".")[0], " :completed" if why.endswith("COMPLETED") else f" {batch.id}"
+            both = f"rota retry {number}{again} runs both"
             drop = "" if not batch.spec.after else f", rota modify {batch.id} --after none runs it without"
             words = f"stays OMITTED, as it depends on {why}: {both}{drop}"
             plan.skipped.append({"reason": words, "jobs": count})
@@ -302,9 +302,9 @@ def _still_failed(state: State, batch: BatchState, pos: int, wanted: dict[int, l
         if found is None:
             return None
         batch, pos = found
-        if any(low <= pos < high for low, high in wanted.get(batch.id, ())):
-            return None
         if batch.states[pos] != OMITTED:
+            if any(low <= pos < high for low, high in wanted.get(batch.id, ())):
+                return None
             return f"{format_job(batch.id, batch.index(pos))}, which is {JOB_STATES[batch.states[pos]]}"
     return None
 

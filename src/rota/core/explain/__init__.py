@@ -147,5 +147,5 @@ def _of_batch(asked: Asked, batch: BatchState, byte: int) -> str:
     words = _short(_account(asked, batch, pos))
     if byte < SETTLED or batch.count == 1:
         return words
-    rest = batch.counts[byte] - 1
-    return f"{words} ({format_job(batch.id, batch.index(pos))}{f' and {rest:,} more' if rest else ''})"
+    count = batch.counts[byte]
+    return f"{words} ({format_job(batch.id, batch.index(pos))}{f', the first of {count:,}' if count > 1 else ''})"

@@ -60,14 +60,15 @@ def waiting(asked: Asked, batch: BatchState, pos: int | None) -> Account:
         links, root = _follow(asked, dependency, spans, batch)
         blockers.append(Blocker("dependency", _words(dependency, spans, links, root, pos is None)))
         chain = chain or [*links[:-1], Link(links[-1].what, links[-1].state, root)]
-    blockers += time_blockers(state, batch, pos, at)
+    blockers += time_blockers(batch, pos, at, lambda of: _failure(asked, batch, of))
     if not blockers:
         blockers.append(Blocker("turn", "is about to become ready"))
     words = "; also: ".join(blocker.words for blocker in blockers)
     times = [blocker.until for blocker in blockers]
     start = max(times) if None not in times else None  # type: ignore[type-var]
     short = blockers[0].words + (f" (and {len(blockers) - 1} more)" if len(blockers) > 1 else "")
-    return Account(words, short, blockers, chain, start=start)
+    commands = [blocker.command for blocker in blockers if blocker.command is not None]
+    return Account(words, short, blockers, chain, start=start, commands=commands)
 
 
 def _furthest(spans: list[Span]) -> tuple[BatchState, int] | None:
@@ -117,7 +118,7 @@ def _root(
     if now == "WAITING":
         if further:
             return f"waits for something named '{further[0][0].target[1:]}' to be added"
-        found = time_blockers(state, batch, pos, at)
+        found = time_blockers(batch, pos, at, lambda of: _failure(asked, batch, of))
         return found[0].words if found else "is about to become ready"
     if now == "PENDING":
         account = pending(state, batch, pos, at, asked.line, asked.newest, asked.records, brief=True)
@@ -195,7 +196,7 @@ def omitted(asked: Asked, batch: BatchState, pos: int) -> Account:
     number = root.what.partition(".")[0]
     first = next((each.target for each in batch.spec.after if each.condition != "any"), None)
     account = Account(f"{words} ({own})" if words != own else own, words, [], links)
-    account.commands = [f"rota retry {number} :unsuccessful"]
+    account.commands = [f"rota retry {number} :unsuccessful"] if root.state != "COMPLETED" else []
     account.commands += [] if first is None else [f"rota modify {batch.id} --drop-after {first}"]
     return account
 

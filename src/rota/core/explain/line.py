@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from rota.core.explain.account import Ahead, Holder
 from rota.core.plan.asked import asked_now
+from rota.core.plan.limits import limits_now
 from rota.core.state import BatchState, RunnerState, ShapeState, State
 from rota.core.stimuli import At
 from rota.model.job import format_job
@@ -30,7 +31,7 @@ class Line:
             self._wants = in_order(wants, view, state.settings.policies)
         except Exception:  # an order that another package brings may fail: then by priority
             self._wants = sorted(wants, key=lambda want: (-want.priority, want.first, want.shape_id))
-        self._limits = state.limits
+        self._limits = limits_now(state, at)
         self._known: dict[int, list[ShapeState]] = {}
 
     def before(self, batch: BatchState, pos: int) -> list[Ahead]:

@@ -261,7 +261,10 @@ def verdicts(state: State, shape: ShapeState, at: At, records: Records) -> list[
     limits = limit_blockers(state, shape.shape, at)
     said = _queues(state, shape, at, newest_of(state), records)
     found = [*sorted(said, key=lambda verdict: verdict.lasting), *refusals(state, shape, at)]
-    return [replace(v, detail=limits[0].words) if limits and v.filter == "limits" else v for v in found]
+    if not limits:
+        return found
+    words, lasting = limits[0].words, limits[0].lasting
+    return [replace(v, detail=words, lasting=lasting) if v.filter == "limits" else v for v in found]
 
 
 def newest_of(state: State) -> Newest:

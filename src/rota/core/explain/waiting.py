@@ -1,11 +1,14 @@
 """Dependencies in words: how each stands, and why a job was omitted."""
 
+from collections.abc import Callable
+
 from rota.core.awaited import targets
 from rota.core.dependencies import element_reason, never
 from rota.core.explain.account import Blocker, wait_words
 from rota.core.state import BatchState, State
 from rota.core.stimuli import At
 from rota.model.batch import Dependency
+from rota.model.job import format_job
 from rota.model.limits import local_text
 from rota.model.tables import COMPLETED, JOB_STATES, REMOVED, SETTLED, WAITING
 
@@ -32,8 +35,8 @@ def time_words(then: float, at: At) -> str:
     return f"waits for its time ({wait_words(then - at.wall)} from now)"
 
 
-def time_blockers(state: State, batch: BatchState, pos: int | None, at: At) -> list[Blocker]:
-    """The times that a WAITING job (None: the first of its batch that can go on) waits for."""
+def time_blockers(batch: BatchState, pos: int | None, at: At, how: Callable[[int], str]) -> list[Blocker]:
+    """The times that a WAITING job (None: the first of its batch that can go on) waits for; `how` it failed before."""
     found = []
     if batch.spec.not_before is not None and batch.spec.not_before > at.wall:
         then = batch.spec.not_before
@@ -43,9 +46,12 @@ def time_blockers(state: State, batch: BatchState, pos: int | None, at: At) -> l
     backing_off = [until for of, until in batch.until.items() if batch.states[of] == WAITING and pos in (None, of)]
     if backing_off and min(backing_off) > at.wall:
         then = min(backing_off)
-        tries = "" if pos is None else f" (try {batch.failures.get(pos, 0)} of {batch.template(pos).retries + 1})"
-        words = f"failed{tries} and is tried again in {wait_words(then - at.wall)}"
-        found.append(Blocker("back-off", words, False, then))
+        if pos is None:
+            pos = next(of for of, until in batch.until.items() if batch.states[of] == WAITING and until == then)
+        tries = f"try {batch.failures.get(pos, 0)} of {batch.template(pos).retries + 1}"
+        why, job = how(pos), format_job(batch.id, batch.index(pos))
+        words = f"failed ({tries}{f': {why}' if why else ''}) and is tried again in {wait_words(then - at.wall)}"
+        found.append(Blocker("back-off", words, False, then, f"rota retry {job}"))
     return found
 
 

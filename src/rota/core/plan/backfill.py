@@ -31,11 +31,17 @@ class Reservation(Struct):
     """Monotonic time at which it can start there, by the times that the jobs there asked for; inf: unknown."""
     spare: Amounts
     """What will be free there beside it."""
-    why: str
+    added: float
+    """Wall-clock time at which the batch of the job was added."""
+    asks: str
 
-    def verdict(self) -> Verdict:
+    def words(self, at: At) -> str:
+        """For whom the place is kept."""
+        return f"kept for batch {self.key[1]} ({self.asks}, added {format_duration(int(at.wall - self.added))} ago)"
+
+    def verdict(self, at: At) -> Verdict:
         """The verdict on jobs that may not use the place."""
-        return Verdict(self.location, "backfill", "reserved", self.why, False, (Wake.CAPACITY,))
+        return Verdict(self.location, "backfill", "reserved", self.words(at), False, (Wake.CAPACITY,))
 
 
 class Soonest(Struct):
@@ -58,17 +64,18 @@ def reserve(state: State, want: Want, busy: Sequence[Place], at: At) -> Reservat
     if best is None:
         return None
     start, place, spare = best
-    waited, words = format_duration(int(at.wall - batch.submitted)), want.shape.needs.words()
-    why = f"kept for batch {batch.id}, which has waited {waited} for {words}"
-    key = (-want.priority, batch.id)
-    return Reservation(want.shape_id, key, place.location.id, place.runner, start, spare, why)
+    key, asks = (-want.priority, batch.id), want.shape.needs.words()
+    return Reservation(want.shape_id, key, place.location.id, place.runner, start, spare, batch.submitted, asks)
 
 
 def _start(state: State, runner: RunnerState, amounts: Amounts, at: At) -> tuple[float, Amounts]:
-    """(when these amounts are free on a runner at the latest, what is free beside them then)."""
+    """(when these amounts are free on a runner at the latest, what is free beside them then).
+
+    Of jobs whose end nobody knows no more are taken to have ended than must have.
+    """
     free, start = state.ledger.free(runner.location), at.mono
     for end, held in _ends(state, runner):
-        if amounts.fits(free) and end > start:
+        if amounts.fits(free) and (end > start or math.isinf(end)):
             break
         free, start = free.plus(held), max(start, end)
     return start, free.plus(amounts, -1)

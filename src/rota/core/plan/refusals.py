@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 
+from rota.core.plan.backfill import Reservation
 from rota.core.plan.limits import limits_now
 from rota.core.plan.policies import out_of_order
 from rota.core.plan.watching import place_of, times
@@ -44,15 +45,20 @@ def refusals(state: State, shape: ShapeState, at: At, places_only: bool = False)
     found = []
     for place in places:
         no = _refusal(asked, place, view, policy)
-        if kept is not None and place.runner == kept.runner and (no is None or not no.lasting):
-            found.append(kept.verdict())
-        elif no is not None:
+        if kept is not None and place.runner == kept.runner:
+            no = kept.verdict(at) if no is None else _kept_besides(no, kept, at)
+        if no is not None:
             found.append(no)
     if asked.limits and not any(verdict.filter == "limits" for verdict in found):
         blocked = limits.blocked(asked, view.limits)
         if blocked is not None:
             found.append(Verdict("everywhere", "limits", blocked[0], blocked[1], False, (blocked[2],)))
     return found
+
+
+def _kept_besides(no: Verdict, kept: Reservation, at: At) -> Verdict:
+    """What is said of a place that is kept for another job, and has no room now anyway."""
+    return replace(no, detail=f"{no.detail}, and what becomes free is {kept.words(at)}") if no.code == "busy" else no
 
 
 def _place(state: State, runner: RunnerState, at: At) -> Place | None:

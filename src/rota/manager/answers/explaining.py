@@ -18,7 +18,19 @@ from rota.manager.jobbook import JobBook
 from rota.model.allocation import Allocation, Waiting
 from rota.model.job import Result, format_job
 from rota.model.selector import parse_selector
-from rota.model.tables import ABORTED, FAILED, JOB_STATES, PENDING
+from rota.model.tables import (
+    ABORTED,
+    COMPLETED,
+    FAILED,
+    JOB_STATES,
+    KILLING,
+    MISSING,
+    OMITTED,
+    PENDING,
+    RUNNING,
+    STARTING,
+    WAITING,
+)
 from rota.store.api import Store
 
 __all__ = ["Explaining"]
@@ -28,6 +40,10 @@ EXAMPLES = 5
 """Jobs of a group that are named."""
 GROUPS = 200
 """Groups of one answer."""
+LOOKED_AT = 200
+"""Jobs of a batch and a state of which each is looked at, where they may be so for different reasons."""
+_DIFFER = (STARTING, RUNNING, MISSING, KILLING, COMPLETED, FAILED, ABORTED)
+"""States in which no two jobs need be for the same reason."""
 _VERDICT = ("location", "filter", "code", "detail", "lasting", "level")
 
 
@@ -90,17 +106,21 @@ class Explaining:
 
     def groups(self, state: State, words: list[str], at: At) -> dict[str, Any]:
         """The selected jobs, those together of which the same can be said: by state and reason, each with examples."""
-        merged: dict[tuple[str, str], dict[str, Any]] = {}
-        kinds = list(_kinds(state, words))
-        firsts = [(batch, positions[0]) for batch, positions, _ in kinds[:GROUPS]]
-        found = list(accounts(state, firsts, at, self.records(state)))
-        for (batch, positions, count), account in zip(kinds[:GROUPS], found, strict=True):
+        merged: dict[tuple[str, str, bool], dict[str, Any]] = {}
+        records = self.records(state)
+        kinds = [kind for found in _kinds(state, words) for kind in self._apart(state, *found, at, records)]
+        firsts = [(batch, positions[0]) for batch, positions, _, _ in kinds[:GROUPS]]
+        found = list(accounts(state, firsts, at, records))
+        for (batch, positions, count, alike), account in zip(kinds[:GROUPS], found, strict=True):
             name = JOB_STATES[batch.states[positions[0]]]
-            jobs = [format_job(batch.id, batch.index(pos)) for pos in positions]
-            row = merged.get((name, account.short))
+            jobs = [format_job(batch.id, batch.index(pos)) for pos in positions[:EXAMPLES]]
+            row = merged.get((name, account.short, alike))
             if row is None:
-                row = merged[name, account.short] = {
-                    "state": name, "jobs": 0, "examples": [], "reason": account.reason, **_parts(account)
+                reason = account.reason
+                if count > 1:
+                    reason = reason.replace("; its last line: ", f"; the last line of {jobs[0]}: ")
+                row = merged[name, account.short, alike] = {
+                    "state": name, "jobs": 0, "examples": [], "alike": alike, "reason": reason, **_parts(account)
                 }  # fmt: skip
                 if count > 1:  # what helps one of them helps all
                     all_of = f"{batch.id} :{name.lower()}"
@@ -110,7 +130,32 @@ class Explaining:
                     ]
             row["jobs"] += count
             row["examples"] = [*row["examples"], *jobs][:EXAMPLES]
-        return {"groups": list(merged.values()), "more": sum(count for _, _, count in kinds[GROUPS:])}
+        return {"groups": list(merged.values()), "more": sum(count for _, _, count, _ in kinds[GROUPS:])}
+
+    def _apart(
+        self, state: State, batch: BatchState, positions: list[int], count: int, at: At, records: Records
+    ) -> list[tuple[BatchState, list[int], int, bool]]:
+        """Jobs of one state and template (the first of them), those together that are so for the same reason.
+
+        The last says whether that is known: of many it is not.
+        """
+        if not _may_differ(batch, positions[0]):
+            return [(batch, positions, count, True)]
+        byte = batch.states[positions[0]]
+        if count > len(positions) or byte not in (FAILED, ABORTED, OMITTED, WAITING):
+            return [(batch, positions, count, count == 1)]
+        found: dict[object, list[int]] = {}
+        if byte in (FAILED, ABORTED):
+            results = {row.pos: row for row in self._store.results(batch.id, positions[0], positions[-1], True)}
+            for pos in positions:
+                last = results.get(pos)
+                key = None if last is None else (last.reason, last.exit_code, last.signal, last.note)
+                found.setdefault(key, []).append(pos)
+        else:
+            said = accounts(state, [(batch, pos) for pos in positions], at, records)
+            for pos, account in zip(positions, said, strict=True):
+                found.setdefault(account.short, []).append(pos)
+        return [(batch, alike, len(alike), True) for alike in found.values()]
 
     def _rows(self, state: State, found: list[Found], at: At) -> list[dict[str, Any]]:
         said = accounts(state, found, at, self.records(state))
@@ -150,6 +195,14 @@ def _parts(account: Account) -> dict[str, Any]:
     }
 
 
+def _may_differ(batch: BatchState, pos: int) -> bool:
+    """Whether jobs of a batch that are in the state of this one, and of its template, may be so for other reasons."""
+    byte = batch.states[pos]
+    return byte in _DIFFER or (
+        byte != PENDING and (batch.graph is not None or bool(batch.elements) or (byte == WAITING and bool(batch.until)))
+    )
+
+
 def _kinds(state: State, words: list[str]) -> Iterator[tuple[BatchState, list[int], int]]:
     """(batch, the first positions, how many) of the selected jobs of each batch, state and template."""
     allowed = sorted(wanted_states(parse_selector(words)))
@@ -164,5 +217,5 @@ def _kinds(state: State, words: list[str]) -> Iterator[tuple[BatchState, list[in
                 for template, here, there in batch.runs(start, end):
                     counts[template] = counts.get(template, 0) + there - here
                     shown = first.setdefault(template, [])
-                    shown.extend(range(here, min(there, here + EXAMPLES - len(shown))))
+                    shown.extend(range(here, min(there, here + LOOKED_AT - len(shown))))
             yield from ((batch, first[template], count) for template, count in counts.items())
