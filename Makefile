@@ -49,24 +49,23 @@ lint-mypy: $(DEV)
 lint-imports: $(DEV)
 	$(BIN)/lint-imports
 
-## make pytest   all tests: those that may share the machine, beside them those on real clusters (which mostly wait), then the serial ones (5: there are none)
+## make pytest   all tests, and beside them those on real clusters, which mostly wait (5: there are none)
 pytest: $(DEV) cluster-packages
 	@status=0; log=$$(mktemp); set -x; \
 	$(BIN)/pytest -m cluster >$$log 2>&1 & cluster=$$!; \
 	trap "kill $$cluster; rm -f $$log; exit 130" INT TERM; \
-	$(BIN)/pytest -m "not serial and not cluster" -n $(WORKERS) --dist worksteal || status=1; \
+	$(BIN)/pytest -m "not cluster" -n $(WORKERS) --dist worksteal || status=1; \
 	wait $$cluster || [ $$? -eq 5 ] || status=1; \
 	cat $$log; rm -f $$log; \
-	$(BIN)/pytest -m serial || [ $$? -eq 5 ] || status=1; \
 	exit $$status
 
 # The real batch systems of tests/cluster: installed where that is possible; their tests say if they are missing.
 cluster-packages:
 	@[ "$$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null || tools/apt-packages tests/cluster/packages.txt
 
-## make quick    the tests that are neither serial nor slow
+## make quick    the tests that are not slow
 quick: $(DEV)
-	$(BIN)/pytest -m "not serial and not slow and not cluster" -n $(WORKERS) --dist worksteal
+	$(BIN)/pytest -m "not slow and not cluster" -n $(WORKERS) --dist worksteal
 
 ## make live     scenarios on the live batch systems that are here (LIVE="openlava --only deleted"): live.jsonl and a table
 live: $(DEV)

@@ -33,7 +33,7 @@ def flood(seconds: int) -> list[Row]:
                 most = max(most, at.rss(pid))
                 time.sleep(0.05)
             assert junk.stdout is not None
-            count = int(junk.stdout.read())
+            count = int(junk.stdout.read().split()[-1])
         at.rota(home, "wait", "2")
         with Connection.connect(home) as asking:
             counts = asking.ask("count", sel=["2"])["counts"]

@@ -1,15 +1,19 @@
 """Junk from many addresses of the loopback: `python support_flood.py PORT CONNECTIONS ADDRESSES SECONDS [NET]`.
 
 The addresses are 127.0.NET.1 and on (1 unless told; 0 has that of local runners). So many connections are held open
-at a time, and opened again a while after they were cut; prints how many there were.
+at a time, and opened again a while after they were cut, until SECONDS are over or it is told to end (TERM). Prints a
+line when there have been as many as CONNECTIONS, and at the end how many there were.
 """
 
 import asyncio
+import contextlib
 import os
 import random
+import signal
 import socket
 import ssl
 import sys
+from collections.abc import Callable
 
 AGAIN_S = 3.0
 JUNK = (
@@ -22,10 +26,10 @@ JUNK = (
 )
 
 
-async def hold(port: int, address: str, until: float) -> int:
-    """One connection after the other; how many there were."""
+async def hold(port: int, address: str, until: float, made: Callable[[], None]) -> None:
+    """One connection after the other."""
     loop = asyncio.get_running_loop()
-    count, context = 0, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     while loop.time() < until:
         junk = random.choice(JUNK)
@@ -35,7 +39,7 @@ async def hold(port: int, address: str, until: float) -> int:
         try:
             sock.bind((address, 0))
             await asyncio.wait_for(loop.sock_connect(sock, ("127.0.0.1", port)), 5)
-            count += 1
+            made()
             if junk == b"tls":  # goes as far as the challenge, and is then silent, or sends half of a frame
                 reader, writer = await asyncio.wait_for(
                     asyncio.open_connection(sock=sock, ssl=context, server_hostname=""), 5
@@ -53,7 +57,6 @@ async def hold(port: int, address: str, until: float) -> int:
                 writer.close()
             sock.close()
         await asyncio.sleep(min(AGAIN_S * (0.5 + random.random()), max(0.0, until - loop.time())))
-    return count
 
 
 async def main() -> None:
@@ -62,10 +65,21 @@ async def main() -> None:
     net = int(sys.argv[5]) if len(sys.argv) > 5 else 1
     until = asyncio.get_running_loop().time() + float(sys.argv[4])
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-    counts = await asyncio.gather(
-        *(hold(port, f"127.0.{net}.{1 + number % addresses}", until) for number in range(connections))
+    count = 0
+
+    def made() -> None:
+        nonlocal count
+        count += 1
+        if count == connections:
+            print(count, flush=True)
+
+    flood = asyncio.gather(
+        *(hold(port, f"127.0.{net}.{1 + number % addresses}", until, made) for number in range(connections))
     )
-    print(sum(counts))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, flood.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await flood
+    print(count)
 
 
 if __name__ == "__main__":

@@ -233,12 +233,6 @@ def parent(pid: int) -> int:
     return int(fields[1]) if fields else 0
 
 
-def cpu_seconds(pid: int) -> float:
-    """CPU time of all its threads so far, to the nanosecond (`stat` counts in hundredths of a second)."""
-    threads = os.listdir(f"/proc/{pid}/task")
-    return sum(int(_read(pid, f"task/{thread}/schedstat").split()[0]) for thread in threads) / 1e9
-
-
 @contextlib.contextmanager
 def a_home(path: str | None = None) -> Iterator[Home]:
     """A home that leaves no process behind, whatever happens inside."""

@@ -260,7 +260,7 @@ def test_time_limit(home: Home) -> None:
     assert home.settled() == {"FAILED": 1}
     row = home.job(f"{batch}.1")
     assert row["reason"] == "time"
-    assert 0.9 < row["wall_s"] < 9
+    assert row["wall_s"] > 0.9
     (runner,) = home.runners().values()
     assert home.of_runner(runner) == []
     free = home.add("--time", "1s", "--enforce", "none", "--", "sleep 1.5")

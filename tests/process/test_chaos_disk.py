@@ -74,7 +74,7 @@ def test_full_disk(small: Home) -> None:
     assert not found.wrong, found
     assert found.executions == 40
     filler.unlink()
-    batch = small.until(lambda: small.rota("add", "--", "true", code=None).stdout[:-1], 10, "space is seen")
+    batch = small.until(lambda: small.rota("add", "--", "true", code=None).stdout[:-1], what="space is seen")
     assert batch == "2", "what was refused left nothing behind"
     assert small.settled() == {"COMPLETED": 41}
     assert small.manager() == pid, "no restart was needed"

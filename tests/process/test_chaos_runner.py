@@ -52,7 +52,6 @@ def test_runner_killed_during_work(home: Home) -> None:
     home.config(CONFIG)
     work = "(sleep 0.$(( ROTA_INDEX % 4 ))1; true) & wait; setsid sleep 0.$(( ROTA_INDEX % 3 ))2"
     supply = Supply(home.add, place, work, "--retries", "50")
-    slowest = 0.0
     for number in range(KILLS):
         supply.ensure(30)
         pid, runner = serving(home)
@@ -72,10 +71,8 @@ def test_runner_killed_during_work(home: Home) -> None:
             home.rota("up")
         else:
             kill(pid)
-        began = time.monotonic()
-        home.until(lambda gone=runner: not home.of_runner(gone), 10, "orphans are gone")
-        slowest = max(slowest, time.monotonic() - began)
-        home.until(lambda gone=runner: gone not in home.runners().values(), 20, "the runner itself is gone")
+        home.until(lambda gone=runner: not home.of_runner(gone), what="orphans are gone")
+        home.until(lambda gone=runner: gone not in home.runners().values(), what="the runner itself is gone")
     counts = home.settled()
     found = check(place, home.rows("jobs"), home.rows("history"))
     assert not found.wrong, found
@@ -84,7 +81,6 @@ def test_runner_killed_during_work(home: Home) -> None:
     retried = sum(row["state"] == "RETRIED" for row in home.rows("history"))
     assert found.attempts >= supply.jobs + found.lost_attempts + retried
     assert found.lost_attempts >= KILLS / 2, f"the kills met no work: {found}"
-    assert slowest <= 10
 
 
 def test_children_killed_are_failures_of_the_job(home: Home) -> None:
@@ -144,7 +140,7 @@ def test_a_launcher_never_outlives_its_runner(home: Home) -> None:
     os.kill(launcher, signal.SIGSTOP)
     time.sleep(0.2)
     kill(pid)
-    home.until(lambda: not alive(launcher), 10, "the launcher is gone")
+    home.until(lambda: not alive(launcher), what="the launcher is gone")
     assert home.settled() == {"COMPLETED": 200}
     found = check(place, home.rows("jobs"), home.rows("history"))
     assert not found.wrong, found

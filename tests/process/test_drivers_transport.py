@@ -93,12 +93,11 @@ def test_one_that_is_cancelled_leaves_nothing():
 
 def test_what_a_command_leaves_in_the_background_does_not_hold_up_its_answer():
     async def test():
-        begun = time.monotonic()
-        answer = await LocalTransport().run(["sh", "-c", "setsid sleep 20 & echo $!"], timeout_s=30)
-        os.kill(int(answer.stdout), 9)
-        return time.monotonic() - begun
+        answer = await LocalTransport().run(["sh", "-c", "setsid sleep 300 & echo $!"], timeout_s=60)
+        os.kill(int(answer.stdout), 9)  # it is still there
+        return answer.code
 
-    assert run(test()) < 10
+    assert run(test()) == 0
 
 
 def test_endless_output_is_cut_and_marked():

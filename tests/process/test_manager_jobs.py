@@ -215,14 +215,14 @@ def test_what_runs_can_be_watched(home: Home) -> None:
 
 
 def test_when_a_job_started_is_known_after_a_restart_and_when_it_is_lost(home: Home) -> None:
-    home.config("touch = '10s'\nmissing_after = '40s'\n")
+    home.config("touch = '10m'\nmissing_after = '40m'\n")
     home.add("--retries", "1", "--", "sleep 300")
     before = home.until(lambda: (row := home.job("1.1"))["started"] and row)
     (pid,) = home.runners()
     time.sleep(1.5)  # so that it was measured
     home.kill_manager()
     home.rota("up")
-    after = home.until(lambda: (row := home.job("1.1"))["started"] and row, 6, "told without waiting for a touch")
+    after = home.until(lambda: (row := home.job("1.1"))["started"] and row, what="told without waiting for a touch")
     assert after["started"] == before["started"] and after["wall_s"] > 1 and after["peak_memory_bytes"]
     os.kill(pid, signal.SIGKILL)
     (attempt,) = home.until(lambda: home.rows("history", "1"))

@@ -40,7 +40,7 @@ class Node:
 
     def run(self, *words: str) -> tuple[int, str]:
         process = self.start(*words)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=60)
         return process.returncode, err.decode()
 
     def json(self, name: str) -> dict:
@@ -71,10 +71,11 @@ def node(tmp_path):
 
 def test_it_runs_the_job_and_reports(node):
     node.lease("echo out; echo err >&2; echo $ROTA_JOB $ROTA_ATTEMPT $ROTA_RUNNER", on_success=["echo after"])
+    before = time.time()
     assert node.run("--id", "r9") == (0, "")
     started, report, row = node.json("started.json"), node.json("report.json"), node.row()
     assert started["job"] == [7, 12, 1] and started["host"] == os.uname().nodename == report["host"]
-    assert started["pid"] > 1 and started["ticks"] > 0 and abs(started["started"] - time.time()) < 60
+    assert started["pid"] > 1 and started["ticks"] > 0 and before <= started["started"] <= time.time()
     assert started["boot"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert row[:6] == [7, 12, 1, 0, None, None] and report["disclaimed"] == [] and report["version"] == 1
     assert row[6] <= row[7] and row[9] > 0 and row[11] is None

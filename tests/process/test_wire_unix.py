@@ -361,7 +361,7 @@ def test_a_socket_of_another_user_is_not_trusted(tmp_path):
         listener.stdout.readline()
         with pytest.raises(DeniedError, match="65534"):
             Connection.connect(str(home))
-        assert listener.communicate(timeout=10)[0].strip() == "b''"
+        assert listener.communicate(timeout=60)[0].strip() == "b''"
     finally:
         listener.kill()
         listener.wait()
