@@ -140,6 +140,17 @@ def test_what_looks_like_a_placeholder_is_warned_of() -> None:
     assert list(unlikely_placeholders("convert {} {.}.png", replaced=True))
 
 
+def test_what_is_almost_a_placeholder_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    dispatch(["add", "--dry-run", "--param", "sample=a,b", "-o", "{indx}.txt", "--", "echo {sample} {smple} ${smple}"])
+    said = capsys.readouterr().err
+    assert said.splitlines() == [
+        "rota: warning: {smple} stays as it is: did you mean {sample}?",
+        "rota: warning: {indx} stays as it is: did you mean {index}?",
+    ]
+    dispatch(["add", "--dry-run", "--array", "1-2", "--", "awk '{print}' {index} {{indx}} {a,b}"])
+    assert capsys.readouterr().err == ""
+
+
 def test_values_that_are_numbers() -> None:
     assert build("echo {}", {}, values=[1, 2.5, "x", Path("/y")]).preview(9) == [  # type: ignore[list-item]
         (1, "echo 1"), (2, "echo 2.5"), (3, "echo x"), (4, "echo /y"),

@@ -432,6 +432,15 @@ def the_manager_is_paused() -> tuple[World, int, int]:
     return world, world.submit(1, cores(1)), 1
 
 
+@truth("the manager is paused: rota resume lets jobs start again")
+def the_manager_is_paused_and_nothing_runs() -> tuple[World, int, int]:
+    world = World()
+    world.mode("paused")
+    batch = world.submit(1, cores(1))
+    world.schedule()
+    return world, batch, 1
+
+
 @truth(
     "the manager is paused by user since 1970-01-01 00:16, backup since 1970-01-01 00:16 (a copy): "
     "rota resume --all lets jobs start again"
@@ -934,12 +943,15 @@ def test_there_are_many_situations() -> None:
     assert len({name for name, _, _ in SITUATIONS}) == len(SITUATIONS)
 
 
-def test_a_full_store_is_the_first_reason() -> None:
+def test_a_store_that_cannot_be_written_is_the_first_reason() -> None:
     world, _ = busy()
     batch = world.submit(1, cores(1, time_s=60))
     world.schedule()
-    said = told(world, batch, trouble="the disk of the queue is full")
-    assert said.reason.startswith("nothing starts: the disk of the queue is full; also: asks for 1 core, ")
+    said = told(world, batch, trouble="only 15 MiB are left", stuck=True)
+    assert said.reason.startswith("nothing starts: the disk of the queue is full, and what was set aside there for ")
+    said = told(world, batch, trouble="only 15 MiB are left")
+    assert said.reason.startswith("asks for 1 core, 0 cores free now "), "what was accepted goes on"
+    assert "; also: only 15 MiB are left; in use by " in said.reason
 
 
 def test_without_a_manager_that_is_the_reason() -> None:
@@ -1041,6 +1053,13 @@ def test_what_helps_is_there_for_what_waits() -> None:
     assert told(world, batch).commands == [f"rota retry {batch}.1"]
     world, batch, _ = it_waits_for_a_job_and_its_time()
     assert told(world, batch).commands == [f"rota modify {batch} --not-before now"]
+
+
+def test_what_was_given_more_needs_no_more() -> None:
+    world, batch, _ = its_time_was_over()
+    assert told(world, batch).commands == [f"rota retry {batch}.1"], "it gets 1h1m already"
+    world, batch, _ = the_time_of_its_allocation_was_over()
+    assert told(world, batch).commands == [f"rota retry {batch}.1 --time x2"]
 
 
 def test_a_verdict_says_whether_waiting_helps() -> None:

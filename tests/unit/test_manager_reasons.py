@@ -11,7 +11,9 @@ from rota.manager.answers.explaining import Explaining
 from rota.manager.answers.limits import limit_rows
 from rota.manager.answers.places import allocation_rows, runner_rows
 from rota.manager.answers.status import count_jobs, status
+from rota.manager.intake import Intake
 from rota.model.batch import Dependency
+from rota.model.errors import NoSpaceError
 from rota.model.patch import Patch
 from rota.model.tables import PENDING
 from rota.wire.messages import Status
@@ -198,3 +200,14 @@ class Commands:
 
     def command(self, *_: object) -> str:
         return "true"
+
+
+def test_that_new_work_would_be_refused_is_known_before_it_comes() -> None:
+    class AlmostFull:
+        def free_bytes(self) -> int:
+            return 15 << 20
+
+    intake = Intake(AlmostFull(), None)  # type: ignore[arg-type]
+    assert str(intake.refusal()).startswith("only 15 MiB are left where rota keeps its queue: no new work is taken ")
+    intake.refuse(NoSpaceError("the disk is full"))
+    assert str(intake.refusal()).startswith("the disk is full; no new work is taken")

@@ -7,9 +7,9 @@ from rota.model.errors import UsageError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-__all__ = ["COMMANDS", "add_foreign_flags", "in_our_words", "unlikely_placeholders"]
+__all__ = ["COMMANDS", "add_foreign_flags", "in_our_words", "misspelt_placeholders", "unlikely_placeholders"]
 
 COMMANDS = {
     "list": "status",
@@ -46,6 +46,7 @@ COMMANDS = {
 """Commands of other tools → ours."""
 _PATTERNS = {"a": "{index}", "A": "{batch}", "j": "{job}", "%": "%"}
 """What stands behind % in the names of output files → ours."""
+_WORD = re.compile(r"(?<![$\w{])\{([A-Za-z_]\w*)\}(?!\})")
 _PARALLEL = re.compile(r"(?<![$\w])\{(?:[./#%]|//|/\.|[0-9]+)\}")
 
 
@@ -128,3 +129,14 @@ def unlikely_placeholders(text: str, replaced: bool) -> "Iterator[str]":
                 yield f"{name} stays as it is in a file of commands: use $ROTA_{name[1:-1].upper()}"
     for match in _PARALLEL.finditer(text):
         yield f"{match[0]} stays as it is: our placeholders are {{}}, {{index}}, {{NAME}} of --param NAME=…"
+
+
+def misspelt_placeholders(text: str, params: "Sequence[str]") -> "Iterator[str]":
+    """Words in braces that are almost a placeholder."""
+    from difflib import get_close_matches
+
+    names = ["index", "batch", "job", "attempt", *params]
+    for match in _WORD.finditer(text):
+        meant = get_close_matches(match[1], names, 1, 0.7) if match[1] not in names else []
+        if meant:
+            yield f"{match[0]} stays as it is: did you mean {{{meant[0]}}}?"

@@ -1,9 +1,10 @@
 """The options that `rota add` and `rota run` share, and the sending of what they made."""
 
 import argparse
+import re
 import sys
 
-from rota.cli.foreign import add_foreign_flags, in_our_words, unlikely_placeholders
+from rota.cli.foreign import add_foreign_flags, in_our_words, misspelt_placeholders, unlikely_placeholders
 from rota.cli.parser import Parser
 from rota.model.errors import UsageError
 from rota.model.fields import GROUPS, OPTIONS, Field
@@ -294,6 +295,8 @@ def print_dry_run(args: argparse.Namespace, submission: "Submission") -> None:
         row["learned"] = learned
         print_json(row | {"native": native})
         return
+    for warning in odd_braces(args, submission):
+        print(f"rota: warning: {warning}", file=sys.stderr)
     template = spec.templates[0]
     print(f"{jobs_word(spec.count)} would be added; nothing was")
     print(f"  each needs {template.needs.words()}" + ("" if len(spec.templates) == 1 else " or as its line says"))
@@ -336,6 +339,11 @@ def odd_braces(args: argparse.Namespace, submission: "Submission") -> "list[str]
     found: dict[str, None] = {}
     for _, command in submission.preview(LOOKED_AT if args.file is not None else 1):
         found |= dict.fromkeys(unlikely_placeholders(command, args.file is None))
+    if args.file is None:
+        params = [re.split("[=@]", text, maxsplit=1)[0] for text in args.param or ()]
+        behaviours = [*(args.on_success or ()), *(args.on_failure or ()), *(args.on_exit or ())]
+        for text in (" ".join(args.words), args.stdout, args.stderr, *behaviours):
+            found |= dict.fromkeys(misspelt_placeholders(text or "", params))
     return list(found)
 
 

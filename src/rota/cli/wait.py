@@ -1,5 +1,6 @@
 """`rota wait`: until jobs are settled."""
 
+import re
 import sys
 import time
 
@@ -53,8 +54,8 @@ def patiently(connection: "Connection", args: "argparse.Namespace", timeout_s: "
         if answer["settled"] or (deadline is not None and time.monotonic() >= deadline):
             return answer
         why = stuck(connection, args.selector, answer["counts"])
-        if why and why != said and not args.quiet:
-            said = why
+        if why and (now := re.sub("[0-9]+", "#", why)) != said and not args.quiet:  # a time that passes is no news
+            said = now
             print(f"rota: nothing runs of what this waits for: {why}", file=sys.stderr)
 
 

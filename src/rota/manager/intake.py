@@ -33,6 +33,8 @@ class Intake:
         self._writer = writer
         self.trouble: str | None = None
         """Why no new work is taken since the disk was full, or None."""
+        self.stuck = False
+        """Whether the last turn could not be written down at all, as what was set aside for that is used up."""
         self._kinds: dict[str, set[str]] = {}
         """The sorts of values that were staged under a name."""
         self._links: dict[str, dict[int, tuple[bytes, bytes]]] = {}
@@ -49,6 +51,14 @@ class Intake:
                 f"only {free >> 20} MiB are left where rota keeps its queue: no new work is taken until at least "
                 f"{SPARE >> 20} MiB are free; what was accepted goes on"
             )
+
+    def refusal(self) -> str | None:
+        """Why new work would be refused now, or None."""
+        try:
+            self.check_space()
+        except NoSpaceError as error:
+            return self.trouble or str(error)
+        return self.trouble
 
     def refuse(self, error: NoSpaceError) -> NoSpaceError:
         """The disk is full: take no new work until `try_again` finds space; the refusal, in words."""

@@ -260,6 +260,7 @@ class Manager:
             self.intake.refuse(error)
             self._commit(turn, again=True)  # the store has given up its reserve, so that accepted work can be written
             return
+        self.intake.stuck = isinstance(error, NoSpaceError) and again
         if isinstance(error, NoSpaceError | UsageError):
             self._reload(error, turn.answers)
         elif error is not None:

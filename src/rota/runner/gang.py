@@ -253,7 +253,8 @@ class Gangs:
             limit = part.spec.get("memory")
             if limit is not None and part.memory > limit and part.alarm is None:
                 host = self._jobs.runner.facts.get("host", "another node")
-                part.note = "used %d bytes of memory on %s, over its limit of %d" % (part.memory, host, limit)
+                used, most = measure.size_words(part.memory), measure.size_words(limit)
+                part.note = "used %s of memory on %s, over its limit of %s" % (used, host, most)
                 part.alarm = Alarm(str(part.nodes[0]["address"]), part.key, part.secret, part.note)
 
     def exceeded(self, key: Key, note: str, now: float) -> None:

@@ -10,7 +10,17 @@ from __future__ import annotations
 import os
 from typing import Dict, Iterable, List, Optional, Tuple
 
-__all__ = ["Children", "Process", "ProcessTable", "become_subreaper", "memory_of", "own_peak", "scan", "start_of"]
+__all__ = [
+    "Children",
+    "Process",
+    "ProcessTable",
+    "become_subreaper",
+    "memory_of",
+    "own_peak",
+    "scan",
+    "size_words",
+    "start_of",
+]
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -33,6 +43,14 @@ class Process:
         self.cpu_s = (int(fields[11]) + int(fields[12]) + int(fields[13]) + int(fields[14])) / TICKS
         self.start = int(fields[19])
         self.rss = int(fields[21]) * PAGE
+
+
+def size_words(count: int) -> str:
+    """A size for people: `1.95G`, `50M`."""
+    for unit, scale in (("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)):
+        if count >= scale:
+            return "%.3g%s" % (count / scale, unit) if count < 1000 * scale else "%d%s" % (count // scale, unit)
+    return "%dB" % count
 
 
 def own_peak() -> int:

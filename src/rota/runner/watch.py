@@ -98,7 +98,7 @@ class Watch:
             pass  # told at the end, when what it wrote is collected
         limit = running.plan.memory
         if limit is not None and memory > limit and running.ending is None:
-            note = "used %d bytes of memory, over its limit of %d" % (memory, limit)
+            note = "used %s of memory, over its limit of %s" % (measure.size_words(memory), measure.size_words(limit))
             self._jobs.kill(running.lease, self._jobs.grace(running), "memory", now, note)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from rota.core.explain.account import Account, Ahead, Blocker, Holder, Link, Records
 from rota.core.explain.chain import Asked, held_words, omitted, waiting
-from rota.core.explain.ended import ended
+from rota.core.explain.ended import ended, was_raised
 from rota.core.explain.limits import limit_now, rate_wait, window_wait
 from rota.core.explain.line import Line
 from rota.core.explain.live import cluster_words, live
@@ -34,7 +34,7 @@ from rota.model.tables import (
 __all__ = [
     "Account", "Ahead", "Blocker", "Holder", "Link", "Records", "account", "accounts", "batch_reasons",
     "cluster_words", "limit_now", "omitted_reason", "rate_wait", "reason", "standing", "verdicts", "waiting_for",
-    "window_wait",
+    "was_raised", "window_wait",
 ]  # fmt: skip
 
 _WORTH_A_WORD = (MISSING, PENDING, WAITING, HOLDING, KILLING, STARTING, FAILED, OMITTED, ABORTED)

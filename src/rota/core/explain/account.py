@@ -87,7 +87,9 @@ class Records(Struct):
     unanswered: Callable[[Allocation], str | None] = lambda allocation: None
     """That the site of an allocation does not answer."""
     trouble: str | None = None
-    """Why nothing new can be written down."""
+    """Why no new work is taken: the disk is all but full."""
+    stuck: bool = False
+    """Whether not even what is known of accepted work can be written down, so that nothing starts."""
     down: bool = False
     """No manager is up: this is read from its store."""
 

@@ -9,7 +9,7 @@ from rota.model.batch import Template
 from rota.model.job import Result, format_job
 from rota.model.tables import JOB_STATES
 
-__all__ = ["ended", "how_it_ended"]
+__all__ = ["ended", "how_it_ended", "was_raised"]
 
 _HOW = {
     "killed": "was killed on request",
@@ -31,7 +31,8 @@ _HOW = {
 
 _OWN_TIME = ("over its time limit", "took more than")
 """What runners and `escalated` say of a job whose own time was over."""
-RAISED = "the next try asks for"
+RAISED = ("the next try asks for", "the next try gets")
+"""What `escalated` says of a job that asks for more from now on."""
 _SIGNALS = {
     1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL",
     11: "SIGSEGV", 13: "SIGPIPE", 14: "SIGALRM", 15: "SIGTERM", 24: "SIGXCPU", 25: "SIGXFSZ", 31: "SIGSYS",
@@ -94,10 +95,15 @@ def _memory(result: Result, template: Template) -> str:
     figures = []
     if result.peak_memory:
         figures.append(f"{show_size(result.peak_memory)} when it was last measured")
-    if RAISED not in (result.note or ""):  # else the note has what it asked for, as it asks for more now
+    if not was_raised(result):  # else the note has what it asked for, as it asks for more now
         figures.append(f"it asked for {show_size(had)}" if had is not None else "it asked for no memory")
     told = f" ({', '.join(figures)})" if figures else ""
     return f"ran out of memory and was ended by the kernel{told}"
+
+
+def was_raised(result: Result) -> bool:
+    """Whether the job asks for more since an attempt ended so."""
+    return any(words in (result.note or "") for words in RAISED)
 
 
 def _wall(result: Result) -> float | None:
@@ -128,6 +134,8 @@ def _no_more(template: Template, last: Result) -> str:
 def _commands(job: str, last: Result, template: Template) -> list[str]:
     """What helps after such an end."""
     again = f"rota retry {job}"
+    if was_raised(last):
+        return [again]
     if last.reason in ("oom", "memory"):
         more = " --memory x2" if template.needs.memory or last.peak_memory else " --memory 4G"
         return [f"{again}{more}"]

@@ -25,6 +25,7 @@ __all__ = ["Newest", "manager_blockers", "newest_of", "pending", "stopped_words"
 
 Newest = dict[tuple[str, str, int | None], tuple[int, Allocation]]
 """The newest allocation on its way of each site and queue, for each shape (None: for any), with its rank by age."""
+STUCK = "the disk of the queue is full, and what was set aside there for accepted work is used up"
 SHOWN = 3
 """Holders, batches ahead and places that a sentence names."""
 
@@ -42,6 +43,8 @@ def pending(
     else:
         blockers += limited
         blockers += _places(state, shape, asked, at, newest, records) if not records.down else []
+    if records.trouble is not None and not records.stuck:
+        blockers.append(Blocker("store", records.trouble))
     ahead = line.before(batch, pos)
     if not blockers:
         jobs = sum(row.jobs for row in ahead)
@@ -150,8 +153,8 @@ def manager_blockers(state: State, at: At, records: Records) -> list[Blocker]:
     found = []
     if records.down:
         found.append(Blocker("manager", "no manager is up: rota up starts one", True, None, "rota up"))
-    if records.trouble is not None:
-        found.append(Blocker("store", f"nothing starts: {records.trouble}", False, None, None))
+    if records.stuck:
+        found.append(Blocker("store", f"nothing starts: {STUCK}"))
     if state.mode != "serving":
         held = "user" in state.pauses or state.mode != "paused"
         how = "" if held else f" --as {next(iter(state.pauses), 'user')}"
@@ -197,6 +200,7 @@ def _places(state: State, shape: ShapeState, asked: Shape, at: At, newest: Newes
     if not found or all(blocker.kind == "never" for blocker in found):
         found += _status_blockers(state, [verdict for verdict in nodes if verdict.filter == "status"], at)
     if not found:
+        said = [verdict for verdict in said if verdict.code != state.mode]  # that is said already
         rest = [verdict for verdict in said if verdict not in first and not verdict.lasting]
         rest = rest or [verdict for verdict in nodes if verdict.lasting] or said
         found += [Blocker("place", f"{verdict.detail} (at {verdict.location})", False) for verdict in rest[:SHOWN]]

@@ -69,7 +69,7 @@ class Answers:
         self.output = Output(store, book, running, manager.outbound)
         self._attempts = Attempts(store, self._jobs, self.output)
         self._explaining = Explaining(
-            store, book, self.output, self._waits, self._trouble, lambda: manager.intake.trouble
+            store, book, self.output, self._waits, self._trouble, lambda: (manager.intake.trouble, manager.intake.stuck)
         )
         self._live = Live(book, running, self.output)
         self._search = Search(store, self._jobs, lambda: manager.state)
@@ -325,7 +325,7 @@ class Answers:
                 "version": __version__,
                 "state": "stopping" if manager.stopping else state.mode,
                 "uptime_s": at.mono - manager.started.mono,
-                "store": manager.intake.trouble or "ok",
+                "store": manager.intake.refusal() or "ok",
                 "running": running,
                 "pauses": pause_rows(state.pauses),
                 "config": self._stale(),

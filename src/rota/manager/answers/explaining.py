@@ -57,7 +57,7 @@ class Explaining:
         output: Output,
         waits: Callable[[Allocation], Waiting | None],
         unanswered: Callable[[Allocation], str | None],
-        trouble: Callable[[], str | None] = lambda: None,
+        trouble: Callable[[], tuple[str | None, bool]] = lambda: (None, False),
         down: bool = False,
     ) -> None:
         self._store = store
@@ -68,7 +68,7 @@ class Explaining:
         self._unanswered = unanswered
         """That the site of an allocation does not answer."""
         self._trouble = trouble
-        """Why nothing can be written down."""
+        """Why no new work is taken, and whether nothing at all can be written down."""
         self._down = down
         """Whether no manager is up."""
 
@@ -79,7 +79,7 @@ class Explaining:
             lines = self._output.last_words(state, format_job(batch.id, batch.index(pos))).split("\n")
             return next((text.strip()[:200] for text in reversed(lines) if text.strip()), "")
 
-        return Records(self._last, line, self._waits, self._unanswered, self._trouble(), self._down)
+        return Records(self._last, line, self._waits, self._unanswered, *self._trouble(), self._down)
 
     def _last(self, number: int, pos: int) -> Result | None:
         found = self._store.results(number, pos, pos, True)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from rota.core.dependencies import spans_of
+from rota.core.explain import was_raised
 from rota.core.selection import states_pattern, wanted_states
 from rota.core.state import BatchState, State
 from rota.manager.answers.jobs import selected
@@ -54,6 +55,8 @@ class _Group:
         self.line = line
         self.count = 0
         self.examples: list[str] = []
+        self.raised = True
+        """Whether all of them ask for more by now of what they had too little of."""
         self.batches: set[int] = set()
 
 
@@ -149,6 +152,7 @@ def _count(
     if group is None:
         group = groups[key] = _Group(line)
     group.count += 1
+    group.raised = group.raised and result is not None and was_raised(result)
     group.batches.add(batch.id)
     if len(group.examples) < EXAMPLES:
         group.examples.append(format_job(batch.id, batch.index(pos)))
@@ -163,16 +167,19 @@ def _row(key: _Key, group: _Group, words: list[str]) -> dict[str, Any]:
         "last_line": group.line,
         "count": group.count,
         "examples": group.examples,
-        "commands": helping(key.state, key.reason, group.examples[0], group.batches, words),
+        "commands": helping(key.state, key.reason, group, words),
     }
 
 
-def helping(byte: int, reason: str, example: str, batches: set[int], words: list[str]) -> list[str]:
+def helping(byte: int, reason: str, group: _Group, words: list[str]) -> list[str]:
     """Commands that help with failures of a kind."""
+    example, batches = group.examples[0], group.batches
     given = [word for word in words if not word.startswith(":")]
     if not given and len(batches) <= 3:
         given = [str(number) for number in sorted(batches)]
     again = " ".join(["rota retry", *given, ":failed" if byte == FAILED else ":aborted"])
+    if group.raised:
+        return [again]
     if reason in ("oom", "memory"):
         return [f"{again} --memory x2"]
     if reason == "time":
