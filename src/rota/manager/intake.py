@@ -1,15 +1,18 @@
 """Taking submissions in: staged values, environments, and the checks that need neither the core nor the disk."""
 
+import asyncio
 import hashlib
 import json
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 
 from rota.manager.writer import Writer
 from rota.model.batch import MAX_COMMAND, BatchSpec, check_value
-from rota.model.errors import NoSpaceError, UsageError
+from rota.model.errors import NoSpaceError, RefusedError, UsageError
 from rota.model.graph import Graph, pack_links
 from rota.store.api import Store
 from rota.wire import messages
@@ -37,6 +40,8 @@ class Intake:
         """Whether the last turn could not be written down at all, as what was set aside for that is used up."""
         self._kinds: dict[str, set[str]] = {}
         """The sorts of values that were staged under a name."""
+        self._taken: dict[str, asyncio.Event] = {}
+        """Stages that a submission has been given: nothing changes in them any more, and nobody else gets them."""
         self._links: dict[str, dict[int, tuple[bytes, bytes]]] = {}
         """Stage → position of the first → links of values that were staged."""
         self._env_names: set[str] = set()
@@ -83,6 +88,8 @@ class Intake:
     async def stage(self, args: messages.Stage) -> dict[str, Any]:
         """Keep a chunk of values."""
         self.check_space()
+        if args.stage in self._taken:
+            raise RefusedError("what was staged under this name is being submitted: use another name")
         values = _decode_values(bytes(args.values))
         self._kinds.setdefault(args.stage, set()).update(_kinds(values, args.first))
         await self._writer.run(lambda: self._store.stage(args.stage, args.first, values, args.templates))
@@ -93,6 +100,21 @@ class Intake:
             while sum(len(links) for rows in self._links.values() for _, links in rows.values()) > MAX_STAGED:
                 del self._links[next(iter(self._links))]
         return {"staged": args.first + len(values)}
+
+    @asynccontextmanager
+    async def taking(self, stage: str | None) -> AsyncIterator[None]:
+        """Give a stage to one submission at a time, until its batch has the values or was refused."""
+        while stage is not None and (other := self._taken.get(stage)) is not None:
+            await other.wait()
+        over = asyncio.Event()
+        if stage is not None:
+            self._taken[stage] = over
+        try:
+            yield
+        finally:
+            if stage is not None:
+                del self._taken[stage]
+            over.set()
 
     def graph(self, args: messages.Submit, count: int) -> Graph | None:
         """The graph of a submission, if its jobs have links."""
@@ -133,6 +155,8 @@ class Intake:
         values = _decode_values(bytes(args.values)) if bytes(args.values) != b"null" else None
         lines = any(template.argv is None and template.shell is None for template in spec.templates)
         wants_values = lines or bool(spec.columns)
+        if lines and spec.columns:
+            raise UsageError("jobs that are whole command lines have no parameters")
         if wants_values != (stage is not None or values is not None):
             raise UsageError("this batch needs values" if wants_values else "this batch takes no values")
         if values is not None and wants_values:
@@ -201,12 +225,12 @@ def decode_spec(raw: bytes) -> BatchSpec:
 
 def _decode_values(raw: bytes) -> list[Any]:
     try:
-        values = msgspec.json.decode(raw, type=list[str] | None)
-    except msgspec.ValidationError:
-        values = msgspec.json.decode(raw, type=list[Any])
+        try:
+            return msgspec.json.decode(raw, type=list[str] | None) or []
+        except msgspec.ValidationError:
+            return msgspec.json.decode(raw, type=list[Any])
     except msgspec.MsgspecError as error:
         raise UsageError(f"the values: {error}") from None
-    return values or []
 
 
 def _kinds(values: list[Any], first: int) -> set[str]:

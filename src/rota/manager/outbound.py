@@ -1,5 +1,6 @@
 """Performing effects that become messages to runners. Called only once the facts behind them are durable."""
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,10 @@ from rota.wire.peer import Peer
 
 __all__ = ["Outbound", "lease_message"]
 
+log = logging.getLogger("rota")
+
+NO_COMMAND = "rota-has-no-command-for-this-job"
+"""What is not found in place of a command that cannot be made."""
 MOST_SENT = 2000
 """Specs and environments that a runner keeps: with the next one it starts anew."""
 
@@ -189,7 +194,12 @@ def lease_message(book: JobBook, state: State, effect: ef.Lease, site: str, sent
     for number, pos, attempt, slot in effect.jobs:
         batch = state.batches[number]
         cores = slot.amounts.cores
-        row = book.lease_row(batch, pos, attempt, slot.text, cores)
+        try:
+            row = book.lease_row(batch, pos, attempt, slot.text, cores)
+        except (TypeError, ValueError, LookupError, AttributeError):  # of an older release, which checked less
+            log.exception("job %d.%d has no command that could be run", number, batch.index(pos))
+            spec = f"{number}.{batch.template_of(pos)}.{cores}"
+            row = [slot.text, spec, number, batch.index(pos), attempt, [NO_COMMAND], None]
         if batch.spec.ends is not None:
             row[6] = {**(row[6] or {}), "own": book.end_variables(state, batch)}
         name = row[1]

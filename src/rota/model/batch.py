@@ -1,6 +1,5 @@
 """Batches: what one submission made. A template, its values, and which job has which number."""
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -28,6 +27,12 @@ MAX_AFTER = 10_000
 """The most dependencies of one batch."""
 MAX_INDEX = 10**18 - 1
 """The greatest number that a job id or a selector can be written with."""
+MAX_LIMITS = 1_000
+MAX_LEVEL = 10_000
+MAX_WALL = 1e11
+"""The latest time that can be meant: some thousand years from now."""
+MAX_FIGURE = 1 << 53
+"""Of seconds, bytes and the like, which nothing has more of."""
 CAP = 16 << 20
 REASONS = (
     "exit", "signal", "time", "memory", "oom", "disk-full", "cwd", "output", "not-found", "not-executable", "start",
@@ -186,6 +191,14 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
                 raise UsageError(f"enforce '{word}': give time, memory, both or none")
         if self.grace_s < 0 or self.cap < 0:
             raise UsageError("grace and output cap must not be negative")
+        if self.umask is not None and not 0 <= self.umask <= 0o777:
+            raise UsageError(f"umask {self.umask}: give 0 to 0o777")
+        if not 0 <= self.level <= MAX_LEVEL:
+            raise UsageError(f"level {self.level}: give 0 to {MAX_LEVEL}")
+        if max(self.grace_s, self.cap, self.behaviour_s, self.no_retry_after_s or 0) > MAX_FIGURE:
+            raise UsageError(f"a figure is more than {MAX_FIGURE}, which nothing has")
+        if len(self.limits) > MAX_LIMITS:
+            raise UsageError(f"{len(self.limits):,} limits: a job can have {MAX_LIMITS} at the most")
         if self.no_retry_after_s is not None and self.no_retry_after_s < 0:
             raise UsageError(f"no retry after {self.no_retry_after_s} s: give 0 or more")
         self._check_closing()
@@ -205,7 +218,7 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
             name, seconds = self.warn
             if name not in SIGNALS:
                 raise UsageError(f"signal '{name}': give one of {', '.join(SIGNALS)}")
-            if seconds < 1 or (self.needs.time_s is not None and seconds >= self.needs.time_s):
+            if not 1 <= seconds <= MAX_FIGURE or (self.needs.time_s is not None and seconds >= self.needs.time_s):
                 raise UsageError(f"signal {name}@{seconds}: give 1 second or more, and less than its --time")
 
 
@@ -249,11 +262,13 @@ class BatchSpec(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
             raise UsageError("two parameters have the same name")
         if self.ranges is not None:
             self._check_ranges(self.ranges)
+        if max(self.max_failures or 0, self.at_once or 0) > MAX_FIGURE:
+            raise UsageError(f"a figure is more than {MAX_FIGURE}, which nothing has")
         if self.max_failures is not None and self.max_failures < 0:
             raise UsageError(f"max failures {self.max_failures}: give a number of jobs from 1, or 0 for never")
         if self.at_once is not None and self.at_once < 1:
             raise UsageError(f"%{self.at_once}: at least 1 job must be allowed at a time")
-        if self.not_before is not None and not math.isfinite(self.not_before):
+        if self.not_before is not None and not 0.0 <= self.not_before <= MAX_WALL:
             raise UsageError(f"not before {self.not_before}: give a time")
         check_after_count(len(self.after))
         for dependency in self.after:
@@ -360,6 +375,19 @@ def check_environment(variables: Mapping[str, str]) -> None:
         check_text(f"environment variable {name[:40]}", f"{name}={value}")
 
 
+def _check_own(value: Mapping[str, Any]) -> None:
+    """Raise UsageError for what a job's own line says of its paths and variables, if no process could have that."""
+    for name in ("cwd", "stdin", "stdout", "stderr"):
+        path = value.get(name)
+        if path is not None and not isinstance(path, str):
+            raise UsageError(f"field '{name}': give a string")
+        check_text(f"field '{name}'", path or "")
+    own = value.get("env")
+    if own is not None and not (isinstance(own, dict) and all(isinstance(text, str) for text in own.values())):
+        raise UsageError("field 'env': give an object of strings")
+    check_environment(own or {})
+
+
 def check_value(value: Value, columns: Sequence[str], lines: bool) -> None:
     """Raise UsageError for a value that does not fit its batch."""
     if lines:
@@ -370,6 +398,7 @@ def check_value(value: Value, columns: Sequence[str], lines: bool) -> None:
                 raise UsageError("field 'command': give a non-empty string, or a list of strings")
             for word in words:
                 check_text("field 'command'", word)
+            _check_own(value)
         elif isinstance(value, str) and value.strip():
             check_text("the command", value)
         else:

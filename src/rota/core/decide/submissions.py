@@ -45,6 +45,8 @@ def submit(state: State, stimulus: Submit) -> Decision:
     spec = _as_we_see_it(state, spec, stimulus.by)
     spec, graph, warnings = check_dependencies(state, spec, stimulus.graph)
     spec = msgspec.structs.replace(spec, ends=None) if spec.ends is not None else spec
+    if stimulus.then is not None and end_key(stimulus.key) in state.keys:
+        raise UsageError(f"the key {end_key(stimulus.key)} is another batch's: choose another")
     decision = Decision()
     for name, setting in (stimulus.limits or {}).items():
         decision.events.append(limit_set(name, setting, stimulus.at))

@@ -230,7 +230,13 @@ class Answers:
             raise NoSpaceError(manager.intake.trouble)
         if op == "stage":
             return await manager.intake.stage(args)
-        if args.once is not None and args.key not in manager.state.keys:
+        async with manager.intake.taking(args.stage):
+            return await self._add(peer, args)
+
+    async def _add(self, peer: Peer, args: Any) -> Answer:
+        if args.key in self._manager.state.keys:  # its values are the batch's by now
+            return await self._manager.told(_submit(peer, args, decode_spec(bytes(args.batch)), None, None, None))
+        if args.once is not None:
             return await self._once(peer, args)
         new, warnings = await self._submission(peer, args)
         answer = await self._manager.told(new)
