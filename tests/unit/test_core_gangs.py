@@ -217,6 +217,19 @@ def test_a_retry_waits_until_all_nodes_have_ended() -> None:
     assert world.states(1) == ["STARTING"]
 
 
+def test_failures_of_gangs_are_held_against_none_of_their_nodes() -> None:
+    world = Gangs(2)
+    world.submit(6, gang(2))
+    root, part = world.start()
+    for _ in range(6):
+        world.schedule()
+        world.confirm(part)
+        (job,) = root.held
+        world.end(root, job, 1)
+        world.release(part, job)
+    assert world.states(1) == ["FAILED"] * 6 and not world.state.soft.weather.hosts
+
+
 def test_a_settled_gang_is_not_run_again_nor_forgotten_while_a_node_has_not_ended() -> None:
     world, (root, part), job = running()
     world.end(root, job, 0)
