@@ -259,8 +259,6 @@ def refused_array(trial):
     trial.says("sites", trial.rota("sites", "live").stdout, "it refused a larger one")
     if not most // 2 <= site(trial)["array_most"] <= most:
         trial.wrong.append(f"sites: arrays of {site(trial)['array_most']} at the most, and it takes {most}")
-    if any(row["attempt"] > 1 for row in trial.jobs().values()):
-        trial.wrong.append("a refusal made new attempts")
 
 
 refused_array.count = refused_array.most = 300

@@ -4,6 +4,7 @@ Slurm and Grid Engine are started privately, as in tests/cluster. The others mus
 answering, their daemons on this machine.
 """
 
+import contextlib
 import os
 import pwd
 import re
@@ -14,7 +15,7 @@ import time
 
 from cluster import real_gridengine, real_slurm
 from cluster.guard import send, ticks
-from cluster.private import wait_for
+from cluster.private import ClusterError, wait_for
 
 
 class AbsentError(Exception):
@@ -307,7 +308,11 @@ class Found(System):
             raise RuntimeError(f"no process {name} here")
         for pid, *_ in rows:
             send(pid, number)
-        wait_for(f"{name} to end", lambda: not any(ticks(pid) for pid, *_ in rows), 30)
+        with contextlib.suppress(ClusterError):
+            wait_for(f"{name} to end", lambda: not any(ticks(pid) for pid, *_ in rows), 15)
+        for pid in (pid for pid, *_ in rows if ticks(pid)):  # TORQUE's server saves all, and then may hang in its exit
+            send(pid, signal.SIGKILL)
+        wait_for(f"{name} to end", lambda: not any(ticks(pid) for pid, *_ in rows), 15)
         time.sleep(seconds)
         for _, _, program, argv, environment in rows:
             if self._daemons(name):

@@ -12,6 +12,7 @@ from rota.drivers.dialects import load_dialect
 from rota.drivers.settings import Settings
 from rota.model.needs import Amounts
 from rota.testing.fake_cluster.simulated import SimulatedCluster
+from rota.testing.fake_cluster.torque import IDLE_SLOTS
 
 TAG = "0123456789ab"
 START = 1.0e9
@@ -234,5 +235,22 @@ def test_openpbs_without_history(settings):
         await site.wait(1200)
         ends = {site.end(id)[0] for id in ("a0", "a1")}
         assert ends == ({"complete"} if settings["history"] else {"abort"}), site.told
+
+    run_virtual(scenario())
+
+
+def test_no_array_is_so_large_that_torque_makes_a_part_of_it_later():
+    """What does not exist yet is in no listing and in no history: it would be taken for lost, and run twice."""
+
+    async def scenario():
+        site = Site("torque", idle_slots=20)
+        dialect = site.driver.dialect
+        assert dialect.array_most == IDLE_SLOTS, "of servers that say nothing of it"
+        told = dialect.read_array_limit(Answer(*site.by_hand("qstat", "-B", "-f")))
+        most = site.driver.limit_arrays(min(40, told))
+        await site.submit(most)
+        await site.wait(900)
+        assert not site.over, f"{len(site.over)} of {most}: {site.told[min(site.over)][-1]}"
+        assert most == 20
 
     run_virtual(scenario())

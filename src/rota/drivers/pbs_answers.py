@@ -61,7 +61,8 @@ class PbsFamily:
 
     def read_array_limit(self, answer: Answer) -> int | None:
         """The largest array. TORQUE holds what is over its limit of slots, as if somebody had done that."""
-        found = re.findall(r"^\s*(?:max_(?:job_)?array_size|max_slot_limit)\s*=\s*(\d{1,9})\s*$", answer.stdout, re.M)
+        names = "max_(?:job_)?array_size|max_slot_limit|idle_slot_limit"
+        found = re.findall(rf"^\s*(?:{names})\s*=\s*(\d{{1,9}})\s*$", answer.stdout, re.M)
         return min((max(1, int(number)) for number in found), default=None)
 
     def element_id(self, native_id: str, element: int, count: int) -> str:

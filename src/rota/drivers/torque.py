@@ -82,6 +82,9 @@ class Torque(PbsFamily):
         "C": "exited",
     }
     """Elements of an array begin as H, for a moment. E is over only once there is an exit status."""
+    array_most = 300
+    """So many elements are made before they can start, unless the server says otherwise (`idle_slot_limit`). Others are
+    in no listing until then: they would be taken for lost, and run twice."""
     allowed = frozenset({"-a", "-b", "-c", "-h", "-j", "-k", "-l", "-m", "-M", "-p", "-u", "-W"})
     spread = "pbsdsh-u"
 

@@ -9,6 +9,8 @@ from rota.testing.fake_cluster.pbs_qstat import Row, parse_id, select
 from rota.testing.fake_cluster.world import Caller, Executor, Job, Reply, Submission, World
 
 SERVER = "trq1"
+IDLE_SLOTS = 300
+"""What a server that was told nothing else does."""
 STATES = ("C", "E", "H", "Q", "R", "S", "T", "W")
 USAGE = """\
 [exiting]
@@ -157,8 +159,17 @@ def _rows(world: World, elements: bool) -> list[Row]:
         if submission.array and not elements:
             out.append((submission, None, jobs))
         else:
-            out += [(submission, job, jobs) for job in jobs]
+            out += [(submission, job, jobs) for job in _made(world, jobs)]
     return out
+
+
+def _made(world: World, jobs: list[Job]) -> list[Job]:
+    """The elements of an array that there are: only so many are made before they can start."""
+    waiting = [job for job in jobs if job.state == "pending"]
+    if len(waiting) <= (most := int(world.settings["idle_slots"])):
+        return jobs
+    later = {job.index for job in waiting[most:]}
+    return [job for job in jobs if job.index not in later]
 
 
 def _row_state(row: Row) -> str:
@@ -193,6 +204,7 @@ def qstat(world: World, executor: Executor, words: list[str], caller: Caller) ->
     if "B" in given and "f" in given:
         usual = "".join(f"    default_queue = {queue['name']}\n" for queue in world.queues() if queue.get("default"))
         usual += f"    max_job_array_size = {world.settings['max_array']}\n" if world.settings["tells_limits"] else ""
+        usual += f"    idle_slot_limit = {most}\n" if (most := int(world.settings["idle_slots"])) != IDLE_SLOTS else ""
         return Reply(f"Server: {SERVER}\n    server_state = Active\n{usual}\n")
     rows: list[Row] = []
     errors, code = "", 0

@@ -31,11 +31,13 @@ DEFAULTS: dict[str, Any] = {
     "first_id": 1,
     "refuse_root": False,
     "held_at_first_s": 0.0,
+    "idle_slots": 300,
     "tells_limits": True,
 }
 """What a cluster is like unless told otherwise; `queues` is a list of {name, default, time_s, usual_s, up}.
 
-Elements of an array are shown as held for their first `held_at_first_s`, as TORQUE does.
+Elements of an array are shown as held for their first `held_at_first_s`, as TORQUE does, which also makes no more than
+`idle_slots` of them before they can start: of the others nobody knows anything.
 """
 
 
