@@ -553,7 +553,7 @@ def test_why_nothing_runs_yet() -> None:
     runner = world.start_runner()
     lease_all(world, runner)
     site, (where, code, text) = details(world)
-    assert site == ("local", "most", "has all the allocations that it may have (1)")
+    assert site == ("local", "most", "the site has all the allocations that it may have (1)")
     assert code == "busy" and text == "asks for 1 core, 0 cores free now" and "host" in where
 
 

@@ -938,6 +938,21 @@ def test_what_a_cluster_can_never_run_is_said_so() -> None:
         assert (verdict.code, verdict.lasting) == ("starting", lasting)
 
 
+def test_what_is_over_at_the_cluster_does_not_run() -> None:
+    world = World(site=False)
+    world.site("hpc", NODE, most=1, mode="direct", whole=False)
+    batch = world.submit(2, cores(1))
+    world.schedule()
+    world.step(AllocationSeen(at=world.at, id="a1", verb="run", native_id="77", host="n1"))
+    assert told(world, batch).reason == "runs on n1 as job 77 of the site hpc (attempt 1, allocation a1)"
+    over = told(world, batch, waits=lambda allocation: Waiting("OUT_OF_MEMORY", over=True))
+    assert over.reason == (
+        "was on n1 as job 77 of the site hpc (attempt 1, allocation a1); the cluster says of job 77 that it is over "
+        "(OUT_OF_MEMORY): its report is waited for"
+    )
+    assert told(world, batch, 2).reason == "the site has all the allocations that it may have (1) (at hpc)"
+
+
 def test_there_are_many_situations() -> None:
     assert len(SITUATIONS) >= 64
     assert len({name for name, _, _ in SITUATIONS}) == len(SITUATIONS)

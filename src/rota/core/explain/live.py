@@ -21,6 +21,9 @@ def live(state: State, batch: BatchState, pos: int, at: At, records: Records) ->
     then += "; it is to be held" if pos in batch.hold_wanted else ""
     if runner.direct:
         then = cluster_words(state, batch, pos, records.waits, records.unanswered) + then
+        said = records.waits(state.allocations[runner.allocation or ""])
+        if said is not None and said.over:
+            account.reason = account.reason.replace("runs on ", "was on ", 1)
     if records.down:
         then += "; no manager is up, so this is how it was when one was: it goes on without"
     account.reason += then

@@ -184,6 +184,8 @@ def _places(state: State, shape: ShapeState, asked: Shape, at: At, newest: Newes
     nodes = refusals(state, shape, at, places_only=True)
     live = [runner for runner in state.runners.values() if runner.state in ("SERVING", "DRAINING", "MISSING")]
     said_no = {verdict.location for verdict in nodes}
+    if asked.needs.nodes > 1:  # of its nodes an allocation speaks as one
+        said_no |= {runner.location for runner in live if runner.location.rpartition("/")[0] in said_no}
     takes = any(not runner.direct and runner.location not in said_no for runner in live)
     passing = [verdict for verdict in nodes if not verdict.lasting and verdict.filter != "status"]
     if (takes or passing) and not any(number == shape.id for _, number in state.soft.weather.refused):
