@@ -183,7 +183,7 @@ def test_what_is_gone_from_the_configuration_is_named(home: Home) -> None:
     home.rota("resume")
     wanted = "no site has what it asks for, as they are configured now: local has no tag big; waiting does not help"
     home.until(lambda: home.json("explain", f"{batch}.1")["reason"] == wanted, what="the truth")
-    assert wanted in home.rota("status").stdout
+    assert "local has no tag big; waiting does not help" in home.rota("status").stdout
 
 
 def test_a_full_disk_is_named_by_the_runner(monkeypatch: pytest.MonkeyPatch) -> None:

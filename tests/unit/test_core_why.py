@@ -931,7 +931,7 @@ def test_what_a_cluster_can_never_run_is_said_so() -> None:
         "Insufficient amount of resource: ncpus: it can never run as it was asked for, waiting does not help"
     )
     assert [(each.kind, each.lasting) for each in said.blockers] == [("never", True)]
-    assert said.commands == ["rota modify"]
+    assert said.commands == [f"rota modify {batch} --help"]
     (shape,) = world.state.shapes
     for words, lasting in ((never, True), (Waiting("Priority"), False)):
         (verdict,) = verdicts(world.state, shape, world.at, Records(waits=lambda allocation, words=words: words))
@@ -1001,6 +1001,7 @@ def test_the_parts_are_there_for_machines() -> None:
         (it_was_leased, "was given to a runner 7 s ago on host "),
         (its_dependency_failed, "omitted because 1.1 failed: exit 3, disk quota exceeded"),
         (a_limit_is_zero, "limit db is 0: "),
+        (memory_is_gone, "local has 4G memory, 6G memory are asked for; waiting does not help"),
         (it_is_held, "is held (held by ann): rota release 1 lets it go on"),
     ],
 )
@@ -1075,6 +1076,23 @@ def test_what_was_given_more_needs_no_more() -> None:
     assert told(world, batch).commands == [f"rota retry {batch}.1"], "it gets 1h1m already"
     world, batch, _ = the_time_of_its_allocation_was_over()
     assert told(world, batch).commands == [f"rota retry {batch}.1 --time x2"]
+
+
+@pytest.mark.parametrize(
+    ("stage", "options"),
+    [
+        (a_tag_is_gone, "--tag ''"),
+        (a_gpu_is_gone, "--gpus 0"),
+        (memory_is_gone, "--memory 4G"),
+        (cores_are_gone, "--cores 2"),
+        (a_site_is_gone, "--on local"),
+        (a_resource_is_gone, "--resource lic=0"),
+        (long_times_are_gone, "--time 1h"),
+    ],
+)
+def test_what_helps_where_something_is_gone(stage: Stage, options: str) -> None:
+    world, batch, _ = stage()
+    assert told(world, batch).commands == [f"rota modify {batch} {options}"]
 
 
 def test_a_verdict_says_whether_waiting_helps() -> None:
