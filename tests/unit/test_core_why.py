@@ -764,6 +764,38 @@ def its_runner_has_it() -> tuple[World, int, int]:
     return world, batch, 1
 
 
+def leased_ahead() -> tuple[World, int]:
+    """Four short jobs run, and their runner has more of them already; the number of their batch."""
+    world = World()
+    world.submit(1, cores(1))
+    runner = world.start_runner()
+    (job,) = lease_all(world, runner)
+    world.report(runner, started=[job])
+    world.report(runner, ended=[world.row(job)._replace(started=world.wall - 0.05)])
+    batch = world.submit(9, cores(1))
+    jobs = lease_all(world, runner)
+    assert len(jobs) > 4
+    world.report(runner, started=jobs[:4])
+    return world, batch
+
+
+@truth(
+    "was given to a runner 0 s ago on host (attempt 1, runner r1), and starts when one of the 4 jobs that run in its "
+    "place there has ended"
+)
+def its_runner_has_it_ahead() -> tuple[World, int, int]:
+    world, batch = leased_ahead()
+    return world, batch, 5
+
+
+@truth("asks for 4 cores, 0 cores free now (at local/a1/host:r1); in use by 4 jobs of batch 2 (4 cores)")
+def what_a_runner_has_ahead_uses_nothing() -> tuple[World, int, int]:
+    world, _ = leased_ahead()
+    batch = world.submit(1, cores(4, priority=9))
+    world.schedule()
+    return world, batch, 1
+
+
 @truth("runs on host (attempt 1, runner r1) since 7 s")
 def it_runs() -> tuple[World, int, int]:
     world, runner = busy(1)

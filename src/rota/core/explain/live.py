@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from rota.core.explain.account import Account, Blocker, Records, ago, said_words, wait_words
+from rota.core.explain.line import running_before
 from rota.core.explain.pending import stopped_words
 from rota.core.state import BatchState, Live, RunnerState, State
 from rota.core.stimuli import At
@@ -58,6 +59,9 @@ def _live(state: State, batch: BatchState, pos: int, runner: RunnerState, at: At
     when = "" if leased is None else f" {ago(at.mono - leased)} ago"
     unsure = any((batch.id, pos) == row[:2] for sent in contact.unacked.values() for row in sent.jobs)
     then = ", which has not confirmed that yet" if unsure else ", and starts or waits its turn there"
+    if not unsure and (count := running_before(state, runner, batch.id, pos)):
+        jobs = "the job that runs" if count == 1 else f"one of the {count:,} jobs that run"
+        then = f", and starts when {jobs} in its place there has ended"
     return Account(f"was given to a runner{when} {where}{then}{quiet}{stopped}")
 
 
