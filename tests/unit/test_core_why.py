@@ -805,6 +805,19 @@ def it_runs() -> tuple[World, int, int]:
 
 
 @truth(
+    "runs on host (attempt 1, runner r1) since 7 s; its time of 5s is over: TERM was sent 2 s ago, KILL follows in 8 s"
+)
+def its_time_is_over_and_it_does_not_end() -> tuple[World, int, int]:
+    world = World()
+    batch = world.submit(1, cores(1, time_s=5))
+    runner = world.start_runner()
+    world.report(runner, started=lease_all(world, runner))
+    world.tick(7)
+    world.touch(runner)
+    return world, batch, 1
+
+
+@truth(
     "runs on host (attempt 1, runner r1) since 40 s; its runner is not connected, and has not been heard of for 40 s: "
     "it counts as missing in 20 s"
 )

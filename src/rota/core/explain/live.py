@@ -8,6 +8,7 @@ from rota.core.explain.pending import stopped_words
 from rota.core.state import BatchState, Live, RunnerState, State
 from rota.core.stimuli import At
 from rota.model.allocation import Allocation, Waiting
+from rota.model.amounts import format_duration
 from rota.model.job import format_job
 from rota.model.tables import JOB_STATES, PENDING, RUNNING, STARTING
 
@@ -47,9 +48,9 @@ def _live(state: State, batch: BatchState, pos: int, runner: RunnerState, at: At
     quiet = "" if down else _quiet(state, runner, at)
     if now == "RUNNING":
         since = running_since(state, batch, pos, at)
-        return Account(
-            f"runs {where}{'' if since is None or down else f' since {ago(at.wall - since)}'}{quiet}{stopped}"
-        )
+        if since is None or down:
+            return Account(f"runs {where}{quiet}{stopped}")
+        return Account(f"runs {where} since {ago(at.wall - since)}{_overdue(batch, pos, since, at)}{quiet}{stopped}")
     if awaited := _unconfirmed(state, batch, pos):
         count = len(batch.live[pos].parts) + 1
         words = f"has {count} nodes {where}, and starts when {awaited} confirmed that its part is held there{stopped}"
@@ -63,6 +64,17 @@ def _live(state: State, batch: BatchState, pos: int, runner: RunnerState, at: At
         jobs = "the job that runs" if count == 1 else f"one of the {count:,} jobs that run"
         then = f", and starts when {jobs} in its place there has ended"
     return Account(f"was given to a runner{when} {where}{then}{quiet}{stopped}")
+
+
+def _overdue(batch: BatchState, pos: int, since: float, at: At) -> str:
+    """That a job has had the time that it asked for, and is being ended for that."""
+    template = batch.template(pos)
+    time_s, grace = template.needs.time_s, template.grace_s
+    if time_s is None or "time" not in template.enforce or at.wall - since <= time_s:
+        return ""
+    over = at.wall - since - time_s
+    then = f"KILL follows in {wait_words(grace - over)}" if over < grace else "KILL was sent too"
+    return f"; its time of {format_duration(time_s)} is over: TERM was sent {ago(over)} ago, {then}"
 
 
 def running_since(state: State, batch: BatchState, pos: int, at: At) -> float | None:
