@@ -11,6 +11,7 @@ from rota.cli.main import dispatch, home_last, unknown
 from rota.model.errors import UsageError
 from rota.model.selector import parse_selector
 from rota.submission import build
+from rota.submission.graph import Graph
 
 
 @pytest.fixture(autouse=True)
@@ -155,11 +156,19 @@ def test_values_that_are_numbers() -> None:
     assert build("echo {}", {}, values=[1, 2.5, "x", Path("/y")]).preview(9) == [  # type: ignore[list-item]
         (1, "echo 1"), (2, "echo 2.5"), (3, "echo x"), (4, "echo /y"),
     ]  # fmt: skip
+    with pytest.raises(UsageError, match=r"values='abc' is one text: give a list of values"):
+        build("echo {}", {}, values="abc")
     with pytest.raises(UsageError, match="neither text nor a number"):
         build("echo {}", {}, values=[None])  # type: ignore[list-item]
 
 
 def test_a_function_is_no_command() -> None:
+    graph = Graph()
+    graph.add("true")
+    with pytest.raises(UsageError, match=r"a Graph is no command: .* submit\(lines=…\)"):
+        build(graph, {})  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="a int is no command"):
+        build(7, {})  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="print is a function: rota runs commands"):
         build(print, {})  # type: ignore[arg-type]
 

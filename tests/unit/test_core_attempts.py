@@ -553,7 +553,7 @@ def test_why_nothing_runs_yet() -> None:
     runner = world.start_runner()
     lease_all(world, runner)
     site, (where, code, text) = details(world)
-    assert site == ("local", "most", "has all the allocations that it may have (1)")
+    assert site == ("local", "most", "the site has all the allocations that it may have (1)")
     assert code == "busy" and text == "asks for 1 core, 0 cores free now" and "host" in where
 
 
@@ -755,3 +755,15 @@ def test_who_submitted_a_batch_is_known_after_a_restart() -> None:
     by = world.state.batches[batch].by
     assert by
     assert [world.rebuilt(from_start).batches[batch].by for from_start in (True, False)] == [by, by]
+
+
+def test_how_long_a_job_took_that_was_killed_tells_nothing() -> None:
+    world = World()
+    batch = world.submit(1, cores(1))
+    runner = world.start_runner()
+    (job,) = lease_all(world, runner)
+    world.report(runner, started=[job])
+    world.change("kill", str(batch))
+    world.report(runner, ended=[world.row(job, None, 15, "killed")._replace(started=world.wall - 0.05)])
+    world.submit(20, cores(1))
+    assert len(lease_all(world, runner)) == 4, "nothing is leased ahead of the slots"

@@ -651,3 +651,15 @@ def test_old_leases_have_no_parts() -> None:
     slot = ["Leased", 1, [0, 1], "r1", "0:1000:0:0", 1]
     decoded = msgspec.convert(slot, ev.Event)
     assert isinstance(decoded, ev.Leased) and decoded.parts == ()
+
+
+def test_nodes_of_another_allocation_are_no_place_for_a_gang() -> None:
+    world = Gangs()
+    world.submit(1, Template("true", "/", needs=Needs(cores=1000)))
+    world.start(1)
+    world.schedule()
+    batch = world.submit(1, Template("true", "/", needs=Needs(cores=1000, nodes=2)))
+    world.schedule()
+    assert reason(world.state, world.state.batches[batch], 0, None, world.at) == (
+        "allocation a2 is SUBMITTING (at s), asked for 0 s ago"
+    )

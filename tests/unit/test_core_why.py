@@ -764,12 +764,57 @@ def its_runner_has_it() -> tuple[World, int, int]:
     return world, batch, 1
 
 
+def leased_ahead() -> tuple[World, int]:
+    """Four short jobs run, and their runner has more of them already; the number of their batch."""
+    world = World()
+    world.submit(1, cores(1))
+    runner = world.start_runner()
+    (job,) = lease_all(world, runner)
+    world.report(runner, started=[job])
+    world.report(runner, ended=[world.row(job)._replace(started=world.wall - 0.05)])
+    batch = world.submit(9, cores(1))
+    jobs = lease_all(world, runner)
+    assert len(jobs) > 4
+    world.report(runner, started=jobs[:4])
+    return world, batch
+
+
+@truth(
+    "was given to a runner 0 s ago on host (attempt 1, runner r1), and starts when one of the 4 jobs that run in its "
+    "place there has ended"
+)
+def its_runner_has_it_ahead() -> tuple[World, int, int]:
+    world, batch = leased_ahead()
+    return world, batch, 5
+
+
+@truth("asks for 4 cores, 0 cores free now (at local/a1/host:r1); in use by 4 jobs of batch 2 (4 cores)")
+def what_a_runner_has_ahead_uses_nothing() -> tuple[World, int, int]:
+    world, _ = leased_ahead()
+    batch = world.submit(1, cores(4, priority=9))
+    world.schedule()
+    return world, batch, 1
+
+
 @truth("runs on host (attempt 1, runner r1) since 7 s")
 def it_runs() -> tuple[World, int, int]:
     world, runner = busy(1)
     world.tick(7)
     world.touch(runner)
     return world, 1, 1
+
+
+@truth(
+    "runs on host (attempt 1, runner r1) since 7 s; its time of 5s is over: TERM was sent 2 s ago, KILL follows in 8 s"
+)
+def its_time_is_over_and_it_does_not_end() -> tuple[World, int, int]:
+    world = World()
+    batch = world.submit(1, cores(1, time_s=5))
+    runner = world.start_runner()
+    world.report(runner, started=lease_all(world, runner))
+    world.tick(7)
+    world.touch(runner)
+    return world, batch, 1
 
 
 @truth(
@@ -931,11 +976,26 @@ def test_what_a_cluster_can_never_run_is_said_so() -> None:
         "Insufficient amount of resource: ncpus: it can never run as it was asked for, waiting does not help"
     )
     assert [(each.kind, each.lasting) for each in said.blockers] == [("never", True)]
-    assert said.commands == ["rota modify"]
+    assert said.commands == [f"rota modify {batch} --help"]
     (shape,) = world.state.shapes
     for words, lasting in ((never, True), (Waiting("Priority"), False)):
         (verdict,) = verdicts(world.state, shape, world.at, Records(waits=lambda allocation, words=words: words))
         assert (verdict.code, verdict.lasting) == ("starting", lasting)
+
+
+def test_what_is_over_at_the_cluster_does_not_run() -> None:
+    world = World(site=False)
+    world.site("hpc", NODE, most=1, mode="direct", whole=False)
+    batch = world.submit(2, cores(1))
+    world.schedule()
+    world.step(AllocationSeen(at=world.at, id="a1", verb="run", native_id="77", host="n1"))
+    assert told(world, batch).reason == "runs on n1 as job 77 of the site hpc (attempt 1, allocation a1)"
+    over = told(world, batch, waits=lambda allocation: Waiting("OUT_OF_MEMORY", over=True))
+    assert over.reason == (
+        "was on n1 as job 77 of the site hpc (attempt 1, allocation a1); the cluster says of job 77 that it is over "
+        "(OUT_OF_MEMORY): its report is waited for"
+    )
+    assert told(world, batch, 2).reason == "the site has all the allocations that it may have (1) (at hpc)"
 
 
 def test_there_are_many_situations() -> None:
@@ -986,6 +1046,7 @@ def test_the_parts_are_there_for_machines() -> None:
         (it_was_leased, "was given to a runner 7 s ago on host "),
         (its_dependency_failed, "omitted because 1.1 failed: exit 3, disk quota exceeded"),
         (a_limit_is_zero, "limit db is 0: "),
+        (memory_is_gone, "local has 4G memory, 6G memory are asked for; waiting does not help"),
         (it_is_held, "is held (held by ann): rota release 1 lets it go on"),
     ],
 )
@@ -1060,6 +1121,23 @@ def test_what_was_given_more_needs_no_more() -> None:
     assert told(world, batch).commands == [f"rota retry {batch}.1"], "it gets 1h1m already"
     world, batch, _ = the_time_of_its_allocation_was_over()
     assert told(world, batch).commands == [f"rota retry {batch}.1 --time x2"]
+
+
+@pytest.mark.parametrize(
+    ("stage", "options"),
+    [
+        (a_tag_is_gone, "--tag ''"),
+        (a_gpu_is_gone, "--gpus 0"),
+        (memory_is_gone, "--memory 4G"),
+        (cores_are_gone, "--cores 2"),
+        (a_site_is_gone, "--on local"),
+        (a_resource_is_gone, "--resource lic=0"),
+        (long_times_are_gone, "--time 1h"),
+    ],
+)
+def test_what_helps_where_something_is_gone(stage: Stage, options: str) -> None:
+    world, batch, _ = stage()
+    assert told(world, batch).commands == [f"rota modify {batch} {options}"]
 
 
 def test_a_verdict_says_whether_waiting_helps() -> None:

@@ -1,7 +1,9 @@
 """`rota show`: everything of a job's specification."""
 
+from rota.cli.explain import JOB
 from rota.cli.link import look
 from rota.cli.show import clean, print_json, size, when
+from rota.model.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,16 +18,16 @@ SHOWN = 8
 
 def configure(parser: "Parser", command: str) -> None:
     """The options of `show`."""
-    parser.add_argument("job", metavar="JOB", help="a job, as in 7.12")
+    parser.add_argument("job", metavar="JOB", help="a job, as in 7.12, or a batch or @name of one job")
     parser.add_argument("--env", action="store_true", help="with all variables of the environment it was submitted in")
     parser.json("one object with all fields")
-    parser.examples("rota show 7.12", "rota show 7.12 --env", "rota show 7.12 --json")
+    parser.examples("rota show 7.12", "rota show @report", "rota show 7.12 --env", "rota show 7.12 --json")
 
 
 def execute(args: "argparse.Namespace") -> int:
     """Print all that is known of how a job is run."""
     with look(args) as connection:
-        answer = connection.ask("show", job=args.job)
+        answer = connection.ask("show", job=args.job if JOB.fullmatch(args.job) else only_job(connection, args.job))
     if args.json:
         print_json(answer)
         return 0
@@ -33,6 +35,15 @@ def execute(args: "argparse.Namespace") -> int:
         if text not in (None, "", [], {}):
             print(f"{title:<14} {clean(text)}")
     return 0
+
+
+def only_job(connection: "Any", word: str) -> str:
+    """The one job that a batch or a name means."""
+    found = connection.ask("jobs", sel=[word], limit=2)["jobs"]
+    if len(found) != 1:
+        several = f" has several: name one, as in {found[0]['id']}" if found else " means no job"
+        raise UsageError(f"{word}{several}")
+    return str(found[0]["id"])
 
 
 def lines(row: "dict[str, Any]", whole_environment: bool) -> "list[tuple[str, Any]]":

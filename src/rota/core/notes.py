@@ -450,6 +450,8 @@ def took(state: State, event: ev.Ended) -> None:
                 memo = shapes[shape] = ShapeMemo(state.shapes[shape].shape)
             wall = wall_ms / 1000
             mean = memo.mean_s
+            if verb == "abort" and (mean is None or wall < mean):
+                continue  # it would have taken longer, nobody knows how much
             memo.mean_s = wall if mean is None else mean + _MEAN_WEIGHT * (wall - mean)
             if mean is not None and wall < mean:
                 state.soft.planning.changed.quicker.add(shape)

@@ -316,6 +316,8 @@ class CommandDriver:
     def waits(self, native: str) -> Waiting | None:
         """Why a native job does not run, in the cluster's words of late; None: it runs, or there is no word."""
         seen = self._tracker.listed.get(native)
+        if seen is not None and seen.kind in OVER:
+            return Waiting(seen.native_state, over=True)
         if seen is None or seen.kind not in ("pending", "held", "suspended", "unsure"):
             return None
         asked = self._why_waiting.get(native) or self._why_waiting.get(BASE.sub("", native))

@@ -47,11 +47,13 @@ class Allocation(Struct):
 
 
 class Waiting(NamedTuple):
-    """Why an allocation does not run yet, as its batch system has it."""
+    """Why an allocation does not run, as its batch system has it."""
 
     words: str
     lasting: bool = False
     """Whether it says that this can never run."""
+    over: bool = False
+    """Whether it says that it has ended; what it left behind has not been seen yet."""
 
 
 class Outcome(Struct, frozen=True):

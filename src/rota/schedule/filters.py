@@ -191,7 +191,9 @@ def most(shape: Shape, place: Place, view: View) -> Answer:
     if place.site is None or view.rooms.get(place.location.site, 1) > 0:
         return None
     allowed = place.site.most
-    words = f"has all the allocations that it may have ({allowed})" if allowed else "is asked what it has"
+    words = (
+        f"the site has all the allocations that it may have ({allowed})" if allowed else "the site is asked what it has"
+    )
     return No("most", words, False, (Wake.CAPACITY,))
 
 

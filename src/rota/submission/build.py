@@ -129,6 +129,12 @@ def build(
             f"{getattr(command, '__name__', 'a function')} is a function: rota runs commands, "
             'as in submit([sys.executable, "script.py", "{}"], values=[1, 2, 3])'
         )
+    if isinstance(values, str):
+        raise UsageError(f"values={values!r} is one text: give a list of values, as in values=[{values!r}]")
+    anything: object = command
+    if anything is not None and not isinstance(anything, str | Sequence):
+        what = type(anything).__name__
+        raise UsageError(f"a {what} is no command: give a string or a list of words, or many jobs as submit(lines=…)")
     template = make_template(command, options)
     at_once = options["at_once"]
     source: Source = One()

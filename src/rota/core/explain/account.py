@@ -96,6 +96,10 @@ class Records(Struct):
 
 def said_words(allocation: Allocation, said: Waiting) -> str:
     """Why an allocation does not run, in the words of its batch system."""
+    if said.over:
+        return (
+            f"the cluster says of job {allocation.native_id} that it is over ({said.words}): its report is waited for"
+        )
     never = ": it can never run as it was asked for, waiting does not help" if said.lasting else ""
     return f"the cluster says of job {allocation.native_id}: {said.words}{never}"
 

@@ -1,6 +1,6 @@
 """The line of jobs that are ready: who goes before whom, and who has what they wait for."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from rota.core.explain.account import Ahead, Holder
 from rota.core.plan.asked import asked_now
@@ -9,12 +9,12 @@ from rota.core.state import BatchState, RunnerState, ShapeState, State
 from rota.core.stimuli import At
 from rota.model.job import format_job
 from rota.model.needs import Amounts, show_amount
-from rota.model.tables import PENDING
+from rota.model.tables import PENDING, STARTING
 from rota.schedule.limits import blocked
 from rota.schedule.policy import in_order
 from rota.schedule.view import View, Want
 
-__all__ = ["Line", "holders_of", "limit_holders"]
+__all__ = ["Line", "holders_of", "limit_holders", "running_before"]
 
 MANY = 300
 """With more shapes than these that wait, it is not looked at whether each may use the same places."""
@@ -103,13 +103,32 @@ def holders_of(state: State, runners: Iterable[RunnerState], short: Iterable[str
     for what in short:
         used: dict[int, list[int]] = {}
         for runner in here:
-            for number, pos in runner.jobs:
+            for number, pos in _in_slots(state, runner):
                 _add(used, number, pos, _part(state.batches[number].live[pos].slot.amounts, what))
             for (number, pos, _), slot in runner.parts.items():
                 _add(used, number, pos, _part(slot.amounts, what))
         rows = sorted(((total, number, jobs, pos) for number, (total, jobs, pos) in used.items()), reverse=True)
         found += [_holder(state, what, show_amount(what, total), *rest) for total, *rest in rows]
     return found
+
+
+def _in_slots(state: State, runner: RunnerState) -> Iterator[tuple[int, int]]:
+    """The jobs that have the slots of a runner: not those that it has ahead of them."""
+    left = dict(runner.slots)
+    jobs = sorted(runner.jobs, key=lambda job: state.batches[job[0]].states[job[1]] == STARTING)
+    for number, pos in jobs:
+        slot = state.batches[number].live[pos].slot
+        left[slot] = left.get(slot, 0) - 1
+        if left[slot] >= 0:
+            yield number, pos
+
+
+def running_before(state: State, runner: RunnerState, number: int, pos: int) -> int:
+    """How many jobs run in the slots that a STARTING one waits for; 0: one of them is free."""
+    slot = state.batches[number].live[pos].slot
+    here = [(of, at) for of, at in runner.jobs if state.batches[of].live[at].slot == slot]
+    run = sum(state.batches[of].states[at] != STARTING for of, at in here)
+    return run if run >= runner.slots.get(slot, 0) else 0
 
 
 def limit_holders(state: State, name: str) -> list[Holder]:

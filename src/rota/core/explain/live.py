@@ -3,10 +3,12 @@
 from collections.abc import Callable
 
 from rota.core.explain.account import Account, Blocker, Records, ago, said_words, wait_words
+from rota.core.explain.line import running_before
 from rota.core.explain.pending import stopped_words
 from rota.core.state import BatchState, Live, RunnerState, State
 from rota.core.stimuli import At
 from rota.model.allocation import Allocation, Waiting
+from rota.model.amounts import format_duration
 from rota.model.job import format_job
 from rota.model.tables import JOB_STATES, PENDING, RUNNING, STARTING
 
@@ -21,6 +23,9 @@ def live(state: State, batch: BatchState, pos: int, at: At, records: Records) ->
     then += "; it is to be held" if pos in batch.hold_wanted else ""
     if runner.direct:
         then = cluster_words(state, batch, pos, records.waits, records.unanswered) + then
+        said = records.waits(state.allocations[runner.allocation or ""])
+        if said is not None and said.over:
+            account.reason = account.reason.replace("runs on ", "was on ", 1)
     if records.down:
         then += "; no manager is up, so this is how it was when one was: it goes on without"
     account.reason += then
@@ -43,9 +48,9 @@ def _live(state: State, batch: BatchState, pos: int, runner: RunnerState, at: At
     quiet = "" if down else _quiet(state, runner, at)
     if now == "RUNNING":
         since = running_since(state, batch, pos, at)
-        return Account(
-            f"runs {where}{'' if since is None or down else f' since {ago(at.wall - since)}'}{quiet}{stopped}"
-        )
+        if since is None or down:
+            return Account(f"runs {where}{quiet}{stopped}")
+        return Account(f"runs {where} since {ago(at.wall - since)}{_overdue(batch, pos, since, at)}{quiet}{stopped}")
     if awaited := _unconfirmed(state, batch, pos):
         count = len(batch.live[pos].parts) + 1
         words = f"has {count} nodes {where}, and starts when {awaited} confirmed that its part is held there{stopped}"
@@ -55,7 +60,21 @@ def _live(state: State, batch: BatchState, pos: int, runner: RunnerState, at: At
     when = "" if leased is None else f" {ago(at.mono - leased)} ago"
     unsure = any((batch.id, pos) == row[:2] for sent in contact.unacked.values() for row in sent.jobs)
     then = ", which has not confirmed that yet" if unsure else ", and starts or waits its turn there"
+    if not unsure and (count := running_before(state, runner, batch.id, pos)):
+        jobs = "the job that runs" if count == 1 else f"one of the {count:,} jobs that run"
+        then = f", and starts when {jobs} in its place there has ended"
     return Account(f"was given to a runner{when} {where}{then}{quiet}{stopped}")
+
+
+def _overdue(batch: BatchState, pos: int, since: float, at: At) -> str:
+    """That a job has had the time that it asked for, and is being ended for that."""
+    template = batch.template(pos)
+    time_s, grace = template.needs.time_s, template.grace_s
+    if time_s is None or "time" not in template.enforce or at.wall - since <= time_s:
+        return ""
+    over = at.wall - since - time_s
+    then = f"KILL follows in {wait_words(grace - over)}" if over < grace else "KILL was sent too"
+    return f"; its time of {format_duration(time_s)} is over: TERM was sent {ago(over)} ago, {then}"
 
 
 def running_since(state: State, batch: BatchState, pos: int, at: At) -> float | None:

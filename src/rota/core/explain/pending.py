@@ -7,14 +7,16 @@ from msgspec.structs import replace
 from rota.core.explain.account import Account, Ahead, Blocker, Holder, Records, ago, count_words, said_words, wait_words
 from rota.core.explain.limits import limit_blockers
 from rota.core.explain.line import Line, holders_of, limit_holders
-from rota.core.plan.asked import asked_now, unoffered
+from rota.core.plan.asked import asked_now, longest_time, unoffered
 from rota.core.plan.backfill import free_from
 from rota.core.plan.policies import out_of_order
 from rota.core.plan.refusals import refusals
 from rota.core.state import BatchState, RunnerState, ShapeState, State
 from rota.core.stimuli import At
 from rota.model.allocation import Allocation
+from rota.model.amounts import format_duration, format_size
 from rota.model.limits import local_text
+from rota.model.needs import Amounts, Needs
 from rota.model.shape import Shape
 from rota.model.verdict import Verdict, Wake
 from rota.schedule import queues
@@ -25,6 +27,7 @@ __all__ = ["Newest", "manager_blockers", "newest_of", "pending", "stopped_words"
 
 Newest = dict[tuple[str, str, int | None], tuple[int, Allocation]]
 """The newest allocation on its way of each site and queue, for each shape (None: for any), with its rank by age."""
+NO_SITE = "no site has what it asks for, as they are configured now: "
 STUCK = "the disk of the queue is full, and what was set aside there for accepted work is used up"
 SHOWN = 3
 """Holders, batches ahead and places that a sentence names."""
@@ -52,8 +55,9 @@ def pending(
         blockers.append(Blocker("turn", words))
     account = Account("", blockers=blockers, ahead=ahead)
     for each in blockers:
-        if each.command is not None and each.command not in account.commands:
-            account.commands.append(each.command)
+        command = each.command if each.kind != "never" else f"rota modify {batch.id} {_less(state, asked.needs)}"
+        if command is not None and command not in account.commands:
+            account.commands.append(command)
     if not brief:
         _who_and_when(state, shape, asked, account, at)
     account.short = _brief(blockers, ahead, batch)
@@ -102,7 +106,7 @@ def _brief(blockers: list[Blocker], ahead: list[Ahead], batch: BatchState) -> st
     more = f" (and {count_words(len(blockers) - 1, 'more reason')})" if len(blockers) > 1 else ""
     jobs = sum(row.jobs for row in ahead if row.batch != batch.id)
     turn = f"; {_ahead_words(ahead, batch)}" if jobs and not first.lasting else ""
-    words = first.words.partition(" (at ")[0] if first.kind == "room" else first.words
+    words = first.words.partition(" (at ")[0] if first.kind == "room" else first.words.removeprefix(NO_SITE)
     return f"{words}{more}{turn}"
 
 
@@ -184,6 +188,8 @@ def _places(state: State, shape: ShapeState, asked: Shape, at: At, newest: Newes
     nodes = refusals(state, shape, at, places_only=True)
     live = [runner for runner in state.runners.values() if runner.state in ("SERVING", "DRAINING", "MISSING")]
     said_no = {verdict.location for verdict in nodes}
+    if asked.needs.nodes > 1:  # of its nodes an allocation speaks as one
+        said_no |= {runner.location for runner in live if runner.location.rpartition("/")[0] in said_no}
     takes = any(not runner.direct and runner.location not in said_no for runner in live)
     passing = [verdict for verdict in nodes if not verdict.lasting and verdict.filter != "status"]
     if (takes or passing) and not any(number == shape.id for _, number in state.soft.weather.refused):
@@ -210,9 +216,32 @@ def _places(state: State, shape: ShapeState, asked: Shape, at: At, newest: Newes
 def _never(state: State, shape: ShapeState, why: str) -> Blocker:
     """That no place could ever run it: it was accepted, so what it needs is gone, or was learned since."""
     given, asked = shape.shape.needs, asked_now(state, shape).asked.needs
-    learned = f" (it asks for {asked.words()}, learned; given: {given.words()})" if asked != given else ""
-    words = f"no site has what it asks for, as they are configured now: {why}{learned}; waiting does not help"
+    could = unoffered(state, given) is None and queues.impossible(given, state.soft.queues) is None
+    learned = f" (it asks for {asked.words()}, learned; given: {given.words()})" if asked != given and could else ""
+    words = f"{NO_SITE}{why}{learned}; waiting does not help"
     return Blocker("never", words, True, None, "rota modify")
+
+
+def _less(state: State, needs: Needs) -> str:
+    """The options of `rota modify` by which a job asks for what some site has."""
+    sites = state.soft.sites
+    if needs.site is not None and needs.site not in sites:
+        return f"--on {next(iter(sites), 'SITE')}"
+    facts = [facts for name, facts in sites.items() if needs.site in (None, name)]
+    tags = [{*each.tags, *(tag for queue in each.queues for tag in queue.tags)} for each in facts]
+    out = [] if any(here.issuperset(needs.tags) for here in tags) else ["--tag ''"]
+    lacking = [needs.amounts().lacking(each.node.plus(Amounts(named=each.shared))) for each in facts if not each.queues]
+    for what, _, free in min(lacking, key=len, default=[]):
+        if what == "cores":
+            out.append(f"--cores {free / 1000:g}")
+        elif what in ("memory", "disk"):
+            out.append(f"--{what} {format_size(free)}")
+        else:
+            out.append(f"--gpus {free}" if what in ("gpus", "gpu_share") else f"--resource {what}={free}")
+    most = longest_time(state, needs)
+    if most is not None and (needs.time_s or 0) > most:
+        out.append(f"--time {format_duration(most)}")
+    return " ".join(out) or "--help"
 
 
 def _node_blockers(state: State, passing: list[Verdict], asked: int) -> list[Blocker]:
