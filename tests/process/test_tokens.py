@@ -138,6 +138,23 @@ def test_who_follows_is_told_nothing_after_the_end_of_his_token(home: Home) -> N
     gate.open()
 
 
+def test_who_is_refused_often_cannot_push_out_the_record(home: Home) -> None:
+    home.rota("up")
+    new(home, "look", "--scope", "read")
+    asks = [*(("down", {}) for _ in range(300)), *((op, {"sel": []}) for op in ("failures", "totals") * 50)]
+    for _ in range(3):
+        with raw_unix(Path(home.path, "manager.sock")) as raw:
+            raw.send({**HELLO, "name": "look"})
+            for number, (op, more) in enumerate(asks):
+                raw.send({"t": "ask", "id": number, "op": op, **more})
+            for _ in range(len(asks) + 1):
+                raw.read()
+    rows = home.rows("audit")
+    assert any(row["action"] == "token" and "look" in row["target"] for row in rows), "what was before it is there"
+    minutes = len({int(row["at"] // 60) for row in rows})
+    assert len(rows) < 30 * minutes, "and what it did is counted, not written one by one"
+
+
 def test_a_submission_changes_no_limit_that_is_there(home: Home) -> None:
     home.rota("up")
     home.rota("limit", "irods:3", "api:10/min")

@@ -56,7 +56,7 @@ class Inbound:
             manager.tokens.used(peer.token)
             if peer.token.startswith(JOB):
                 self._jobs.add(peer)
-            manager.audit.note(peer.principal, peer.address, "greet", f"token {peer.token}", "ok")
+            manager.audit.few(peer.token, peer.principal, peer.address, "greet", f"token {peer.token}", "ok")
         about = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -139,7 +139,7 @@ class Inbound:
         if why is not None:
             log.warning("a greeting of %s is refused: %s", peer.principal, why)
             target = f"allocation {message.allocation}"
-            self._manager.audit.refuse(peer.principal, peer.address, "greet", target, f"refused: {why}")
+            self._manager.audit.few("", peer.principal, peer.address, "greet", target, f"refused: {why}")
             self._note(message.allocation, f"a greeting from {peer.address} was refused: {why}")
             raise DeniedError(why)
         self._manager.outbound.greeting[message.runner] = (peer, message.connect)
@@ -198,17 +198,14 @@ class Inbound:
 
     def on_refused(self, peer: Peer, action: str, target: str, error: RotaError) -> None:
         """Write down what somebody was refused."""
-        audit = self._manager.audit
-        if peer.role is None:
-            audit.refuse(peer.principal, peer.address, action, target, f"refused: {error}")
-        else:
-            audit.note(peer.principal, peer.address, action, target, f"refused: {error}")
+        token = "" if peer.role is None else peer.token or ""
+        self._manager.audit.few(token, peer.principal, peer.address, action, target, f"refused: {error}")
 
     def on_locked(self, address: str, allocation: str | None) -> None:
         """Write down that an address is told no more for a while."""
         name = "no allocation" if allocation is None else f"allocation {allocation}"
         log.warning("%s has failed to greet too often (%s): it is told no more for a minute", address, name)
-        self._manager.audit.refuse("manager", address, "lock-out", name, "refused: too many failed greetings")
+        self._manager.audit.few("", "manager", address, "lock-out", name, "refused: too many failed greetings")
         self._note(allocation, f"{address} was locked out: too many failed greetings for {name}")
 
     def _note(self, allocation: str | None, words: str) -> None:

@@ -53,7 +53,7 @@ CHANGES = ("modify", "kill", "hold", "release", "retry", "remove")
 
 NO_SITE = "there is no site"
 """In the words of a refusal that a change of the configuration may have to do with."""
-UNAUDITED = ("stage", "live", "log", "jobs", "history")
+UNAUDITED = ("stage", "live", "log", "jobs", "history", "failures", "totals")
 """What is answered later and changes nothing that anybody would want to know of."""
 
 Answer = dict[str, Any]
