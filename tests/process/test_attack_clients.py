@@ -1,5 +1,7 @@
 """Attacks by a client whose token may submit, and no more: the manager lives, answers, and runs what others add."""
 
+import os
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -97,3 +99,35 @@ def test_figures_that_cannot_be_meant(client: Client, home: Home) -> None:
     assert client.ask("submit", key="a", batch=spec(not_before=1e11))["batch"] == 1
     for words in (("status",), ("explain", "1.1"), ("show", "1.1"), ("jobs", "1")):
         home.rota(*words)
+
+
+def test_who_waits_costs_a_bounded_amount(client: Client, home: Home) -> None:
+    """A byte for each job and each who follows: a few messages once cost gigabytes."""
+    home.rota("pause")
+    batch = spec(count=5_000_000, ranges=[[1, 5_000_000, 1]])
+    assert client.ask("submit", key="a", batch=batch)["batch"] == 1
+    pages = Path(f"/proc/{home.manager()}/statm")
+    before = int(pages.read_text().split()[1])
+    for _ in range(100):
+        client.send("follow", sel=["1"] * 1000)
+    client.send("ping")
+    codes = []
+    while (answer := client.raw.read())["t"] != "answer":
+        codes.append(answer["code"])
+    assert "busy" in codes
+    grown = (int(pages.read_text().split()[1]) - before) * os.sysconf("SC_PAGE_SIZE")
+    assert grown < 400 << 20
+    home.rota("remove", "1")
+    home.rota("resume")
+
+
+def test_what_is_staged_and_never_submitted_is_forgotten(client: Client, home: Home) -> None:
+    for number in range(1_200):
+        client.send("stage", stage=f"a{number}", first=0, values=["x"])
+    assert {client.raw.read()["t"] for _ in range(1_200)} == {"answer"}
+    with sqlite3.connect(Path(home.path, "rota.db")) as store:
+        ((left,),) = store.execute("SELECT count(*) FROM sources")
+    assert left <= 1_000
+    one = {"count": 1, "templates": [{"argv": ["echo", "{}"]}], "columns": [""]}
+    assert client.ask("submit", key="a", batch=one, stage="a0")["code"] == "usage"
+    assert client.ask("submit", key="a", batch=one, stage="a1199")["batch"] == 1

@@ -1,8 +1,10 @@
 """Attacks by jobs: files that they, or whoever can write their directory, leave for the manager and for runners."""
 
+import contextlib
 import json
 import os
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -65,7 +67,7 @@ def test_a_report_that_is_none_is_moved_aside_and_the_batch_system_decides(tmp_p
 
 
 @pytest.mark.parametrize(
-    "text", ["[]", "{", '{"ended":[["x"]],"disclaimed":[]}', '{"ended":7,"disclaimed":null}', "fifo", "link"]
+    "text", ["[]", "{", '{"ended":[["x"]],"disclaimed":[]}', '{"ended":7,"disclaimed":null}', "fifo", "link", "socket"]
 )
 def test_what_a_runner_left_unsent_cannot_stop_a_site(home: Home, text: str) -> None:
     home.config("[site.local]\ncores = 2\n")
@@ -77,6 +79,9 @@ def test_what_a_runner_left_unsent_cannot_stop_a_site(home: Home, text: str) -> 
     path = Path(home.path, "output", name, "unsent.json")
     if text == "fifo":
         os.mkfifo(path)
+    elif text == "socket":
+        with socket.socket(socket.AF_UNIX) as made, contextlib.chdir(path.parent):
+            made.bind(path.name)
     elif text == "link":
         path.symlink_to("/etc/hostname")
     else:

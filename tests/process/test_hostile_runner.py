@@ -95,6 +95,24 @@ def test_host_and_output_belong_to_the_process(attack: Attack, more: dict[str, o
     attack.ends_well()
 
 
+def test_a_new_process_names_no_directory_but_its_own_and_replaces_nobody_elses(attack: Attack) -> None:
+    """Output in a directory of its choice was once shown as a log: the admin's token to who has a token to read."""
+    fresh = f"{attack.runner.rpartition('.')[0]}.abcd"
+    output = Path(attack.home.path, "output")
+    lies: list[dict[str, object]] = [
+        {"output": place}
+        for place in (f"{attack.home.path}/private", f"{output}", attack.output, f"{output}/{fresh}/../../private",
+                      f"{output}/{fresh}x", f"{output}/{fresh}/.", "", "/")
+    ]  # fmt: skip
+    lies += [{"output": f"{output}/{fresh}", "replaces": name} for name in ("zzzz.0.0.a", "ffffffffffff.0")]
+    for lie in lies:
+        raw, answer = attack.connect(runner=fresh, host=os.uname().nodename, **lie)
+        with raw:
+            assert answer is not None and answer["t"] == "error" and answer["code"] == "denied", (lie, answer)
+    assert [row["id"] for row in attack.home.ask("runners")["runners"]] == [attack.runner]
+    attack.ends_well()
+
+
 def test_what_it_never_had_is_neither_shown_nor_written(attack: Attack) -> None:
     """As its own runner, whose session it takes over: it may speak of its own attempts, and of nothing else."""
     home = attack.home

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cli_support import rota_home
+from cli_support import rota_home, states, until
+from wire_support import HELLO, raw_unix
 
 ROTA = shlex.join([sys.executable, "-m", "rota"])
 
@@ -48,6 +49,21 @@ def test_the_token_is_void_when_the_attempt_ends(rota):
     env = {**rota.environ, "ROTA_TOKEN_FILE": str(rota.cwd / "token"), "ROTA_ADDRESS": address, "ROTA_HOME": ""}
     assert "no longer valid" in rota("add", "--", "true", env=env, code=5).stderr
     assert len(json.loads(rota.out("status", "--json"))["batches"]) == 1
+
+
+def test_who_waits_with_the_token_is_shown_out_when_the_attempt_ends(rota):
+    """Of what comes after it nothing is told, though it was asked before."""
+    rota("add", "--", "while ! test -e go; do sleep 0.1; done")
+    rota("add", "--after", "1", "--", "true")
+    until(lambda: states(rota, "1") == ["RUNNING"])
+    with raw_unix(rota.home / "manager.sock") as raw:
+        raw.send({**HELLO, "name": "job-1.1.1"})
+        assert raw.read()["t"] == "welcome"
+        raw.send({"t": "ask", "id": 1, "op": "follow", "sel": []})
+        (rota.cwd / "go").touch()
+        said = raw.all()
+    assert [message["code"] for message in said if message["t"] == "error"] == ["denied"]
+    assert not [row for message in said for row in message.get("ended", ()) if row["id"] == "2.1"]
 
 
 def test_no_second_manager_is_started_in_a_job(rota, tmp_path):

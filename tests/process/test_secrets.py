@@ -41,6 +41,22 @@ def test_a_redacted_backup_has_no_secrets_and_can_be_restored(home: Home) -> Non
     assert home.counts() == before
 
 
+def test_secrets_in_words_of_their_own_in_headers_and_in_names_are_masked_too(home: Home) -> None:
+    home.rota("up")
+    home.rota("pause", "--reason", f"token={CANARIES[0]}")
+    home.add("--name", f"token={CANARIES[0]}", "--", "echo", "--password", CANARIES[1], "-u", f"me:{CANARIES[2]}")
+    home.add("--", f"curl -u me:{CANARIES[0]} -H 'Authorization: Basic {CANARIES[1]}' --user=me:{CANARIES[2]} h | cat")
+    for words in ((), ("down",), ("up",)):  # and from the checkpoint
+        home.rota(*words) if words else None
+    path = home.work / "masked.db"
+    home.rota("backup", "--redact", str(path))
+    assert [canary for canary in CANARIES if canary.encode() in path.read_bytes()] == []
+    home.rota("down")
+    home.rota("restore", str(path))
+    home.rota("up")
+    assert home.counts() == {"PENDING": 2}
+
+
 def test_what_was_pruned_cannot_be_read_in_the_files_while_the_manager_goes_on(home: Home) -> None:
     """Commands, variables, values and environments: not in tables, nor the log, nor free pages, nor the WAL."""
     home.rota("up")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from process.support_home import Home, home
+from process.wire_support import HELLO, raw_unix
 from rota.model.errors import DeniedError, ProtocolError, RotaError
 from rota.wire.client import Connection, LostError
 
@@ -119,6 +120,57 @@ def test_a_token_ends_with_its_lifetime_and_survives_a_restart(home: Home, tmp_p
     refused = [row for row in home.rows("audit", "--refused") if row["action"] == "greet"]
     assert refused, "a refused greeting is in the record"
     assert refused[0]["target"] == "token short"
+
+
+def test_who_follows_is_told_nothing_after_the_end_of_his_token(home: Home) -> None:
+    """A question that was open outlived its token, and went on being answered."""
+    home.config(CONFIG)
+    home.rota("up")
+    gate = home.gate()
+    home.add("--", gate.wait)
+    new(home, "short", "--scope", "read", "--lifetime", "3s")
+    with raw_unix(Path(home.path, "manager.sock")) as raw:
+        raw.send({**HELLO, "name": "short"})
+        assert raw.read()["t"] == "welcome"
+        raw.send({"t": "ask", "id": 1, "op": "follow", "sel": []})
+        assert raw.read()["code"] == "protocol"
+        assert raw.read() is None, "closed"
+    gate.open()
+
+
+def test_who_is_refused_often_cannot_push_out_the_record(home: Home) -> None:
+    home.rota("up")
+    new(home, "look", "--scope", "read")
+    asks = [*(("down", {}) for _ in range(300)), *((op, {"sel": []}) for op in ("failures", "totals") * 50)]
+    for _ in range(3):
+        with raw_unix(Path(home.path, "manager.sock")) as raw:
+            raw.send({**HELLO, "name": "look"})
+            for number, (op, more) in enumerate(asks):
+                raw.send({"t": "ask", "id": number, "op": op, **more})
+            for _ in range(len(asks) + 1):
+                raw.read()
+    rows = home.rows("audit")
+    assert any(row["action"] == "token" and "look" in row["target"] for row in rows), "what was before it is there"
+    minutes = len({int(row["at"] // 60) for row in rows})
+    assert len(rows) < 30 * minutes, "and what it did is counted, not written one by one"
+
+
+def test_a_submission_changes_no_limit_that_is_there(home: Home) -> None:
+    home.rota("up")
+    home.rota("limit", "irods:3", "api:10/min")
+    new(home, "sub", "--scope", "submit")
+    batch = {"count": 1, "templates": [{"argv": ["true"], "limits": ["irods"]}]}
+    with raw_unix(Path(home.path, "manager.sock")) as raw:
+        raw.send({**HELLO, "name": "sub"})
+        raw.read()
+        for limits in ({"irods": 1000}, {"irods": "0"}, {"own": 2, "api": 5}, {"api": "1000/min"}):
+            raw.send({"t": "ask", "id": 1, "op": "submit", "key": "a", "batch": batch, "limits": limits})
+            assert raw.read()["code"] == "denied", limits
+        same = {"irods": 3, "api": "10/min", "own": 2}
+        raw.send({"t": "ask", "id": 1, "op": "submit", "key": "a", "batch": batch, "limits": same})
+        assert raw.read()["batch"] == 1
+    rows = {row["name"]: row["count"] for row in home.json("limit")["limits"]}
+    assert rows == {"irods": 3, "api": None, "own": 2}
 
 
 def test_a_home_of_somebody_else_is_not_believed(home: Home, tmp_path: Path) -> None:

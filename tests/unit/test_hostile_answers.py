@@ -3,9 +3,11 @@
 import asyncio
 import threading
 
+import pytest
+
 from driver_world import FACTS, ScriptedTransport, ToyDialect
 from rota.cli.jobs import field_text
-from rota.cli.show import clean
+from rota.cli.show import clean, print_json
 from rota.drivers import native
 from rota.drivers.api import Known
 from rota.drivers.command import CommandDriver
@@ -58,3 +60,17 @@ def test_names_cannot_do_anything_to_a_terminal():
     for shown in (clean(hostile), field_text(hostile), field_text([hostile])):
         assert shown.isprintable(), shown
         assert not set("\x1b\u202e\u2066\u200b\r\n\t") & set(shown)
+
+
+@pytest.mark.parametrize(
+    "char", "\u00ad\u180e\u200c\u200d\u2060\u2064\u3164\u115f\ufff9\ud800\U000e0041\U000e0101\U0001d173"
+)
+def test_what_cannot_be_seen_is_shown_by_its_number(char: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert clean(f"a{char}b") == (f"a\\u{ord(char):04x}b" if char <= "\uffff" else f"a\\U{ord(char):08x}b")
+    print_json({"name": char})
+    assert capsys.readouterr().out.isascii()
+
+
+def test_what_can_be_seen_stays_as_it_is() -> None:
+    for text in ("größe", "日本語　x", "naïve\u00a0y", "e\u0301", "😀", "\ue0b0"):
+        assert clean(text) == text

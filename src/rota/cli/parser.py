@@ -110,7 +110,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> "NoReturn":
         """One line on what is wrong, one on where to read more; exit status 2."""
-        message = message.replace("unrecognized arguments:", "unknown:")
+        from rota.cli.show import clean
+
+        message = clean(message.replace("unrecognized arguments:", "unknown:"))
         print(f"{self.prog}: {message}{self._near(message)}", file=sys.stderr)
         print(f"{self.prog}: see {self.prog} --help", file=sys.stderr)
         sys.exit(2)

@@ -38,6 +38,8 @@ _COLOURS = {
 }  # fmt: skip
 _TURNING = (0x061C, 0x200B, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0xFEFF)
 """What turns text round, hides it or breaks lines: a name could look like another."""
+_FILLERS = "\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0"
+"""Letters and marks that nothing is seen of."""
 _CONTROL = (
     {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
     | {code: f"\\u{code:04x}" for code in _TURNING}
@@ -60,15 +62,28 @@ def width_of(stream: "TextIO") -> "int | None":
 
 def clean(text: object) -> str:
     """Text that cannot do anything to a terminal."""
-    return str(text).translate(_CONTROL)
+    shown = str(text).translate(_CONTROL)
+    return shown if shown.isascii() else "".join(map(_visible, shown))
+
+
+def _visible(char: str) -> str:
+    """A character, or its number if nothing would be seen of it."""
+    if char.isprintable() and char not in _FILLERS and not "\U000e0000" <= char <= "\U000e0fff":
+        return char
+    import unicodedata
+
+    kept = unicodedata.category(char) in ("Zs", "Co")
+    return char if kept else f"\\u{ord(char):04x}" if char <= "\uffff" else f"\\U{ord(char):08x}"
 
 
 def print_json(what: "Any") -> None:
     """Print one JSON value on one line."""
     import json
 
-    plain = sys.stdout.encoding.lower() not in ("utf-8", "utf8")
-    print(json.dumps(what, ensure_ascii=plain, separators=(", ", ": ")))
+    text = json.dumps(what, ensure_ascii=False, separators=(", ", ": "))
+    if sys.stdout.encoding.lower() not in ("utf-8", "utf8") or clean(text) != text:
+        text = json.dumps(what, separators=(", ", ": "))
+    print(text)
 
 
 def tint(state: str, text: str) -> str:

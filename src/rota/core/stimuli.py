@@ -45,6 +45,8 @@ class Submit(Stimulus, kw_only=True):
     runs: list[int] | None = None
     limits: dict[str, int | str] | None = None
     """Limits to set with it: a count, or what is written after the colon."""
+    may_limit: bool = True
+    """Whether it may change limits that are there already."""
     then: BatchSpec | None = None
     """A batch of one job, to run when all of this one is settled."""
     graph: Graph | None = None

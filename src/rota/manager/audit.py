@@ -16,8 +16,8 @@ log = logging.getLogger("rota")
 
 MOST_BYTES = 4 << 20
 """Then the file is renamed to `.1`, and the one before it is gone."""
-REFUSALS = 20
-"""Refusals of greetings that are written a minute; of the others only the number."""
+FEW = 20
+"""Refusals and greetings of one token, or of all strangers, that are written a minute; of the others the number."""
 
 
 class Audit:
@@ -27,7 +27,8 @@ class Audit:
         self._path = path
         self._clock = clock
         self._minute = 0
-        self._refusals = 0
+        self._counts: dict[str, int] = {}
+        """Token ('': none) → what it was refused, and how often it has greeted, in this minute."""
         self._broken = False
 
     def note(self, by: str, address: str, action: str, target: str, outcome: str) -> None:
@@ -42,16 +43,17 @@ class Audit:
         }
         self._write(json.dumps(row).encode() + b"\n")
 
-    def refuse(self, by: str, address: str, action: str, target: str, outcome: str) -> None:
-        """Write down what somebody unknown was refused, which may be said only so often."""
+    def few(self, token: str, by: str, address: str, action: str, target: str, outcome: str) -> None:
+        """Write down what may be said only so often: else who repeats it would push out all that is written."""
         minute = int(self._clock() // 60)
         if minute != self._minute:
-            left_out = self._refusals - REFUSALS
-            self._minute, self._refusals = minute, 0
-            if left_out > 0:
-                self.note("manager", "", "greet", f"{left_out} more", "refused; not written one by one")
-        self._refusals += 1
-        if self._refusals <= REFUSALS:
+            counts, self._minute, self._counts = self._counts, minute, {}
+            for name, count in counts.items():
+                if count > FEW:
+                    of = f" of token {name}" if name else ""
+                    self.note("manager", "", "greet", f"{count - FEW} more{of}", "refused; not written one by one")
+        self._counts[token] = self._counts.get(token, 0) + 1
+        if self._counts[token] <= FEW:
             self.note(by, address, action, target, outcome)
 
     def _write(self, line: bytes) -> None:

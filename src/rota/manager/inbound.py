@@ -12,7 +12,7 @@ from rota import __version__
 from rota.core.decide.ends import find_live
 from rota.core.decide.greeting import rivals, stranger
 from rota.core.stimuli import At, Disconnected, Ended, Greet, Held, Released, Report, RunnerBye, Started, Touch, Used
-from rota.manager.job_tokens import job_access
+from rota.manager.job_tokens import attempt_lives, job_access
 from rota.model.errors import DeniedError, RotaError
 from rota.model.needs import Amounts
 from rota.wire import auth, messages
@@ -45,6 +45,8 @@ class Inbound:
     def __init__(self, manager: "Manager") -> None:
         self._manager = manager
         self.clients: set[Peer] = set()
+        self._jobs: set[Peer] = set()
+        """Those that came with the token of a job."""
 
     def on_client(self, peer: Peer, message: messages.Hello) -> None:
         """Welcome a client."""
@@ -52,7 +54,9 @@ class Inbound:
         self.clients.add(peer)
         if peer.token is not None:
             manager.tokens.used(peer.token)
-            manager.audit.note(peer.principal, peer.address, "greet", f"token {peer.token}", "ok")
+            if peer.token.startswith(JOB):
+                self._jobs.add(peer)
+            manager.audit.few(peer.token, peer.principal, peer.address, "greet", f"token {peer.token}", "ok")
         about = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -64,7 +68,7 @@ class Inbound:
 
     def on_ask(self, peer: Peer, ask_id: int, op: str, body: bytes) -> None:
         """Take a client's request; a job's only while its attempt lasts."""
-        if peer.token is not None and peer.token.startswith(JOB) and self.access_for(peer.token) is None:
+        if peer in self._jobs and not attempt_lives(self._manager.state, peer.token or ""):
             raise DeniedError(f"the token '{peer.token}' is over, as the attempt is that it was for")
         self._manager.answers.ask(peer, ask_id, op, messages.decode_ask(op, body))
 
@@ -131,11 +135,11 @@ class Inbound:
 
     def _greet(self, peer: Peer, message: messages.Greet) -> None:
         state = self._manager.state
-        why = stranger(state, message.allocation, message.runner)
+        why = stranger(state, message.allocation, message.runner, message.replaces) or self._misplaced(message)
         if why is not None:
             log.warning("a greeting of %s is refused: %s", peer.principal, why)
             target = f"allocation {message.allocation}"
-            self._manager.audit.refuse(peer.principal, peer.address, "greet", target, f"refused: {why}")
+            self._manager.audit.few("", peer.principal, peer.address, "greet", target, f"refused: {why}")
             self._note(message.allocation, f"a greeting from {peer.address} was refused: {why}")
             raise DeniedError(why)
         self._manager.outbound.greeting[message.runner] = (peer, message.connect)
@@ -164,11 +168,24 @@ class Inbound:
         else:
             self._manager.observer.collect_replaced(state, greeting)
 
+    def _misplaced(self, message: messages.Greet) -> str | None:
+        """Why a new runner cannot have its output where it says: what is there is shown to whoever may read logs."""
+        state = self._manager.state
+        known = state.allocations.get(message.allocation or "")
+        site = None if known is None else self._manager.sites.get(known.site)
+        if known is None or site is None or message.runner in state.runners:
+            return None
+        place, output = os.path.normpath(site.output_of(known.tag, message.runner)), message.output
+        if os.path.normpath(output) == output and f"{output}/".startswith(f"{place}/"):
+            return None
+        return f"a runner of allocation {known.id} has its output in {place}, not in {output}"
+
     def on_gone(self, peer: Peer) -> None:
         """Note that a connection is over: no evidence about the runner behind it, but the moment to ask the driver."""
         manager = self._manager
         outbound = manager.outbound
         self.clients.discard(peer)
+        self._jobs.discard(peer)
         manager.answers.watchers.gone(peer)
         runner = peer.runner_id
         if runner is not None and outbound.peers.get(runner) is peer:
@@ -181,17 +198,14 @@ class Inbound:
 
     def on_refused(self, peer: Peer, action: str, target: str, error: RotaError) -> None:
         """Write down what somebody was refused."""
-        audit = self._manager.audit
-        if peer.role is None:
-            audit.refuse(peer.principal, peer.address, action, target, f"refused: {error}")
-        else:
-            audit.note(peer.principal, peer.address, action, target, f"refused: {error}")
+        token = "" if peer.role is None else peer.token or ""
+        self._manager.audit.few(token, peer.principal, peer.address, action, target, f"refused: {error}")
 
     def on_locked(self, address: str, allocation: str | None) -> None:
         """Write down that an address is told no more for a while."""
         name = "no allocation" if allocation is None else f"allocation {allocation}"
         log.warning("%s has failed to greet too often (%s): it is told no more for a minute", address, name)
-        self._manager.audit.refuse("manager", address, "lock-out", name, "refused: too many failed greetings")
+        self._manager.audit.few("", "manager", address, "lock-out", name, "refused: too many failed greetings")
         self._note(allocation, f"{address} was locked out: too many failed greetings for {name}")
 
     def _note(self, allocation: str | None, words: str) -> None:
@@ -200,6 +214,12 @@ class Inbound:
         site = None if known is None else self._manager.sites.get(known.site)
         if site is not None:
             site.note(words)
+
+    def end_jobs(self) -> None:
+        """Close the connections of jobs whose attempt is over."""
+        for token in {peer.token or "" for peer in self._jobs}:
+            if not attempt_lives(self._manager.state, token):
+                self.close_sessions(token)
 
     def close_sessions(self, token: str) -> int:
         """Close the connections of everybody who came with this token; how many those are."""

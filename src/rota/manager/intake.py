@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -24,6 +25,8 @@ log = logging.getLogger("rota")
 SPARE = 64 << 20
 """No new work is taken with less space than this, so that accepted work can be finished."""
 MAX_ENV = 1 << 20
+MAX_STAGES = 1_000
+"""Submissions that are begun and not made; then the first of them is forgotten."""
 MAX_STAGED = 256 << 20
 """Bytes of links that are kept for submissions to come."""
 
@@ -93,6 +96,10 @@ class Intake:
         values = _decode_values(bytes(args.values))
         self._kinds.setdefault(args.stage, set()).update(_kinds(values, args.first))
         await self._writer.run(lambda: self._store.stage(args.stage, args.first, values, args.templates))
+        while len(self._kinds) > MAX_STAGES and (old := self._oldest()) is not None:
+            self._links.pop(old, None)
+            del self._kinds[old]
+            await self._writer.run(partial(self._store.unstage, old))
         if args.links is not None:
             if len(args.links) != len(values):
                 raise UsageError(f"{len(values)} values came with links of {len(args.links)}")
@@ -100,6 +107,9 @@ class Intake:
             while sum(len(links) for rows in self._links.values() for _, links in rows.values()) > MAX_STAGED:
                 del self._links[next(iter(self._links))]
         return {"staged": args.first + len(values)}
+
+    def _oldest(self) -> str | None:
+        return next((name for name in self._kinds if name not in self._taken), None)
 
     @asynccontextmanager
     async def taking(self, stage: str | None) -> AsyncIterator[None]:

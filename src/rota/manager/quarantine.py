@@ -7,6 +7,7 @@ import time
 import traceback
 
 from rota.core.stimuli import Stimulus
+from rota.model.errors import RotaError
 from rota.wire.home import private_directory, write_private
 
 __all__ = ["Quarantine"]
@@ -45,7 +46,7 @@ class Quarantine:
         try:
             private_directory(self._directory)
             write_private(path, json.dumps(row, indent=1).encode() + b"\n")
-        except OSError as problem:
+        except (OSError, RotaError) as problem:
             log.error("%s cannot be written: %s", path, problem)
         return path
 

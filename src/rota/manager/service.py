@@ -292,6 +292,7 @@ class Manager:
             log.exception("an effect failed")
         turn.answer()
         self.answers.flush()
+        self.inbound.end_jobs()
         self._checkpoints.entries += len(turn.entries)
         for entry in turn.entries:
             if isinstance(entry.event, Pruned):

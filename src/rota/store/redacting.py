@@ -23,8 +23,12 @@ NAME: Final = re.compile(rf"(?i)(?:{WORDS})|_(?:key|keys|pat|auth|creds)$")
 SECRETS: Final = (
     (re.compile(r"(://[^/\s:@?#]*:)[^/\s@?#]+(@)"), rf"\1{GONE}\2"),
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), GONE),
+    (re.compile(r"(?i)(authorization['\"]?\s*[=:]\s*['\"]?(?:[a-z]+ +)?)[^\s'\"]+"), rf"\1{GONE}"),
+    (re.compile(r"((?:^|\s)(?:-u|--(?:proxy-)?user)[ =]\s*['\"]?[^\s:'\"]+:)[^\s'\"]+"), rf"\1{GONE}"),
     (re.compile(rf"(?i)((?:{WORDS})['\"]?\s*[=: ]\s*)['\"]?[^\s'\"&;]+"), rf"\1{GONE}"),
 )
+OPTION: Final = re.compile(rf"(?i)--?[\w-]*(?:{WORDS})|-u|--(?:proxy-)?user")
+"""A word of a command after which a secret is the next."""
 _unpack: Final = msgspec.msgpack.Decoder().decode
 
 
@@ -47,6 +51,9 @@ def redact(path: str) -> None:
             new = to_json(masked(from_json(spec)))
             crc = Checked.make(new, id_, count, source)
             con.execute("UPDATE batches SET crc = ?, spec = ? WHERE id = ?", (crc, new, id_))
+        for table, column in (("batches", "name"), ("runners", "reason"), ("allocations", "reason")):
+            for id_, text in con.execute(f"SELECT id, {column} FROM {table}").fetchall():
+                con.execute(f"UPDATE {table} SET {column} = ? WHERE id = ?", (masked(text), id_))
         for id_, first, count, body in con.execute("SELECT id, first, count, body FROM chunks").fetchall():
             if (new := to_json(masked(from_json(body)))) != body:
                 crc = Checked.make(new, first, count)
@@ -88,7 +95,11 @@ def masked(value: Any) -> Any:
             value = pattern.sub(instead, value)
         return value
     if isinstance(value, list):
-        return [masked(each) for each in value]
+        before = ["", *value]
+        return [
+            GONE if isinstance(each, str) and isinstance(last, str) and OPTION.fullmatch(last) else masked(each)
+            for last, each in zip(before, value, strict=False)
+        ]
     if isinstance(value, dict):
         return {
             key: GONE if isinstance(key, str) and isinstance(each, str) and NAME.search(key) else masked(each)

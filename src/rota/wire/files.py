@@ -75,8 +75,11 @@ def read_bounded(path: str, most: int = MOST) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        if os.path.islink(path):
+        mode = os.lstat(path).st_mode
+        if stat.S_ISLNK(mode):
             raise BadFileError("it is a symbolic link") from None
+        if not stat.S_ISREG(mode):
+            raise BadFileError("it is not a file") from None
         raise error
     try:
         found = os.fstat(fd)

@@ -380,7 +380,7 @@ class Peer(asyncio.Protocol):
             if self.access.scope != "admin" and not allows(self.access.scope, op):
                 raise DeniedError(f"{op} needs more than the scope {self.access.scope}, which this token has")
             if self.access.expires is not None and time.time() >= self.access.expires:
-                raise ProtocolError(f"the token '{self.token}' has expired; rota token rotate makes it anew")
+                raise ProtocolError(self._over())
             self._handler.on_ask(self, ask_id, op, payload)
         except DeniedError as error:
             self._handler.on_refused(self, op, "", error)
@@ -412,6 +412,8 @@ class Peer(asyncio.Protocol):
                 "use the same release of rota on both sides"
             )
         self._cancel_timer()
+        if self.access.expires is not None:
+            self._timer = self._loop.call_later(max(0.0, self.access.expires - time.time()), self._expired)
         if isinstance(greeting, Hello):
             self.role = "client"
             self._handler.on_client(self, greeting)
@@ -435,6 +437,18 @@ class Peer(asyncio.Protocol):
     def _too_slow(self) -> None:
         self._timer = None
         self._fail(ProtocolError(f"no greeting within {self._limits.greeting_s:g} s"))
+
+    def _expired(self) -> None:
+        """The time of its token is up: it is told nothing more, whatever it waits for."""
+        self._timer = None
+        assert self.access.expires is not None
+        if (left := self.access.expires - time.time()) > 0:  # the wall clock was set
+            self._timer = self._loop.call_later(left, self._expired)
+        else:
+            self._fail(ProtocolError(self._over()))
+
+    def _over(self) -> str:
+        return f"the token '{self.token}' has expired; rota token rotate makes it anew"
 
     def _settle(self, message: dict[str, Any] | bytes) -> None:
         """Count what a message answers, and go on reading if that makes room."""

@@ -27,7 +27,7 @@ _OVER = ("CLOSED", "EXPIRED")
 # ---- who may come ---------------------------------------------------------------------------------------------------
 
 
-def stranger(state: State, name: str | None, runner: str) -> str | None:
+def stranger(state: State, name: str | None, runner: str, replaces: str | None = None) -> str | None:
     """Why an allocation can have no such runner; None: it can.
 
     Its runners are TAG.ELEMENT.NODE.NONCE, one for each node at a time; those of older releases have no node and nonce.
@@ -45,6 +45,8 @@ def stranger(state: State, name: str | None, runner: str) -> str | None:
     fits = own == f"{allocation.tag}.{allocation.element}" and (word == "0" if most == 1 else bool(word))
     if allocation.direct or not fits or len(known) > most or runner.endswith("."):
         return f"allocation {name} has no runner {runner}"
+    if replaces is not None and not f"{_node(allocation, replaces)}.".startswith(f"{own}."):
+        return f"{runner} cannot replace {replaces}, which is not of allocation {name}"
     before = sum(_node(allocation, other.id) == node for other in state.runners_of(name))
     if before > PROCESSES_MOST and runner not in state.runners:
         return f"{node} has had {before} runners: no more"

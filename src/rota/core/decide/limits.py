@@ -7,7 +7,7 @@ from rota.model import events as ev
 from rota.model.errors import NotFoundError, UsageError
 from rota.model.limits import NAME, Rule, Window, parse_rule, parse_window
 
-__all__ = ["check_window", "limit_set", "set_limits"]
+__all__ = ["check_window", "is_changed", "limit_set", "set_limits"]
 
 
 def set_limits(state: State, stimulus: SetLimits) -> Decision:
@@ -28,6 +28,15 @@ def limit_set(name: str, setting: int | str | None, at: At) -> ev.LimitSet:
     if rule.window is not None:
         check_window(f"{name}:{setting}", at, rule.window)
     return ev.LimitSet(name, rule.count, rule.rate, rule.per_s, rule.window.name if rule.window is not None else None)
+
+
+def is_changed(state: State, event: ev.LimitSet) -> bool:
+    """Whether a limit is set already, and to something else."""
+    old = state.limits.get(event.name)
+    if old is None or (old.count is None and event.name not in state.timed):
+        return False
+    window = old.window.name if old.window is not None else None
+    return (old.count, old.rate, old.per_s, window) != (event.count, event.rate, event.per_s, event.window)
 
 
 def check_window(text: str, at: At, window: Window | None = None) -> None:

@@ -4,7 +4,7 @@ import msgspec
 
 from rota.core.decide.decision import Decision
 from rota.core.decide.dependency_checks import check_circle, check_dependencies
-from rota.core.decide.limits import check_window, limit_set
+from rota.core.decide.limits import check_window, is_changed, limit_set
 from rota.core.decide.reopening import Again
 from rota.core.graph import spans as spans_at
 from rota.core.plan.asked import unoffered, what_was_learned
@@ -14,7 +14,7 @@ from rota.core.state import State
 from rota.core.stimuli import Cover, Submit
 from rota.model import events as ev
 from rota.model.batch import MAX_NAME, BatchSpec, Dependency
-from rota.model.errors import RefusedError, UsageError
+from rota.model.errors import DeniedError, RefusedError, UsageError
 from rota.model.shape import Shape
 from rota.schedule.queues import impossible
 
@@ -49,7 +49,10 @@ def submit(state: State, stimulus: Submit) -> Decision:
         raise UsageError(f"the key {end_key(stimulus.key)} is another batch's: choose another")
     decision = Decision()
     for name, setting in (stimulus.limits or {}).items():
-        decision.events.append(limit_set(name, setting, stimulus.at))
+        event = limit_set(name, setting, stimulus.at)
+        if not stimulus.may_limit and is_changed(state, event):
+            raise DeniedError(f"there is a limit '{name}', and to change it needs more than the scope of this token")
+        decision.events.append(event)
     for name in {name for template in spec.templates for name in template.limits}:
         check_window(name, stimulus.at)
     number = state.next_batch

@@ -39,6 +39,7 @@ from rota.model.selector import parse_selector
 from rota.model.tables import RUNNING, STARTING
 from rota.schedule.estimate import Group
 from rota.wire.peer import Peer
+from rota.wire.tokens import allows
 
 if TYPE_CHECKING:
     from rota.manager.service import Manager
@@ -52,7 +53,7 @@ CHANGES = ("modify", "kill", "hold", "release", "retry", "remove")
 
 NO_SITE = "there is no site"
 """In the words of a refusal that a change of the configuration may have to do with."""
-UNAUDITED = ("stage", "live", "log", "jobs", "history")
+UNAUDITED = ("stage", "live", "log", "jobs", "history", "failures", "totals")
 """What is answered later and changes nothing that anybody would want to know of."""
 
 Answer = dict[str, Any]
@@ -374,6 +375,7 @@ def _submit(
         env=env,
         runs=runs,
         limits=args.limits,
+        may_limit=allows(peer.access.scope, "limit"),
         then=decode_spec(bytes(args.end)) if bytes(args.end) != b"null" else None,
     )
 

@@ -13,7 +13,7 @@ from rota.core.dependencies import spans_of
 from rota.core.selection import states_pattern, wanted_states
 from rota.core.state import BatchState, State
 from rota.manager.answers.jobs import Jobs, selected
-from rota.model.errors import RotaError
+from rota.model.errors import BusyError, RotaError
 from rota.model.events import Ended, Entry, Leased, Moved, Pruned, Removed, Started, Submitted
 from rota.model.selector import parse_selector
 from rota.model.tables import HOLDING, JOB_STATES, REMOVED, SETTLED
@@ -25,6 +25,10 @@ LARGE = 20_000
 PAUSE_S = 0.1
 NOTE = 500
 """Jobs in one note, at most."""
+SPAN = 300
+"""Bytes that a span of jobs costs, about."""
+MOST = 256 << 20
+"""Bytes that all who wait may cost."""
 _SETTLED = states_pattern(range(SETTLED, REMOVED))
 
 
@@ -48,6 +52,8 @@ class _Watch:
         self.moved = OrderedDict.fromkeys(self.told)
         """Batches that may have jobs which the client was not told of."""
         self.timer: asyncio.TimerHandle | None = None
+        self.cost = 0
+        """Bytes, about."""
         self.due = False
         """Whether it is looked at later: when a while is over, or when the client has read what it was told."""
         self.open = list(spans)
@@ -73,7 +79,11 @@ class Watchers:
             else:
                 runs = spans_of(batch, states_pattern(allowed), low, high)
                 spans.extend((batch.id, start, end) for start, end in zip(runs[::2], runs[1::2], strict=True))
+        cost = SPAN * len(spans) + (sum(high - low for _, low, high in spans) if follow else 0)
+        if cost + sum(watch.cost for watch in self._watches.values()) > MOST:
+            raise BusyError("more is waited for already than the manager can remember: name fewer jobs, or ask later")
         watch = _Watch(peer, ask_id, held, spans, follow)
+        watch.cost = cost
         self._watches[id(peer), ask_id] = watch
         if self._look(watch):
             return

@@ -111,6 +111,10 @@ class Site(Protocol):
             set_aside(path)
             return None
 
+    def output_of(self, tag: str, runner: str) -> str:
+        """The directory that a runner of the allocation with this tag has its output in, or below."""
+        ...
+
     async def last_output(self, known: Known) -> str | None:
         """The last line of the provider's own output file: why a runner did not come up."""
         return None

@@ -276,6 +276,10 @@ class BatchSite(Site):
         """The path of a file of a direct job."""
         return os.path.join(self.directory, known.tag, str(known.element), name)
 
+    def output_of(self, tag: str, runner: str) -> str:
+        """Runners have theirs in the directory of their array."""
+        return os.path.join(self.directory, tag)
+
     async def report_of(self, known: Known) -> tuple[str, Left] | None:
         """(directory, the report that a direct job has left), if it has."""
         path = self._path(known, REPORT)

@@ -45,6 +45,7 @@ class LocalSite(Site):
         )
         shared = named_resources(config.resources)
         facts = SiteFacts(node, tuple(config.tags), linger_s=config.linger_s, shared=shared)
+        self._output = paths.output
         self.driver = LocalDriver(facts, self.door, paths.output, paths.log, launcher=config.launcher)
 
     def facts(self) -> SiteFacts:
@@ -55,6 +56,10 @@ class LocalSite(Site):
         """Keep the runners: they are our children."""
         if isinstance(earlier, LocalSite):
             self.driver.take_over(earlier.driver)
+
+    def output_of(self, tag: str, runner: str) -> str:
+        """Each runner has a directory of its own."""
+        return os.path.join(self._output, runner)
 
     def watch(self, wake: Callable[[], None]) -> None:
         """Call `wake` at the end of a runner."""
