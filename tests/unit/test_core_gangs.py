@@ -7,7 +7,7 @@ from core_world import FakeRunner, Job, World
 from rota.core.effects import Effect, Hold, Lease
 from rota.core.explain import reason
 from rota.core.step import Step
-from rota.core.stimuli import Disconnected, Greet, Held, Prune, Released, SiteSeen, Touch, Used, Written
+from rota.core.stimuli import Disconnected, Ended, Greet, Held, Prune, Released, SiteSeen, Touch, Used, Written
 from rota.model import events as ev
 from rota.model.batch import Template
 from rota.model.errors import UsageError
@@ -219,14 +219,14 @@ def test_a_retry_waits_until_all_nodes_have_ended() -> None:
 
 def test_failures_of_gangs_are_held_against_none_of_their_nodes() -> None:
     world = Gangs(2)
-    world.submit(6, gang(2))
+    world.submit(6, gang(2), at_once=1)
     root, part = world.start()
     for _ in range(6):
         world.schedule()
         world.confirm(part)
-        (job,) = root.held
-        world.end(root, job, 1)
-        world.release(part, job)
+        for job in list(root.held):
+            world.report(root, ended=[Ended(*job, 1, None, "exit", 0.0, 0.1, 0.1, 1 << 20, None, None)])
+            world.release(part, job)
     assert world.states(1) == ["FAILED"] * 6 and not world.state.soft.weather.hosts
 
 
