@@ -142,7 +142,10 @@ def test_comments_and_blank_lines_are_skipped_and_the_rest_is_numbered_by_positi
         (b"ok\n" + b"x" * 10_000_000 + b"\nok\n", "line 2: is more than"),
         (b"# nothing\n\n", "there are no commands in it"),
         (b"", "there are no commands in it"),
-        (b'ok\n{"command": "x", "corse": 1}\n', "line 2: unknown field 'corse' (the fields are command, cwd"),
+        (
+            b'ok\n{"command": "x", "corse": 1}\n',
+            "line 2: unknown field 'corse': did you mean 'cores'? (the fields are",
+        ),
         (b'{"command": "x", "name": "@n"}\n', "line 1: field 'name': '@n' cannot be one"),
         (b'{"cwd": "/"}\n', "line 1: field 'command' is missing"),
         (b'{"command": 3}\n', "line 1: field 'command': expected str | array, got int"),

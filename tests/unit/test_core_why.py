@@ -389,8 +389,7 @@ def in_window(world: World, rule: str, jobs: int = 1) -> tuple[World, int, int]:
 
 
 @truth(
-    "limit a is full: 1 of 1 in use; also: limit b is full: 1 of 1 in use; "
-    "in use by 1.1 (1 of limit a), 1.1 (1 of limit b)"
+    "limit a is full: 1 of 1 in use; also: limit b is full: 1 of 1 in use; in use by 1.1 (1 of limit a, 1 of limit b)"
 )
 def two_limits_are_full() -> tuple[World, int, int]:
     world = World()
@@ -406,10 +405,26 @@ def two_limits_are_full() -> tuple[World, int, int]:
 
 @truth(
     "limit db is full: 4 of 4 in use; also: asks for 1 core, 0 cores free now (at local/a1/host:r1); "
-    "in use by 4 jobs of batch 1 (users) (4 cores), 4 jobs of batch 1 (users) (4 of limit db)"
+    "in use by 4 jobs of batch 1 (users) (4 cores, 4 of limit db)"
 )
 def a_limit_and_cores_are_short() -> tuple[World, int, int]:
     return limited(4, live=4)
+
+
+@truth(
+    "limit db is full: 1 of 1 in use; also: asks for 4 cores, 0 cores free now (at local/a1/host:r1); in use by "
+    "4.1 (1 core), 1.1 (1 core, 1 of limit db), 3.1 (1 core) and 1 other"
+)
+def whoever_has_what_is_short_is_named() -> tuple[World, int, int]:
+    world = World()
+    world.limit("db", 1)
+    for number in range(1, 5):
+        world.submit(1, cores(1, limits=("db",) if number == 1 else ()))
+    runner = world.start_runner()
+    world.report(runner, started=lease_all(world, runner))
+    batch = world.submit(1, cores(4, limits=("db",)))
+    world.schedule()
+    return world, batch, 1
 
 
 @truth("at most 3 jobs of batch 1 run at a time (%3), and 3 do; in use by 3 jobs of batch 1 (3 of %3)")

@@ -166,6 +166,10 @@ def test_the_configuration_on_each_page_can_be_used(page, home):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        (
+            "gpus = 2",
+            r"\[site\.x\] there is no key 'gpus': of a local site write options = \{gpus = 2\}\. The keys",
+        ),
         ('partiton = "a"', r"\[site\.x\] there is no key 'partiton': did you mean 'partition'\? The keys are: acc"),
         ('mode = "driect"', r"\[site\.x\] mode: invalid enum value 'driect'; give one of 'runners', 'direct'$"),
         ('most = "many"', r"\[site\.x\] most: expected `int \| null`, got `str`$"),

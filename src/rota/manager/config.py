@@ -336,7 +336,9 @@ def _wrong(raw: dict[str, Any], text: str) -> str:
     if "unknown field" in what:
         wrong = what.rpartition("unknown field `")[2].rstrip("`")
         near = difflib.get_close_matches(wrong, names, 1)
-        hint = f": did you mean '{near[0]}'?" if near else ""
+        hint = f": did you mean '{near[0]}'?" if near else "."
+        if kind is SiteConfig and wrong == "gpus":
+            hint = ": of a local site write options = {gpus = 2}."
         return f"{where}there is no key '{wrong}'{hint} The keys are: {', '.join(names)}"
     text = f"{where}{key}: {what[:1].lower()}{what[1:]}" if key else f"{where}{what}"
     given = kind.__annotations__.get(key)

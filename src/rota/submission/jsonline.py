@@ -234,7 +234,11 @@ def plainly_sound(command: str | list[str]) -> bool:
 def explain(text: str) -> str:
     """What is wrong with a line, from msgspec's words."""
     if match := _UNKNOWN.fullmatch(text):
-        return f"unknown field '{match[1]}' (the fields are {_FIELDS})"
+        from difflib import get_close_matches
+
+        near = get_close_matches(match[1], JsonLine.__struct_fields__, 1)
+        hint = f": did you mean '{near[0]}'?" if near else ""
+        return f"unknown field '{match[1]}'{hint} (the fields are {_FIELDS})"
     if match := _MISSING.fullmatch(text):
         return f"field '{match[1]}' is missing"
     if match := _AT.fullmatch(text):

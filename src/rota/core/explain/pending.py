@@ -141,14 +141,24 @@ def _ahead_words(ahead: list[Ahead], batch: BatchState) -> str:
 
 
 def _holder_words(holders: list[Holder]) -> str:
-    """`in use by 3.4 (4 cores) and 12 jobs of batch 5 (12 cores)`."""
+    """`in use by 3.4 (4 cores, 1 of limit db), 12 jobs of batch 5 (12 cores)`; of all that is short, at least one."""
+    groups: dict[tuple[int, int, str], list[Holder]] = {}
+    for row in holders:
+        groups.setdefault((row.batch, row.jobs, row.example), []).append(row)
+    kinds: set[str] = set()
+    first: list[list[Holder]] = []
+    rest: list[list[Holder]] = []
+    for rows in groups.values():
+        (rest if kinds.issuperset(row.what for row in rows) else first).append(rows)
+        kinds.update(row.what for row in rows)
+    shown = (first + rest)[: max(SHOWN, len(first))]
     told = []
-    for row in holders[:SHOWN]:
-        name = f" ({row.name})" if row.name else ""
-        who = row.example if row.jobs == 1 else f"{row.jobs:,} jobs of batch {row.batch}{name}"
-        what = f"{row.has} of {row.what}" if row.what.startswith(("limit ", "%")) else row.has
-        told.append(f"{who} ({what})")
-    more = f" and {count_words(len(holders) - SHOWN, 'other')}" if len(holders) > SHOWN else ""
+    for rows in shown:
+        one, name = rows[0], f" ({rows[0].name})" if rows[0].name else ""
+        who = one.example if one.jobs == 1 else f"{one.jobs:,} jobs of batch {one.batch}{name}"
+        what = [f"{row.has} of {row.what}" if row.what.startswith(("limit ", "%")) else row.has for row in rows]
+        told.append(f"{who} ({', '.join(what)})")
+    more = f" and {count_words(len(groups) - len(shown), 'other')}" if len(groups) > len(shown) else ""
     return f"in use by {', '.join(told)}{more}"
 
 
