@@ -131,3 +131,11 @@ def test_what_is_staged_and_never_submitted_is_forgotten(client: Client, home: H
     one = {"count": 1, "templates": [{"argv": ["echo", "{}"]}], "columns": [""]}
     assert client.ask("submit", key="a", batch=one, stage="a0")["code"] == "usage"
     assert client.ask("submit", key="a", batch=one, stage="a1199")["batch"] == 1
+
+
+def test_a_job_that_is_named_often_is_looked_at_once(client: Client, home: Home) -> None:
+    """Ten thousand words for one batch once cost as many looks at its failures, and counted each of them."""
+    home.rota("run", "--array", "1-3", "--", "exit 1", code=None)
+    words = ["1"] * 9_000 + ["1.1-2", "1.2-3", "1.3"] * 300
+    assert client.ask("count", sel=words)["jobs"] == 3
+    assert client.ask("failures", sel=words)["failed"] == 3

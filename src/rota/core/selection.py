@@ -17,7 +17,10 @@ __all__ = ["by_state", "select", "states_pattern"]
 
 
 def select(state: State, selector: Selector) -> Iterator[tuple[BatchState, int, int]]:
-    """(batch, low, high) for every stretch of jobs that the batch and name words allow, whatever their states."""
+    """(batch, low, high) for every stretch of jobs that the batch and name words allow, whatever their states.
+
+    No job is in two of them, however often it is named.
+    """
     numbers = _batches(state, selector)
     if not selector.spans:
         for number in numbers:
@@ -26,6 +29,7 @@ def select(state: State, selector: Selector) -> Iterator[tuple[BatchState, int, 
                 yield batch, low, high
         return
     named = set(numbers)
+    wanted: dict[int, list[tuple[int, int]]] = {}
     for number, first, last in selector.spans:
         if number not in named:
             continue
@@ -35,9 +39,25 @@ def select(state: State, selector: Selector) -> Iterator[tuple[BatchState, int, 
         if first is not None and first == last and low == high:
             raise NotFoundError(f"there is no job {format_job(number, first)}")
         if low < high:
-            for start, end in _named(batch, selector.names):
+            wanted.setdefault(number, []).append((low, high))
+    for number, stretches in wanted.items():
+        batch = state.batches[number]
+        parts = _named(batch, selector.names)
+        for low, high in _joined(stretches):
+            for start, end in parts:
                 if start < high and low < end:
                     yield batch, max(low, start), min(high, end)
+
+
+def _joined(stretches: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same positions in ascending order, each once."""
+    out: list[tuple[int, int]] = []
+    for low, high in sorted(stretches):
+        if out and low <= out[-1][1]:
+            out[-1] = (out[-1][0], max(high, out[-1][1]))
+        else:
+            out.append((low, high))
+    return out
 
 
 def _named(batch: BatchState, names: tuple[str, ...]) -> list[tuple[int, int]]:
