@@ -13,6 +13,7 @@ from rota.core.decide.ends import lost
 from rota.core.decide.reopening import Again
 from rota.core.effects import Order
 from rota.core.evolve import jobs as evolve_jobs
+from rota.core.plan import ahead
 from rota.core.stimuli import Greet
 from rota.model.events import RerunWanted
 from rota.model.tables import MISSING
@@ -55,6 +56,15 @@ def forgets_what_is_held(patch: Patch) -> None:
         return greeting.greet(state, stimulus)
 
     patch.setitem(decide._DECIDE, Greet, greet)
+
+
+def leases_gangs_ahead(patch: Patch) -> None:
+    """Short gangs are leased ahead of their slots, as other short jobs are: on one node."""
+
+    def is_short(state: Any, memo: Any) -> bool:
+        return memo.mean_s is not None and memo.mean_s <= state.settings.ahead_below_s
+
+    patch.setattr(ahead, "_is_short", is_short)
 
 
 def frees_no_parts(patch: Patch) -> None:

@@ -32,6 +32,7 @@ def test_gangs_keep_every_promise() -> None:
 @pytest.mark.parametrize(
     ("mutation", "most"),
     [
+        (mutations.leases_gangs_ahead, 5),
         (mutations.frees_no_parts, 5),
         (mutations.frees_parts_with_their_root, 20),
         (mutations.sends_the_root_at_once, 20),

@@ -74,6 +74,9 @@ def _gangs(state: State, batch: BatchState) -> Iterator[str]:
     """A live gang is whole, or is known to be broken; one that is over is not ready while anyone holds a part."""
     for pos, live in batch.live.items():
         key, job = (batch.id, pos, live.attempt), f"job {batch.id}.{batch.index(pos)}"
+        nodes = state.shapes[live.slot.shape].shape.needs.nodes
+        if len(live.parts) != nodes - 1 and not state.runners[live.runner].direct:
+            yield f"{job}: attempt {live.attempt} was leased on {len(live.parts) + 1} nodes of {nodes}"
         lacks = [name for name, _ in live.parts if name not in state.runners or key not in state.runners[name].parts]
         if lacks and pos not in batch.broken:
             yield f"{job}: no part of attempt {live.attempt} is reserved on {lacks}, and it is not broken"

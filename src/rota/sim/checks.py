@@ -140,6 +140,7 @@ def _read(witness: Witness, workload: Workload) -> _Books:
         elif isinstance(event, ev.Leased):
             for job in _jobs(books, event.batch, event.spans):
                 books.problems.extend(_may_lease(books, job, time))
+                books.problems.extend(_is_whole(books, job, event))
                 books.leased_at[job] = place
                 books.attempts[job] += 1
                 attempt = (*job, books.attempts[job])
@@ -216,6 +217,13 @@ def _jobs(books: _Books, batch: int, spans: list[int]) -> Iterator[Job]:
     for low, high in zip(spans[::2], spans[1::2], strict=True):
         for pos in range(low, high):
             yield batch, indices[pos]
+
+
+def _is_whole(books: _Books, job: Job, event: ev.Leased) -> Iterator[str]:
+    """A gang is leased on all its nodes at a time."""
+    nodes = books.plans[job[0]].spec.templates[books.template(job)].needs.nodes
+    if len(event.parts) != nodes - 1:
+        yield f"P6: {job} asks for {nodes} nodes and was leased on {len(event.parts) + 1}, by {event.runner}"
 
 
 def _read_ended(books: _Books, time: float, event: ev.Ended) -> None:

@@ -213,7 +213,7 @@ class FullPass:
         state, settings = self.state, self.state.settings
         memo = self.memory.shapes[shape.id]
         mean, needs = memo.mean_s, memo.asked.needs
-        if mean is None or mean > settings.ahead_below_s:
+        if mean is None or mean > settings.ahead_below_s or needs.nodes > 1:
             return
         for runner in list(state.runners.values()):
             single = runner.location in state.ledger.single
