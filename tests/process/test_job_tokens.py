@@ -5,19 +5,12 @@ import shlex
 import sys
 from pathlib import Path
 
-import pytest
-
 sys.path.insert(0, str(Path(__file__).parent))
-from cli_support import rota_home
+from cli_support import up
+
+__all__ = ["up"]
 
 ROTA = shlex.join([sys.executable, "-m", "rota"])
-
-
-@pytest.fixture
-def rota():
-    with rota_home() as rota:
-        rota("up")
-        yield rota
 
 
 def test_a_job_adds_jobs_to_its_own_manager(rota):
