@@ -35,6 +35,8 @@ class System:
     """Lines of the site's configuration."""
     memory_ends = ("oom", "memory")
     """Reasons of a job that used more memory than it asked for."""
+    commands: dict[str, tuple[str, ...]] = {}
+    """What each verb of `act` is here; the native id follows."""
 
     def __init__(self):
         self.environment = {**os.environ, "LC_ALL": "C"}
@@ -63,23 +65,27 @@ class System:
         """Native ids in this state, in order."""
         return [native for native, state in self.listed().items() if state == word]
 
+    def act(self, verb, native):
+        """Delete, hold, release, suspend, resume or requeue a job."""
+        self.run(*self.commands[verb], native)
+
     def delete(self, native):
-        raise NotImplementedError
+        self.act("delete", native)
 
     def hold(self, native):
-        raise NotImplementedError
+        self.act("hold", native)
 
     def release(self, native):
-        raise NotImplementedError
+        self.act("release", native)
 
     def suspend(self, native):
-        raise NotImplementedError
+        self.act("suspend", native)
 
     def resume(self, native):
-        raise NotImplementedError
+        self.act("resume", native)
 
     def requeue(self, native):
-        raise NotImplementedError
+        self.act("requeue", native)
 
     def kill_node_daemon(self, seconds):
         """End the daemon of the node that runs jobs, as by a crash; it is back after so long."""
@@ -108,6 +114,14 @@ class System:
             time.sleep(0.5)
 
 
+def _may_be_private(programs, *folders):
+    """AbsentError if one cannot be started here, of programs on the path or in these folders."""
+    path = ":".join([*folders, os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+    missing = [name for name in programs if shutil.which(name, path=path) is None]
+    if missing or os.getuid() != 0:
+        raise AbsentError(f"no {missing[0]}" if missing else "a private one is started by root only")
+
+
 class Slurm(System):
     """A private one with accounting."""
 
@@ -116,10 +130,7 @@ class Slurm(System):
     words = {"PENDING": "waiting", "RUNNING": "running", "SUSPENDED": "suspended"}
 
     def start(self):
-        path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
-        missing = [name for name in real_slurm.PROGRAMS if shutil.which(name, path=path) is None]
-        if missing or os.getuid() != 0:
-            raise AbsentError(f"no {missing[0]}" if missing else "a private one is started by root only")
+        _may_be_private(real_slurm.PROGRAMS)
         self.real = real_slurm.RealSlurm(count=2, min_job_age=300)
         self.real.start()
         self.environment = self.real.environment
@@ -135,23 +146,8 @@ class Slurm(System):
         rows = [line.split() for line in self.run("squeue", "-h", "-r", "-o", "%i %T").stdout.splitlines()]
         return {native: self.words.get(state, state) for native, state in rows}
 
-    def delete(self, native):
-        self.real.cancel(native)
-
-    def hold(self, native):
-        self.real.hold(native)
-
-    def release(self, native):
-        self.real.release(native)
-
-    def suspend(self, native):
-        self.real.suspend(native)
-
-    def resume(self, native):
-        self.real.resume(native)
-
-    def requeue(self, native):
-        self.real.requeue(native)
+    def act(self, verb, native):
+        getattr(self.real, "cancel" if verb == "delete" else verb)(native)
 
     def kill_node_daemon(self, seconds):
         names = [f"slurmd-{node}" for node in self.real.nodes]
@@ -190,12 +186,17 @@ class GridEngine(System):
     memory_ends = ("oom", "memory", "exit")  # its limit is one of the kernel: allocating fails inside the job
     programs = ("qsub", "qstat", "qdel", "qacct", "qconf", "qhost")
     slots = 4
+    commands = {
+        "delete": ("qdel",),
+        "hold": ("qhold",),
+        "release": ("qrls",),
+        "suspend": ("qmod", "-sj"),
+        "resume": ("qmod", "-usj"),
+        "requeue": ("qmod", "-rj"),
+    }
 
     def start(self):
-        path = f"{real_gridengine.LIBRARY}:{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
-        missing = [name for name in real_gridengine.PROGRAMS if shutil.which(name, path=path) is None]
-        if missing or os.getuid() != 0:
-            raise AbsentError(f"no {missing[0]}" if missing else "a private one is started by root only")
+        _may_be_private(real_gridengine.PROGRAMS, real_gridengine.LIBRARY)
         self.real = real_gridengine.RealGridEngine()
         self.real.start()
         self.environment = self.real.environment
@@ -217,24 +218,6 @@ class GridEngine(System):
             task = re.search(r"\s(\d+)\s*$", line[100:])
             out[f"{words[0]}.{task[1]}" if task else words[0]] = state
         return out
-
-    def delete(self, native):
-        self.run("qdel", native)
-
-    def hold(self, native):
-        self.run("qhold", native)
-
-    def release(self, native):
-        self.run("qrls", native)
-
-    def suspend(self, native):
-        self.run("qmod", "-sj", native)
-
-    def resume(self, native):
-        self.run("qmod", "-usj", native)
-
-    def requeue(self, native):
-        self.run("qmod", "-rj", native)
 
     def kill_node_daemon(self, seconds):
         send(self.real._execd, signal.SIGKILL)
@@ -360,6 +343,14 @@ class OpenLava(Found):
     answers, says = ("lsid",), "OpenLava"
     node_daemon, server_daemon = "sbatchd", "mbatchd"
     words = {"PEND": "waiting", "RUN": "running", "PSUSP": "held", "USUSP": "suspended", "SSUSP": "suspended"}
+    commands = {
+        "delete": ("bkill",),
+        "hold": ("bstop",),
+        "release": ("bresume",),
+        "suspend": ("bstop",),
+        "resume": ("bresume",),
+        "requeue": ("brequeue",),
+    }
 
     def version(self):
         return self.run("lsid").stdout.split()[1].rstrip(",")
@@ -371,20 +362,6 @@ class OpenLava(Found):
             element = re.search(r"(\[\d+\])\s+\w+ +\d+ \d\d:\d\d\s*$", line)
             out[words[0] + (element[1] if element else "")] = self.words.get(words[2], words[2])
         return out
-
-    def delete(self, native):
-        self.run("bkill", native)
-
-    def hold(self, native):
-        self.run("bstop", native)
-
-    def release(self, native):
-        self.run("bresume", native)
-
-    suspend, resume = hold, release
-
-    def requeue(self, native):
-        self.run("brequeue", native)
 
     def limit_arrays(self, most):
         path = os.path.join(self.environment["LSF_ENVDIR"], "lsb.params")
@@ -405,6 +382,14 @@ class Pbs(Found):
     answers = ("qstat", "-B")
     node_daemon = "pbs_mom"
     words = {"Q": "waiting", "R": "running", "H": "held", "S": "suspended"}
+    commands = {
+        "delete": ("qdel",),
+        "hold": ("qhold",),
+        "release": ("qrls",),
+        "suspend": ("qsig", "-s", "suspend"),
+        "resume": ("qsig", "-s", "resume"),
+        "requeue": ("qrerun",),
+    }
 
     def start(self):
         if shutil.which("pbsnodes") is None:
@@ -420,24 +405,6 @@ class Pbs(Found):
             if len(words) >= 6 and words[0][:1].isdigit() and "[]" not in words[0]:
                 out[words[0].partition(".")[0]] = self.words.get(words[4], words[4])
         return {native: state for native, state in out.items() if state not in ("C", "F", "E", "X")}
-
-    def delete(self, native):
-        self.run("qdel", native)
-
-    def hold(self, native):
-        self.run("qhold", native)
-
-    def release(self, native):
-        self.run("qrls", native)
-
-    def suspend(self, native):
-        self.run("qsig", "-s", "suspend", native)
-
-    def resume(self, native):
-        self.run("qsig", "-s", "resume", native)
-
-    def requeue(self, native):
-        self.run("qrerun", native)
 
     def limit_arrays(self, most):
         name = self.array_limit

@@ -11,6 +11,8 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 
 class Rota:
     """The command line in one home."""
@@ -94,6 +96,21 @@ def rota_home():
         shutil.rmtree(base, ignore_errors=True)
         assert clean, f"left running: {left}\n{text}"
         assert "Traceback" not in text, text
+
+
+@pytest.fixture(name="rota")
+def down():
+    """A home where no manager is up."""
+    with rota_home() as rota:
+        yield rota
+
+
+@pytest.fixture(name="rota")
+def up():
+    """A home with a manager."""
+    with rota_home() as rota:
+        rota("up")
+        yield rota
 
 
 def until(condition, within_s: float = 60):

@@ -13,14 +13,9 @@ from rota.model.batch import Dependency
 from rota.model.errors import UsageError
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cli_support import add, rota_home, states, until
+from cli_support import add, states, until, up
 
-
-@pytest.fixture
-def rota():
-    with rota_home() as rota:
-        rota("up")
-        yield rota
+__all__ = ["up"]
 
 
 def explain(rota, job) -> str:

@@ -3,16 +3,10 @@
 import sys
 from pathlib import Path
 
-import pytest
-
 sys.path.insert(0, str(Path(__file__).parent))
-from cli_support import rota_home, until
+from cli_support import down, until
 
-
-@pytest.fixture
-def rota():
-    with rota_home() as rota:
-        yield rota
+__all__ = ["down"]
 
 
 def test_the_exit_code_of_a_single_job(rota):

@@ -15,14 +15,9 @@ from rota.model.batch import Dependency
 from rota.model.errors import UsageError
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cli_support import add, rota_home, states
+from cli_support import add, states, up
 
-
-@pytest.fixture
-def rota():
-    with rota_home() as rota:
-        rota("up")
-        yield rota
+__all__ = ["up"]
 
 
 def row(rota, batch) -> dict:

@@ -13,13 +13,9 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cli_support import rota_home, until
+from cli_support import down, until
 
-
-@pytest.fixture
-def rota():
-    with rota_home() as rota:
-        yield rota
+__all__ = ["down"]
 
 
 def test_run_with_a_manager_of_its_own_leaves_nothing_behind(rota):

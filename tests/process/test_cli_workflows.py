@@ -10,14 +10,9 @@ import rota as package
 from rota.model.errors import UsageError
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cli_support import add, rota_home, states
+from cli_support import add, states, up
 
-
-@pytest.fixture
-def rota():
-    with rota_home() as rota:
-        rota("up")
-        yield rota
+__all__ = ["up"]
 
 
 def write(rota, *lines: dict) -> str:

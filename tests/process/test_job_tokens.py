@@ -5,20 +5,13 @@ import shlex
 import sys
 from pathlib import Path
 
-import pytest
-
 sys.path.insert(0, str(Path(__file__).parent))
-from cli_support import rota_home, states, until
+from cli_support import states, until, up
 from wire_support import HELLO, raw_unix
 
+__all__ = ["up"]
+
 ROTA = shlex.join([sys.executable, "-m", "rota"])
-
-
-@pytest.fixture
-def rota():
-    with rota_home() as rota:
-        rota("up")
-        yield rota
 
 
 def test_a_job_adds_jobs_to_its_own_manager(rota):

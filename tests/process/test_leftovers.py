@@ -9,14 +9,9 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cli_support import rota_home, until
+from cli_support import until, up
 
-
-@pytest.fixture
-def rota():
-    with rota_home() as rota:
-        rota("up")
-        yield rota
+__all__ = ["up"]
 
 
 LEAVES = "setsid sleep 1000 & echo $! > pid"

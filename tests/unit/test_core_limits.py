@@ -37,9 +37,10 @@ def wait(world: World) -> float:
 
 
 def sleep(world: World, runner: FakeRunner, seconds: float) -> None:
-    """Time passes; the runner is heard of; passes are made as a manager would."""
+    """Time passes; the runner is heard of; passes are made as a manager would. The last hour is checked."""
     end = world.mono + seconds
     while world.mono < end - 1e-9:
+        world.checking = end - world.mono < 3600
         step = min(max(wait(world), 0.000_001), end - world.mono)
         world.wall, world.mono = world.wall + step, world.mono + step
         world.touch(runner)

@@ -15,10 +15,6 @@ def segments(tmp_path):
     return Segments(str(tmp_path / "output"))
 
 
-def numbered(first, last):
-    return b"".join(b"%015d\n" % line for line in range(first, last))
-
-
 def kept(segments, row):
     with open(os.path.join(segments.directory, row[0]), "rb") as file:
         file.seek(row[1])
@@ -27,11 +23,12 @@ def kept(segments, row):
 
 def write_in_parts(segments, lane, parts):
     """What was written in parts of 20 MB, each followed by a look at the size."""
-    lines = 20 * CAP // 16
+    size = 20 * CAP
+    written = b"".join(b"%063d\n" % line for line in range(parts * size // 64))
     for part in range(parts):
-        os.write(lane.out, numbered(part * lines, (part + 1) * lines))
+        os.write(lane.out, written[part * size : (part + 1) * size])
         segments.trim(lane, CAP)
-    return numbered(0, parts * lines)
+    return written
 
 
 @pytest.mark.parametrize("holes", [True, False])

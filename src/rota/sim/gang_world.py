@@ -5,8 +5,7 @@ runner left there, and starts another that says whom it replaces. Ranks that the
 ends.
 """
 
-import copy
-from typing import Any
+from typing import Any, Self
 
 from rota.core.effects import Allocate, Effect
 from rota.core.snapshot import restore
@@ -16,7 +15,6 @@ from rota.model.batch import BatchSpec, Template
 from rota.model.needs import Amounts, Needs
 from rota.model.selector import parse_selector
 from rota.model.site import SiteFacts
-from rota.model.tables import SETTLED
 from rota.runner.lease import RUNNING
 from rota.runner.protocol import Runner
 from rota.sim.messages import Message, message_of, stimulus_of
@@ -27,9 +25,11 @@ from rota.sim.model_world import (
     Breach,
     Key,
     ManagedWorld,
+    ModelProcess,
     Move,
     batch_print,
     contact_print,
+    one_core,
     protocol_print,
     runner_print,
 )
@@ -41,10 +41,10 @@ _NEAR = ("loss", "duplicate", "reorder", "break", "runner-crash", "root-killed",
 _BUDGETS = ("faults", *_FAULTS, "rank", "short", "long")
 
 
-class _Node:
+class _Node(ModelProcess):
     """A node: the runner process that serves it now, its link, and the processes of jobs there."""
 
-    __slots__ = ("allocation", "closed", "dead", "down", "ending", "name", "nonce", "protocol", "ranks", "root", "up")
+    __slots__ = ("allocation", "closed", "dead", "down", "ending", "name", "nonce", "ranks", "root", "up")
 
     def __init__(self, allocation: str, name: str) -> None:
         self.allocation = allocation
@@ -60,14 +60,11 @@ class _Node:
         self.closed = False
         """Whether the manager's end of the connection is gone."""
         self.dead = False
-        self.protocol = self._process()
+        super().__init__(self._process())
 
     def _process(self) -> Runner:
-        facts = {"allocation": self.allocation, "host": self.name, "pid": 1, "cores": 1000, "memory": 0, "disk": 0}
-        facts |= {"gpus": 0, "tags": [], "output": "/o"}
-        if self.nonce:
-            facts["replaces"] = self.protocol.runner_id
-        return Runner(f"{self.allocation}.0.{self.name}.{self.nonce}", facts)
+        before = {"replaces": self.protocol.runner_id} if self.nonce else {}
+        return one_core(f"{self.allocation}.0.{self.name}.{self.nonce}", self.allocation, self.name, **before)
 
     def succeed(self, clock: float) -> None:
         """The supervisor has ended everything of its runner, which is dead, and starts another."""
@@ -85,14 +82,6 @@ class _Node:
     def say(self, *messages: Message) -> None:
         """Send messages to the manager."""
         self.up += tuple((self.protocol.runner_id, message) for message in messages)
-
-    def copied(self) -> "_Node":
-        """A copy for another branch of the exploration."""
-        new = _Node.__new__(_Node)
-        for name in _Node.__slots__:
-            setattr(new, name, getattr(self, name))
-        new.protocol = copy.deepcopy(self.protocol)
-        return new
 
     def fingerprint(self) -> tuple[Any, ...]:
         """A value that is equal for nodes with equal futures."""
@@ -119,11 +108,9 @@ class GangWorld(ManagedWorld):
             self._move_message("deliver", node, ("deliver", 0, "up"))
             self._move_message("deliver", node, ("deliver", 0, "down"))
 
-    def copied(self) -> "GangWorld":
+    def copied(self) -> Self:
         """A copy for another branch of the exploration."""
-        new = GangWorld.__new__(GangWorld)
-        self._shared = True
-        new.__dict__.update(self.__dict__)
+        new = super().copied()
         new.nodes = [node.copied() for node in self.nodes]
         return new
 
@@ -132,7 +119,7 @@ class GangWorld(ManagedWorld):
         """Whether all jobs are settled, nothing is reserved any more, and nothing of them is left on a node."""
         state = self.core.state
         return (
-            all(min(batch.states) >= SETTLED for batch in state.batches.values())
+            super().settled
             and not state.parts
             and not any(runner.slots for runner in state.runners.values())
             and not any(node.root or node.ranks or node.protocol.occupied for node in self.nodes if not node.dead)

@@ -7,7 +7,7 @@ of faults.
 import copy
 from abc import ABC, abstractmethod
 from operator import attrgetter
-from typing import Any
+from typing import Any, Self
 
 from rota.core.effects import Allocate, Effect
 from rota.core.evolve import evolve
@@ -74,27 +74,37 @@ def _taken(outcome: Step | RotaError) -> None:
         raise outcome
 
 
-class ModelRunner:
+def one_core(name: str, allocation: str, host: str, **facts: Any) -> Runner:
+    """The protocol of a runner that has one core, and nothing else."""
+    sizes = {"cores": 1000, "memory": 0, "disk": 0, "gpus": 0, "tags": []}
+    return Runner(name, {"allocation": allocation, "host": host, "pid": 1, **sizes, "output": "/o", **facts})
+
+
+class ModelProcess:
+    """A runner process in a small world; each branch of the exploration has its own."""
+
+    __slots__ = ("protocol",)
+
+    def __init__(self, protocol: Runner) -> None:
+        self.protocol = protocol
+
+    def copied(self) -> Self:
+        """A copy for another branch of the exploration."""
+        new = object.__new__(type(self))
+        for name in type(self).__slots__:
+            setattr(new, name, getattr(self, name))
+        new.protocol = copy.deepcopy(self.protocol)
+        return new
+
+
+class ModelRunner(ModelProcess):
     """A runner process: protocol, link, and what runs on its node."""
 
-    __slots__ = ("allocation", "closed", "dead", "down", "gone", "protocol", "running", "up")
+    __slots__ = ("allocation", "closed", "dead", "down", "gone", "running", "up")
 
     def __init__(self, name: str, allocation: str) -> None:
         self.allocation = allocation
-        self.protocol = Runner(
-            name,
-            {
-                "allocation": allocation,
-                "host": name,
-                "pid": 1,
-                "cores": 1000,
-                "memory": 0,
-                "disk": 0,
-                "gpus": 0,
-                "tags": [],
-                "output": "/o",
-            },
-        )
+        super().__init__(one_core(name, allocation, name))
         self.up: tuple[Message, ...] = ()
         self.down: tuple[Message, ...] = ()
         self.running: tuple[Key, ...] = ()
@@ -103,14 +113,6 @@ class ModelRunner:
         self.dead = False
         self.gone = False
         """Whether it is dead, its processes too, and the driver has said so."""
-
-    def copied(self) -> "ModelRunner":
-        """A copy for another branch of the exploration."""
-        new = ModelRunner.__new__(ModelRunner)
-        for name in ModelRunner.__slots__:
-            setattr(new, name, getattr(self, name))
-        new.protocol = copy.deepcopy(self.protocol)
-        return new
 
     def fingerprint(self) -> tuple[Any, ...]:
         """A value that is equal for runners with equal futures."""
@@ -157,6 +159,18 @@ class ManagedWorld(ABC):
         """The present moment on the manager's clocks."""
         return At(1e9 + self.time, float(self.time))
 
+    @property
+    def settled(self) -> bool:
+        """Whether all jobs are settled."""
+        return all(min(batch.states) >= SETTLED for batch in self.core.state.batches.values())
+
+    def copied(self) -> Self:
+        """A copy for another branch of the exploration; whoever has parts that change copies these too."""
+        new = object.__new__(type(self))
+        self._shared = True
+        new.__dict__.update(self.__dict__)
+        return new
+
     def tell(self, stimulus: Stimulus, effects_lost: bool = False) -> None:
         """Run one turn of the manager's loop."""
         if self._shared:
@@ -198,18 +212,11 @@ class ModelWorld(ManagedWorld):
         for runner in self.runners:
             runner.up = (runner.protocol.greet(float(self.time)),)
 
-    def copied(self) -> "ModelWorld":
+    def copied(self) -> Self:
         """A copy for another branch of the exploration."""
-        new = ModelWorld.__new__(ModelWorld)
-        self._shared = True
-        new.__dict__.update(self.__dict__)
+        new = super().copied()
         new.runners = [runner.copied() for runner in self.runners]
         return new
-
-    @property
-    def settled(self) -> bool:
-        """Whether all jobs are settled."""
-        return all(min(batch.states) >= SETTLED for batch in self.core.state.batches.values())
 
     def _site(self) -> SiteSeen:
         return SiteSeen(at=self.at, site="s", facts=SiteFacts(Amounts(1000), most=len(NAMES), linger_s=1e9))

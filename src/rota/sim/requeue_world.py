@@ -5,7 +5,7 @@ start it again as another process; a listing that is asked for, made and heard a
 """
 
 import copy
-from typing import Any
+from typing import Any, Self
 
 from msgspec.structs import replace
 
@@ -17,18 +17,18 @@ from rota.model.batch import BatchSpec, Template
 from rota.model.events import Ended
 from rota.model.needs import Amounts
 from rota.model.site import SiteFacts
-from rota.model.tables import SETTLED
 from rota.runner.lease import RUNNING
-from rota.runner.protocol import Runner
 from rota.sim.messages import Message, message_of, stimulus_of
 from rota.sim.model_world import (
     MODEL_SETTINGS,
     Breach,
     Key,
     ManagedWorld,
+    ModelProcess,
     Move,
     batch_print,
     contact_print,
+    one_core,
     protocol_print,
     runner_print,
 )
@@ -66,29 +66,20 @@ class Element:
         return tuple(getattr(self, name) for name in Element.__slots__)
 
 
-class Process:
+class Process(ModelProcess):
     """A runner process that the cluster has started."""
 
-    __slots__ = ("challenged", "connected", "down", "element", "lives", "protocol", "running", "up")
+    __slots__ = ("challenged", "connected", "down", "element", "lives", "running", "up")
 
     def __init__(self, element: str, name: str) -> None:
-        facts = {"allocation": element, "host": name, "pid": 1, "cores": 1000, "memory": 0, "disk": 0, "gpus": 0}
         self.element = element
-        self.protocol = Runner(name, {**facts, "tags": [], "output": "/o"})
+        super().__init__(one_core(name, element, name))
         self.lives = True
         self.connected = False
         self.challenged = 0
         self.up: tuple[Message, ...] = ()
         self.down: tuple[Message, ...] = ()
         self.running: tuple[Key, ...] = ()
-
-    def copied(self) -> "Process":
-        """A copy for another branch of the exploration."""
-        new = Process.__new__(Process)
-        for name in Process.__slots__:
-            setattr(new, name, getattr(self, name))
-        new.protocol = copy.deepcopy(self.protocol)
-        return new
 
     def fingerprint(self) -> tuple[Any, ...]:
         """A value that is equal for processes with equal futures."""
@@ -112,19 +103,12 @@ class RequeueWorld(ManagedWorld):
     def _site(self) -> SiteSeen:
         return SiteSeen(at=self.at, site="s", facts=SiteFacts(Amounts(1000), most=1, linger_s=1e9))
 
-    def copied(self) -> "RequeueWorld":
+    def copied(self) -> Self:
         """A copy for another branch of the exploration."""
-        new = RequeueWorld.__new__(RequeueWorld)
-        self._shared = True
-        new.__dict__.update(self.__dict__)
+        new = super().copied()
         new.elements = {name: copy.copy(element) for name, element in self.elements.items()}
         new.processes = [process.copied() for process in self.processes]
         return new
-
-    @property
-    def settled(self) -> bool:
-        """Whether the job is settled."""
-        return all(min(batch.states) >= SETTLED for batch in self.core.state.batches.values())
 
     # -- the manager
 
