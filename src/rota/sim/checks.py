@@ -220,9 +220,9 @@ def _jobs(books: _Books, batch: int, spans: list[int]) -> Iterator[Job]:
 
 
 def _is_whole(books: _Books, job: Job, event: ev.Leased) -> Iterator[str]:
-    """A gang is leased on all its nodes at a time."""
+    """A gang is leased on all its nodes at a time; a direct one (TAG.ELEMENT, without a node) has them by itself."""
     nodes = books.plans[job[0]].spec.templates[books.template(job)].needs.nodes
-    if len(event.parts) != nodes - 1:
+    if len(event.parts) != nodes - 1 and event.runner.count(".") > 1:
         yield f"P6: {job} asks for {nodes} nodes and was leased on {len(event.parts) + 1}, by {event.runner}"
 
 
