@@ -114,7 +114,8 @@ def _dependencies(state: State, batch: BatchState) -> Iterator[str]:
     if (batch.edges or batch.graph is not None) and batch.spec.not_before is None and waiting > 0:
         waited = batch.waits
         overdue = list(consequences(state, batch, 0, batch.count, float("-inf")))
-        if batch.waits != waited and not batch.elements:  # job by job, a batch is told of each job that is settled
+        one_by_one = batch.elements or batch.graph is not None  # then it is told of each job that is settled
+        if batch.waits != waited and not one_by_one:
             yield f"batch {batch.id} waits for {batch.waits} and would not have been told"
         for event in overdue:
             for low, high in zip(event.spans[::2], event.spans[1::2], strict=True):
