@@ -345,7 +345,7 @@ def test_verdicts() -> None:
     assert [(each.location, each.filter, each.detail, each.lasting, each.level) for each in found] == [
         ("a:short", "time", "gives 10m at most, 1d are asked for", True, "queue"),
         ("a:long", "site", "is used only if it is named: --partition long", True, "queue"),
-        ("b", "most", "is asked what it has", False, "queue"),
+        ("b", "most", "the site is asked what it has", False, "queue"),
         ("c", "open", "it failed; next try in 60 s", False, "queue"),
         ("d", "fits", "has 1 core, 2 cores are asked for", True, "queue"),
     ]
