@@ -9,6 +9,7 @@ from rota.core.dependencies import spans_of
 from rota.core.explain import Account, Records, accounts, verdicts
 from rota.core.plan.asked import asked_now, what_was_learned
 from rota.core.selection import states_pattern, wanted_states
+from rota.core.settled import AnyBatch, whole
 from rota.core.state import BatchState, State
 from rota.core.stimuli import At
 from rota.manager.answers.attempts import attempt_row
@@ -92,9 +93,10 @@ class Explaining:
         """The selected jobs, those together of which the same can be said: by state and reason, each with examples."""
         merged: dict[tuple[str, str], dict[str, Any]] = {}
         kinds = list(_kinds(state, words))
-        firsts = [(batch, positions[0]) for batch, positions, _ in kinds[:GROUPS]]
+        shown = [(whole(batch), positions, count) for batch, positions, count in kinds[:GROUPS]]
+        firsts = [(batch, positions[0]) for batch, positions, _ in shown]
         found = list(accounts(state, firsts, at, self.records(state)))
-        for (batch, positions, count), account in zip(kinds[:GROUPS], found, strict=True):
+        for (batch, positions, count), account in zip(shown, found, strict=True):
             name = JOB_STATES[batch.states[positions[0]]]
             jobs = [format_job(batch.id, batch.index(pos)) for pos in positions]
             row = merged.get((name, account.short))
@@ -150,18 +152,19 @@ def _parts(account: Account) -> dict[str, Any]:
     }
 
 
-def _kinds(state: State, words: list[str]) -> Iterator[tuple[BatchState, list[int], int]]:
+def _kinds(state: State, words: list[str]) -> Iterator[tuple[AnyBatch, list[int], int]]:
     """(batch, the first positions, how many) of the selected jobs of each batch, state and template."""
     allowed = sorted(wanted_states(parse_selector(words)))
     for batch, low, high in selected(state, words):
+        batch_counts = batch.counts
         for byte in allowed:
-            if not batch.counts[byte]:
+            if not batch_counts[byte]:
                 continue
             first: dict[int, list[int]] = {}
             counts: dict[int, int] = {}
             spans = spans_of(batch, states_pattern([byte]), low, high)
             for start, end in zip(spans[::2], spans[1::2], strict=True):
-                for template, here, there in batch.runs(start, end):
+                for template, here, there in whole(batch).runs(start, end):
                     counts[template] = counts.get(template, 0) + there - here
                     shown = first.setdefault(template, [])
                     shown.extend(range(here, min(there, here + EXAMPLES - len(shown))))
