@@ -145,12 +145,12 @@ class Batches:
         return batch
 
     def __setitem__(self, number: int, batch: AnyBatch) -> None:
-        if isinstance(batch, Settled):
-            self._whole.pop(number, None)
+        if isinstance(batch, Settled):  # in this order: another thread always finds it in one of them
             self._settled[number] = batch
+            self._whole.pop(number, None)
         else:
-            self._settled.pop(number, None)
             self._whole[number] = batch
+            self._settled.pop(number, None)
 
     def pop(self, number: int) -> BatchState:
         """Take a batch out."""
@@ -206,11 +206,18 @@ class Batches:
 
 def put_away(batches: Batches) -> None:
     """Put away what is settled, but for what a checkpoint has yet to keep."""
-    for batch in [batch for batch in batches.open() if _may_rest(batch)]:
-        batches[batch.id] = settled_of(
-            batch.id, record_of(batch), None, bytes(batch.states), batch.attempts.tobytes(), batch.edges, batch.changes
-        )
+    for batch in list(batches.open()):
+        rest(batches, batch)
     batches.fetched = 0
+
+
+def rest(batches: Batches, batch: BatchState, record: BatchRecord | None = None, packed: bytes | None = None) -> None:
+    """Put a batch away if it may be; its record may be at hand, and the bytes of that."""
+    if _may_rest(batch):
+        columns = bytes(batch.states), batch.attempts.tobytes()
+        batches[batch.id] = settled_of(
+            batch.id, record or record_of(batch), packed, *columns, batch.edges, batch.changes
+        )
 
 
 def _may_rest(batch: BatchState) -> bool:

@@ -23,7 +23,7 @@ from rota.core.evolve.runners import join_allocation, place_runner, set_slots
 from rota.core.graph import Gate
 from rota.core.notes import took
 from rota.core.selection import states_pattern
-from rota.core.settled import SMALL, BatchRecord, batch_of, put_away, record_of, settled_of
+from rota.core.settled import SMALL, BatchRecord, batch_of, put_away, record_of, rest, settled_of
 from rota.core.state import RunnerState, Settings, State
 from rota.model.allocation import Allocation
 from rota.model.errors import StoreError
@@ -146,11 +146,13 @@ def _record(runner: RunnerState) -> _Runner:
 def take_columns(state: State) -> Iterator[ColumnRow]:
     """The records of batches, and the chunks of their columns, that changed since the last call.
 
-    Once all were taken, what is settled is put away: nothing of it is left to be kept.
+    What is settled is put away then: nothing of it is left to be kept.
     """
     for number in sorted(state.dirty_batches):
         batch = state.batches[number]
-        yield number, -1, _encode(record_of(batch)), b""
+        record = record_of(batch)
+        packed = _encode(record)
+        yield number, -1, packed, b""
         if GRAPH in batch.dirty and batch.graph is not None:
             batch.dirty.discard(GRAPH)
             yield number, GRAPH, _encode(batch.graph.given), b""
@@ -158,6 +160,7 @@ def take_columns(state: State) -> Iterator[ColumnRow]:
             low, high = chunk * COLUMN_CHUNK, (chunk + 1) * COLUMN_CHUNK
             yield number, chunk, bytes(batch.states[low:high]), batch.attempts[low:high].tobytes()
         batch.dirty.clear()
+        rest(state.batches, batch, record, packed)
     state.dirty_batches.clear()
     put_away(state.batches)
 
