@@ -15,6 +15,7 @@ from bench.flood import flood
 from bench.limits import ratio
 from bench.place_half import placing
 from bench.polling import SYSTEMS, polling
+from bench.small_batches import core_memory, small_batches
 from bench.spawning import build, loop_rate, python_loop_cpu
 from rota.drivers.local import RUNNER
 
@@ -208,13 +209,13 @@ def polls(jobs: int) -> list[Row]:
 def main() -> int:
     """Run what is asked for, print the table."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    words = "throughput submissions latency starting idle limits dependencies polls placing flood"
+    words = "throughput submissions latency starting idle limits dependencies polls placing flood small"
     parser.add_argument("only", nargs="*", help=f"{words}; default: all")
     parser.add_argument("--jobs", type=int, default=10_000, help="jobs in the throughput runs")
     parser.add_argument("--million", type=int, default=1_000_000, help="jobs in the large submissions")
     parser.add_argument("--graph", type=int, default=100_000, help="jobs in each graph of dependencies")
     parser.add_argument("--allocations", type=int, default=10_000, help="allocations in each poll")
-    parser.add_argument("--quick", action="store_true", help="shorter runs of placing and flood, less exact")
+    parser.add_argument("--quick", action="store_true", help="shorter runs of placing, flood and small, less exact")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     loop = build()
@@ -229,6 +230,7 @@ def main() -> int:
         "polls": lambda: polls(args.allocations),
         "placing": lambda: placing(args.quick),
         "flood": lambda: flood(10 if args.quick else 30),
+        "small": lambda: [core_memory(5_000), *small_batches(10_000 if args.quick else 100_000)],
     }
     rows: list[Row] = []
     for name, part in parts.items():

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from rota.core.settled import Batches
 from rota.core.state import State
 
 
@@ -22,6 +23,8 @@ def durable_print(state: State) -> str:
 def _text(thing: Any, without: tuple[str, ...]) -> str:
     if thing is None or isinstance(thing, str | bytes | bytearray | int | float | array):
         return repr(thing)
+    if isinstance(thing, Batches):  # put away or not, a batch says the same
+        thing = dict(thing.items())
     if isinstance(thing, dict):
         return "{" + ",".join(f"{_text(key, without)}:{_text(value, without)}" for key, value in thing.items()) + "}"
     if isinstance(thing, set | frozenset):

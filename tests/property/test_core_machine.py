@@ -41,10 +41,12 @@ WORDS = st.sampled_from((":failed", ":completed", ":running", ":pending", ":omit
 class Machine(RuleBasedStateMachine):
     """Clients, runners, drivers and the clock, all at random."""
 
+    make = World
+
     @initialize(seed=st.integers(0, 9), most=st.integers(1, 2))
     def begin(self, seed: int, most: int) -> None:
         self.most = most
-        self.world = World(Settings(losses=1), seed, site=False)
+        self.world = self.make(Settings(losses=1), seed, site=False)
         self.world.site(node=NODE, most=most)
         self.world.step(Tick(at=self.world.at))
         self.made = 0

@@ -13,8 +13,9 @@ import pytest
 from core_world import GIB, FakeRunner, Job, World
 from old_databases import OLD, unpack
 from rota.core import invariants
+from rota.core.batch import COLUMN_CHUNK
 from rota.core.snapshot import durable_view, restore, take_columns, take_snapshot
-from rota.core.state import COLUMN_CHUNK, RunnerState, Settings, State
+from rota.core.state import RunnerState, Settings, State
 from rota.core.step import Core
 from rota.core.stimuli import AllocationSeen, At, Ended, SetMode, Written
 from rota.manager.answers import _learned
@@ -81,7 +82,7 @@ def same(rows: list[dict[str, Any]], expected: list[dict[str, Any]], *without: s
 
 def touch_all(state: State) -> None:
     """Let the next checkpoint write all batches, in today's form."""
-    for batch in state.batches.values():
+    for batch in [state.batches[number] for number in state.batches]:
         state.dirty_batches.add(batch.id)
         batch.dirty.update(range(-(-batch.count // COLUMN_CHUNK)))
 

@@ -4,13 +4,14 @@ from collections.abc import Iterator
 
 from rota.core.dependencies import named, parents_of, positions_of
 from rota.core.graph import spans as spans_at
+from rota.core.settled import AnyBatch, whole
 from rota.core.state import BatchState, State
 from rota.model.batch import Dependency
 from rota.model.tables import COMPLETED, SETTLED, UNSUCCESSFUL
 
 __all__ = ["Span", "culprit", "open_dependencies", "targets"]
 
-Span = tuple[BatchState, int, int]
+Span = tuple[AnyBatch, int, int]
 """(batch, low, high) of positions."""
 _OPEN, _NEVER = 1, 2
 
@@ -20,7 +21,8 @@ def targets(state: State, dependency: Dependency, batch: BatchState | None) -> l
     what = dependency.target
     if not what.startswith("@"):
         number, low, high = positions_of(state, what)
-        return [(state.batches[number], low, high)] if number in state.batches else []
+        there = state.batches.peek(number)
+        return [(there, low, high)] if there is not None else []
     name = what[1:]
     numbers = state.names.get(name, [])
     start, end = 0, len(numbers)
@@ -28,14 +30,14 @@ def targets(state: State, dependency: Dependency, batch: BatchState | None) -> l
         _, start, end = named(state, batch, dependency)
     if start >= end:
         return None
-    others = [state.batches[number] for number in numbers[start:end] if number in state.batches]
-    return [span for other in others if other is not batch for span in named_spans(other, name)]
+    others = [other for other in map(state.batches.peek, numbers[start:end]) if other is not None]
+    return [span for other in others if batch is None or other.id != batch.id for span in named_spans(other, name)]
 
 
-def named_spans(batch: BatchState, name: str) -> list[Span]:
+def named_spans(batch: AnyBatch, name: str) -> list[Span]:
     """The jobs of a batch that have a name: all, or those whose own it is."""
-    graph = batch.graph
-    if graph is None or batch.spec.name == name or name not in graph.groups:
+    graph = batch.graph if isinstance(batch, BatchState) else None
+    if graph is None or batch.name == name or name not in graph.groups:
         return [(batch, 0, batch.count)]
     flat = spans_at(graph.members(name))
     return [(batch, low, high) for low, high in zip(flat[::2], flat[1::2], strict=True)]
@@ -91,7 +93,7 @@ def _links(state: State, batch: BatchState, pos: int | None) -> Iterator[tuple[D
             yield dependency, targets(state, dependency, batch), code
 
 
-def _left(batch: BatchState, low: int, high: int) -> int:
+def _left(batch: AnyBatch, low: int, high: int) -> int:
     """How many of these jobs are not settled."""
     if low == 0 and high == batch.count:
         return batch.unsettled
@@ -107,5 +109,5 @@ def _first_bad(dependency: Dependency, spans: list[Span] | None) -> tuple[BatchS
         for batch, low, high in spans:
             at = batch.states.find(byte, low, high)
             if at >= 0:
-                return batch, at
+                return whole(batch), at
     return None

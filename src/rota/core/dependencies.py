@@ -10,12 +10,15 @@ positions that were settled, and compares stretches of state bytes. Jobs that wa
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 
 import msgspec
 
+from rota.core.batch import BatchState, epoch_of
 from rota.core.graph import BAD, CLASSES, GONE, GOOD, OPEN, Gate, GraphState, Token
 from rota.core.graph import spans as spans_at
-from rota.core.state import BatchState, State
+from rota.core.settled import AnyBatch, whole
+from rota.core.state import State
 from rota.model import events as ev
 from rota.model.batch import MAX_JOBS, BatchSpec, Dependency
 from rota.model.graph import Graph
@@ -90,9 +93,12 @@ _OWN[WAITING], _OWN[HOLDING] = 0, _HELD
 def positions_of(state: State, target: str) -> tuple[int, int, int]:
     """(batch, low, high) of a target that is not a name; an empty range if there is no such batch."""
     number, first, last = parse_selector([target]).spans[0]
-    batch = state.batches.get(number)
-    if batch is None:
+    kept = state.batches.peek(number)
+    if kept is None:
         return number, 0, 0
+    if first is None and last is None:
+        return number, 0, kept.count
+    batch = whole(kept)
     low = 0 if first is None else batch.position(first)
     end = batch.count - 1 if last is None else batch.position(last)
     return (number, 0, 0) if low is None or end is None else (number, low, end + 1)
@@ -127,12 +133,12 @@ def connect(state: State, batch: BatchState) -> None:
             edge = positions_of(state, target)
             edges.append(edge)
             state.waiters.setdefault(str(edge[0]), set()).add(batch.id)
-            other = state.batches.get(edge[0])
-            if dependency.each and other is not None:
+            other = state.batches.get(edge[0]) if dependency.each else None
+            if other is not None:
                 other.twins.append((batch.id, edge[1]))
                 other.followed = True
         waits.edges = tuple(edges)
-        waits.epoch = 0 if not edges or (0, 0, 0) in edges else -1  # 0 if there are none: the value of a new batch
+        waits.epoch = epoch_of(waits.edges)
     batch.elements = tuple(at for at, dependency in enumerate(batch.spec.after) if dependency.each)
     for _, number, _ in batch.graph.jobs if batch.graph is not None else ():
         state.waiters.setdefault(str(number), set()).add(batch.id)
@@ -168,8 +174,8 @@ def _sever(state: State, batch: BatchState) -> None:
         waiting.discard(batch.id)
         if not waiting:
             state.waiters.pop(key, None)
-        other = state.batches.get(edge[0])
-        if dependency.each and other is not None:
+        other = state.batches.get(edge[0]) if dependency.each else None
+        if other is not None:
             other.twins = [twin for twin in other.twins if twin[0] != batch.id]
         if edge[0] == 0:
             state.open_names.get(key[1:], set()).discard(batch.id)
@@ -385,13 +391,14 @@ def _concerns(
     return any(a <= pos < b for pos in batch.graph.members(name) for a, b in pairs)
 
 
-def tally(batch: BatchState, name: str) -> tuple[int, int, int]:
+def tally(batch: AnyBatch, name: str) -> tuple[int, int, int]:
     """How many jobs of a batch that have this name are not settled, succeeded, and did not."""
-    if batch.spec.name != name and batch.graph is not None and name in batch.graph.groups:
-        return batch.graph.tally(name)
-    good = batch.counts[COMPLETED]
-    left = batch.unsettled
-    return left, good, batch.count - left - good - batch.counts[REMOVED]
+    graph = batch.graph if isinstance(batch, BatchState) else None
+    if batch.name != name and graph is not None and name in graph.groups:
+        return graph.tally(name)
+    counts, left = batch.counts, batch.unsettled
+    good = counts[COMPLETED]
+    return left, good, batch.count - left - good - counts[REMOVED]
 
 
 # ---- graphs -------------------------------------------------------------------------------------------------------
@@ -419,7 +426,7 @@ def refresh_jobs(state: State, batch: BatchState, number: int, low: int = 0, hig
     """Bring the graph of a batch up to date with these jobs of another batch, for which it waits one by one."""
     graph = batch.graph
     assert graph is not None
-    other = state.batches.get(number)
+    other = state.batches.peek(number)
     freed: list[int] = []
     for node, pos in list(graph.nodes_of(number, low, high)):
         graph.set(node, GONE if other is None else CLASSES[other.states[pos]], freed, [])
@@ -547,12 +554,13 @@ def _tell(state: State, tokens: list[Token]) -> Iterator[tuple[int, int, int]]:
 def watch_all(state: State) -> None:
     """After a restart, have every batch that waits look for what it is to be told of."""
     state.settled, state.freed, state.again, state.forgotten = [], [], [], []
-    for batch in state.batches.values():
+    batches = sorted(state.batches.open(), key=attrgetter("id"))
+    for batch in batches:
         if batch.graph is not None:
             refresh(state, batch, 0, batch.count)
             for number, _ in batch.graph.given.jobs:
                 refresh_jobs(state, batch, number)
-    for batch in state.batches.values():  # once every graph knows what its names have come to
+    for batch in batches:  # once every graph knows what its names have come to
         if batch.graph is not None:
             _look_at_gates(state, batch)
         if batch.edges and (batch.counts[WAITING] or batch.counts[HOLDING]):
@@ -586,19 +594,19 @@ def _look(state: State, batch: BatchState) -> tuple[int, str]:
 def _look_at(state: State, batch: BatchState | Gate, edge: tuple[int, int, int]) -> tuple[int, int] | None:
     """(how many jobs succeeded, how many did not) at these positions; None: not all are settled, and one is watched."""
     number, low, high = edge
-    other = state.batches.get(number)
+    other = state.batches.peek(number)
     if other is None:
         return 0, 0
     if low == 0 and high == other.count:
-        if other.unsettled:
+        if isinstance(other, BatchState) and other.unsettled:
             other.watchers.add(batch.token)
             other.followed = True
             batch.waits = (number, -1)
             return None
-        good = other.counts[COMPLETED]
-        return good, other.count - good - other.counts[REMOVED]
+        counts = other.counts
+        return counts[COMPLETED], other.count - counts[COMPLETED] - counts[REMOVED]
     unsettled = _UNSETTLED.search(other.states, max(low, batch.seen), high)
-    if unsettled is not None:
+    if unsettled is not None and isinstance(other, BatchState):
         batch.seen = pos = unsettled.start()
         other.marks.setdefault(pos, []).append(batch.token)
         other.followed = True
@@ -622,15 +630,15 @@ def _look_by_name(state: State, batch: BatchState | Gate, dependency: Dependency
     good, bad = state.tallies.setdefault(name, ([0], [0]))
     at = high if batch.seen < 0 else min(batch.seen, high)
     while at > low and at > len(good) - 1:
-        other = state.batches.get(numbers[at - 1])
-        if other is not None and tally(other, name)[0]:
+        other = state.batches.peek(numbers[at - 1])
+        if isinstance(other, BatchState) and tally(other, name)[0]:
             _watch(other, name, batch)
             batch.seen = at
             return None
         at -= 1
     for number in numbers[len(good) - 1 : high]:  # all of these are settled
-        other = state.batches.get(number)
-        _, done, not_done = tally(other, name) if other is not None else (0, 0, 0)
+        settled = state.batches.peek(number)
+        _, done, not_done = tally(settled, name) if settled is not None else (0, 0, 0)
         good.append(good[-1] + done)
         bad.append(bad[-1] + not_done)
     return good[high] - good[low], bad[high] - bad[low]
@@ -806,7 +814,7 @@ def longest_backoff(state: State) -> float:
 # ---- ranges of positions ------------------------------------------------------------------------------------------
 
 
-def spans_of(batch: BatchState, pattern: re.Pattern[bytes], low: int = 0, high: int | None = None) -> list[int]:
+def spans_of(batch: AnyBatch, pattern: re.Pattern[bytes], low: int = 0, high: int | None = None) -> list[int]:
     """Spans of the positions whose state bytes match a pattern."""
     out: list[int] = []
     for match in pattern.finditer(batch.states, low, batch.count if high is None else high):

@@ -94,7 +94,7 @@ def _set_timers(state: State, wall: float) -> None:
     """
     last = wall + longest_backoff(state)
     state.timers = []
-    for batch in state.batches.values():
+    for batch in state.batches.open():  # what was put away has neither
         if batch.spec.not_before is not None:
             state.timers.append((batch.spec.not_before, batch.id, -1))
         for pos, until in batch.until.items():

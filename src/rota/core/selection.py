@@ -1,12 +1,12 @@
 """Which jobs a selector means, as ranges of positions."""
 
 import itertools
-import operator
 import re
 from collections.abc import Iterable, Iterator
 
 from rota.core.dependencies import spans_of
 from rota.core.graph import spans as spans_at
+from rota.core.settled import AnyBatch, whole
 from rota.core.state import BatchState, State
 from rota.model.errors import NotFoundError
 from rota.model.job import format_job
@@ -16,26 +16,26 @@ from rota.model.tables import JOB_STATES, REMOVED
 __all__ = ["by_state", "select", "states_pattern"]
 
 
-def select(state: State, selector: Selector) -> Iterator[tuple[BatchState, int, int]]:
+def select(state: State, selector: Selector) -> Iterator[tuple[AnyBatch, int, int]]:
     """(batch, low, high) for every stretch of jobs that the batch and name words allow, whatever their states.
 
-    No job is in two of them, however often it is named.
+    No job is in two of them, however often it is named. Batches that were put away stay so: many may be looked through.
     """
     numbers = _batches(state, selector)
     if not selector.spans:
         for number in numbers:
-            batch = state.batches[number]
-            for low, high in _named(batch, selector.names):
-                yield batch, low, high
+            if (batch := state.batches.peek(number)) is not None:
+                for low, high in _named(batch, selector.names):
+                    yield batch, low, high
         return
     named = set(numbers)
     wanted: dict[int, list[tuple[int, int]]] = {}
     for number, first, last in selector.spans:
-        if number not in named:
+        batch = state.batches.peek(number) if number in named else None
+        if batch is None:
             continue
-        batch = state.batches[number]
-        low = 0 if first is None else _at_or_after(batch, first)
-        high = batch.count if last is None else _at_or_after(batch, last + 1)
+        low = 0 if first is None else _at_or_after(whole(batch), first)
+        high = batch.count if last is None else _at_or_after(whole(batch), last + 1)
         if first is not None and first == last and low == high:
             raise NotFoundError(f"there is no job {format_job(number, first)}")
         if low < high:
@@ -60,10 +60,10 @@ def _joined(stretches: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return out
 
 
-def _named(batch: BatchState, names: tuple[str, ...]) -> list[tuple[int, int]]:
+def _named(batch: AnyBatch, names: tuple[str, ...]) -> list[tuple[int, int]]:
     """(low, high) of the jobs of a batch that have one of these names; no names: all."""
-    graph = batch.graph
-    if graph is None or not names or batch.spec.name in names:
+    graph = batch.graph if isinstance(batch, BatchState) else None
+    if graph is None or not names or batch.name in names:
         return [(0, batch.count)]
     flat = spans_at(sorted({pos for name in names if name in graph.groups for pos in graph.members(name)}))
     return list(zip(flat[::2], flat[1::2], strict=True))
@@ -114,7 +114,7 @@ def by_state(state: State, selector: Selector, states: Iterable[int]) -> Iterato
     if not allowed:
         return
     pattern = states_pattern(allowed)
-    for batch, ranges in itertools.groupby(select(state, selector), key=operator.itemgetter(0)):
-        spans = [edge for _, low, high in ranges for edge in spans_of(batch, pattern, low, high)]
+    for number, ranges in itertools.groupby(select(state, selector), key=lambda span: span[0].id):
+        spans = [edge for batch, low, high in ranges for edge in spans_of(batch, pattern, low, high)]
         if spans:
-            yield batch, spans
+            yield state.batches[number], spans

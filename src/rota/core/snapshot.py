@@ -4,13 +4,16 @@ A batch is written only when it changed: one record for what is small (chunk num
 jobs. What cannot be derived is kept; indices, queues and counts are rebuilt.
 """
 
+import itertools
 from array import array
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from typing import Any
 
 import msgspec
 from msgspec import Struct, field
 
+from rota.core.batch import COLUMN_CHUNK, GRAPH, BatchState, Live
 from rota.core.dependencies import watch_all
 from rota.core.evolve import evolve
 from rota.core.evolve.batches import bind, set_limit
@@ -19,11 +22,10 @@ from rota.core.evolve.jobs import push_ready, slot_of, uncounted
 from rota.core.evolve.runners import join_allocation, place_runner, set_slots
 from rota.core.graph import Gate
 from rota.core.notes import took
-from rota.core.ready import ReadyQueue
 from rota.core.selection import states_pattern
-from rota.core.state import COLUMN_CHUNK, GRAPH, BatchState, Live, RunnerState, Settings, State
+from rota.core.settled import SMALL, BatchRecord, batch_of, put_away, record_of, rest, settled_of
+from rota.core.state import RunnerState, Settings, State
 from rota.model.allocation import Allocation
-from rota.model.batch import BatchSpec, Template
 from rota.model.errors import StoreError
 from rota.model.events import Ended, Entry
 from rota.model.graph import Graph
@@ -31,7 +33,7 @@ from rota.model.limits import parse_window
 from rota.model.needs import Amounts
 from rota.model.shape import Shape
 from rota.model.slot import Slot
-from rota.model.tables import JOB_STATES, PENDING
+from rota.model.tables import JOB_STATES, PENDING, SETTLED
 from rota.schedule.estimate import Group
 from rota.schedule.limits import Starts
 from rota.schedule.view import Limit
@@ -69,35 +71,6 @@ class _Runner(Struct, array_like=True):
     lost: list[tuple[int, int, int]] = field(default_factory=list)
 
 
-class _Batch(Struct, array_like=True):
-    spec: BatchSpec
-    key: str
-    submitted: float
-    env: str | None
-    runs: list[int] | None
-    live: list[tuple[int, str, Slot | str]] = field(default_factory=list)
-    failures: dict[int, int] = field(default_factory=dict)
-    losses: dict[int, int] = field(default_factory=dict)
-    until: dict[int, float] = field(default_factory=dict)
-    hold_wanted: dict[int, bool] = field(default_factory=dict)
-    blocked: bool = False
-    omitted_why: str | None = None
-    shapes: list[int] = field(default_factory=list)
-    held_why: str | None = None
-    more: list[Template] = field(default_factory=list)
-    """Templates that were not submitted: jobs were changed to them."""
-    rerun_wanted: dict[int, str] = field(default_factory=dict)
-    known_until: int = 0
-    by: str = ""
-    closing: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    broken: dict[int, str] = field(default_factory=dict)
-    parts: dict[int, tuple[tuple[str, Slot], ...]] = field(default_factory=dict)
-    """Position of a live gang → its further parts."""
-    gates: dict[int, int] = field(default_factory=dict)
-    """Gate of its graph → the newest batch that counts for its name."""
-    killed_why: str | None = None
-
-
 SNAPSHOT_VERSION = 3
 """Raised when a snapshot is written that an older rota would misread."""
 
@@ -130,16 +103,13 @@ _PLAIN = (
     "mode", "next_batch", "next_allocation", "groups", "pauses", "pruned", "attempt_floor", "floor_below", "shares",
 )  # fmt: skip
 """Fields of a snapshot that are attributes of the state."""
-_PLAIN_BATCH = [name for name in _Batch.__struct_fields__ if name not in ("runs", "live", "more", "parts", "gates")]
-"""Fields of a batch's record that are attributes of its state."""
-
 _CHARGED = ("slots", "parts", "lost")
 """Fields of a runner's record that are not its attributes as they are."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_version = msgspec.msgpack.Decoder(_Version).decode
 _decode_snapshot = msgspec.msgpack.Decoder(_Snapshot).decode
-_decode_batch = msgspec.msgpack.Decoder(_Batch).decode
+_decode_batch = msgspec.msgpack.Decoder(BatchRecord).decode
 _decode_graph = msgspec.msgpack.Decoder(Graph).decode
 
 
@@ -174,18 +144,15 @@ def _record(runner: RunnerState) -> _Runner:
 
 
 def take_columns(state: State) -> Iterator[ColumnRow]:
-    """The records of batches, and the chunks of their columns, that changed since the last call."""
+    """The records of batches, and the chunks of their columns, that changed since the last call.
+
+    What is settled is put away then: nothing of it is left to be kept.
+    """
     for number in sorted(state.dirty_batches):
         batch = state.batches[number]
-        record = _Batch(
-            **{name: getattr(batch, name) for name in _PLAIN_BATCH},
-            runs=_runs(batch),
-            live=[(pos, live.runner, live.slot) for pos, live in batch.live.items()],
-            more=batch.templates[len(batch.spec.templates) :],
-            parts={pos: live.parts for pos, live in batch.live.items() if live.parts},
-            gates={gate.number: gate.known_until for gate in _gates(batch) if gate.known_until},
-        )
-        yield number, -1, _encode(record), b""
+        record = record_of(batch)
+        packed = _encode(record)
+        yield number, -1, packed, b""
         if GRAPH in batch.dirty and batch.graph is not None:
             batch.dirty.discard(GRAPH)
             yield number, GRAPH, _encode(batch.graph.given), b""
@@ -193,20 +160,13 @@ def take_columns(state: State) -> Iterator[ColumnRow]:
             low, high = chunk * COLUMN_CHUNK, (chunk + 1) * COLUMN_CHUNK
             yield number, chunk, bytes(batch.states[low:high]), batch.attempts[low:high].tobytes()
         batch.dirty.clear()
+        rest(state.batches, batch, record, packed)
     state.dirty_batches.clear()
+    put_away(state.batches)
 
 
 def _gates(batch: BatchState) -> list[Gate]:
     return batch.graph.gates if batch.graph is not None else []
-
-
-def _runs(batch: BatchState) -> list[int] | None:
-    if batch.template_numbers is None:
-        return None
-    out: list[int] = []
-    for template, low, high in batch.runs(0, batch.count):
-        out += (template, high - low)
-    return out
 
 
 def restore(
@@ -233,6 +193,7 @@ def restore(
         if isinstance(entry.event, Ended):
             took(state, entry.event)
     watch_all(state)
+    put_away(state.batches)
     return state
 
 
@@ -257,44 +218,59 @@ def _restore_small(state: State, kept: _Snapshot) -> None:
 
 def _restore_batches(state: State, columns: Iterable[ColumnRow], live: list[_Leased]) -> None:
     pending = states_pattern((PENDING,))
-    records: dict[int, BatchState] = {}
-    graphs: dict[int, Graph] = {}
-    for number, chunk, states, attempts in sorted(columns, key=lambda row: (row[0], row[1])):
+    made: list[BatchState] = []
+    for number, rows in itertools.groupby(sorted(columns, key=itemgetter(0, 1)), key=itemgetter(0)):
         if state.pruned and state.pruned_at(number) is not None:
             continue  # the store has not yet swept its rows
-        if chunk == GRAPH:
-            graphs[number] = _decode_graph(states)
-            continue
-        if chunk == -1:
-            record = _decode_batch(states)
-            graph = graphs.pop(number, None)
-            batch = BatchState(number, record.spec, record.key, record.submitted, record.env, record.runs, graph)
-            for at, known in record.gates.items():
-                _gates(batch)[at].known_until = known
-            records[number] = batch
-            for name in _PLAIN_BATCH:
-                setattr(batch, name, getattr(record, name))
-            batch.templates.extend(record.more)
-            batch.queues.extend(ReadyQueue() for _ in record.more)
+        parts = {chunk: (states, attempts) for _, chunk, states, attempts in rows}
+        packed = parts.pop(-1)[0]
+        record = _decode_batch(packed)
+        names: Iterable[str]
+        if _rests(state, record, parts):
+            state.batches[number] = settled_of(number, record, packed, *parts[0])
+            names = (record.spec.name,) if record.spec.name else ()
+        else:
+            batch = state.batches[number] = _restored(number, record, parts)
             live.extend((batch, pos, runner, slot, record.parts.get(pos, ())) for pos, runner, slot in record.live)
-            continue
-        low = chunk * COLUMN_CHUNK
-        records[number].states[low : low + len(states)] = states
-        records[number].attempts[low : low + len(states)] = array("I", attempts)
-    for batch in records.values():
-        state.batches[batch.id] = batch
-        state.keys[batch.key] = batch.id
-        for name in batch.names:
-            state.names.setdefault(name, []).append(batch.id)
-    for batch in records.values():  # a batch may have been made to wait for a newer one
+            made.append(batch)
+            names = batch.names
+        state.keys[record.key] = number
+        for name in names:
+            state.names.setdefault(name, []).append(number)
+    for batch in made:  # a batch may have been made to wait for a newer one
         bind(state, batch)
-        batch.counts = [batch.states.count(number) for number in range(len(JOB_STATES))]
         for pos, until in batch.until.items():
             state.timers.append((until, batch.id, pos))
         if batch.counts[PENDING]:
             for match in pending.finditer(batch.states):
                 push_ready(state, batch, *match.span())
     state.timers.sort()
+
+
+def _rests(state: State, record: BatchRecord, parts: dict[int, tuple[bytes, bytes]]) -> bool:
+    """Whether a batch is settled and in no index but those of names and keys, so that it need not be made whole."""
+    spec = record.spec
+    if spec.count > SMALL or parts.keys() != {0} or len(parts[0][0]) != spec.count or min(parts[0][0]) < SETTLED:
+        return False
+    if spec.after or spec.not_before is not None or spec.at_once is not None or record.live or record.until:
+        return False
+    if record.closing or record.broken or record.hold_wanted or record.rerun_wanted:
+        return False
+    templates = (*spec.templates, *record.more)
+    if any("<" in name for template in templates for name in template.limits):
+        return False  # a window that stands for itself is bound with its batch
+    return len(record.shapes) == len(templates) and max(record.shapes) < len(state.shapes)
+
+
+def _restored(number: int, record: BatchRecord, parts: dict[int, tuple[bytes, bytes]]) -> BatchState:
+    graph = parts.pop(GRAPH, None)
+    batch = batch_of(number, record, _decode_graph(graph[0]) if graph is not None else None)
+    for chunk, (states, attempts) in parts.items():
+        low = chunk * COLUMN_CHUNK
+        batch.states[low : low + len(states)] = states
+        batch.attempts[low : low + len(states)] = array("I", attempts)
+    batch.counts = [batch.states.count(state) for state in range(len(JOB_STATES))]
+    return batch
 
 
 def _restore_live(state: State, kept: _Snapshot, live: list[_Leased]) -> None:

@@ -8,6 +8,7 @@ import re
 import shutil
 import socket
 import time
+from collections.abc import Container
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -111,7 +112,7 @@ class Housekeeping:
             await self._manager.durable()
             begin = time.monotonic()
             state = self._manager.state
-            facts = {"batches": len(state.batches), "jobs": sum(batch.count for batch in state.batches.values())}
+            facts = {"batches": len(state.batches), "jobs": sum(batch.count for batch in state.batches.rows())}
             target, size = await asyncio.to_thread(self._copy, path, redacted)
             return {"path": target, "bytes": size, **facts, "elapsed_s": round(time.monotonic() - begin, 3)}
 
@@ -185,7 +186,7 @@ class Housekeeping:
             young: frozenset[int] = frozenset()
             if older_than_s:
                 await self._manager.durable()
-                open_ = {batch.id for batch in self._manager.state.batches.values() if batch.unsettled}
+                open_ = {batch.id for batch in self._manager.state.batches.open() if batch.unsettled}
                 ended = await asyncio.to_thread(self._manager.store.ended_since, time.time() - older_than_s)
                 young = frozenset(ended) | open_
             total: dict[str, Any] = {}
@@ -285,7 +286,7 @@ class Housekeeping:
         return count, freed
 
 
-def _present(selector: Selector, batches: dict[int, Any]) -> Selector:
+def _present(selector: Selector, batches: Container[int]) -> Selector:
     """A selector without the batches that are gone by now."""
     return Selector(tuple(span for span in selector.spans if span[0] in batches), selector.names, selector.states)
 

@@ -105,12 +105,13 @@ class JobBook:
 
     def end_variables(self, state: State, batch: BatchState) -> dict[str, str]:
         """The variables that tell a job at the end of a batch about that batch."""
-        ended = state.batches.get(batch.spec.ends or 0)
+        ended = state.batches.peek(batch.spec.ends or 0)
         if ended is None:
             return {"ROTA_BATCH": str(batch.spec.ends)}
-        counts = {f"ROTA_{JOB_STATES[number]}": str(ended.counts[number]) for number in range(SETTLED, REMOVED)}
-        own = {"ROTA_BATCH": str(ended.id), "ROTA_BATCH_NAME": ended.spec.name, "ROTA_JOBS": str(ended.count)}
-        return own | counts
+        counts = ended.counts
+        by_state = {f"ROTA_{JOB_STATES[number]}": str(counts[number]) for number in range(SETTLED, REMOVED)}
+        own = {"ROTA_BATCH": str(ended.id), "ROTA_BATCH_NAME": ended.name, "ROTA_JOBS": str(ended.count)}
+        return own | by_state
 
     def spec(self, batch: BatchState, template: int, cores: int, site: str) -> dict[str, Any]:
         """How the jobs of a template are run, as a lease message carries it."""

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from rota.core.state import BatchState
+from rota.core.settled import AnyBatch, whole
 from rota.manager.writer import Writer
 from rota.model.batch import BatchSpec, Template, Value, index_at
 from rota.model.command import CommandMaker, needs_shell
@@ -110,7 +110,7 @@ class Duplicates:
         self._known: dict[str, dict[int, tuple[int, array[int]]]] = {"cwd": {}, "command": {}}
 
     def compare(
-        self, batches: list[BatchState], spec: BatchSpec, stage: str | None, runs: list[int] | None, mode: str
+        self, batches: Sequence[AnyBatch], spec: BatchSpec, stage: str | None, runs: list[int] | None, mode: str
     ) -> Found:
         """Which jobs of a submission are there already. In a thread; one at a time."""
         found = Found(bytearray(spec.count))
@@ -151,13 +151,13 @@ class Duplicates:
             yield from values
             at += len(values)
 
-    def _forget(self, batches: list[BatchState], mode: str) -> None:
+    def _forget(self, batches: Sequence[AnyBatch], mode: str) -> None:
         there = {batch.id for batch in batches}
         known = self._known[mode]
         for number in [number for number in known if number not in there]:
             del known[number]
 
-    def _hashes(self, batch: BatchState, mode: str) -> "array[int]":
+    def _hashes(self, batch: AnyBatch, mode: str) -> "array[int]":
         known = self._known[mode].get(batch.id)
         if known is not None and known[0] == batch.changes:
             return known[1]
@@ -166,8 +166,9 @@ class Duplicates:
         self._known[mode][batch.id] = (changes, hashes)
         return hashes
 
-    def _texts(self, batch: BatchState, mode: str, pages: Sequence[int]) -> Iterator[str | None]:
+    def _texts(self, kept: AnyBatch, mode: str, pages: Sequence[int]) -> Iterator[str | None]:
         """Identities of all jobs of these pages."""
+        batch = whole(kept)
         identities = _Identities(batch.spec, tuple(batch.templates), batch.id, mode == "cwd")
         valued = bool(batch.spec.columns) or any(maker.made.lines for maker in identities.makers)
         for page in pages:
@@ -177,7 +178,7 @@ class Duplicates:
             for pos, value in enumerate(values, low):
                 yield identities.of(batch.template_of(pos), value, batch.index(pos))
 
-    def _confirm(self, found: Found, batch: BatchState, mode: str, shared: set[int], texts: dict[str, int]) -> None:
+    def _confirm(self, found: Found, batch: AnyBatch, mode: str, shared: set[int], texts: dict[str, int]) -> None:
         """Compare as text what has an equal hash, and look whether it counts: queued, running or completed."""
         hashes = self._known[mode][batch.id][1]
         states = batch.states
@@ -192,7 +193,7 @@ class Duplicates:
                 found.flags[at] = 1
                 found.there.setdefault(batch.id, []).append(pos)
                 if found.example is None:
-                    found.example = format_job(batch.id, batch.index(pos))
+                    found.example = format_job(batch.id, whole(batch).index(pos))
                     found.state = JOB_STATES[byte]
 
     async def keep_new(

@@ -53,14 +53,15 @@ def _target(state: State, dependency: Dependency) -> tuple[BatchState | None, in
         number, low, high = positions_of(state, name)
         if dependency.by_value and number not in state.batches:
             raise UsageError(f"--after {name} --each=value: {state.absent(number)}")
-        return state.batches.get(number), low, high
+        return state.batches.look(number), low, high
     known = state.names.get(name, [])
     if len(known) != 1:
         if dependency.by_value:
             what = "nothing has" if not known else f"{len(known)} batches have"
             raise UsageError(f"--after @{name} --each=value: {what} this name; give the number of one batch")
         return None, 0, 0
-    return state.batches[known[0]], 0, state.batches[known[0]].count
+    other = state.batches.look(known[0])
+    return other, 0, other.count if other is not None else 0
 
 
 def _check_columns(dependency: Dependency, spec: BatchSpec, other: BatchState) -> None:

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
+from rota.core.settled import put_away
 from rota.core.state import Settings, State
 from rota.core.step import Core, Step
 from rota.core.stimuli import SetMode, Stimulus, Tick
@@ -42,6 +43,8 @@ TIMER_SLACK_S = 0.001
 PASS_WAIT_S = 5.0
 PASS_WAIT_MOST_S = 300.0
 """How long a scheduling pass that failed is left alone: doubled each time."""
+FETCHED = 1_000
+"""Settled batches that stay whole after a look, until the next checkpoint puts them away."""
 ALONE_S = 10.0
 """An embedded manager ends when nobody is connected and nothing has run for this long."""
 
@@ -130,6 +133,8 @@ class Manager:
         self.intake.try_again()
         if self.stopping:
             return
+        if self.state.batches.fetched > FETCHED:
+            put_away(self.state.batches)
         self.housekeeping.look()
         if self.reloader is not None:
             self.reloader.look()

@@ -31,8 +31,9 @@ def _copy_state(state: State) -> State:
     new = State.__new__(State)
     for name, value in state.__dict__.items():
         new.__dict__[name] = value.copy() if type(value) in _FLAT and name not in _SHARED else value
-    new.batches = {key: _copy_slots(batch) for key, batch in state.batches.items()}
-    for batch in new.batches.values():
+    new.batches = state.batches.copy()
+    for old in state.batches.open():
+        batch = new.batches[old.id] = _copy_slots(old)
         batch.queues = [_copy_slots(queue) for queue in batch.queues]
         batch.marks = {pos: waiters.copy() for pos, waiters in batch.marks.items()}
         batch.graph = copy.deepcopy(batch.graph)

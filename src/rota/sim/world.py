@@ -217,7 +217,7 @@ class World:
             return False
         if shell.core.state.seq != len(shell.disk.log):
             return False
-        return not shell.core.state.parts and all(batch.unsettled == 0 for batch in shell.core.state.batches.values())
+        return not shell.core.state.parts and all(batch.unsettled == 0 for batch in shell.core.state.batches.open())
 
     def _close(self, outcome: Outcome) -> None:
         """Check that with nothing to do every runner leaves, and no allocation is left behind."""

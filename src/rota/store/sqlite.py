@@ -48,6 +48,7 @@ KEPT_S = 300.0
 """An environment that was wanted so recently may be that of a submission which is not yet a batch."""
 TAIL_PAGE = 2000
 KEPT_PIECES = 8
+KEPT_SOURCES = 10_000
 FEW_JOBS = 50_000
 """Up to so many jobs, recent results are found by batch and sorted; beyond, by end time and filtered."""
 _BUG: Final = "this is a bug in rota, please report it"
@@ -371,6 +372,8 @@ class SqliteStore:
                 raise NotFoundError(f"there is no batch {batch}")
             count, source, crc, spec = rows[0]
             self._db.checked(lambda: Checked.check(f"batch {batch}", crc, spec, batch, count, source))
+            if len(self._sources) >= KEPT_SOURCES:
+                self._sources.clear()
             known = self._sources[batch] = (count, source)
         return known
 

@@ -85,15 +85,15 @@ def check_reopened(state: State, events: Iterable[ev.Event]) -> None:
 
 def _whole(state: State, stimulus: ChangeJobs) -> list[BatchState]:
     """The selected batches; refuses a selector that means only a part of one."""
-    selector, batches = stimulus.selector, {}
+    selector, batches = stimulus.selector, set[int]()
     for batch, low, high in select(state, selector):
         if selector.states or low > 0 or high < batch.count:
             raise UsageError(
                 f"only a part of batch {batch.id} is selected, but its name, what it waits for, when it begins, its "
                 f"bounds and what runs at its end belong to all of it: give {batch.id}, and change these by themselves"
             )
-        batches[batch.id] = batch
-    return [batches[number] for number in sorted(batches)]
+        batches.add(batch.id)
+    return [state.batches[number] for number in sorted(batches)]
 
 
 def _changed(state: State, batch: BatchState, patch: BatchPatch, warnings: list[str]) -> BatchSpec:

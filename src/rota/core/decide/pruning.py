@@ -6,6 +6,7 @@ the last of its name that a batch that stays depends on: so a retry finds what i
 
 from rota.core.decide.decision import Decision
 from rota.core.selection import select, states_pattern, wanted_states
+from rota.core.settled import Settled, whole
 from rota.core.state import BatchState, State
 from rota.core.stimuli import Prune
 from rota.model import events as ev
@@ -31,7 +32,7 @@ def prune(state: State, stimulus: Prune) -> Decision:
     for batch in {batch.id: batch for batch, _, _ in select(state, selector)}.values():
         if batch.unsettled:
             _count(left, "is not settled")
-        elif batch.closing:
+        elif isinstance(batch, BatchState) and batch.closing:
             _count(left, "has ended on some of its nodes only")
         elif unwanted is not None and unwanted.search(batch.states):
             _count(left, "has jobs in other states")
@@ -49,7 +50,7 @@ def prune(state: State, stimulus: Prune) -> Decision:
     _count(left, "is needed by a batch that depends on it and stays", _keep_needed(state, chosen))
     numbers = sorted(chosen)
     taken = numbers if stimulus.dry_run else numbers[:AT_ONCE]
-    batches = [state.batches[number] for number in taken]
+    batches = [batch for batch in map(state.batches.peek, taken) if batch is not None]
     decision = Decision(
         reply={
             "batches": len(taken),
@@ -82,7 +83,10 @@ def _keep_needed(state: State, chosen: set[int]) -> int:
     staying = [(number, True) for number in state.batches if number not in chosen]
     while staying:
         number, of_itself = staying.pop()
-        batch = state.batches[number]
+        kept = state.batches.peek(number)
+        if kept is None or (isinstance(kept, Settled) and not kept.edges):
+            continue
+        batch = whole(kept)
         for dependency in batch.needed:
             selector = parse_selector([dependency.target])
             needed = {target for target, _, _ in selector.spans} & chosen

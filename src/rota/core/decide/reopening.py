@@ -83,7 +83,7 @@ class Again:
             if batch.id < seen:
                 self._names[batch.spec.name] = batch.id
             for waiter in dependents(self._state, batch, by_name=batch.id < seen or batch.graph is not None):
-                if waiter.id not in self._done and waiter is not batch:
+                if waiter.id not in self._done and waiter.id != batch.id:
                     self._pass_on(batch, spans, waiter)
 
     def _within(self, batch: BatchState, graph: GraphState, spans: list[int]) -> list[int]:

@@ -26,9 +26,9 @@ LEARNED = 5
 
 def submit(state: State, stimulus: Submit) -> Decision:
     """Add a batch, once for its key; refuse what could never run."""
-    known = state.keys.get(stimulus.key)
+    known = state.batches.peek(state.keys.get(stimulus.key, 0))
     if known is not None:
-        reply = {"batch": known, "jobs": state.batches[known].count, "duplicates": 0, "warnings": []}
+        reply = {"batch": known.id, "jobs": known.count, "duplicates": 0, "warnings": []}
         if end_key(stimulus.key) in state.keys:
             reply["end"] = state.keys[end_key(stimulus.key)]
         return Decision(reply=reply)

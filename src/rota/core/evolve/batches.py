@@ -7,10 +7,11 @@ from bisect import insort
 
 import msgspec
 
+from rota.core.batch import COLUMN_CHUNK, GRAPH, BatchState
 from rota.core.dependencies import connect, disconnect, grown, reconnect, regraph, renamed
 from rota.core.evolve.jobs import push_ready, uncounted, unready
 from rota.core.ready import ReadyQueue
-from rota.core.state import COLUMN_CHUNK, GRAPH, BatchState, State
+from rota.core.state import State
 from rota.model import events as ev
 from rota.model.batch import Template
 from rota.model.graph import with_name

@@ -5,10 +5,11 @@ from typing import Any
 
 import msgspec
 
+from rota.core.batch import COLUMN_CHUNK, BatchState, Live
 from rota.core.dependencies import freeze, note_settled, recounted, reopened
 from rota.core.evolve.gangs import close_root, reserve_part
 from rota.core.evolve.runners import set_slots
-from rota.core.state import COLUMN_CHUNK, BatchState, Live, RunnerState, State
+from rota.core.state import RunnerState, State
 from rota.model import events as ev
 from rota.model.slot import Slot, parse_slot
 from rota.model.tables import COMPLETED, JOB_MOVES, PENDING, STARTING, WAITING

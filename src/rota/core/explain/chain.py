@@ -75,6 +75,8 @@ def _furthest(spans: list[Span]) -> tuple[BatchState, int] | None:
     """Of the jobs that are waited for, the one that is furthest from being settled."""
     for byte in _FURTHEST:
         for batch, low, high in spans:
+            if not isinstance(batch, BatchState):
+                continue  # it was put away, since it is settled
             if low == 0 and high == batch.count and not batch.counts[byte]:
                 continue
             pos = batch.states.find(byte, low, high)

@@ -248,7 +248,7 @@ class Answers:
         manager, duplicates = self._manager, self._duplicates
         async with duplicates.lock:
             new, warnings = await self._submission(peer, args)
-            batches = list(manager.state.batches.values())
+            batches = list(manager.state.batches.rows())
             found = await asyncio.to_thread(duplicates.compare, batches, new.spec, new.stage, new.runs, args.once)
             if found.duplicates and not args.rerun:
                 if found.duplicates == new.spec.count:
@@ -324,7 +324,7 @@ class Answers:
     def _about(self, op: str) -> Answer:
         """Answer a question about the manager or its places."""
         manager, state, at = self._manager, self._manager.state, now()
-        running = sum(batch.counts[RUNNING] + batch.counts[STARTING] for batch in state.batches.values())
+        running = sum(batch.counts[RUNNING] + batch.counts[STARTING] for batch in state.batches.open())
         if op == "ping":
             return {
                 "pid": os.getpid(),

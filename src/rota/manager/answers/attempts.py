@@ -33,7 +33,7 @@ class Attempts:
             page = self._store.recent_results(None, cursor, limit)
             for result in page:
                 cursor = (result.ended or 0.0, result.batch, result.pos, result.attempt)
-                batch = state.batches.get(result.batch)
+                batch = state.batches.look(result.batch)
                 if batch is None or batch.states[result.pos] == REMOVED:
                     continue
                 rows.append(attempt_row(batch, result))
@@ -44,7 +44,7 @@ class Attempts:
 
     def summary(self, state: State, number: int, failures: int, slowest: int, wall: float) -> dict[str, Any]:
         """The summary of a batch that `rota run` prints at the end."""
-        batch = state.batches.get(number)
+        batch = state.batches.look(number)
         if batch is None:
             raise NotFoundError(state.absent(number))
         failed = find_jobs(state, [str(number), ":failed", ":aborted"], None, failures, False) if failures else []

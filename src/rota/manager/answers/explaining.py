@@ -9,6 +9,7 @@ from rota.core.dependencies import spans_of
 from rota.core.explain import Account, Records, accounts, verdicts
 from rota.core.plan.asked import asked_now, what_was_learned
 from rota.core.selection import states_pattern, wanted_states
+from rota.core.settled import AnyBatch, whole
 from rota.core.state import BatchState, State
 from rota.core.stimuli import At
 from rota.manager.answers.attempts import attempt_row
@@ -108,7 +109,11 @@ class Explaining:
         """The selected jobs, those together of which the same can be said: by state and reason, each with examples."""
         merged: dict[tuple[str, str, bool], dict[str, Any]] = {}
         records = self.records(state)
-        kinds = [kind for found in _kinds(state, words) for kind in self._apart(state, *found, at, records)]
+        kinds = [
+            kind
+            for batch, positions, count in _kinds(state, words)
+            for kind in self._apart(state, whole(batch), positions, count, at, records)
+        ]
         firsts = [(batch, positions[0]) for batch, positions, _, _ in kinds[:GROUPS]]
         found = list(accounts(state, firsts, at, records))
         for (batch, positions, count, alike), account in zip(kinds[:GROUPS], found, strict=True):
@@ -203,18 +208,19 @@ def _may_differ(batch: BatchState, pos: int) -> bool:
     )
 
 
-def _kinds(state: State, words: list[str]) -> Iterator[tuple[BatchState, list[int], int]]:
+def _kinds(state: State, words: list[str]) -> Iterator[tuple[AnyBatch, list[int], int]]:
     """(batch, the first positions, how many) of the selected jobs of each batch, state and template."""
     allowed = sorted(wanted_states(parse_selector(words)))
     for batch, low, high in selected(state, words):
+        batch_counts = batch.counts
         for byte in allowed:
-            if not batch.counts[byte]:
+            if not batch_counts[byte]:
                 continue
             first: dict[int, list[int]] = {}
             counts: dict[int, int] = {}
             spans = spans_of(batch, states_pattern([byte]), low, high)
             for start, end in zip(spans[::2], spans[1::2], strict=True):
-                for template, here, there in batch.runs(start, end):
+                for template, here, there in whole(batch).runs(start, end):
                     counts[template] = counts.get(template, 0) + there - here
                     shown = first.setdefault(template, [])
                     shown.extend(range(here, min(there, here + LOOKED_AT - len(shown))))

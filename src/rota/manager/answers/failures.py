@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from rota.core.dependencies import spans_of
 from rota.core.explain import was_raised
 from rota.core.selection import states_pattern, wanted_states
+from rota.core.settled import AnyBatch, whole
 from rota.core.state import BatchState, State
 from rota.manager.answers.jobs import selected
 from rota.manager.answers.output import Output, last_line
@@ -81,12 +82,13 @@ class Failures:
         return {"groups": rows, "failed": sum(row["count"] for row in rows), "omitted": omitted}
 
     def _look(
-        self, pages: list[tuple[BatchState, int, int]], groups: dict[_Key, _Group], read: int
-    ) -> tuple[list[tuple[BatchState, int, int]], int]:
+        self, pages: list[tuple[AnyBatch, int, int]], groups: dict[_Key, _Group], read: int
+    ) -> tuple[list[tuple[AnyBatch, int, int]], int]:
         """Look at some pages; those that are left, and how many lines were read by now."""
         deadline, left = time.monotonic() + LOOK_S, list(pages)
         while left and time.monotonic() < deadline:
-            batch, low, high = left.pop(0)
+            kept, low, high = left.pop(0)
+            batch = whole(kept)
             results = {row.pos: row for row in self._store.results(batch.id, low, high - 1, True)}
             for pos in range(low, high):
                 byte = batch.states[pos]
@@ -109,15 +111,16 @@ class Failures:
         return ""
 
 
-def _failed(state: State, words: list[str]) -> tuple[list[tuple[BatchState, int, int]], int]:
+def _failed(state: State, words: list[str]) -> tuple[list[tuple[AnyBatch, int, int]], int]:
     """(pages of positions with failed jobs, how many jobs were omitted)."""
     allowed = wanted_states(parse_selector(words))
     bytes_ = [byte for byte in (FAILED, ABORTED) if byte in allowed]
-    pages: list[tuple[BatchState, int, int]] = []
+    pages: list[tuple[AnyBatch, int, int]] = []
     omitted = 0
     for batch, low, high in selected(state, words):
         omitted += batch.states.count(OMITTED, low, high) if OMITTED in allowed else 0
-        if not bytes_ or not any(batch.counts[byte] for byte in bytes_):
+        counts = batch.counts
+        if not any(counts[byte] for byte in bytes_):
             continue
         spans = spans_of(batch, states_pattern(bytes_), low, high)
         pages.extend((batch, *page) for page in _pages(spans))

@@ -11,6 +11,7 @@ from rota.core.dependencies import spans_of
 from rota.core.explain import omitted_reason
 from rota.core.plan.asked import asked_now
 from rota.core.selection import select, states_pattern, wanted_states
+from rota.core.settled import AnyBatch, whole
 from rota.core.state import BatchState, State
 from rota.manager.answers.running import Running
 from rota.manager.jobbook import JobBook
@@ -31,7 +32,7 @@ PLACES = 10_000
 # ---- which jobs -----------------------------------------------------------------------------------------------------
 
 
-def selected(state: State, words: list[str]) -> list[tuple[BatchState, int, int]]:
+def selected(state: State, words: list[str]) -> list[tuple[AnyBatch, int, int]]:
     """(batch, low, high) of what a selector names, by batch and position."""
     return sorted(select(state, parse_selector(words)), key=lambda span: (span[0].id, span[1]))
 
@@ -42,7 +43,7 @@ def find_jobs(
     """One page of selected jobs, in order (or against it)."""
     selector = parse_selector(words)
     pattern = states_pattern(wanted_states(selector))
-    spans: Iterable[tuple[BatchState, int, int]]
+    spans: Iterable[tuple[AnyBatch, int, int]]
     if selector.spans or selector.names:
         spans = selected(state, words)
         spans = reversed(spans) if newest else spans
@@ -52,14 +53,18 @@ def find_jobs(
             numbers = numbers[
                 bisect_left(numbers, -after[0] if newest else after[0], key=_falling if newest else None) :
             ]
-        spans = ((state.batches[number], 0, state.batches[number].count) for number in numbers)
+        kept = (batch for batch in map(state.batches.peek, numbers) if batch is not None)
+        spans = ((batch, 0, batch.count) for batch in kept)
     out: list[tuple[BatchState, int]] = []
-    for batch, low, high in spans:
-        low, high = span_after(batch, low, high, after, newest)
+    for found, low, high in spans:
+        low, high = span_after(found.id, low, high, after, newest)
         if low >= high:
             continue
-        runs = spans_of(batch, pattern, low, high)
+        runs = spans_of(found, pattern, low, high)
         pairs = list(zip(runs[::2], runs[1::2], strict=True))
+        if not pairs:
+            continue
+        batch = whole(found)
         for start, end in reversed(pairs) if newest else pairs:
             for pos in range(end - 1, start - 1, -1) if newest else range(start, end):
                 out.append((batch, pos))
@@ -72,19 +77,19 @@ def _falling(number: int) -> int:
     return -number
 
 
-def span_after(batch: BatchState, low: int, high: int, after: tuple[int, int] | None, newest: bool) -> tuple[int, int]:
+def span_after(number: int, low: int, high: int, after: tuple[int, int] | None, newest: bool) -> tuple[int, int]:
     """(low, high) of what a span has beyond a cursor, in the order of the pages."""
     if after is None:
         return low, high
-    if batch.id == after[0]:
+    if number == after[0]:
         return (low, min(high, after[1])) if newest else (max(low, after[1] + 1), high)
-    return (low, high) if (batch.id < after[0]) == newest else (low, low)
+    return (low, high) if (number < after[0]) == newest else (low, low)
 
 
 def find_job(state: State, job: str) -> tuple[BatchState, int]:
     """A job by its id."""
     number, index = parse_job(job)
-    batch = state.batches.get(number)
+    batch = state.batches.look(number)
     pos = batch.position(index) if batch is not None else None
     if batch is None and number < state.next_batch:
         raise NotFoundError(state.absent(number))

@@ -33,6 +33,8 @@ class Live:
         total = 0
         allowed = wanted_states(parse_selector(words))
         for batch, low, high in selected(state, words):
+            if not isinstance(batch, BatchState):
+                continue  # it was put away, since nothing of it lives
             chosen = sorted(pos for pos in batch.live if low <= pos < high and batch.states[pos] in allowed)
             total += len(chosen)
             running += [(batch, pos) for pos in chosen[: limit - len(running)]]

@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import Any
 
 from rota.core.selection import select, states_pattern, wanted_states
+from rota.core.settled import AnyBatch, whole
 from rota.core.state import BatchState, State
 from rota.manager.answers.attempts import attempt_cursor, attempt_row
 from rota.manager.answers.jobs import Jobs, job_cursor, span_after
@@ -37,7 +38,7 @@ BREATH_S = 0.001
 _LAST = 1 << 62
 ATTEMPT_STATES = ("COMPLETED", "FAILED", "ABORTED", "RETRIED", "LOST", "SUPERSEDED")
 
-Found = list[tuple[BatchState, int]]
+Found = list[tuple[AnyBatch, int]]
 
 
 class _Spans:
@@ -49,7 +50,7 @@ class _Spans:
         self._named = bool(selector.spans or selector.names)
         self.allowed = wanted_states(selector)
         self.spans = sorted(select(state, selector), key=lambda span: (span[0].id, span[1]), reverse=newest)
-        self.batches: dict[int, BatchState] = {}
+        self.batches: dict[int, AnyBatch] = {}
         self._of: dict[int, list[tuple[int, int]]] = {}
         for batch, low, high in self.spans:
             self.batches[batch.id] = batch
@@ -81,7 +82,7 @@ class _Spans:
         batch = self.batches.get(number)
         if batch is None or batch.states[pos] not in self.allowed:
             return None
-        return batch if any(low <= pos < high for low, high in self._of[number]) else None
+        return whole(batch) if any(low <= pos < high for low, high in self._of[number]) else None
 
 
 class Search:
@@ -96,14 +97,16 @@ class Search:
         """Rows of jobs that fit, and where to go on."""
         found, after = await asyncio.to_thread(self._look_for_jobs(args))
         state = self._state()
-        there = [(batch, pos) for batch, pos in found if state.batches.get(batch.id) is batch]
+        now = {batch.id: state.batches.look(batch.id) for batch, _ in found}
+        there = [(batch, pos) for of, pos in found if (batch := now[of.id]) is not None]
         return {"jobs": self._rows.rows(state, there), "next": after}
 
     async def attempts(self, args: messages.History) -> dict[str, Any]:
         """Rows of attempts that fit, newest first, and where to go on."""
         results, after = await asyncio.to_thread(self._look_for_attempts(args))
         batches = self._state().batches
-        rows = [attempt_row(batches[row.batch], row) for row in results if row.batch in batches]
+        found = ((batches.look(row.batch), row) for row in results)
+        rows = [attempt_row(batch, row) for batch, row in found if batch is not None]
         return {"attempts": rows, "next": after}
 
     # ---- made in the loop, called in a thread -----------------------------------------------------------------------
@@ -213,7 +216,7 @@ class Search:
         found: Found = []
         match = _Matching(self._store, text)
         for batch, low, high in spans.spans:
-            low, high = span_after(batch, low, high, after, newest)
+            low, high = span_after(batch.id, low, high, after, newest)
             for page in _pages(low, high, newest):
                 fits = match.page(batch, page)
                 start, end = max(low, page * PAGE), min(high, (page + 1) * PAGE)
@@ -247,9 +250,10 @@ class _Matching:
         """Whether one job's command has the text."""
         return bool(self.page(batch, pos // PAGE)[pos % PAGE])
 
-    def page(self, batch: BatchState, page: int) -> bytes:
+    def page(self, kept: AnyBatch, page: int) -> bytes:
         """A byte for each job of a page: does its command have the text?"""
-        if self._place != (batch.id, page):
+        if self._place != (kept.id, page):
+            batch = whole(kept)
             if self._makers[0] != batch.id or len(self._makers[1]) < len(batch.templates):
                 columns = batch.spec.columns
                 makers = [CommandMaker(template, columns, batch.id) for template in list(batch.templates)]

@@ -117,8 +117,8 @@ def totals(state: State, words: list[str], sums: list[Sums]) -> dict[str, Any]:
     rows: dict[str, dict[str, Any]] = {}
     used: dict[str, list[Sums]] = {}
     for batch in {batch.id: batch for batch, _, _ in selected(state, words)}.values():
-        name = batch.spec.name or str(batch.id)
-        row = rows.setdefault(name, {"name": batch.spec.name or None, "batches": [], "jobs": 0, "counts": {}})
+        name = batch.name or str(batch.id)
+        row = rows.setdefault(name, {"name": batch.name or None, "batches": [], "jobs": 0, "counts": {}})
         row["batches"].append(batch.id)
         for each, count in counts_of(batch).items():
             row["jobs"] += count

@@ -9,6 +9,7 @@ import msgspec
 from rota.core.decide.modes import pause_rows
 from rota.core.explain import Records, batch_reasons
 from rota.core.selection import select, wanted_states
+from rota.core.settled import AnyBatch
 from rota.core.state import BatchState, State
 from rota.core.stimuli import At
 from rota.model.selector import Selector, parse_selector
@@ -47,9 +48,9 @@ def status(state: State, args: Status, at: At, records: Records | None = None) -
     if args.brief:
         shown = _in_brief(counted, live)
         answer["more"] = _by_name(state, counted, shown)
+        batches = [batch for batch in map(state.batches.look, shown) if batch is not None]
     else:
-        shown, answer["next"] = _page(state, counted, args.after)
-    batches = [state.batches[number] for number in shown]
+        batches, answer["next"] = _page(state, counted, args.after)
     return answer | {
         "batches": [_row(batch, counted[batch.id]) for batch in batches],
         "total": {"batches": len(counted), "live": len(live), "jobs": sum(totals.values())},
@@ -86,7 +87,8 @@ def _by_name(state: State, counted: dict[int, Counts], shown: Iterable[int]) -> 
     rows: dict[str, dict[str, Any]] = {}
     hidden = counted.keys() - set(shown)
     for number in hidden:
-        _include(rows.setdefault(state.batches[number].spec.name, _group()), counted[number])
+        batch = state.batches.peek(number)
+        _include(rows.setdefault(batch.name if batch is not None else "", _group()), counted[number])
     found = sorted(rows.items(), key=lambda item: (-item[1]["jobs"], item[0]))
     out = [{"name": name, **row} for name, row in found[:NAMES_SHOWN]]
     if rest := found[NAMES_SHOWN:]:
@@ -107,18 +109,19 @@ def _include(row: dict[str, Any], counts: Counts, batches: int = 1) -> None:
     _add(row["counts"], counts)
 
 
-def _page(state: State, counted: dict[int, Counts], after: int) -> tuple[list[int], int | None]:
+def _page(state: State, counted: dict[int, Counts], after: int) -> tuple[list[BatchState], int | None]:
     """The batches beyond a number that fit into one answer, and where the next page goes on; None: there is none."""
-    out: list[int] = []
+    out: list[BatchState] = []
     size = 0
     for number in counted:
-        if number <= after:
+        batch = state.batches.look(number) if number > after else None
+        if batch is None:
             continue
-        spec = state.batches[number].spec
+        spec = batch.spec
         size += 250 + len(spec.name) + sum(60 + len(one.target) for one in spec.after[:AFTER_SHOWN])
         if size > PAGE and out:
-            return out, out[-1]
-        out.append(number)
+            return out, out[-1].id
+        out.append(batch)
     return out, None
 
 
@@ -150,19 +153,16 @@ def count_jobs(state: State, words: list[str]) -> dict[str, Any]:
     return {"jobs": sum(totals.values()), "counts": totals}
 
 
-def counts_of(batch: BatchState) -> Counts:
+def counts_of(batch: AnyBatch) -> Counts:
     """How many jobs of a batch are in which state, without states that no job is in."""
     if batch.count == 1:
         number = batch.states[0]
         return {JOB_STATES[number]: 1} if number != REMOVED else {}
-    return {
-        name: batch.counts[number]
-        for number, name in enumerate(JOB_STATES)
-        if batch.counts[number] and number != REMOVED
-    }
+    counts = batch.counts
+    return {name: counts[number] for number, name in enumerate(JOB_STATES) if counts[number] and number != REMOVED}
 
 
-def _counts(batch: BatchState, low: int, high: int, selector: Selector) -> Counts:
+def _counts(batch: AnyBatch, low: int, high: int, selector: Selector) -> Counts:
     if low == 0 and high == batch.count and not selector.states:
         return counts_of(batch)
     states = batch.states

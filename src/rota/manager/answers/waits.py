@@ -11,6 +11,7 @@ from functools import partial
 
 from rota.core.dependencies import spans_of
 from rota.core.selection import states_pattern, wanted_states
+from rota.core.settled import AnyBatch
 from rota.core.state import BatchState, State
 from rota.manager.answers.jobs import Jobs, selected
 from rota.model.errors import BusyError, RotaError
@@ -125,7 +126,7 @@ class Watchers:
         if self._waits(state, watch):
             return False
         watch.spans = [span for span in watch.spans if span[0] in state.batches]  # what was pruned was settled
-        watch.open = [span for span in watch.spans if _unsettled(state.batches[span[0]], *span[1:], watch.held)]
+        watch.open = [span for span in watch.spans if _unsettled(state.batches.peek(span[0]), *span[1:], watch.held)]
         if watch.open:
             return False
         self._drop(watch)
@@ -137,7 +138,7 @@ class Watchers:
         """Whether something is not settled that was not; a look costs no more than what was settled since the last."""
         while watch.open:
             number, low, high = watch.open[-1]
-            if number in state.batches and _unsettled(state.batches[number], low, high, watch.held):
+            if _unsettled(state.batches.peek(number), low, high, watch.held):
                 return True
             watch.open.pop()
         return False
@@ -160,9 +161,10 @@ class Watchers:
     def _counts(self, state: State, watch: _Watch) -> dict[str, int]:
         totals: dict[str, int] = {}
         for number, low, high in watch.spans:
-            if number not in state.batches:
+            batch = state.batches.peek(number)
+            if batch is None:
                 continue
-            states = state.batches[number].states
+            states = batch.states
             for byte, name in enumerate(JOB_STATES[:REMOVED]):
                 found = states.count(byte, low, high)
                 if found:
@@ -185,7 +187,7 @@ def _untold(state: State, watch: _Watch) -> list[tuple[BatchState, int, bytearra
     out: list[tuple[BatchState, int, bytearray, int]] = []
     while watch.moved:
         number = next(iter(watch.moved))
-        if (batch := state.batches.get(number)) is not None:
+        if (batch := state.batches.look(number)) is not None:
             for low, high, told in watch.told[number]:
                 runs = spans_of(batch, _SETTLED, low, high)
                 for start, end in zip(runs[::2], runs[1::2], strict=True):
@@ -213,7 +215,10 @@ def _moved(entries: list[Entry]) -> set[int]:
     return out
 
 
-def _unsettled(batch: BatchState, low: int, high: int, held: bool) -> bool:
+def _unsettled(batch: AnyBatch | None, low: int, high: int, held: bool) -> bool:
+    """Whether one of these jobs is to be waited for."""
+    if not isinstance(batch, BatchState):  # pruned or put away: it was settled
+        return False
     if low == 0 and high == batch.count:
         return batch.unsettled > (batch.counts[HOLDING] if held else 0)
     live = (byte for byte in range(SETTLED) if not held or byte != HOLDING)

@@ -114,8 +114,8 @@ def adopt(copy: str, source: str, paths: Paths, pause: bool, why: str | None = N
     return {
         "made": made[0] if made else None,
         "batches": len(state.batches),
-        "jobs": sum(batch.count for batch in state.batches.values()),
-        "running": sum(len(batch.live) for batch in state.batches.values()),
+        "jobs": sum(batch.count for batch in state.batches.rows()),
+        "running": sum(len(batch.live) for batch in state.batches.open()),
         "next_batch": skipped.next_batch,
     }
 
