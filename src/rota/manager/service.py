@@ -249,7 +249,7 @@ class Manager:
             self._committed(None, turn)
 
     def _commit(self, turn: Turn, again: bool = False) -> None:
-        self.writer.put(
+        self.writer.commit(
             lambda: self.store.commit(turn.entries, turn.results), lambda error: self._committed(error, turn, again)
         )
 
