@@ -158,7 +158,8 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
             raise UsageError("the command is empty")
         for word in self.argv or ():
             check_text("the command", word)
-        check_text("the command", self.shell or "")
+        if self.shell is not None:
+            check_text("the command", self.shell)
         for name in self.limits:
             if limit_name(name) != name:
                 raise UsageError(f"limit '{name}': here only its name is given, as in {limit_name(name)}")
@@ -172,10 +173,11 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
             ("setup", self.setup),
             ("the learning group", self.group),
             ("the site", self.needs.site),
-            *(("a module's name", name) for name in self.modules),
         ):
             if text:
                 check_text(what, text)
+        for name in self.modules:
+            check_text("a module's name", name)
         if len(self.group) > MAX_GROUP or _CONTROL.search(self.group):
             raise UsageError(
                 f"group '{self.group[:40]}': at most {MAX_GROUP} characters, none of them control characters"
@@ -245,7 +247,7 @@ class BatchSpec(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
                 raise UsageError(f"parameter '{column}': a name of letters, digits, '_', '.', '-'")
             if column in ("index", "batch", "job", "attempt"):
                 raise UsageError(f"parameter '{column}': that name is rota's own")
-        if len(set(self.columns)) != len(self.columns):
+        if len(self.columns) > 1 and len(set(self.columns)) != len(self.columns):
             raise UsageError("two parameters have the same name")
         if self.ranges is not None:
             self._check_ranges(self.ranges)

@@ -178,12 +178,12 @@ class Needs(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
         for name, count in self.named:
             if not NAME.fullmatch(name) or not 0 <= count <= MAX_COUNT:
                 raise UsageError(f"resource '{name}={count}': write name=count, with a count of 0 or more")
-        if len({name for name, _ in self.named}) != len(self.named):
+        if len(self.named) > 1 and len({name for name, _ in self.named}) != len(self.named):
             raise UsageError(f"a resource is named twice: {', '.join(name for name, _ in self.named)}")
         for key, text in self.options:
             if not OPTION.fullmatch(key) or len(text) > 1000 or not text.isprintable():
                 raise UsageError(f"option '{key}={text[:100]}': write key=value, on one line")
-        if len({key for key, _ in self.options}) != len(self.options):
+        if len(self.options) > 1 and len({key for key, _ in self.options}) != len(self.options):
             raise UsageError(f"an option is given twice: {', '.join(key for key, _ in self.options)}")
         for tag in self.tags:
             if not NAME.fullmatch(tag):

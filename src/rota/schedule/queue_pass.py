@@ -122,7 +122,9 @@ class QueuePass:
             for number in read[0]:
                 if (looked := memo.shapes.get(number)) is not None and looked.jobs < looked.want.ready:
                     self._wake(number, None if looked.relaxed else read[1])
-        self._reorder({name for name, _ in changed})
+        facts = {name for name, _ in changed}
+        if facts:
+            self._reorder(facts)
         while memo.times and memo.times[0][0] <= self.view.wall:
             number = heapq.heappop(memo.times)[1]
             if number in memo.shapes:
@@ -400,11 +402,13 @@ class QueuePass:
             if name in COUNTED or name == "refused":
                 continue
             one = filters.BUILT_IN[name]
-            if (one.static or name == "status") and not one.reads:
-                if isinstance(self._answer(want, name, place), No):
-                    return Plan(no=True)
-            else:
+            if one.reads or not (one.static or name == "status"):
                 ask.append(name)
+                continue
+            answer = one.check(want.shape, place, self.view)
+            if isinstance(answer, No):
+                self._stands = min(self._stands, answer.stands)
+                return Plan(no=True)
         return Plan(tuple(ask), "refused" in names)
 
     def _answer(self, want: Want, name: str, place: Place) -> Answer:
