@@ -165,24 +165,17 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
                 raise UsageError(f"limit '{name}': here only its name is given, as in {limit_name(name)}")
         if not self.cwd.startswith("/"):
             raise UsageError(f"the working directory '{self.cwd}' must be an absolute path")
-        for what, text in (
-            ("cwd", self.cwd),
-            ("stdin", self.stdin),
-            ("stdout", self.stdout),
-            ("stderr", self.stderr),
-            ("setup", self.setup),
-            ("the learning group", self.group),
-            ("the site", self.needs.site),
-        ):
-            if text:
-                check_text(what, text)
-        for name in self.modules:
-            check_text("a module's name", name)
-        if len(self.group) > MAX_GROUP or _CONTROL.search(self.group):
-            raise UsageError(
-                f"group '{self.group[:40]}': at most {MAX_GROUP} characters, none of them control characters"
-            )
-        check_environment(self.set)
+        check_text("cwd", self.cwd)
+        if self.stdin or self.stdout or self.stderr or self.setup or self.needs.site or self.modules:
+            self._check_texts()
+        if self.group:
+            check_text("the learning group", self.group)
+            if len(self.group) > MAX_GROUP or _CONTROL.search(self.group):
+                raise UsageError(
+                    f"group '{self.group[:40]}': at most {MAX_GROUP} characters, none of them control characters"
+                )
+        if self.set:
+            check_environment(self.set)
         for word in self.enforce:
             if word not in ("time", "memory"):
                 raise UsageError(f"enforce '{word}': give time, memory, both or none")
@@ -191,6 +184,19 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
         if self.no_retry_after_s is not None and self.no_retry_after_s < 0:
             raise UsageError(f"no retry after {self.no_retry_after_s} s: give 0 or more")
         self._check_closing()
+
+    def _check_texts(self) -> None:
+        """Raise UsageError for paths and names that no process can be given."""
+        for what, text in (
+            ("stdin", self.stdin),
+            ("stdout", self.stdout),
+            ("stderr", self.stderr),
+            ("setup", self.setup),
+            ("the site", self.needs.site),
+            *(("a module's name", name) for name in self.modules),
+        ):
+            if text:
+                check_text(what, text)
 
     def _check_closing(self) -> None:
         """Raise UsageError for directories, behaviours and warnings that cannot be meant."""

@@ -397,19 +397,16 @@ class QueuePass:
 
     def _plan(self, want: Want, place: Place, names: tuple[str, ...]) -> Plan:
         """Ask the static filters about a class of queues; those that read facts are asked each time."""
-        ask = []
-        for name in names:
-            if name in COUNTED or name == "refused":
-                continue
-            one = filters.BUILT_IN[name]
-            if one.reads or not (one.static or name == "status"):
-                ask.append(name)
-                continue
-            answer = one.check(want.shape, place, self.view)
+        known = self.memo.steps.get(names)
+        if known is None:
+            known = self.memo.steps[names] = _steps(names)
+        once, yes = known
+        for name in once:
+            answer = filters.BUILT_IN[name].check(want.shape, place, self.view)
             if isinstance(answer, No):
                 self._stands = min(self._stands, answer.stands)
                 return Plan(no=True)
-        return Plan(tuple(ask), "refused" in names)
+        return yes
 
     def _answer(self, want: Want, name: str, place: Place) -> Answer:
         """A filter's answer; what it looked up, and how long it stands, is remembered if it is no."""
@@ -487,6 +484,14 @@ class QueuePass:
 
     def _key(self, want: Want) -> tuple[Any, ...]:
         return orders.BUILT_IN[self._policy(want).order].key(want, self.view)
+
+
+def _steps(names: tuple[str, ...]) -> tuple[tuple[str, ...], Plan]:
+    """(the filters that are asked once for a class of queues, the plan of what is left to ask if none says no)."""
+    asked = [name for name in names if name not in COUNTED and name != "refused"]
+    one = filters.BUILT_IN
+    once = tuple([name for name in asked if not one[name].reads and (one[name].static or name == "status")])
+    return once, Plan(tuple([name for name in asked if name not in once]), "refused" in names)
 
 
 def _same(one: Want, other: Want) -> bool:
