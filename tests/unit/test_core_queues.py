@@ -2,6 +2,7 @@
 
 from core_world import FakeRunner, Job, World, cores
 from rota.core.explain import Records, verdicts
+from rota.core.plan import TOGETHER
 from rota.core.stimuli import FactSeen, Greet
 from rota.model.batch import Template
 from rota.model.location import Kind
@@ -127,4 +128,32 @@ def test_named_resources_that_a_site_has_once() -> None:
     leased = come(world, asked)
     assert len([job for job in leased if job[0] == 1]) == 1, "one more would need four"
     assert world.state.ledger.free("hpc").named == (("db", 1),)
+    world.check_restart()
+
+
+def test_what_came_while_no_site_had_room_is_asked_for_when_one_has() -> None:
+    world = World()
+    world.site("local", NODE, most=0)
+    world.site("hpc", NODE, most=1, whole=False, queues=QUEUES)
+    world.submit(1, jobs(DAY))
+    world.schedule()
+    (first,) = (each.id for each in world.state.allocations.values() if each.site == "hpc")
+    come(world, first, world.wall + DAY + 60)
+    planning = world.state.soft.planning
+    later = [world.submit(1, jobs(DAY + 60 * number)) for number in (3, 2, 1)]
+    world.schedule()
+    assert planned(world) == [("long", 1, DAY)]
+    waiting = {world.state.batches[batch].shapes[0] for batch in later}
+    assert planning.unasked is not None and waiting <= planning.unasked, "queues that have no room are not asked"
+    for number in range(TOGETHER):  # but not for ever
+        world.submit(1, jobs(2 * DAY + 60 * number))
+        world.schedule()
+    assert waiting <= planning.queues.shapes.keys() and len(planning.unasked) < TOGETHER
+    last = world.submit(1, jobs(3 * DAY))
+    world.schedule()
+    assert world.state.batches[last].shapes[0] in planning.unasked
+    world.site("hpc", NODE, most=2 + len(later) + TOGETHER, whole=False, queues=QUEUES)
+    world.schedule()
+    asked = [each.shape for each in world.state.allocations.values() if each.site == "hpc"]
+    assert asked == [shape.id for shape in world.state.shapes], "all of them, in order"
     world.check_restart()

@@ -320,6 +320,8 @@ def follow(state: State, event: ev.Event, at: At) -> None:
     if kind is ev.Ended:
         assert isinstance(event, ev.Ended)
         _ended(state, event, at)
+    elif kind is ev.Submitted:
+        return
     elif kind is ev.Moved:
         assert isinstance(event, ev.Moved)
         if event.verb == "kill":

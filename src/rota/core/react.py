@@ -30,6 +30,8 @@ def react(state: State, events: list[ev.Event]) -> list[Effect]:
             for low, high in zip(event.spans[::2], event.spans[1::2], strict=True):
                 jobs.extend([(number, pos, attempts[pos], slot) for pos in range(low, high)])
             slots.setdefault(event.runner, {})[slot] = event.slots
+        elif kind is ev.Submitted:
+            continue
         elif kind is ev.Moved or kind is ev.HoldWanted:
             assert isinstance(event, ev.Moved | ev.HoldWanted)
             effects.extend(_orders(state, event))

@@ -3,11 +3,11 @@
 Beside the queue, not in it: it must be readable when the queue is not, and a flood of refusals must cost no commit.
 """
 
-import json
 import logging
 import os
 import time
 from collections.abc import Callable
+from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
 __all__ = ["Audit", "target_of"]
@@ -30,18 +30,16 @@ class Audit:
         self._counts: dict[str, int] = {}
         """Token ('': none) → what it was refused, and how often it has greeted, in this minute."""
         self._broken = False
+        self._fd = -1
+        self._place = (0, 0)
+        """Device and number of the file that is open, which may be renamed or removed by others."""
 
     def note(self, by: str, address: str, action: str, target: str, outcome: str) -> None:
         """Write down one thing: `outcome` is ok, or why not."""
-        row = {
-            "at": round(self._clock(), 3),
-            "by": by,
-            "address": address,
-            "action": action,
-            "target": target[:200],
-            "outcome": outcome[:300],
-        }
-        self._write(json.dumps(row).encode() + b"\n")
+        self._write(
+            f'{{"at": {self._clock():.3f}, "by": {quoted(by)}, "address": {quoted(address)}, '
+            f'"action": {quoted(action)}, "target": {quoted(target[:200])}, "outcome": {quoted(outcome[:300])}}}\n'
+        )
 
     def few(self, token: str, by: str, address: str, action: str, target: str, outcome: str) -> None:
         """Write down what may be said only so often: else who repeats it would push out all that is written."""
@@ -56,23 +54,39 @@ class Audit:
         if self._counts[token] <= FEW:
             self.note(by, address, action, target, outcome)
 
-    def _write(self, line: bytes) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    def close(self) -> None:
+        """Close the file; whoever notes more opens it again."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _write(self, line: str) -> None:
         try:
-            fd = os.open(self._path, flags, 0o600)
-            try:
-                if os.fstat(fd).st_size + len(line) > MOST_BYTES:
-                    os.rename(self._path, self._path + ".1")
-                    os.close(fd)
-                    fd = os.open(self._path, flags, 0o600)
-                os.write(fd, line)
-            finally:
-                os.close(fd)
+            size = self._open()
+            if size + len(line) > MOST_BYTES:
+                os.rename(self._path, self._path + ".1")
+                self._open()
+            os.write(self._fd, line.encode())
             self._broken = False
         except OSError as error:
+            self.close()
             if not self._broken:
                 log.warning("%s cannot be written: %s", self._path, error)
             self._broken = True
+
+    def _open(self) -> int:
+        """Have the file open that the path leads to now; its size."""
+        try:
+            found = os.lstat(self._path)
+        except FileNotFoundError:
+            found = None
+        if self._fd < 0 or found is None or (found.st_dev, found.st_ino) != self._place:
+            self.close()
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._fd = os.open(self._path, flags, 0o600)
+            found = os.fstat(self._fd)
+            self._place = (found.st_dev, found.st_ino)
+        return found.st_size
 
 
 def target_of(op: str, args: Any, result: dict[str, Any] | None) -> str:

@@ -29,6 +29,8 @@ MAX_STAGES = 1_000
 """Submissions that are begun and not made; then the first of them is forgotten."""
 MAX_STAGED = 256 << 20
 """Bytes of links that are kept for submissions to come."""
+_SPEC = msgspec.json.Decoder(BatchSpec)
+_ENVIRONMENT = msgspec.json.Decoder(dict[str, str])
 
 
 class Intake:
@@ -48,7 +50,7 @@ class Intake:
         self._links: dict[str, dict[int, tuple[bytes, bytes]]] = {}
         """Stage → position of the first → links of values that were staged."""
         self._env_names: set[str] = set()
-        self._last_env: tuple[dict[str, str] | None, str | None] = (None, None)
+        self._last_env: tuple[bytes, str | None] = (b"null", None)
         """Submissions that follow each other mostly come from one environment."""
 
     def check_space(self) -> None:
@@ -146,7 +148,8 @@ class Intake:
             return None
         if args.graph is not None or args.links is not None:
             return None
-        if args.env is not None and args.env != self._last_env[0]:
+        env = bytes(args.env)
+        if env not in (b"null", self._last_env[0]):
             return None
         spec = decode_spec(bytes(args.batch))
         if spec.columns or len(spec.templates) != 1 or any(dependency.each for dependency in spec.after):
@@ -154,7 +157,7 @@ class Intake:
         if spec.templates[0].argv is None and spec.templates[0].shell is None:
             return None
         self.check_space()
-        return spec, None if args.env is None else self._last_env[1]
+        return spec, None if env == b"null" else self._last_env[1]
 
     async def prepare(self, args: messages.Submit) -> tuple[BatchSpec, str | None, str | None, list[int] | None]:
         """Check a submission, and keep its values and environment; (spec, stage, environment, runs)."""
@@ -188,7 +191,7 @@ class Intake:
             self._kinds.pop(stage, None)
         if len(spec.templates) > 1 and runs is None:
             raise UsageError("several templates are given, but no value says which is its")
-        return spec, stage, await self._environment(args.env), runs
+        return spec, stage, await self._environment(bytes(args.env)), runs
 
     def _check_kinds(self, stage: str, spec: BatchSpec, lines: bool) -> None:
         kinds = self._kinds.get(stage)
@@ -202,11 +205,12 @@ class Intake:
                 f"the values are {', '.join(sorted(kinds))}, but this batch takes {' or '.join(sorted(allowed))}"
             )
 
-    async def _environment(self, variables: dict[str, str] | None) -> str | None:
-        if variables is None:
+    async def _environment(self, raw: bytes) -> str | None:
+        if raw == b"null":
             return None
-        if variables == self._last_env[0]:
+        if raw == self._last_env[0]:
             return self._last_env[1]
+        variables = _decode_environment(raw)
         for key, value in variables.items():
             if not key or "=" in key or "\0" in key or "\0" in value:
                 raise UsageError(
@@ -221,14 +225,21 @@ class Intake:
         if name not in self._env_names:
             await self._writer.run(lambda: self._store.keep_environment(name, variables))
             self._env_names.add(name)
-        self._last_env = (variables, name)
+        self._last_env = (raw, name)
         return name
+
+
+def _decode_environment(raw: bytes) -> dict[str, str]:
+    try:
+        return _ENVIRONMENT.decode(raw)
+    except (msgspec.MsgspecError, ValueError) as error:  # ValueError: not UTF-8
+        raise UsageError(f"the environment: {error}") from None
 
 
 def decode_spec(raw: bytes) -> BatchSpec:
     """A BatchSpec from JSON; an error names the field."""
     try:
-        return msgspec.json.decode(raw, type=BatchSpec)
+        return _SPEC.decode(raw)
     except msgspec.MsgspecError as error:
         raise UsageError(f"the batch: {error}") from None
 

@@ -175,6 +175,7 @@ class Manager:
             log.error("the last checkpoint failed (nothing is lost, the next start takes longer): %s", error)
         self.writer.close()
         self.store.close()
+        self.audit.close()
         if not self.stopped.done():
             self.stopped.set_result(0)
 

@@ -163,29 +163,24 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
             raise UsageError("the command is empty")
         for word in self.argv or ():
             check_text("the command", word)
-        check_text("the command", self.shell or "")
+        if self.shell is not None:
+            check_text("the command", self.shell)
         for name in self.limits:
             if limit_name(name) != name:
                 raise UsageError(f"limit '{name}': here only its name is given, as in {limit_name(name)}")
         if not self.cwd.startswith("/"):
             raise UsageError(f"the working directory '{self.cwd}' must be an absolute path")
-        for what, text in (
-            ("cwd", self.cwd),
-            ("stdin", self.stdin),
-            ("stdout", self.stdout),
-            ("stderr", self.stderr),
-            ("setup", self.setup),
-            ("the learning group", self.group),
-            ("the site", self.needs.site),
-            *(("a module's name", name) for name in self.modules),
-        ):
-            if text:
-                check_text(what, text)
-        if len(self.group) > MAX_GROUP or _CONTROL.search(self.group):
-            raise UsageError(
-                f"group '{self.group[:40]}': at most {MAX_GROUP} characters, none of them control characters"
-            )
-        check_environment(self.set)
+        check_text("cwd", self.cwd)
+        if self.stdin or self.stdout or self.stderr or self.setup or self.needs.site or self.modules:
+            self._check_texts()
+        if self.group:
+            check_text("the learning group", self.group)
+            if len(self.group) > MAX_GROUP or _CONTROL.search(self.group):
+                raise UsageError(
+                    f"group '{self.group[:40]}': at most {MAX_GROUP} characters, none of them control characters"
+                )
+        if self.set:
+            check_environment(self.set)
         for word in self.enforce:
             if word not in ("time", "memory"):
                 raise UsageError(f"enforce '{word}': give time, memory, both or none")
@@ -202,6 +197,19 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
         if self.no_retry_after_s is not None and self.no_retry_after_s < 0:
             raise UsageError(f"no retry after {self.no_retry_after_s} s: give 0 or more")
         self._check_closing()
+
+    def _check_texts(self) -> None:
+        """Raise UsageError for paths and names that no process can be given."""
+        for what, text in (
+            ("stdin", self.stdin),
+            ("stdout", self.stdout),
+            ("stderr", self.stderr),
+            ("setup", self.setup),
+            ("the site", self.needs.site),
+            *(("a module's name", name) for name in self.modules),
+        ):
+            if text:
+                check_text(what, text)
 
     def _check_closing(self) -> None:
         """Raise UsageError for directories, behaviours and warnings that cannot be meant."""
@@ -258,7 +266,7 @@ class BatchSpec(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
                 raise UsageError(f"parameter '{column}': a name of letters, digits, '_', '.', '-'")
             if column in ("index", "batch", "job", "attempt"):
                 raise UsageError(f"parameter '{column}': that name is rota's own")
-        if len(set(self.columns)) != len(self.columns):
+        if len(self.columns) > 1 and len(set(self.columns)) != len(self.columns):
             raise UsageError("two parameters have the same name")
         if self.ranges is not None:
             self._check_ranges(self.ranges)

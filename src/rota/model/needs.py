@@ -146,6 +146,32 @@ class Needs(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
 
     def check(self) -> None:
         """Raise UsageError for needs that no place could ever mean."""
+        if not (
+            0 < self.cores <= MAX_MILLICORES
+            and 0 <= self.cores_most <= MAX_MILLICORES
+            and 0 <= (self.memory or 0) <= MAX_BYTES
+            and 0 <= (self.disk or 0) <= MAX_BYTES
+            and 0 <= (self.time_s or 0) <= MAX_SECONDS
+            and self.gpus == self.gpu_share == 0
+        ):
+            self._check_amounts()
+        if self.bind not in ("", "cores"):
+            raise UsageError(f"bind '{self.bind}': give cores or none")
+        if self.bind and self.cores % 1000:
+            raise UsageError(f"bind cores with {format_cores(self.cores)} cores: give whole cores")
+        if self.cores == 0:
+            raise UsageError("cores is 0: give at least 0.001 (0.01 suits jobs that only wait)")
+        if not 1 <= self.nodes <= MAX_COUNT:
+            raise UsageError(f"nodes must be at least 1 and at most {MAX_COUNT}, not {self.nodes}")
+        if self.cores_most and self.cores_most < self.cores:
+            raise UsageError("the range of cores ends below where it begins")
+        if self.time_s == 0:
+            raise UsageError("a time of 0 lets nothing run: leave it out, or give the longest a job may take")
+        if self.named or self.options or self.tags:
+            self._check_names()
+
+    def _check_amounts(self) -> None:
+        """Raise UsageError for amounts that nothing has."""
         for name, value, most in (
             ("cores", self.cores, MAX_MILLICORES),
             ("cores", self.cores_most, MAX_MILLICORES),
@@ -163,27 +189,18 @@ class Needs(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
             raise UsageError(
                 f"{self.gpus} gpus and {show_amount('gpu_share', self.gpu_share)}: give whole gpus, or a share of one"
             )
-        if self.bind not in ("", "cores"):
-            raise UsageError(f"bind '{self.bind}': give cores or none")
-        if self.bind and self.cores % 1000:
-            raise UsageError(f"bind cores with {format_cores(self.cores)} cores: give whole cores")
-        if self.cores == 0:
-            raise UsageError("cores is 0: give at least 0.001 (0.01 suits jobs that only wait)")
-        if not 1 <= self.nodes <= MAX_COUNT:
-            raise UsageError(f"nodes must be at least 1 and at most {MAX_COUNT}, not {self.nodes}")
-        if self.cores_most and self.cores_most < self.cores:
-            raise UsageError("the range of cores ends below where it begins")
-        if self.time_s == 0:
-            raise UsageError("a time of 0 lets nothing run: leave it out, or give the longest a job may take")
+
+    def _check_names(self) -> None:
+        """Raise UsageError for named resources, options and tags that cannot be meant."""
         for name, count in self.named:
             if not NAME.fullmatch(name) or not 0 <= count <= MAX_COUNT:
                 raise UsageError(f"resource '{name}={count}': write name=count, with a count of 0 or more")
-        if len({name for name, _ in self.named}) != len(self.named):
+        if len(self.named) > 1 and len({name for name, _ in self.named}) != len(self.named):
             raise UsageError(f"a resource is named twice: {', '.join(name for name, _ in self.named)}")
         for key, text in self.options:
             if not OPTION.fullmatch(key) or len(text) > 1000 or not text.isprintable():
                 raise UsageError(f"option '{key}={text[:100]}': write key=value, on one line")
-        if len({key for key, _ in self.options}) != len(self.options):
+        if len(self.options) > 1 and len({key for key, _ in self.options}) != len(self.options):
             raise UsageError(f"an option is given twice: {', '.join(key for key, _ in self.options)}")
         for tag in self.tags:
             if not NAME.fullmatch(tag):

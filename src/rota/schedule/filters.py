@@ -84,8 +84,10 @@ def _unlisted(asked: str | None, site: SiteFacts) -> Answer:
 
     What is no plain name (several, a pattern, one host of a queue) the batch system may understand.
     """
+    if asked is None:
+        return None
     names = [queue.name for queue in site.queues]
-    if asked is None or not names or asked in names or not PLAIN.fullmatch(asked):
+    if not names or asked in names or not PLAIN.fullmatch(asked):
         return None
     return No("no-queue", f"has no queue {asked}, only {', '.join(sorted(names))}", True, (Wake.STATUS,))
 
@@ -107,6 +109,8 @@ def _queue(asked: str | None, queue: QueueFacts) -> Answer:
 
 def tags(shape: Shape, place: Place, view: View) -> Answer:
     """Every tag asked for must be there."""
+    if not shape.needs.tags:
+        return None
     missing = [tag for tag in shape.needs.tags if tag not in place.location.tags]
     if not missing:
         return None
@@ -142,7 +146,10 @@ def _fits_queue(needs: Needs, site: SiteFacts, queue: QueueFacts | None) -> Answ
         if needs.nodes > most:
             gives = "1 node" if most == 1 else f"{most} nodes at most"
             parts.append(f"gives {gives}, {needs.nodes} are asked for")
-    lacking, once = needs.amounts().lacking(node), dict(site.shared)
+    amounts = needs.amounts()
+    if not parts and not needs.named and amounts.fits(node):
+        return None
+    lacking, once = amounts.lacking(node), dict(site.shared)
     if once and needs.named:
         lacking = [row for row in lacking if row[0] not in once]
         times = needs.nodes if site.mode != "direct" else 1
@@ -199,6 +206,8 @@ def most(shape: Shape, place: Place, view: View) -> Answer:
 
 def status(shape: Shape, place: Place, view: View) -> Answer:
     """The manager must serve, and so must the runner or the queue."""
+    if view.mode == "serving" and place.status in ("SERVING", "UP"):
+        return None
     return bind_status(shape, view)(place)
 
 

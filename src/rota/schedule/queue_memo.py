@@ -56,6 +56,7 @@ class QueueMemo:
         "shapes",
         "sites",
         "spare",
+        "steps",
         "times",
         "waiting",
         "wall",
@@ -79,6 +80,8 @@ class QueueMemo:
         """(site, queue; "": its own) → the place."""
         self.names: dict[str, tuple[str, ...]] = {}
         """Policy → its filters that are asked about queues."""
+        self.steps: dict[tuple[str, ...], tuple[tuple[str, ...], Plan]] = {}
+        """Filters → those that are asked once for a class of queues, and what is left to ask if none says no."""
         self.ranked: dict[str, tuple[float, list[Place]]] = {}
         """Policy → places, best first, and the wall-clock time as of which they were ranked."""
         self.sites: dict[str, Sequence[Place]] = {}
@@ -95,7 +98,7 @@ class QueueMemo:
         new.spare = {key: claims.copy() for key, claims in self.spare.items()}
         new.waiting = {site: rows.copy() for site, rows in self.waiting.items()}
         new.readers = {key: (shapes.copy(), places.copy()) for key, (shapes, places) in self.readers.items()}
-        new.times, new.plans, new.names = self.times.copy(), self.plans, self.names
+        new.times, new.plans, new.names, new.steps = self.times.copy(), self.plans, self.names, self.steps
         return new
 
     def stands(self, wall: float, sites: Sites, rooms: Mapping[str, int]) -> bool:

@@ -122,7 +122,9 @@ class QueuePass:
             for number in read[0]:
                 if (looked := memo.shapes.get(number)) is not None and looked.jobs < looked.want.ready:
                     self._wake(number, None if looked.relaxed else read[1])
-        self._reorder({name for name, _ in changed})
+        facts = {name for name, _ in changed}
+        if facts:
+            self._reorder(facts)
         while memo.times and memo.times[0][0] <= self.view.wall:
             number = heapq.heappop(memo.times)[1]
             if number in memo.shapes:
@@ -395,17 +397,16 @@ class QueuePass:
 
     def _plan(self, want: Want, place: Place, names: tuple[str, ...]) -> Plan:
         """Ask the static filters about a class of queues; those that read facts are asked each time."""
-        ask = []
-        for name in names:
-            if name in COUNTED or name == "refused":
-                continue
-            one = filters.BUILT_IN[name]
-            if (one.static or name == "status") and not one.reads:
-                if isinstance(self._answer(want, name, place), No):
-                    return Plan(no=True)
-            else:
-                ask.append(name)
-        return Plan(tuple(ask), "refused" in names)
+        known = self.memo.steps.get(names)
+        if known is None:
+            known = self.memo.steps[names] = _steps(names)
+        once, yes = known
+        for name in once:
+            answer = filters.BUILT_IN[name].check(want.shape, place, self.view)
+            if isinstance(answer, No):
+                self._stands = min(self._stands, answer.stands)
+                return Plan(no=True)
+        return yes
 
     def _answer(self, want: Want, name: str, place: Place) -> Answer:
         """A filter's answer; what it looked up, and how long it stands, is remembered if it is no."""
@@ -483,6 +484,14 @@ class QueuePass:
 
     def _key(self, want: Want) -> tuple[Any, ...]:
         return orders.BUILT_IN[self._policy(want).order].key(want, self.view)
+
+
+def _steps(names: tuple[str, ...]) -> tuple[tuple[str, ...], Plan]:
+    """(the filters that are asked once for a class of queues, the plan of what is left to ask if none says no)."""
+    asked = [name for name in names if name not in COUNTED and name != "refused"]
+    one = filters.BUILT_IN
+    once = tuple([name for name in asked if not one[name].reads and (one[name].static or name == "status")])
+    return once, Plan(tuple([name for name in asked if name not in once]), "refused" in names)
 
 
 def _same(one: Want, other: Want) -> bool:

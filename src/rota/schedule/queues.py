@@ -94,7 +94,11 @@ def claim_of(want: Want, place: Place) -> Claim:
 
 _BEGINNING = View(0.0, 0.0, "serving", (), Ledger().view, {})
 """What is known before anything is: nothing is in use, nobody has refused anything."""
-_ASKED = [name for name in DEFAULT.filters if QUEUE in filters.BUILT_IN[name].levels and name not in COUNTED]
+_ASKED = [
+    filters.BUILT_IN[name].check
+    for name in DEFAULT.filters
+    if QUEUE in filters.BUILT_IN[name].levels and name not in COUNTED
+]
 """Filters that say whether something can ever run."""
 
 
@@ -123,14 +127,14 @@ def verdicts(want: Want, sites: Sites, view: View, policy: Policy = DEFAULT) -> 
 
 def impossible(needs: Needs, sites: Sites) -> str | None:
     """Why no queue of any site could ever run a job with these needs, nearest first; None if one could."""
-    shape, view, names = Shape(needs), _BEGINNING, _ASKED
+    shape, view = Shape(needs), _BEGINNING
     reasons: list[tuple[int, str]] = []
     by_name: list[Place] = []
     for site, places in sites.items():
         if needs.site not in (None, site):
             continue
         for place in candidates(needs, places):
-            rank, no = _never(shape, place, view, names)
+            rank, no = _never(shape, place, view)
             if no is None:
                 return None
             if no.code == "by-name":
@@ -138,7 +142,7 @@ def impossible(needs: Needs, sites: Sites) -> str | None:
             else:
                 label = site if place.queue is None else f"the queue {place.queue.name} of {site}"
                 reasons.append((-rank, f"{label} {no.detail.replace('; ', f'; {label} ')}"))
-    hints = [words for place in by_name if (words := _by_name(needs, place, view, names)) is not None]
+    hints = [words for place in by_name if (words := _by_name(needs, place, view)) is not None]
     if not reasons and not by_name:
         known = ", ".join(sites) or "none"
         return f"there is no site '{needs.site}'; the sites are: {known}" if needs.site else "no site is configured"
@@ -149,20 +153,20 @@ def impossible(needs: Needs, sites: Sites) -> str | None:
     return "; ".join([*told, *hints[:NAMED]]) or "all queues that could run it must be named, and none is large enough"
 
 
-def _never(shape: Shape, place: Place, view: View, names: Sequence[str]) -> tuple[int, No | None]:
+def _never(shape: Shape, place: Place, view: View) -> tuple[int, No | None]:
     """(how many filters said yes, the no of the next if waiting cannot help)."""
-    for rank, name in enumerate(names):
-        answer = filters.BUILT_IN[name].check(shape, place, view)
+    for rank, check in enumerate(_ASKED):
+        answer = check(shape, place, view)
         if isinstance(answer, No):
             return rank, answer if answer.lasting else None
-    return len(names), None
+    return len(_ASKED), None
 
 
-def _by_name(needs: Needs, place: Place, view: View, names: Sequence[str]) -> str | None:
+def _by_name(needs: Needs, place: Place, view: View) -> str | None:
     """What a queue that must be named would give; None: it could not run the job either."""
     assert place.queue is not None
     named = replace(needs, options=(*needs.options, ("partition", place.queue.name)))
-    if _never(Shape(named), place, view, names)[1] is not None:
+    if _never(Shape(named), place, view)[1] is not None:
         return None
     longest = place.queue.time_most_s
     gives = "would do" if longest is None else f"gives {format_duration(longest)}"

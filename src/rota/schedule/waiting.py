@@ -5,6 +5,7 @@ groups of places and name the same limits: while one of these is full, the whole
 one batch has is not worth a forest: while it is full, its shapes are out of their trees, and come back with it.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
@@ -24,7 +25,7 @@ Queue = tuple[str, str]
 class Forest:
     """Shapes that may use the same places and name the same limits, in order."""
 
-    __slots__ = ("closed", "groups", "limits", "names", "size", "tree")
+    __slots__ = ("closed", "groups", "limits", "names", "oldest", "size", "tree")
 
     def __init__(self, groups: tuple[int, ...], shared: tuple[str, ...], names: tuple[str, ...]) -> None:
         self.groups = groups
@@ -34,6 +35,8 @@ class Forest:
         self.tree = Tree()
         self.size = 0
         """How many shapes it has, in its tree or out of it."""
+        self.oldest = math.inf
+        """No shape that it has, or had, waits since an earlier time."""
         self.closed = False
         """Whether a limit was full at the end of the last pass: its shapes may have room where nothing has changed."""
 
@@ -98,6 +101,8 @@ class Waiting:
         entry = self.entries[want.shape_id] = Entry(want, key, forest, vector_of(want, view, queues))
         forest.tree.put(key, entry.vector)
         forest.size += 1
+        if want.since < forest.oldest:
+            forest.oldest = want.since
         for name in shape.limits:
             self.members.setdefault(name, {})[want.shape_id] = None
             self._mixed[name] = self._mixed.get(name, 0) + (len(shape.limits) > 1)

@@ -252,13 +252,14 @@ class Stage(Struct):
 
 
 class Submit(Struct):
-    """Arguments of `submit`. `batch` is a BatchSpec, `values` a list or null: both decoded by the manager."""
+    """Arguments of `submit`. `batch` is a BatchSpec, `values` a list or null, `env` an object of texts or null: decoded
+    by the manager."""
 
     key: Hex
     batch: Raw
     values: Raw = _NULL
     stage: Hex | None = None
-    env: dict[str, str] | None = None
+    env: Raw = _NULL
     limits: dict[Word, Count | Word] | None = None
     """Named limits to set: a count, or what is written after the colon (`--limit irods:10`, `api:100/min`)."""
     templates: list[Number] | None = None

@@ -130,7 +130,7 @@ def _as_we_see_it(state: State, spec: BatchSpec, by: str) -> BatchSpec:
     """The batch with what is the manager's to set, whatever a client said: whose use its jobs are counted as, and
     whether their time ends them."""
     policies = state.settings.policies
-    templates = tuple(template.with_time_ends() for template in spec.templates)
+    templates = tuple([template.with_time_ends() for template in spec.templates])
     if any(template.share or policies[template.policy].unit != "shape" for template in templates):
         templates = tuple(
             msgspec.structs.replace(template, share=share_of(policies[template.policy], template, by, spec.name))

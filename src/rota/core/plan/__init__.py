@@ -8,7 +8,7 @@ a turn that have changed themselves, or that have room where something has (`rot
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from rota.core.evolve.leasing import Grant
@@ -29,6 +29,9 @@ from rota.schedule.pipeline import Placement
 from rota.schedule.view import Place, View, Want
 
 __all__ = ["plan"]
+
+TOGETHER = 64
+"""So many shapes that have changed are left over, at the most, before queues are asked of which none has room."""
 
 
 def plan(state: State, at: At) -> Iterator[ev.Event | Grant]:
@@ -104,11 +107,27 @@ def _slot(state: State, want: Want, place: Place, cores: int | None = None) -> S
 def _ask_sites(state: State, at: At, view: View, changed: list[Key]) -> Iterator[ev.Event | Grant]:
     """Ask for allocations for what found no node, and give up those that nothing is ready for any more."""
     planning = state.soft.planning
-    wants, gone = left_over(state, view)
-    news = wants or gone or gone is None or changed or state.census.changed
-    if news or not planning.queues.stands(view.wall, state.soft.queues, state.rooms(at.mono)):
-        provider = Provider(state, at, state.steady(at.wall, at.mono), view.limits)
-        yield from provider.provide(wants, gone, view, changed)
-        state.soft.chance = chance_after(state.soft.chance, provider.drawn)
+    rooms = state.rooms(at.mono)
+    if not _can_wait(state, rooms, changed):
+        wants, gone = left_over(state, view)
+        news = wants or gone or gone is None or changed or state.census.changed
+        if news or not planning.queues.stands(view.wall, state.soft.queues, rooms):
+            provider = Provider(state, at, state.steady(at.wall, at.mono), view.limits)
+            yield from provider.provide(wants, gone, view, changed)
+            state.soft.chance = chance_after(state.soft.chance, provider.drawn)
     planning.surplus_since, events = surplus(state, at)
     yield from events
+
+
+def _can_wait(state: State, rooms: Mapping[str, int], changed: list[Key]) -> bool:
+    """Whether there is nothing to ask sites for yet: none has room, and nobody counts on what is on its way.
+
+    What is left over of the shapes that have changed meanwhile is then looked at for many of them together.
+    """
+    planning, memo = state.soft.planning, state.soft.planning.queues
+    return (
+        planning.unasked is not None
+        and len(planning.unasked) < TOGETHER
+        and not (memo.claimed or memo.spare or changed or state.census.changed)
+        and all(room <= 0 for room in rooms.values())
+    )

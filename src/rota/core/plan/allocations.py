@@ -131,6 +131,8 @@ def surplus(state: State, at: At) -> tuple[dict[Claim, float], list[ev.Event]]:
     """
     spare = state.soft.planning.queues.spare
     before = state.soft.planning.surplus_since
+    if not spare:
+        return {}, []
     found: dict[Claim, int] = {}
     for shape, claims in spare.items():
         if shape != ANY:

@@ -238,6 +238,8 @@ class Turns:
             return
         since = self.view.wall - after_s
         for forest in self.waiting.forests.values():
+            if forest.oldest > since:
+                continue
             bound = self.places.largest(forest.groups, self.view.wall, forest.names, since)
             if bound is not None and forest.tree.first(bound) is not None:
                 yield partial(_old_in, forest, bound, self.view)

@@ -93,6 +93,8 @@ class Watchers:
 
     def committed(self, entries: list[Entry]) -> None:
         """Look again for every client that waits for jobs of which these entries tell."""
+        if not self._watches:
+            return
         batches = _moved(entries)
         for watch in list(self._watches.values()):
             if watch.follow:
