@@ -49,8 +49,6 @@ WAITS_S = 3.0
 """… and of those that have waited for so long."""
 BASE = re.compile(r"[\[._]\d+\]?\Z")
 """What an element's native id has behind that of its array."""
-PACE, PACE_KILLED = 2.0, 4.0
-"""How many times longer each time before the history is asked again; of what was killed while it waited."""
 OPEN_S = 10.0
 """When to look again for the last words of what is over."""
 STRANGE = re.compile(r"usage|option|argument|not found", re.IGNORECASE)
@@ -417,8 +415,7 @@ class CommandDriver:
         due = [
             entry
             for entry in entries
-            if entry.native is not None
-            and (entry.asked is None or now - entry.asked >= min(settings.poll_s, self._pace(entry)))
+            if entry.native is not None and (entry.asked is None or self._may_ask(entry, now - entry.asked))
         ]
         due.sort(key=lambda entry: entry.asked or 0.0)
         found: dict[str, Seen] = {}
@@ -444,11 +441,16 @@ class CommandDriver:
                     entry.silent = silent
         return found
 
-    def _pace(self, entry: Entry) -> float:
-        """Seconds until the history is asked again. What was killed while it waited is hardly in there."""
+    def _may_ask(self, entry: Entry, since: float) -> bool:
+        """Whether the history is asked about it again, so long after it was.
+
+        What was killed while it waited is hardly in there: asked once at first, and once more before it is called gone.
+        """
+        settings = self._settings
         wish = self._kills.wishes.get(entry.id)
-        killed = wish is not None and wish.delivered and entry.said in WAITS
-        return float((PACE_KILLED if killed else PACE) ** min(entry.asks, 10))
+        if wish is not None and wish.delivered and entry.said in WAITS and entry.asks:
+            return entry.misses >= settings.gone_polls - 1 and since >= min(settings.poll_s, 4.0 ** min(entry.asks, 10))
+        return since >= min(settings.poll_s, 2.0 ** min(entry.asks, 10))
 
     async def _ask_history(self, command: Command) -> tuple[bool, dict[str, Seen]]:
         """Whether silence of the history means something, and its rows. A site that keeps no history is silent."""
