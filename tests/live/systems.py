@@ -37,6 +37,10 @@ class System:
     """Reasons of a job that used more memory than it asked for."""
     commands: dict[str, tuple[str, ...]] = {}
     """What each verb of `act` is here; the native id follows."""
+    hog = "exec python3 -c 'import time; x = bytearray(400 << 20); time.sleep(90)'"
+    """Such a job, that asked for 100 MB."""
+    ends_for_memory = True
+    """Whether it ends such a job by itself."""
 
     def __init__(self):
         self.environment = {**os.environ, "LC_ALL": "C"}
@@ -437,6 +441,10 @@ class Torque(Pbs):
 
     name = driver = "torque"
     array_limit = "max_job_array_size"
+    # Without control groups it limits each process only, by the kernel: allocating fails inside of it. What all use
+    # together is left to rota.
+    ends_for_memory = False
+    hog = "for n in 1 2 3 4 5 6; do python3 -c 'import time; x = bytearray(60 << 20); time.sleep(90)' & done; wait"
     says = r"[Vv]ersion|\d\.\d|Server"
     server_daemon = "pbs_server"
 

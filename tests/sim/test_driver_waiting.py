@@ -1,11 +1,14 @@
 """Why allocations wait, in the cluster's own words, from end to end in virtual time; and how often it is asked."""
 
+import asyncio
+
 import pytest
 
 from driver_world import run_virtual
-from rota.drivers.api import Known
+from rota.drivers.api import Ask, Known
 from rota.drivers.dialects import load_dialect
 from rota.drivers.submitting import ArrayError
+from rota.model.needs import Amounts
 from sim.test_driver_qsub import Site
 
 KINDS = {
@@ -69,6 +72,27 @@ def test_an_array_that_is_too_large_is_a_few_commands_and_then_as_large_as_it_ma
                 sizes.append(site.driver.limit_arrays(error.most))
         assert sizes == [300, 100] if kind == "sge" else [300, 150, 75], "only Grid Engine names its limit"
         assert len(site.ran) <= 12
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "pbs", "torque"])
+def test_what_waits_in_several_arrays_is_taken_back_with_few_commands(kind):
+    async def scenario():
+        site = Site(**KINDS[kind][0] if kind in KINDS else {"personality": kind})
+        site.driver.dialect = load_dialect(kind)
+        for tag in ("00000000000a", "00000000000b", "00000000000c"):
+            ids = tuple(f"{tag}.{element}" for element in range(100))
+            natives = await site.driver.submit(Ask(tag, "x", ids, Amounts(1000), "#!/bin/sh\n", "/shared"))
+            site.known += [Known(id, tag, natives[number], number, 0.0, 100) for number, id in enumerate(ids)]
+        await site.wait(20)
+        before = len(site.ran)
+        waiting = [known for known in site.known if site.told[known.id][-1].verb != "run"]
+        await asyncio.gather(*(site.driver.terminate(known) for known in waiting))
+        await site.wait(60)
+        assert len(site.ran) - before <= 16, [" ".join(words)[:60] for words in site.ran[before:]]
+        await site.wait(60)
+        assert len(site.over) == len(waiting) >= 290
 
     run_virtual(scenario())
 

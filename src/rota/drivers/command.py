@@ -17,7 +17,7 @@ from rota.drivers.native import Room
 from rota.drivers.outcome import OVER, Evidence, Verdict
 from rota.drivers.settings import Settings
 from rota.drivers.submitting import Submitter
-from rota.drivers.tracking import LOST, Entry, Sight, Tracker
+from rota.drivers.tracking import LOST, WAITS, Entry, Sight, Tracker
 from rota.drivers.transport import Transport, UnreachableError
 from rota.model.allocation import Waiting
 from rota.model.errors import BusyError, RotaError, UsageError
@@ -419,20 +419,22 @@ class CommandDriver:
         due = [
             entry
             for entry in entries
-            if entry.native is not None
-            and (entry.asked is None or now - entry.asked >= min(settings.poll_s, 2.0 ** min(entry.asks, 10)))
+            if entry.native is not None and (entry.asked is None or self._may_ask(entry, now - entry.asked))
         ]
         due.sort(key=lambda entry: entry.asked or 0.0)
         found: dict[str, Seen] = {}
-        commands = 0
+        answers: dict[Command, tuple[bool, dict[str, Seen]]] = {}  # one that tells of a whole array is sent once
         for part in chunks(due, self.dialect.chunk):
             natives = [entry.native for entry in part if entry.native and not entry.native.startswith(LOST)]
             asked = self.dialect.history(natives) if natives else ()
-            if commands and commands + len(asked) > settings.history_commands:
+            new = [command for command in asked if command not in answers]
+            if answers and len(answers) + len(new) > settings.history_commands:
                 self.hurry()
                 break
-            commands += len(asked)
-            silent, rows = await self._ask_history(asked)
+            for command in new:
+                answers[command] = await self._ask_history(command)
+            silent = all(answers[command][0] for command in asked)
+            rows = {native: seen for command in asked for native, seen in answers[command][1].items()}
             for entry in part:
                 entry.asked, entry.asks = now, entry.asks + 1
                 row = rows.get(entry.native or "")
@@ -443,22 +445,29 @@ class CommandDriver:
                     entry.silent = silent
         return found
 
-    async def _ask_history(self, commands: Sequence[Command]) -> tuple[bool, dict[str, Seen]]:
+    def _may_ask(self, entry: Entry, since: float) -> bool:
+        """Whether the history is asked about it again, so long after it was.
+
+        What was killed while it waited is hardly in there: asked once at first, and once more before it is called gone.
+        """
+        settings = self._settings
+        wish = self._kills.wishes.get(entry.id)
+        if wish is not None and wish.delivered and entry.said in WAITS and entry.asks:
+            return entry.misses >= settings.gone_polls - 1 and since >= min(settings.poll_s, 4.0 ** min(entry.asks, 10))
+        return since >= min(settings.poll_s, 2.0 ** min(entry.asks, 10))
+
+    async def _ask_history(self, command: Command) -> tuple[bool, dict[str, Seen]]:
         """Whether silence of the history means something, and its rows. A site that keeps no history is silent."""
-        silent = True
-        rows: dict[str, Seen] = {}
-        for command in commands:
-            answer = await self.ask(command)
-            if answer.code is None:
-                silent = False
-                continue
-            unread = Listing((), "transient", "it cannot be read")
-            piece, whole = await self.read(partial(self.dialect.read_history, answer, self._options), unread, answer)
-            rows.update({seen.native_id: seen for seen in piece.seen})
-            if piece.result not in ("ok", "not-found", "fatal") or answer.cut or not whole:
-                silent = False
-                self.gate.doubt(command, piece.detail or answer.stderr)
-        return silent, rows
+        answer = await self.ask(command)
+        if answer.code is None:
+            return False, {}
+        unread = Listing((), "transient", "it cannot be read")
+        piece, whole = await self.read(partial(self.dialect.read_history, answer, self._options), unread, answer)
+        rows = {seen.native_id: seen for seen in piece.seen}
+        if piece.result not in ("ok", "not-found", "fatal") or answer.cut or not whole:
+            self.gate.doubt(command, piece.detail or answer.stderr)
+            return False, rows
+        return True, rows
 
     async def _read_words(self, known: Sequence[Known]) -> tuple[Mapping[str, Outcome], set[str]]:
         """The last words of allocations, and the ids of those whose words cannot be read."""

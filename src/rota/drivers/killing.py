@@ -119,6 +119,7 @@ class Killer:
         self._kills = kills
         self._settings = settings
         self._times = times
+        self._chunk: int = getattr(driver.dialect, "kill_chunk", driver.dialect.chunk)
         self._gathering: dict[str, asyncio.Future[bool]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._strays: dict[str, tuple[float, int]] = {}
@@ -172,7 +173,7 @@ class Killer:
                 force = max(wish.force, 1) if entry.said == "pend" else wish.force
                 by_force.setdefault(force, []).append((entry, wish))
         for force, group in by_force.items():
-            for part in chunks(group, self._driver.dialect.chunk):
+            for part in chunks(group, self._chunk):
                 delivered = await self._kill([entry.native or "" for entry, _ in part], force)
                 for entry, wish in part:
                     if delivered and not wish.delivered:
@@ -214,14 +215,14 @@ class Killer:
                     self._driver.gate.note(words)
             strays[row.native_id] = (now if last is None else last, count)
         self._strays = strays
-        for part in chunks(due, self._driver.dialect.chunk):
+        for part in chunks(due, self._chunk):
             await self._kill(part, 1)
         if due or any(not count for _, count in strays.values()):
             self._driver.hurry()
 
     async def end(self, natives: list[str]) -> None:
         """End native jobs, once and without confirmation."""
-        for part in chunks(natives, self._driver.dialect.chunk):
+        for part in chunks(natives, self._chunk):
             await self._kill(part, 1)
 
     async def close(self) -> None:

@@ -110,6 +110,8 @@ class Sge:
     history_lag_s = 120.0
     array_most = 75_000
     chunk = 50
+    """The history may be a command for each of them."""
+    kill_chunk = 300
     states: Mapping[str, Kind] = _table()
     strict: Mapping[str, Kind] = {state: "running" for state in _table() if state.startswith("d")}
     spread = "qrsh"
