@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rota.core import decide, dependencies, evolve, react, step, stimuli
+from rota.core import decide, evolve, react, step, stimuli
 from rota.core.decide import deadlines, gangs, greeting
 from rota.core.decide.decision import Decision
 from rota.core.decide.ends import lost
 from rota.core.decide.reopening import Again
+from rota.core.dependencies import following
 from rota.core.effects import Order
 from rota.core.evolve import jobs as evolve_jobs
 from rota.core.plan import ahead
@@ -154,25 +155,25 @@ def does_not_count_limits(patch: Patch) -> None:
 
 def starts_dependents_early(patch: Patch) -> None:
     """A dependency that is open counts as met."""
-    original = dependencies._look
+    original = following.look
 
     def look(state: Any, batch: Any) -> tuple[int, str]:
         code, text = original(state, batch)
         return (0, "") if code == 1 else (code, text)
 
-    patch.setattr(dependencies, "_look", look)
+    patch.setattr(following, "look", look)
 
 
 def starts_elements_early(patch: Patch) -> None:
     """The job of the same number is not waited for."""
-    for condition, table in dependencies._CODES.items():
-        patch.setitem(dependencies._CODES, condition, table.replace(b"\x01", b"\x00"))
+    for condition, table in following._CODES.items():
+        patch.setitem(following._CODES, condition, table.replace(b"\x01", b"\x00"))
 
 
 def omits_elements_early(patch: Patch) -> None:
     """The job of the same number is taken for failed before it has ended."""
-    for condition, table in dependencies._CODES.items():
-        patch.setitem(dependencies._CODES, condition, table.replace(b"\x01", b"\x02"))
+    for condition, table in following._CODES.items():
+        patch.setitem(following._CODES, condition, table.replace(b"\x01", b"\x02"))
 
 
 def overlooks_new_batches(patch: Patch) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from core_world import World, cores, lease_all, run_jobs
 from rota.core import invariants
-from rota.core.dependencies import element_reason
+from rota.core.dependencies.following import element_reason
 from rota.core.explain import omitted_reason
 from rota.core.stimuli import Cover
 from rota.model.batch import Dependency

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from rota.core.dependencies import named, parents_of, positions_of
+from rota.core.dependencies.following import parents_of
+from rota.core.dependencies.meaning import named, positions_of
 from rota.core.graph import spans as spans_at
 from rota.core.settled import AnyBatch, whole
 from rota.core.state import BatchState, State

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from rota.core.census import Census
-from rota.core.dependencies import consequences, tally, told_of, waits_of
+from rota.core.dependencies.following import consequences
+from rota.core.dependencies.meaning import tally, told_of, waits_of
 from rota.core.evolve.jobs import uncounted
 from rota.core.graph import CLASSES, CODES, OPEN
 from rota.core.state import BatchState, State

@@ -5,7 +5,7 @@ import math
 
 from msgspec import Struct
 
-from rota.core.dependencies import longest_backoff
+from rota.core.dependencies.following import longest_backoff
 from rota.core.state import RunnerState, State
 from rota.core.stimuli import At
 

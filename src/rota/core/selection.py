@@ -4,9 +4,9 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator
 
-from rota.core.dependencies import spans_of
 from rota.core.graph import spans as spans_at
 from rota.core.settled import AnyBatch, whole
+from rota.core.spans import spans_of
 from rota.core.state import BatchState, State
 from rota.model.errors import NotFoundError
 from rota.model.job import format_job

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct, field
 
 from rota.core.batch import COLUMN_CHUNK, GRAPH, BatchState, Live
-from rota.core.dependencies import watch_all
+from rota.core.dependencies.looking import watch_all
 from rota.core.evolve import evolve
 from rota.core.evolve.batches import bind, set_limit
 from rota.core.evolve.gangs import reserve_part

@@ -12,7 +12,8 @@ from rota.core.decide.allocations import end_direct
 from rota.core.decide.deadlines import next_deadline, tick, was_set_back
 from rota.core.decide.decision import Decision
 from rota.core.decide.gangs import root_leases, settle_unsent
-from rota.core.dependencies import follow_up, woken
+from rota.core.dependencies.following import follow_up
+from rota.core.dependencies.telling import woken
 from rota.core.effects import Effect
 from rota.core.evolve import evolve
 from rota.core.evolve.leasing import Grant, lease_jobs

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from rota.core.dependencies import positions_of
+from rota.core.dependencies.meaning import positions_of
 from rota.core.state import BatchState, State
 from rota.core.stimuli import Submit
 from rota.model.batch import BatchSpec, Dependency, index_at

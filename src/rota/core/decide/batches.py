@@ -13,9 +13,10 @@ from msgspec import UNSET
 
 from rota.core.decide.dependency_checks import SHOWN, check_circle, plain_dependencies
 from rota.core.decide.reopening import Again
-from rota.core.dependencies import dependents, spans_of
+from rota.core.dependencies.meaning import dependents
 from rota.core.graph import spans as spans_at
 from rota.core.selection import select, states_pattern
+from rota.core.spans import spans_of
 from rota.core.state import BatchState, State
 from rota.core.stimuli import ChangeJobs
 from rota.model import events as ev

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from rota.core.dependencies import dependents, named, open_to, positions_of, touched, waits_of
+from rota.core.dependencies.meaning import dependents, named, open_to, positions_of, touched, waits_of
 from rota.core.state import BatchState, State
 from rota.model.batch import BatchSpec, Dependency
 from rota.model.errors import UsageError

@@ -6,7 +6,7 @@ from rota.core.decide.decision import Decision
 from rota.core.decide.hosts import Blow, is_fast, judge_host, succeeded
 from rota.core.decide.learning import Sampling, escalated
 from rota.core.decide.retries import after_failure, brakes, is_forbidden, stopped_by_a_full_disk
-from rota.core.dependencies import dependents
+from rota.core.dependencies.meaning import dependents
 from rota.core.notes import Forgot
 from rota.core.shares import Spending
 from rota.core.soft import Usage

@@ -14,12 +14,13 @@ from rota.core.decide.ends import lost
 from rota.core.decide.gangs import parts_lost
 from rota.core.decide.limits import check_window
 from rota.core.decide.reopening import Again
-from rota.core.dependencies import spans_of, touched, without
+from rota.core.dependencies.meaning import touched
 from rota.core.graph import spans as spans_at
 from rota.core.plan.asked import asked_now, unoffered
 from rota.core.plan.policies import no_policy
 from rota.core.selection import by_state, states_pattern
 from rota.core.shares import share_of
+from rota.core.spans import spans_of, without
 from rota.core.state import BatchState, State
 from rota.core.stimuli import ChangeJobs
 from rota.model import events as ev

@@ -4,7 +4,7 @@ import itertools
 from collections import deque
 from collections.abc import Iterable
 
-from rota.core.dependencies import dependents, open_to, touched
+from rota.core.dependencies.meaning import dependents, open_to, touched
 from rota.core.graph import GraphState
 from rota.core.graph import spans as spans_at
 from rota.core.selection import states_pattern

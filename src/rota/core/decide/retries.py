@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from rota.core.decide.decision import Decision
-from rota.core.dependencies import spans_of, without
 from rota.core.selection import states_pattern
+from rota.core.spans import spans_of, without
 from rota.core.state import BatchState, State
 from rota.core.stimuli import At, Ended
 from rota.model import events as ev

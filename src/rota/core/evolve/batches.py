@@ -8,7 +8,8 @@ from bisect import insort
 import msgspec
 
 from rota.core.batch import COLUMN_CHUNK, GRAPH, BatchState
-from rota.core.dependencies import connect, disconnect, grown, reconnect, regraph, renamed
+from rota.core.dependencies.linking import connect, disconnect, reconnect, regraph, renamed
+from rota.core.dependencies.telling import grown
 from rota.core.evolve.jobs import push_ready, uncounted, unready
 from rota.core.ready import ReadyQueue
 from rota.core.state import State

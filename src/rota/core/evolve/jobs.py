@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 
 from rota.core.batch import COLUMN_CHUNK, BatchState, Live
-from rota.core.dependencies import freeze, note_settled, recounted, reopened
+from rota.core.dependencies.linking import freeze
+from rota.core.dependencies.telling import note_settled, recounted, reopened
 from rota.core.evolve.gangs import close_root, reserve_part
 from rota.core.evolve.runners import set_slots
 from rota.core.state import RunnerState, State

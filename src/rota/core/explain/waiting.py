@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from rota.core.awaited import targets
-from rota.core.dependencies import element_reason, never
+from rota.core.dependencies.following import element_reason
+from rota.core.dependencies.looking import never
 from rota.core.explain.account import Blocker, wait_words
 from rota.core.state import BatchState, State
 from rota.core.stimuli import At

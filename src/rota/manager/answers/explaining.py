@@ -5,11 +5,11 @@ from typing import Any
 
 import msgspec
 
-from rota.core.dependencies import spans_of
 from rota.core.explain import Account, Records, accounts, verdicts
 from rota.core.plan.asked import asked_now, what_was_learned
 from rota.core.selection import states_pattern, wanted_states
 from rota.core.settled import AnyBatch, whole
+from rota.core.spans import spans_of
 from rota.core.state import BatchState, State
 from rota.core.stimuli import At
 from rota.manager.answers.attempts import attempt_row

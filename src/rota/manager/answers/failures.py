@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from rota.core.dependencies import spans_of
 from rota.core.explain import was_raised
 from rota.core.selection import states_pattern, wanted_states
 from rota.core.settled import AnyBatch, whole
+from rota.core.spans import spans_of
 from rota.core.state import BatchState, State
 from rota.manager.answers.jobs import selected
 from rota.manager.answers.output import Output, last_line

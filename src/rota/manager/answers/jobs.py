@@ -7,11 +7,11 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from rota.core.dependencies import spans_of
 from rota.core.explain import omitted_reason
 from rota.core.plan.asked import asked_now
 from rota.core.selection import select, states_pattern, wanted_states
 from rota.core.settled import AnyBatch, whole
+from rota.core.spans import spans_of
 from rota.core.state import BatchState, State
 from rota.manager.answers.running import Running
 from rota.manager.jobbook import JobBook

@@ -9,9 +9,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 
-from rota.core.dependencies import spans_of
 from rota.core.selection import states_pattern, wanted_states
 from rota.core.settled import AnyBatch
+from rota.core.spans import spans_of
 from rota.core.state import BatchState, State
 from rota.manager.answers.jobs import Jobs, selected
 from rota.model.errors import BusyError, RotaError
