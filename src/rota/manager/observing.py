@@ -53,6 +53,8 @@ class Observer:
         self._requests: set[asyncio.Task[None]] = set()
         self._learning: dict[str, asyncio.Task[None]] = {}
         """Site → the task that asks it what it offers."""
+        self._submitting: dict[str, asyncio.Future[bool]] = {}
+        """Tag → whether the newest request to submit or find it has gone well, once it is over."""
         self._closed = False
         self._unread: dict[str, int] = {}
         """Runner that was replaced → how often what it left could not be read."""
@@ -133,7 +135,7 @@ class Observer:
             return
         try:
             if effect.what in ("submit", "find"):
-                await self._submit(state, site, effect)
+                await self._after_others(effect.tag, lambda: self._submit(state, site, effect))
             elif effect.what == "terminate":
                 await site.terminate(_known(state.allocations[effect.id]))
             elif effect.what == "collect":
@@ -151,6 +153,23 @@ class Observer:
                 refused = Outcome(why="array") if isinstance(error, ArrayError) else refused
                 for name in effect.ids:
                     self._see(Observation(name, "fail", None, str(error), refused))
+
+    async def _after_others(self, tag: str, request: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Make a request for a tag once an earlier one is over, and not if that has failed, which was told.
+
+        When the state was folded anew, an array is looked for that may be on its way: it would not be found yet.
+        """
+        earlier = self._submitting.get(tag)
+        mine = self._submitting[tag] = asyncio.get_running_loop().create_future()
+        well = False
+        try:
+            if earlier is None or await asyncio.shield(earlier):
+                await request()
+                well = True
+        finally:
+            mine.set_result(well)
+            if self._submitting.get(tag) is mine:
+                del self._submitting[tag]
 
     async def _submit(self, state: State, site: Site, effect: ef.Allocate) -> None:
         """Submit an array. After a restart look for it first: it may have been submitted."""
