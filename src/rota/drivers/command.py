@@ -416,11 +416,7 @@ class CommandDriver:
     async def _history(self, entries: list[Entry], now: float) -> dict[str, Seen]:
         """What the history knows of allocations: of so many per cycle, those first that have waited longest."""
         settings = self._settings
-        due = [
-            entry
-            for entry in entries
-            if entry.native is not None and (entry.asked is None or self._may_ask(entry, now - entry.asked))
-        ]
+        due = [entry for entry in entries if entry.native is not None and self._may_ask(entry, now)]
         due.sort(key=lambda entry: entry.asked or 0.0)
         found: dict[str, Seen] = {}
         answers: dict[Command, tuple[bool, dict[str, Seen]]] = {}  # one that tells of a whole array is sent once
@@ -445,15 +441,19 @@ class CommandDriver:
                     entry.silent = silent
         return found
 
-    def _may_ask(self, entry: Entry, since: float) -> bool:
-        """Whether the history is asked about it again, so long after it was.
+    def _may_ask(self, entry: Entry, now: float) -> bool:
+        """Whether it is time to ask the history about it.
 
-        What was killed while it waited is hardly in there: asked once at first, and once more before it is called gone.
+        What was killed while it waited is hardly in there: asked once at first, where such are kept at all, and once
+        before it is called gone.
         """
         settings = self._settings
+        since = float("inf") if entry.asked is None else now - entry.asked
         wish = self._kills.wishes.get(entry.id)
-        if wish is not None and wish.delivered and entry.said in WAITS and entry.asks:
-            return entry.misses >= settings.gone_polls - 1 and since >= min(settings.poll_s, 4.0 ** min(entry.asks, 10))
+        killed = wish is not None and wish.delivered and entry.said in WAITS
+        if killed and (entry.asks or getattr(self.dialect, "forgets_waiting", False)):
+            pause = min(settings.poll_s, 4.0 ** min(entry.asks + 1, 10))
+            return entry.misses >= settings.gone_polls - 1 and since >= pause
         return since >= min(settings.poll_s, 2.0 ** min(entry.asks, 10))
 
     async def _ask_history(self, command: Command) -> tuple[bool, dict[str, Seen]]:

@@ -10,7 +10,7 @@ from rota.drivers.dialect import Class, Seen
 from rota.drivers.gate import Times
 from rota.drivers.outcome import Verdict
 from rota.drivers.settings import Settings
-from rota.drivers.tracking import LOST, Entry, Tracker
+from rota.drivers.tracking import LOST, WAITS, Entry, Tracker
 
 if TYPE_CHECKING:
     from rota.drivers.command import CommandDriver
@@ -162,6 +162,8 @@ class Killer:
                 self._kills.done(id)
             elif entry.native is None or entry.native.startswith(LOST):
                 continue
+            elif wish.delivered and entry.misses and entry.said in WAITS and not self._kills.is_hopeless(wish, now):
+                self._driver.hurry()  # it waited, was killed, and is listed no more: look again, but do not tell again
             elif self._kills.is_hopeless(wish, now):
                 self._kills.done(id)
                 reason = f"the cluster never confirmed that it ended; look after native job {entry.native} by hand"

@@ -112,6 +112,8 @@ class Sge:
     chunk = 50
     """The history may be a command for each of them."""
     kill_chunk = 300
+    forgets_waiting = True
+    """What is deleted before it starts is not accounted for."""
     states: Mapping[str, Kind] = _table()
     strict: Mapping[str, Kind] = {state: "running" for state in _table() if state.startswith("d")}
     spread = "qrsh"
