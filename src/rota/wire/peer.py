@@ -15,10 +15,7 @@ from rota.wire.frames import MAX_FRAME, Decoder, check_depth
 from rota.wire.messages import Greet, Hello, Prove, Report, RunnerMessage
 from rota.wire.tokens import allows
 
-__all__ = ["ARRIVED", "Gate", "Handler", "Limits", "Peer"]
-
-ARRIVED = 1 << 18
-"""Bytes that are taken in at once."""
+__all__ = ["Gate", "Handler", "Limits", "Peer"]
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -92,11 +89,10 @@ class Gate(Protocol):
         """The connection is over."""
 
 
-class Peer(asyncio.BufferedProtocol):
+class Peer(asyncio.Protocol):
     """One connection. Messages sent within one turn of the loop leave in one write."""
 
     __slots__ = (
-        "_arrived",
         "_asked",
         "_clogged",
         "_closing",
@@ -137,7 +133,6 @@ class Peer(asyncio.BufferedProtocol):
         address: str,
         nonce: str | None = None,
         fingerprint: str = "",
-        arrived: bytearray | None = None,
     ) -> None:
         self.role: str | None = None
         """`client` or `runner` once let in."""
@@ -157,8 +152,6 @@ class Peer(asyncio.BufferedProtocol):
         """The challenge, on TLS. Good for one greeting."""
         self.fingerprint = fingerprint
         """Of the certificate that this peer was shown."""
-        self._arrived = bytearray(ARRIVED) if arrived is None else arrived
-        """Where bytes arrive: taken out at once, so all connections of a loop may have the same."""
         self._handler = handler
         self._gate = gate
         self._limits = limits
@@ -309,11 +302,7 @@ class Peer(asyncio.BufferedProtocol):
         for call in drained:
             self._loop.call_soon(call)
 
-    def get_buffer(self, sizehint: int) -> bytearray:
-        """Where bytes that come are put: there already, as asking the system for space each time is slow."""
-        return self._arrived
-
-    def buffer_updated(self, nbytes: int) -> None:
+    def data_received(self, data: bytes) -> None:
         """Take in bytes that came."""
         if self._closing:
             return
@@ -321,7 +310,7 @@ class Peer(asyncio.BufferedProtocol):
             self._closing = True
             return
         try:
-            frames = self._decoder.feed(bytes(memoryview(self._arrived)[:nbytes]))
+            frames = self._decoder.feed(data)
         except ProtocolError as error:
             self._fail(error)
             return

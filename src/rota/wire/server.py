@@ -12,7 +12,7 @@ from rota.model.errors import DeniedError, RefusedError
 from rota.wire import unix
 from rota.wire.auth import CLIENT, RateLimiter, client_proof_fits, new_nonce, proof_fits
 from rota.wire.messages import Greet, Hello, Prove
-from rota.wire.peer import ARRIVED, Gate, Handler, Limits, Peer
+from rota.wire.peer import Gate, Handler, Limits, Peer
 
 if TYPE_CHECKING:
     from rota.wire.certificates import Identity
@@ -169,10 +169,7 @@ class _Door(asyncio.Protocol):
             transport.abort()
             return
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        server = self._server
-        peer = Peer(
-            server.handler, self._gate, server.limits, address, new_nonce(), identity.fingerprint, server.arrived
-        )
+        peer = Peer(self._server.handler, self._gate, self._server.limits, address, new_nonce(), identity.fingerprint)
         self._gate.expect(peer, transport)
         task = self._server.loop.create_task(self._secure(transport, peer, identity.context))
         self._server.handshakes.add(task)
@@ -222,8 +219,6 @@ class Server:
         self.peers: set[Peer] = set()
         """Every open connection, greeted or not."""
         self.handshakes: set[asyncio.Task[None]] = set()
-        self.arrived = bytearray(ARRIVED)
-        """Where bytes of every connection arrive."""
         self.identity: Identity | None = None
         """Assign a renewed one at any time: new connections see it."""
         self._home: str | None = None
@@ -234,7 +229,7 @@ class Server:
         """Open the Unix socket in `home`. The caller holds the lock of that home."""
         sock = unix.bind(home)
         gate: Gate = UnixGate(self, uid_of)
-        make = lambda: Peer(self.handler, gate, self.limits, "unix", arrived=self.arrived)  # noqa: E731
+        make = lambda: Peer(self.handler, gate, self.limits, "unix")  # noqa: E731
         self._listeners.append(await self.loop.create_unix_server(make, sock=sock, backlog=_BACKLOG))
         self._home = home
 
