@@ -143,7 +143,7 @@ def test_the_manager_as_a_job_hands_over_and_ends(slurm):
     """It serves over TLS, its successor goes on with the job that runs, and `rota down` leaves nothing."""
     with site_of(slurm) as site:
         site.config('[site.slurm]\ndriver = "slurm"\nmode = "direct"\npoll_least = "1s"\n')
-        row = site.json("up", "--on", "slurm", "--time", "60s", "--hand-over", "52s")
+        row = site.json("up", "--on", "slurm", "--time", "2m", "--hand-over", "100s")
         assert row["started"] and row["serving"] and slurm.state(row["native_id"]) == "RUNNING"
         work = f"until [ -e {site.base}/go ]; do sleep 0.2; done; echo done > {site.base}/out"
         batch = site("add", "--on", "slurm", "--mem", "50M", "-t", "5m", "--", work)
@@ -156,7 +156,7 @@ def test_the_manager_as_a_job_hands_over_and_ends(slurm):
             except (NoManagerError, LostError):
                 return False
 
-        wait_for("the successor to serve", handed_over, 60, 0.2)
+        wait_for("the successor to serve", handed_over, 80, 0.2)
         second = json.loads((site.home / "relay.json").read_text())["current"]
         assert slurm.wait_state(row["native_id"], "COMPLETED", seconds=30)
         lives = re.findall(r" INFO (serving|handing over|ended with)", site.log())
