@@ -28,6 +28,8 @@ from rota.model.site import SiteFacts
 from rota.wire.frames import Decoder, encode
 
 TOUCH_S = 15.0
+NOWHERE = "/nowhere"
+"""Where the output of jobs that are not run would be."""
 ASKED = "asked"
 """The file in which the site says which nodes it was asked for."""
 WALL_S = 2.0
@@ -57,6 +59,9 @@ class LightSite(Site):
         with open(os.path.join(self._home, ASKED), "a") as file:  # noqa: ASYNC230  a short line, in a measurement
             file.writelines(f"{allocation.id} {tag}.{allocation.element}\n" for allocation in allocations)
         return [allocation.id for allocation in allocations]
+
+    def output_of(self, tag: str, runner: str) -> str:
+        return NOWHERE
 
     async def find(self, tag: str, count: int) -> list[str] | None:
         return None
@@ -129,7 +134,7 @@ class Runners:
             self._runners.append(runner)
             greeting = {
                 "t": "greet", "version": 1, "runner": runner.name, "connect": 1, "clock": time.monotonic(),
-                "host": f"n{number}", "pid": number, "cores": node.cores, "memory": node.memory, "output": "/nowhere",
+                "host": f"n{number}", "pid": number, "cores": node.cores, "memory": node.memory, "output": NOWHERE,
                 "held": [], "allocation": f"a{number}",
             }  # fmt: skip
             runner.send(greeting)
