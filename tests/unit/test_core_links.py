@@ -63,6 +63,20 @@ def restart(world: World) -> None:
         world.greet(runner)
 
 
+def test_a_circle_through_a_name_that_one_job_waits_for_is_refused() -> None:
+    """What the name means to that job is not fixed when other jobs of its batch are ready."""
+    world = World()
+    merge = world.submit(2, name="merge", graph=graph(2, {1: ["%0"]}, Dependency("@align")))
+    assert world.counts(merge) == {"PENDING": 1, "WAITING": 1}
+    other = world.submit()
+    align = world.submit(name="align", after=[str(other)])
+    patch = Patch(batch=BatchPatch(after=(Dependency("@merge"),)))
+    circle = rf"batch {other} → batch {merge} \(merge\) → batch {align} \(align\) → batch {other}: nothing was changed"
+    with pytest.raises(UsageError, match=circle):
+        world.change("modify", str(other), patch=patch)
+    world.check_restart()
+
+
 def test_a_diamond_runs_in_its_order_and_survives_restarts() -> None:
     world = World()
     batch = world.submit(4, graph=graph(4, {1: ["0"], 2: ["0"], 3: ["1", "2"]}))

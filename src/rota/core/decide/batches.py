@@ -13,7 +13,8 @@ from msgspec import UNSET
 
 from rota.core.decide.dependency_checks import SHOWN, check_circle, plain_dependencies
 from rota.core.decide.reopening import Again
-from rota.core.dependencies.meaning import dependents
+from rota.core.dependencies.meaning import dependents, waits_of
+from rota.core.graph import Gate
 from rota.core.graph import spans as spans_at
 from rota.core.selection import select, states_pattern
 from rota.core.spans import spans_of
@@ -180,37 +181,43 @@ class _Then:
 
     def means_nothing(self, batch: BatchState, name: str) -> bool:
         """Whether a batch will wait for something of this name to be added."""
-        return any(d.target == f"@{name}" and not self._end(batch, d) for d in self._spec(batch).after)
+        return any(d.target == f"@{name}" and not self._end(batch, d) for d in self._after(batch))
 
-    def _end(self, batch: BatchState, dependency: Dependency) -> int:
-        """How many batches of a name, from the first, a dependency on it will mean."""
+    def _after(self, waits: BatchState | Gate) -> tuple[Dependency, ...]:
+        return self._spec(waits).after if isinstance(waits, BatchState) else waits.after
+
+    def _end(self, waits: BatchState | Gate, dependency: Dependency) -> int:
+        """How many batches of a name, from the first, a dependency of a batch or gate on it will mean."""
         numbers = self._numbers(dependency.target[1:])
         if dependency.live:
             return len(numbers)
-        earlier = bisect_left(numbers, batch.id)
-        return earlier or bisect_right(numbers, self._known_until(batch) or self._state.next_batch)
+        earlier = bisect_left(numbers, waits.id)
+        return earlier or bisect_right(numbers, self._known_until(waits) or self._state.next_batch)
 
-    def _known_until(self, batch: BatchState) -> int:
-        """`BatchState.known_until` after the change: 0 if its dependencies change, or a name that they mean is lost."""
-        known, after = batch.known_until, self._spec(batch).after
-        if known and after == batch.spec.after:
+    def _known_until(self, waits: BatchState | Gate) -> int:
+        """`known_until` after the change: 0 if its dependencies change, or a name that they mean is lost."""
+        known, after = waits.known_until, self._after(waits)
+        if known and after == waits.after:
             names = [self._numbers(d.target[1:]) for d in after if d.target.startswith("@") and not d.live]
-            if all(bisect_left(numbers, batch.id) or bisect_right(numbers, known) for numbers in names):
+            if all(bisect_left(numbers, waits.id) or bisect_right(numbers, known) for numbers in names):
                 return known
         return 0
 
     def _waits_for(self, batch: BatchState) -> Iterator[int]:
         if self._reopened is not None and batch.id not in self._reopened and not batch.unsettled:
             return
-        for dependency in (*self._spec(batch).after, *batch.needed[len(batch.spec.after) :]):
-            if dependency.target.startswith("@"):
-                name, end = dependency.target[1:], self._end(batch, dependency)
-                for at in range(self._done.get(name, 0), end):
-                    yield self._numbers(name)[at]
-                    if at == self._done.get(name, 0):
-                        self._done[name] = at + 1
-            else:
-                yield int(dependency.target.partition(".")[0])
+        for waits in waits_of(batch):
+            for dependency in self._after(waits):
+                if dependency.target.startswith("@"):
+                    name, end = dependency.target[1:], self._end(waits, dependency)
+                    for at in range(self._done.get(name, 0), end):
+                        yield self._numbers(name)[at]
+                        if at == self._done.get(name, 0):
+                            self._done[name] = at + 1
+                else:
+                    yield int(dependency.target.partition(".")[0])
+        for number, _ in batch.graph.given.jobs if batch.graph is not None else ():
+            yield number
 
     def check_circles(self, sources: Iterable[int]) -> None:
         """Refuse if one of these batches would wait for itself, however many are between."""
