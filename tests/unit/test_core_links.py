@@ -7,7 +7,7 @@ import pytest
 from core_world import World, cores, lease_all, run_jobs
 from rota.core import invariants
 from rota.core.dependencies.following import element_reason
-from rota.core.explain import omitted_reason
+from rota.core.explain import account, omitted_reason
 from rota.core.stimuli import Cover
 from rota.model.batch import Dependency
 from rota.model.errors import RefusedError, UsageError
@@ -74,6 +74,8 @@ def test_a_circle_through_a_name_that_one_job_waits_for_is_refused() -> None:
     circle = rf"batch {other} → batch {merge} \(merge\) → batch {align} \(align\) → batch {other}: nothing was changed"
     with pytest.raises(UsageError, match=circle):
         world.change("modify", str(other), patch=patch)
+    said = account(world.state, world.state.batches[merge], 1, world.at).reason
+    assert said.startswith(f"waits for @align (1 of 1 jobs not settled) → {align} → {other}, which is PENDING"), said
     world.check_restart()
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from rota.core.dependencies.following import parents_of
 from rota.core.dependencies.meaning import named, positions_of
+from rota.core.graph import Gate
 from rota.core.graph import spans as spans_at
 from rota.core.settled import AnyBatch, whole
 from rota.core.state import BatchState, State
@@ -17,8 +18,8 @@ Span = tuple[AnyBatch, int, int]
 _OPEN, _NEVER = 1, 2
 
 
-def targets(state: State, dependency: Dependency, batch: BatchState | None) -> list[Span] | None:
-    """The jobs that a dependency means; None: nothing of that name was added yet."""
+def targets(state: State, dependency: Dependency, batch: BatchState | Gate | None) -> list[Span] | None:
+    """The jobs that a dependency (of a batch, or of a gate of its graph) means; None: nothing of that name is there."""
     what = dependency.target
     if not what.startswith("@"):
         number, low, high = positions_of(state, what)
@@ -91,7 +92,8 @@ def _links(state: State, batch: BatchState, pos: int | None) -> Iterator[tuple[D
         elif what.startswith("@") and what[1:] in batch.graph.groups:
             yield dependency, named_spans(batch, what[1:]), code
         else:
-            yield dependency, targets(state, dependency, batch), code
+            gate = next(gate for gate in batch.graph.gates if gate.after[0].target == what)
+            yield dependency, targets(state, gate.after[0], gate), code
 
 
 def _left(batch: AnyBatch, low: int, high: int) -> int:
