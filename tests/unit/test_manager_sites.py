@@ -183,3 +183,10 @@ def test_a_wrong_site_in_the_configuration_is_named(text, said, tmp_path):
     (tmp_path / "config.toml").write_text("lossess = 3\n")
     with pytest.raises(UsageError, match=r"toml: there is no key 'lossess': did you mean 'losses'\? The keys"):
         load_config(str(tmp_path))
+
+
+def test_however_a_directory_is_written_it_is_the_one_that_runners_name(tmp_path):
+    """A runner says where its output is as its script has it: that is compared, word by word."""
+    config = SiteConfig(driver="slurm", directory=f"{tmp_path}//shared/./rota/")
+    site = BatchSite("hpc", config, Paths(str(tmp_path)), None, user="me", install=False)
+    assert site.output_of("0" * 12, "r1") == f"{tmp_path}/shared/rota/{'0' * 12}"

@@ -60,7 +60,7 @@ class BatchSite(Site):
     ) -> None:
         self.name = name
         self.config = config
-        self.directory = config.directory or os.path.join(paths.home, "sites", name)
+        self.directory = os.path.normpath(config.directory or os.path.join(paths.home, "sites", name))
         self.door = door
         place = install_runner if install else runner_place
         self._program = os.path.join(place(config.directory or paths.home), "__main__.py")
