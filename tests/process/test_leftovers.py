@@ -58,7 +58,7 @@ def test_they_are_waited_for_with_what_they_print(rota):
     late = "(until test -e gate; do sleep 0.05; done; echo late) & echo early; touch begun"
     rota("add", "--leftovers", "wait", "--", late)
     until((rota.cwd / "begun").exists)
-    assert "RUNNING" in rota.out("jobs", "1")
+    until(lambda: "RUNNING" in rota.out("jobs", "1"))
     (rota.cwd / "gate").touch()
     rota("wait", "1")
     assert rota.out("log", "1.1") == "early\nlate\n" and note_of(rota, "1.1") == ""
