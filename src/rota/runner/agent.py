@@ -26,6 +26,7 @@ __all__ = ["Agent"]
 
 GREETING_S = 10.0
 ECHO_S = 1.0
+CHILD = bytes([signal.SIGCHLD])
 FIRST_RETRY_S = 0.1
 LAST_RETRY_S = 5.0
 GIVE_UP_S = 24 * 3600.0
@@ -144,7 +145,9 @@ class Agent:
 
     def _signalled(self) -> None:
         numbers = os.read(self._wake, 4096)
-        self._child = True  # most signals are SIGCHLD, and a look in vain costs little
+        self._child = True  # a look in vain costs little
+        if not numbers.strip(CHILD):
+            return  # most signals are SIGCHLD and no other
         stop = next((number for number in STOPS if number in numbers), None)
         if stop is not None:
             if not self._told_to_stop:

@@ -7,7 +7,7 @@ are kept and written again: a job costs one small write.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Dict, List
+from typing import TYPE_CHECKING, Callable, Dict, List, Optional
 
 if TYPE_CHECKING:
     from rota.runner.connection import Target
@@ -24,33 +24,35 @@ class Credentials:
 
     def __init__(self, runner: Runner, target: Target, directory: str) -> None:
         self._runner = runner
-        self._target = target
+        address = "unix:" + target.path if target.path else "tls:%s:%d" % (target.host, target.port)
+        self._address = os.fsencode(address)
+        self._ca = target.ca
         self._directory = os.path.join(directory, "jobs-%d" % os.getpid())
         self._files: List[int] = []
+        self._told: List[Dict[bytes, bytes]] = []
         self._free: List[int] = []
         self._used: Dict[Key, int] = {}
+        self._secret: Optional[bytes] = None
+        self._sign: Callable[[bytes], bytes] = _nothing
         self._problem = False
 
     def variables(self, key: Key) -> Dict[bytes, bytes]:
-        """What a job is told; nothing if the manager is of a version that has no such tokens."""
+        """What a job is told, not to be changed; nothing if the manager is of a version that has no such tokens."""
         secret = self._runner.job_secret
         if secret is None or self._problem:
             return {}
+        if secret is not self._secret:
+            self._secret, self._sign = secret, _signer(secret)
         number = self._used.get(key)
         if number is None:
             try:
                 number = self._number()
-                os.pwrite(self._files[number], _token(secret, key), 0)
+                os.pwrite(self._files[number], self._sign(b"%d.%d.%d" % key), 0)
             except OSError:  # the job can do without
                 self._problem = True
                 return {}
             self._used[key] = number
-        target = self._target
-        address = "unix:" + target.path if target.path else "tls:%s:%d" % (target.host, target.port)
-        return {
-            b"ROTA_ADDRESS": os.fsencode(address),
-            b"ROTA_TOKEN_FILE": os.fsencode(self._path(number)),
-        }
+        return self._told[number]
 
     def _number(self) -> int:
         """The number of a file that no job uses."""
@@ -62,22 +64,21 @@ class Credentials:
         if not self._files:
             self._prepare()
         number = len(self._files)
+        path = os.path.join(self._directory, "token-%d" % number)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._files.append(os.open(self._path(number), flags, 0o600))
+        self._files.append(os.open(path, flags, 0o600))
+        self._told.append({b"ROTA_ADDRESS": self._address, b"ROTA_TOKEN_FILE": os.fsencode(path)})
         return number
 
     def _prepare(self) -> None:
         """Make the directory, with what a job needs to trust the manager's certificate."""
         os.makedirs(self._directory, 0o700)
-        if self._target.ca is not None:
-            with open(self._target.ca, "rb") as file:
+        if self._ca is not None:
+            with open(self._ca, "rb") as file:
                 ca = file.read()
             fd = os.open(os.path.join(self._directory, "ca.pem"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             os.write(fd, ca)
             os.close(fd)
-
-    def _path(self, number: int) -> str:
-        return os.path.join(self._directory, "token-%d" % number)
 
     def close(self) -> None:
         """Remove the files: no job runs any more."""
@@ -88,15 +89,25 @@ class Credentials:
         import shutil
 
         shutil.rmtree(self._directory, ignore_errors=True)
-        self._files, self._free, self._used = [], [], {}
+        self._files, self._told, self._free, self._used = [], [], [], {}
 
 
-def _token(secret: bytes, key: Key) -> bytes:
-    """The content of a token file."""
+def _signer(secret: bytes) -> Callable[[bytes], bytes]:
+    """What makes the content of a token file from the name of an attempt."""
     try:
         from _blake2 import blake2b  # a tenth of the time that hashlib takes to load
     except ImportError:
         from hashlib import blake2b
-    name = b"%d.%d.%d" % key
-    text: bytes = b"job-%b.%b" % (name, blake2b(name, digest_size=32, key=secret).hexdigest().encode())
-    return text.ljust(SIZE, b"\n")
+    begun = blake2b(digest_size=32, key=secret)
+
+    def sign(name: bytes) -> bytes:
+        made = begun.copy()
+        made.update(name)
+        return (b"job-%b.%b" % (name, made.hexdigest().encode())).ljust(SIZE, b"\n")
+
+    return sign
+
+
+def _nothing(name: bytes) -> bytes:
+    """Before there is a secret: no token."""
+    return b""

@@ -188,7 +188,7 @@ class Jobs:
         """Look after a job that has started."""
         lease.wall = wall
         lease.pid = pid
-        lease.scratch = os.path.basename(lane.base)
+        lease.scratch = lane.name
         running = self.by_pid[pid] = Running(lease, plan, lane, pid, wall, now)
         self.next_tick = min(self.next_tick, self._watch.begun(running, now))
         return running

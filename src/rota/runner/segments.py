@@ -29,10 +29,11 @@ APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 class Lane:
     """The scratch files of one running job."""
 
-    __slots__ = ("base", "err", "out", "spill_err", "spill_out")
+    __slots__ = ("base", "err", "name", "out", "spill_err", "spill_out")
 
     def __init__(self, base: str) -> None:
         self.base = base
+        self.name = os.path.basename(base)
         self.out = os.open(base + ".out", APPEND | os.O_TRUNC, 0o600)
         try:
             self.err = os.open(base + ".err", APPEND | os.O_TRUNC, 0o600)
