@@ -83,16 +83,26 @@ class Client(questions.Client):
         async with self._opening:
             if self._held is None:
                 try:
-                    self._held = await AsyncConnection.connect(self.home)
+                    self._held = await self._greeted()
                 except NoManagerError:
                     if not self._start:
                         raise
                     from rota.manager.daemon import start
 
                     await asyncio.to_thread(start, self.home)
-                    self._held = await AsyncConnection.connect(self.home)
+                    self._held = await self._greeted()
                 self._start = False
             return self._held
+
+    async def _greeted(self) -> AsyncConnection:
+        """A connection to a manager that has answered: one that is being killed still has a socket."""
+        connection = await AsyncConnection.connect(self.home)
+        try:
+            await connection.manager()
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
 
     async def _drop(self, broken: AsyncConnection | None) -> None:
         """Close a connection; one that another request has opened meanwhile is kept."""

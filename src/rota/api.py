@@ -193,14 +193,14 @@ class Client:
         self._open: list[Connection] = []
         self._closed = False
         try:
-            self._connection()
+            self._greeted()
         except NoManagerError:
             if not start or (home is None and job_address() is not None):
                 raise
             from rota.manager.daemon import start as start_manager
 
             start_manager(home)
-            self._connection()
+            self._greeted()
 
     def __enter__(self) -> "Client":
         return self
@@ -296,6 +296,16 @@ class Client:
             self._open.append(connection)
         return mine[1]
 
+    def _greeted(self) -> Connection:
+        """The connection, to a manager that has answered: one that is being killed still has a socket."""
+        connection = self._connection()
+        try:
+            _ = connection.manager
+        except (NoManagerError, LostError):
+            self._drop()
+            raise
+        return connection
+
     def _drop(self) -> None:
         mine: tuple[int, Connection] | None = getattr(self._own, "connection", None)
         if mine is not None:
@@ -309,7 +319,7 @@ class Client:
         self._drop()
         while True:
             try:
-                return self._connection()
+                return self._greeted()
             except (NoManagerError, BusyError):
                 if time.monotonic() > deadline:
                     raise
@@ -328,7 +338,8 @@ class LocalClient(Client):
         from rota.manager.daemon import start
 
         try:
-            Connection.connect(home).close()
+            with Connection.connect(home) as connection:
+                _ = connection.manager
             started = False
         except NoManagerError:
             start(home, ["--embedded"])

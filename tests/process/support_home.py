@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rota.wire.client import Connection, NoManagerError
+from rota.wire.client import Connection, LostError, NoManagerError
 
 ROTA = str(Path(sys.executable).with_name("rota"))
 
@@ -116,7 +116,7 @@ class Home:
             try:
                 if found := condition():
                     return found
-            except NoManagerError:
+            except (NoManagerError, LostError):
                 pass
             assert time.monotonic() < end, f"not within {seconds} s: {what or condition}\n{self.tail()}"
             time.sleep(0.02)

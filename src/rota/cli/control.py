@@ -4,7 +4,7 @@ import os
 import sys
 import time
 
-from rota.cli.link import STOP_S, connect, take_down
+from rota.cli.link import STOP_S, connect, greeted, take_down
 from rota.cli.show import clean, jobs_word, print_json, seconds, when
 from rota.model.errors import UsageError
 from rota.wire.client import Connection, NoManagerError
@@ -215,7 +215,7 @@ def foreground(args: "argparse.Namespace") -> "NoReturn":
 def down(args: "argparse.Namespace") -> int:
     """Stop the manager and wait until it is gone; end one that is a cluster job and does not serve."""
     try:
-        connection = connect(args)
+        connection = greeted(args.home)
     except NoManagerError:
         from rota.manager.paths import Paths
 

@@ -45,10 +45,21 @@ def look(args: "argparse.Namespace") -> "Looker":
         return reader
 
 
+def greeted(home: "str | None") -> Connection:
+    """A connection to a manager that has answered: one that is being killed still has a socket, and answers nobody."""
+    connection = Connection.connect(home)
+    try:
+        _ = connection.manager
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
 def connect_or_start(home: "str | None", extra: "Sequence[str]" = (), say: bool = True) -> "tuple[Connection, bool]":
     """A connection, and whether the manager was started for it."""
     try:
-        return Connection.connect(home), False
+        return greeted(home), False
     except NoManagerError:
         if home is None and job_address() is not None:
             raise  # a second one would end with the job that this runs in

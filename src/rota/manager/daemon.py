@@ -36,10 +36,24 @@ os.execv(sys.argv[2], sys.argv[2:])
 def start(home: str | None = None, argv_extra: Sequence[str] = (), *, timeout_s: float = START_S) -> int:
     """Start a manager for this home and return its pid once it serves.
 
-    If another call won the race to start one, the pid is the other's. Any other failure is raised with the manager's
-    own words.
+    If another call won the race to start one, the pid is the other's; if the one that has the home turns out to be
+    ending, another is started. Any other failure is raised with the manager's own words.
     """
     paths = prepare(home)
+    deadline = time.monotonic() + timeout_s
+    while True:
+        said, begin = _launch(paths, argv_extra, timeout_s)
+        holder = said.get("holder")
+        if isinstance(holder, int):
+            if _wait_for(paths.home, holder, deadline):
+                return holder
+            if time.monotonic() < deadline:
+                continue
+        return _outcome(paths, said, begin, timeout_s)
+
+
+def _launch(paths: Paths, argv_extra: Sequence[str], timeout_s: float) -> tuple[dict[str, Any], int]:
+    """Start a process; what it says, and where its part of the log begins."""
     command = [sys.executable, "-m", _MODULE, "--home", paths.home]
     reader = writer = log = -1
     try:
@@ -60,14 +74,13 @@ def start(home: str | None = None, argv_extra: Sequence[str] = (), *, timeout_s:
         )
         os.close(writer)
         writer = -1
-        said = _listen(reader, timeout_s)
+        return _listen(reader, timeout_s), begin
     except (OSError, subprocess.SubprocessError) as error:
         raise RotaError(f"cannot start {sys.executable}: {error}") from error
     finally:
         for fd in (reader, writer, log):
             if fd >= 0:
                 os.close(fd)
-    return _outcome(paths, said, begin, timeout_s)
 
 
 def _environment() -> dict[str, str]:
@@ -108,8 +121,6 @@ def _outcome(paths: Paths, said: dict[str, Any], begin: int, timeout_s: float) -
     pid = said.get("pid")
     if said.get("ready") and isinstance(pid, int):
         return pid
-    if "holder" in said and isinstance(said["holder"], int) and _wait_for(paths.home, timeout_s):
-        return said["holder"]
     if "error" in said:
         raise BY_CODE.get(str(said.get("code")), RefusedError)(str(said["error"]))
     if said.get("late"):
@@ -119,16 +130,18 @@ def _outcome(paths: Paths, said: dict[str, Any], begin: int, timeout_s: float) -
     )
 
 
-def _wait_for(home: str, timeout_s: float) -> bool:
-    """Wait until a manager that another process started answers here."""
+def _wait_for(home: str, holder: int, deadline: float) -> bool:
+    """Wait until the manager that has this home answers here; False if it has ended, or does not in time."""
+    from rota.manager.lock import start_ticks
     from rota.wire.client import Connection, NoManagerError
 
-    deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         try:
             with Connection.connect(home) as connection:
                 return bool(connection.manager)
         except NoManagerError:
+            if start_ticks(holder) is None:
+                return False
             time.sleep(0.05)
     return False
 

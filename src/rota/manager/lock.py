@@ -25,6 +25,8 @@ FRESH_S = 300.0
 """A holder on another host that has not refreshed for so long is gone."""
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 _SETTLE_S = 0.5
+_WORDS_S = 10.0
+"""How long a holder may take to say who it is."""
 
 
 class AlreadyRunningError(RefusedError):
@@ -89,14 +91,12 @@ class Lock:
     # Inside
 
     def _take(self) -> None:
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                raise AlreadyRunningError(self.paths.home, self._read_soon()) from None
-            if error.errno not in _NO_LOCKS:
-                raise RotaError(f"cannot lock {self.paths.lock}: {error.strerror}") from error
-            self.weak = True
+        deadline = time.monotonic() + _WORDS_S
+        while not self._locked():
+            # Without words its holder is about to write them, or to let go.
+            if (holder := self._read()) or time.monotonic() > deadline:
+                raise AlreadyRunningError(self.paths.home, holder)
+            time.sleep(0.01)
         if not self._same_file():
             raise RotaError(f"{self.paths.lock} was replaced while it was being locked; try again")
         holder = self._read()
@@ -107,6 +107,17 @@ class Lock:
             time.sleep(_SETTLE_S)
             if (now := self._read()) != self.words:
                 raise AlreadyRunningError(self.paths.home, now)
+
+    def _locked(self) -> bool:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                return False
+            if error.errno not in _NO_LOCKS:
+                raise RotaError(f"cannot lock {self.paths.lock}: {error.strerror}") from error
+            self.weak = True
+        return True
 
     def _lives(self, holder: dict[str, Any]) -> bool:
         """Whether the holder that the words name may still run, although its lock (if there is any) is free."""
@@ -145,14 +156,6 @@ class Lock:
         except ValueError:
             return {}
         return words if isinstance(words, dict) else {}
-
-    def _read_soon(self) -> dict[str, Any]:
-        """The words of a holder that may be about to write them."""
-        for _ in range(20):
-            if words := self._read():
-                return words
-            time.sleep(0.01)
-        return {}
 
     def _write(self) -> None:
         data = json.dumps(self.words).encode() + b"\n"

@@ -75,8 +75,11 @@ class AsyncConnection:
             raise
 
     async def manager(self) -> dict[str, Any]:
-        """What the manager said of itself: host, pid, version, home, started."""
-        return await asyncio.wait_for(asyncio.shield(self._welcome), CONNECT_S)
+        """What the manager said of itself: host, pid, version, home, started. NoManagerError if it has gone."""
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._welcome), CONNECT_S)
+        except TimeoutError:
+            raise LostError(f"no answer from the manager of {self.home} in time; {UNKNOWN}") from None
 
     async def ask(self, op: str, **arguments: Any) -> dict[str, Any]:
         """Ask one thing; the result, or the error that the manager answered with."""
@@ -153,7 +156,10 @@ class AsyncConnection:
                 self._sort(await self._read())
         except (OSError, asyncio.IncompleteReadError) as error:
             why = "closed" if isinstance(error, asyncio.IncompleteReadError) else str(error)
-            self._end(LostError(f"the connection to the manager of {self.home} was lost ({why}); {UNKNOWN}"))
+            if self._last or self._welcome.done():
+                self._end(LostError(f"the connection to the manager of {self.home} was lost ({why}); {UNKNOWN}"))
+            else:
+                self._end(client.gone(self.home, why))
         except RotaError as error:
             self._end(error)
         finally:

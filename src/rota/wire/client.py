@@ -214,6 +214,11 @@ def unreachable(notice: "dict[str, Any]", error: Exception) -> NoManagerError:
     )
 
 
+def gone(home: str, why: str) -> NoManagerError:
+    """The error for a manager that was still there to be called, and no longer to answer. It was asked nothing."""
+    return NoManagerError(f"the rota manager of {home} is just going away ({why}); start one with: rota up")
+
+
 def check_server(sock: "Any", home: str) -> None:
     """Never tell anything to a socket that somebody else listens on."""
     if hasattr(bare, "SO_PEERCRED"):
@@ -314,7 +319,7 @@ class Connection:
 
     @property
     def manager(self) -> "dict[str, Any]":
-        """What the manager said of itself: host, pid, version, home, started."""
+        """What the manager said of itself: host, pid, version, home, started. NoManagerError if it has gone."""
         if self._welcome is None:
             self._send(b"")
             while self._welcome is None:
@@ -399,6 +404,8 @@ class Connection:
                 raise LostError(f"no answer from the manager of {self.home} in time; {UNKNOWN}") from None
             except OSError as error:
                 data, why = b"", str(error)
+            if not data and self._welcome is None and not self._last:
+                raise gone(self.home, why)
             if not data:
                 raise LostError(f"the connection to the manager of {self.home} was lost ({why}); {UNKNOWN}")
             self._frames = self._decoder.feed(data)
