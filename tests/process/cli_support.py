@@ -28,7 +28,7 @@ class Rota:
         return [sys.executable, "-m", "rota", *map(str, words)]
 
     def __call__(
-        self, *words: object, code: int | None = 0, timeout: float = 60, **options
+        self, *words: object, code: int | None = 0, timeout: float = 120, **options
     ) -> subprocess.CompletedProcess:
         """Run a command to its end; the exit status must be `code`."""
         options = {"cwd": self.cwd, "env": self.environ, "capture_output": True, "text": True, **options}
@@ -66,7 +66,7 @@ class Rota:
                     found[int(entry)] = line
         return found
 
-    def nothing_runs(self, within_s: float = 30) -> bool:
+    def nothing_runs(self, within_s: float = 60) -> bool:
         """Whether all managers and runners of this home are gone, now or soon."""
         deadline = time.monotonic() + within_s
         while self.processes():
@@ -86,7 +86,7 @@ def rota_home():
         yield rota
     finally:
         if rota.processes():
-            rota("down", "--kill", code=None, timeout=30)
+            rota("down", "--kill", code=None)
         clean = rota.nothing_runs()
         left = rota.processes()
         for pid in left:
@@ -113,7 +113,7 @@ def up():
         yield rota
 
 
-def until(condition, within_s: float = 60):
+def until(condition, within_s: float = 120):
     """Wait for something to become true; what it was."""
     deadline = time.monotonic() + within_s
     while not (value := condition()):

@@ -70,7 +70,7 @@ class Home:
     ) -> subprocess.CompletedProcess[str]:
         """Run a command (by a wrapper); `code` is the exit status that it must have (None: any)."""
         done = subprocess.run(
-            [*wrapper, ROTA, *words], input=stdin, capture_output=True, timeout=more.pop("timeout", 60),
+            [*wrapper, ROTA, *words], input=stdin, capture_output=True, timeout=more.pop("timeout", 120),
             cwd=more.pop("cwd", self.work), env=self.env | more.pop("env", {}), **more,
         )  # fmt: skip
         out, err = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
@@ -109,7 +109,7 @@ class Home:
             answer: dict[str, Any] = connection.ask(op, **arguments)
             return answer
 
-    def until(self, condition: Callable[[], Any], seconds: float = 60, what: str = "") -> Any:
+    def until(self, condition: Callable[[], Any], seconds: float = 120, what: str = "") -> Any:
         """Wait for something; the manager may be away meanwhile."""
         end = time.monotonic() + seconds
         while True:
@@ -121,7 +121,7 @@ class Home:
             assert time.monotonic() < end, f"not within {seconds} s: {what or condition}\n{self.tail()}"
             time.sleep(0.02)
 
-    def settled(self, *words: str, seconds: float = 90) -> dict[str, int]:
+    def settled(self, *words: str, seconds: float = 180) -> dict[str, int]:
         """Wait until nothing is open; the counts."""
         live = ("WAITING", "PENDING", "STARTING", "RUNNING", "MISSING", "KILLING", "HOLDING")
         self.until(lambda: not any(name in live for name in self.counts(*words)), seconds, "all settled")

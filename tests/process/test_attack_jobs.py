@@ -53,7 +53,7 @@ def test_a_report_that_is_none_is_moved_aside_and_the_batch_system_decides(tmp_p
                 file.write_bytes(text.encode().decode("unicode_escape").encode("latin-1"))
                 home.add("--retries", "0", "--", f"cp {file} $(dirname $(ls -t {home.path}/sites/one/*/0/lease.json | "
                          f"head -n 1))/report.json; kill -9 $PPID; sleep 30")  # fmt: skip
-                home.until(lambda name=f"{number + 1}": home.job(f"{name}.1")["state"] in ("FAILED", "COMPLETED"), 90)
+                home.until(lambda name=f"{number + 1}": home.job(f"{name}.1")["state"] in ("FAILED", "COMPLETED"))
             for number, what in enumerate(BAD_REPORTS, 1):
                 job = home.job(f"{number}.1")
                 assert job["state"] == "FAILED", what
@@ -61,7 +61,7 @@ def test_a_report_that_is_none_is_moved_aside_and_the_batch_system_decides(tmp_p
             assert home.tail().count("is not a report, and is moved aside")
             restarts(home)
             home.add("--", "true")
-            home.until(lambda: home.job(f"{len(BAD_REPORTS) + 1}.1")["state"] == "COMPLETED", 60)
+            home.until(lambda: home.job(f"{len(BAD_REPORTS) + 1}.1")["state"] == "COMPLETED")
         finally:
             home.rota("down", "--kill", code=None)
 
@@ -91,7 +91,7 @@ def test_what_a_runner_left_unsent_cannot_stop_a_site(home: Home, text: str) -> 
     home.until(lambda: home.job("1.1")["state"] in ("FAILED", "LOST", "KILLED", "PENDING", "RUNNING", "WAITING"))
     gate.open()
     home.add("--", "true")
-    home.until(lambda: home.job("2.1")["state"] == "COMPLETED", 60, "the site goes on")
+    home.until(lambda: home.job("2.1")["state"] == "COMPLETED", what="the site goes on")
     assert "unsent.json is not what a runner leaves" in Path(home.path, "manager.log").read_text()
     assert Path(f"{path}.bad").exists() or Path(f"{path}.bad").is_symlink()
     restarts(home)

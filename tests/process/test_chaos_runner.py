@@ -31,6 +31,18 @@ def kill(pid: int, group: bool = False) -> None:
         (os.killpg if group else os.kill)(pid, signal.SIGKILL)
 
 
+def leads(pid: int) -> bool:
+    """Whether it is a job's first process."""
+    with contextlib.suppress(ProcessLookupError):
+        return os.getsid(pid) == pid
+    return False
+
+
+def started(place: str) -> list[Path]:
+    """What the jobs have written that have begun."""
+    return [path for path in Path(place).glob("*[0-9]") if "start" in path.read_text()]
+
+
 def serving(home: Home) -> tuple[int, str]:
     """(pid, id) of a runner that is connected and has jobs."""
 
@@ -92,9 +104,10 @@ def test_children_killed_are_failures_of_the_job(home: Home) -> None:
     batch = home.add("--array", "1-12", "--retries", "1", "--", command(place, work))
     (pid, runner) = serving(home)
     home.until(lambda: home.counts(batch).get("RUNNING") == 6)
-    for child in home.of_runner(runner):
-        if os.getsid(child) == child:
-            kill(child)
+    shells = lambda: [child for child in home.of_runner(runner) if leads(child)]  # noqa: E731
+    home.until(lambda: len(started(place)) == len(shells()) == 6, what="six wait at the gate")
+    for child in shells():
+        kill(child)
     gate.open()
     assert home.settled() == {"COMPLETED": 12}
     assert alive(pid), "the runner itself must not mind"

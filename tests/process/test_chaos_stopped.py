@@ -64,10 +64,10 @@ def test_runner_stopped(home: Home) -> None:
 def test_manager_stopped(home: Home) -> None:
     """While it sleeps, runners go on; when it wakes, its own sleep counts as nobody's silence."""
     place = witness(home)
-    home.config(CONFIG.replace("missing_after = '2s'", "missing_after = '3s'"))  # shorter than it sleeps
+    home.config(CONFIG.replace("missing_after = '2s'", "missing_after = '6s'"))  # shorter than it sleeps
     home.add("--array", "1-80", "--", command(place, "sleep 0.$(( ROTA_INDEX % 5 ))"))
     home.until(lambda: home.counts().get("COMPLETED", 0) > 2)
-    for seconds in (0.3, 4.0, 1.0):
+    for seconds in (0.3, 8.0, 1.0):
         stopped(home.manager(), seconds)
         time.sleep(0.3)
         assert "MISSING" not in home.counts(), "the manager slept, not the runner"

@@ -28,7 +28,7 @@ def test_each(rota):
     first = add(rota, "--array", "1-3", "--", f"[ {{index}} = 2 ] && exit 3; {wait}")
     second = add(rota, "--array", "1-3", "--after", first, "--each", "--", "echo", "{index}")
     failed = add(rota, "--array", "1-3", "--after-failure", first, "--each", "--", "true")
-    rota("wait", f"{second}.1", f"{second}.2", "--timeout", "60s", code=1)
+    rota("wait", f"{second}.1", f"{second}.2", "--timeout", "90s", code=1)
     assert states(rota, second) == ["COMPLETED", "OMITTED", "WAITING"]
     says = f"omitted because {first}.2 failed: exit 3 (depends on {first}.2, which is FAILED)"
     assert explain(rota, f"{second}.2") == says
@@ -36,7 +36,7 @@ def test_each(rota):
     rows = [json.loads(line) for line in rota.out("jobs", f"{second}.2", "--json").splitlines()]
     assert rows[0]["reason"] == f"depends on {first}.2, which is FAILED"
     gate.touch()
-    rota("wait", second, failed, "--timeout", "60s", code=1)
+    rota("wait", second, failed, "--timeout", "90s", code=1)
     assert states(rota, second) == ["COMPLETED", "OMITTED", "COMPLETED"]
     assert states(rota, failed) == ["OMITTED", "COMPLETED", "OMITTED"]
 
@@ -45,7 +45,7 @@ def test_live_and_rerun_survive_a_restart(rota):
     log = rota.cwd / "log"
     add(rota, "--name", "align", "--", "true")
     merge = add(rota, "--name", "merge", "--after", "@align", "--live=rerun", "--", f"echo merged >> {log}")
-    rota("wait", merge, "--timeout", "60s")
+    rota("wait", merge, "--timeout", "90s")
     gate = rota.cwd / "gate"
     add(rota, "--name", "align", "--", f"while [ ! -e {gate} ]; do sleep 0.05; done; echo aligned >> {log}")
     assert states(rota, merge) == ["WAITING"]
@@ -57,7 +57,7 @@ def test_live_and_rerun_survive_a_restart(rota):
             until(lambda pid=pid: pid not in rota.processes())
     rota("up")
     gate.touch()
-    rota("wait", merge, "--timeout", "60s")
+    rota("wait", merge, "--timeout", "90s")
     assert log.read_text().split() == ["merged", "aligned", "merged"]
 
 
@@ -67,12 +67,12 @@ def test_on_batch_end(rota, how):
     end = f"echo $ROTA_BATCH $ROTA_BATCH_NAME $ROTA_JOBS $ROTA_COMPLETED $ROTA_FAILED $PWD >> {log}"
     words = ["--name", "align", "--values", "0,1,0", "--on-batch-end", end, "--", "sh", "-c", "exit {}"]
     rota(how, *words, code=0 if how == "add" else 1)
-    rota("wait", "2", "--timeout", "60s")
+    rota("wait", "2", "--timeout", "90s")
     assert log.read_text().split() == ["1", "align", "3", "2", "1", str(rota.cwd)]
     rows = json.loads(rota.out("status", "--json"))["batches"]
     assert [(row["id"], row["name"], row["ends"]) for row in rows] == [(1, "align", None), (2, "align-end", 1)]
     rota("retry", "1")
-    rota("wait", "--timeout", "60s", code=1)
+    rota("wait", "--timeout", "90s", code=1)
     assert log.read_text().count("align") == 1, "once"
 
 
@@ -119,10 +119,10 @@ def test_from_python(rota):
         first = client.submit("exit {}", values=["0", "1"])
         second = client.submit("echo {}", values=["a", "b"], after=[first.id], each=True, on_batch_end="echo over")
         mixed = client.submit("true", array=range(1, 3), after=[Dependency(str(second.id), "any", each=True), first.id])
-        assert client.wait([first.id, second.id, mixed.id], 30) is False
+        assert client.wait([first.id, second.id, mixed.id], 60) is False
         assert [job.state for job in second.jobs()] == ["COMPLETED", "OMITTED"]
         assert mixed.counts() == {"OMITTED": 2}
-        assert client.wait([second.id + 1], 30) and next(client.jobs(str(second.id + 1))).log() == "over\n"
+        assert client.wait([second.id + 1], 60) and next(client.jobs(str(second.id + 1))).log() == "over\n"
         with pytest.raises(UsageError, match="1,000,000 dependencies: a batch takes at most 10,000"):
             client.submit("true", after=[first.id] * 1_000_000)
         with pytest.raises(UsageError, match="live: only a name"):

@@ -28,7 +28,7 @@ def test_example(name, wanted, tmp_path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
     )
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
     assert [text for text in wanted if text not in done.stdout] == [], done.stdout

@@ -33,7 +33,7 @@ def test_a_wait_that_cannot_end_says_so(rota):
     rota("up")
     rota("add", "--not-before", "+9h", "--", "true")
     rota("hold", "1")
-    said = rota("wait", "1", "--timeout", "8", code=4).stderr
+    said = rota("wait", "1", "--timeout", "15", code=4).stderr
     assert "1 job is held: this ends only after rota release 1" in said
 
 

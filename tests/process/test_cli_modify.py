@@ -15,7 +15,7 @@ from rota.model.batch import Dependency
 from rota.model.errors import UsageError
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cli_support import add, states, up
+from cli_support import add, states, until, up
 
 __all__ = ["up"]
 
@@ -39,21 +39,21 @@ def test_change_a_batch_that_waits(rota):
     assert found["after"] == [{"target": "@nothing"}, {"target": "@prepare", "condition": "any"}]
     assert 7000 < found["not_before"] - time.time() < 7300
     rota("modify", batch, "--drop-after", "@nothing")
-    rota("wait", first, "--timeout", "30s")
+    rota("wait", first, "--timeout", "90s")
     assert states(rota, batch) == ["WAITING"] * 4
     assert "waits for its time" in rota.out("explain", f"{batch}.1")
     os.kill(json.loads(rota.out("ping", "--json"))["pid"], signal.SIGKILL)
     rota("up")
     assert row(rota, batch) == found | {"after": [{"target": "@prepare", "condition": "any"}]}
     rota("modify", batch, "--not-before", "now", "--max-failures", "default", "--at-once", "off", "--after", "none")
-    rota("wait", waiter, "--timeout", "30s")
+    rota("wait", waiter, "--timeout", "90s")
     assert states(rota, batch) == ["COMPLETED"] * 4
     found = row(rota, batch)
     assert (found["after"], found["not_before"], found["at_once"], found["max_failures"]) == ([], None, None, None)
     assert states(rota, last) == ["WAITING"]
     done = rota("modify", batch, "--name", "old")
     assert done.stdout == "4 jobs changed in 1 batch\n"
-    rota("wait", last, "--timeout", "30s")
+    rota("wait", last, "--timeout", "90s")
     with sqlite3.connect(rota.home / "rota.db") as db:
         name, spec = db.execute("SELECT name, spec FROM batches WHERE id = ?", (int(batch),)).fetchone()
         kinds = [kind for (kind,) in db.execute("SELECT kind FROM entries ORDER BY seq")]
@@ -66,20 +66,17 @@ def test_what_runs_is_left_alone_and_an_end_is_added(rota):
     gate, log = rota.cwd / "gate", rota.cwd / "log"
     batch = add(rota, "--array", "1-2%1", "--", f"while [ ! -e {gate} ]; do sleep 0.05; done")
     later = add(rota, "--not-before", "+1h", "--", "true")
-    for _ in range(300):
-        if "RUNNING" in states(rota, batch):
-            break
-        time.sleep(0.05)
+    until(lambda: "RUNNING" in states(rota, batch))
     done = rota("modify", batch, "--after", later)
     assert done.stdout == "1 job changed in 1 batch\n"
     assert done.stderr == "rota: 1 job left alone: runs already, or was given to a runner: it goes on as it is\n"
     rota("modify", batch, "--on-batch-end", f"echo wrong >> {log}")
     rota("modify", batch, "--name", "both", "--on-batch-end", f'echo "$ROTA_BATCH_NAME $ROTA_COMPLETED" >> {log}')
     gate.touch()
-    rota("wait", f"{batch}.1", "--timeout", "30s")
+    rota("wait", f"{batch}.1", "--timeout", "90s")
     assert states(rota, batch) == ["COMPLETED", "WAITING"]
     rota("modify", later, "--not-before", "now")
-    rota("wait", batch, f"@{batch}-end", "--timeout", "30s")
+    rota("wait", batch, f"@{batch}-end", "--timeout", "90s")
     assert log.read_text() == "both 2\n"
 
 

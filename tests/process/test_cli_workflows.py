@@ -10,7 +10,7 @@ import rota as package
 from rota.model.errors import UsageError
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cli_support import add, states, up
+from cli_support import add, states, until, up
 
 __all__ = ["up"]
 
@@ -35,14 +35,15 @@ def test_a_workflow_runs_in_its_order_over_a_restart(rota):
     )
     batch = add(rota, "-f", path)
     after = add(rota, "--after", "@first", "--", f"echo after >> {log}")
-    rota("wait", f"{batch}.3", f"{batch}.5", f"{batch}.6", "--timeout", "60s", code=1)
+    rota("wait", f"{batch}.3", f"{batch}.5", f"{batch}.6", "--timeout", "90s", code=1)
+    until(lambda: states(rota, batch)[1] == "RUNNING")
     rota("down")
     rota("up")
     assert states(rota, batch) == ["WAITING", "RUNNING", "COMPLETED", "FAILED", "COMPLETED", "OMITTED"]
     reason = json.loads(rota.out("explain", f"{batch}.1", "--json"))["reason"]
     assert reason.startswith(f"waits for {batch}.2, which ")
     gate.touch()
-    rota("wait", batch, after, "--timeout", "60s", code=1)
+    rota("wait", batch, after, "--timeout", "90s", code=1)
     assert states(rota, batch)[0] == states(rota, after)[0] == "COMPLETED"
     assert sorted(log.read_text().split()) == ["after", "alarm", "align", "align", "merge"]
     assert log.read_text().split().index("merge") > 2
@@ -87,7 +88,7 @@ def test_each_by_value(rota):
     by_number = rota("add", "--values", "s3,s1,s2", "--after", first, "--each", "--", "echo", "{}")
     assert "job 1 (s3) waits for 1.1 (s1); --each=value pairs by value" in by_number.stderr
     by_value = add(rota, "--values", "s3,s1,s2", "--after", first, "--each=value", "--", "echo", "{}")
-    rota("wait", by_value, "--timeout", "60s", code=1)
+    rota("wait", by_value, "--timeout", "90s", code=1)
     assert states(rota, by_value) == ["COMPLETED", "COMPLETED", "OMITTED"]
     for values, words in (("s9", "no job of it has the value 's9' of the new job 1"),):
         assert (

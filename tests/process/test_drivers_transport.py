@@ -68,7 +68,7 @@ def test_the_environment_has_only_what_clients_need():
 
 def test_a_command_that_hangs_is_ended_with_all_that_it_started(tmp_path):
     script = f"sleep 300 & echo $! >{tmp_path}/pid; trap '' TERM; echo begun; while :; do sleep 300; done"
-    answer = run(LocalTransport().run(["sh", "-c", script], timeout_s=1))
+    answer = run(LocalTransport().run(["sh", "-c", script], timeout_s=5))
     assert answer.code is None and answer.stdout == "begun\n"
     child = int((tmp_path / "pid").read_text())
     deadline = time.monotonic() + 30
@@ -81,8 +81,8 @@ def test_a_command_that_hangs_is_ended_with_all_that_it_started(tmp_path):
 def test_one_that_is_cancelled_leaves_nothing():
     async def test():
         task = asyncio.get_running_loop().create_task(LocalTransport().run(["sleep", "300"]))
-        await asyncio.sleep(0.2)
-        assert children()
+        while not children():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -226,8 +226,8 @@ class Server:
         command = [SSHD, "-D", "-e", "-f", self.path / "config"]
         with open(self.path / "log", "ab") as log:
             self.process = subprocess.Popen(command, stderr=log, stdin=subprocess.DEVNULL)
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and self.process.poll() is None:
             try:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()
                 return
@@ -237,7 +237,7 @@ class Server:
 
     def stop(self):
         self.process.terminate()
-        self.process.wait(10)
+        self.process.wait(60)
 
     def options(self, key="user"):
         path = self.path
@@ -295,7 +295,7 @@ def test_a_connection_that_was_opened_by_hand_is_used(server):
     path = f"/tmp/rota-{os.getpid()}-master"
     host = f"{getpass.getuser()}@127.0.0.1"
     by_hand = ["ssh", *server.options(), "-o", f"ControlPath={path}", "-o", "ControlMaster=yes"]
-    subprocess.run([*by_hand, "-o", "ControlPersist=yes", "-fN", host], check=True, timeout=20)
+    subprocess.run([*by_hand, "-o", "ControlPersist=yes", "-fN", host], check=True, timeout=60)
 
     async def test():
         transport = SshTransport(host, options=server.options("stranger"), control_path=path)

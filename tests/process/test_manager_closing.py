@@ -73,7 +73,7 @@ def test_jobs_that_are_removed_by_themselves(home: Home) -> None:
 
 def test_a_warning_before_the_limit(home: Home) -> None:
     script = "trap 'echo saved; exit 4' USR1; while :; do sleep 0.05; done"
-    home.add("--time", "3s", "--signal", "usr1@2", "--", script)
+    home.add("--time", "9s", "--signal", "usr1@4", "--", script)
     assert home.settled() == {"FAILED": 1}
     assert home.job("1.1")["exit_code"] == 4 and home.rota("log", "1.1").stdout == "saved\n"
 

@@ -62,7 +62,7 @@ def verdict(home, *batches):
 
 def native(home, name):
     """The native id of the allocation that a job runs in, once it does."""
-    home.until(lambda: home.job(name)["state"] == "RUNNING" and home.job(name)["native_id"], 60, f"{name} runs")
+    home.until(lambda: home.job(name)["state"] == "RUNNING" and home.job(name)["native_id"], what=f"{name} runs")
     return home.job(name)["native_id"]
 
 
@@ -141,7 +141,7 @@ def test_a_manager_that_dies_finds_everything_again(beside):
         home.rota("up")
         time.sleep(1)
     fake.faults([])
-    assert home.settled(seconds=100) == {"COMPLETED": 20}, home.tail()
+    assert home.settled() == {"COMPLETED": 20}, home.tail()
     assert verdict(home, *batches).executions == 20
     serials = {(job["id"], job["name"]) for job in fake.jobs()}
     assert len({name for _, name in serials}) == len(serials), "a tag was submitted twice"

@@ -24,7 +24,7 @@ def witness(home: Home) -> str:
     return str(place)
 
 
-def gone(home: Home, pid: int, seconds: float = 60) -> None:
+def gone(home: Home, pid: int, seconds: float = 120) -> None:
     """Wait for a process to end."""
     home.until(lambda: not alive(pid), seconds, f"process {pid} is gone")
 
@@ -110,7 +110,7 @@ def test_once(home: Home) -> None:
     assert "ended with 0" in home.tail()
     gate.open()
     for _ in range(4):
-        done = home.rota("up", "--once", "--foreground", timeout=60)
+        done = home.rota("up", "--once", "--foreground")
         assert done.returncode == 0
         home.rota("up")
         counts = home.counts()
@@ -186,7 +186,7 @@ def test_down_leaves_jobs_alone(home: Home) -> None:
     assert not found.wrong, found
     assert (found.executions, found.attempts) == (4, 4)
     home.rota("down")
-    home.until(lambda: not home.processes(), 30, "idle runners leave with the manager")
+    home.until(lambda: not home.processes(), what="idle runners leave with the manager")
 
 
 def test_down_kill(home: Home) -> None:
@@ -196,7 +196,7 @@ def test_down_kill(home: Home) -> None:
     home.add("--array", "1-3", "--", command(place, "test $ROTA_ATTEMPT -gt 1 || sleep 600"))
     home.until(lambda: home.counts().get("RUNNING") == 2)
     assert home.json("down", "--kill")["stopped"]
-    home.until(lambda: not home.processes(), 20, "all are gone")
+    home.until(lambda: not home.processes(), what="all are gone")
     home.config("[site.local]\ncores = 1\n")
     home.rota("up")
     home.until(lambda: home.counts().get("COMPLETED") == 2)
@@ -218,7 +218,7 @@ def test_down_kill_when_jobs_ignore_term(home: Home) -> None:
     (runner,) = home.runners().values()
     home.until(lambda: len(home.of_runner(runner)) >= 3)
     home.rota("down", "--kill")
-    home.until(lambda: not home.processes(), 20, "all are gone")
+    home.until(lambda: not home.processes(), what="all are gone")
 
 
 def test_the_manager_survives_its_terminal(home: Home) -> None:

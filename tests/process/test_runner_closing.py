@@ -18,6 +18,8 @@ from fake_manager import SPEC, FakeManager
 from support_home import Gate
 from test_runner_jobs import alive, gone, outcome, wait_for
 
+from rota.runner.signalled_ends import WAIT_S
+
 WAYS = ["none", "auto"] if shutil.which("cc") else ["none"]
 
 
@@ -280,7 +282,7 @@ def test_a_behaviour_has_a_time_limit_and_ends_with_its_tree(manager, cwd, tmp_p
     (row,) = manager.run(
         "true",
         cwd=str(cwd),
-        behaviour_s=0.5,
+        behaviour_s=4,
         grace_s=0.2,
         on_exit=[f"setsid sleep 100 & echo $! > {pidfile}; trap '' TERM; sleep 100", "echo next"],
     )
@@ -312,10 +314,10 @@ def test_while_a_behaviour_runs_the_job_is_held_and_a_kill_ends_it(manager, cwd)
 
 def test_a_killed_job_has_its_behaviours_within_the_grace(manager, cwd):
     key = (8, 1, 1)
-    spec = {**SPEC, "cwd": str(cwd), "grace_s": 1, "on_failure": ["echo $ROTA_REASON > why", "sleep 100"]}
+    spec = {**SPEC, "cwd": str(cwd), "grace_s": 5, "on_failure": ["echo $ROTA_REASON > why", "sleep 100"]}
     manager.lease([["s", "d", *key, "echo > up; sleep 100", None]], {"d": spec}, [["s", 1]])
     manager.pump((cwd / "up").exists)
-    manager.send({"t": "kill", "session": manager.session, "jobs": [list(key)], "grace_s": 1})
+    manager.send({"t": "kill", "session": manager.session, "jobs": [list(key)], "grace_s": 5})
     manager.pump(lambda: key in manager.ended)
     row = manager.ended[key]
     assert outcome(row) == (None, 15, "killed") and (cwd / "why").read_text() == "killed\n"
@@ -361,21 +363,21 @@ WARNED = "trap 'echo warned; exit 5' USR1; echo up > up; while :; do sleep 0.05;
 
 
 def test_a_signal_before_the_time_limit(manager, cwd):
-    (row,) = manager.run(WARNED, cwd=str(cwd), time_s=20, warn=[10, 19], grace_s=0.2)
+    (row,) = manager.run(WARNED, cwd=str(cwd), time_s=60, warn=[10, 56], grace_s=0.2)
     assert outcome(row) == (5, None, "exit") and manager.stream(row) == b"warned\n"
     assert row[7] - row[6] > 0.5
-    (row,) = manager.run(WARNED.replace("exit 5", ":"), cwd=str(cwd), time_s=2, warn=[10, 1], grace_s=0.2)
+    (row,) = manager.run(WARNED.replace("exit 5", ":"), cwd=str(cwd), time_s=8, warn=[10, 4], grace_s=0.2)
     assert outcome(row)[2] == "time" and manager.stream(row) == b"warned\n", "once, and the limit stands"
 
 
 @pytest.mark.parametrize("option", ["--until-s", "--until"])
 def test_a_signal_before_the_end_of_the_allocation(tmp_path, cwd, option):
-    end = 4 if option == "--until-s" else int(time.time()) + 5
+    end = 20 if option == "--until-s" else int(time.time()) + 21
     found = FakeManager(tmp_path, arguments=(option, str(end)))
     begin = time.monotonic()
     try:
-        assert 0 < found.accept()["until_s"] <= 5
-        (row,) = found.run(WARNED, cwd=str(cwd), time_s=100, warn=[10, 2])
+        assert 0 < found.accept()["until_s"] <= 21
+        (row,) = found.run(WARNED, cwd=str(cwd), time_s=100, warn=[10, 14])
     finally:
         found.close()
     assert outcome(row) == (5, None, "exit") and time.monotonic() - begin > 0.5
@@ -423,7 +425,7 @@ def test_a_batch_systems_warning_ends_what_does_not_want_to_be_warned_itself(tmp
         assert found.ended[8, 1, 1][11] == f"its allocation ends ({name})"
         assert outcome(found.ended[8, 2, 1]) == (5, None, "exit")
         assert found.disclaimed[8, 3, 1] == "runner-stopped"
-        assert found.process.wait(30) == 0
+        assert found.process.wait(60) == 0
     finally:
         found.close()
 
@@ -432,13 +434,16 @@ def test_a_job_that_the_batch_system_killed_a_moment_before_the_runner_did_not_f
     jobs = [["s", "d", 8, 1, 1, "echo $$ > pid; exec sleep 100", None]]
     manager.lease(jobs, {"d": {**SPEC, "cwd": str(cwd)}}, [["s", 2]])
     pid = int(wait_for(cwd / "pid"))
+    begin = time.monotonic()
     os.kill(pid, signal.SIGTERM)
     while os.path.exists(f"/proc/{pid}"):
         time.sleep(0.002)
     manager.process.send_signal(signal.SIGTERM)
+    a_moment = time.monotonic() - begin < WAIT_S / 2
     manager.pump(lambda: manager.said_bye)
-    assert outcome(manager.ended[8, 1, 1]) == (None, 15, "runner-stopped")
-    assert manager.ended[8, 1, 1][11] == "its allocation is being ended (SIGTERM)"
+    assert outcome(manager.ended[8, 1, 1])[:2] == (None, 15)
+    told = (manager.ended[8, 1, 1][5], manager.ended[8, 1, 1][11])
+    assert told == ("runner-stopped", "its allocation is being ended (SIGTERM)") or not a_moment
 
 
 def test_a_python_as_old_as_3_8_can_do_all_this(tmp_path, cwd):

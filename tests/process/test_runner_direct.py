@@ -17,6 +17,8 @@ sys.path.insert(0, os.path.dirname(__file__))
 from fake_manager import PATH, SOURCE, SPEC
 from test_runner_jobs import alive, gone, wait_for
 
+from rota.runner.signalled_ends import WAIT_S
+
 RUNNER = [sys.executable, "-I", "-S", str(SOURCE / "rota" / "runner" / "__main__.py"), "--direct"]
 
 
@@ -29,7 +31,7 @@ class Node:
 
     def lease(self, command: object, attempt: int = 1, **spec: object) -> None:
         job = ["s", "d", 7, 12, attempt, command, None]
-        specs = {"d": {**SPEC, "cwd": str(self.path), "grace_s": 1, **spec}}
+        specs = {"d": {**SPEC, "cwd": str(self.path), "grace_s": 10, **spec}}
         message = {"t": "lease", "envs": {"e": {"PATH": PATH}}, "specs": specs, "jobs": [job]}
         (self.path / "lease.json").write_text(json.dumps(message))
 
@@ -135,7 +137,7 @@ def test_what_an_earlier_start_left_is_enough(node, left):
 def test_of_many_started_at_once_one_runs(node):
     node.lease("echo x >> ran; sleep 0.3")
     for process in [node.start() for _ in range(6)]:
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     assert (node.path / "ran").read_text() == "x\n" and node.row()[3] == 0
 
 
@@ -157,13 +159,13 @@ def test_a_batch_systems_kill_ends_the_tree_and_is_reported(node):
     node.lease("setsid sleep 100 & echo $! > other; echo $$ > pid; wait", workdir="unique", on_failure=["echo > told"])
     process = node.start()
     work = lambda: next(node.path.glob("rota_work/7/0/*/pid"), None)  # noqa: E731
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while (work() is None or not work().read_text()) and time.monotonic() < deadline:
         time.sleep(0.02)
     pids = [int(path.read_text()) for path in node.path.glob("rota_work/7/0/*/[po]*")]
     assert len(pids) == 2
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 143
+    assert process.wait(60) == 143
     row = node.row()
     assert row[3:6] == [None, 15, "runner-stopped"] and row[11].startswith("killed by the batch system (SIGTERM)")
     assert gone(*pids) and next(node.path.glob("rota_work/7/0/*/told"))
@@ -172,11 +174,14 @@ def test_a_batch_systems_kill_ends_the_tree_and_is_reported(node):
 def test_a_kill_that_hits_the_job_first_is_the_batch_systems_too(node):
     node.lease("echo $$ > pid; exec sleep 100")
     process = node.start()
-    os.kill(int(wait_for(node.path / "pid")), signal.SIGTERM)
+    pid, begin = int(wait_for(node.path / "pid")), time.monotonic()
+    os.kill(pid, signal.SIGTERM)
     time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 143
-    assert node.row()[5] == "runner-stopped" and node.row()[11] == "killed by the batch system (SIGTERM)"
+    a_moment = time.monotonic() - begin < WAIT_S / 2
+    assert process.wait(60) == 143
+    told = (node.row()[5], node.row()[11])
+    assert told == ("runner-stopped", "killed by the batch system (SIGTERM)") or not a_moment
     node.lease("kill -TERM $$", attempt=2)
     assert node.run()[0] == 143 and node.row()[5] == "signal", "one that does it to itself has failed"
 
@@ -189,7 +194,7 @@ def test_a_second_kill_is_without_grace(node):
     time.sleep(0.3)
     assert alive(pid)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 137 and node.row()[4] == 9
+    assert process.wait(60) == 137 and node.row()[4] == 9
 
 
 @pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2", "SIGXCPU"])
@@ -197,11 +202,11 @@ def test_a_second_kill_is_without_grace(node):
 def test_a_batch_systems_warning_is_passed_on_or_ends_the_job(node, name, wants):
     node.lease("trap 'exit 5' USR2; echo > up; while :; do sleep 0.05; done", warn=[12, 60] if wants else None)
     process = node.start()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not (node.path / "up").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     process.send_signal(getattr(signal, name))
-    assert process.wait(20) == (5 if wants else 143)
+    assert process.wait(60) == (5 if wants else 143)
     assert node.row()[5] == ("exit" if wants else "runner-stopped")
     assert wants or node.row()[11] == f"warned by the batch system ({name})"
 
@@ -209,8 +214,8 @@ def test_a_batch_systems_warning_is_passed_on_or_ends_the_job(node, name, wants)
 def test_limits_and_the_end_of_the_allocation(node):
     node.lease("sleep 100", time_s=0.3)
     assert node.run()[0] == 143 and node.row()[5] == "time"
-    node.lease("trap 'exit 5' USR1; while :; do sleep 0.05; done", attempt=2, warn=[10, 1])
-    assert node.run("--until-s", "2")[0] == 5
+    node.lease("trap 'exit 5' USR1; while :; do sleep 0.05; done", attempt=2, warn=[10, 3])
+    assert node.run("--until-s", "8")[0] == 5
 
 
 def test_without_a_lease_or_with_a_bad_one_it_says_so(node):
@@ -229,7 +234,7 @@ def test_a_directory_that_cannot_be_written(node):
     words = [*RUNNER, str(node.path)]
     if os.geteuid() == 0:  # may write anywhere, unless that is taken away
         words = ["setpriv", "--bounding-set=-all", *words]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=20)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
     node.path.chmod(0o700)
     assert done.returncode == 73 and f"cannot work in {node.path}" in done.stderr and "denied" in done.stderr
     assert sorted(path.name for path in node.path.iterdir()) == ["lease.json"]

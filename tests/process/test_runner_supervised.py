@@ -65,7 +65,7 @@ def test_a_runner_that_was_killed_is_replaced_once_all_it_started_has_ended(mana
 def test_a_regular_exit_is_passed_on(manager):
     manager.send({"t": "drain"})
     manager.pump(lambda: manager.said_bye)
-    assert manager.process.wait(30) == 0 and len(manager.greets) == 1
+    assert manager.process.wait(60) == 0 and len(manager.greets) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
@@ -81,7 +81,7 @@ def test_a_stop_is_passed_on_and_its_echo_is_no_second_one(manager, tmp_path, nu
     manager.pump(lambda: manager.said_bye)
     row = manager.ended[7, 1, 1]
     assert row[3:6] == [5, None, "runner-stopped"], "it was not left its grace"
-    assert gone(pid) and manager.process.wait(30) == 0
+    assert gone(pid) and manager.process.wait(60) == 0
 
 
 def test_a_runner_that_dies_while_it_is_told_to_stop_is_not_replaced(manager):
@@ -89,7 +89,7 @@ def test_a_runner_that_dies_while_it_is_told_to_stop_is_not_replaced(manager):
     os.kill(runner, signal.SIGSTOP)
     manager.process.send_signal(signal.SIGTERM)
     os.kill(runner, signal.SIGKILL)
-    assert manager.process.wait(30) == 128 + signal.SIGKILL
+    assert manager.process.wait(60) == 128 + signal.SIGKILL
 
 
 def test_a_runner_that_left_since_it_did_not_reach_the_manager_is_replaced(manager, tmp_path):
@@ -122,7 +122,7 @@ def _answer(manager: Supervised, words: dict) -> None:
 )
 def test_one_that_the_manager_turned_away_is_not_replaced(manager, words, status):
     _answer(manager, words)
-    assert manager.process.wait(30) == status
+    assert manager.process.wait(60) == status
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import re
 import signal
 import socket
 import subprocess
-import time
 import tomllib
 from contextlib import contextmanager
 
@@ -145,7 +144,7 @@ def test_doctor_ends_its_job_on_ctrl_c(tmp_path):
             until(rota.cluster.jobs)
             until(lambda: "submit" in doctor.stdout.readline())
             doctor.send_signal(signal.SIGINT)
-            assert doctor.wait(30) == 130
+            assert doctor.wait(60) == 130
         finally:
             doctor.kill()
             doctor.communicate()
@@ -179,19 +178,21 @@ def test_sites_and_allocations_of_a_cluster(tmp_path):
         row = until(lambda: (found := json_of(rota, "sites")["sites"][0])["version"] and found)
         assert (row["name"], row["driver"], row["mode"], row["partition"]) == ("hpc", "slurm", "runners", "main")
         assert row["programs"]["sbatch"] == f"{rota.cluster.bin}/sbatch" and row["where"] == "this host"
-        batch = rota.out("add", "--on", "hpc", "--array", "1-3", "-c", "1", "--mem", "50M", "--", "sleep", "60").strip()
+        batch = rota.out(
+            "add", "--on", "hpc", "--array", "1-3", "-c", "1", "--mem", "50M", "--", "sleep", "600"
+        ).strip()
         until(lambda: json_of(rota, "status")["counts"].get("RUNNING") == 2)
 
         def rows():
             return json_of(rota, "allocations")["allocations"]
 
-        assert sorted(row["state"] for row in rows()) == ["PENDING", "RUNNING", "RUNNING"]
+        until(lambda: sorted(row["state"] for row in rows()) == ["PENDING", "RUNNING", "RUNNING"])
         for row in rows():
             assert row["shape"] == "150:0:1:0" and row["native_id"] and row["site"] == "hpc" and row["time_s"] == 3600
         assert {row["element"] for row in rows()} == {0, 1, 2} and len({row["tag"] for row in rows()}) == 1
         assert all(row["host"] for row in rows() if row["state"] == "RUNNING")
-        found = until(lambda: (s := json_of(rota, "sites", "hpc")["sites"][0])["last_poll"] and s)
-        assert (found["pending"], found["running"], found["jobs"], found["state"]) == (1, 2, 2, "ok")
+        wanted = {"pending": 1, "running": 2, "jobs": 2, "state": "ok"}
+        found = until(lambda: wanted.items() <= (s := json_of(rota, "sites", "hpc")["sites"][0]).items() and s)
         assert 0 < found["commands_last_minute"] <= found["commands_per_minute"] and found["last_poll_s"] >= 0
         assert found["queues"][0]["name"] == "main" and found["options"]["account"] == "proj"
         waiting = until(lambda: next((r for r in rows() if r["state"] == "PENDING" and r["reason"]), None))
@@ -241,12 +242,12 @@ def test_the_output_of_a_cluster_job_while_it_runs(tmp_path, mode):
     """Of a direct job from its files, of others from their runners."""
     config = f'[site.one]\ndriver = "slurm"\nmode = "{mode}"\npoll_least = "1s"\npoll = "1s"\nreport_within = "5s"\n'
     with site("slurm", tmp_path, config) as rota:
-        job = rota.out("add", "--on", "one", "--", "echo here; echo there >&2; sleep 60").strip() + ".1"
+        job = rota.out("add", "--on", "one", "--", "echo here; echo there >&2; sleep 600").strip() + ".1"
         until(lambda: rota.out("log", job) == "here\n")
-        assert rota.out("log", job, "--stderr") == "there\n"
-        until(lambda: json_of(rota, "jobs", "--live")["pid"])  # a runner tells of a start only a moment later
-        row = json_of(rota, "jobs", "--live")
-        assert row["last_line"] == "here" and row["elapsed_s"] >= 0
+        until(lambda: rota.out("log", job, "--stderr") == "there\n")
+        # a runner tells of a start only a moment later
+        row = until(lambda: (row := json_of(rota, "jobs", "--live"))["pid"] and row["last_line"] == "here" and row)
+        assert row["elapsed_s"] >= 0
         assert row["host"] != socket.gethostname()
         until(lambda: json_of(rota, "jobs", job)["state"] == "RUNNING")
         rota("kill", job)
@@ -289,8 +290,7 @@ def test_a_manager_as_a_job_of_a_fake_cluster(driver, tmp_path):
         rota("down")
         until(lambda: [job["state"] for job in rota.cluster.jobs()] == ["over"])
         assert not (rota.home / "relay.json").exists()
-        time.sleep(0.2)
-        assert rota.processes() == {}
+        assert rota.nothing_runs()
         done = subprocess.run(rota.argv("ping"), env=rota.environ, capture_output=True, timeout=60)
         assert done.returncode == 3
 
@@ -306,7 +306,8 @@ def relay_of(rota):
 def test_a_successor_that_waits_in_the_queue(driver, in_time, tmp_path):
     """Taken down before its time is up, or stopped by it: in both cases `rota down` calls the successor back."""
     with site(driver, tmp_path, f'[site.hpc]\ndriver = "{driver}"\nmode = "direct"\npoll_least = "1s"\n') as rota:
-        times = ("--time", "60s", "--hand-over", "58s") if in_time else ("--time", "9s", "--hand-over", "7s")
+        # The cluster is made slow between the start and the hand-over.
+        times = ("--time", "120s", "--hand-over", "112s") if in_time else ("--time", "18s", "--hand-over", "10s")
         first = json_of(rota, "up", "--on", "hpc", *times)["native_id"]
         rota.cluster.set(latency_s=3600)
         following = until(lambda: (said := relay_of(rota)) and (said["next"] or {}).get("native_id"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from process.support_home import Home, home
+from process.support_home import Home, alive, home
 from rota.manager.offline.looking import Reader
 from rota.model.errors import UsageError
 from rota.runner import spawn
@@ -168,11 +168,10 @@ def test_down_kill_ends_what_ignores_term(home: Home) -> None:
     pid = home.work / "pid"
     home.rota("add", "--grace", "1h", "--", f"trap '' TERM; echo $$ > {pid}; while :; do sleep 1; done")
     home.until(lambda: pid.exists() and pid.read_text().strip(), what="the job")
+    home.until(lambda: home.counts() == {"RUNNING": 1})
     said = home.rota("down", "--kill").stdout
     assert said == "the manager has stopped (1 job was running, and was ended: the next manager runs it again)\n"
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(pid.read_text()), 0)
-    assert not home.runners()
+    home.until(lambda: not alive(int(pid.read_text())) and not home.runners())
 
 
 def test_what_is_gone_from_the_configuration_is_named(home: Home) -> None:

@@ -76,10 +76,10 @@ class Running:
         async def inside():
             return function(*arguments)
 
-        return asyncio.run_coroutine_threadsafe(inside(), self.loop).result(10)
+        return asyncio.run_coroutine_threadsafe(inside(), self.loop).result(60)
 
     def wait(self, coroutine):
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(10)
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(60)
 
 
 @contextmanager
@@ -96,7 +96,7 @@ def serving(home=None, identity=None, limits=None, uid_of=None):
         return server, await server.listen_tls(identity, "127.0.0.1") if identity else 0
 
     try:
-        server, port = asyncio.run_coroutine_threadsafe(begin(), loop).result(10)
+        server, port = asyncio.run_coroutine_threadsafe(begin(), loop).result(60)
         running = Running(loop, server, handler)
         running.port = port
         yield running
@@ -112,7 +112,7 @@ class Raw:
 
     def __init__(self, sock):
         self.sock = sock
-        sock.settimeout(10)
+        sock.settimeout(60)
 
     def send(self, message):
         payload = message if isinstance(message, bytes) else msgspec.json.encode(message)
@@ -160,7 +160,7 @@ def raw_unix(path):
 
 
 def raw_tls(port, ca, context=None):
-    sock = socket.create_connection(("127.0.0.1", port), timeout=10)
+    sock = socket.create_connection(("127.0.0.1", port), timeout=60)
     try:
         return Raw((context or client_context(ca)).wrap_socket(sock))
     except BaseException:
