@@ -17,7 +17,7 @@ class ClusterError(Exception):
     """A cluster did not come up, or did not do what was asked; says where its logs are."""
 
 
-def wait_for(what, probe, seconds=20.0, step=0.05):
+def wait_for(what, probe, seconds=90.0, step=0.05):
     """Ask again until it says yes; returns that answer."""
     deadline = time.monotonic() + seconds
     while True:

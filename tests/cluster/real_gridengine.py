@@ -180,13 +180,13 @@ class RealGridEngine(PrivateCluster):
         found = re.search(rf"<JB_job_number>{job}</JB_job_number>.*?<state>(\w+)</state>", text, re.S)
         return found and found[1]
 
-    def wait_state(self, job, *states, seconds=30.0):
+    def wait_state(self, job, *states, seconds=120.0):
         return wait_for(f"job {job} to be {states}", lambda: (now := self.state(job)) in states and now, seconds, 0.1)
 
-    def wait_over(self, job, seconds=30.0):
+    def wait_over(self, job, seconds=120.0):
         wait_for(f"job {job} to be over", lambda: self.state(job) is None, seconds, 0.1)
 
-    def qacct(self, job, count=1, seconds=20.0):
+    def qacct(self, job, count=1, seconds=120.0):
         """Its records, each a dict; asked again until there are so many."""
 
         def ask():
@@ -247,7 +247,7 @@ class RealGridEngine(PrivateCluster):
     def cancel_all(self):
         """Between tests: nothing of the last one goes on."""
         self.run("qdel", "-u", "*", check=False)
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 60
         while self.run("qstat", "-u", "*", check=False).stdout and time.monotonic() < deadline:
             time.sleep(0.1)
 

@@ -128,7 +128,7 @@ class RealSlurm(PrivateCluster):
     """
 
     def __init__(
-        self, count=4, cpus=4, memory_mb=2000, min_job_age=300, slurmd_timeout=6, hosts=False, partitions=PARTITIONS
+        self, count=4, cpus=4, memory_mb=2000, min_job_age=300, slurmd_timeout=10, hosts=False, partitions=PARTITIONS
     ):
         super().__init__("slurm")
         # Control groups are named after the nodes: two clusters on one machine must not share them.
@@ -254,7 +254,7 @@ class RealSlurm(PrivateCluster):
         words = self.run("scontrol", "-o", "show", "job", job).stdout.splitlines()[0].split()
         return dict(word.partition("=")[::2] for word in words if "=" in word)
 
-    def wait_state(self, job, *states, seconds=40.0):
+    def wait_state(self, job, *states, seconds=120.0):
         """Until it is in one of these states; returns which."""
         return wait_for(
             f"job {job} to be {' or '.join(states)} (it is {self.state(job)})",
@@ -263,11 +263,11 @@ class RealSlurm(PrivateCluster):
             0.1,
         )
 
-    def wait_purged(self, job, seconds=60.0):
+    def wait_purged(self, job, seconds=120.0):
         """Until the controller has forgotten it."""
         wait_for(f"job {job} to be purged", lambda: self.state(job) is None, seconds, 0.2)
 
-    def wait_over(self, job, seconds=60.0):
+    def wait_over(self, job, seconds=120.0):
         """Until no element of it is live; returns the set of their last states."""
 
         def over():
@@ -277,7 +277,7 @@ class RealSlurm(PrivateCluster):
 
         return wait_for(f"job {job} to be over", over, seconds, 0.1)
 
-    def sacct(self, job, fields="JobID,State,ExitCode", until=lambda rows: rows, seconds=20.0):
+    def sacct(self, job, fields="JobID,State,ExitCode", until=lambda rows: rows, seconds=120.0):
         """Rows of the accounting, asked again until they please: it lags."""
 
         def ask():
@@ -287,7 +287,7 @@ class RealSlurm(PrivateCluster):
 
         return wait_for(f"sacct of {job}", ask, seconds, 0.2)
 
-    def wait_nodes(self, state, count=1, node=None, seconds=30.0):
+    def wait_nodes(self, state, count=1, node=None, seconds=120.0):
         """Until so many nodes (or that node) are in a state as sinfo names it."""
         which = ("-n", node) if node else ()
 
@@ -418,6 +418,6 @@ class RealSlurm(PrivateCluster):
             self.start_node(node)
         self.run("scancel", "--user=root", check=False)
         self.run("scancel", "--user=nobody", check=False)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while self.run("squeue", "-h", "-o", "%i", check=False).stdout.split() and time.monotonic() < deadline:
             time.sleep(0.1)

@@ -94,11 +94,11 @@ def allocations(home, site):
 
 def native(home, name):
     """The native id of the allocation that a job runs in, once it does."""
-    home.until(lambda: home.job(name)["state"] == "RUNNING" and home.job(name)["native_id"], 60, f"{name} runs")
+    home.until(lambda: home.job(name)["state"] == "RUNNING" and home.job(name)["native_id"], 150, f"{name} runs")
     return home.job(name)["native_id"]
 
 
-def becomes(home, name, *states, seconds=60):
+def becomes(home, name, *states, seconds=150):
     """Wait for a job to be in one of these states; the job."""
     home.until(lambda: home.job(name)["state"] in states, seconds, f"{name} to be {states}")
     return home.job(name)

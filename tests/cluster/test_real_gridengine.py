@@ -22,7 +22,7 @@ def test_time_limit_and_deletion(gridengine):
     assert gridengine.wait_state(waiting, "hqw") == "hqw"
     gridengine.cancel(deleted, waiting)
     for job in (slow, deleted, waiting):
-        gridengine.wait_over(job, 40)
+        gridengine.wait_over(job, 150)
     assert gridengine.qacct(slow)[0]["failed"].startswith("37 ")
     assert gridengine.qacct(deleted)[0]["failed"].startswith("100 ")
     assert gridengine.run("qacct", "-j", waiting, check=False).returncode == 1
@@ -47,6 +47,6 @@ def test_master_restarts_and_host_dies_under_a_job(gridengine):
     gridengine.restart_master(signal.SIGKILL)
     assert gridengine.state(job) == "r"
     gridengine.kill_host()
-    gridengine.wait_state(job, "Rq", "Rqw", seconds=60)
+    gridengine.wait_state(job, "Rq", "Rqw", seconds=150)
     gridengine.start_host()
-    gridengine.wait_state(job, "Rr", seconds=40)
+    gridengine.wait_state(job, "Rr", seconds=150)

@@ -47,7 +47,7 @@ def test_cancelled_by_a_third_party(slurm):
 
 
 def test_suspended_and_resumed(slurm):
-    job = slurm.sbatch("sleep 2")
+    job = slurm.sbatch("sleep 8")
     slurm.wait_state(job, "RUNNING")
     slurm.suspend(job)
     assert slurm.state(job) == "SUSPENDED"
@@ -67,12 +67,12 @@ def test_time_limit_and_node_that_dies_and_comes_back(slurm):
     slurm.end_time(slow, 1)
     slurm.kill_node(node)
     assert not slurm.processes(node)
-    assert slurm.wait_state(stays, "NODE_FAIL", seconds=60) == "NODE_FAIL"
+    assert slurm.wait_state(stays, "NODE_FAIL", seconds=150) == "NODE_FAIL"
     slurm.wait_state(again, "PENDING")
     assert slurm.show(again)["Restarts"] == "1"
     slurm.start_node(node)
-    slurm.wait_state(again, "RUNNING", seconds=60)
-    assert slurm.wait_over(slow, 60) == {"TIMEOUT"}
+    slurm.wait_state(again, "RUNNING", seconds=150)
+    assert slurm.wait_over(slow, 150) == {"TIMEOUT"}
     assert slurm.show(slow)["ExitCode"] == "0:15"
 
 

@@ -34,7 +34,7 @@ def test_what_slurm_refuses(home, site):
         if site == "one":
             assert becomes(home, name, "FAILED")["reason"] == "refused"
         else:
-            home.until(lambda name=name: "It said" in explained(home, name), 30, "the refusal")
+            home.until(lambda name=name: "It said" in explained(home, name), 150, "the refusal")
             assert home.job(name)["state"] == "PENDING"
         text = explained(home, name)
         meant = rf"site {site}: nothing was submitted\. The command was: sbatch .*It said: .*{said}.*What to do: .*chan"
@@ -58,7 +58,7 @@ def test_programs_that_are_not_there(home, tmp_path):
     path = home.env["PATH"]
     home.env["PATH"] = str(tmp_path)
     name = f"{home.add('--on', 'one', '--', '/bin/true')}.1"
-    home.until(lambda: "cannot be found" in explained(home, name), 30, "the programs are missed")
+    home.until(lambda: "cannot be found" in explained(home, name), 150, "the programs are missed")
     assert re.search(r"site one: sacct, sbatch, .* cannot be found on .*: install .* PATH", explained(home, name))
     home.env["PATH"] = path
     home.rota("down")

@@ -18,7 +18,7 @@ from cli_support import down, until
 __all__ = ["down"]
 
 
-def counts(rota, *words) -> dict[str, int]:
+def counted(rota, *words) -> dict[str, int]:
     return json.loads(rota.out("status", "--json", *words))["counts"]
 
 
@@ -69,7 +69,7 @@ def test_at_most_n_cores_at_once(rota):
 def test_an_interrupted_run_can_be_resumed(rota, number):
     waits = "[ {index} -le 2 ] || until [ -e quick ]; do sleep 0.1; done; echo {index} >> done"
     running = rota.start("run", "--array", "1-60", "--", waits)
-    until(lambda: (rota.cwd / "done").exists() and counts(rota).get("COMPLETED") == 2 and counts(rota).get("RUNNING"))
+    until(lambda: (rota.cwd / "done").exists() and counted(rota).get("COMPLETED") == 2 and counted(rota).get("RUNNING"))
     os.kill(running.pid, number)
     out, err = running.communicate(timeout=60)
     assert running.returncode == 128 + number and out == "" and "Traceback" not in err
@@ -90,7 +90,7 @@ def test_interrupting_a_run_of_a_manager_that_is_up_holds_only_that_batch(rota):
     rota("up")
     other = rota.out("add", "--", "sleep", "600").strip()
     running = rota.start("run", "--array", "1-4", "--", "sleep", "600")
-    until(lambda: counts(rota, other) == {"RUNNING": 1} and counts(rota).get("RUNNING", 0) >= 2)
+    until(lambda: counted(rota, other) == {"RUNNING": 1} and counted(rota).get("RUNNING", 0) >= 2)
     os.kill(running.pid, signal.SIGINT)
     running.communicate(timeout=60)
     counts = {row["id"]: row["counts"] for row in json.loads(rota.out("status", "--json"))["batches"]}
@@ -210,7 +210,7 @@ def test_up_in_the_foreground(rota):
 def test_down_kill_ends_running_jobs(rota):
     rota("add", "--", f"sleep 61 & echo $! > {rota.cwd}/pid; wait")
     until(lambda: (rota.cwd / "pid").exists() and (rota.cwd / "pid").read_text().strip())
-    until(lambda: counts(rota) == {"RUNNING": 1})
+    until(lambda: counted(rota) == {"RUNNING": 1})
     assert (
         rota.out("down", "--kill")
         == "the manager has stopped (1 job was running, and was ended: the next manager runs it again)\n"

@@ -314,7 +314,7 @@ def test_start_and_stop(home, fake):
         assert not daemon.stop(pid, start=1) or start_ticks(pid)  # another process with this pid: left alone
         assert start_ticks(pid)
     finally:
-        assert daemon.stop(pid, timeout_s=10)
+        assert daemon.stop(pid)
     assert start_ticks(pid) is None
     assert daemon.stop(pid)
 
@@ -338,7 +338,7 @@ def test_why_a_manager_did_not_start_is_told(home, fake, how, kind, text):
 
 def test_a_manager_that_does_not_get_ready(home, fake):
     with pytest.raises(RotaError, match=r"pid \d+\) does not serve") as caught:
-        daemon.start(home, ["--how", "sleep"], timeout_s=0.3)
+        daemon.start(home, ["--how", "sleep"], timeout_s=3)
     assert daemon.stop(int(str(caught.value).split("pid ")[1].split(")")[0]))
 
 
