@@ -126,7 +126,7 @@ while True:
 
 
 def test_lsf_sends_int_then_term_then_kill_to_every_process_of_a_job(make, tmp_path):
-    cluster, log, program = make("lsf", kill_wait_s=0.5), tmp_path / "log", tmp_path / "told.py"
+    cluster, log, program = make("lsf", kill_wait_s=3), tmp_path / "log", tmp_path / "told.py"
     program.write_text(TOLD)
     run(cluster, "bsub", "-o", str(log), stdin=f"#!/bin/sh\nexec {sys.executable} {program} itself\n")
     until(lambda: log.exists() and log.read_text().count("up") == 2)
@@ -137,7 +137,7 @@ def test_lsf_sends_int_then_term_then_kill_to_every_process_of_a_job(make, tmp_p
 
 
 def test_cancel_ends_the_whole_tree_even_if_it_will_not(make, tmp_path):
-    cluster = make()
+    cluster = make(kill_wait_s=6)
     path = tmp_path / "pids"
     job = sbatch(
         cluster,
