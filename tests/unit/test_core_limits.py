@@ -64,6 +64,20 @@ def test_two_limits_and_the_smaller_binds() -> None:
     assert len(lease_all(world, runner)) == 3, "a:3 binds"
 
 
+def test_a_limit_without_a_rule_is_said_to_limit_nothing() -> None:
+    world = World()
+    said = world.submitted(2, cores(0.1, limits=("db", "api"))).reply["warnings"]
+    assert said == [
+        "there is no rule for limit 'api', 'db': nothing is limited until one is set, as in rota limit api:4"
+    ]
+    assert world.submitted(2, cores(0.1, limits=("db",)), limits={"db": 1}).reply["warnings"] == []
+    world.limit("api", "5/min")
+    assert world.submitted(2, cores(0.1, limits=("db", "api"))).reply["warnings"] == []
+    world.limit("api", None)
+    assert "'api'" in world.submitted(2, cores(0.1, limits=("db", "api"))).reply["warnings"][0]
+    assert world.submitted(2, cores(0.1, limits=("22:00:00<time<06:00:00",))).reply["warnings"] == []
+
+
 def test_a_limit_set_while_jobs_run_counts_them() -> None:
     world = World()
     batch = world.submit(10, cores(0.5, limits=("db",)))

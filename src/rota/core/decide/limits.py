@@ -1,5 +1,7 @@
 """Setting named limits, and refusing windows that can never open."""
 
+from collections.abc import Iterable
+
 from rota.core.decide.decision import Decision
 from rota.core.state import State
 from rota.core.stimuli import At, SetLimits
@@ -7,15 +9,13 @@ from rota.model import events as ev
 from rota.model.errors import NotFoundError, UsageError
 from rota.model.limits import NAME, Rule, Window, parse_rule, parse_window
 
-__all__ = ["check_window", "is_changed", "limit_set", "set_limits"]
+__all__ = ["check_window", "is_changed", "limit_set", "no_rule", "set_limits"]
 
 
 def set_limits(state: State, stimulus: SetLimits) -> Decision:
     """Set limits, or take some away that are there."""
     for name, setting in stimulus.counts.items():
-        limit = state.limits.get(name)
-        is_set = limit is not None and (limit.count is not None or name in state.timed)
-        if setting is None and (not is_set or "<" in name):
+        if setting is None and (not _is_set(state, name) or "<" in name):
             raise NotFoundError(f"there is no limit '{name}' that could be removed: see rota limit")
     return Decision(events=[limit_set(name, setting, stimulus.at) for name, setting in stimulus.counts.items()])
 
@@ -30,11 +30,25 @@ def limit_set(name: str, setting: int | str | None, at: At) -> ev.LimitSet:
     return ev.LimitSet(name, rule.count, rule.rate, rule.per_s, rule.window.name if rule.window is not None else None)
 
 
+def _is_set(state: State, name: str) -> bool:
+    limit = state.limits.get(name)
+    return limit is not None and (limit.count is not None or name in state.timed)
+
+
+def no_rule(state: State, names: Iterable[str]) -> list[str]:
+    """A warning about the limits of these names that limit nothing: no rule was given for them, or not yet."""
+    missing = sorted(name for name in names if "<" not in name and not _is_set(state, name))
+    if not missing:
+        return []
+    which = ", ".join(f"'{name}'" for name in missing)
+    return [f"there is no rule for limit {which}: nothing is limited until one is set, as in rota limit {missing[0]}:4"]
+
+
 def is_changed(state: State, event: ev.LimitSet) -> bool:
     """Whether a limit is set already, and to something else."""
-    old = state.limits.get(event.name)
-    if old is None or (old.count is None and event.name not in state.timed):
+    if not _is_set(state, event.name):
         return False
+    old = state.limits[event.name]
     window = old.window.name if old.window is not None else None
     return (old.count, old.rate, old.per_s, window) != (event.count, event.rate, event.per_s, event.window)
 

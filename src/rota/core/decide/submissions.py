@@ -4,7 +4,7 @@ import msgspec
 
 from rota.core.decide.decision import Decision
 from rota.core.decide.dependency_checks import check_circle, check_dependencies
-from rota.core.decide.limits import check_window, is_changed, limit_set
+from rota.core.decide.limits import check_window, is_changed, limit_set, no_rule
 from rota.core.decide.reopening import Again
 from rota.core.graph import spans as spans_at
 from rota.core.plan.asked import unoffered, what_was_learned
@@ -53,8 +53,10 @@ def submit(state: State, stimulus: Submit) -> Decision:
         if not stimulus.may_limit and is_changed(state, event):
             raise DeniedError(f"there is a limit '{name}', and to change it needs more than the scope of this token")
         decision.events.append(event)
-    for name in {name for template in spec.templates for name in template.limits}:
+    used = {name for template in spec.templates for name in template.limits}
+    for name in used:
         check_window(name, stimulus.at)
+    warnings = [*warnings, *no_rule(state, used.difference(stimulus.limits or ()))]
     number = state.next_batch
     decision.events.append(
         ev.Submitted(
