@@ -197,7 +197,7 @@ def test_a_full_disk_is_named_by_the_runner(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(os, "statvfs", statvfs)
     plan = SimpleNamespace(stdout="/full/out", stderr=None, cwd="/work")
-    assert spawn.full_disk(plan) == "the disk of /full is full: 0 of 4096000 bytes are free"  # type: ignore[arg-type]
+    assert spawn.full_disk(plan) == "the disk of /full is full: 0 of 3.91M are free"  # type: ignore[arg-type]
     plan.stdout = "/work/out"
     assert spawn.full_disk(plan) is None  # type: ignore[arg-type]
     plan.cwd = "/full"

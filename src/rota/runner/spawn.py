@@ -77,9 +77,17 @@ def full_disk(plan: Plan) -> Optional[str]:
         except (OSError, ValueError):
             continue
         if disk.f_blocks and disk.f_bavail * disk.f_frsize < SCARCE:
-            size = disk.f_blocks * disk.f_frsize
-            return "the disk of %s is full: %d of %d bytes are free" % (place, disk.f_bavail * disk.f_frsize, size)
+            free, size = (_size(blocks * disk.f_frsize) for blocks in (disk.f_bavail, disk.f_blocks))
+            return "the disk of %s is full: %s of %s are free" % (place, free, size)
     return None
+
+
+def _size(count: int) -> str:
+    """Bytes as people say them, as in 3.2G."""
+    unit, text = 0, float(count)
+    while text >= 1024 and unit < 4:
+        unit, text = unit + 1, text / 1024
+    return ("%.0f%s" if text >= 100 else "%.3g%s") % (text, ("", "K", "M", "G", "T")[unit])
 
 
 def _why(error: Exception) -> str:
