@@ -28,6 +28,8 @@ __all__ = [
 ]  # fmt: skip
 
 GIVEN_UP = "given up"
+MOST_POSSIBLE = 10_000
+"""Needs of which it is remembered that they can be met; then it is found out anew."""
 """The reason of an order to end attempts that have been given up."""
 _MEAN_WEIGHT = 0.1
 _WAIT_WEIGHT = 0.2
@@ -217,6 +219,7 @@ def _forgot(state: State, note: Forgot) -> None:
 
 def _site_told(state: State, note: SiteTold) -> None:
     soft = state.soft
+    soft.possible.clear()
     if note.facts is None:
         soft.sites.pop(note.site, None)
         soft.queues.pop(note.site, None)
@@ -321,6 +324,13 @@ def follow(state: State, event: ev.Event, at: At) -> None:
         assert isinstance(event, ev.Ended)
         _ended(state, event, at)
     elif kind is ev.Submitted:
+        assert isinstance(event, ev.Submitted)
+        possible = state.soft.possible
+        if len(possible) > MOST_POSSIBLE:
+            possible.clear()
+        possible.update([template.needs for template in event.spec.templates])
+        if event.ready:
+            state.soft.planning.wanted = True
         return
     elif kind is ev.Moved:
         assert isinstance(event, ev.Moved)

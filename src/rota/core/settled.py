@@ -9,7 +9,7 @@ anything else it is made whole again, which gives what a restart would give. Not
 import sys
 from array import array
 from collections.abc import Iterator, ValuesView
-from typing import Any
+from operator import attrgetter
 
 import msgspec
 from msgspec import Struct, field
@@ -105,6 +105,8 @@ AnyBatch = BatchState | Settled
 
 _PLAIN = [name for name in BatchRecord.__struct_fields__ if name not in ("runs", "live", "more", "parts", "gates")]
 """Fields of a batch's record that are attributes of its state."""
+_of_state = attrgetter(*[name if name in _PLAIN else "id" for name in BatchRecord.__struct_fields__])
+"""All fields of a record at once, of a batch; those that are no attributes are filled in afterwards."""
 _ATTEMPTS = {one: one for one in (array("I", [number]).tobytes() for number in range(16))}
 """The columns of most batches of one job, so that they share them."""
 
@@ -270,16 +272,16 @@ def whole(batch: AnyBatch) -> BatchState:
 
 def record_of(batch: BatchState) -> BatchRecord:
     """What is small of a batch, for a checkpoint."""
-    fields: dict[str, Any] = {name: getattr(batch, name) for name in _PLAIN}
-    gates = batch.graph.gates if batch.graph is not None else ()
-    return BatchRecord(
-        **fields,
-        runs=_runs(batch),
-        live=[(pos, live.runner, live.slot) for pos, live in batch.live.items()],
-        more=batch.templates[len(batch.spec.templates) :],
-        parts={pos: live.parts for pos, live in batch.live.items() if live.parts},
-        gates={gate.number: gate.known_until for gate in gates if gate.known_until},
-    )
+    record = BatchRecord(*_of_state(batch))
+    record.runs, record.more = _runs(batch), batch.templates[len(batch.spec.templates) :]
+    record.live, record.parts, record.gates = [], {}, {}
+    for pos, live in batch.live.items():
+        record.live.append((pos, live.runner, live.slot))
+        if live.parts:
+            record.parts[pos] = live.parts
+    if batch.graph is not None:
+        record.gates = {gate.number: gate.known_until for gate in batch.graph.gates if gate.known_until}
+    return record
 
 
 def _runs(batch: BatchState) -> list[int] | None:

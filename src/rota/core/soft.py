@@ -2,9 +2,9 @@
 
 It lies apart from the durable state (`State`), which only `evolve` writes. Each part here has one writer:
 
-- `contacts`, `idle`, `quiet`, `sites`, `queues`, `weather`, `facts`, `waits`: `core/notes.py`, from the notes that a
-  decision carries, from what follows from events, and from the passing of time; `chance` by whoever asked it, once it
-  is used;
+- `contacts`, `idle`, `quiet`, `sites`, `queues`, `possible`, `weather`, `facts`, `waits`: `core/notes.py`, from the
+  notes that a decision carries, from what follows from events, and from the passing of time; `chance` by whoever asked
+  it, once it is used;
 - `planning`: the scheduling pass (`core/plan`); what has changed since (`Changes`) is told where it happens.
 """
 
@@ -15,6 +15,7 @@ from msgspec import Struct, field
 
 from rota.core.earliest import Earliest
 from rota.core.stimuli import AllocationSeen
+from rota.model.needs import Needs
 from rota.model.shape import Shape
 from rota.model.site import SiteFacts
 from rota.model.slot import Slot
@@ -314,6 +315,8 @@ class Soft:
         """Site → what it offers, as it last said."""
         self.queues: dict[str, tuple[Place, ...]] = {}
         """Site → itself and its queues as places."""
+        self.possible: set[Needs] = set()
+        """Needs of which it was found, since sites last said what they offer, that some queue could run them."""
         self.queue_classes: dict[tuple[object, ...], int] = {}
         """What queues can differ in while nothing is known of them → number of the class."""
         self.facts = Facts()

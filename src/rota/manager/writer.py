@@ -1,8 +1,10 @@
 """The one thread that writes the store, so that the loop never waits for a disk."""
 
 import asyncio
+import os
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -18,6 +20,10 @@ class Writer:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._work: queue.SimpleQueue[tuple[Callable[[], Any], Done] | None] = queue.SimpleQueue()
+        self._over: deque[tuple[Done, BaseException | None]] = deque()
+        self._bell = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        """Wakes the loop once for each piece: that is at every commit, and `call_soon_threadsafe` has more to do."""
+        loop.add_reader(self._bell, self._tell)
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
         self._thread.start()
 
@@ -45,6 +51,10 @@ class Writer:
         """Finish what is queued, then end the thread."""
         self._work.put(None)
         self._thread.join()
+        while self._over:
+            self._tell()
+        self._loop.remove_reader(self._bell)
+        os.close(self._bell)
 
     def _run(self) -> None:
         while True:
@@ -57,4 +67,11 @@ class Writer:
                 work()
             except BaseException as problem:  # the loop decides what it means
                 error = problem
-            self._loop.call_soon_threadsafe(done, error)
+            self._over.append((done, error))
+            os.eventfd_write(self._bell, 1)
+
+    def _tell(self) -> None:
+        """Say in the loop that a piece is done."""
+        os.eventfd_read(self._bell)
+        done, error = self._over.popleft()
+        done(error)

@@ -21,8 +21,8 @@ __all__ = [
     "RerunWanted", "Respecified", "Restored", "Retemplated", "RunnerGreeted", "RunnerMoved", "Started", "Submitted",
 ]  # fmt: skip
 
-VERSION = 3
-"""2: slots are structs (they were names), leases may have further parts. 3: batches may have graphs."""
+VERSION = 4
+"""2: slots are structs (they were names), leases may have further parts. 3: batches may have graphs. 4: batches may be ready at once."""
 
 
 class Submitted(Struct, array_like=True, tag=True):
@@ -42,6 +42,8 @@ class Submitted(Struct, array_like=True, tag=True):
     by: str = ""
     graph: Graph | None = None
     """Which of its jobs wait for which."""
+    ready: bool = False
+    """Whether its jobs wait for nothing but a place, so that they are PENDING at once."""
 
 
 class Moved(Struct, array_like=True, tag=True):

@@ -137,6 +137,8 @@ def _read(witness: Witness, workload: Workload) -> _Books:
                 books.attempts[event.batch, index] = 0
             if event.graph is not None:
                 _read_graph(books, place, event.batch, event.graph)
+            if event.ready:
+                _decided(books, event.batch, [0, event.spec.count])
         elif isinstance(event, ev.Leased):
             for job in _jobs(books, event.batch, event.spans):
                 books.problems.extend(_may_lease(books, job, time))

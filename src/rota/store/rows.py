@@ -1,6 +1,7 @@
 """How facts become rows and back: packing, checksums, and the rules for staged values that all stores share."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import groupby
 from typing import Any, Final
 from zlib import compress, crc32, decompress
@@ -36,6 +37,8 @@ from_json: Final = msgspec.json.Decoder().decode
 PIECE = 4096
 """Values a row: a lease of a few jobs decodes so many."""
 PIECE_BYTES = 4 << 20
+FEW_BYTES = 8
+"""Columns of batches of one job or two are mostly alike, and to begin to deflate takes longer than all the rest."""
 
 
 class DamagedError(StoreError):
@@ -81,7 +84,16 @@ def result_of(row: tuple[Any, ...]) -> Result:
 def column_row(column: Column) -> tuple[Any, ...]:
     """(batch, chunk, crc, states, attempts), the last two deflated."""
     crc = crc32(column.attempts, crc32(column.states, crc32(pack((column.batch, column.chunk)))))
-    return column.batch, column.chunk, crc, compress(column.states, 1), compress(column.attempts, 1)
+    return column.batch, column.chunk, crc, _deflated(column.states), _deflated(column.attempts)
+
+
+def _deflated(column: bytes) -> bytes:
+    return _few_deflated(column) if len(column) <= FEW_BYTES else compress(column, 1)
+
+
+@lru_cache(1024)
+def _few_deflated(column: bytes) -> bytes:
+    return compress(column, 1)
 
 
 def columns_of(rows: Iterable[tuple[Any, ...]]) -> list[Column]:

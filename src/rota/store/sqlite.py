@@ -55,6 +55,7 @@ _BUG: Final = "this is a bug in rota, please report it"
 
 _RESULT: Final = "batch, pos, attempt, crc, body"
 _ENTRIES: Final = Insert("INSERT INTO entries (seq, at, by, kind, crc, body)", 6)
+_COLUMNS: Final = Insert("INSERT OR REPLACE INTO columns (batch, chunk, crc, states, attempts)", 5)
 _ENDED: Final = "coalesce(ended, 0.0)"
 
 
@@ -212,9 +213,7 @@ class SqliteStore:
 
         def work(con: Connection) -> None:
             con.execute("INSERT OR REPLACE INTO snapshot (id, seq, crc, body) VALUES (1, ?, ?, ?)", kept)
-            sql = "INSERT OR REPLACE INTO columns (batch, chunk, crc, states, attempts) VALUES (?, ?, ?, ?, ?)"
-            for row in rows:
-                con.execute(sql, row)
+            _COLUMNS(con, rows)
 
         with self._db.writing:
             self._db.check_usable()

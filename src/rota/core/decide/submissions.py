@@ -39,6 +39,8 @@ def submit(state: State, stimulus: Submit) -> Decision:
     for template in (*spec.templates, *(stimulus.then.templates if stimulus.then is not None else ())):
         if (why := no_policy(state, template.policy)) is not None:
             raise UsageError(why)
+        if template.needs in state.soft.possible:
+            continue
         why = impossible(template.needs, state.soft.queues)
         if why is not None:
             raise UsageError(unoffered(state, template.needs) or f"this can never run: {why}")
@@ -58,6 +60,7 @@ def submit(state: State, stimulus: Submit) -> Decision:
         check_window(name, stimulus.at)
     warnings = [*warnings, *no_rule(state, used.difference(stimulus.limits or ()))]
     number = state.next_batch
+    ready = graph is None and not spec.after and spec.not_before is None and stimulus.then is None
     decision.events.append(
         ev.Submitted(
             number,
@@ -69,9 +72,11 @@ def submit(state: State, stimulus: Submit) -> Decision:
             stimulus.runs,
             stimulus.by,
             graph,
+            ready,
         )
     )
-    decision.reconsider.add(number)
+    if not ready:
+        decision.reconsider.add(number)
     names = [spec.name, *(graph.names if graph is not None else ())]
     decision.reply = {"batch": number, "jobs": spec.count, "duplicates": 0, "warnings": warnings}
     if state.groups and (learned := _learned(state, spec)):

@@ -18,7 +18,7 @@ from rota.model.batch import Template
 from rota.model.graph import with_name
 from rota.model.limits import parse_window
 from rota.model.shape import Shape
-from rota.model.tables import PENDING
+from rota.model.tables import PENDING, WAITING
 from rota.schedule.estimate import Group
 from rota.schedule.view import Limit
 
@@ -36,7 +36,8 @@ __all__ = [
     "submitted",
 ]
 
-_PENDING_RUN = re.compile(bytes((PENDING,)) + b"+")
+_PENDING = bytes((PENDING,))
+_PENDING_RUN = re.compile(_PENDING + b"+")
 _DAY_S = 86_400
 
 
@@ -52,6 +53,11 @@ def submitted(state: State, event: ev.Submitted) -> None:
     bind(state, batch)
     for name in batch.names:
         grown(state, name)
+    if event.ready:
+        batch.states[:] = _PENDING * batch.count
+        batch.counts[WAITING], batch.counts[PENDING] = 0, batch.count
+        batch.known_until = state.next_batch - 1
+        push_ready(state, batch, 0, batch.count)
     batch.dirty.update(range((batch.count - 1) // COLUMN_CHUNK + 1))
     if batch.graph is not None:
         batch.dirty.add(GRAPH)
