@@ -140,6 +140,8 @@ class Turns:
     def _again(self) -> Iterator[Given]:
         """Give out what is left of limits because a shape could not use its part."""
         self._gave_rest = True
+        if not self._most and not self._few:
+            return
         cut = [self.waiting.entries[number].want.shape for number, most in self._most.items() if most is not None]
         names = {name for shape in cut for name in shape.limits}
         names.update([name for name, parts in self._few.items() if parts is not None])

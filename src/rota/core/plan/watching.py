@@ -47,12 +47,14 @@ def look(state: State, view: View) -> News:
     assert planning.places is not None
     view.places = planning.places.view()
     planning.touched |= changed.limits
-    planning.stale.update(changed.runners, [spot.place.runner for spot in news.spots])
+    if changed.runners or news.spots:
+        planning.stale.update(changed.runners, [spot.place.runner for spot in news.spots])
     if changed.groups:
         planning.soonest = None  # what runs is taken to need other times
     if planning.unasked is not None:
         planning.unasked |= changed.shapes
-        planning.unasked.update(*[planning.waiting.learners.get(group, ()) for group in changed.groups])
+        if changed.groups:
+            planning.unasked.update(*[planning.waiting.learners.get(group, ()) for group in changed.groups])
     _forget(changed)
     return news
 
@@ -99,7 +101,8 @@ def _update(state: State, view: View, places: Places) -> News | None:
     """Bring the trees up to date; None: all of it is to be worked out anew."""
     planning, changed, waiting = state.soft.planning, state.soft.planning.changed, state.soft.planning.waiting
     spots: dict[str, Spot] = {}
-    for name in changed.runners | dict.fromkeys(_kept_for_gangs(state)):
+    kept_for_gangs = _kept_for_gangs(state)
+    for name in changed.runners | dict.fromkeys(kept_for_gangs) if kept_for_gangs else changed.runners:
         runner = state.runners.get(name)
         place = None if runner is None else place_of(state, runner)
         if runner is None:
@@ -110,9 +113,11 @@ def _update(state: State, view: View, places: Places) -> News | None:
             return None  # which shapes may use places of a new group is not known
         else:
             spots[name] = places.spots[name]
-    locations = [state.ledger.locations[name] for name in state.ledger.changed if name in state.ledger.locations]
-    once = {name for location in locations if location.shared_only for name in location.shared}
-    for spot in places.refresh(state.ledger.changed, view):
+    once: set[str] = set()
+    if state.ledger.changed:
+        locations = [state.ledger.locations[name] for name in state.ledger.changed if name in state.ledger.locations]
+        once.update([name for location in locations if location.shared_only for name in location.shared])
+    for spot in places.refresh(state.ledger.changed, view) if state.ledger.changed else ():
         location = state.ledger.locations[spot.place.location.id]
         if location is not spot.place.location:
             place = place_of(state, state.runners[spot.place.runner])
@@ -143,12 +148,11 @@ def _update(state: State, view: View, places: Places) -> News | None:
         for name in () if entry is None else entry.forest.limits:
             assert entry is not None
             waiting.held_less(name, entry.key, state.shapes[slot.shape].slots)
-    _reopen(state, view, woken)
-    forests = [
-        forest
-        for forest in {id(each): each for each in waiting.naming({*changed.limits, *state.timed})}.values()
-        if forest.closed and forest.open(view.limits)
-    ]
+    forests: list[Forest] = []
+    if changed.limits or state.timed:
+        _reopen(state, view, woken)
+        named = {id(each): each for each in waiting.naming({*changed.limits, *state.timed})}
+        forests = [forest for forest in named.values() if forest.closed and forest.open(view.limits)]
     forests += [forest for forest in waiting.asking(once) if forest not in forests] if once else []
     kept_changed = any(spot.place.status == KEPT for spot in spots.values())
     for number in waiting.gangs if kept_changed or forests else ():  # places that are kept are in no tree
