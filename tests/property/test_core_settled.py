@@ -9,7 +9,7 @@ from core_world import World
 from property.test_core_machine import Machine
 from rota.core.effects import Effect
 from rota.core.explain import batch_reasons
-from rota.core.settled import Settled
+from rota.core.settled import Settled, put_all_away
 from rota.core.snapshot import durable_view
 from rota.core.state import State
 from rota.core.step import Core, Step
@@ -39,6 +39,7 @@ class TwinWorld(World):
         super().__init__(*given, **{**more, "site": False})
         self.plain = Core(self.settings, self.seed)
         self.beside: Turn | None = None
+        self.turns = 0
         self.rested = 0
         """How many batches were put away, at most."""
         if more.get("site", True):
@@ -62,7 +63,10 @@ class TwinWorld(World):
         assert repr(turn.effects) == repr(beside.effects)
         assert [str(answer) for _, answer in turn.answers] == [str(answer) for _, answer in beside.answers]
         super()._commit(turn)
-        self.checkpoint()
+        self.turns += 1
+        put_all_away(self.state.batches)
+        if self.turns % 3 == 0:  # what was put away before that is kept by it as well
+            self.checkpoint()
         away = sum(isinstance(batch, Settled) for batch in self.state.batches.rows())
         self.rested = max(self.rested, away)
         assert durable_view(self.state) == durable_view(self.plain.state)

@@ -7,7 +7,7 @@ import pytest
 
 from core_world import World, run_jobs
 from rota.core.batch import BatchState
-from rota.core.settled import SMALL, Settled, put_away, whole
+from rota.core.settled import SMALL, Settled, put_all_away, put_away, whole
 from rota.core.snapshot import durable_view
 from rota.core.stimuli import Prune
 from rota.manager.answers.status import count_jobs, status
@@ -42,16 +42,32 @@ def a_past() -> World:
     return world
 
 
-def test_what_is_settled_is_put_away_once_it_is_kept() -> None:
+def test_what_is_settled_is_put_away() -> None:
     world = a_past()
     assert away(world) == []
-    put_away(world.state.batches)
-    assert away(world) == [], "a checkpoint has yet to write it"
+    put_away(world.state.batches, [3, 6, 7])
+    assert away(world) == [3], "6 lives, and there is no 7"
     rest(world)
     assert away(world) == [1, 2, 3, 4, 5]
     assert list(world.state.batches) == [1, 2, 3, 4, 5, 6]
     assert len(world.state.batches) == 6 and 3 in world.state.batches and 7 not in world.state.batches
     assert [batch.id for batch in world.state.batches.open()] == [6]
+
+
+def test_what_was_put_away_before_a_checkpoint_is_kept_by_it() -> None:
+    world = World()
+    world.checkpoint()
+    for _ in range(3):
+        run_jobs(world, world.submit(name="x"), 0)
+    put_all_away(world.state.batches)
+    assert isinstance(world.state.batches[2], BatchState), "whole again, and no checkpoint has it yet"
+    world.checkpoint()
+    assert {(batch, chunk) for batch, chunk in world.columns} == {(n, chunk) for n in (1, 2, 3) for chunk in (-1, 0)}
+    world.check_restart()
+    world.change("retry", "1")
+    put_all_away(world.state.batches)
+    world.checkpoint()
+    world.check_restart()
 
 
 def test_whole_again_it_is_what_it_was() -> None:

@@ -8,7 +8,7 @@ anything else it is made whole again, which gives what a restart would give. Not
 
 import sys
 from array import array
-from collections.abc import Iterator, ValuesView
+from collections.abc import Iterable, Iterator, ValuesView
 from operator import attrgetter
 
 import msgspec
@@ -28,6 +28,7 @@ __all__ = [
     "Batches",
     "Settled",
     "batch_of",
+    "put_all_away",
     "put_away",
     "record_of",
     "settled_of",
@@ -206,8 +207,16 @@ class Batches:
         return new
 
 
-def put_away(batches: Batches) -> None:
-    """Put away what is settled, but for what a checkpoint has yet to keep."""
+def put_away(batches: Batches, numbers: Iterable[int]) -> None:
+    """Put away what is settled of these."""
+    for number in numbers:
+        batch = batches.peek(number)
+        if isinstance(batch, BatchState):
+            rest(batches, batch)
+
+
+def put_all_away(batches: Batches) -> None:
+    """Put away what is settled."""
     for batch in list(batches.open()):
         rest(batches, batch)
     batches.fetched = 0
@@ -224,7 +233,7 @@ def rest(batches: Batches, batch: BatchState, record: BatchRecord | None = None,
 
 def _may_rest(batch: BatchState) -> bool:
     """Whether a batch is small, all of it is in its record and its columns, and nobody looks for it elsewhere."""
-    if batch.count > SMALL or batch.dirty or batch.unsettled or batch.graph is not None:
+    if batch.count > SMALL or batch.unsettled or batch.graph is not None:
         return False
     spec = batch.spec
     if spec.not_before is not None or spec.at_once is not None or batch.waits is not None:

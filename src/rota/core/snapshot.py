@@ -23,7 +23,7 @@ from rota.core.evolve.runners import join_allocation, place_runner, set_slots
 from rota.core.graph import Gate
 from rota.core.notes import took
 from rota.core.selection import states_pattern
-from rota.core.settled import SMALL, BatchRecord, batch_of, put_away, record_of, rest, settled_of
+from rota.core.settled import SMALL, BatchRecord, Settled, batch_of, put_all_away, record_of, rest, settled_of
 from rota.core.state import RunnerState, Settings, State
 from rota.model.allocation import Allocation
 from rota.model.errors import StoreError
@@ -146,23 +146,28 @@ def _record(runner: RunnerState) -> _Runner:
 def take_columns(state: State) -> Iterator[ColumnRow]:
     """The records of batches, and the chunks of their columns, that changed since the last call.
 
-    What is settled is put away then: nothing of it is left to be kept.
+    What is settled is put away then, if it was not before.
     """
     for number in sorted(state.dirty_batches):
-        batch = state.batches[number]
+        batch = state.batches.peek(number)
+        assert batch is not None, f"batch {number} has changed, and is not there"
+        if isinstance(batch, Settled):
+            yield number, -1, batch.record, b""
+            yield number, 0, batch.states, batch.attempts
+            continue
         record = record_of(batch)
         packed = _encode(record)
         yield number, -1, packed, b""
         if GRAPH in batch.dirty and batch.graph is not None:
             batch.dirty.discard(GRAPH)
             yield number, GRAPH, _encode(batch.graph.given), b""
-        for chunk in sorted(batch.dirty):
+        for chunk in sorted(batch.dirty) if batch.count > SMALL else (0,):  # one may be back from where it was put away
             low, high = chunk * COLUMN_CHUNK, (chunk + 1) * COLUMN_CHUNK
             yield number, chunk, bytes(batch.states[low:high]), batch.attempts[low:high].tobytes()
         batch.dirty.clear()
         rest(state.batches, batch, record, packed)
     state.dirty_batches.clear()
-    put_away(state.batches)
+    put_all_away(state.batches)
 
 
 def _gates(batch: BatchState) -> list[Gate]:
@@ -193,7 +198,7 @@ def restore(
         if isinstance(entry.event, Ended):
             took(state, entry.event)
     watch_all(state)
-    put_away(state.batches)
+    put_all_away(state.batches)
     return state
 
 

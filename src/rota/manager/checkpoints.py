@@ -2,19 +2,22 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from rota.core import invariants
+from rota.core.settled import put_away
 from rota.core.snapshot import restore, take_columns, take_snapshot
 from rota.core.state import Settings, State
 from rota.model.errors import RotaError, StoreError
-from rota.model.events import Entry
+from rota.model.events import Ended, Entry
 from rota.store.api import Column, Loaded, Store
 
 __all__ = ["Checkpoints", "FoldError", "state_of"]
 
 MOST_ENTRIES = 20_000
 MOST_S = 120.0
+TOGETHER = 500
+"""Batches of which jobs have ended, before those of them that are settled are put away."""
 
 
 class FoldError(StoreError):
@@ -54,7 +57,18 @@ class Checkpoints:
         self._store = store
         self.entries = 0
         """How many were committed since the last checkpoint."""
+        self._ended: set[int] = set()
         self._due_at = time.monotonic() + MOST_S
+
+    def committed(self, state: State, entries: Sequence[Entry]) -> None:
+        """Count entries that are durable. A settled batch need not wait for the next checkpoint to take less room."""
+        self.entries += len(entries)
+        for entry in entries:
+            if isinstance(entry.event, Ended):
+                self._ended.update([row[0] for row in entry.event.rows])
+        if len(self._ended) >= TOGETHER:
+            put_away(state.batches, self._ended)
+            self._ended.clear()
 
     @property
     def due(self) -> bool:

@@ -49,9 +49,11 @@ class JobBook:
         key = (batch.id, template)
         maker = self._makers.get(key)
         if maker is None:
-            if len(self._makers) >= MAKERS:
-                self._makers.clear()
-            maker = self._makers[key] = CommandMaker(batch.templates[template], batch.spec.columns, batch.id)
+            maker = CommandMaker(batch.templates[template], batch.spec.columns, batch.id)
+            if batch.count > 1:  # of one job it is mostly asked once
+                if len(self._makers) >= MAKERS:
+                    self._makers.clear()
+                self._makers[key] = maker
         return maker
 
     def value(self, batch: BatchState, pos: int) -> Value:

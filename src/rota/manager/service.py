@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
-from rota.core.settled import put_away
+from rota.core.settled import put_all_away
 from rota.core.state import Settings, State
 from rota.core.step import Core, Step
 from rota.core.stimuli import SetMode, Stimulus, Tick
@@ -134,7 +134,7 @@ class Manager:
         if self.stopping:
             return
         if self.state.batches.fetched > FETCHED:
-            put_away(self.state.batches)
+            put_all_away(self.state.batches)
         self.housekeeping.look()
         if self.reloader is not None:
             self.reloader.look()
@@ -299,7 +299,7 @@ class Manager:
         turn.answer()
         self.answers.flush()
         self.inbound.end_jobs()
-        self._checkpoints.entries += len(turn.entries)
+        self._checkpoints.committed(self.state, turn.entries)
         for entry in turn.entries:
             if isinstance(entry.event, Pruned):
                 self.book.drop(entry.event.batches)
