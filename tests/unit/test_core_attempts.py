@@ -103,6 +103,18 @@ def test_a_runner_that_is_stopped_costs_no_retry() -> None:
 # ---- what runners say twice, late or wrongly ------------------------------------------------------------------------
 
 
+def test_nothing_is_remembered_of_what_starts_and_ends_in_one_report() -> None:
+    world = World()
+    runner = world.start_runner()
+    world.submit(2)
+    first, second = lease_all(world, runner)
+    world.report(runner, started=[first, second], ended=[world.row(first)])
+    contact = world.state.soft.contacts[runner.name]
+    assert list(contact.usage) == list(contact.since) == [(second[0], 1)]
+    world.end(runner, second)
+    assert not contact.usage and not contact.since
+
+
 def running(count: int = 1, **more: object) -> tuple[World, int, list[tuple[int, int, int]]]:
     world = World()
     batch = world.submit(count, cores(1, **more))

@@ -172,7 +172,10 @@ def _greeted(state: State, note: Greeted) -> None:
 
 
 def _told(state: State, note: Told) -> None:
-    state.soft.contacts[note.runner].usage.update(note.usage)
+    runner, usage = state.runners[note.runner], state.soft.contacts[note.runner].usage
+    for job, used in note.usage.items():  # what ended in the same report is over already: nothing would drop it again
+        if job in runner.jobs or (*job, used.attempt) in runner.parts:
+            usage[job] = used
 
 
 def _parts_told(state: State, note: PartsTold) -> None:

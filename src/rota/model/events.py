@@ -22,7 +22,8 @@ __all__ = [
 ]  # fmt: skip
 
 VERSION = 4
-"""2: slots are structs (they were names), leases may have further parts. 3: batches may have graphs. 4: batches may be ready at once."""
+"""2: slots are structs (they were names), leases may have further parts. 3: batches may have graphs. 4: batches may be
+ready at once."""
 
 
 class Submitted(Struct, array_like=True, tag=True):
