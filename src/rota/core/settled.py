@@ -258,7 +258,7 @@ def settled_of(
         number,
         sys.intern(record.spec.name),
         record.submitted,
-        packed if packed is not None else _encode(record),
+        bytes(memoryview(packed if packed is not None else _encode(record))),  # as encoded it has a third to spare
         states,
         _ATTEMPTS.get(attempts, attempts),
         edges,
