@@ -12,6 +12,7 @@ from rota.core.stimuli import AllocationSeen, Disconnected
 from rota.model.allocation import Outcome
 from rota.model.batch import Template
 from rota.model.errors import RefusedError, UsageError
+from rota.model.events import Moved, Submitted
 from rota.model.needs import Amounts, Needs
 from rota.model.slot import Slot
 
@@ -499,6 +500,28 @@ def test_the_same_submission_twice_is_one() -> None:
     assert again.events == [] and again.reply["batch"] == first["batch"] and again.reply["jobs"] == 3
     world.mode("draining")
     assert world.submitted(3, key="same").reply["batch"] == first["batch"], "also when new work is refused"
+
+
+def test_what_could_run_is_refused_once_its_site_offers_less() -> None:
+    world = World()
+    world.submit(1, cores(4))
+    world.site(node=Amounts(2000, 1 << 33))
+    with pytest.raises(UsageError, match="this can never run: local has 2 cores, 4 cores are asked for"):
+        world.submit(1, cores(4))
+    world.site()
+    world.submit(1, cores(4))
+
+
+def test_what_waits_for_nothing_is_ready_with_its_submission() -> None:
+    world = World()
+    world.submit(2)
+    world.submit(1, after=["1"])
+    world.submit(1, not_before=world.at.wall + 9)
+    told = [(event.batch, event.ready) for event in world.events() if isinstance(event, Submitted)]
+    assert told == [(1, True), (2, False), (3, False)]
+    assert not any(isinstance(event, Moved) for event in world.events())
+    assert world.counts(1) == {"PENDING": 2} and world.counts(2) == {"WAITING": 1}
+    world.check_restart()
 
 
 def test_what_can_never_run_is_refused_with_the_numbers() -> None:
