@@ -28,9 +28,9 @@ __all__ = [
 ]  # fmt: skip
 
 GIVEN_UP = "given up"
+"""The reason of an order to end attempts that have been given up."""
 MOST_POSSIBLE = 10_000
 """Needs of which it is remembered that they can be met; then it is found out anew."""
-"""The reason of an order to end attempts that have been given up."""
 _MEAN_WEIGHT = 0.1
 _WAIT_WEIGHT = 0.2
 
