@@ -246,8 +246,8 @@ def test_no_array_is_so_large_that_torque_makes_a_part_of_it_later():
         site = Site("torque", idle_slots=20)
         dialect = site.driver.dialect
         assert dialect.array_most == IDLE_SLOTS, "of servers that say nothing of it"
-        told = dialect.read_array_limit(Answer(*site.by_hand("qstat", "-B", "-f")))
-        most = site.driver.limit_arrays(min(40, told))
+        site.driver.arrays.tell(dialect.read_array_limit(Answer(*site.by_hand("qstat", "-B", "-f"))))
+        most = min(40, site.driver.arrays.most)
         await site.submit(most)
         await site.wait(900)
         assert not site.over, f"{len(site.over)} of {most}: {site.told[min(site.over)][-1]}"

@@ -60,7 +60,6 @@ def test_nothing_is_asked_for_what_runs(kind):
 def test_an_array_that_is_too_large_is_a_few_commands_and_then_as_large_as_it_may_be(kind):
     async def scenario():
         site, _ = site_of(kind, max_array=100)
-        site.driver.limit_arrays(1000)
         sizes = [300]
         while True:
             before = len(site.ran)
@@ -69,7 +68,8 @@ def test_an_array_that_is_too_large_is_a_few_commands_and_then_as_large_as_it_ma
                 break
             except ArrayError as error:
                 assert len(site.ran) - before <= 5, site.ran
-                sizes.append(site.driver.limit_arrays(error.most))
+                site.driver.arrays.refuse(error.most)
+                sizes.append(site.driver.arrays.most)
         assert sizes == [300, 100] if kind == "sge" else [300, 150, 75], "only Grid Engine names its limit"
         assert len(site.ran) <= 12
 

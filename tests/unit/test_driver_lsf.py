@@ -784,7 +784,7 @@ def test_each_queue_has_its_own_hosts_time_and_users() -> None:
     )
     queues = LSF.read_queues(Answer(0, text, ""))
     assert [command.argv[0] for command in LSF.queue_details(queues)] == ["bparams", "bhosts", "lshosts"]
-    params = "Default Queues:  mine days\nMBD_SLEEP_TIME: 10 seconds\n"
+    params = "System default queues for automatic queue selection:\n    DEFAULT_QUEUE = mine days\n\n"
     found = LSF.read_queue_details(queues, [Answer(0, each, "") for each in (params, HOSTS, SIZES)], Options())
     assert [(q.name, q.time_s, q.is_default, q.users) for q in found] == [
         ("days", 864_000, False, None),

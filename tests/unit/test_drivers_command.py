@@ -12,10 +12,10 @@ from rota.drivers.api import Known, Outcome
 from rota.drivers.dialect import Answer, Command, Listing, Seen
 from rota.drivers.outcome import Evidence
 from rota.drivers.settings import Settings
-from rota.drivers.submitting import FullError
+from rota.drivers.submitting import ArrayError, FullError
 from rota.drivers.tracking import DELETED, Tracker
 from rota.drivers.transport import UnreachableError
-from rota.model.errors import BusyError, RefusedError, UsageError
+from rota.model.errors import BusyError, RefusedError
 from support_steps import counting
 
 TAG = f"{1:012x}"
@@ -197,12 +197,13 @@ async def test_find_is_certain_before_it_says_nothing():
 
 
 @virtual
-async def test_what_cannot_be_asked_for_is_refused_before_anything_is_run():
+async def test_an_array_that_was_planned_larger_than_is_taken_is_planned_anew_before_anything_is_run():
+    """It was no use to anybody as refused for good: direct jobs fail by that."""
     transport = ScriptedTransport()
     driver = make_driver(transport, array_most=5)
-    with pytest.raises(UsageError, match=r"site toy: 6 allocations .* 5"):
+    with pytest.raises(ArrayError, match=r"site toy: 6 allocations .* 5") as caught:
         await driver.submit(make_ask(1, 6))
-    assert transport.ran == []
+    assert caught.value.most == 5 and transport.ran == []
 
 
 @virtual

@@ -10,17 +10,18 @@ from functools import partial
 from typing import Any, TypeVar
 
 from rota.drivers.api import Ask, Known, Observation, Outcome
+from rota.drivers.arrays import ArrayLimit
 from rota.drivers.dialect import Answer, Command, Dialect, Listing, Options, Seen, Submitted
 from rota.drivers.gate import Gate, Health, Times, shown
 from rota.drivers.killing import Killer, Kills, chunks
 from rota.drivers.native import Room
 from rota.drivers.outcome import OVER, Evidence, Verdict
 from rota.drivers.settings import Settings
-from rota.drivers.submitting import Submitter
+from rota.drivers.submitting import ArrayError, Submitter
 from rota.drivers.tracking import LOST, WAITS, Entry, Sight, Tracker
 from rota.drivers.transport import Transport, UnreachableError
 from rota.model.allocation import Waiting
-from rota.model.errors import BusyError, RotaError, UsageError
+from rota.model.errors import BusyError, RotaError
 from rota.model.site import SiteFacts
 
 __all__ = ["CommandDriver", "LastWords", "UnreadableError"]
@@ -90,7 +91,7 @@ class CommandDriver:
         self._facts = facts
         self._options = options or Options()
         self._settings = settings = settings or Settings()
-        self._array_most = min(dialect.array_most, array_most or dialect.array_most)
+        self.arrays = ArrayLimit(min(dialect.array_most, array_most or dialect.array_most))
         self._user = user
         self._last_words = last_words
         self._times = times or real_times()
@@ -202,10 +203,8 @@ class CommandDriver:
 
     async def submit(self, ask: Ask) -> list[str]:
         """Submit allocations; see `Submitter`."""
-        if not 1 <= ask.count <= self._array_most:
-            raise UsageError(
-                f"site {self.site}: {ask.count} allocations in one submission; it takes 1 to {self._array_most}"
-            )
+        if ask.count > (most := self.arrays.most):  # it was planned before the limit was known, or was smaller
+            raise ArrayError(f"site {self.site}: {ask.count} allocations in one submission; it takes {most}", most)
         command = self.dialect.submit(ask, self._options)
         if self.gate.is_shut:
             raise BusyError(
@@ -227,11 +226,6 @@ class CommandDriver:
                 self._kills.hasten(id, self._times.mono())
         self.hurry()
         return natives
-
-    def limit_arrays(self, most: int) -> int:
-        """Take note that arrays may not be larger than this; the most elements of one submission from now on."""
-        self._array_most = max(1, min(self._array_most, most))
-        return self._array_most
 
     async def find(self, tag: str, count: int) -> list[str] | None:
         """Look a tag up, until it is found or certainly nowhere. A site that cannot be asked is asked again."""

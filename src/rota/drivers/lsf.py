@@ -320,7 +320,7 @@ class Lsf:
 
     def queue_details(self, queues: Sequence[Queue]) -> Sequence[Command]:
         """The usual queue, the slots of hosts, their memory."""
-        return [Command(("bparams",)), Command(("bhosts", "-w")), Command(("lshosts", "-w"))]
+        return [self.array_limit(), Command(("bhosts", "-w")), Command(("lshosts", "-w"))]
 
     def read_queue_details(
         self, queues: tuple[Queue, ...], answers: Sequence[Answer], options: Options

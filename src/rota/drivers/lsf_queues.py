@@ -55,8 +55,8 @@ def _run_limit(block: str) -> int | None:
 
 
 def with_hosts(queues: tuple[Queue, ...], params: str, slots: str, sizes: str) -> tuple[Queue, ...]:
-    """The queues with what bparams, bhosts and lshosts say; an empty text says nothing."""
-    usual = re.search(r"^Default Queues:\s*(.*)$", params, re.MULTILINE)
+    """The queues with what bparams -l, bhosts and lshosts say; an empty text says nothing."""
+    usual = re.search(r"^\s*DEFAULT_QUEUE\s*=[ \t]*(.*)$", params, re.MULTILINE)
     cores = {row["HOST_NAME"]: _count(row.get("MAX")) for row in _rows(slots)}
     hosts = {row["HOST_NAME"]: (_count(row.get("ncpus")), _bytes(row.get("maxmem"))) for row in _rows(sizes)}
     out = []

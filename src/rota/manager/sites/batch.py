@@ -11,7 +11,7 @@ from msgspec.structs import asdict, replace
 
 from rota.drivers.api import Ask, Known, Outcome
 from rota.drivers.command import CommandDriver, UnreadableError
-from rota.drivers.dialect import Options, Queue
+from rota.drivers.dialect import Answer, Options, Queue
 from rota.drivers.dialects import load_dialect
 from rota.drivers.gate import Health, shown
 from rota.drivers.local import Door
@@ -121,8 +121,9 @@ class BatchSite(Site):
         return replace(self.facts(), most=0)
 
     async def learn(self) -> SiteFacts:
-        """Ask the batch system what queues and nodes it has and, the first time, how large arrays may be.
+        """Ask the batch system what queues and nodes it has, and how large arrays may be.
 
+        The latter costs no command but the first time: where no other answer has it too, it is asked after refusals.
         What it does not say this time stays as it was.
         """
         if self._learned and self.driver.gate.is_shut:
@@ -155,6 +156,8 @@ class BatchSite(Site):
         if not self._learned:
             await self._find(command.argv[0] for command in commands)
         answers = [await self.driver.ask(command) for command in commands]
+        if hasattr(dialect, "array_limit") and (limit := dialect.array_limit()) in commands:
+            await self._read_array_limit(answers[commands.index(limit)])
         options = options_of(self.config)
         read, _ = await self.driver.read(lambda: dialect.read_queue_details(queues, answers, options), queues, *answers)
         return read
@@ -163,11 +166,17 @@ class BatchSite(Site):
         dialect: Any = self.driver.dialect
         if hasattr(dialect, "array_limit"):
             await self._find([dialect.array_limit().argv[0]])
-            answer = await self.driver.ask(dialect.array_limit())
-            unknown: int | None = None
-            most, _ = await self.driver.read(lambda: dialect.read_array_limit(answer), unknown, answer)
-            if most is not None:
-                self.array_most = self.driver.limit_arrays(most)
+            await self._read_array_limit(await self.driver.ask(dialect.array_limit()))
+
+    async def _read_array_limit(self, answer: Answer) -> None:
+        if answer.code != 0 or answer.cut or not answer.stdout.strip():
+            return  # it has told nothing: that is not to tell that there is no limit
+        dialect: Any = self.driver.dialect
+        unknown: int | None = None
+        most, _ = await self.driver.read(lambda: dialect.read_array_limit(answer), unknown, answer)
+        if self.driver.arrays.tell(most) and self._learned:
+            self.note(f"it takes {self.driver.arrays.most} elements in one array at the most since it was asked again")
+        self.array_most = self.driver.arrays.most
 
     async def _find(self, programs: Iterable[str]) -> None:
         """Look for programs that are of use and may be missing: not all are where a plain PATH leads."""
@@ -261,8 +270,11 @@ class BatchSite(Site):
         try:
             return await self.driver.submit(ask)
         except ArrayError as error:
-            self.array_most = self.driver.limit_arrays(error.most)
-            self.note(f"it takes {self.array_most} elements in one array at the most: it refused a larger one")
+            if ask.count <= self.driver.arrays.most:  # nobody has looked into it since it was sent
+                self.driver.arrays.refuse(error.most)
+                self.array_most = self.driver.arrays.most
+                self.note(f"it takes {self.array_most} elements in one array at the most: it refused a larger one")
+                await self._learn_arrays()
             raise
 
     def waits(self, allocation: Allocation) -> Waiting | None:
