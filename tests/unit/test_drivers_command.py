@@ -744,7 +744,7 @@ async def one_look(count):
     driver = make_driver(transport)
     known = [Known(f"a{n}", f"{n:012x}", str(n)) for n in range(count)]
     assert len(await driver.poll(known)) == count
-    parsed = driver.dialect.read_listing(Answer(0, listing, ""), driver._options)
+    parsed = driver.dialect.read_listing(Answer(0, listing, ""), driver.options)
     driver.dialect.read_listing = lambda answer, options: parsed  # each dialect's own time is its own test
     await asyncio.sleep(60)
     sent = len(transport.ran)

@@ -107,7 +107,7 @@ def test_an_allocation_of_several_nodes_in_a_queue(driver, tmp_path):
     ask = site.ask(first.tag, [first])
     assert (ask.nodes, ask.tasks_per_node, ask.options) == (3, 1, (("partition", "days"),))
     assert ask.amounts.named == (("fpga", 1),), "what only we count is not asked for"
-    line = " ".join(site.driver.dialect.submit(ask, site.driver._options).argv)
+    line = " ".join(site.driver.dialect.submit(ask, site.driver.options).argv)
     assert "days" in line and "usual" not in line and "fpga" in line
     assert f'{first.tag}."$ROTA_ELEMENT"."$rota_node"' in ask.script and "--supervise" in ask.script
     own = Allocation("a1", "hpc", "0" * 12, capacity=needs, queue="days", options=(("partition", "mine"),))

@@ -11,9 +11,9 @@ import pytest
 from rota.core.soft import SiteWeather
 from rota.core.stimuli import At
 from rota.drivers.api import Known
-from rota.drivers.command import UnreadableError
 from rota.drivers.dialects import BUILT_IN, load_dialect
 from rota.drivers.gate import Health
+from rota.drivers.judging import UnreadableError
 from rota.manager.answers import places
 from rota.manager.config import SiteConfig, load_config
 from rota.manager.inbound import report_rows
@@ -144,9 +144,9 @@ def test_one_report_that_cannot_be_read_does_not_hide_the_others(tmp_path):
     with pytest.raises(UnreadableError) as caught:
         asyncio.run(site.last_words(known))
     assert caught.value.ids == {"a0"} and caught.value.found["a1"].exit_code == 0 and "a2" not in caught.value.found
-    words, unreadable = asyncio.run(site.driver._read_words(known))
+    words, unreadable = asyncio.run(site.driver._judge.read_words(known))
     assert (set(words), unreadable) == ({"a1"}, {"a0"})
-    asyncio.run(site.driver._read_words(known))
+    asyncio.run(site.driver._judge.read_words(known))
     assert len(site.driver.health().notes) == 1
 
 

@@ -5,44 +5,31 @@ import logging
 import random
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from rota.drivers.api import Ask, Known, Observation, Outcome
 from rota.drivers.arrays import ArrayLimit
-from rota.drivers.dialect import Answer, Command, Dialect, Listing, Options, Seen, Submitted
+from rota.drivers.dialect import Answer, Command, Dialect, Listing, Options, Submitted
 from rota.drivers.gate import Gate, Health, Times, shown
-from rota.drivers.killing import Killer, Kills, chunks
+from rota.drivers.judging import Judge, LastWords
+from rota.drivers.killing import Killer, Kills
 from rota.drivers.native import Room
-from rota.drivers.outcome import OVER, Evidence, Verdict
+from rota.drivers.outcome import OVER, Verdict
 from rota.drivers.settings import Settings
 from rota.drivers.submitting import ArrayError, Submitter
-from rota.drivers.tracking import LOST, WAITS, Entry, Sight, Tracker
+from rota.drivers.tracking import LOST, Sight, Tracker
 from rota.drivers.transport import Transport, UnreachableError
 from rota.model.allocation import Waiting
 from rota.model.errors import BusyError, RotaError
 from rota.model.site import SiteFacts
 
-__all__ = ["CommandDriver", "LastWords", "UnreadableError"]
+__all__ = ["CommandDriver"]
 
 log = logging.getLogger("rota")
 T = TypeVar("T")
 
 
-class UnreadableError(UnreachableError):
-    """The last words of some allocations (`ids`) cannot be read; those of the others were (`found`)."""
-
-    def __init__(self, words: str, found: Mapping[str, Outcome], ids: set[str]) -> None:
-        super().__init__(words, ran=True)
-        self.found = found
-        self.ids = ids
-
-
-LastWords = Callable[[Sequence[Known]], Awaitable[Mapping[str, Outcome]]]
-"""Reads what jobs wrote when they ended: allocation → outcome; those that wrote nothing are left out."""
-LINGER_LOOKS = 64
-"""Running allocations whose last words are looked for in one cycle."""
 UNKNOWN_LOOKS = 2
 """Tags that are looked up in one cycle."""
 WHY_S = 60.0
@@ -51,8 +38,6 @@ WAITS_S = 3.0
 """… and of those that have waited for so long."""
 BASE = re.compile(r"[\[._]\d+\]?\Z")
 """What an element's native id has behind that of its array."""
-OPEN_S = 10.0
-"""When to look again for the last words of what is over."""
 STRANGE = re.compile(r"usage|option|argument|not found", re.IGNORECASE)
 """In the words of a program that does not know what it is asked."""
 COUNTS_MOST = 100_000
@@ -89,17 +74,17 @@ class CommandDriver:
         self.dialect = dialect
         self._transport = transport
         self._facts = facts
-        self._options = options or Options()
+        self.options = options or Options()
         self._settings = settings = settings or Settings()
         self.arrays = ArrayLimit(min(dialect.array_most, array_most or dialect.array_most))
         self._user = user
-        self._last_words = last_words
         self._times = times or real_times()
         self.gate = Gate(site, transport, settings, self._times)
         self._tracker = Tracker(settings, dialect.history_lag_s, getattr(dialect, "deletes_by_kill", False))
         self._kills = Kills(settings)
         self._submitter = Submitter(self, settings, self._times)
         self._killer = Killer(self, self._tracker, self._kills, settings, self._times)
+        self._judge = Judge(self, self._tracker, self._kills, settings, self._times, last_words)
         self._starting = asyncio.Lock()
         self._ready = False
         self._busy = False
@@ -108,7 +93,6 @@ class CommandDriver:
         self._quick_s = settings.poll_min_s
         self._failed_polls = 0
         self._counts: dict[str, int] = {}
-        self._turn = 0
         self._why_waiting: Mapping[str, str] = {}
         """Native id, of one or of a whole array → why it waits."""
         self._why_asked = float("-inf")
@@ -205,7 +189,7 @@ class CommandDriver:
         """Submit allocations; see `Submitter`."""
         if ask.count > (most := self.arrays.most):  # it was planned before the limit was known, or was smaller
             raise ArrayError(f"site {self.site}: {ask.count} allocations in one submission; it takes {most}", most)
-        command = self.dialect.submit(ask, self._options)
+        command = self.dialect.submit(ask, self.options)
         if self.gate.is_shut:
             raise BusyError(
                 f"site {self.site} is left alone for another {self.gate.reopens_in:.0f} s after "
@@ -263,7 +247,7 @@ class CommandDriver:
         None: that cannot be seen.
         """
         known = [Known(id, tag, None, element) for element, id in enumerate(ids)]
-        words, unreadable = await self._read_words(known)
+        words, unreadable = await self._judge.read_words(known)
         return None if unreadable and not words else bool(words)
 
     # ---- killing -----------------------------------------------------------------------------------------------------
@@ -321,7 +305,11 @@ class CommandDriver:
     def hurry(self) -> None:
         """Look in 2, 4, 8 … seconds: something was done whose effect is to be seen soon."""
         self._quick_s = self._settings.poll_min_s
-        self._next_poll = min(self._next_poll, self._times.mono() + self._times.jittered(self._quick_s))
+        self.look_within(self._quick_s)
+
+    def look_within(self, seconds: float) -> None:
+        """Look in about so many seconds, if not before."""
+        self._next_poll = min(self._next_poll, self._times.mono() + self._times.jittered(seconds))
 
     def _schedule(self, failed: bool) -> None:
         settings, now = self._settings, self._times.mono()
@@ -342,7 +330,7 @@ class CommandDriver:
             return []
         self._schedule(failed=False)
         sight = self._tracker.look(listing, self._submitter.tags, now, self._times.wall())
-        await self._decide(sight, now)
+        await self._judge.judge(sight, now)
         await self._killer.end_strays(sight.strays, now)
         await self._find_unknown(sight, now)
         await self._ask_why_waiting(now)
@@ -363,7 +351,7 @@ class CommandDriver:
         if answer.code is None and not answer.cut:
             return None
         unread = Listing((), "transient", "it cannot be read")
-        listing, whole = await self.read(lambda: self.dialect.read_listing(answer, self._options), unread, answer)
+        listing, whole = await self.read(lambda: self.dialect.read_listing(answer, self.options), unread, answer)
         if listing.result not in ("ok", "partial", "not-found"):
             self.gate.bad(command, listing.detail or answer.stderr or answer.stdout)
             return None
@@ -373,109 +361,6 @@ class CommandDriver:
             return listing._replace(result="partial")
         self.gate.last_poll = self._times.wall()
         return listing
-
-    async def _decide(self, sight: Sight, now: float) -> None:
-        """Judge the allocations that ended or are missing, by the history and by the jobs' own last words."""
-        tracker = self._tracker
-        ended = [(entry, tracker.keep(entry, seen) or seen) for entry, seen in sight.ended]
-        thin = [entry for entry, seen in ended if not seen.outcome or seen.outcome.exit_code is None]
-        told = await self._history([entry for entry in (*thin, *sight.missing) if entry.ended is None], now)
-        open_cases: list[tuple[Entry, Seen | None]] = []
-        for entry, seen in ended:
-            better = told.get(entry.id)
-            open_cases.append((entry, tracker.keep(entry, better if better and better.kind in OVER else seen)))
-        for entry in sight.missing:
-            past = told.get(entry.id)
-            if past is not None and past.kind not in OVER:
-                # The history says that it lives and the listing does not have it: doubtful, and counted as such.
-                reason = f"not listed, though the history says {past.native_state}"
-                doubt = past._replace(kind="unsure", reason=reason)
-                tracker.live_seen(entry, doubt, now, self._times.wall(), sight.out)
-            else:
-                open_cases.append((entry, tracker.keep(entry, past)))
-        writes = self._last_words is not None
-        own, unreadable = await self._read_words([entry.known for entry, _ in open_cases])
-        for entry, last_seen in open_cases:
-            killed = (wish := self._kills.wishes.get(entry.id)) is not None and wish.delivered
-            evidence = Evidence(last_seen, own.get(entry.id), writes)
-            readable = entry.id not in unreadable
-            over = tracker.conclude(entry, evidence, now, readable=readable, killed=killed)
-            if over is not None:
-                self._kills.done(entry.id)
-                sight.out.append(over)
-            elif last_seen is not None:  # it is over, and only its last words are waited for
-                self._next_poll = min(self._next_poll, self._times.mono() + self._times.jittered(OPEN_S))
-        await self._look_for_lingering(sight, now)
-
-    async def _history(self, entries: list[Entry], now: float) -> dict[str, Seen]:
-        """What the history knows of allocations: of so many per cycle, those first that have waited longest."""
-        settings = self._settings
-        due = [entry for entry in entries if entry.native is not None and self._may_ask(entry, now)]
-        due.sort(key=lambda entry: entry.asked or 0.0)
-        found: dict[str, Seen] = {}
-        answers: dict[Command, tuple[bool, dict[str, Seen]]] = {}  # one that tells of a whole array is sent once
-        for part in chunks(due, self.dialect.chunk):
-            natives = [entry.native for entry in part if entry.native and not entry.native.startswith(LOST)]
-            asked = self.dialect.history(natives) if natives else ()
-            new = [command for command in asked if command not in answers]
-            if answers and len(answers) + len(new) > settings.history_commands:
-                self.hurry()
-                break
-            for command in new:
-                answers[command] = await self._ask_history(command)
-            silent = all(answers[command][0] for command in asked)
-            rows = {native: seen for command in asked for native, seen in answers[command][1].items()}
-            for entry in part:
-                entry.asked, entry.asks = now, entry.asks + 1
-                row = rows.get(entry.native or "")
-                if row is not None and row.tag in (None, entry.tag):
-                    found[entry.id] = row
-                    entry.silent = False
-                else:
-                    entry.silent = silent
-        return found
-
-    def _may_ask(self, entry: Entry, now: float) -> bool:
-        """Whether it is time to ask the history about it.
-
-        What was killed while it waited is hardly in there: asked once at first, where such are kept at all, and once
-        before it is called gone.
-        """
-        settings = self._settings
-        since = float("inf") if entry.asked is None else now - entry.asked
-        wish = self._kills.wishes.get(entry.id)
-        killed = wish is not None and wish.delivered and entry.said in WAITS
-        if killed and (entry.asks or getattr(self.dialect, "forgets_waiting", False)):
-            pause = min(settings.poll_s, 4.0 ** min(entry.asks + 1, 10))
-            return entry.misses >= settings.gone_polls - 1 and since >= pause
-        return since >= min(settings.poll_s, 2.0 ** min(entry.asks, 10))
-
-    async def _ask_history(self, command: Command) -> tuple[bool, dict[str, Seen]]:
-        """Whether silence of the history means something, and its rows. A site that keeps no history is silent."""
-        answer = await self.ask(command)
-        if answer.code is None:
-            return False, {}
-        unread = Listing((), "transient", "it cannot be read")
-        piece, whole = await self.read(partial(self.dialect.read_history, answer, self._options), unread, answer)
-        rows = {seen.native_id: seen for seen in piece.seen}
-        if piece.result not in ("ok", "not-found", "fatal") or answer.cut or not whole:
-            self.gate.doubt(command, piece.detail or answer.stderr)
-            return False, rows
-        return True, rows
-
-    async def _read_words(self, known: Sequence[Known]) -> tuple[Mapping[str, Outcome], set[str]]:
-        """The last words of allocations, and the ids of those whose words cannot be read."""
-        if self._last_words is None or not known:
-            return {}, set()
-        try:
-            return await self._last_words(known), set()
-        except (OSError, UnreachableError, ValueError) as error:
-            words = f"the last words of jobs cannot be read: {error}"
-            log.warning("site %s: %s", self.site, words)
-            self.gate.note(words)
-            if isinstance(error, UnreadableError):
-                return error.found, error.ids
-            return {}, {each.id for each in known}
 
     async def _ask_why_waiting(self, now: float) -> None:
         """Ask now and then, in one command, why allocations wait, where the listing does not say it."""
@@ -490,25 +375,6 @@ class CommandDriver:
             if answer.code is not None:
                 none: Mapping[str, str] = {}
                 self._why_waiting, _ = await self.read(lambda: dialect.read_why_waiting(answer), none, answer)
-
-    async def _look_for_lingering(self, sight: Sight, now: float) -> None:
-        """Look, a few per cycle, for allocations that have written their last words and are listed as running."""
-        if self._last_words is None:
-            return
-        running = [entry for entry in self._tracker.entries.values() if entry.said == "run" and entry.native]
-        if not running:
-            return
-        self._turn %= len(running)
-        some = (running[self._turn :] + running[: self._turn])[:LINGER_LOOKS]
-        self._turn += LINGER_LOOKS
-        found, _ = await self._read_words([entry.known for entry in some])
-        for entry in some:
-            if entry.id in found:
-                over = self._tracker.lingers(entry, found[entry.id], now)
-                if over is not None:
-                    self._kills.done(entry.id)
-                    sight.out.append(over)
-                    await self.end([entry.native or ""])
 
     async def _find_unknown(self, sight: Sight, now: float) -> None:
         """Look for allocations without a native id: a kill came before the answer to their submission."""

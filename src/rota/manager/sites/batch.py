@@ -10,10 +10,11 @@ from typing import Any
 from msgspec.structs import asdict, replace
 
 from rota.drivers.api import Ask, Known, Outcome
-from rota.drivers.command import CommandDriver, UnreadableError
+from rota.drivers.command import CommandDriver
 from rota.drivers.dialect import Answer, Options, Queue
 from rota.drivers.dialects import load_dialect
 from rota.drivers.gate import Health, shown
+from rota.drivers.judging import UnreadableError
 from rota.drivers.local import Door
 from rota.drivers.script import ELEMENT, NODE, Spread, build_script
 from rota.drivers.settings import Settings
