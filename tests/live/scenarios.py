@@ -231,8 +231,8 @@ def time_limit(trial):
 time_limit.more = 'longest = "1m"'
 
 
-IDLE_S = 180
-"""In three minutes a site tells of its queues and nodes once at the most."""
+IDLE_S = 300
+"""So often a site tells of its queues and nodes: with fewer seconds it would be chance what is counted."""
 BUSY_MOST, IDLE_MOST = 25, 1
 """Commands per minute."""
 

@@ -343,7 +343,7 @@ class OpenLava(Found):
     """OpenLava, which has the commands of LSF."""
 
     name = driver = "openlava"
-    programs = ("bsub", "bjobs", "bhist", "bkill", "bqueues", "bparams")
+    programs = ("bsub", "bjobs", "bhist", "bkill", "bqueues", "bparams", "bhosts", "lshosts")
     answers, says = ("lsid",), "OpenLava"
     node_daemon, server_daemon = "sbatchd", "mbatchd"
     words = {"PEND": "waiting", "RUN": "running", "PSUSP": "held", "USUSP": "suspended", "SSUSP": "suspended"}
