@@ -414,6 +414,23 @@ async def test_last_words_that_cannot_be_read_are_told_and_put_off_the_judgement
 
 
 @virtual
+async def test_one_that_is_over_for_a_moment_because_it_is_put_back_has_not_failed():
+    """OpenLava lists what was requeued as EXIT for some seconds; its history has the requeue before."""
+    transport = ScriptedTransport(tstat=[says(row("R")), says(row("E"))], thist=[says(row("Q", requeues=1))])
+    transport.own_words = True
+
+    async def last_words(known):
+        return {item.id: Outcome(signal=2) for item in known} if transport.count("tstat") > 2 else {}
+
+    transport.last_words = last_words
+    driver, out = make_driver(transport), []
+    while not any(seen.verb in ("fail", "abort", "complete") for seen in out):
+        out += await driver.poll([KNOWN])
+        await asyncio.sleep(1)
+    assert (out[-1].verb, out[-1].outcome.why) == ("abort", "requeue"), out[-1]
+
+
+@virtual
 async def test_one_that_lingers_after_its_last_words_is_over_and_ended():
     transport = ScriptedTransport(tstat=[says(row("R"))], tdel=[EMPTY])
     transport.own_words = True

@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from rota.drivers.api import Known, Outcome
 from rota.drivers.dialect import Command, Listing, Seen
 from rota.drivers.gate import Times
@@ -69,6 +71,10 @@ class Judge:
         open_cases: list[tuple[Entry, Seen | None]] = []
         for entry, seen in ended:
             better = told.get(entry.id)
+            if better is not None and better.kind not in OVER and better.requeued > (entry.requeued or 0):
+                # It is over for a moment only: it is being put back into the queue.
+                why = replace(seen.outcome or Outcome(), why="requeue")
+                seen = seen._replace(kind="aborted", outcome=why, requeued=better.requeued)
             open_cases.append((entry, tracker.keep(entry, better if better and better.kind in OVER else seen)))
         for entry in sight.missing:
             past = told.get(entry.id)
