@@ -467,6 +467,27 @@ def test_what_is_taken_down_runs_again_and_counts_for_nothing() -> None:
     world.check_restart()
 
 
+@pytest.mark.parametrize("said", ["runner-stopped", "its own end"])
+def test_a_second_start_that_ends_well_is_not_how_the_first_ended(said: str) -> None:
+    """Put back and started again between two listings, its provider only says DONE: of the start that runs nothing."""
+    world = cluster()
+    world.collecting = False
+    batch = world.submit(1, cores(1))
+    world.schedule()
+    seen(world, "a1", "run", host="n1")
+    allocation, job = world.state.allocations["a1"], (batch, 1, 1)
+    row = world.row(job, None, 15, "runner-stopped") if said == "runner-stopped" else world.row(job, 3, None, "exit")
+    seen(world, "a1", "fail", Outcome(signal=15), reason="by its own words it was killed, though it is DONE")
+    words = [Written(f"{allocation.tag}.{allocation.element}", [row])]
+    world.step(LastWords(at=world.at, id="a1", written=words, restarted=True))
+    if said == "runner-stopped":
+        assert world.states(batch)[0] == "PENDING" and not world.state.batches[batch].failures
+        assert world.results[-1].state == "LOST" and "started it again" in (world.results[-1].note or "")
+    else:
+        assert world.states(batch)[0] == "FAILED"
+    world.check_restart()
+
+
 def test_an_end_that_was_told_too_early_is_kept() -> None:
     """What an answer says that is older than the greeting is no end; but how it was said to end stays said."""
     world = World()

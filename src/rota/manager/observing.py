@@ -275,7 +275,8 @@ class Observer:
         try:
             if allocation.direct:
                 words.written = await self._read_report(site, known)
-                words.restarted = not words.written and await site.was_restarted(known)
+                stopped = any(row.reason == "runner-stopped" for left in words.written for row in left.ended)
+                words.restarted = (stopped or not words.written) and await site.was_restarted(known)
                 words.spoilt = None if words.written else await site.spoilt(known)
                 if not words.written and allocation.host is None:
                     words.host = await site.host_of(known)

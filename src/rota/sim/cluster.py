@@ -181,6 +181,8 @@ class Cluster:
         self.answers = Random(f"answers {world.seed}")  # of its own: the schedules of known seeds stay what they are
         self.old_answers = self.answers.choice((0.0, 0.0, 0.05, 0.3))
         """The chance that an answer is on its way for long, and tells how things were when it was asked for."""
+        self.quiet = Random(f"quiet requeues {world.seed}")
+        """Which direct jobs are put back and started again without a word."""
         self.requeues = Random(f"requeues {world.seed}")
         self.whims = world.seed >= REQUEUES and self.requeues.random() < 0.7
         """Whether its batch systems requeue, begin with held elements, and answer from caches."""
@@ -275,7 +277,8 @@ class Cluster:
                 disclaimed = [(b, i, a, why) for b, i, a, why in runner.unsent["disclaimed"]]
                 written.append(Written(runner.id, ended, disclaimed))
         host = None if allocation is None or written else _started_on(allocation)
-        self.world.shell.post(LastWords(at=_NOW, by="file", id=id, written=written, host=host))
+        again = allocation is not None and allocation.job is not None and allocation.job.restarted
+        self.world.shell.post(LastWords(at=_NOW, by="file", id=id, written=written, host=host, restarted=again))
 
     def _terminate(self, id: str, site: str, tag: str) -> None:
         allocation = self.allocations.get(tag)

@@ -33,6 +33,8 @@ class DirectJob:
         """Its report, once it has left one."""
         self.execution: Execution | None = None
         self.dying = False
+        self.restarted = False
+        """Whether it was started a second time, which ran nothing and said so."""
 
     @classmethod
     def leased(cls, world: "World", allocation: "SimAllocation", known: Allocation) -> "DirectJob | None":
@@ -88,15 +90,29 @@ class DirectJob:
             self.allocation.ended("abort", "its node failed")
 
     def requeue(self) -> None:
-        """The provider takes it back, and would start it again: its runner would see that it ran, and do nothing."""
+        """The provider takes it back, and would start it again: its runner would see that it ran, and do nothing.
+
+        It may have told the first start to end, which then leaves a report, and may tell nobody that it did.
+        """
         execution = self.execution
         if execution is not None and execution.end is None:
             execution.end, execution.stopped = self.world.now, True
+            quiet = self.allocation.cluster.quiet.random() < 0.5
+            if quiet:
+                wall = self.world.clock.at(self.world.now).wall
+                started = wall - (self.world.now - execution.start)
+                self.row = Ended(*self.job, None, 15, "runner-stopped", started, wall, 0.1, 1 << 20, None, None)
             self.allocation.state, self.allocation.verb, self.allocation.reason = "queued", "pend", "requeued"
-            self.allocation.cluster.tell(self.allocation, poll=True)
-            self.world.after(self.world.rng.choice((0.5, 10.0)), self._again)
+            if not quiet:
+                self.allocation.cluster.tell(self.allocation, poll=True)
+            self.world.after(self.world.rng.choice((0.5, 10.0)), self._again, quiet)
 
-    def _again(self) -> None:
+    def _again(self, quiet: bool) -> None:
         if self.allocation.state == "queued":
-            self.outcome = Outcome(0, None, "requeue")
-            self.allocation.ended("complete", "it was started a second time, and did nothing")
+            self.restarted = True
+            if quiet:
+                self.outcome = Outcome(None, 15)
+                self.allocation.ended("fail", "by its own words it was killed by signal 15, though it is DONE")
+            else:
+                self.outcome = Outcome(0, None, "requeue")
+                self.allocation.ended("complete", "it was started a second time, and did nothing")

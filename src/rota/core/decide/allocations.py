@@ -197,6 +197,8 @@ def written_reports(state: State, stimulus: LastWords) -> Iterator[Decision]:
     if ending is None or allocation is None or _is_old(state, allocation, ending.seen):
         return
     outcome = ending.seen.outcome if allocation.direct and allocation.state != "KILLING" else None
+    if outcome is not None and outcome.why is None and stimulus.restarted:
+        outcome = replace(outcome, why="requeue")  # what its provider tells is the end of the start that ran nothing
     for words in stimulus.written:
         runner = state.runners.get(words.runner)
         if runner is None or runner.allocation != allocation.id or runner.state in ("CLOSED", "EXPIRED"):
