@@ -42,6 +42,7 @@ WITHOUT_SELECTOR = frozenset(
     (
         "run",
         "add",
+        "pilot",
         "up",
         "down",
         "drain",

@@ -14,6 +14,7 @@ __all__ = ["main"]
 
 COMMANDS = {
     "run": ("rota.cli.run", "run commands to the end, in the foreground"),
+    "pilot": ("rota.cli.pilot", "run commands to the end inside an allocation, on its nodes"),
     "add": ("rota.cli.add", "queue commands; prints the batch id"),
     "up": ("rota.cli.control", "start the manager"),
     "down": ("rota.cli.control", "stop the manager"),
@@ -59,7 +60,7 @@ ALIASES = {"submit": "add", "cancel": "kill"}
 HIDDEN = {"__complete": "rota.cli.completion"}
 
 GROUPS = (
-    ("Run", ("run", "add")),
+    ("Run", ("run", "add", "pilot")),
     ("Look", ("status", "jobs", "wait", "watch", "log", "explain", "failures", "show", "history", "report")),
     ("Change", ("retry", "modify", "kill", "hold", "release", "remove", "limit")),
     ("The manager", ("up", "down", "drain", "pause", "resume", "ping", "reload", "backup", "restore", "prune")),

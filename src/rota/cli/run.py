@@ -81,15 +81,19 @@ def most_at_once(args: argparse.Namespace) -> int | None:
 
 
 class Interrupts:
-    """Turns INT, TERM and HUP into KeyboardInterrupt, but not while `armed` is false; a second one always counts."""
+    """Turns INT, TERM, HUP and what else is named into KeyboardInterrupt, but not while `armed` is false.
 
-    def __init__(self) -> None:
+    A second one always counts.
+    """
+
+    def __init__(self, *more: signal.Signals) -> None:
+        self._numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *more)
         self.armed = True
         self.seen = 0
         self._before: list[tuple[signal.Signals, Any]] = []
 
     def __enter__(self) -> "Interrupts":
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in self._numbers:
             handler = signal.getsignal(number)
             if handler is not signal.SIG_IGN:  # as under nohup
                 self._before.append((number, handler))

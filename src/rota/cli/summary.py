@@ -26,11 +26,13 @@ def print_summary(
     batch: int,
     counts: Mapping[str, int],
     elapsed_s: float,
-    embedded: bool,
+    embedded: bool = False,
+    home: "str | None" = None,
 ) -> None:
     """Counts, time, the slowest, and the failures with the end of their standard error.
 
-    It goes to standard output, or with --show to standard error, since then standard output is the jobs'.
+    It goes to standard output, or with --show to standard error, since then standard output is the jobs'. `home` is
+    that of a pilot, whose manager is gone by then, and is named in what one could type next.
     """
     try:
         answer = connection.ask("summary", batch=batch, failures=FAILURES, slowest=SLOWEST)
@@ -48,15 +50,17 @@ def print_summary(
     for line in [head(batch, answer, counts, elapsed_s, colours(stream)), *slow_lines(answer)]:
         print(line, file=stream)
     first = "rota up; " if embedded else ""
+    rota = f"{first}rota" if home is None else f"rota --home {clean(home)}"
     if not args.show:
-        print(f"  {where_output_is(args, batch, sum(counts.values()), first)}", file=stream)
+        print(f"  {where_output_is(args, batch, sum(counts.values()), rota)}", file=stream)
     if not well:
         for line in failure_lines(batch, answer, counts):
             print(line, file=stream)
-        print(f"  run them again: {first}rota retry {batch} :unsuccessful", file=stream)
+        if home is None:
+            print(f"  run them again: {rota} retry {batch} :unsuccessful", file=stream)
 
 
-def where_output_is(args: argparse.Namespace, batch: int, jobs: int, first: str) -> str:
+def where_output_is(args: argparse.Namespace, batch: int, jobs: int, rota: str) -> str:
     """Where to find what the jobs printed."""
     files = [path for path in (args.stdout, args.stderr) if path is not None]
     job = f"{batch}.1" if jobs == 1 else f"{batch}.N"
@@ -64,7 +68,7 @@ def where_output_is(args: argparse.Namespace, batch: int, jobs: int, first: str)
         return f"output: {clean(', '.join(dict.fromkeys(files)))}"
     rest = "" if not files else " --stderr" if args.stdout is not None else ""
     kept = f"{clean(files[0])}, and " if files else ""
-    return f"output: {kept}{first}rota log {job}{rest}" + ("" if files else " (--stderr for standard error)")
+    return f"output: {kept}{rota} log {job}{rest}" + ("" if files else " (--stderr for standard error)")
 
 
 def head(batch: int, answer: Mapping[str, Any], counts: Mapping[str, int], elapsed_s: float, paint: bool) -> str:

@@ -64,6 +64,12 @@ class Spread(NamedTuple):
     output: str
     """Where output is looked for; ELEMENT may be in it."""
     nodes: int
+    hosts: tuple[str, ...] = ()
+    """The hosts, where they are known before."""
+    here: str = ""
+    """Of these, the one where the script is begun; "": none."""
+    once: str = ""
+    """Where each node leaves a mark, so that it is started there only once, however often it is named."""
 
 
 def build_script(
@@ -74,15 +80,17 @@ def build_script(
     exports: Mapping[str, str] | None = None,
     setup: str = "",
     per_element: Sequence[Sequence[str]] = (),
+    per_node: Mapping[str, Sequence[str] | None] | None = None,
     spread: Spread | None = None,
     digest: str | None = None,
 ) -> str:
     """Make a POSIX shell script that runs `PYTHON -I -S WORDS…`, with ELEMENT in them replaced on the node.
 
-    `words` begin with the program's path. `per_element` has further words for each element. `python` is a path to be
-    tried before those that the node finds; `setup` lines of shell to be run first, as they are. With `spread` it does
-    so on every node, with NODE in the words replaced, and ends when the last of them has ended, whatever became of the
-    others. With `digest` the program is a copy of the runner, and is started only if it is that.
+    `words` begin with the program's path. `per_element` has further words for each element, `per_node` for each node by
+    its short name (None: it is left alone). `python` is a path to be tried before those that the node finds; `setup`
+    lines of shell to be run first, as they are. With `spread` it does so on every node, with NODE in the words
+    replaced, and ends when the last of them has ended, whatever became of the others. With `digest` the program is a
+    copy of the runner, and is started only if it is that.
     """
     lines = ["#!/bin/sh", *(f"# {line}" for line in title.splitlines()), *setup.splitlines()]
     for name, value in (exports or {}).items():
@@ -100,6 +108,7 @@ def build_script(
         *_check(words[0], digest),
         f"set -- {' '.join(map(_quoted, words))}",
         *_cases(per_element),
+        *_node_cases(per_node or {}),
         'exec "$rota_python" -I -S "$@"',
     ]
     return "\n".join(lines) + "\n"
@@ -143,6 +152,21 @@ def _cases(per_element: Sequence[Sequence[str]]) -> list[str]:
     return [*lines, "esac"]
 
 
+def _node_cases(per_node: Mapping[str, Sequence[str] | None]) -> list[str]:
+    if not per_node:
+        return []
+    lines = ["case $rota_node in"]
+    for name, words in per_node.items():
+        what = "exit 0" if words is None else f'set -- "$@" {" ".join(map(_quoted, words))}'
+        lines.append(f"{_quoted(node_word(name))}) {what};;")
+    return [*lines, f'*) echo "rota: nobody knows of a node $rota_node here" >&2; exit {FEW_NODES};;', "esac"]
+
+
+def node_word(host: str) -> str:
+    """A host as the script on it calls its node."""
+    return re.sub(r"[^A-Za-z0-9-]", "-", host.partition(".")[0])
+
+
 def _quoted(word: str) -> str:
     """A text as one word for the shell, whatever is in it."""
     parts = re.split(f"({ELEMENT}|{NODE})", word)
@@ -178,6 +202,7 @@ def _on_each_node(spread: Spread) -> list[str]:
         "export ROTA_ELEMENT",
         "rota_node=${2:-${SLURMD_NODENAME:-$(uname -n)}}",
         "rota_node=$(printf %s \"${rota_node%%.*}\" | tr -c 'A-Za-z0-9-' -)",
+        *([f'mkdir {_quoted(spread.once)}-"$rota_node" 2>/dev/null || exit 0'] if spread.once else []),
     ]
 
 
@@ -217,12 +242,15 @@ def _pbsdsh(spread: Spread, options: str) -> list[str]:
 
 
 def _one_by_one(spread: Spread, hosts: str, command: str) -> list[str]:
-    """A launcher process for each host; the first is this one."""
+    """A launcher process for each host; the first is this one, unless it was said which is."""
+    elsewhere = '[ -n "$rota_pids" ]'
+    if spread.hosts:
+        hosts, elsewhere = f"printf '%s\\n' {' '.join(spread.hosts)}", f'[ "$rota_host" != "{spread.here}" ]'
     return [
         *_hosts(spread.nodes, hosts),
         "trap : USR1",
         "for rota_host in $rota_hosts; do",
-        f'    if [ -n "$rota_pids" ]; then {command} "$@" "$rota_host" & else "$@" "$rota_host" & fi',
+        f'    if {elsewhere}; then {command} "$@" "$rota_host" & else "$@" "$rota_host" & fi',
         '    rota_pids="$rota_pids $!"',
         "done",
     ]

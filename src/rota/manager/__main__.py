@@ -12,6 +12,7 @@ import sys
 import time
 
 from rota.core.state import Settings
+from rota.drivers.allocation import HERE
 from rota.drivers.descriptors import raise_limit
 from rota.manager import logs
 from rota.manager.config import Config, SiteConfig, load_config
@@ -26,8 +27,9 @@ from rota.manager.service import Manager
 from rota.manager.sites.api import Site
 from rota.manager.sites.batch import BatchSite
 from rota.manager.sites.doors import TlsDoor
+from rota.manager.sites.given import DRIVER, PILOT, GivenSite, Pilot, read_pilot
 from rota.manager.sites.local import LocalSite
-from rota.model.errors import RotaError, UsageError
+from rota.model.errors import RefusedError, RotaError, UsageError
 from rota.plugins import load_plugins, watched
 from rota.store.sqlite import SqliteStore
 from rota.wire.client import read_notice
@@ -59,8 +61,10 @@ def settings_of(config: Config) -> Settings:
     )
 
 
-def make_site(name: str, site: SiteConfig, paths: Paths, tls: TlsDoor) -> Site:
-    """A site, of the kind that the configuration names by its driver."""
+def make_site(name: str, site: SiteConfig, paths: Paths, tls: TlsDoor, pilot: Pilot | None = None) -> Site:
+    """A site, of the kind that the configuration names by its driver; of a pilot, its allocation."""
+    if pilot is not None:
+        return GivenSite(name, site, paths, tls, pilot)
     if site.driver == "local":
         return LocalSite(name, site, paths, tls)
     try:
@@ -79,10 +83,13 @@ async def serve(paths: Paths, lock: Lock, args: argparse.Namespace) -> int:
     """Load the queue, listen, and run the manager until it is told to stop; the exit status."""
     config = load_config(paths.home)
     relay = Relay(paths, args.relay, args.until_s, args.began) if args.relay else None
+    pilot = read_pilot(paths) if args.pilot else None
     if relay is not None:
         _leave_here_alone(config)
+    if pilot is not None:
+        _only_the_allocation(config, pilot)
     tls = TlsDoor(paths)
-    sites = {name: make_site(name, site, paths, tls) for name, site in config.site.items()}
+    sites = {name: make_site(name, site, paths, tls, pilot) for name, site in config.site.items()}
     for plugin in load_plugins():
         if plugin.problem is not None:
             log.warning("the %s %s of %s is left out: %s", plugin.kind, plugin.name, plugin.source, plugin.problem)
@@ -112,6 +119,8 @@ async def serve(paths: Paths, lock: Lock, args: argparse.Namespace) -> int:
         found = load_config(paths.home)
         if relay is not None:
             _leave_here_alone(found)
+        if pilot is not None:
+            _only_the_allocation(found, pilot)
         return found
 
     async def listen(found: Config) -> None:
@@ -123,12 +132,14 @@ async def serve(paths: Paths, lock: Lock, args: argparse.Namespace) -> int:
                 tls.listens(f"{address}:{port}")
 
     def make(name: str, site: SiteConfig) -> Site:
-        return make_site(name, site, paths, tls)
+        return make_site(name, site, paths, tls, pilot)
 
     manager.reloader = Reloader(manager, paths.config, config, load, make, listen)
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, manager.stop, False)
+    for number in (signal.SIGTERM, signal.SIGINT, *((signal.SIGUSR1,) if pilot is not None else ())):
+        loop.add_signal_handler(number, manager.stop, pilot is not None)
+    if pilot is not None and pilot.stop_at is not None:
+        loop.call_later(max(0.0, pilot.stop_at - time.time()), manager.stop, True)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     manager.start()
     refreshing = loop.create_task(_refresh(lock, manager))
@@ -162,9 +173,18 @@ def _leave_here_alone(config: Config) -> None:
     config.listen = config.listen or ":0"
 
 
+def _only_the_allocation(config: Config, pilot: Pilot) -> None:
+    """Change the configuration for a manager inside an allocation: there is no site but that."""
+    config.site = {PILOT: SiteConfig(driver=DRIVER)}
+    if pilot.given.spread != HERE:
+        config.listen = config.listen or ":0"
+
+
 async def _listen_tls(server: Server, manager: Manager, paths: Paths, config: Config) -> tuple[str | None, int | None]:
     listen = config.listen
-    if listen is None and any(site.driver != "local" and site.mode == "runners" for site in config.site.values()):
+    if listen is None and any(
+        site.driver not in ("local", DRIVER) and site.mode == "runners" for site in config.site.values()
+    ):
         listen = ":0"  # their runners call back
     if listen is None:
         return None, None
@@ -221,12 +241,13 @@ def main() -> int:
     parser.add_argument("--ready-fd", type=int, default=None)
     parser.add_argument("--embedded", action="store_true", help="end when nobody is connected and nothing runs")
     parser.add_argument("--once", action="store_true", help="do what is due, then end")
+    parser.add_argument("--pilot", action="store_true", help="inside the allocation of pilot.json, and for it alone")
     parser.add_argument("--relay", metavar="TAG", help="this is a cluster job of `rota up --on SITE`")
     parser.add_argument("--until-s", type=float, default=0.0, help="of --relay: seconds until its time limit")
     args = parser.parse_args()
     args.began = time.monotonic()
     gc.set_threshold(*COLLECTED)
-    if args.relay:
+    if args.relay or args.pilot:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until it can be taken for what it is
     logs.set_up(Paths(args.home).log)
     os.umask(0o077)
@@ -239,6 +260,11 @@ def main() -> int:
                 return 0
         else:
             forbid_other(paths)
+            if not args.pilot and os.path.exists(paths.pilot):
+                raise RefusedError(
+                    f"{paths.home} is the home of a pilot, whose jobs are for an allocation: go on there with "
+                    f"`rota pilot --resume --home {paths.home}`"
+                )
             taken = Lock(paths)
         with taken as lock:
             return asyncio.run(serve(paths, lock, args))

@@ -50,6 +50,8 @@ class Paths:
         """Which cluster job may be the manager (`rota up --on`), and which comes next."""
         self.relay_arrived = os.path.join(self.home, "relay.arrived")
         """The tag of a successor that waits for the lock."""
+        self.pilot = os.path.join(self.home, "pilot.json")
+        """The allocation that the manager runs in and its jobs are for (`rota pilot`)."""
         self.lock = os.path.join(self.home, "lock")
         """Held by the one manager of this home."""
 

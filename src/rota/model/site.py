@@ -64,3 +64,5 @@ class SiteFacts(Struct, frozen=True):
     """Named resources that are counted once for the whole site."""
     nodes_most: int = 1
     """The most nodes of one allocation in `runners` mode."""
+    given: tuple[Amounts, ...] = ()
+    """The nodes that an allocation has, one by one, where it is given and not asked for: always all of them."""

@@ -28,8 +28,10 @@ usage: python3 -m rota.runner --connect unix:PATH --output DIR [options]
 options: --id ID  --allocation ID  --cores MILLICORES  --memory BYTES  --disk BYTES  --gpus N  --tag TAG (repeat)
          --until EPOCH  --until-s SECONDS (when the allocation ends, and in how long)  --launcher PATH|auto|none
          --guard yes (a second process ends the jobs, should this one be killed)
+         --goes-on yes (another allocation goes on where this ends: no job has had all the time that there is)
          --nonce yes (the id becomes ID.NONCE, the output directory DIR/NONCE: started again, it is another runner)
 --supervise starts a runner with the id ID.NONCE and the output directory DIR/NONCE, and a new one until told to leave.
+--sweep TAG ends every runner here whose id begins with TAG, and all that it started; 0: nothing is left.
 --rsh starts a command on another node of the job that it is called in.
 --direct runs the one job of DIR/lease.json without a manager, and leaves DIR/started.json and DIR/report.json.
 """
@@ -53,6 +55,7 @@ NAMES = (
     "replaces",
     "supervised",
     "nonce",
+    "goes-on",
 )
 
 
@@ -140,6 +143,10 @@ def main(words: Optional[List[str]] = None) -> int:
         from rota.runner.rsh import main as rsh
 
         return rsh(words[1:])
+    if words[:1] == ["--sweep"] and len(words) == 2:
+        from rota.runner.sweep import sweep
+
+        return sweep(words[1])
     supervise = words[:1] == ["--supervise"]
     options = parse(words[1:] if supervise else words)
     for fd in (0, 1, 2):  # a closed one would be reused by the next open file, and jobs would inherit that
@@ -207,6 +214,8 @@ def main(words: Optional[List[str]] = None) -> int:
         log("cannot start: %s" % error)
         return 1
     agent.take_over(restored)
+    if options.get("goes-on") == "yes":
+        agent.jobs.began = -float("inf")
     agent.supervised = options.get("supervised") == "yes"
     code = agent.run()
     if guard is not None:

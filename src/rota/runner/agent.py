@@ -191,7 +191,7 @@ class Agent:
         self._stopping = self._told_to_stop = True
         self.runner.stop("runner-stopped")
         note = "its allocation is being ended (%s)" % name
-        if self.jobs.is_over(clock()):
+        if self.jobs.is_over(clock()) and self.jobs.began > -NEVER:
             note = "the time of its allocation is over: give --time, or the site a longer allocation_time"
         self.jobs.kill_all(grace_s, None, clock(), note)
         if self.jobs.gangs is not None:

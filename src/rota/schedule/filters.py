@@ -139,6 +139,10 @@ def fits(shape: Shape, place: Place, view: View) -> Answer:
 def _fits_queue(needs: Needs, site: SiteFacts, queue: QueueFacts | None) -> Answer:
     """The largest node must be large enough, there must be enough nodes, and enough of what a site has once."""
     node, parts = site.node if queue is None else queue.node, []
+    if site.given and needs.nodes > 1:
+        large = sum(needs.amounts().fits(each) for each in site.given)
+        if large < needs.nodes <= len(site.given):
+            parts.append(f"has {large} nodes that are large enough, {needs.nodes} are asked for")
     if needs.nodes > 1:
         most = site.nodes_most if site.mode != "direct" else MANY
         if queue is not None:

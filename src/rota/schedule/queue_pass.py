@@ -357,7 +357,7 @@ class QueuePass:
             count,
             asked_amounts(needs, place),
             allocation_time(needs, facts, filters.longest_s(needs, place), usual),
-            1 if direct else needs.nodes,
+            1 if direct else len(facts.given) or needs.nodes,
         )
 
     # -- which places may be asked, best first

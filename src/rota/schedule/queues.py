@@ -87,7 +87,7 @@ def claim_queue(place: Place) -> str:
 def claim_of(want: Want, place: Place) -> Claim:
     """What a shape counts on at a place."""
     assert place.site is not None
-    alone = not place.site.whole or want.shape.needs.nodes > 1
+    alone = not place.site.whole or (want.shape.needs.nodes > 1 and not place.site.given)
     queue = want.shape.needs.queue or claim_queue(place)
     return place.location.site, queue, want.shape_id if alone else ANY
 

@@ -1,0 +1,302 @@
+"""`rota pilot`: run commands to the end inside one allocation, on all its nodes."""
+
+import argparse
+import os
+import signal
+import sys
+import time
+
+from rota.cli.link import take_down
+from rota.cli.parser import Parser
+from rota.cli.run import Interrupts
+from rota.cli.show import jobs_word
+from rota.cli.submitting import configure_submission, print_dry_run, say_about, submission_of
+from rota.cli.summary import print_summary
+from rota.cli.wait import all_well
+from rota.model.amounts import format_duration, parse_duration
+from rota.model.errors import RotaError, UsageError
+from rota.wire.client import Connection, NoManagerError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from rota.manager.sites.given import Pilot
+    from rota.submission import Submission
+
+OUT_OF_TIME = 75
+"""The exit status if the allocation ended first, and there is a rest to go on with (EX_TEMPFAIL of sysexits.h)."""
+LEFT = (":waiting", ":pending", ":active")
+SUMMARIES = 20
+"""The most batches that are summed up one by one."""
+
+
+def configure(parser: Parser, command: str) -> None:
+    """The options of `pilot`."""
+    add = parser.add_argument
+    add("--resume", action="store_true", help="go on with what an earlier allocation left, and only with that")
+    add("--reserve-core", action="store_true", help="leave one core of this node to the pilot itself")
+    add("--ends-in", metavar="TIME", help="when the allocation ends, where its batch system does not say: 90m, 12h …")
+    add("--margin", metavar="TIME", help="end what runs so long before that (default 1m, or a tenth of what is left)")
+    add("--show", dest="show", action="store_const", const="ended", help="print each job's output as it ends")
+    add("--dry-run", action="store_true", help="show the nodes, and what would be run")
+    add("-q", "--quiet", action="store_true", help="no progress, and a summary only of what failed")
+    parser.json("the summary")
+    configure_submission(parser)
+    _let_nodes_name_hosts(parser)
+    parser.description = (
+        "Run commands to the end inside an allocation of Slurm, PBS, LSF or Grid Engine, on all its nodes; elsewhere "
+        "on the hosts of --nodes, or on this machine. What jobs add meanwhile is run too. "
+        f"Exit status: 0 all well, 1 jobs failed, {OUT_OF_TIME} the allocation ended first: `rota pilot --resume` in "
+        "the next one goes on with exactly the rest. TERM and USR1 end it as the time limit does. "
+        "Everything lives in --home, $ROTA_HOME, or else .rota-pilot in this directory, which the nodes must see."
+    )
+    parser.examples(
+        "rota pilot -f commands.txt                  # in a batch script: sbatch -N 4 --exclusive …",
+        "rota pilot --array 1-1000 -- ./simulate {}",
+        "rota pilot --nodes 2 -- mpirun ./solve      # each job on two nodes",
+        "rota pilot --nodes node1:8,node2:8 -f commands.txt    # no batch system: by ssh",
+        "rota pilot --resume                         # in the next allocation",
+    )
+
+
+def _let_nodes_name_hosts(parser: Parser) -> None:
+    """Let `--nodes` take the pilot's own hosts too: they have a colon, and a number of nodes has none."""
+
+    class Nodes(argparse.Action):
+        def __call__(self, parser: "Any", args: "Any", values: "Any", option: "str | None" = None) -> None:
+            if values.isascii() and values.isdigit():
+                args.nodes = int(values)
+            else:
+                args.hosts = values
+
+    action = parser.options()["--nodes"]
+    action.__class__ = Nodes
+    action.type, action.metavar = None, "N|HOST:CORES,…"
+    action.help = f"{action.help}; or the hosts of the pilot, as in node1:8,node2:8"
+    parser.set_defaults(hosts=None)
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Find the allocation, run everything to the end there, sum up."""
+    from rota.manager.offline.piloting import make_pilot, pilot_home
+
+    if args.remove_on:
+        raise UsageError("--remove-on: a pilot sums its jobs up and needs them on the books; use rota run or rota add")
+    if args.resume and (args.words or args.file):
+        raise UsageError("--resume goes on with what is left: it takes no command")
+    args.home = pilot_home(args.home)
+    submission = None if args.resume else submission_of(args)
+    pilot = make_pilot(
+        os.environ,
+        nodes=args.hosts,
+        reserve=args.reserve_core,
+        ends_in_s=_seconds("--ends-in", args.ends_in),
+        margin_s=_seconds("--margin", args.margin),
+    )
+    if args.dry_run:
+        for line in lines_about(pilot):
+            print(line)
+        if submission is not None:
+            print_dry_run(args, submission)
+        return 0
+    return Flight(args, pilot).execute(submission)
+
+
+def _seconds(option: str, text: "str | None") -> "int | None":
+    try:
+        return None if text is None else parse_duration(text)
+    except UsageError as error:
+        raise UsageError(f"{option}: {error}") from None
+
+
+def lines_about(pilot: "Pilot") -> "list[str]":
+    """The allocation, in words."""
+    given = pilot.given
+    cores = sum(node.cores for node in given.used)
+    gpus = sum(node.gpus for node in given.used)
+    of = f"{given.system} job {given.job}: " if given.job is not None else ""
+    counts = f"{len(given.used)} node{'' if len(given.used) == 1 else 's'}, {cores} core{'' if cores == 1 else 's'}"
+    what = f"{of}{counts}" + (f", {gpus} gpus" if gpus else "")
+    if given.until is not None:
+        left = max(0, int(given.until - time.time()))
+        what += f"; it ends in {format_duration(left)}, and jobs do {format_duration(round(pilot.margin_s))} before"
+    return [what]
+
+
+class Flight:
+    """One `rota pilot`."""
+
+    def __init__(self, args: argparse.Namespace, pilot: "Pilot") -> None:
+        self.args = args
+        self.pilot = pilot
+        self.began = time.monotonic()
+        self.started = False
+        """Whether the manager is ours to take down."""
+
+    def execute(self, submission: "Submission | None") -> int:
+        """Run everything to the end; the exit status."""
+        with Interrupts(signal.SIGUSR1, signal.SIGALRM) as interrupts:
+            try:
+                code = self._to_the_end(submission, interrupts)
+            except KeyboardInterrupt:
+                return self._ended(interrupts.seen)
+            except OutOfTimeError:
+                return self._ended(signal.SIGALRM)
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0.0)
+            self._take_down()
+            return code
+
+    def _to_the_end(self, submission: "Submission | None", interrupts: Interrupts) -> int:
+        interrupts.disarm()
+        with self._begin(submission is None) as connection:
+            interrupts.arm()
+            if (stop_at := self.pilot.stop_at) is not None:
+                signal.setitimer(signal.ITIMER_REAL, max(0.001, stop_at - time.time()))
+            batches = self._left(connection) if submission is None else self._add(connection, submission, interrupts)
+            batches = self._follow(connection, batches, submission)
+        with Connection.connect(self.args.home) as connection:
+            return self._sum_up(connection, batches)
+
+    # ---- the beginning ----------------------------------------------------------------------------------------------
+
+    def _begin(self, resume: bool) -> Connection:
+        """Start the manager; to resume, one that is there will do: its pilot was killed."""
+        from rota.manager.offline.piloting import launch
+
+        home = self.args.home
+        try:
+            connection = Connection.connect(home)
+        except NoManagerError:
+            left = self._left_in_store()
+            if resume and left is None:
+                raise UsageError(f"--resume: nothing was ever added in {home}: give --home, or what to run") from None
+            if not resume and left:
+                raise UsageError(
+                    f"{jobs_word(left)} of an earlier allocation are left in {home}: go on with them with "
+                    "rota pilot --resume, or give another --home"
+                ) from None
+            launch(home, self.pilot, self._say)
+            self.started = True
+            if not self.args.quiet:
+                self._say(*lines_about(self.pilot))
+            return Connection.connect(home)
+        if not resume:
+            there = connection.manager
+            connection.close()
+            raise UsageError(
+                f"a pilot runs in {home} already, on {there.get('host')} (pid {there.get('pid')}): rota add --home "
+                "adds to it, rota pilot --resume follows it, or give another --home"
+            )
+        self.started = True
+        return connection
+
+    def _left_in_store(self) -> "int | None":
+        """How many jobs are not settled, by the store; None: no job was ever added."""
+        from rota.manager.offline.looking import Reader
+        from rota.manager.paths import Paths
+
+        if not os.path.exists(Paths(self.args.home).database):
+            return None
+        with Reader(self.args.home) as reader:
+            if not reader.ask("count", sel=[])["jobs"]:
+                return None
+            return int(reader.ask("count", sel=list(LEFT))["jobs"])
+
+    def _add(self, connection: Connection, submission: "Submission", interrupts: Interrupts) -> "list[int]":
+        from rota.submission import send
+
+        try:
+            answer = send(connection, submission, interrupts.disarm)
+        except BaseException:
+            self._take_down()
+            raise
+        interrupts.arm()
+        say_about(self.args, submission, answer)
+        return [int(answer["batch"])]
+
+    def _left(self, connection: Connection) -> "list[int]":
+        """The batches with jobs that are not settled."""
+        return [int(row["id"]) for row in _batches(connection, *LEFT)]
+
+    # ---- to the end -------------------------------------------------------------------------------------------------
+
+    def _follow(self, connection: Connection, batches: "list[int]", submission: "Submission | None") -> "list[int]":
+        """Follow these batches, and what is added meanwhile, until nothing is left; all of them."""
+        followed: list[int] = []
+        spec = submission.spec if submission is not None else None
+        while todo := [number for number in batches if number not in followed] or self._left(connection):
+            for number in todo:
+                _follower(self.args, number, spec).follow(connection)
+                followed.append(number)
+                spec = None
+                connection = Connection.connect(self.args.home)
+        return list(dict.fromkeys(followed))
+
+    def _sum_up(self, connection: Connection, batches: "Sequence[int]") -> int:
+        rows = {int(row["id"]): row["counts"] for row in _batches(connection) if int(row["id"]) in set(batches)}
+        elapsed_s = time.monotonic() - self.began
+        for number in sorted(rows)[:SUMMARIES]:
+            print_summary(self.args, connection, number, rows[number], elapsed_s, home=self.args.home)
+        if len(rows) > SUMMARIES and not self.args.json:
+            print(f"… and {len(rows) - SUMMARIES:,} more batches: rota status --home {self.args.home}")
+        if not rows and not self.args.quiet:
+            self._say("nothing is left to do")
+        return 0 if all(map(all_well, rows.values())) else 1
+
+    # ---- the end ----------------------------------------------------------------------------------------------------
+
+    def _ended(self, number: int) -> int:
+        """End what runs, as the end of its allocation does, and say how to go on."""
+        why = "interrupted" if number == signal.SIGINT else "the allocation ends"
+        if number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+            why = f"the allocation ends (told by {signal.Signals(number).name})"
+        self._say(f"{why}: what runs is ended, and stays queued")
+        self._take_down()
+        left = self._left_in_store()
+        if left is None:
+            self._say("nothing was added")
+        elif left:
+            self._say(f"{jobs_word(left)} left; in the next allocation: rota pilot --home {self.args.home} --resume")
+        else:
+            self._say(f"no job is left; see: rota status --home {self.args.home}")
+        return 130 if number == signal.SIGINT else OUT_OF_TIME
+
+    def _take_down(self) -> None:
+        if not self.started:
+            return
+        try:
+            with Connection.connect(self.args.home) as connection:
+                take_down(connection, kill=True)
+        except NoManagerError:
+            pass  # it has ended by itself, for the same reason
+        except KeyboardInterrupt:
+            self._say("the manager was told to end; this did not wait for it")
+        except RotaError as error:
+            self._say(f"the manager of this pilot: {error}")
+
+    def _say(self, *lines: str) -> None:
+        for line in lines:
+            print(f"rota: {line}", file=sys.stderr)
+
+
+class OutOfTimeError(Exception):
+    """Nothing runs, and what waits needs more time than the allocation has."""
+
+
+def _batches(connection: Connection, *selectors: str) -> "list[dict[str, Any]]":
+    rows: list[dict[str, Any]] = []
+    after: int | None = 0
+    while after is not None:
+        answer = connection.ask("status", sel=list(selectors), after=after)
+        rows += answer["batches"]
+        after = answer.get("next")
+    return rows
+
+
+def _follower(args: argparse.Namespace, batch: int, spec: "Any") -> "Any":
+    from rota.cli.following import Follower
+
+    return Follower(args, args.home, batch, spec)
