@@ -19,7 +19,7 @@ from rota.wire.client import Connection, NoManagerError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from rota.manager.sites.given import Pilot
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 OUT_OF_TIME = 75
 """The exit status if the allocation ended first, and there is a rest to go on with (EX_TEMPFAIL of sysexits.h)."""
 LEFT = (":waiting", ":pending", ":active")
+LOOKED_AT = 20
+"""Batches that are asked why they wait."""
 SUMMARIES = 20
 """The most batches that are summed up one by one."""
 
@@ -122,6 +124,8 @@ def lines_about(pilot: "Pilot") -> "list[str]":
     if given.until is not None:
         left = max(0, int(given.until - time.time()))
         what += f"; it ends in {format_duration(left)}, and jobs do {format_duration(round(pilot.margin_s))} before"
+    elif given.job is not None:
+        what += "; nobody says when it ends (--ends-in)"
     return [what]
 
 
@@ -143,7 +147,7 @@ class Flight:
             except KeyboardInterrupt:
                 return self._ended(interrupts.seen)
             except OutOfTimeError:
-                return self._ended(signal.SIGALRM)
+                return self._ended(0)
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0.0)
             self._take_down()
@@ -251,9 +255,11 @@ class Flight:
     def _ended(self, number: int) -> int:
         """End what runs, as the end of its allocation does, and say how to go on."""
         why = "interrupted" if number == signal.SIGINT else "the allocation ends"
+        if not number:
+            why = "what is left asks for more time than this allocation has"
         if number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
             why = f"the allocation ends (told by {signal.Signals(number).name})"
-        self._say(f"{why}: what runs is ended, and stays queued")
+        self._say(f"{why}: what runs is ended, and stays queued" if number else why)
         self._take_down()
         left = self._left_in_store()
         if left is None:
@@ -299,4 +305,27 @@ def _batches(connection: Connection, *selectors: str) -> "list[dict[str, Any]]":
 def _follower(args: argparse.Namespace, batch: int, spec: "Any") -> "Any":
     from rota.cli.following import Follower
 
-    return Follower(args, args.home, batch, spec)
+    class PilotFollower(Follower):
+        """Gives up once nothing can be started any more: the rest of the allocation would be wasted."""
+
+        def _why(self, connection: Connection, counts: "Mapping[str, int]") -> str:
+            why = super()._why(connection, counts)
+            if why and _is_out_of_time(connection):
+                raise OutOfTimeError
+            return why
+
+    return PilotFollower(args, args.home, batch, spec)
+
+
+def _is_out_of_time(connection: Connection) -> bool:
+    """Whether nothing runs, and all that waits asks for more time than is left: what else could run would do so."""
+    if connection.ask("count", sel=[":waiting", ":active"])["jobs"]:
+        return False
+    rows = _batches(connection, ":pending")
+    for row in rows[:LOOKED_AT]:
+        (job,) = connection.ask("jobs", sel=[str(row["id"]), ":pending"], limit=1)["jobs"] or [None]
+        verdicts = [] if job is None else connection.ask("explain", job=job["id"])["verdicts"]
+        nodes = [each["code"] for each in verdicts if each.get("level") == "node"]
+        if not nodes or len(nodes) < len(verdicts) or not set(nodes) <= {"too-short", "ended"}:
+            return False
+    return bool(rows)

@@ -9,12 +9,13 @@ from math import prod
 from msgspec import Struct
 from msgspec.structs import replace
 
+from rota.drivers import pbs_records, slurm_answers
 from rota.drivers.script import node_word
 from rota.model.errors import UsageError
 
 __all__ = [
-    "FILES", "HERE", "Given", "Node", "choose", "expand_hosts", "parse_nodes", "read_allocation", "reserve_core",
-    "seen_from", "short",
+    "FILES", "HERE", "Given", "Node", "asks_for_end", "choose", "expand_hosts", "parse_nodes", "read_allocation",
+    "read_end", "reserve_core", "seen_from", "short",
 ]  # fmt: skip
 
 HERE = "here"
@@ -74,6 +75,42 @@ def read_allocation(
     if environ.get("JOB_ID") and (environ.get("PE_HOSTFILE") or environ.get("SGE_TASK_ID")):
         return _sge(environ, files, host)
     return None
+
+
+# ---- its end ---------------------------------------------------------------------------------------------------------
+
+
+def asks_for_end(given: Given) -> tuple[str, ...] | None:
+    """The command that says when an allocation ends, where the environment does not; None: there is none."""
+    if given.job is None or given.until is not None:
+        return None
+    commands = {
+        "slurm": ("squeue", "--noheader", f"--jobs={given.job}", "--format=%L"),
+        "lsf": ("bjobs", "-noheader", "-o", "time_left", given.job),
+        "sge": ("qstat", "-j", given.job.partition(".")[0]),
+    }
+    return commands.get(given.system, ("qstat", "-f", given.job))
+
+
+def read_end(given: Given, answer: str, now: float, began: float | None) -> float | None:
+    """When an allocation ends, by the answer to `asks_for_end`; None: it does not say.
+
+    `began`: when its script did. What it was granted counts from there.
+    """
+    text = answer.strip()
+    if given.system == "slurm":
+        left = slurm_answers.seconds(text)
+        return None if left is None else now + left
+    if given.system == "lsf":  # hours and minutes; L: that is when it is ended
+        found = re.fullmatch(r"([0-9]{1,6}):([0-9]{2}) L", text, re.ASCII)
+        return None if found is None else now + int(found[1]) * 3600 + int(found[2]) * 60
+    if given.system == "sge":
+        found = re.search(r"^hard resource_list:.*\bh_rt=([0-9]{1,9})\b", text, re.ASCII | re.MULTILINE)
+        granted = None if found is None else int(found[1])
+    else:
+        found = re.search(r"^\s*Resource_List\.walltime = (\S+)$", text, re.MULTILINE)
+        granted = None if found is None else pbs_records.seconds(found[1])
+    return None if granted is None or began is None else began + granted
 
 
 # ---- what was given by hand ------------------------------------------------------------------------------------------

@@ -47,11 +47,17 @@ def ageing(want: Want, view: View) -> tuple[Any, ...]:
     return (want.since - POINT_S * want.priority, want.first, want.shape_id)
 
 
+def arrival(want: Want, view: View) -> tuple[Any, ...]:
+    """What was submitted first, whatever its priority."""
+    return (want.first, want.shape_id)
+
+
 NOTHING_USED = float("-inf")
 
 BUILT_IN: dict[str, Order] = {
     "priority": Order(priority),
     "fair_share": Order(fair_share, ("shares",), "share"),
     "ageing": Order(ageing, (), "priority"),
+    "arrival": Order(arrival, (), "priority"),
 }
 """Name → order; those of others are entered here too."""

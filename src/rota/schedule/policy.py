@@ -46,7 +46,7 @@ class Policy(Struct, frozen=True, forbid_unknown_fields=True):
 
 DEFAULT = Policy()
 
-POLICIES: dict[str, Policy] = {"default": DEFAULT}
+POLICIES: dict[str, Policy] = {"default": DEFAULT, "qcg": Policy("arrival")}
 """Name → policy, before the configuration changes them; those of others are entered here too."""
 
 

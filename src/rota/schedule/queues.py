@@ -113,6 +113,8 @@ def verdicts(want: Want, sites: Sites, view: View, policy: Policy = DEFAULT) -> 
         for place in candidates(want.shape.needs, places):
             for name in policy.filters:
                 one = filters.BUILT_IN[name]
+                if name == "most" and place.site is not None and place.site.given:
+                    continue  # there never is another allocation: its nodes say why not
                 if (
                     QUEUE in one.levels
                     and name != "limits"

@@ -14,13 +14,16 @@ from rota.drivers.allocation import (
     FILES,
     Given,
     Node,
+    asks_for_end,
     choose,
     parse_nodes,
     read_allocation,
+    read_end,
     reserve_core,
     seen_from,
     short,
 )
+from rota.drivers.transport import scrubbed
 from rota.manager.daemon import start
 from rota.manager.lock import FRESH_S
 from rota.manager.paths import Paths, prepare
@@ -54,7 +57,10 @@ def make_pilot(
 ) -> Pilot:
     """The allocation that this process is in, as far as it is to be used."""
     here = environ.get("SLURMD_NODENAME") or os.uname().nodename
-    given = read_allocation(environ, _files(environ), here, _session_began())
+    began = _session_began()
+    given = read_allocation(environ, _files(environ), here, began)
+    if given is not None and (command := asks_for_end(given)) is not None:
+        given = replace(given, until=read_end(given, _answer(command), time.time(), began))
     if nodes is not None:
         wanted = tuple(Node(here, node.cores) if node.name in THIS_HOST else node for node in parse_nodes(nodes))
         given = _by_hand(wanted, here) if given is None else choose(given, wanted)
@@ -88,6 +94,22 @@ def _files(environ: Mapping[str, str]) -> dict[str, str]:
             except OSError as error:
                 raise UsageError(f"{variable} {path}: {error.strerror or error}") from None
     return texts
+
+
+def _answer(command: Sequence[str]) -> str:
+    """What a batch system's command prints; "" if it fails."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PROBE_S,
+            env=scrubbed(os.environ),
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else ""
 
 
 def _session_began() -> float | None:

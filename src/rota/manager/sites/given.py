@@ -1,6 +1,7 @@
 """The allocation that the manager runs in, as a site: it is given and not asked for (`rota pilot`)."""
 
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -142,17 +143,20 @@ class GivenSite(Site):
         words += ["--goes-on", "yes", "--guard", "yes", "--launcher", "auto" if self._is_here else "none"]
         title = "rota: runners of the pilot"
         if self._is_here:
-            script = build_script([*words, *_granted(given.used[0])], title=title, digest=digest)
+            script = build_script([*words, *_granted(given.used[0])], title=title, python=sys.executable, digest=digest)
             return {SCRIPT: script}
         per_node = {node.name: _granted(node) if node.cores else None for node in given.nodes}
         spreads = {name: self._spread(os.path.join(directory, name)) for name in (SCRIPT, SWEEP)}
         started = spreads[SCRIPT]._replace(once=os.path.join(directory, "started"))
         swept = [self._program, "--sweep", tag]
         return {
-            SCRIPT: build_script(words, title=title, digest=digest, per_node=per_node, spread=started),
+            SCRIPT: build_script(
+                words, title=title, python=sys.executable, digest=digest, per_node=per_node, spread=started
+            ),
             SWEEP: build_script(
                 swept,
                 title="rota: ends what the pilot has left on a node",
+                python=sys.executable,
                 digest=digest,
                 per_node={name: () if words is not None else None for name, words in per_node.items()},
                 spread=spreads[SWEEP],
