@@ -11,6 +11,7 @@ _PUBLIC = {
     "Batch": "rota.api",
     "Graph": "rota.submission.graph",
     "Job": "rota.api",
+    "Pilot": "rota.api",
     "local": "rota.api",
     "RotaError": "rota.model.errors",
     "UsageError": "rota.model.errors",

@@ -27,7 +27,7 @@ from rota.questions import AWAY_S, NOT_REPEATED, BatchFields, JobFields, Search,
 from rota.submission import Submission, send
 from rota.wire.client import Connection, LostError, NoManagerError, job_address
 
-__all__ = ["Batch", "Client", "Job", "JobFields", "Search", "Selection", "local"]
+__all__ = ["Batch", "Client", "Job", "JobFields", "Pilot", "Search", "Selection", "local"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -354,6 +354,37 @@ class LocalClient(Client):
         """End the manager and what it runs; a temporary home is removed."""
         super().close()
         self._end()
+
+
+class Pilot(LocalClient):
+    """A Client with a manager inside the allocation that this program runs in, on all its nodes, as `rota pilot` has.
+
+    What an earlier one left in this home, by default `.rota-pilot` in this directory, is gone on with. `nodes`
+    ("node1:8,node2:8"), `reserve_core`, `ends_in` and `margin` (seconds, or texts such as "2h") are as on the command
+    line. It ends in time before its allocation does: then calls raise LostError, and the rest is there for the next.
+    """
+
+    def __init__(
+        self,
+        home: str | None = None,
+        *,
+        nodes: str | None = None,
+        reserve_core: bool = False,
+        ends_in: int | str | None = None,
+        margin: int | str | None = None,
+    ) -> None:
+        from rota.manager.offline.piloting import launch, make_pilot, pilot_home
+        from rota.model.amounts import parse_duration
+
+        ends_in_s, margin_s = (None if each is None else parse_duration(str(each)) for each in (ends_in, margin))
+        pilot = make_pilot(os.environ, nodes=nodes, reserve=reserve_core, ends_in_s=ends_in_s, margin_s=margin_s)
+        home = pilot_home(home)
+        launch(home, pilot)
+        self._end = weakref.finalize(self, end_local, home, None, os.getpid())
+        Client.__init__(self, home, start=False)
+
+    def __enter__(self) -> "Pilot":
+        return self
 
 
 def end_local(home: str | None, temporary: str | None, owner: int) -> None:

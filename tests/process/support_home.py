@@ -169,7 +169,12 @@ class Home:
         output = Path(self.path, "output")
         runners = os.listdir(output) if output.is_dir() else []
         marks = {f"ROTA_RUNNER={name}" for name in runners} | {f"ROTA_HOME={self.path}"}
-        return [pid for pid in pids() if not marks.isdisjoint(environ(pid).split("\0")) or self.path in cmdline(pid)]
+        found = [pid for pid in pids() if not marks.isdisjoint(environ(pid).split("\0")) or self.path in cmdline(pid)]
+        given = Path(self.path, "sites", "pilot")
+        tags = [f"\0ROTA_RUNNER={tag}." for tag in os.listdir(given)] if given.is_dir() else []
+        return found + [
+            pid for pid in pids() if tags and pid not in found and any(t in f"\0{environ(pid)}" for t in tags)
+        ]
 
     def tail(self) -> str:
         """The end of the manager's log."""

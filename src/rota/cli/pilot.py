@@ -19,7 +19,7 @@ from rota.wire.client import Connection, NoManagerError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from typing import Any
 
     from rota.manager.sites.given import Pilot
@@ -159,18 +159,22 @@ class Flight:
             interrupts.arm()
             if (stop_at := self.pilot.stop_at) is not None:
                 signal.setitimer(signal.ITIMER_REAL, max(0.001, stop_at - time.time()))
-            batches = self._left(connection) if submission is None else self._add(connection, submission, interrupts)
-            batches = self._follow(connection, batches, submission)
+            if submission is not None:
+                added = [self._add(connection, submission, interrupts)]
+            elif not (added := self._left(connection)) and not self.args.quiet:
+                self._say("nothing is left to do")
+            self._follow(connection, added, submission)
         with Connection.connect(self.args.home) as connection:
-            return self._sum_up(connection, batches)
+            return self._sum_up(connection, 0 if submission is None else added[0])
 
     # ---- the beginning ----------------------------------------------------------------------------------------------
 
     def _begin(self, resume: bool) -> Connection:
         """Start the manager; to resume, one that is there will do: its pilot was killed."""
-        from rota.manager.offline.piloting import launch
+        from rota.manager.offline.piloting import check_home, launch
 
         home = self.args.home
+        check_home(home)
         try:
             connection = Connection.connect(home)
         except NoManagerError:
@@ -209,7 +213,7 @@ class Flight:
                 return None
             return int(reader.ask("count", sel=list(LEFT))["jobs"])
 
-    def _add(self, connection: Connection, submission: "Submission", interrupts: Interrupts) -> "list[int]":
+    def _add(self, connection: Connection, submission: "Submission", interrupts: Interrupts) -> int:
         from rota.submission import send
 
         try:
@@ -219,7 +223,7 @@ class Flight:
             raise
         interrupts.arm()
         say_about(self.args, submission, answer)
-        return [int(answer["batch"])]
+        return int(answer["batch"])
 
     def _left(self, connection: Connection) -> "list[int]":
         """The batches with jobs that are not settled."""
@@ -227,27 +231,25 @@ class Flight:
 
     # ---- to the end -------------------------------------------------------------------------------------------------
 
-    def _follow(self, connection: Connection, batches: "list[int]", submission: "Submission | None") -> "list[int]":
-        """Follow these batches, and what is added meanwhile, until nothing is left; all of them."""
-        followed: list[int] = []
+    def _follow(self, connection: Connection, batches: "list[int]", submission: "Submission | None") -> None:
+        """Follow these batches, and what is added meanwhile, until nothing is left."""
+        followed: set[int] = set()
         spec = submission.spec if submission is not None else None
         while todo := [number for number in batches if number not in followed] or self._left(connection):
             for number in todo:
                 _follower(self.args, number, spec).follow(connection)
-                followed.append(number)
+                followed.add(number)
                 spec = None
                 connection = Connection.connect(self.args.home)
-        return list(dict.fromkeys(followed))
 
-    def _sum_up(self, connection: Connection, batches: "Sequence[int]") -> int:
-        rows = {int(row["id"]): row["counts"] for row in _batches(connection) if int(row["id"]) in set(batches)}
+    def _sum_up(self, connection: Connection, first: int) -> int:
+        """Print the summaries of all batches from this one on; the exit status."""
+        rows = {int(row["id"]): row["counts"] for row in _batches(connection) if int(row["id"]) >= first}
         elapsed_s = time.monotonic() - self.began
         for number in sorted(rows)[:SUMMARIES]:
             print_summary(self.args, connection, number, rows[number], elapsed_s, home=self.args.home)
         if len(rows) > SUMMARIES and not self.args.json:
             print(f"… and {len(rows) - SUMMARIES:,} more batches: rota status --home {self.args.home}")
-        if not rows and not self.args.quiet:
-            self._say("nothing is left to do")
         return 0 if all(map(all_well, rows.values())) else 1
 
     # ---- the end ----------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from rota.model.amounts import format_duration
 from rota.model.errors import RefusedError, UsageError
 from rota.runner import host
 
-__all__ = ["HOME", "launch", "make_pilot", "pilot_home"]
+__all__ = ["HOME", "check_home", "launch", "make_pilot", "pilot_home"]
 
 HOME = ".rota-pilot"
 MARGIN_S = 60.0
@@ -173,12 +173,17 @@ def _own_cores() -> int:
 # ---- the manager -----------------------------------------------------------------------------------------------------
 
 
-def launch(home: str, pilot: Pilot, say: Any = None) -> int:
-    """Start the manager of a pilot; its pid. `say` is told if that has to wait for the one before it."""
+def check_home(home: str) -> None:
+    """Refuse a home that is another manager's."""
     paths = Paths(home)
     if os.path.exists(paths.database) and read_pilot(paths) is None:
         raise RefusedError(f"{home} is the home of an ordinary manager; give the pilot one of its own: --home DIR")
-    prepare(home)
+
+
+def launch(home: str, pilot: Pilot, say: Any = None) -> int:
+    """Start the manager of a pilot; its pid. `say` is told if that has to wait for the one before it."""
+    check_home(home)
+    paths = prepare(home)
     write_pilot(paths, pilot)
     deadline = time.monotonic() + FRESH_S + 30
     told = False
