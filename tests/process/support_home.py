@@ -171,10 +171,9 @@ class Home:
         marks = {f"ROTA_RUNNER={name}" for name in runners} | {f"ROTA_HOME={self.path}"}
         found = [pid for pid in pids() if not marks.isdisjoint(environ(pid).split("\0")) or self.path in cmdline(pid)]
         given = Path(self.path, "sites", "pilot")
-        tags = [f"\0ROTA_RUNNER={tag}." for tag in os.listdir(given)] if given.is_dir() else []
-        return found + [
-            pid for pid in pids() if tags and pid not in found and any(t in f"\0{environ(pid)}" for t in tags)
-        ]
+        tags = tuple(f"ROTA_RUNNER={tag}." for tag in os.listdir(given)) if given.is_dir() else ()
+        rest = [pid for pid in pids() if pid not in found] if tags else []
+        return found + [pid for pid in rest if any(word.startswith(tags) for word in environ(pid).split("\0"))]
 
     def tail(self) -> str:
         """The end of the manager's log."""

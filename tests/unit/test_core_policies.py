@@ -20,7 +20,7 @@ from rota.schedule import filters, orders, scorers
 from rota.schedule.fences import TooLongError, Watch, fenced
 from rota.schedule.filters import Filter, No
 from rota.schedule.orders import Order
-from rota.schedule.policy import DEFAULT, PluginError, Policy
+from rota.schedule.policy import DEFAULT, POLICIES, PluginError, Policy
 from rota.schedule.scorers import Scorer
 from rota.schedule.view import Limit, Place, View, Want
 
@@ -167,6 +167,32 @@ def test_waiting_counts_as_priority() -> None:
         order.append(job[0])
         at.end(runner, job)
     assert order == [urgent, early, late]
+
+
+def test_the_first_that_came_gets_the_most_it_asked_for_and_who_does_not_fit_holds_nobody_up() -> None:
+    at = world(qcg=POLICIES["qcg"])
+    at.site(node=replace(ONE, cores=8000))
+    at.mode("paused")
+    first = add(at, "ann", "qcg", needs=Needs(2000, cores_most=5000))
+    large = add(at, "ann", "qcg", needs=Needs(4000), priority=9)
+    rest = add(at, "ann", "qcg", needs=Needs(1000, cores_most=16_000))
+    with pytest.raises(UsageError, match="can never run"):
+        add(at, "ann", "qcg", needs=Needs(9000, cores_most=16_000))
+    runner = at.start_runner(capacity=replace(ONE, cores=8000))
+    at.mode("serving")
+    at.schedule()
+    got = {number: slot.cores for number in (first, rest) for slot in slots(at, number)}
+    assert got == {first: 5000, rest: 3000}
+    assert running(at) == [first, rest]
+    for job in list(runner.held):
+        at.end(runner, job)
+    at.schedule()
+    assert running(at) == [large]
+
+
+def slots(world: World, number: int) -> list[Amounts]:
+    """What the running jobs of a batch have."""
+    return [live.slot.amounts for live in world.state.batches[number].live.values() if live.slot is not None]
 
 
 def test_policies_take_turns_by_their_next_jobs() -> None:

@@ -217,3 +217,34 @@ def test_fewer_nodes_than_were_asked_for(by, spreading):
 def test_a_path_that_a_second_shell_would_read_otherwise_is_refused():
     with pytest.raises(UsageError, match="for several nodes give one of letters"):
         build_script(["/x"], spread=Spread("ssh", "/a b/script.sh", "/a b/out", 2))
+
+
+@pytest.mark.parametrize("by", ["pbsdsh", "ssh"])
+def test_hosts_that_are_known_get_each_its_own_words_once(by, program, tmp_path):
+    """Whatever the launcher does: hosts that are named twice, one that is left alone, and the one where we are."""
+    (tmp_path / "bin").mkdir()
+    launcher = tmp_path / "bin" / by
+    start = 'for node in n1.x n1.x n_2 n3; do SLURMD_NODENAME=$node "$@"; done\n' if by == "pbsdsh" else '"$@"\n'
+    launcher.write_text(f"#!/bin/sh\n{TELLS.replace('{log}', str(tmp_path / 'log'))}{start}")
+    launcher.chmod(0o755)
+    (tmp_path / "hosts").write_text("n1.x\nn1.x\nn_2\nn3\n")
+    path, output, once = (str(tmp_path / name) for name in ("script.sh", "out", "once"))
+    spread = Spread(by, path, output, 3, ("n1.x", "n_2", "n3"), "n_2", once if by == "pbsdsh" else "")
+    per_node = {"n1.x": ["--cores", "1"], "n_2": ["--cores", "2"], "n3": None}
+    made = build_script([program, NODE], python=sys.executable, per_node=per_node, spread=spread)
+    (tmp_path / "script.sh").write_text(made)
+    done = run("sh", made, PATH=f"{tmp_path}/bin:{os.environ['PATH']}", PBS_NODEFILE=str(tmp_path / "hosts"))
+    assert done.returncode == 0, done.stderr
+    said = (tmp_path / "out").read_text() if by == "pbsdsh" else done.stdout
+    assert sorted(eval(line)[0] for line in said.splitlines()) == [["n-2", "--cores", "2"], ["n1", "--cores", "1"]]
+    if by == "ssh":
+        log = (tmp_path / "log").read_text()
+        assert "n1.x" in log and "n3" in log and "yes n_2" not in log, "no ssh to where we are"
+
+
+def test_a_node_that_nobody_knows_of_says_so(program, tmp_path):
+    spread = Spread("ssh", str(tmp_path / "script.sh"), "/x", 1, ("n1",), "n1")
+    made = build_script([program], per_node={"n2": []}, spread=spread)
+    (tmp_path / "script.sh").write_text(made)
+    done = run("sh", made)
+    assert (done.returncode, done.stderr) == (FEW_NODES, "rota: nobody knows of a node n1 here\n")

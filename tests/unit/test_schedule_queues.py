@@ -267,6 +267,21 @@ def test_gangs_want_as_many_nodes() -> None:
     )
 
 
+def test_an_allocation_that_is_given_has_all_its_nodes_whoever_asks() -> None:
+    large, small = Amounts(8000, 16 * GIB), Amounts(2000, 16 * GIB)
+    given = SiteFacts(large, nodes_most=3, given=(large, small, small))
+    for needs in (Needs(), Needs(2000, nodes=2)):
+        world = World(s=given)
+        (asked,) = world.run([want(1, 9, needs)])
+        assert (asked.shape_id, asked.count, asked.nodes) == (ANY, 1, 3)
+        assert world.run([want(1, 9, needs), want(2, 9, Needs(1000, nodes=3))]) == [], "there is no other"
+        assert verdicts(want(1, 9, needs), world.sites, world.view()) == [], "its nodes say why not"
+    assert impossible(Needs(2000, nodes=3), world.sites) is None
+    assert impossible(Needs(3000, nodes=2), world.sites) == "s has 1 nodes that are large enough, 2 are asked for"
+    assert impossible(Needs(nodes=4), world.sites) == "s gives 3 nodes at most, 4 are asked for"
+    assert impossible(Needs(9000), world.sites) == "s has 8 cores, 9 cores are asked for"
+
+
 # ---- what policies bring ---------------------------------------------------------------------------------------------
 
 
