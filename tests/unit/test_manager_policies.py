@@ -16,7 +16,7 @@ def policies(home: Path, text: str) -> dict[str, Policy]:
 
 
 def test_tables_build_on_the_default(tmp_path: Path) -> None:
-    assert policies(tmp_path, "") == {"default": DEFAULT}
+    assert policies(tmp_path, "") == {"default": DEFAULT, "qcg": Policy(order="arrival")}
     found = policies(
         tmp_path,
         """
@@ -40,7 +40,7 @@ def test_tables_build_on_the_default(tmp_path: Path) -> None:
     assert (fair.order, fair.share_by, fair.half_life_s, fair.pick) == ("fair_share", "account", 86_400, "weighted")
     assert "tags" not in fair.filters and len(fair.filters) == len(DEFAULT.filters) - 1
     assert found["own"].filters == ("status", "limits", "room")
-    assert POLICIES == {"default": DEFAULT}, "what the file says is for this manager only"
+    assert POLICIES["default"] == DEFAULT and set(POLICIES) == {"default", "qcg"}, "what the file says is for this manager only"
 
 
 def test_filters_are_added_before_the_last(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_filters_are_added_before_the_last(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('order = "x"', "[policy.p]: there is no order 'x'; there are ageing, fair_share, priority"),
+        ('order = "x"', "[policy.p]: there is no order 'x'; there are ageing, arrival, fair_share, priority"),
         ('filters_add = ["x"]', "[policy.p]: there is no filter 'x'; there are fits, "),
         ('filters_drop = ["x"]', "[policy.p]: filters_drop names 'x', which is not one of site, tags"),
         ('filters_drop = ["room"]', "[policy.p]: the filter 'room' cannot be left out"),

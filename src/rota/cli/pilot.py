@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from rota.manager.sites.given import Pilot
+    from rota.manager.offline.piloting import Pilot
     from rota.submission import Submission
 
 OUT_OF_TIME = 75

@@ -32,7 +32,7 @@ from rota.model.amounts import format_duration
 from rota.model.errors import RefusedError, UsageError
 from rota.runner import host
 
-__all__ = ["HOME", "check_home", "launch", "make_pilot", "pilot_home"]
+__all__ = ["HOME", "Pilot", "check_home", "launch", "make_pilot", "pilot_home"]
 
 HOME = ".rota-pilot"
 MARGIN_S = 60.0
