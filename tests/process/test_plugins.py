@@ -101,6 +101,6 @@ def test_without_a_manager(plugged: Home) -> None:
     plugged.config('[policy.x]\norder = "no-such"\n')
     refused = plugged.rota("up", code=2)
     assert (
-        "[policy.x]: there is no order 'no-such'; there are ageing, fair_share, largest, priority, sulking"
+        "[policy.x]: there is no order 'no-such'; there are ageing, arrival, fair_share, largest, priority, sulking"
         in refused.stderr
     )

@@ -193,7 +193,7 @@ def test_scorers() -> None:
 @pytest.mark.parametrize(
     ("policy", "says"),
     [
-        (Policy(order="x"), "policy: there is no order 'x'; there are ageing, fair_share, priority"),
+        (Policy(order="x"), "policy: there is no order 'x'; there are ageing, arrival, fair_share, priority"),
         (
             Policy(filters=("room", "x")),
             "policy: there is no filter 'x'; there are fits, limits, ",
