@@ -1,8 +1,10 @@
 """A pilot inside a real allocation of Slurm, over nodes that are hosts of their own."""
 
+import os
+import signal
 from collections import Counter
 
-from process.support_home import ROTA, a_home
+from process.support_home import ROTA, a_home, cmdline, pids
 
 GANG = """\
 #!/bin/sh
@@ -25,7 +27,13 @@ def lines(path):
     return Counter(path.read_text().split()) if path.exists() else Counter()
 
 
-def test_a_pilot_uses_all_nodes_and_the_next_job_does_exactly_what_a_killed_one_left(hosts_slurm):
+def code_of(home, job):
+    """What the script of a job said at last of its pilot, if it has ended."""
+    said = home.work / f"{job}.out"
+    return said.read_text().rpartition("code ")[2].strip() if said.exists() and "code " in said.read_text() else None
+
+
+def test_a_pilot_uses_all_nodes_and_the_next_jobs_do_exactly_what_is_left(hosts_slurm):
     with a_home() as home:
         done, gangs, hosts, long = (home.work / name for name in ("done", "gangs", "hosts", "long"))
         wait = f"hostname >>{hosts}; until [ -e {home.work}/go ]; do sleep 0.3; done; echo {{n}} >>{long}"
@@ -38,14 +46,20 @@ def test_a_pilot_uses_all_nodes_and_the_next_job_does_exactly_what_a_killed_one_
         first = submit(hosts_slurm, home, "-f", "jobs")
         home.until(lambda: len(lines(done)) == 30 and lines(home.work / "added"), 90, "all that can end has")
         home.until(lambda: lines(hosts) == Counter(hosts_slurm.nodes[:3] * 2), 30, "two run on each node")
-        hosts_slurm.cancel(first)
-        hosts_slurm.wait_over(first)
+        (pilot,) = (pid for pid in pids() if f"{ROTA}\0pilot\0-f\0jobs\0" in cmdline(pid))
+        os.kill(pilot, signal.SIGUSR1)
+        assert home.until(lambda: code_of(home, first), 60, "the first pilot has ended") == "75"
+        ends = {row["reason"] for row in home.rows("history") if row["state"] != "COMPLETED"}
+        assert ends == {"runner-stopped"}, "each had its grace, and none was lost"
+
+        second = submit(hosts_slurm, home, "--resume")
+        home.until(lambda: lines(hosts) == Counter(hosts_slurm.nodes[:3] * 4), 90, "they run again")
+        hosts_slurm.cancel(second)
+        hosts_slurm.wait_over(second)
 
         (home.work / "go").touch()
-        second = submit(hosts_slurm, home, "--resume")
-        said = home.work / f"{second}.out"
-        home.until(lambda: said.exists() and "code" in said.read_text(), 90, "the second pilot has ended")
-        assert "39 COMPLETED" in said.read_text(), said.read_text() + home.tail()
-        assert "code 0" in said.read_text()
+        third = submit(hosts_slurm, home, "--resume")
+        assert home.until(lambda: code_of(home, third), 90, "the third pilot has ended") == "0", home.tail()
+        assert "39 COMPLETED" in (home.work / f"{third}.out").read_text()
         for path, count in ((done, 30), (gangs, 2), (long, 8)):
             assert lines(path) == Counter(map(str, range(count)))

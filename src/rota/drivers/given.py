@@ -51,6 +51,8 @@ class GivenDriver:
         self._boot = boot
         self._host = os.uname().nodename
         self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._sweeps: dict[str, asyncio.Task[str | None]] = {}
+        """Tag → the last sweep of its nodes."""
         self.on_end: Callable[[], None] = lambda: None
         """Called when the launcher has ended."""
 
@@ -104,13 +106,20 @@ class GivenDriver:
         return None if launched is None else [self._name(launched)]
 
     async def terminate(self, known: Known) -> bool:
-        """TERM to the launcher, which passes it on; where it cannot, the sweep after its end does."""
+        """TERM to the runners: here at once, elsewhere by a sweep, since launchers kill (srun) or forget (ssh) theirs.
+
+        Told again, the launcher is ended.
+        """
         launched = self._kept(known.tag)
-        if launched is not None and self._lives(known.tag, launched):
-            try:
-                os.kill(launched.pid, signal.SIGTERM)
-            except ProcessLookupError:
-                return True
+        if launched is None or not self._lives(known.tag, launched):
+            return True
+        if not self._is_here(launched.given) and known.tag not in self._sweeps:
+            await self._sweep(known.tag)
+            return True
+        try:
+            os.kill(launched.pid, signal.SIGTERM)
+        except ProcessLookupError:
+            return True
         return True
 
     async def poll(self, known: Sequence[Known]) -> list[Observation]:
@@ -177,7 +186,14 @@ class GivenDriver:
         return f"job {job}, where it was started, is not over" if is_listed(job, live) else None
 
     async def _sweep(self, tag: str) -> str | None:
-        """End what it has left on its nodes, each by the same means as it was started there."""
+        """End what it has left on its nodes; why that is not certain. One after the other."""
+        running = self._sweeps.get(tag)
+        if running is None or running.done():
+            running = self._sweeps[tag] = asyncio.create_task(self._sweep_once(tag))
+        return await asyncio.shield(running)
+
+    async def _sweep_once(self, tag: str) -> str | None:
+        """Run a sweep on each node, by the same means as its runner was started there."""
         path = os.path.join(self._directory, tag, SWEEP)
         try:
             done = await asyncio.create_subprocess_exec(

@@ -7,7 +7,7 @@ import signal
 import time
 
 from rota.runner.kill import send
-from rota.runner.measure import start_of
+from rota.runner.measure import read_process, start_of
 from rota.runner.spool import log
 
 TYPE_CHECKING = False  # as in `typing`, which is not worth its load time
@@ -38,7 +38,8 @@ def sweep(tag: str) -> int:
                 send(pid, start, signal.SIGKILL)
         else:
             for pid, start in runners.items():
-                if pid not in told:
+                process = read_process(pid)
+                if pid not in told and process is not None and process.parent not in runners:  # else it is passed on
                     told.add(pid)
                     send(pid, start, signal.SIGTERM)
         time.sleep(LOOK_S)
