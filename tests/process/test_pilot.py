@@ -112,7 +112,7 @@ def test_the_end_of_the_allocation_comes_with_a_margin_and_what_does_not_fit_is_
     jobs = [f'{{"command": "echo long >>{begun}", "time": "2h"}}']
     jobs += [f'{{"command": "echo short >>{begun}; {gate.wait}; echo short >>{out}"}}']
     (home.work / "jobs").write_text("\n".join(jobs) + "\n")
-    done = home.rota("pilot", "--ends-in", "7s", "--margin", "2s", "-f", "jobs", code=OUT_OF_TIME)
+    done = home.rota("pilot", "--ends-in", "12s", "--margin", "2s", "-f", "jobs", code=OUT_OF_TIME)
     assert "the allocation ends: what runs is ended" in done.stderr
     assert "2 jobs left" in done.stderr
     assert "long" not in lines(begun)

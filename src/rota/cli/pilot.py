@@ -15,7 +15,7 @@ from rota.cli.summary import print_summary
 from rota.cli.wait import all_well
 from rota.model.amounts import format_duration, parse_duration
 from rota.model.errors import RotaError, UsageError
-from rota.wire.client import Connection, NoManagerError
+from rota.wire.client import Connection, LostError, NoManagerError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 OUT_OF_TIME = 75
 """The exit status if the allocation ended first, and there is a rest to go on with (EX_TEMPFAIL of sysexits.h)."""
+UNABLE = 5
 LEFT = (":waiting", ":pending", ":active")
 LOOKED_AT = 20
 """Batches that are asked why they wait."""
@@ -138,12 +139,19 @@ class Flight:
         self.began = time.monotonic()
         self.started = False
         """Whether the manager is ours to take down."""
+        self.found = False
+        """Whether it was there: its pilot was killed, and soon it ends."""
 
     def execute(self, submission: "Submission | None") -> int:
         """Run everything to the end; the exit status."""
         with Interrupts(signal.SIGUSR1, signal.SIGALRM) as interrupts:
             try:
-                code = self._to_the_end(submission, interrupts)
+                try:
+                    code = self._to_the_end(submission, interrupts)
+                except (LostError, NoManagerError):
+                    if not self.found:
+                        raise
+                    code = self._to_the_end(None, interrupts)  # it was just about to end
             except KeyboardInterrupt:
                 return self._ended(interrupts.seen)
             except OutOfTimeError:
@@ -174,9 +182,13 @@ class Flight:
         from rota.manager.offline.piloting import check_home, launch
 
         home = self.args.home
-        check_home(home)
+        before = check_home(home)
         try:
             connection = Connection.connect(home)
+            if resume and before is not None and before.given.job != self.pilot.given.job:
+                take_down(connection, kill=True)  # it has outlived its allocation
+                connection.close()
+                raise NoManagerError("it was of another allocation")
         except NoManagerError:
             left = self._left_in_store()
             if resume and left is None:
@@ -187,7 +199,7 @@ class Flight:
                     "rota pilot --resume, or give another --home"
                 ) from None
             launch(home, self.pilot, self._say)
-            self.started = True
+            self.started, self.found = True, False
             if not self.args.quiet:
                 self._say(*lines_about(self.pilot))
             return Connection.connect(home)
@@ -198,7 +210,7 @@ class Flight:
                 f"a pilot runs in {home} already, on {there.get('host')} (pid {there.get('pid')}): rota add --home "
                 "adds to it, rota pilot --resume follows it, or give another --home"
             )
-        self.started = True
+        self.started = self.found = True
         return connection
 
     def _left_in_store(self) -> "int | None":
@@ -240,7 +252,15 @@ class Flight:
                 _follower(self.args, number, spec).follow(connection)
                 followed.add(number)
                 spec = None
-                connection = Connection.connect(self.args.home)
+                connection = self._kept(connection)
+
+    def _kept(self, connection: Connection) -> Connection:
+        """The connection, or another if it was lost meanwhile."""
+        try:
+            connection.ask("ping")
+        except LostError:
+            return Connection.connect(self.args.home)
+        return connection
 
     def _sum_up(self, connection: Connection, first: int) -> int:
         """Print the summaries of all batches from this one on; the exit status."""
@@ -265,8 +285,9 @@ class Flight:
         self._take_down()
         left = self._left_in_store()
         if left is None:
-            self._say("nothing was added")
-        elif left:
+            self._say("nothing was added: begin again")
+            return 130 if number == signal.SIGINT else UNABLE
+        if left:
             self._say(f"{jobs_word(left)} left; in the next allocation: rota pilot --home {self.args.home} --resume")
         else:
             self._say(f"no job is left; see: rota status --home {self.args.home}")

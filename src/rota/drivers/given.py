@@ -160,10 +160,12 @@ class GivenDriver:
             return None  # the launcher saw the ends of all runners
         job = launched.given.job
         if job is not None and job != self._given.job:
-            return await self._job_doubt(launched.given.system, job)
-        if not self._is_here(launched.given):
+            doubt = await self._job_doubt(launched.given.system, job)
+            if doubt is not None or launched.host != self._host:
+                return doubt
+        elif not self._is_here(launched.given):
             return await self._sweep(tag)
-        if launched.host != self._host:
+        elif launched.host != self._host:
             return f"it was started on {launched.host}: go on there, or see there that nothing of it runs"
         left = await end_leftovers(tag)
         return f"{len(left)} processes of it cannot be ended: {left[:5]}" if left else None

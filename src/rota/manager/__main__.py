@@ -103,6 +103,7 @@ async def serve(paths: Paths, lock: Lock, args: argparse.Namespace) -> int:
         sites,
         home=paths.home,
         embedded=args.embedded,
+        pilot=pilot is not None,
         housekeeping=HousekeepingSettings(
             config.seconds("backup_every") if config.backup_every is not None else None,
             config.backup_keep,

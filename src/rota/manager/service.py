@@ -60,6 +60,7 @@ class Manager:
         *,
         home: str,
         embedded: bool,
+        pilot: bool = False,
         housekeeping: HousekeepingSettings,
     ) -> None:
         self.loop = asyncio.get_running_loop()
@@ -69,6 +70,8 @@ class Manager:
         self.sites = sites
         self.started = now()
         self.embedded = embedded
+        self.pilot = pilot
+        """Whether it ends, with all that runs, when its pilot is gone: it may have outlived their allocation."""
         self.tokens = Tokens(home)
         self.audit = Audit(os.path.join(home, "audit.jsonl"))
         self.writer = Writer(self.loop)
@@ -139,10 +142,10 @@ class Manager:
         if self.reloader is not None:
             self.reloader.look()
         busy = any(runner.jobs or runner.parts for runner in self.state.runners.values())
-        if busy or self.inbound.clients:
+        if (busy and not self.pilot) or self.inbound.clients:
             self._alone_since = self.loop.time()
         if self.embedded and self.loop.time() - self._alone_since > ALONE_S:
-            self.stop(kill=False)
+            self.stop(kill=self.pilot)
         elif self.state.mode == "draining" and not busy:
             log.info("drained")
             self.taken_down = True

@@ -173,11 +173,13 @@ def _own_cores() -> int:
 # ---- the manager -----------------------------------------------------------------------------------------------------
 
 
-def check_home(home: str) -> None:
-    """Refuse a home that is another manager's."""
+def check_home(home: str) -> Pilot | None:
+    """The last pilot of a home; None: there was none. Refuses one that is another manager's."""
     paths = Paths(home)
-    if os.path.exists(paths.database) and read_pilot(paths) is None:
+    pilot = read_pilot(paths)
+    if pilot is None and os.path.exists(paths.database):
         raise RefusedError(f"{home} is the home of an ordinary manager; give the pilot one of its own: --home DIR")
+    return pilot
 
 
 def launch(home: str, pilot: Pilot, say: Any = None) -> int:
