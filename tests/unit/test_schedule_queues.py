@@ -277,7 +277,7 @@ def test_an_allocation_that_is_given_has_all_its_nodes_whoever_asks() -> None:
         assert world.run([want(1, 9, needs), want(2, 9, Needs(1000, nodes=3))]) == [], "there is no other"
         assert verdicts(want(1, 9, needs), world.sites, world.view()) == [], "its nodes say why not"
     assert impossible(Needs(2000, nodes=3), world.sites) is None
-    assert impossible(Needs(3000, nodes=2), world.sites) == "s has 1 nodes that are large enough, 2 are asked for"
+    assert impossible(Needs(3000, nodes=2), world.sites) == "s has 1 node that is large enough, 2 are asked for"
     assert impossible(Needs(nodes=4), world.sites) == "s gives 3 nodes at most, 4 are asked for"
     assert impossible(Needs(9000), world.sites) == "s has 8 cores, 9 cores are asked for"
 

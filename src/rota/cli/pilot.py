@@ -13,6 +13,7 @@ from rota.cli.show import jobs_word
 from rota.cli.submitting import configure_submission, print_dry_run, say_about, submission_of
 from rota.cli.summary import print_summary
 from rota.cli.wait import all_well
+from rota.manager.paths import PILOT_HOME
 from rota.model.amounts import format_duration, parse_duration
 from rota.model.errors import RotaError, UsageError
 from rota.wire.client import Connection, LostError, NoManagerError
@@ -28,6 +29,12 @@ if TYPE_CHECKING:
 OUT_OF_TIME = 75
 """The exit status if the allocation ended first, and there is a rest to go on with (EX_TEMPFAIL of sysexits.h)."""
 UNABLE = 5
+DESCRIPTION = f"""\
+Run commands to the end inside an allocation of Slurm, PBS, LSF or Grid Engine, on all its nodes; elsewhere on the
+hosts of --nodes, or on this machine. What jobs add meanwhile is run too.
+
+Exit status: 0 all well, 1 jobs failed, {OUT_OF_TIME} the allocation ended first: `rota pilot --resume` in the
+next one goes on with exactly the rest. TERM and USR1 end it as the time limit does."""
 LEFT = (":waiting", ":pending", ":active")
 LOOKED_AT = 20
 """Batches that are asked why they wait."""
@@ -48,13 +55,10 @@ def configure(parser: Parser, command: str) -> None:
     parser.json("the summary")
     configure_submission(parser)
     _let_nodes_name_hosts(parser)
-    parser.description = (
-        "Run commands to the end inside an allocation of Slurm, PBS, LSF or Grid Engine, on all its nodes; elsewhere "
-        "on the hosts of --nodes, or on this machine. What jobs add meanwhile is run too. "
-        f"Exit status: 0 all well, 1 jobs failed, {OUT_OF_TIME} the allocation ended first: `rota pilot --resume` in "
-        "the next one goes on with exactly the rest. TERM and USR1 end it as the time limit does. "
-        "Everything lives in --home, $ROTA_HOME, or else .rota-pilot in this directory, which the nodes must see."
-    )
+    parser.options()[
+        "--home"
+    ].help = f"the pilot's own directory (default: $ROTA_HOME or {PILOT_HOME}): nodes must see it"
+    parser.description = DESCRIPTION
     parser.examples(
         "rota pilot -f commands.txt                  # in a batch script: sbatch -N 4 --exclusive …",
         "rota pilot --array 1-1000 -- ./simulate {}",

@@ -10,7 +10,11 @@ from rota.model.errors import DeniedError, NoSpaceError, NotFoundError, RotaErro
 from rota.wire import home as wire
 from rota.wire.home import default_home, private_directory, write_private
 
-__all__ = ["Paths", "default_home", "own_directory", "prepare"]
+__all__ = ["PILOT_HOME", "Paths", "default_home", "own_directory", "prepare"]
+
+
+PILOT_HOME = ".rota-pilot"
+"""The home of a pilot that is given none, in the working directory."""
 
 
 class Paths:

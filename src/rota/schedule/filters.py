@@ -142,7 +142,8 @@ def _fits_queue(needs: Needs, site: SiteFacts, queue: QueueFacts | None) -> Answ
     if site.given and needs.nodes > 1:
         large = sum(needs.amounts().fits(each) for each in site.given)
         if large < needs.nodes <= len(site.given):
-            parts.append(f"has {large} nodes that are large enough, {needs.nodes} are asked for")
+            has = "1 node that is" if large == 1 else f"{large} nodes that are"
+            parts.append(f"has {has} large enough, {needs.nodes} are asked for")
     if needs.nodes > 1:
         most = site.nodes_most if site.mode != "direct" else MANY
         if queue is not None:

@@ -26,15 +26,14 @@ from rota.drivers.allocation import (
 from rota.drivers.transport import scrubbed
 from rota.manager.daemon import start
 from rota.manager.lock import FRESH_S
-from rota.manager.paths import Paths, prepare
+from rota.manager.paths import PILOT_HOME, Paths, prepare
 from rota.manager.sites.given import Pilot, read_pilot, write_pilot
 from rota.model.amounts import format_duration
 from rota.model.errors import RefusedError, UsageError
 from rota.runner import host
 
-__all__ = ["HOME", "Pilot", "check_home", "launch", "make_pilot", "pilot_home"]
+__all__ = ["Pilot", "check_home", "launch", "make_pilot", "pilot_home"]
 
-HOME = ".rota-pilot"
 MARGIN_S = 60.0
 MARGIN_PART = 0.1
 """Of a short allocation the margin is this part of what is left."""
@@ -44,7 +43,7 @@ THIS_HOST = ("localhost", "127.0.0.1", "::1")
 
 def pilot_home(given: str | None) -> str:
     """The home of a pilot: the one that is given, `$ROTA_HOME`, or one in this directory."""
-    return os.path.abspath(given or os.environ.get("ROTA_HOME") or HOME)
+    return os.path.abspath(given or os.environ.get("ROTA_HOME") or PILOT_HOME)
 
 
 def make_pilot(
