@@ -7,6 +7,7 @@ where what is left is ended (`sweep`).
 
 import asyncio
 import os
+import pwd
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
@@ -39,6 +40,10 @@ class Launched(Struct):
     given: Given
     pid: int = 0
     ticks: int = 0
+
+
+class StillRunsError(Exception):
+    """The job that an allocation was is not over, and so may its runners be."""
 
 
 class GivenDriver:
@@ -132,7 +137,12 @@ class GivenDriver:
             elif self._lives(allocation.tag, launched):
                 out.append(Observation(allocation.id, "run", self._name(launched)))
             else:
-                why, doubt = self._how_it_ended(allocation.tag), await self._left(allocation.tag, launched)
+                why = self._how_it_ended(allocation.tag)
+                try:
+                    doubt = await self._left(allocation.tag, launched)
+                except StillRunsError:
+                    out.append(Observation(allocation.id, "run", self._name(launched)))
+                    continue
                 verb, words = ("complete", why) if doubt is None else ("unsure", doubt)
                 out.append(Observation(allocation.id, verb, self._name(launched), words))
         return out
@@ -176,7 +186,7 @@ class GivenDriver:
     async def _job_doubt(self, system: str, job: str) -> str | None:
         """Whether a job is over, by the word of its batch system. An answer that failed is none."""
         transport, dialect = LocalTransport(), load_dialect(system)
-        command = dialect.listing(os.environ.get("USER") or str(os.getuid()))
+        command = dialect.listing(pwd.getpwuid(os.getuid()).pw_name)
         try:
             answer = await transport.run(command.argv, command.stdin)
         except UnreachableError as error:
@@ -185,7 +195,14 @@ class GivenDriver:
         if listing.result != "ok":
             return f"nobody says whether job {job} is over: {answer.words}"
         live = [seen.native_id for seen in listing.seen if seen.kind in LIVE]
-        return f"job {job}, where it was started, is not over" if is_listed(job, live) else None
+        own = self._given
+        if own.system == system and own.job is not None and not is_listed(own.job, live):
+            return (
+                f"nobody says whether job {job} is over: the list of jobs does not even have {own.job}, which this is"
+            )
+        if is_listed(job, live):
+            raise StillRunsError
+        return None
 
     async def _sweep(self, tag: str) -> str | None:
         """End what it has left on its nodes; why that is not certain. One after the other."""

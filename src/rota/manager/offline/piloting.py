@@ -38,6 +38,7 @@ MARGIN_S = 60.0
 MARGIN_PART = 0.1
 """Of a short allocation the margin is this part of what is left."""
 PROBE_S = 30.0
+LOOK_S = 5.0
 THIS_HOST = ("localhost", "127.0.0.1", "::1")
 
 
@@ -198,7 +199,7 @@ def launch(home: str, pilot: Pilot, say: Any = None) -> int:
             if not told and say is not None:
                 say(f"{error}; if it is gone, that is certain after {format_duration(int(FRESH_S))}: waiting")
             told = True
-            time.sleep(2.0)
+            time.sleep(LOOK_S)
 
 
 def _holder(paths: Paths) -> str | None:
