@@ -46,6 +46,7 @@ def configure(parser: Parser, command: str) -> None:
     """The options of `pilot`."""
     add = parser.add_argument
     add("--resume", action="store_true", help="go on with what an earlier allocation left, and only with that")
+    add("--hosts", metavar="HOST:CORES,…", help="the pilot's nodes, as in node1:8,node2:8; also --nodes with hosts")
     add("--reserve-core", action="store_true", help="leave one core of this node to the pilot itself")
     add("--ends-in", metavar="TIME", help="when the allocation ends, where its batch system does not say: 90m, 12h …")
     add("--margin", metavar="TIME", help="end what runs so long before that (default 1m, or a tenth of what is left)")
@@ -71,18 +72,13 @@ def configure(parser: Parser, command: str) -> None:
 def _let_nodes_name_hosts(parser: Parser) -> None:
     """Let `--nodes` take the pilot's own hosts too: they have a colon, and a number of nodes has none."""
 
-    class Nodes(argparse.Action):
-        def __call__(self, parser: "Any", args: "Any", values: "Any", option: "str | None" = None) -> None:
-            if values.isascii() and values.isdigit():
-                args.nodes = int(values)
-            else:
-                args.hosts = values
-
     action = parser.options()["--nodes"]
-    action.__class__ = Nodes
-    action.type, action.metavar = None, "N|HOST:CORES,…"
+    action.type, action.metavar = _nodes_or_hosts, "N|HOST:CORES,…"
     action.help = f"{action.help}; or the hosts of the pilot, as in node1:8,node2:8"
-    parser.set_defaults(hosts=None)
+
+
+def _nodes_or_hosts(text: str) -> "int | str":
+    return int(text) if text.isascii() and text.isdigit() else text
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -94,6 +90,10 @@ def execute(args: argparse.Namespace) -> int:
     if args.resume and (args.words or args.file):
         raise UsageError("--resume goes on with what is left: it takes no command")
     args.home = pilot_home(args.home)
+    if isinstance(args.nodes, str):
+        if args.hosts is not None:
+            raise UsageError(f"--hosts {args.hosts} and --nodes {args.nodes}: name the hosts once")
+        args.hosts, args.nodes = args.nodes, None
     submission = None if args.resume else submission_of(args)
     pilot = make_pilot(
         os.environ,
