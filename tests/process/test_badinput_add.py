@@ -257,7 +257,7 @@ def test_time_limit(home: Home) -> None:
     row = home.job(f"{batch}.1")
     assert row["reason"] == "time"
     assert row["wall_s"] > 0.9
-    (runner,) = home.runners().values()
+    runner = home.rows("history", batch)[0]["runner"]
     home.until(lambda: not home.of_runner(runner), what="all are gone")
     free = home.add("--time", "1s", "--enforce", "none", "--", "sleep 1.5")
     assert home.settled(free) == {"COMPLETED": 1}

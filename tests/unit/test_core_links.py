@@ -95,6 +95,23 @@ def test_a_diamond_runs_in_its_order_and_survives_restarts() -> None:
     world.check_restart()
 
 
+def test_what_is_given_back_waits_again_for_what_runs_again() -> None:
+    """A job that was leased while what it waits for was retried: it has not started, and may not before that."""
+    world = World()
+    batch = world.submit(2, graph=graph(2, {1: ["!0"]}))
+    runner = world.start_runner()
+    (first,) = lease_all(world, runner)
+    world.end(runner, first, 1)
+    (second,) = lease_all(world, runner)
+    world.change("retry", f"{batch}.1")
+    world.report(runner, disclaimed=[second])
+    assert world.states(batch)[1] == "WAITING"
+    world.check_restart()
+    (again,) = lease_all(world, runner)
+    world.end(runner, again, 0)
+    assert world.states(batch) == ["COMPLETED", "OMITTED"]
+
+
 def test_what_fails_omits_what_follows_and_a_retry_opens_it_again() -> None:
     world = World()
     links = {1: ["0"], 2: ["1"], 3: ["!0"], 4: ["?2"]}

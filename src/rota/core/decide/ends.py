@@ -266,7 +266,8 @@ def give_back(
         if pos in batch.broken:
             decision.add(lost(state, runner.id, [(number, pos)], batch.broken[pos], None, seq=seq))
             continue
-        free = not batch.spec.after and batch.spec.not_before is None and not batch.live[pos].parts
+        waits = batch.spec.after or batch.graph is not None or batch.spec.not_before is not None
+        free = not waits and not batch.live[pos].parts
         if batch.states[pos] in (STARTING, MISSING) and free:
             rows.append((number, pos, "return", None, 0))
         else:  # the jobs that it depends on may run again meanwhile
