@@ -20,9 +20,8 @@ SPEC: dict[str, Any] = {"cwd": "/tmp", "env": "e", "set": {}, "cores": 1000}
 
 
 def children(pid: int) -> list[int]:
-    """A process's children, whichever of its threads has started them."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return [int(word) for task in tasks for word in (task / "children").read_text().split()]
+    """A process's children."""
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 class FakeManager:

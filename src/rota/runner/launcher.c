@@ -5,9 +5,6 @@
  * that many running, so that the next job starts at once when one ends, and tells the runner in batches. A lane is a pair of scratch
  * files (see segments.py); a lane that a job wrote to is not used again until the runner has emptied it.
  *
- * To start a program takes as long as many a job: whoever does it waits until exec. So it is done by threads, as many as there are
- * cores to do it on, while the main thread, which alone knows jobs, lanes and records, goes on reaping and listening.
- *
  * A message: u32 length of what follows, one byte of kind, the body. Numbers are native: both ends are on one machine.
  *   E  u32 env, u32 count, strings                a common part of an environment
  *   L  u32 lane, out path, err path               open a lane (again)
@@ -21,10 +18,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
-#include <sched.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,8 +35,6 @@
 enum { HELLO = 1, STARTED, ENDED, FAILED, RETURNED };
 enum { STAGE_CWD = 1, STAGE_IN, STAGE_OUT, STAGE_ERR, STAGE_EXEC };
 enum { VERSION = 1, SURVIVORS = 1, LATE = 2, WROTE = 4 };
-enum { STARTING, STARTED_IT, NOT_STARTED, FORGOTTEN }; /* how far a start is */
-enum { LOOK_MS = 2 };                                 /* how long a start that nobody tells of may go unseen */
 
 struct record {
     uint32_t kind, id;
@@ -59,23 +51,10 @@ struct request { /* a job that waits */
     char *strings;
 };
 
-/* A job that is being started, or was: by a starter, which shares this with the child until exec. */
-struct task {
-    struct task *next;
-    char *strings, *cwd, *path, *in, *out, *err, **argv, **script, **env;
-    int fds[3];
-    uint32_t umask;
-    double began;
-    volatile pid_t pid; /* the child says it itself: it may be over before its starter can */
-    volatile int problem;
-    volatile uint32_t stage;
-    _Atomic int state; /* who comes last, starter or main thread, clears up */
-};
-
 struct slot { uint32_t limit, running; struct request *first, **last; };
 struct lane { int out, err; char busy, open; };
 struct env { uint32_t count; char **words, *strings; };
-struct child { struct task *task; uint32_t id, slot, lane; char told, own; size_t record, flushes; };
+struct child { pid_t pid; uint32_t id, slot, lane; double began; size_t record, flushes; };
 
 static struct slot **slots;
 static struct lane *lanes;
@@ -88,12 +67,7 @@ static int null_fd, children_fd = -1;
 static long known_strays;
 static size_t waiting, flushes; /* requests that wait; how often records were sent */
 static double oldest_record;
-static size_t unseen, own_count; /* starts that are not known to be over; children of the main thread itself */
-static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t more_to_start = PTHREAD_COND_INITIALIZER;
-static struct task *first_task, **last_task = &first_task; /* for the starters */
-static size_t queued, starters, most_starters;            /* tasks there, starters, how many there may be */
-static size_t idle;                                       /* starters that wait for a task */
+static volatile int child_problem;
 
 static void die(const char *what)
 {
@@ -155,7 +129,7 @@ static void flush(void)
 static int patience(void)
 {
     if (!record_count)
-        return unseen ? LOOK_MS : -1;
+        return -1;
     if (waiting < 2 * child_count + 2 || record_count >= 64)
         return 0;
     double left = oldest_record + 0.003 - seconds(CLOCK_MONOTONIC);
@@ -177,149 +151,67 @@ static int open_plain(const char *path, int flags)
     return fd;
 }
 
-/* In the child of vfork, which shares our memory until exec, and nothing else: only system calls. */
-static void become(struct task *t)
+/* In the child of vfork, which shares our memory until exec: only system calls. */
+static void become(const char *path, char **argv, char **env, char **script, const int *fds)
 {
-    const int append = O_WRONLY | O_CREAT | O_TRUNC | O_APPEND;
     sigset_t none;
     sigemptyset(&none);
-    t->pid = getpid();
     setsid();
-    umask(t->umask);
-    t->stage = STAGE_CWD;
-    if (chdir(t->cwd) < 0)
-        goto failed;
-    t->stage = STAGE_IN;
-    if (*t->in && (t->fds[0] = open_plain(t->in, O_RDONLY)) < 0)
-        goto failed;
-    t->stage = STAGE_OUT;
-    if (*t->out && (t->fds[1] = open_plain(t->out, append)) < 0)
-        goto failed;
-    t->stage = STAGE_ERR;
-    if (*t->err && strcmp(t->out, t->err) == 0)
-        t->fds[2] = t->fds[1];
-    else if (*t->err && (t->fds[2] = open_plain(t->err, append)) < 0)
-        goto failed;
-    t->stage = STAGE_EXEC;
     for (int i = 0; i < 3; i++)
-        if (dup2(t->fds[i], i) < 0)
+        if (dup2(fds[i], i) < 0)
             goto failed;
     sigprocmask(SIG_SETMASK, &none, NULL);
-    execve(t->path, t->argv, t->env);
+    execve(path, argv, env);
     if (errno == ENOEXEC) {
-        execve("/bin/sh", t->script, t->env);
+        execve("/bin/sh", script, env);
         errno = ENOEXEC;
     }
 failed:
-    t->problem = errno;
+    child_problem = errno;
     _exit(127);
 }
 
-/* On its own, so that vfork has no variable of a caller to spoil. A child that fails is seen when it is reaped. */
-static __attribute__((noinline)) int spawn(struct task *t)
+/* On its own, so that vfork has no variable of a caller to spoil. Returns the pid, or minus an errno. */
+static __attribute__((noinline)) pid_t spawn(const char *path, char **argv, char **env, char **script, const int *fds)
 {
+    child_problem = 0;
     pid_t pid = vfork();
     if (pid == 0)
-        become(t);
-    return pid < 0 ? errno : 0;
-}
-
-static void forget(struct task *t)
-{
-    free(t->strings);
-    free(t->argv);
-    free(t);
-}
-
-static void begin(struct task *t)
-{
-    t->began = seconds(CLOCK_REALTIME);
-    int problem = spawn(t);
-    if (problem) {
-        t->stage = STAGE_EXEC;
-        t->problem = problem;
+        become(path, argv, env, script, fds);
+    if (pid < 0)
+        return -errno;
+    if (child_problem) {
+        waitpid(pid, NULL, 0);
+        return -child_problem;
     }
-    if (atomic_exchange(&t->state, problem ? NOT_STARTED : STARTED_IT) == FORGOTTEN)
-        forget(t);
+    return pid;
 }
 
-static void *starter(void *unused)
-{
-    (void)unused;
-    pthread_mutex_lock(&starting);
-    for (;;) {
-        while (!first_task) {
-            idle++;
-            pthread_cond_wait(&more_to_start, &starting);
-            idle--;
-        }
-        struct task *t = first_task;
-        first_task = t->next;
-        if (!first_task)
-            last_task = &first_task;
-        queued--;
-        pthread_mutex_unlock(&starting);
-        begin(t);
-        pthread_mutex_lock(&starting);
-    }
-    return NULL;
-}
-
-/* Hand a task to the starters; 0 if there are none, and none can be had. */
-static int hand_over(struct task *t)
-{
-    pthread_mutex_lock(&starting);
-    if (queued >= idle && starters < most_starters) {
-        pthread_t thread;
-        pthread_attr_t small;
-        pthread_attr_init(&small);
-        pthread_attr_setdetachstate(&small, PTHREAD_CREATE_DETACHED);
-        pthread_attr_setstacksize(&small, 1 << 17);
-        if (pthread_create(&thread, &small, starter, NULL) == 0)
-            starters++;
-        else
-            most_starters = starters; /* as many as we may have */
-        pthread_attr_destroy(&small);
-    }
-    int some = starters > 0;
-    if (some) {
-        *last_task = t;
-        last_task = &t->next;
-        queued++;
-    }
-    pthread_mutex_unlock(&starting);
-    if (some)
-        pthread_cond_signal(&more_to_start);
-    return some;
-}
-
-static void fail(uint32_t id, const struct task *t)
+static void fail(uint32_t id, uint32_t stage, int problem)
 {
     struct record *r = tell(FAILED, id);
-    r->stage = t->stage;
-    r->problem = t->problem;
+    r->stage = stage;
+    r->problem = problem;
 }
 
-/* Have one job started in a lane. */
-static void start(struct request *q, uint32_t slot, uint32_t lane)
+/* Start one job in a lane; returns 1 if it runs. */
+static int start(struct request *q, uint32_t slot, uint32_t lane)
 {
-    struct task *t = calloc(1, sizeof *t);
+    char *cwd = q->strings, *path = skip(cwd, 1), *in = skip(path, 1), *out = skip(in, 1), *err = skip(out, 1);
+    char *word = skip(err, 1);
+    int fds[3] = { null_fd, lanes[lane].out, lanes[lane].err }, opened[3] = { -1, -1, -1 }, started = 0;
+    const int append = O_WRONLY | O_CREAT | O_TRUNC | O_APPEND;
     struct env *base = q->env < env_count ? &envs[q->env] : NULL;
     uint32_t common = base ? base->count : 0;
     char **argv = malloc((2 * (size_t)q->argc + common + q->envc + 8) * sizeof *argv);
-    if (!t || !argv)
+    if (!argv)
         die("launcher: memory");
-    t->strings = t->cwd = q->strings;
-    t->path = skip(t->cwd, 1);
-    t->in = skip(t->path, 1);
-    t->out = skip(t->in, 1);
-    t->err = skip(t->out, 1);
-    char *word = skip(t->err, 1), **script = argv + q->argc + 1, **env = script + q->argc + 3;
+    char **script = argv + q->argc + 1, **env = script + q->argc + 3;
     for (uint32_t i = 0; i < q->argc; i++, word = skip(word, 1))
         argv[i] = word;
     argv[q->argc] = NULL;
     script[0] = "sh";
-    script[1] = t->path;
+    script[1] = path;
     for (uint32_t i = 1; i <= q->argc; i++)
         script[i + 1] = argv[i];
     if (common)
@@ -327,61 +219,40 @@ static void start(struct request *q, uint32_t slot, uint32_t lane)
     for (uint32_t i = 0; i < q->envc; i++, word = skip(word, 1))
         env[common + i] = word;
     env[common + q->envc] = NULL;
-    t->argv = argv;
-    t->script = script;
-    t->env = env;
-    t->fds[0] = null_fd;
-    t->fds[1] = lanes[lane].out;
-    t->fds[2] = lanes[lane].err;
-    t->umask = q->umask;
 
-    lanes[lane].busy = 1;
-    slots[slot]->running++;
-    unseen++;
-    children = room(children, &child_room, child_count + 1, sizeof *children);
-    struct child *c = &children[child_count++];
-    *c = (struct child){ .task = t, .id = q->id, .slot = slot, .lane = lane };
-    free(q);
-    if (!hand_over(t)) {
-        c->own = 1;
-        own_count++;
-        begin(t);
-    }
-}
-
-/* Take a child out of the table; its task is cleared up by whoever is the last to need it. */
-static void drop(size_t i)
-{
-    struct child c = children[i];
-    children[i] = children[--child_count];
-    slots[c.slot]->running--;
-    own_count -= c.own;
-    unseen -= !c.told;
-    if (atomic_exchange(&c.task->state, FORGOTTEN) != STARTING)
-        forget(c.task);
-}
-
-/* Tell of starts that have come about since the last look. */
-static void look_at_starts(void)
-{
-    for (size_t i = 0; unseen && i < child_count; i++) {
-        struct child *c = &children[i];
-        int state = c->told ? STARTING : atomic_load(&c->task->state);
-        if (state == STARTED_IT && !c->task->problem) { /* one with a problem is reaped soon */
-            struct record *r = tell(STARTED, c->id);
-            r->pid = c->task->pid;
-            r->lane = c->lane;
-            r->began = c->task->began;
-            c->record = record_count - 1;
-            c->flushes = flushes;
-            c->told = 1;
-            unseen--;
-        } else if (state == NOT_STARTED) { /* no child came of it */
-            fail(c->id, c->task);
-            lanes[c->lane].busy = 0;
-            drop(i--);
+    umask(q->umask);
+    if (chdir(cwd) < 0)
+        fail(q->id, STAGE_CWD, errno);
+    else if (*in && (fds[0] = opened[0] = open_plain(in, O_RDONLY)) < 0)
+        fail(q->id, STAGE_IN, errno);
+    else if (*out && (fds[1] = opened[1] = open_plain(out, append)) < 0)
+        fail(q->id, STAGE_OUT, errno);
+    else if (*err && strcmp(out, err) == 0)
+        fds[2] = fds[1], started = 1;
+    else if (*err && (fds[2] = opened[2] = open_plain(err, append)) < 0)
+        fail(q->id, STAGE_ERR, errno);
+    else
+        started = 1;
+    if (started) {
+        pid_t pid = spawn(path, argv, env, script, fds);
+        if (pid < 0) {
+            fail(q->id, STAGE_EXEC, -pid);
+            started = 0;
+        } else {
+            children = room(children, &child_room, child_count + 1, sizeof *children);
+            lanes[lane].busy = 1;
+            struct record *r = tell(STARTED, q->id);
+            r->pid = pid;
+            r->lane = lane;
+            r->began = r->wall;
+            children[child_count++] = (struct child){ pid, q->id, slot, lane, r->wall, record_count - 1, flushes };
         }
     }
+    for (int i = 0; i < 3; i++)
+        if (opened[i] >= 0)
+            close(opened[i]);
+    free(argv);
+    return started;
 }
 
 static void give_back(struct request *q, uint32_t flags)
@@ -411,7 +282,9 @@ static void start_waiting(void)
                 give_back(q, LATE);
                 continue;
             }
-            start(q, i, lane);
+            s->running += start(q, i, lane);
+            free(q->strings);
+            free(q);
         }
     }
 }
@@ -423,7 +296,7 @@ static int new_strays(void)
     ssize_t size = children_fd < 0 ? -1 : pread(children_fd, text, sizeof text, 0);
     if (size < 0)
         return -1;
-    long count = -(long)own_count; /* children of starters are theirs, orphans come to the main thread */
+    long count = -(long)child_count;
     for (ssize_t i = 0; i < size; i++)
         count += text[i] == ' ';
     int more = count > known_strays;
@@ -434,7 +307,7 @@ static int new_strays(void)
 /* The record of an end; one of a start that was not sent yet becomes it, so that short jobs take one record. */
 static struct record *tell_end(const struct child *c)
 {
-    if (!c->told || c->flushes != flushes)
+    if (c->flushes != flushes)
         return tell(ENDED, c->id);
     struct record *r = &records[c->record];
     r->kind = ENDED;
@@ -451,25 +324,20 @@ static void reap(void)
     pid_t pid;
     while ((pid = wait4(-1, &status, WNOHANG, &usage)) > 0) {
         size_t i = 0;
-        while (i < child_count && children[i].task->pid != pid)
+        while (i < child_count && children[i].pid != pid)
             i++;
         if (i == child_count) { /* an orphan of a job */
             known_strays -= known_strays > 0;
             continue;
         }
         struct child c = children[i];
-        if (c.task->problem) { /* it never became the job */
-            fail(c.id, c.task);
-            lanes[c.lane].busy = 0;
-            drop(i);
-            continue;
-        }
+        children[i] = children[--child_count];
+        slots[c.slot]->running--;
         struct record *r = tell_end(&c);
         r->pid = pid;
         r->status = status;
         r->lane = c.lane;
-        r->began = c.task->began;
-        drop(i);
+        r->began = c.began;
         r->utime_us = usage.ru_utime.tv_sec * 1000000ull + usage.ru_utime.tv_usec;
         r->stime_us = usage.ru_stime.tv_sec * 1000000ull + usage.ru_stime.tv_usec;
         r->maxrss_kb = usage.ru_maxrss;
@@ -651,12 +519,6 @@ int main(void)
         snprintf(name, sizeof name, "/proc/self/task/%d/children", (int)getpid());
         children_fd = open(name, O_RDONLY | O_CLOEXEC);
     }
-    cpu_set_t cores;
-    most_starters = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 2;
-    if (most_starters == 1)
-        most_starters = 0; /* nobody else could go on meanwhile */
-    if (chdir("/") < 0) /* never in a job's directory: it would keep a file system from being unmounted */
-        die("launcher: /");
     tell(HELLO, VERSION);
     struct pollfd wait[2] = { { 0, POLLIN, 0 }, { signals, POLLIN, 0 } };
     for (;;) {
@@ -665,6 +527,8 @@ int main(void)
             flush();
             pause = -1;
         }
+        if (!child_count && chdir("/") < 0) /* do not sit in a job's directory */
+            die("launcher: /");
         if (poll(wait, 2, pause) < 0) {
             if (errno != EINTR)
                 die("launcher: poll");
@@ -676,7 +540,6 @@ int main(void)
                 ;
             reap();
         }
-        look_at_starts();
         if (wait[0].revents)
             listen_to_runner();
         start_waiting();
