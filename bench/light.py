@@ -225,7 +225,7 @@ def main() -> int:
     """The manager process."""
     home, nodes, cores, memory = sys.argv[1], *map(int, sys.argv[2:])
     facts = SiteFacts(Amounts(cores, memory), most=nodes, array_most=nodes, linger_s=86_400)
-    manager_process.make_site = lambda name, site, paths, tls: LightSite(facts, home)
+    manager_process.make_site = lambda name, site, paths, tls, pilot: LightSite(facts, home)
     sys.argv = ["rota.manager", "--home", home]
     return manager_process.main()
 
