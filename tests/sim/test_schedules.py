@@ -18,3 +18,10 @@ def test_promises_hold_under_faults(block: int) -> None:
     for seed in range(block * BLOCK + 1, (block + 1) * BLOCK + 1):
         outcome, _ = run_seed(seed)
         assert not outcome.problems, explain(seed, outcome.problems)
+
+
+@pytest.mark.parametrize("seed", [400844, 832367])
+def test_seeds_that_found_something(seed: int) -> None:
+    """Each broke a promise once: a circle of names; jobs that could never run any more and were not omitted."""
+    outcome, _ = run_seed(seed)
+    assert not outcome.problems, explain(seed, outcome.problems)

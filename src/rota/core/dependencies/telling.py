@@ -98,9 +98,12 @@ def note_settled(state: State, batch: BatchState, spans: list[int]) -> None:
 
 def reopened(state: State, batch: BatchState) -> None:
     """Forget what is known about a batch whose jobs run again."""
-    if any(f"@{name}" in state.waiters for name in batch.names):
+    by_name = [number for name in batch.names for number in state.waiters.get(f"@{name}", ())]
+    if by_name:
         state.epoch += 1  # who waits for another batch of that name may have passed this one as settled
     recounted(state, batch)
+    for number in sorted(set(by_name)):
+        _free(state, state.batches.get(number))
 
 
 def recounted(state: State, batch: BatchState) -> None:
@@ -111,12 +114,21 @@ def recounted(state: State, batch: BatchState) -> None:
     for twin, offset in batch.twins:
         if offset < 0 and twin in state.batches:
             refresh_jobs(state, state.batches[twin], batch.id)
-    for number in state.waiters.get(str(batch.id), ()):
+    for number in sorted(state.waiters.get(str(batch.id), ())):
         waiter = state.batches.get(number)
         for waits in waits_of(waiter) if waiter is not None else ():
             if any(edge[0] == batch.id for edge in waits.edges):
                 waits.met, waits.seen = 0, -1
                 _to_look(state, waits)
+        _free(state, waiter)
+
+
+def _free(state: State, waiter: BatchState | None) -> None:
+    """Have a batch looked at that waits for nothing now: what it had found met may be open again, or never be met."""
+    if waiter is None or not (waiter.counts[WAITING] or waiter.counts[HOLDING]):
+        return
+    if waiter.waits is None or (waiter.graph is not None and waiter.graph.todo):
+        state.freed.append((waiter.id, 0, waiter.count))
 
 
 def grown(state: State, name: str) -> None:
@@ -134,9 +146,7 @@ def grown(state: State, name: str) -> None:
             known = waits.after if isinstance(waits, Gate) else waits.after[: waits.met]
             if any(dependency.target == f"@{name}" for dependency in known):
                 look_anew(state, waits)  # a met dependency is open again, whatever the batch waits for now
-        looks = waiter.waits is None or (waiter.graph is not None and waiter.graph.todo)
-        if looks and (waiter.counts[WAITING] or waiter.counts[HOLDING]):
-            state.freed.append((waiter.id, 0, waiter.count))
+        _free(state, waiter)
 
 
 def woken(state: State, number: int, low: int, high: int) -> Iterator[tuple[int, int, int]]:
