@@ -1,0 +1,1 @@
+"""Data: which files are where, and how they get to where jobs read them."""

@@ -1,0 +1,64 @@
+"""Files of jobs on this machine: links in a directory of their own, reasons, and what is known afterwards."""
+
+import os
+import signal
+
+from process.support_home import a_home
+
+
+def test_in_a_directory_of_its_own_are_links_to_what_it_reads():
+    with a_home() as home:
+        tree = home.work / "in" / "tree"
+        tree.mkdir(parents=True)
+        (tree / "a").write_text("one\n")
+        (home.work / "in" / "x y").write_text("two\n")
+        words = ("--workdir", "unique", "--input", "in/tree", "--input", "in/x y")
+        batch = home.add(*words, "--", "readlink tree 'x y'; cat tree/a 'x y'; pwd")
+        assert home.settled(batch) == {"COMPLETED": 1}
+        *said, own = home.rota("log", f"{batch}.1").stdout.splitlines()
+        assert said == [str(tree), str(home.work / "in" / "x y"), "one", "two"]
+        assert not os.path.exists(own) and (tree / "a").read_text() == "one\n"  # the link is gone, not what it led to
+        assert not home.json("data")["transfers"]
+
+
+def test_an_input_that_is_nowhere_or_cannot_be_read_fails_the_job_with_its_name():
+    with a_home() as home:
+        os.mkfifo(home.work / "pipe")
+        for name, reason in (("none", "nobody has it"), ("pipe", "is neither a file nor a directory")):
+            batch = home.add("--input", name, "--", "true")
+            assert home.settled(batch) == {"FAILED": 1}
+            assert home.job(f"{batch}.1")["reason"] == "input"
+            note = home.json("explain", f"{batch}.1")["attempts"][0]["note"]
+            assert str(home.work / name) in note and reason in note, note
+
+
+def test_a_link_out_of_a_directory_is_used_where_it_is():
+    with a_home() as home:
+        (home.work / "tree").mkdir()
+        (home.work / "tree" / "out").symlink_to("/etc/hostname")
+        batch = home.add("--input", "tree", "--", "cat tree/out > copy; cmp copy /etc/hostname")
+        assert home.settled(batch) == {"COMPLETED": 1}
+
+
+def test_what_it_writes_is_known():
+    with a_home() as home:
+        batch = home.add("--array", "1-2", "--output", "out/{}.txt", "--", "mkdir -p out; echo 123 > out/{index}.txt")
+        assert home.settled(batch) == {"COMPLETED": 2}
+        rows = home.until(lambda: len(found := home.json("data", "list")["replicas"]) == 2 and found)
+        assert [(row["path"], row["size"], row["valid"]) for row in rows] == [
+            (str(home.work / "out" / f"{number}.txt"), 4, True) for number in (1, 2)
+        ]
+
+
+def test_what_is_written_while_no_manager_is_there_is_known_too():
+    with a_home() as home:
+        gate = home.gate()
+        (home.work / "in").write_text("x")
+        batch = home.add("--input", "in", "--output", "out", "--", f"{gate.wait}; cp in out")
+        home.until(lambda: home.counts(batch).get("RUNNING") == 1)
+        home.kill_manager(signal.SIGKILL)
+        gate.open()
+        home.until((home.work / "out").exists)
+        home.rota("up")
+        assert home.settled(batch) == {"COMPLETED": 1}
+        home.until(lambda: [row["path"] for row in home.json("data", "list", "out")["replicas"]])
