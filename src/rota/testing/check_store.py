@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from rota.model.batch import BatchSpec, Template
+from rota.model.data import Replica
 from rota.model.errors import NotFoundError, StoreError, UsageError
 from rota.model.events import (
     AllocationMoved,
@@ -365,6 +366,20 @@ def _checkpoint(store: Store, reopen: Reopen) -> None:
     store.close()
 
 
+def _replicas(store: Store, reopen: Reopen) -> None:
+    store.load()
+    first = Replica("/data/☃", "farm/a", 7, 5, "ab", cached=True, used=1.5)
+    second = Replica("/data/☃", "farm/b", 1 << 40, valid=False, why="gone")
+    store.keep_replicas([second, first, Replica("/x", "local", 0)], [])
+    changed = Replica("/data/☃", "farm/a", 8)
+    store.keep_replicas([changed], [("/x", "local"), ("/none", "local")])
+    for what in ("as kept", "opened again"):
+        _same(f"the replicas, {what}", store.replicas(), [changed, second])
+        store = reopen(store)
+        store.load()
+    store.close()
+
+
 def _environment(store: Store, reopen: Reopen) -> None:
     store.load()
     variables = {"PATH": "/bin", "EMPTY": "", "☃": "a=b\nc"}
@@ -572,6 +587,7 @@ _PARTS = (
     _sums,
     _checkpoint,
     _environment,
+    _replicas,
     _gap,
     _short_stage,
     _pruning,

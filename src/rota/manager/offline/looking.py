@@ -24,6 +24,7 @@ from rota.manager.answers.running import Running
 from rota.manager.answers.search import Search
 from rota.manager.answers.showing import batches_of, show, totals
 from rota.manager.answers.status import count_jobs, status
+from rota.manager.answers.usage import ENTRIES, usage_page
 from rota.manager.checkpoints import state_of
 from rota.manager.filesystem import warning_for
 from rota.manager.jobbook import JobBook
@@ -54,7 +55,7 @@ class Reader:
         self._book = book = JobBook(store, {}, paths.home)
         running = Running()
         self._jobs = Jobs(store, book, running)
-        self._output = Output(store, book, running, None)
+        self._output = Output(store, book, running, None, directory=paths.output)
         self._attempts = Attempts(store, self._jobs, self._output)
         self._explaining = Explaining(store, book, self._output, lambda _: None, lambda _: None, down=True)
         self._failures = Failures(store, self._output, lambda: self.state)
@@ -111,6 +112,9 @@ class Reader:
     def _totals(self, args: Any) -> dict[str, Any]:
         return totals(self.state, args.sel, self._store.sums(batches_of(self.state, args.sel)))
 
+    def _usage(self, args: Any) -> dict[str, Any]:
+        return usage_page(self.state, self._store.entries(args.after, ENTRIES), False)
+
     def _count(self, args: Any) -> dict[str, Any]:
         return count_jobs(self.state, args.sel)
 
@@ -125,5 +129,6 @@ _ANSWERS: dict[str, Callable[[Reader, Any], dict[str, Any]]] = {
     "failures": Reader._failed,
     "show": Reader._show,
     "totals": Reader._totals,
+    "usage": Reader._usage,
 }
 """Op → its answer."""

@@ -30,6 +30,7 @@ from rota.manager.paths import PILOT_HOME, Paths, prepare
 from rota.manager.sites.given import Pilot, read_pilot, write_pilot
 from rota.model.amounts import format_duration
 from rota.model.errors import RefusedError, UsageError
+from rota.model.needs import Needs, named_resources
 from rota.runner import host
 
 __all__ = ["Pilot", "check_home", "launch", "make_pilot", "pilot_home"]
@@ -39,6 +40,8 @@ MARGIN_PART = 0.1
 """Of a short allocation the margin is this part of what is left."""
 PROBE_S = 30.0
 LOOK_S = 5.0
+UNRESOLVED = "Could not resolve hostname"
+"""What ssh says of a host that nobody knows."""
 THIS_HOST = ("localhost", "127.0.0.1", "::1")
 
 
@@ -54,16 +57,22 @@ def make_pilot(
     reserve: bool = False,
     ends_in_s: int | None = None,
     margin_s: int | None = None,
+    node_resources: Mapping[str, int] | None = None,
+    resources: Mapping[str, int] | None = None,
 ) -> Pilot:
     """The allocation that this process is in, as far as it is to be used."""
     here = environ.get("SLURMD_NODENAME") or os.uname().nodename
     began = _session_began()
+    away: tuple[str, ...] = ()
     given = read_allocation(environ, _files(environ), here, began)
     if given is not None and (command := asks_for_end(given)) is not None:
         given = replace(given, until=read_end(given, _answer(command), time.time(), began))
     if nodes is not None:
         wanted = tuple(Node(here, node.cores) if node.name in THIS_HOST else node for node in parse_nodes(nodes))
-        given = _by_hand(wanted, here) if given is None else choose(given, wanted)
+        if given is not None:
+            given = choose(given, wanted)
+        else:
+            given, away = _by_hand(wanted, here)
     elif given is None:
         given = Given("hosts", (Node(here, max(1, host.cores() // 1000), _gpus(environ)),))
     if reserve:
@@ -80,7 +89,11 @@ def make_pilot(
         raise UsageError(
             f"this allocation ends {ends}, and {format_duration(int(margin))} of it are the margin: nothing could run"
         )
-    return Pilot(given, here, margin)
+    offers = dict(node_resources or {}), dict(resources or {})
+    Needs(named=named_resources({**offers[0], **offers[1]})).check()
+    if twice := sorted(offers[0].keys() & offers[1].keys()):
+        raise UsageError(f"{twice[0]}: offer it of each node (--offer) or of all together (--offer-in-all), not both")
+    return Pilot(given, here, margin, away=away, node_resources=offers[0], resources=offers[1])
 
 
 def _files(environ: Mapping[str, str]) -> dict[str, str]:
@@ -130,8 +143,11 @@ def _gpus(environ: Mapping[str, str]) -> int:
     return len(Gpus(dict(environ), None).ids) if told or os.path.exists("/dev/nvidia0") else 0
 
 
-def _by_hand(wanted: Sequence[Node], here: str) -> Given:
-    """Hosts that are reached by ssh; each is asked how many cores it has."""
+def _by_hand(wanted: Sequence[Node], here: str) -> tuple[Given, tuple[str, ...]]:
+    """Hosts that are reached by ssh, each asked how many cores it has; and those that are away, with why.
+
+    One that nobody knows, or that has fewer cores, is a mistake; one that is known and does not answer is not.
+    """
     asked: list[tuple[Node, subprocess.Popen[str] | None]] = []
     for node in wanted:
         command = ["ssh", "-n", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", node.name]
@@ -141,7 +157,8 @@ def _by_hand(wanted: Sequence[Node], here: str) -> Given:
         except OSError as error:
             raise UsageError(f"--nodes {node.name}: ssh cannot be started: {error.strerror or error}") from None
         asked.append((node, asking))
-    problems = []
+    problems: list[str] = []
+    away: dict[Node, str] = {}
     for node, asking in asked:
         try:
             said, complaint = asking.communicate(timeout=PROBE_S) if asking is not None else (str(_own_cores()), "")
@@ -152,12 +169,18 @@ def _by_hand(wanted: Sequence[Node], here: str) -> Given:
         has = int(said) if said.strip().isdigit() else None
         if has is None:
             words = (complaint.strip().splitlines() or ["no answer"])[-1]
-            problems.append(f"--nodes {node.name}: cannot be reached by ssh: {words}")
+            if UNRESOLVED in complaint:
+                problems.append(f"--nodes {node.name}: cannot be reached by ssh: {words}")
+            else:
+                away[node] = words
         elif node.cores > has:
             problems.append(f"--nodes {node.name}:{node.cores}: it has {has} core{'' if has == 1 else 's'}")
+    there = tuple(node for node in wanted if node not in away)
+    if not there:
+        problems += [f"--nodes {node.name}: cannot be reached by ssh: {words}" for node, words in away.items()]
     if problems:
         raise UsageError("; ".join(problems[:4]))
-    return Given("hosts", tuple(wanted))
+    return Given("hosts", there), tuple(f"{node.name}: cannot be reached by ssh: {away[node]}" for node in away)
 
 
 def _ask(command: Sequence[str]) -> "subprocess.Popen[str]":

@@ -59,7 +59,7 @@ def preview(home: str | None, spec: BatchSpec) -> list[dict[str, Any]]:
         if named is None:
             known = ", ".join(config.site)
             raise UsageError(f"--on {name}: there is no such site in {paths.config}; there are {known}")
-        if named.driver == "local" or len(out) >= SHAPES:
+        if named.driver in ("local", "ssh") or len(out) >= SHAPES:
             continue
         site = BatchSite(name, named, paths, _PaperDoor(paths, config.listen, named.directory), user="", install=False)
         most = spec.count if len(different) == 1 else 1

@@ -21,7 +21,7 @@ from rota.drivers.dialects import load_dialect
 from rota.drivers.gate import shown
 from rota.drivers.script import NO_PYTHON, build_script
 from rota.drivers.settings import Settings
-from rota.manager.config import Config, SiteConfig, find_batch_site, load_config
+from rota.manager.config import Config, SiteConfig, find_batch_site, is_cloud, load_config
 from rota.manager.paths import Paths, prepare
 from rota.manager.sites.batch import make_transport, options_of
 from rota.model.amounts import format_duration
@@ -111,6 +111,14 @@ def probe(home: str | None, name: str, timeout_s: float, say: Say) -> Verdict:
 async def _guarded(home: str | None, name: str, timeout_s: float, say: Say) -> Verdict:
     paths = Paths(home)
     config = load_config(paths.home)
+    if name in config.site and config.site[name].driver == "ssh":
+        from rota.manager.offline.farm_probing import probe_farm
+
+        return await probe_farm(name, config.site[name], say)
+    if name in config.site and is_cloud(config.site[name].driver):
+        from rota.manager.offline.cloud_probing import probe_cloud
+
+        return await probe_cloud(name, config.site[name], say)
     site = find_batch_site(config, paths.config, name, "`rota doctor` tests it")
     task = asyncio.current_task()
     assert task is not None

@@ -25,6 +25,7 @@ class Keeper:
         self.asked: float | None = None
         self.sent = 0
         """How many of the signals were sent."""
+        self.warned = False
         self.peak_kb = 0
         self.child: subprocess.Popen[bytes] | None = None
 
@@ -83,7 +84,10 @@ class Keeper:
                 self.child.returncode = found[1]
                 return found
             now = time.time()
-            limit = self.spec["time_s"]
+            warn_s, limit = self.spec.get("warn_s"), self.spec["time_s"]
+            if warn_s is not None and not self.warned and now - started >= warn_s:
+                self.warned = True
+                os.kill(self.child.pid, signal.SIGUSR1)
             if limit is not None and self.asked is None and now - started >= limit:
                 self.why = "time"
                 self._asked(signal.SIGTERM, None)
@@ -95,6 +99,8 @@ class Keeper:
             wait = STEP_S if self.asked is not None or self.spec["memory_kb"] else 0.5
             if limit is not None and self.asked is None:
                 wait = max(0.0, min(wait, started + limit - now))
+            if warn_s is not None and not self.warned:
+                wait = max(0.0, min(wait, started + warn_s - now))
             signal.sigtimedwait([signal.SIGCHLD], wait) if wait else None
 
     def _processes(self) -> "list[int]":

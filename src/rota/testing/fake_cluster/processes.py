@@ -2,12 +2,13 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 
-from rota.testing.fake_cluster.world import End, Job, World
+from rota.testing.fake_cluster.world import End, Job, Submission, World
 
 __all__ = ["Processes", "end_all"]
 
@@ -45,6 +46,7 @@ class Processes:
             "output": names.output_path(world, submission, job),
             "error": names.error_path(world, submission, job),
             "time_s": submission.time_s,
+            "warn_s": _warning(submission),
             "memory_kb": submission.memory_mb * 1024 if world.settings["enforce_memory"] else 0,
             "kill_wait_s": world.settings["kill_wait_s"],
             "signals": ("INT", "TERM") if lsf else ("TERM",),
@@ -102,6 +104,12 @@ class Processes:
                     _kill(pid, number)
             except OSError:
                 continue
+
+
+def _warning(submission: Submission) -> float | None:
+    """When Slurm sends the signal that was asked for: up to a minute earlier than that, at once if it must."""
+    asked = re.search(r"@(\d+)\Z", submission.options.get("signal", ""))
+    return None if asked is None or submission.time_s is None else max(0.0, submission.time_s - int(asked[1]) - 60)
 
 
 def end_all(directory: str, wait_s: float = 10.0) -> list[int]:
