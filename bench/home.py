@@ -82,6 +82,16 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICK
 
 
+def children_s(pid: int) -> float:
+    """User and system time of the children of a process that have ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[13]) + int(fields[14])) / TICK
+
+
 def rss(pid: int) -> int:
     """Resident bytes."""
     with open(f"/proc/{pid}/statm") as file:

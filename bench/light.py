@@ -76,6 +76,12 @@ class LightSite(Site):
         return
 
 
+def _listens(home: str) -> bool:
+    """A socket is there a moment before somebody listens."""
+    with socket.socket(socket.AF_UNIX) as door:
+        return door.connect_ex(os.path.join(home, "manager.sock")) == 0
+
+
 @contextmanager
 def manager(nodes: int, node: Amounts) -> Iterator[tuple[str, int]]:
     """(home, pid) of a manager process with light nodes; it is ended afterwards."""
@@ -85,7 +91,7 @@ def manager(nodes: int, node: Amounts) -> Iterator[tuple[str, int]]:
         child = subprocess.Popen(words, stderr=log, stdin=subprocess.DEVNULL)
     try:
         until = time.monotonic() + 20
-        while not os.path.exists(os.path.join(home, "manager.sock")):
+        while not _listens(home):
             if child.poll() is not None or time.monotonic() > until:
                 with open(os.path.join(home, "log")) as file:
                     raise SystemExit(file.read())

@@ -59,9 +59,9 @@ class World:
         each = max(2, 2_000 // shapes) if taking_part else 1
         self.most = each * shapes // 2 if taking_part else 500_000
         if not taking_part:
-            self._submit(Needs(cores=2000, memory=GIB), 1_000_000, priority=1)
+            self.submit(Needs(cores=2000, memory=GIB), 1_000_000, priority=1)
         for number in range(shapes):  # one fits once something has ended, if it takes part: else another job is first
-            self._submit(Needs(cores=1500, memory=GIB + number * MIB), each)
+            self.submit(Needs(cores=1500, memory=GIB + number * MIB), each)
         self.turn(Tick(at=self.at))  # once a minute all is worked out anew: not within what is measured
         assert len(self.held) == nodes, f"{len(self.held)} jobs run on {nodes} nodes"
 
@@ -70,7 +70,8 @@ class World:
         """Now."""
         return At(self.clock, self.clock)
 
-    def _submit(self, needs: Needs, count: int, priority: int = 0) -> None:
+    def submit(self, needs: Needs, count: int, priority: int = 0) -> None:
+        """A batch of jobs that are alike."""
         template = Template(argv=("true",), needs=needs, priority=priority, limits=tuple(self.limits))
         key = str(len(self.core.state.batches))
         submit = Submit(at=self.at, spec=BatchSpec(count, (template,)), key=key, limits=self.limits)
@@ -110,21 +111,24 @@ class World:
                 ]  # fmt: skip
                 self.turn(*seen, *greetings)
 
+    def end_one(self) -> Report:
+        """What a node says when the job that has run longest has ended."""
+        node, job = self.held.popleft()
+        node.seq += 1
+        row = Ended(*job, 0, None, None, self.clock - 8, self.clock, 1.0, 1, None, None)
+        return Report(
+            at=self.at, runner=node.name, session=node.session, seq=node.seq, got=node.got, clock=self.clock,
+            ended=[row],
+        )  # fmt: skip
+
     def cost(self, for_s: float) -> tuple[float, float]:
         """CPU seconds per ended job: all, and of the passes. A Tick comes as often as a busy manager has one."""
         began, self.passes_s = time.process_time(), 0.0
         done = 0
         while time.process_time() - began < for_s and done < self.most:
             self.clock += 0.002
-            node, job = self.held.popleft()
-            node.seq += 1
-            row = Ended(*job, 0, None, None, self.clock - 8, self.clock, 1.0, 1, None, None)
-            report = Report(
-                at=self.at, runner=node.name, session=node.session, seq=node.seq, got=node.got, clock=self.clock,
-                ended=[row],
-            )  # fmt: skip
             done += 1
-            self.turn(report, *([Tick(at=self.at)] if done % 500 == 0 else []))
+            self.turn(self.end_one(), *([Tick(at=self.at)] if done % 500 == 0 else []))
         return (time.process_time() - began) / done, self.passes_s / done
 
 
@@ -162,7 +166,7 @@ def _lines(shapes: int, each: int, least: int) -> list[dict[str, object]]:
     return [{"command": "true", "memory": size} for size in sizes for _ in range(each)]
 
 
-def _per_job(pid: int, runners: light.Runners, for_s: float, most: int) -> float:
+def per_job(pid: int, runners: light.Runners, for_s: float, most: int) -> float:
     """The manager's CPU per job, while four jobs at a time end and are replaced."""
     runners.serve(0.3)
     runners.flowing = True
@@ -189,7 +193,7 @@ def shapes(quick: bool) -> Iterator[Row]:
                     client.submit(["true"], array="1-1000000", memory="1G", priority=1)
                     client.submit(lines=_lines(count, 1, 16 * 1024))
                 runners = light.Runners(home, 1, node, staying=() if taking_part else (1,))
-                cost = _per_job(pid, runners, for_s, total // 2)
+                cost = per_job(pid, runners, for_s, total // 2)
                 runners.close()
             first = first or cost
             what = f"{count:,} shapes {'take turns' if taking_part else 'wait'}, manager"
@@ -243,7 +247,7 @@ def runners(quick: bool) -> Iterator[Row]:
                 yield Row(f"{count:,} runners idle", f"{share:.1f} % of a core", "≤ 3 %", share <= 3)
             client.submit(["true"], array="1-1000000")
             fleet.serve(2.0 if count > 10 else 0.3)
-            cost = _per_job(pid, fleet, 2.0 if quick else 6.0, 10_000_000)
+            cost = per_job(pid, fleet, 2.0 if quick else 6.0, 10_000_000)
             fleet.close()
         first = first or cost
         yield _by(f"{count:,} runners work, manager", cost, first, 1.5 if count > 10 else None)

@@ -1,4 +1,4 @@
-"""The yardstick: a C loop of posix_spawn and wait, built and run beside everything else."""
+"""The yardsticks: C loops of posix_spawn and wait, built and run beside everything else."""
 
 import atexit
 import os
@@ -6,27 +6,49 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from typing import NamedTuple
 
-SOURCE = os.path.join(os.path.dirname(__file__), "spawn_loop.c")
+LOOPS = ("bare_loop", "spawn_loop")
 
 
-def build() -> str:
-    """Compile the loop; returns its path, which is good until this process ends."""
+class Loops(NamedTuple):
+    """The compiled loops; they are there until this process ends."""
+
+    bare: str
+    """As many processes as cores, each of which starts and waits and does nothing else: what is judged by."""
+    single: str
+    """One process that keeps all cores busy, each child in a session of its own: what a launcher does at least."""
+
+
+class Spawned(NamedTuple):
+    """What a loop did."""
+
+    rate: float
+    """Jobs per second."""
+    own_s: float
+    """CPU seconds of the loop itself per job."""
+    children_s: float = 0.0
+    """… of what it started."""
+
+
+def build() -> Loops:
+    """Compile the loops."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         raise SystemExit("a C compiler is needed for the yardstick: apt-get install gcc")
     directory = tempfile.mkdtemp(prefix="rota-bench-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    path = os.path.join(directory, "spawn_loop")
-    subprocess.run([compiler, "-O2", "-o", path, SOURCE], check=True)
-    return path
+    for name in LOOPS:
+        source = os.path.join(os.path.dirname(__file__), f"{name}.c")
+        subprocess.run([compiler, "-O2", "-o", os.path.join(directory, name), source], check=True)
+    return Loops(*[os.path.join(directory, name) for name in LOOPS])
 
 
-def loop_rate(loop: str, count: int, width: int, program: str = "/bin/true") -> tuple[float, float]:
-    """(jobs per second, CPU seconds of the loop itself per job)."""
-    done = subprocess.run([loop, str(count), str(width), program], capture_output=True, text=True, check=True)
-    rate, own = (float(word) for word in done.stdout.split())
-    return rate, own / count
+def run_loop(loop: str, count: int, width: int, program: str = "/bin/true", *words: str) -> Spawned:
+    """Run one of the loops."""
+    done = subprocess.run([loop, str(count), str(width), program, *words], capture_output=True, text=True, check=True)
+    rate, *used = (float(word) for word in done.stdout.split())
+    return Spawned(rate, *[seconds / count for seconds in used])
 
 
 PYTHON_LOOP = """
