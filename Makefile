@@ -16,7 +16,7 @@ RUN     := $(VENV)/.installed-run-$(SUM)
 DEV     := $(VENV)/.installed-dev-$(SUM)
 
 .DEFAULT_GOAL := help
-.PHONY: help run dev test lint pytest quick live soak format bench docs lock apt clean cluster-packages
+.PHONY: help run dev test lint pytest quick live soak format bench bench-peers bench-guard docs lock apt clean cluster-packages cloud cloud-all cloud-packages streamflow
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -50,11 +50,11 @@ lint-imports: $(DEV)
 	$(BIN)/lint-imports
 
 ## make pytest   all tests, and beside them those on real clusters, which mostly wait (5: there are none)
-pytest: $(DEV) cluster-packages
+pytest: $(DEV) cluster-packages streamflow
 	@status=0; log=$$(mktemp); set -x; \
 	$(BIN)/pytest -m cluster >$$log 2>&1 & cluster=$$!; \
 	trap "kill $$cluster; rm -f $$log; exit 130" INT TERM; \
-	$(BIN)/pytest -m "not cluster" -n $(WORKERS) --dist worksteal || status=1; \
+	$(BIN)/pytest -m "not cluster and not cloud" -n $(WORKERS) --dist worksteal || status=1; \
 	wait $$cluster || [ $$? -eq 5 ] || status=1; \
 	cat $$log; rm -f $$log; \
 	exit $$status
@@ -63,9 +63,30 @@ pytest: $(DEV) cluster-packages
 cluster-packages:
 	@[ "$$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null || tools/apt-packages tests/cluster/packages.txt
 
+## make cloud    the tests on a real OpenStack, which is started for them (CLOUD="-k deploy": some of them)
+cloud: $(DEV) cloud-packages
+	$(BIN)/pytest -m "cloud and not unproven" tests/cloud --durations=10 $(CLOUD)
+
+## make cloud-all   also those of its tests that nobody has seen pass yet
+cloud-all: $(DEV) cloud-packages
+	$(BIN)/pytest -m cloud tests/cloud --durations=10 $(CLOUD)
+
+cloud-packages:
+	@[ "$$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null || tools/apt-packages tests/cloud/packages.txt
+
+## make streamflow   an environment with StreamFlow beside .venv, for the tests of its plugin (its dependencies are not ours)
+ENGINE := $(VENV)-streamflow
+ENGINE_DONE := $(ENGINE)/.installed-$(shell cat requirements-streamflow.lock pyproject.toml | cksum | tr ' ' '-')
+streamflow: $(ENGINE_DONE)
+$(ENGINE_DONE):
+	$(PYTHON) -m venv $(ENGINE)
+	PIP_DISABLE_PIP_VERSION_CHECK=1 $(ENGINE)/bin/python -m pip install --quiet --require-hashes -r requirements-streamflow.lock
+	PIP_DISABLE_PIP_VERSION_CHECK=1 $(ENGINE)/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@rm -f $(ENGINE)/.installed-*; touch $@
+
 ## make quick    the tests that are not slow
 quick: $(DEV)
-	$(BIN)/pytest -m "not slow and not cluster" -n $(WORKERS) --dist worksteal
+	$(BIN)/pytest -m "not slow and not cluster and not cloud" -n $(WORKERS) --dist worksteal
 
 ## make live     scenarios on the live batch systems that are here (LIVE="openlava --only deleted"): live.jsonl and a table
 live: $(DEV)
@@ -88,6 +109,17 @@ format: $(DEV)
 bench: $(DEV)
 	$(BIN)/python -m bench
 
+## make bench-peers   the same work by rota and its peers, side by side (PEERS="--only A --peers make --append"; hours without)
+bench-peers: $(DEV)
+	@[ "$$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null || tools/apt-packages bench/peers/packages.txt || true
+	$(BIN)/python -m bench.peers --install
+	$(BIN)/python -m bench.peers $(PEERS)
+	$(BIN)/python -m bench.peers.report
+
+## make bench-guard   a quick look whether something became slow, in ratios (a minute)
+bench-guard: $(DEV)
+	$(BIN)/python -m bench.guard
+
 ## make docs     write the generated parts of the documents anew
 docs: $(DEV)
 	$(BIN)/python tools/make_docs.py
@@ -98,17 +130,22 @@ COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-h
 lock:
 	$(COMPILE) pyproject.toml -o requirements.lock >/dev/null
 	$(COMPILE) --group build -o requirements-build.lock >/dev/null
-	$(COMPILE) pyproject.toml --all-extras --group dev -c requirements.lock -o requirements-dev.lock >/dev/null
+	$(COMPILE) pyproject.toml --extra speed --extra qcg --extra s3 --extra openstack --group dev -c requirements.lock -o requirements-dev.lock >/dev/null
+	$(COMPILE) pyproject.toml --extra streamflow --group build -o requirements-streamflow.lock >/dev/null
 	echo atheris | $(COMPILE) - -o requirements-soak.lock >/dev/null
+	while IFS=: read -r name wanted; do \
+	    printf '%s\n' $$wanted | $(COMPILE) - -o bench/peers/locks/$$name.lock >/dev/null || exit 1; \
+	done <bench/peers/peers.txt
 
 ## make apt      as root on Debian or Ubuntu: install the system packages that are missing
 apt:
 	tools/apt-packages
 	tools/apt-packages tests/cluster/packages.txt
+	tools/apt-packages tests/cloud/packages.txt
 
 ## make clean    remove .venv and everything generated
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-peers $(ENGINE) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/pip:

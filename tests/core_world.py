@@ -285,12 +285,9 @@ class World:
     def row(self, job: Job, code: int | None = 0, signal: int | None = None, reason: str | None = None) -> Ended:
         return Ended(*job, code, signal, reason, self.wall - 10.0, self.wall, 0.5, 1000, None, None)
 
-    def touch(self, runner: FakeRunner) -> Step:
-        return self.step(
-            Touch(
-                at=self.at, by=runner.name, runner=runner.name, session=runner.session, got=runner.got, clock=self.mono
-            )
-        )
+    def touch(self, runner: FakeRunner, **more: Any) -> Step:
+        name, session, got = runner.name, runner.session, runner.got
+        return self.step(Touch(at=self.at, by=name, runner=name, session=session, got=got, clock=self.mono, **more))
 
     def bye(self, runner: FakeRunner) -> Step:
         return self.step(

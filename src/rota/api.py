@@ -15,6 +15,7 @@ import os
 import sys
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from itertools import islice
@@ -372,12 +373,26 @@ class Pilot(LocalClient):
         reserve_core: bool = False,
         ends_in: int | str | None = None,
         margin: int | str | None = None,
+        node_resources: Mapping[str, int] | None = None,
+        resources: Mapping[str, int] | None = None,
     ) -> None:
         from rota.manager.offline.piloting import launch, make_pilot, pilot_home
         from rota.model.amounts import parse_duration
 
         ends_in_s, margin_s = (None if each is None else parse_duration(str(each)) for each in (ends_in, margin))
-        pilot = make_pilot(os.environ, nodes=nodes, reserve=reserve_core, ends_in_s=ends_in_s, margin_s=margin_s)
+        pilot = make_pilot(
+            os.environ,
+            nodes=nodes,
+            reserve=reserve_core,
+            ends_in_s=ends_in_s,
+            margin_s=margin_s,
+            node_resources=node_resources,
+            resources=resources,
+        )
+        for line in pilot.away:
+            warnings.warn(f"{line}; the others go on", stacklevel=2)
+        self.nodes = tuple(node.cores for node in pilot.given.used)
+        """Cores of each node that it uses."""
         home = pilot_home(home)
         launch(home, pilot)
         self._end = weakref.finalize(self, end_local, home, None, os.getpid())
@@ -392,6 +407,8 @@ def end_local(home: str | None, temporary: str | None, owner: int) -> None:
     if os.getpid() != owner:
         return
     if home is not None:
+        from rota.manager.daemon import runs
+
         pid = 0
         try:
             with Connection.connect(home) as connection:
@@ -403,7 +420,7 @@ def end_local(home: str | None, temporary: str | None, owner: int) -> None:
         except RotaError:
             pass
         deadline = time.monotonic() + AWAY_S
-        while pid and os.path.exists(f"/proc/{pid}") and time.monotonic() < deadline:
+        while pid and runs(pid) and time.monotonic() < deadline:
             time.sleep(0.005)
     if temporary is not None:
         import shutil

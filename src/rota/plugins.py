@@ -1,4 +1,4 @@
-"""Plugins: filters, scorers, orders and policies that other packages bring as entry points, found once at the start.
+"""Plugins: parts of policies, policies and flows that other packages bring as entry points, found once at the start.
 
 The pure packages import nothing by name: what is found is entered here into their registries, each part in a fence
 (`rota.schedule.fences`), and a timer watches over those that do not come back. What cannot be loaded is left out, and
@@ -18,8 +18,10 @@ import rota
 from rota.model.errors import UsageError
 from rota.model.needs import NAME
 from rota.schedule import filters, orders, picks, scorers
+from rota.schedule.broker.flows import FLOWS, Flow
+from rota.schedule.broker.placing import enter_flow
 from rota.schedule.fences import TooLongError, Watch, fenced
-from rota.schedule.policy import POLICIES, Policy, check_policy_names
+from rota.schedule.policy import POLICIES, Policy, brokered, check_policy_names
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -31,8 +33,8 @@ REGISTRIES: dict[str, dict[str, Any]] = {
     "scorer": scorers.BUILT_IN,
     "order": orders.BUILT_IN,
 }
-KINDS = ("filter", "scorer", "order", "policy")
-"""Kinds that can be brought; policies last, as they name the others. The group of a kind is `rota.` and its plural."""
+KINDS = ("filter", "scorer", "order", "policy", "flow")
+"""Kinds that can be brought; policies after what they name. The group of a kind is `rota.` and its plural."""
 GROUPS = {kind: f"rota.{kind}s" if kind != "policy" else "rota.policies" for kind in KINDS}
 BUDGET_S = 2.0
 """A part that does not answer for so long, or up to twice that, is given up."""
@@ -66,7 +68,8 @@ def load_plugins() -> list[Plugin]:
     if not _found:
         from importlib.metadata import entry_points  # it takes longer to import than most commands take
 
-        registries: dict[str, dict[str, Any]] = {**REGISTRIES, "pick": picks.BUILT_IN, "policy": POLICIES}
+        more: dict[str, dict[str, Any]] = {"pick": picks.BUILT_IN, "policy": POLICIES, "flow": FLOWS}
+        registries: dict[str, dict[str, Any]] = {**REGISTRIES, **more}
         own = [
             Plugin(kind, name, "rota", rota.__version__) for kind, registry in registries.items() for name in registry
         ]
@@ -92,6 +95,10 @@ def _load(kind: str, point: "EntryPoint") -> Plugin:
                 raise TypeError(f"a policy is made with rota.schedule.policy.Policy(…), not {type(part).__name__}")
             check_policy_names(part)
             POLICIES[point.name] = part
+        elif kind == "flow":
+            if not isinstance(part, Flow):
+                raise TypeError(f"a flow is made with rota.schedule.broker.flows.Flow(…), not {type(part).__name__}")
+            _enter_flow(point.name, part)
         else:
             made = fenced(kind, point.name, part, _watch)
             REGISTRIES[kind][point.name] = made
@@ -101,6 +108,18 @@ def _load(kind: str, point: "EntryPoint") -> Plugin:
         words = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
         return Plugin(kind, point.name, source, version, point.value, words.replace("\n", " ")[:300])
     return plugin
+
+
+def _enter_flow(name: str, flow: Flow) -> None:
+    """A flow is a filter and a scorer of its name too, in a fence as those of others are, and a policy of these."""
+    for kind in ("filter", "scorer"):
+        if name in REGISTRIES[kind]:
+            raise UsageError(f"there is a {kind} of that name already")
+    FLOWS[name] = flow
+    enter_flow(name)
+    for kind in ("filter", "scorer"):
+        REGISTRIES[kind][name] = fenced(kind, name, REGISTRIES[kind][name], _watch)
+    POLICIES.setdefault(name, brokered(name))
 
 
 @contextlib.contextmanager

@@ -82,6 +82,8 @@ class JobFields:
     asked_memory_bytes: int | None
     """What it asks for, with what was learned; None: nothing is known."""
     asked_time_s: int | None
+    cores: list[float]
+    """What it has, or had, on each of its hosts."""
 
     def __init__(self, row: Mapping[str, Any]) -> None:
         for name in JobFields.__annotations__:

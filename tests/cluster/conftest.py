@@ -11,7 +11,7 @@ import subprocess
 
 import pytest
 
-from cluster import real_gridengine, real_slurm
+from cluster import real_gridengine, real_s3, real_slurm, ssh_farm
 from cluster.private import HERE
 
 
@@ -89,3 +89,20 @@ def hosts_slurm(hosts_slurm_session):
     """A Slurm whose nodes are hosts of their own, with nothing in its queue before and after."""
     yield hosts_slurm_session
     hosts_slurm_session.cancel_all()
+
+
+@pytest.fixture(scope="session")
+def farm_session():
+    yield from _started("farm", ssh_farm.PROGRAMS, functools.partial(ssh_farm.SshFarm, 3))
+
+
+@pytest.fixture
+def farm(farm_session):
+    """Three hosts by ssh, with empty disks before and after."""
+    yield farm_session
+    farm_session.clear()
+
+
+@pytest.fixture(scope="session")
+def s3():
+    yield from _started("S3", real_s3.PROGRAMS, real_s3.RealS3)

@@ -2,7 +2,8 @@
 
 `guard.py DIR`: DIR/pids has a line `NAME PID TICKS` for every daemon, in the order of their start. They are ended in
 the reverse order, then what the cluster left running (job processes carry DIR in their environment, or stand in a
-control group that DIR/cgroups names) and its pretend hosts (DIR/hosts), and DIR is removed. Nothing else is touched.
+control group that DIR/cgroups names), its pretend hosts (DIR/hosts) and file systems (DIR/mounts), and DIR is removed.
+Nothing else is touched.
 """
 
 import glob
@@ -63,7 +64,8 @@ def leftovers(directory):
                     words = file.read().split(b"\0")
             except OSError:
                 continue
-            if b"SLURM_CONF=" + mark + b"/slurm.conf" in words or b"SGE_ROOT=" + mark in words:
+            marks = (b"SLURM_CONF=" + mark + b"/slurm.conf", b"SGE_ROOT=" + mark, b"PRIVATE_CLUSTER=" + mark)
+            if any(word in words for word in marks):
                 found.add(int(name))
     for group in groups(directory):
         for path in glob.glob(f"{group}/**/cgroup.procs", recursive=True):
@@ -73,6 +75,19 @@ def leftovers(directory):
             except OSError:
                 continue
     return {pid for pid in found if ticks(pid)}
+
+
+def sessions(leaders):
+    """The processes of the sessions that daemons lead: what they started, under whatever name."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                if os.getsid(int(name)) in leaders:
+                    found.append(int(name))
+            except OSError:
+                continue
+    return found
 
 
 def groups(directory):
@@ -97,19 +112,32 @@ def remove_hosts(directory):
     subprocess.run(["ip", "link", "del", bridge], capture_output=True)
 
 
+def unmount(directory):
+    """Take away the file systems that were mounted below the directory."""
+    try:
+        with open(f"{directory}/mounts") as file:
+            places = file.read().split()
+    except OSError:
+        return
+    for place in reversed(places):
+        if place.startswith(f"{directory}/"):
+            subprocess.run(["umount", "--lazy", place], capture_output=True)
+
+
 def down(directory):
     """End everything of it, and remove it."""
     order = daemons(directory)
+    private = sessions({pid for _, pid in order})
     first = [pid for name, pid in order if name.startswith(("slurmd-", "sge_execd"))]
     end(first)
     for _ in range(100):
-        left = leftovers(directory) - {pid for _, pid in order}
+        left = leftovers(directory) - {pid for _, pid in order} - set(private)
         for pid in left:
             send(pid, signal.SIGKILL)
         if not left:
             break
         time.sleep(0.05)
-    end([pid for _, pid in order if pid not in first])
+    end([*(pid for _, pid in order if pid not in first), *private])
     for group in groups(directory):
         for path, _, _ in os.walk(group, topdown=False):
             try:
@@ -117,6 +145,7 @@ def down(directory):
             except OSError:
                 continue
     remove_hosts(directory)
+    unmount(directory)
     shutil.rmtree(directory, ignore_errors=True)
 
 

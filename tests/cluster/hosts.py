@@ -9,12 +9,15 @@ from cluster.guard import remove_hosts
 class Hosts:
     """Hosts `PREFIX1` … on a bridge of their own. The guard of the cluster's directory takes them away."""
 
+    made = 0
+
     def __init__(self, directory, prefix, count):
         self.names = [f"{prefix}{number}" for number in range(1, count + 1)]
         self._directory = f"{directory}/hosts"
-        number = os.getpid() % 250
+        Hosts.made += 1  # several clusters of one process have several bridges
+        number = (os.getpid() + 50 * Hosts.made) % 250
         self._net = f"10.{100 + number % 100}.{number}"
-        self.bridge = f"rb{os.getpid()}"
+        self.bridge = f"rb{os.getpid()}{'abcdefgh'[Hosts.made % 8]}"
         self.own_address = f"{self._net}.254"
         self.addresses = {name: f"{self._net}.{at}" for at, name in enumerate(self.names, 1)}
 

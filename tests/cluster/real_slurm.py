@@ -132,7 +132,7 @@ class RealSlurm(PrivateCluster):
     ):
         super().__init__("slurm")
         # Control groups are named after the nodes: two clusters on one machine must not share them.
-        self.prefix = f"n{os.getpid()}x"
+        self.prefix = f"n{os.getpid()}{'h' if hosts else 'x'}"  # names of cgroups: two clusters must not share them
         self.nodes = [f"{self.prefix}{number}" for number in range(1, count + 1)]
         self._dead = set()
         self.has_oom = os.access("/sys/fs/cgroup/memory", os.W_OK) and os.access("/sys/fs/cgroup/freezer", os.W_OK)
@@ -183,7 +183,7 @@ class RealSlurm(PrivateCluster):
         if self.has_oom:
             self.write("cgroup.conf", CGROUP_CONF)
         self.write("slurmdbd.conf", SLURMDBD_CONF.format(**self._facts), 0o600)
-        database.wait(60)
+        database.wait(280)
         self._start_accounting()
         self.start_controller()
         for node in self.nodes:

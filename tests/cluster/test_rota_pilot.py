@@ -12,14 +12,14 @@ GANG = """\
 """
 
 
-def submit(slurm, home, *words):
+def submit(slurm, home, *words, options=()):
     """The number of a job on three nodes whose script is a pilot with these words."""
     script = home.work / "script.sh"
     command = f"{ROTA} pilot {' '.join(words)}"
     script.write_text(f"#!/bin/sh\ncd {home.work}\nexport ROTA_HOME={home.path}\n{command}\necho code $?\n")
     nodes = ",".join(slurm.nodes[:3])
     words = ("sbatch", "--parsable", "-w", nodes, "-N3", "--ntasks-per-node=1", "-c2", f"--output={home.work}/%j.out")
-    return slurm.run(*words, str(script)).stdout.strip()
+    return slurm.run(*words, *options, str(script)).stdout.strip()
 
 
 def lines(path):

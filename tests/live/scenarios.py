@@ -25,6 +25,11 @@ def with_native(trial, natives):
     return [job for job, row in trial.jobs().items() if row["native_id"] in natives and row["state"] != "COMPLETED"]
 
 
+def begun(trial, natives):
+    """The jobs in these allocations that say that they have begun."""
+    return [job for job in with_native(trial, natives) if trial.witnessed(job)]
+
+
 @scenario
 def undisturbed(trial):
     """Nothing happens."""
@@ -156,7 +161,7 @@ def held(trial):
     time.sleep(6)
     if trial.mode == "direct":
         (job, *_) = with_native(trial, waiting[-2:])
-        trial.says(f"explain {job}", trial.explain(job), "held", "hold")
+        trial.explains(job, "held", "hold")
     trial.open_gate()
     time.sleep(5)
     for native in waiting[-2:]:
@@ -177,7 +182,7 @@ def suspended(trial):
         trial.system.suspend(native)
     time.sleep(6)
     (job, *_) = with_native(trial, running[:2])
-    trial.says(f"explain {job}", trial.explain(job), "suspended")
+    trial.explains(job, "suspended")
     for native in running[:2]:
         trial.system.resume(native)
     trial.open_gate()
@@ -191,6 +196,7 @@ def requeued(trial):
     """Two that run are put back into the queue by hand."""
     trial.add(work=f"{trial.gate}; sleep 0.2")
     running, _ = trial.until_some(2)
+    trial.until(lambda: len(begun(trial, running[:2])) >= 2, 120, "jobs have begun there")
     for native in running[:2]:
         trial.system.requeue(native)
     time.sleep(8)
@@ -224,7 +230,7 @@ def time_limit(trial):
     numbers = f"{trial.count - over + 1}-{trial.count}"
     limits = ("--time", "1m", "--enforce", "memory") if trial.mode == "direct" else ("--time", "3s")
     batch = trial.add(*limits, "--retries", "0", indices=numbers, work="sleep 600")
-    trial.settle(400)
+    trial.settle()
     _ended_for(trial, batch, ("time",))
 
 
@@ -246,7 +252,7 @@ def refused_array(trial):
     try:
         before = time.time()
         trial.add(work="sleep 0.2")
-        trial.settle(600)
+        trial.settle()
         trial.until(lambda: not trial.system.listed(), 240, "nothing is in the queue")
         time.sleep(IDLE_S + 30)
     finally:

@@ -174,9 +174,9 @@ class Slurm(System):
         with open(path) as file:
             text = file.read()
         with open(path, "w") as file:
-            file.write(re.sub("MaxArraySize=.*", f"MaxArraySize={(most or 1000) + 1}", text))
+            file.write(re.sub("MaxArraySize=.*", f"MaxArraySize={most or 1001}", text))  # indices are smaller
         self.real.restart_controller()
-        return most or 1000
+        return most
 
     def clean(self):
         self.real.cancel_all()

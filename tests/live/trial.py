@@ -136,7 +136,7 @@ class Trial:
             time.sleep(0.5)
         return found
 
-    def until_some(self, running=2, waiting=0, seconds=90):
+    def until_some(self, running=2, waiting=0, seconds=300):
         """Wait until the batch system runs and keeps waiting so many; their ids."""
 
         def probe():
@@ -148,6 +148,10 @@ class Trial:
 
         return self.until(probe, seconds, f"{running} run and {waiting} wait")
 
+    def witnessed(self, job):
+        """Whether a job has begun, by its own word."""
+        return os.path.exists(os.path.join(self.witness, job.partition(".")[2]))
+
     @property
     def gate(self):
         """A command that waits until `open_gate`."""
@@ -156,7 +160,7 @@ class Trial:
     def open_gate(self):
         (self.home.work / "go").touch()
 
-    def settle(self, seconds=300):
+    def settle(self, seconds=900):
         with contextlib.suppress(TimeoutError):
             self.until(lambda: not any(state in LIVE for state in self.counts()), seconds, "all settled")
 
@@ -171,6 +175,12 @@ class Trial:
         if not any(phrase in text.lower() for phrase in phrases):
             self.wrong.append(f"{what}: no {' or '.join(phrases)!r} in {' '.join(text.split())[:300]!r}")
 
+    def explains(self, job, *phrases, seconds=30):
+        """See that an explanation comes to have one of these phrases: rota looks at the site every few seconds."""
+        with contextlib.suppress(TimeoutError):
+            self.until(lambda: any(phrase in self.explain(job).lower() for phrase in phrases), seconds, "that is said")
+        self.says(f"explain {job}", self.explain(job), *phrases)
+
     def row(self):
         """What became of the jobs: lost, double, and whether the reasons are right."""
         jobs = self.jobs()
@@ -179,9 +189,12 @@ class Trial:
         for job, row in jobs.items():
             state, reasons = self.expected.get(job, ("COMPLETED", ()))
             if row["state"] != state:
-                lost.append(f"{job} is {row['state']} ({row['reason']}), not {state}")
+                rows = self.attempts(job) if len(lost) < 5 else ()
+                notes = "; ".join(f"{one['reason']}: {one['note']}" for one in rows)
+                lost.append(f"{job} is {row['state']} ({row['reason']}), not {state}: {notes}")
             elif reasons and row["reason"] not in reasons:
                 self.wrong.append(f"{job}: the reason is {row['reason']}, not {' or '.join(reasons)}")
+        self.wrong.extend(found.untold)
         return {
             "jobs": len(jobs),
             "lost": len(lost),

@@ -180,7 +180,7 @@ class FakeManager:
                 self.ended[tuple(row[:3])] = row
             for row in message["disclaimed"]:
                 self.disclaimed[tuple(row[:3])] = row[3]
-            if self.acking:
+            if self.acking or not (message["ended"] or message["disclaimed"]):  # a slow start is told before its end
                 self.send({"t": "ack", "seq": message["seq"]})
 
     def pump(self, until: Any, timeout_s: float = 60) -> None:

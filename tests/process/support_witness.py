@@ -58,6 +58,8 @@ class Verdict(NamedTuple):
     wrong: list[str]
     doubled: list[str] = []
     """Of what is wrong, executions that should not have been."""
+    untold: list[str] = []
+    """Of what is wrong, executions that the manager does not know of, and successes that were none."""
 
 
 def check(directory: str, jobs: Iterable[dict[str, Any]], history: Iterable[dict[str, Any]]) -> Verdict:
@@ -66,7 +68,7 @@ def check(directory: str, jobs: Iterable[dict[str, Any]], history: Iterable[dict
     attempts = {(row["id"], row["attempt"]): row for row in history}
     runs: dict[tuple[str, int], list[str]] = {}
     ended: dict[tuple[str, int], float] = {}
-    wrong, doubled = [], []
+    wrong, doubled, untold = [], [], []
     for name in os.listdir(directory):
         if name.endswith(".lock"):
             continue
@@ -89,15 +91,15 @@ def check(directory: str, jobs: Iterable[dict[str, Any]], history: Iterable[dict
         if len(pids) > 1:
             doubled.append(f"{job} attempt {attempt} was executed {len(pids)} times: {pids}")
         if job not in jobs:
-            wrong.append(f"{job} was executed and is unknown")
+            untold.append(f"{job} was executed and is unknown")
         elif attempt > jobs[job]["attempt"]:
-            wrong.append(f"{job} attempt {attempt} was executed, the manager knows of {jobs[job]['attempt']}")
+            untold.append(f"{job} attempt {attempt} was executed, the manager knows of {jobs[job]['attempt']}")
         elif (job, attempt) not in attempts:
-            wrong.append(f"{job} attempt {attempt} was executed and is not in the history")
+            untold.append(f"{job} attempt {attempt} was executed and is not in the history")
     for name, row in jobs.items():
         if row["state"] == "COMPLETED":
             if (name, row["attempt"]) not in ended:
-                wrong.append(f"{name} is COMPLETED in attempt {row['attempt']}, which never came to its end")
+                untold.append(f"{name} is COMPLETED in attempt {row['attempt']}, which never came to its end")
         else:
             wrong.append(f"{name} is {row['state']} ({row['reason']})")
         for attempt in range(1, row["attempt"]):
@@ -108,7 +110,7 @@ def check(directory: str, jobs: Iterable[dict[str, Any]], history: Iterable[dict
     lost = sum(row["state"] == "LOST" for row in attempts.values())
     executions = sum(len(pids) for pids in runs.values())
     attempted = sum(row["attempt"] for row in jobs.values())
-    return Verdict(len(jobs), executions, attempted, lost, [*doubled, *wrong], doubled)
+    return Verdict(len(jobs), executions, attempted, lost, [*doubled, *untold, *wrong], doubled, untold)
 
 
 if __name__ == "__main__":

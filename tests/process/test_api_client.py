@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import rota as package
+from rota.manager.daemon import runs
 from rota.model.errors import NotFoundError, UsageError
 from rota.wire.client import NoManagerError
 
@@ -220,3 +221,11 @@ def test_local_with_a_home_keeps_it(tmp_path):
             client.wait()
         with package.local(home) as client:
             assert client.batch(number).job(1).log() == "kept\n"
+
+
+def test_a_manager_that_ended_is_gone_even_if_nobody_has_reaped_it():
+    """As in a container whose first process reaps nothing."""
+    ended = subprocess.Popen(["true"])
+    until(lambda: not runs(ended.pid))
+    assert Path(f"/proc/{ended.pid}").exists(), "it is there for whoever started it"
+    ended.wait()

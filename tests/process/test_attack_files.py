@@ -73,10 +73,13 @@ def test_a_copy_that_is_spoilt_is_made_anew_and_parents_are_private(tmp_path: Pa
     finally:
         os.umask(old)
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o700
+    assert (place / "launcher.c").exists(), "without it the runners of a pilot would start jobs the slow way"
+    (place / "launcher.c").write_text("int main(void) { return 1; }")
     (place / "agent.py").write_text("raise SystemExit('spoilt')")
     (place / "json.py").write_text("")
     assert install_runner(str(tmp_path / "a" / "b")) == str(place)
     assert "spoilt" not in (place / "agent.py").read_text()
+    assert "return 1; }" not in (place / "launcher.c").read_text()
     assert not (place / "json.py").exists()
     with pytest.raises(DeniedError, match="symbolic link"):
         os.symlink(tmp_path / "a", tmp_path / "link")

@@ -84,18 +84,21 @@ def test_from_python(rota):
 
 
 def test_each_by_value(rota):
-    first = add(rota, "--values", "s1,s2,s3", "--", "test", "{}", "!=", "s2")
+    first = add(rota, "--values", "s1,s2,s3", "--name", "align", "--", "test", "{}", "!=", "s2")
     by_number = rota("add", "--values", "s3,s1,s2", "--after", first, "--each", "--", "echo", "{}")
     assert "job 1 (s3) waits for 1.1 (s1); --each=value pairs by value" in by_number.stderr
     by_value = add(rota, "--values", "s3,s1,s2", "--after", first, "--each=value", "--", "echo", "{}")
     rota("wait", by_value, "--timeout", "90s", code=1)
     assert states(rota, by_value) == ["COMPLETED", "COMPLETED", "OMITTED"]
+    named = add(rota, "--values", "s2,s3", "--after", "align", "--each=value", "--", "echo", "{}")
+    rota("wait", named, "--timeout", "90s", code=1)
+    assert states(rota, named) == ["OMITTED", "COMPLETED"], "a name, with its @ or without"
     for values, words in (("s9", "no job of it has the value 's9' of the new job 1"),):
         assert (
             words in rota("add", "--values", values, "--after", first, "--each=value", "--", "echo {}", code=2).stderr
         )
-    add(rota, "--values", "a,a", "--", "echo {}")
-    twice = rota("add", "--values", "a", "--after", "4", "--each=value", "--", "echo {}", code=2)
-    assert "both 4.1 and 4.2 have the value 'a'" in twice.stderr
+    alike = add(rota, "--values", "a,a", "--", "echo {}")
+    twice = rota("add", "--values", "a", "--after", alike, "--each=value", "--", "echo {}", code=2)
+    assert f"both {alike}.1 and {alike}.2 have the value 'a'" in twice.stderr
     none = rota("add", "--array", "1-3", "--after", first, "--each=value", "--", "echo", code=2)
     assert "the new jobs have no values" in none.stderr

@@ -157,7 +157,7 @@ def test_the_policies_of_the_documents() -> None:
     page = DOCS / "howto" / "policies.md"
     exec("\n".join(text for _, text in blocks(page, "python")), {})
     (config, _) = (text for _, text in blocks(page, "toml"))
-    policies = msgspec.convert(tomllib.loads(config.replace('filters_add = ["replicas"]', "")), Config).policies()
+    policies = msgspec.convert(tomllib.loads(config.replace('filters_add = ["near"]', "")), Config).policies()
     assert policies["fair"].half_life_s == 3 * 86_400 and policies["fair"].scorers == {"spread": 1.0}
 
 

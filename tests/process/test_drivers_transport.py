@@ -9,12 +9,13 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from rota.drivers.dialect import Answer
 from rota.drivers.ssh import SshTransport
-from rota.drivers.transport import LocalTransport, PrefixTransport, UnreachableError
+from rota.drivers.transport import LocalTransport, PrefixTransport, UnreachableError, UnreadError
 
 SSHD = shutil.which("sshd") or ("/usr/sbin/sshd" if os.path.exists("/usr/sbin/sshd") else None)
 NASTY = ["a b", "it's", '"$HOME"', "$(echo no)", "`x`", "back\\slash", "*", "", "-n", "ünï☃"]
@@ -22,7 +23,7 @@ ECHO = (sys.executable, "-c", "import sys; print(repr(sys.argv[1:]))")
 
 
 def run(coroutine):
-    return asyncio.run(asyncio.wait_for(coroutine, 60))
+    return asyncio.run(asyncio.wait_for(coroutine, 300))
 
 
 def children():
@@ -172,6 +173,19 @@ def test_files_survive_every_way(transport, tmp_path):
             await transport.read([f"{tmp_path}/a b"])  # a directory
 
     run(test())
+
+
+def test_a_pipe_in_place_of_a_file_hides_no_other(transport, tmp_path):
+    """It would be waited for, for ever; and of what is read with it nothing is lost."""
+    paths = [f"{tmp_path}/{name}" for name in ("one", "pipe", "none", "folder", "two")]
+    for path in (paths[0], paths[4]):
+        Path(path).write_bytes(path.encode())
+    os.mkfifo(paths[1])
+    os.mkdir(paths[3])
+    with pytest.raises(UnreadError, match=r"cannot be read|cannot read") as error:
+        run(transport.read(paths))
+    assert error.value.found == {path: path.encode() for path in (paths[0], paths[4])}
+    assert error.value.paths == [paths[1], paths[3]]
 
 
 def test_variables_that_change_what_clients_print_are_taken_out_on_the_far_side():

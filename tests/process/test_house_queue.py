@@ -57,6 +57,33 @@ def test_what_is_queued_or_done_is_not_added_again(home: Home) -> None:
     home.rota("add", "--rerun", "--", "true", code=2)
 
 
+FLOW = """\
+{"id": "a", "command": "echo a", "name": "begin"}
+{"id": "b", "command": "test -e there", "after": "a", "retries": 0}
+{"id": "c", "command": "echo c", "after": ["b", "@begin"]}
+{"id": "d", "command": "echo d", "after": "a"}
+"""
+
+
+def test_the_rest_of_a_workflow(home: Home) -> None:
+    """What failed, and what waited for it, is added again, and waits for what is there."""
+    file = home.work / "flow.json"
+    file.write_text(FLOW)
+    home.add("-f", str(file))
+    assert home.settled("1") == {"COMPLETED": 2, "FAILED": 1, "OMITTED": 1}
+    (home.work / "there").touch()
+    assert once(home, "-f", str(file)) == {"batch": 2, "jobs": 2, "duplicates": 2}
+    assert home.settled("2") == {"COMPLETED": 2}
+    assert [row["command"] for row in home.rows("jobs", "2")] == ["test -e there", "echo c"]
+    assert once(home, "-f", str(file)) == {"batch": None, "jobs": 0, "duplicates": 4}
+    home.rota("pause")
+    file.write_text(FLOW.replace("echo a", "echo A").replace("echo d", "echo D"))
+    assert once(home, "-f", str(file)) == {"batch": 3, "jobs": 2, "duplicates": 2}
+    assert "3.1" in home.rota("explain", "3.2").stdout, "it waits for what is new"
+    file.write_text(FLOW + '{"command": "echo e"}\n{"command": "echo e", "after": "c"}\n')
+    assert "are the same as others of it" in home.rota("add", "--once", "-f", str(file), code=2).stderr
+
+
 def test_every_way_to_say_a_command(home: Home) -> None:
     home.rota("up")
     home.rota("pause")

@@ -70,6 +70,8 @@ def test_what_is_waited_for_can_be_ended(rota, how):
     rota("add", "--leftovers", "wait", *more, "--", LEAVES)
     until(lambda: (rota.cwd / "pid").exists() and (rota.cwd / "pid").read_text())
     if how == "kill":
+        waits = f"with exit 0; waits for a process that it left: sleep (pid {(rota.cwd / 'pid').read_text().strip()})"
+        until(lambda: waits in rota.out("explain", "1.1"))
         rota("kill", "1")
     rota("wait", "1", code=1)
     until(lambda: not is_alive(rota))

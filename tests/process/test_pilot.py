@@ -112,7 +112,11 @@ def test_the_end_of_the_allocation_comes_with_a_margin_and_what_does_not_fit_is_
     jobs = [f'{{"command": "echo long >>{begun}", "time": "2h"}}']
     jobs += [f'{{"command": "echo short >>{begun}; {gate.wait}; echo short >>{out}"}}']
     (home.work / "jobs").write_text("\n".join(jobs) + "\n")
-    done = home.rota("pilot", "--ends-in", "12s", "--margin", "2s", "-f", "jobs", code=OUT_OF_TIME)
+    for seconds in (12, 40, 110):  # on a busy machine it is over before anything was added
+        done = home.rota("pilot", "--ends-in", f"{seconds}s", "--margin", "2s", "-f", "jobs", code=None, timeout=300)
+        if "nothing was added: begin again" not in done.stderr:
+            break
+    assert done.returncode == OUT_OF_TIME, done.stderr
     assert "the allocation ends: what runs is ended" in done.stderr
     assert "2 jobs left" in done.stderr
     assert "long" not in lines(begun)

@@ -15,6 +15,8 @@ sys.path.insert(0, os.path.dirname(__file__))
 
 from fake_manager import PATH, SPEC, FakeManager
 
+from rota.runner.devices import text_of
+
 WAYS = ["none", "auto"] if shutil.which("cc") else ["none"]
 
 
@@ -203,6 +205,29 @@ def test_the_environment_is_exactly_what_the_spec_says(manager):
     assert b"ODD" not in environment(manager.stream(row)), "one job's variables reached another"
     (row,) = manager.run(["env", "-0"], env=None)
     assert environment(manager.stream(row))[b"PYTHONPATH"] == os.fsencode(manager.environ["PYTHONPATH"])
+
+
+def test_what_a_job_has_of_its_own_is_there_once(manager):
+    (row,) = manager.run(["env", "-0"], set={"ROTA_JOB": "9.9", "ROTA_ATTEMPT": "8"})
+    words = [word for word in manager.stream(row).split(b"\0") if word.startswith((b"ROTA_JOB=", b"ROTA_ATTEMPT="))]
+    assert sorted(words) == [b"ROTA_ATTEMPT=1", b"ROTA_JOB=7.%d" % row[1]]
+
+
+def test_among_many_short_jobs_each_ends_as_it_does(manager, tmp_path):
+    (tmp_path / "script").write_text("exit 5\n")  # without "#!": a shell runs it
+    (tmp_path / "script").chmod(0o755)
+    (tmp_path / "plain").write_text("")
+    kinds = [
+        (["true"], (0, None, None)),
+        (["./nowhere"], (127, None, "not-found")),
+        (["./script"], (5, None, "exit")),
+        (["./plain"], (126, None, "not-executable")),
+        ("kill -9 $$", (None, 9, "signal")),
+        (["echo", "a"], (0, None, None)),
+    ]
+    rows = manager.run(*[command for command, _ in kinds] * 15, cwd=str(tmp_path))
+    assert [outcome(row) for row in rows] == [expected for _, expected in kinds] * 15
+    assert all(manager.stream(row) == b"a\n" for row in rows[5::6])
 
 
 def test_array_variables(manager):
@@ -430,6 +455,24 @@ def test_a_job_that_asks_for_it_is_bound_to_cores_of_its_own(manager):
     assert manager.stream(row).decode() == f"{own}\n", "others are not"
     (row,) = manager.run("echo ${ROTA_CORE_IDS-none}", bind="cores", cores=1000 * (len(own) + 1))
     assert manager.stream(row) == b"none\n" and "not bound" in row[11] and row[3] == 0
+
+
+def test_a_strictly_bound_job_waits_on_its_node_and_a_killed_one_waits_no_longer(manager, tmp_path):
+    own = sorted(os.sched_getaffinity(0))
+    all_cores = {**SPEC, "bind": "compact!", "cores": 1000 * len(own)}
+    first, wide, other = (9, 1, 1), (9, 2, 1), (9, 3, 1)
+    hold = f"echo 1 >{tmp_path}/began; until [ -e {tmp_path}/go ]; do sleep 0.1; done"
+    slots = [["s", 1], ["w", 1], ["v", 1]]
+    manager.lease([["s", "k", *first, hold, None]], {"k": {**SPEC, "bind": "cores", "cores": 1000}}, slots)
+    wait_for(tmp_path / "began")
+    rows = [["w", "w", *wide, "echo $ROTA_CORE_IDS", None], ["v", "w", *other, "true", None]]
+    manager.lease(rows, {"w": all_cores}, [])
+    manager.send({"t": "kill", "session": manager.session, "jobs": [list(other)], "grace_s": 1})
+    manager.pump(lambda: other in manager.disclaimed or other in manager.ended)
+    assert wide not in manager.ended, "the cores that it asks for are not all free"
+    (tmp_path / "go").touch()
+    manager.pump(lambda: wide in manager.ended)
+    assert manager.stream(manager.ended[wide]).decode() == text_of(own) + "\n"
 
 
 def test_gpus_of_a_slot_are_told_by_their_device(tmp_path, launcher):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
+import shutil
 import signal
 import socket
 import ssl
@@ -470,6 +472,49 @@ def test_the_launcher_dies_and_its_jobs_are_looked_after(with_launcher, tmp_path
     gate.close()
     (row,) = manager.run("echo more")
     assert manager.stream(row) == b"more\n"
+
+
+def test_a_job_alone_among_short_ones_has_the_place_whoever_started_it(with_launcher, tmp_path):
+    manager = with_launcher
+    launcher = manager.launcher()
+    manager.run(*[["true"]] * 60, slots=1)  # on a machine that is not busy they are short: the next is the runner's own
+    gate = tmp_path / "gate"
+    waits = f"echo $PPID; while ! test -e {gate}; do sleep 0.05; done; date +%s.%N"
+    for index in (1, 2, 3):  # one place: the others wait, in the runner or the launcher
+        manager.lease([["s", "g", 9, index, 1, waits if index == 1 else "date +%s.%N", None]], {"g": SPEC}, [["s", 1]])
+    manager.pump(lambda: (9, 1, 1) in manager.started)
+    time.sleep(0.3)
+    assert not any((9, index, 1) in {**manager.started, **manager.ended} for index in (2, 3))
+    gate.touch()
+    manager.pump(lambda: all((9, index, 1) in manager.ended for index in (1, 2, 3)))
+    parent, end = manager.stream(manager.ended[9, 1, 1]).split()
+    assert int(parent) in (manager.process.pid, launcher)
+    assert all(float(manager.stream(manager.ended[9, index, 1])) > float(end) for index in (2, 3))
+
+
+def test_a_program_that_takes_long_to_load_holds_up_nobody_and_can_be_killed(with_launcher, tmp_path):
+    manager = with_launcher
+    manager.launcher()
+    program = tmp_path / "slow"
+    shutil.copy("/bin/true", program)
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)  # what the kernel says to whom a lease is asked back from
+    fd = os.open(program, os.O_RDONLY)
+    try:
+        try:
+            fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)  # who opens it now has to wait
+        except OSError as error:
+            pytest.skip(f"no leases on files here: {error}")
+        manager.lease([["s", "p", 9, 1, 1, [str(program)], None]], {"p": SPEC}, [["s", 2]])
+        rows = manager.run(*[["true"]] * 20)
+        assert all(row[3] == 0 for row in rows)
+        manager.pump(lambda: (9, 1, 1) in manager.started)
+        assert (9, 1, 1) not in manager.ended
+        manager.send({"t": "kill", "session": manager.session, "jobs": [[9, 1, 1]], "grace_s": 0})
+        manager.pump(lambda: (9, 1, 1) in manager.ended)
+        assert manager.ended[9, 1, 1][5] == "killed"
+    finally:
+        os.close(fd)
+        signal.signal(signal.SIGIO, before)
 
 
 def test_the_launcher_dies_in_the_middle_of_many_short_jobs(with_launcher, tmp_path):

@@ -18,7 +18,8 @@ from rota.wire.client import frame
 OF_THE_SUBMISSION = {
     "--file", "--array", "--values", "--values-from", "--param", "--zip", "--name", "--after", "--after-any",
     "--after-failure", "--each", "--each=value", "--live", "--live=rerun", "--require-known", "--not-before",
-    "--max-failures", "--on-batch-end", "--once", "--once=command", "--once=cwd", "--rerun", "--verbose", "--quiet",
+    "--max-failures", "--scouts", "--on-batch-end", "--once", "--once=command", "--once=cwd", "--rerun", "--verbose",
+    "--quiet",
 }  # fmt: skip
 """What makes the batch, or is said of it as a whole."""
 
@@ -48,7 +49,8 @@ def test_every_option_of_a_job_can_be_changed(command: str) -> None:
 
 def test_every_change_has_a_word_on_the_command_line() -> None:
     spelled = {"resources": "--resource", "tags": "--tag", "modules": "--module", "limits": "--limit",
-               "drop_limits": "--drop-limit"}  # fmt: skip
+               "drop_limits": "--drop-limit", "mounts": "--mount", "variants": "--variant",
+               "mpirun_args": "--mpirun-arg", "inputs": "--input", "outputs": "--output"}  # fmt: skip
     options = parser_of("modify").options()
     for name in Changes.__annotations__:
         assert spelled.get(name, f"--{name.replace('_', '-')}") in options, name

@@ -70,6 +70,12 @@ def test_needs_in_the_words_of_others(capsys: pytest.CaptureFixture[str]) -> Non
         (("--array", "1-3", "--", "a", ":::", "1"), "give one of them"),
         (("--wrap=x", "--", "y"), "once"),
         (("--param", "k=3..1", "--", "echo {k}"), "ends below"),
+        (("-N", "2", "--", "x"), "write --nodes 2"),
+        (("-N", "align", "--", "x"), "write --name align"),
+        (("--gres=gpu:2", "--", "x"), "write --gpus 2"),
+        (("--gres", "fpga:1", "--", "x"), "write --native --gres=fpga:1"),
+        (("--dependency=afterok:7:8", "--", "x"), "write --after 7,8"),
+        (("-d", "afternotok:7", "--", "x"), "write --after-failure 7"),
     ],
 )
 def test_what_is_refused_says_our_form(words: tuple[str, ...], told: str) -> None:
@@ -100,8 +106,8 @@ def test_several_names_in_one_after() -> None:
 @pytest.mark.parametrize(
     ("word", "ours"),
     [
-        ("list", "status"), ("delete", "kill"), ("rerun", "retry"), ("queue", "status"), ("conf", "config"),
-        ("jbos", "jobs"),
+        ("list", "status"), ("describe", "show"), ("delete", "kill"), ("rerun", "retry"), ("queue", "status"),
+        ("conf", "config"), ("jbos", "jobs"),
     ],
 )  # fmt: skip
 def test_commands_of_other_tools(word: str, ours: str) -> None:

@@ -8,7 +8,7 @@ from rota.core.effects import Ack, Allocate, Lease, Order
 from rota.core.explain import Records, verdicts
 from rota.core.soft import chance_at
 from rota.core.state import Settings, State
-from rota.core.stimuli import AllocationSeen, Disconnected
+from rota.core.stimuli import AllocationSeen, Disconnected, Unstaged
 from rota.model.allocation import Outcome
 from rota.model.batch import Template
 from rota.model.errors import RefusedError, UsageError
@@ -802,3 +802,20 @@ def test_how_long_a_job_took_that_was_killed_tells_nothing() -> None:
     world.report(runner, ended=[world.row(job, None, 15, "killed")._replace(started=world.wall - 0.05)])
     world.submit(20, cores(1))
     assert len(lease_all(world, runner)) == 4, "nothing is leased ahead of the slots"
+
+
+def test_what_was_never_told_to_start_on_a_host_that_is_away_runs_elsewhere() -> None:
+    world = World()
+    batch = world.submit(2)
+    away = world.start_runner("away")
+    (first, second) = lease_all(world, away)
+    world.report(away, started=[second])
+    why = "/x cannot be brought to farm/away: no route to host"
+    world.step(Unstaged(at=world.at, runner="away", jobs=[first, (batch, 99, 1), (*first[:2], 7)], why=why))
+    assert world.states(batch) == ["PENDING", "RUNNING"]  # what runs there is not touched
+    assert world.state.runners["away"].jobs.keys() == {(batch, 1)}
+    lost = [result for result in world.results if result.state == "LOST"]
+    assert [(result.reason, result.note) for result in lost] == [("staging", why)]
+    assert any(order.what == "kill" and first in order.jobs for order in away.orders)  # it is told to give it up,
+    world.report(away, disclaimed=[first])  # and what it says of that changes nothing
+    assert world.states(batch)[0] == "PENDING"

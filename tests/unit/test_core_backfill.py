@@ -1,7 +1,9 @@
 """A large job is never starved: a place is kept for it, and smaller ones run there only if they do not delay it."""
 
 from core_world import World, cores, lease_all
+from rota.core.plan.backfill import ahead_of
 from rota.core.state import Settings
+from support_steps import lines_of
 
 PATIENT = 600.0
 
@@ -138,3 +140,22 @@ def test_later_jobs_of_an_earlier_shape_do_not_overtake() -> None:
     world.end(runner, next(job for job in runner.held if job[0] == early))
     world.schedule()
     assert world.states(large) == ["STARTING"]
+
+
+def test_a_batch_more_costs_the_same_however_many_wait_for_the_kept_place() -> None:
+    def cost(waiting: int) -> int:
+        world = World(Settings(missing_s=1e9, backfill_after_s=PATIENT), check=False)
+        busy_node(world)
+        for _ in range(waiting):
+            world.submit(1, cores(1))
+        world.tick(PATIENT + 1)
+        world.schedule()
+        kept = world.state.soft.planning.reserved
+        assert kept is not None
+        shape = world.state.shapes[kept.shape_id]
+        every = sorted(shape.heads)
+        assert ahead_of(world.state, shape, every[waiting // 2][:2]) == waiting // 2 + 1
+        world.submit(1, cores(1))
+        return lines_of(world.schedule)
+
+    assert cost(2_000) <= 1.1 * cost(20)

@@ -80,9 +80,10 @@ def test_how_long_allocations_wait_is_known() -> None:
     world.tick(100)
     world.allocation(asked[0], "pend")
     world.allocation(asked[0], "run")
-    assert stats["hpc", "long"] == Stats(100.0, 1, began)
+    kinds = ((0, 7, 100.0),)
+    assert stats["hpc", "long"] == Stats(100.0, 1, began, 1, kinds)
     world.allocation(asked[1], "fail", "no")
-    assert stats["hpc", "long"] == Stats(100.0, 0, 0.0), "what never started tells nothing"
+    assert stats["hpc", "long"] == Stats(100.0, 0, 0.0, 1, kinds), "what never started tells nothing"
 
 
 def test_gangs_ask_for_nodes_and_get_all_at_once() -> None:

@@ -9,11 +9,13 @@ from msgspec.structs import replace
 from core_world import GIB, NODE, FakeRunner, World, cores, lease_all
 from rota.core.explain import Account, Records, account, batch_reasons, verdicts
 from rota.core.state import Settings
-from rota.core.stimuli import AllocationSeen, Disconnected, SetMode
+from rota.core.stimuli import AllocationSeen, Disconnected, Left, SetMode
 from rota.model.allocation import Outcome, Waiting
-from rota.model.batch import Dependency, Template
+from rota.model.batch import REASONS, Dependency, Template
+from rota.model.errors import UsageError
 from rota.model.graph import Graph, pack_links
 from rota.model.needs import Amounts
+from rota.model.site import QueueFacts
 
 Stage = Callable[[], tuple[World, int, int]]
 """Sets a scene: the world, and the batch and index of the job that is asked about."""
@@ -287,12 +289,12 @@ def a_tag_is_gone() -> tuple[World, int, int]:
     return gone(cores(1, tags=("big",)))
 
 
-@truth(NEVER.format("local has 0 gpus, 1 gpu are asked for"))
+@truth(NEVER.format("local has 0 gpus, 1 gpu is asked for"))
 def a_gpu_is_gone() -> tuple[World, int, int]:
     return gone(cores(1, gpus=1))
 
 
-@truth(NEVER.format("local has 4G memory, 6G memory are asked for"))
+@truth(NEVER.format("local has 4G memory, 6G memory is asked for"))
 def memory_is_gone() -> tuple[World, int, int]:
     return gone(cores(1, memory=6 * GIB))
 
@@ -641,6 +643,42 @@ def it_waits_for_a_job_and_its_time() -> tuple[World, int, int]:
     return world, world.submit(1, cores(1), after=["1"], not_before=world.wall + 3600), 1
 
 
+@truth(
+    "waits for 1, which RUNS since 0 s on host; also: waits for its time, 1970-01-01 01:16 (1h from now); also: "
+    "limit b is 0: no job that has it may start, and waiting does not help (rota limit b:N sets another); "
+    "also: limit a is full: 1 of 1 in use"
+)
+def a_job_a_time_and_two_limits() -> tuple[World, int, int]:
+    world = World()
+    world.limit("a", 1)
+    world.limit("b", 0)
+    world.submit(1, cores(1, limits=("a",)))
+    runner = world.start_runner()
+    world.report(runner, started=lease_all(world, runner))
+    needs = cores(1, limits=("a", "b"))
+    return world, world.submit(1, needs, after=["1"], not_before=world.wall + 3600), 1
+
+
+@truth(
+    "waits for its time, 1970-01-01 01:16 (1h from now); also: "
+    "no site has what it asks for, as they are configured now: local has no tag big; waiting does not help"
+)
+def what_it_will_need_is_gone() -> tuple[World, int, int]:
+    world = World(site=False)
+    world.site("local", NODE, tags=("big",))
+    batch = world.submit(1, cores(1, tags=("big",)), not_before=world.wall + 3600)
+    world.site("local", NODE)
+    return world, batch, 1
+
+
+@truth("waits for 1, which RUNS since 0 s on host; also: the manager is paused: rota resume lets jobs start again")
+def a_job_and_a_pause() -> tuple[World, int, int]:
+    world, _ = busy(1)
+    batch = world.submit(1, cores(1), after=["1"])
+    world.mode("paused")
+    return world, batch, 1
+
+
 @truth("waits for 1, which RUNS since 0 s on host; also: waits for something named 'ghost' to be added")
 def it_waits_for_two_things() -> tuple[World, int, int]:
     world, _ = busy(1)
@@ -704,6 +742,30 @@ def it_is_held() -> tuple[World, int, int]:
 def it_is_held_and_waits() -> tuple[World, int, int]:
     world, _ = busy(1)
     batch = world.submit(1, cores(1), after=["1"])
+    world.change("hold", str(batch))
+    return world, batch, 1
+
+
+@truth(
+    "is held (held by ann): rota release 2.1 lets it go on; and then it waits for 1, which RUNS since 0 s on host; "
+    "also: limit db is 0: no job that has it may start, and waiting does not help (rota limit db:N sets another)"
+)
+def held_with_a_job_and_a_limit() -> tuple[World, int, int]:
+    world, _ = busy(1)
+    world.limit("db", 0)
+    batch = world.submit(1, cores(1, limits=("db",)), after=["1"])
+    world.change("hold", str(batch))
+    return world, batch, 1
+
+
+@truth(
+    "is held (held by ann): rota release 1.1 lets it go on; and then: limit db is 0: no job that has it may start, and "
+    "waiting does not help (rota limit db:N sets another)"
+)
+def held_with_a_limit() -> tuple[World, int, int]:
+    world = World()
+    world.limit("db", 0)
+    batch = world.submit(1, cores(1, limits=("db",)))
     world.change("hold", str(batch))
     return world, batch, 1
 
@@ -816,6 +878,18 @@ def it_runs() -> tuple[World, int, int]:
     world, runner = busy(1)
     world.tick(7)
     world.touch(runner)
+    return world, 1, 1
+
+
+@truth(
+    "runs on host (attempt 1, runner r1) since 15 s; its command ended 12 s ago with exit 0; waits for 3 processes "
+    "that it left: sleep (pid 77), tee (pid 78), …"
+)
+def only_what_it_left_runs() -> tuple[World, int, int]:
+    world, runner = busy(1)
+    left = Left(1, 1, 1, world.wall + 3, 3, [(77, "sleep"), (78, "tee")])
+    world.tick(15)
+    world.touch(runner, left=[left])
     return world, 1, 1
 
 
@@ -1061,7 +1135,7 @@ def test_the_parts_are_there_for_machines() -> None:
         (it_was_leased, "was given to a runner 7 s ago on host "),
         (its_dependency_failed, "omitted because 1.1 failed: exit 3, disk quota exceeded"),
         (a_limit_is_zero, "limit db is 0: "),
-        (memory_is_gone, "local has 4G memory, 6G memory are asked for; waiting does not help"),
+        (memory_is_gone, "local has 4G memory, 6G memory is asked for; waiting does not help"),
         (it_is_held, "is held (held by ann): rota release 1 lets it go on"),
     ],
 )
@@ -1153,6 +1227,121 @@ def test_what_was_given_more_needs_no_more() -> None:
 def test_what_helps_where_something_is_gone(stage: Stage, options: str) -> None:
     world, batch, _ = stage()
     assert told(world, batch).commands == [f"rota modify {batch} {options}"]
+
+
+def noted(note: str, reason: str | None, code: int | None = 1, line: str = "") -> Account:
+    """What is said of a job of which its runner noted something."""
+    world = World()
+    batch = world.submit(1, cores(1, memory=GIB))
+    runner = world.start_runner()
+    (job,) = lease_all(world, runner)
+    world.report(runner, started=[job])
+    world.report(runner, ended=[world.row(job, code, None, reason)._replace(note=note)])
+    records = Records(lambda *_: world.results[-1], lambda *_: line)
+    return account(world.state, world.state.batches[batch], 0, world.at, records)
+
+
+def test_every_way_to_fail_has_words() -> None:
+    for reason in REASONS:
+        assert "failed (" not in noted("", reason).reason, reason
+
+
+def test_a_figure_is_told_once() -> None:
+    over = "used 1100M of memory, over its limit of 1G"
+    assert noted(f"{over}; used 1200M, had 1G: no more is asked for", "memory").reason == (
+        "used more than its memory and was ended: used 1200M, had 1G: no more is asked for; "
+        "ran out of memory, had 1G: the next try asks for 2100M"
+    )
+    assert f"was ended: {over}; ran out of memory, had 1G: " in noted(over, "memory").reason, "it has no other figure"
+
+
+def test_what_was_noted_is_not_said_again_by_the_last_line() -> None:
+    told = noted("there is no image x.sif", "container", 125, "rota: there is no image x.sif")
+    assert told.reason == "could not be started in its container: there is no image x.sif"
+    assert noted("there is no image", "container", 125, "boom").reason.endswith("; its last line: boom")
+
+
+def test_what_was_noted_of_a_success_is_said() -> None:
+    told = noted("ended 1 process that it left running", None, 0)
+    assert told.reason == "succeeded in attempt 1 on host after 10s: ended 1 process that it left running"
+
+
+@pytest.mark.parametrize(
+    ("reason", "command"),
+    [
+        ("not-found", "rota retry 1.1 --command TEXT"),
+        ("cwd", "rota retry 1.1 --cwd DIR"),
+        ("output", "rota retry 1.1 -o FILE"),
+        ("input", "rota retry 1.1"),
+    ],
+)
+def test_what_helps_where_nothing_ran(reason: str, command: str) -> None:
+    assert noted("", reason).commands == [command]
+
+
+def at_a_cluster(template: Template, **facts: Any) -> tuple[World, int]:
+    """A job for which there is no room on the node of a cluster, which says this of itself now."""
+    world = World(site=False)
+    world.site("local", most=1, whole=False)
+    world.submit(4, cores(1), name="prep")
+    world.schedule()
+    runner = world.start_runner()
+    world.report(runner, started=lease_all(world, runner))
+    batch = world.submit(1, template)
+    world.site("local", **{"most": 1, "whole": False, **facts})
+    world.schedule()
+    return world, batch
+
+
+def test_why_no_more_is_asked_for_is_said() -> None:
+    world, batch = at_a_cluster(cores(1))
+    assert "; also: no more is asked for, as the site has all the allocations that it may have (1) (at local)" in (
+        told(world, batch).reason
+    )
+    world, batch = at_a_cluster(cores(1), most=2, paused=True)
+    (room, site) = told(world, batch).blockers
+    assert (room.kind, site.kind) == ("room", "site")
+    assert site.words == "no more is asked for, as the site local is paused: [site] paused in config.toml"
+
+
+def test_what_is_for_another_queue_is_not_ahead() -> None:
+    queues = (QueueFacts("short", NODE, default=True), QueueFacts("gone", NODE, up=False))
+    world = World(site=False)
+    world.site("local", queues=queues)
+    world.mode("paused")
+    world.submit(7, cores(2, options=(("partition", "gone"),)), name="early")
+    batch = world.submit(1, cores(1))
+    world.schedule()
+    assert told(world, batch).ahead == []
+
+
+def test_a_queue_that_is_shut_and_too_small_is_no_hope() -> None:
+    queues = (QueueFacts("short", NODE, default=True), QueueFacts("gone", NODE, up=False))
+    world = World(site=False)
+    world.site("local", queues=queues)
+    with pytest.raises(UsageError, match="the queue gone of local has 4 cores, 64 cores are asked for"):
+        world.submit(1, cores(64, options=(("partition", "gone"),)))
+
+
+def test_alternatives_are_told_with_their_site() -> None:
+    world, batch, _ = gone(cores(4, gpus=1, variants=((("cores", 8000),),)))
+    assert "; or local has 2 cores, 8 cores are asked for" in told(world, batch).reason
+
+
+def test_what_starts_waits_for_something() -> None:
+    world = World()
+    batch = world.submit(1, cores(1))
+    lease_all(world, world.start_runner())
+    (blocker,) = told(world, batch).blockers
+    assert blocker.kind == "runner" and blocker.words == told(world, batch).reason
+
+
+def test_a_code_is_a_word() -> None:
+    world, batch, _ = its_only_runner_is_missing()
+    shape = world.state.shapes[world.state.batches[batch].shapes[0]]
+    said = verdicts(world.state, shape, world.at, Records())
+    assert "missing" in [row.code for row in said]
+    assert told(world, batch).commands == ["rota runners"]
 
 
 def test_a_verdict_says_whether_waiting_helps() -> None:

@@ -240,6 +240,7 @@ def test_needs_become_requests() -> None:
     assert "-l h_rt=3600,s_rt=3480,h_vmem=1025M,gpu=1,lic=2,exclusive=true,arch=lx-amd64" in text
     assert "-pe smp 4" in text and "-q all.q" in text and "-P proj" in text and "-ar 7" in text
     assert "h_vmem" not in argv(ask, Options(parallel_environment="smp", memory_as="none"))
+    assert "s_rt" not in argv(make(time_s=130)), "a job that has two minutes would be ended after ten seconds"
     assert "s_rt" not in argv(make(time_s=60)) and "s_rt" not in argv(make(time_s=600), Options(signal_s=0))
     assert "-pe smp 8" in argv(make(amounts=Amounts(cores=4000), nodes=2), PE)
     with pytest.raises(UsageError, match="parallel_environment"):

@@ -568,13 +568,15 @@ def test_options_of_site_and_job() -> None:
         account="lab", partition="long", qos="low", raw=(("--mail-type", "FAIL"), ("--nice", "5")), requeue=True
     )
     mine = (("account", "mine"), ("--nice", "9"), ("--contiguous", ""), ("constraint", "a&b"), ("--qos", "high"))
-    words = argv(site, options=mine, exclusive=True, time_s=100)
+    words = argv(site, options=mine, exclusive=True, time_s=240)
     assert words[-7:] == (
         *("--account=mine", "--partition=long", "--qos=high", "--constraint=a&b"),
         *("--mail-type=FAIL", "--nice=9", "--contiguous"),
     )
-    assert {"--requeue", "--exclusive", "--signal=B:USR1@50"} <= set(words)
-    assert not [word for word in argv(Options(signal_s=0), time_s=100) if "signal" in word]
+    assert {"--requeue", "--exclusive", "--signal=B:USR1@120"} <= set(words)
+    assert not [word for word in argv(Options(signal_s=0), time_s=600) if "signal" in word]
+    assert not [word for word in argv(time_s=200) if "signal" in word], "it could come when the script has only begun"
+    assert "--signal=B:USR1@125" in argv(Options(signal_s=300), time_s=250), "not in the first half"
     assert "--gres=gpu:a100:2" in argv(amounts=Amounts(1000, gpus=2), options=(("--gres", "gpu:a100:2"),))
 
 

@@ -98,6 +98,7 @@ def test_an_array_runs_in_slots_and_every_element_knows_itself(make, tmp_path):
         ("exit 3", [], ("FAILED", "3:0")),
         ("kill -9 $$", [], ("FAILED", "0:9")),
         ("sleep 60", ["--time=0:01"], ("TIMEOUT", "0:0")),
+        ("sleep 60", ["--time=1", "--signal=B:USR1@30"], ("FAILED", "0:10")),  # a minute early: before any trap is set
         (
             "exec python3 -c 'import time; x = bytearray(90 << 20); time.sleep(60)'",
             ["--mem=60"],

@@ -1,10 +1,11 @@
-"""Leases of jobs that cannot be put into words: they fail alone, and keep nobody else from running."""
+"""Lease messages: jobs that cannot be put into words fail alone; a repeat leaves nothing open."""
 
 from types import SimpleNamespace
 from typing import Any
 
 from rota.core import effects as ef
-from rota.manager.outbound import NO_COMMAND, lease_message
+from rota.core.state import Settings
+from rota.manager.outbound import NO_COMMAND, Outbound, lease_message
 
 
 class Book:
@@ -15,17 +16,44 @@ class Book:
             raise IndexError("list index out of range")
         return [slot, f"{batch.id}.0.{cores}", batch.id, pos + 1, attempt, ["true"], None]
 
+    def are_alike(self, batch: Any, template: int) -> bool:
+        return True
+
     def spec(self, *_: Any) -> dict[str, Any]:
         return {"env": None}
 
 
 def test_a_job_without_a_command_fails_alone() -> None:
     spec = SimpleNamespace(ends=None)
-    batch: Any = SimpleNamespace(id=7, spec=spec, template_of=lambda pos: 0, index=lambda pos: pos + 1)
+    plain = SimpleNamespace(apart=False)
+    batch: Any = SimpleNamespace(
+        id=7, spec=spec, template_of=lambda pos: 0, index=lambda pos: pos + 1, templates=[plain]
+    )
     slot: Any = SimpleNamespace(text="3:1000", amounts=SimpleNamespace(cores=1000))
-    lease = ef.Lease("r1", 1, 1, 0.0, [(7, 0, 1, slot), (7, 1, 1, slot)], {})
-    state: Any = SimpleNamespace(batches={7: batch})
+    lease = ef.Lease("r1", 1, 1, 0.0, [(7, pos, 1, slot) for pos in range(3)], {})
+    state: Any = SimpleNamespace(batches={7: batch}, runners={"r1": SimpleNamespace(host="n1")})
     book: Any = Book()
     message = lease_message(book, state, lease, "local", set())
-    assert [row[5] for row in message["jobs"]] == [[NO_COMMAND], ["true"]]
+    assert [row[5] for row in message["jobs"]] == [[NO_COMMAND], ["true"], ["true"]]
+    assert [row[3] for row in message["jobs"]] == [1, 2, 3]
     assert {row[1] for row in message["jobs"]} == set(message["specs"])
+
+
+def test_what_came_with_a_repeat_is_sent_again_with_the_next_lease() -> None:
+    """Of a repeat of what it has a runner takes nothing: also not the spec of a job that was changed meanwhile."""
+    sent: list[dict[str, Any]] = []
+    batch: Any = SimpleNamespace(
+        id=7, spec=SimpleNamespace(ends=None), template_of=lambda pos: 0, index=lambda pos: pos + 1,
+        templates=[SimpleNamespace(apart=False)],
+    )  # fmt: skip
+    slot: Any = SimpleNamespace(text="3:1000", amounts=SimpleNamespace(cores=1000))
+    state: Any = SimpleNamespace(
+        batches={7: batch}, runners={"r1": SimpleNamespace(host="n1", session=1, site="local")}
+    )
+    peers: Any = {"r1": SimpleNamespace(send=sent.append)}
+    book: Any = Book()
+    outbound = Outbound(book, Settings(), peers, lambda state, effect: None, "secret")
+    outbound._sent["r1"] = set()
+    for n in (1, 2, 2, 3, 4):
+        outbound.perform(state, ef.Lease("r1", 1, n, 0.0, [(7, n, 1, slot)], {}))
+    assert [bool(message.get("specs")) for message in sent] == [True, False, True, True, False]

@@ -16,7 +16,9 @@ def policies(home: Path, text: str) -> dict[str, Policy]:
 
 
 def test_tables_build_on_the_default(tmp_path: Path) -> None:
-    assert policies(tmp_path, "") == {"default": DEFAULT, "qcg": Policy(order="arrival")}
+    assert policies(tmp_path, "") == POLICIES
+    assert POLICIES["default"] == DEFAULT and POLICIES["qcg"] == Policy(order="arrival", scorers={})
+    known = set(POLICIES)
     found = policies(
         tmp_path,
         """
@@ -41,7 +43,7 @@ def test_tables_build_on_the_default(tmp_path: Path) -> None:
     assert "tags" not in fair.filters and len(fair.filters) == len(DEFAULT.filters) - 1
     assert found["own"].filters == ("status", "limits", "room")
     assert POLICIES["default"] == DEFAULT, "what the file says is for this manager only"
-    assert set(POLICIES) == {"default", "qcg"}
+    assert set(POLICIES) == known
 
 
 def test_filters_are_added_before_the_last(tmp_path: Path) -> None:
@@ -53,7 +55,7 @@ def test_filters_are_added_before_the_last(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ('order = "x"', "[policy.p]: there is no order 'x'; there are ageing, arrival, fair_share, priority"),
-        ('filters_add = ["x"]', "[policy.p]: there is no filter 'x'; there are fits, "),
+        ('filters_add = ["x"]', "[policy.p]: there is no filter 'x'; there are analysis, fits, "),
         ('filters_drop = ["x"]', "[policy.p]: filters_drop names 'x', which is not one of site, tags"),
         ('filters_drop = ["room"]', "[policy.p]: the filter 'room' cannot be left out"),
         ('filters = ["room"]\nfilters_add = ["tags"]', "[policy.p]: give filters (all of them), or filters_add"),

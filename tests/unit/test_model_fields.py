@@ -41,13 +41,15 @@ def test_everything_can_be_changed() -> None:
 
 
 def test_every_field_of_a_template_is_said_by_an_option() -> None:
-    own = {"argv", "shell", "needs", "umask", "level", "over", "share", "time_ends"}
+    own = {"argv", "shell", "needs", "umask", "level", "over", "share", "time_ends", "near", "scout"}
     assert targets("template") == set(Template.__struct_fields__) - own
-    assert targets("needs") == set(Needs.__struct_fields__) - {"cores_most", "gpu_share", "options"}
+    assert targets("needs") == set(Needs.__struct_fields__) - {
+        "cores_most", "gpu_share", "options", "nodes_most", "whole",
+    }  # fmt: skip
 
 
 def test_every_field_of_a_patch_is_said_by_a_change() -> None:
-    own = {"argv", "shell", "cores_most", "gpu_share", "limits_add", "limits_drop", "batch"}
+    own = {"argv", "shell", "cores_most", "gpu_share", "limits_add", "limits_drop", "batch", "nodes_most", "whole"}
     own |= {"options_add", "options_drop"}
     assert (targets("template", OF_JOBS) | targets("needs", OF_JOBS)) - {"limits"} == set(Patch.__struct_fields__) - own
     said = {field.target for field in OF_BATCHES if field.kind != "manner"} - {"after_any", "after_failure"}
@@ -97,7 +99,7 @@ def test_gpus_are_whole_or_a_share_of_one(given: typing.Any, kept: tuple[int, in
         ({"gpus": "0.0001"}, "0.001 to 0.999"),
         ({"gpus": "many"}, "'many' is not a number of gpus"),
         ({"gpus": "-1"}, "'-1' is not a number of gpus"),
-        ({"bind": "memory"}, "bind 'memory': give cores or none"),
+        ({"bind": "memory"}, "bind 'memory': give cores, compact, tight, scatter"),
         ({"bind": "cores", "cores": "0.5"}, "bind cores with 0.5 cores: give whole cores"),
         ({"policy": "no/name"}, "policy 'no/name'"),
         ({"policy": ""}, "policy ''"),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rota.runner.devices import Cores, Gpus, numbers_of, text_of
+from rota.model.fields import FIELDS
+from rota.model.needs import BINDS
+from rota.runner.devices import Bindings, Cores, Gpus, text_of
+from rota.runner.grouping import best, core_groups, numbers_of, part
 
 TWO = [[0, 1, 2, 3], [4, 5, 6, 7]]
 
@@ -74,6 +78,95 @@ def test_no_core_is_given_twice_and_none_is_lost(steps):
     for item in held:
         it.give_back(*item)
     assert it.take(8000) == list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("compact", [0, 1, 2, 4, 5, 6]),
+        ("tight", [0, 1, 2, 3, 4, 5]),
+        ("scatter", [0, 1, 4, 5, 8, 9]),
+        ("cores", [0, 1, 2, 3, 4, 5]),
+    ],
+)
+def test_six_cores_of_three_memory_nodes_of_four(how, expected):
+    assert Cores(frozenset(range(12)), [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]).take(6000, how) == expected
+
+
+def test_strict_forms_wait_for_what_an_idle_node_gives():
+    it = Bindings(cores())
+    assert it.take((1, 1, 1), 1000) and it.take((1, 2, 1), 4000)
+    assert it.take((1, 3, 1), 1000)
+    it.give_back((1, 2, 1))
+    assert it.take((1, 4, 1), 1000, "scatter"), "one core is in one group, however it is asked for"
+    wide = (2, 1, 1)
+    assert not it.take(wide, 4000, "compact!"), "four are free, and in no one group"
+    assert it.take((1, 5, 1), 1000)
+    assert not it.take(wide, 4000, "compact!")
+    it.give_back((1, 4, 1))
+    it.give_back((1, 5, 1))
+    assert it.take(wide, 4000, "compact!")
+    assert len({number // 4 for number in numbers_of(it.variables(wide)[b"ROTA_CORE_IDS"].decode())}) == 1
+    assert it.take((2, 2, 1), 9000, "tight!") and (2, 2, 1) not in it, "which can never be is not waited for"
+
+
+def test_what_comes_later_stays_out_of_the_group_that_is_waited_for():
+    it = Bindings(cores())
+    for index in range(8):
+        assert it.take((1, index, 1), 1000)
+    wide = (2, 0, 1)
+    assert not it.take(wide, 4000, "tight!")
+    held = [(1, index, 1) for index in range(8)]
+    for number in range(40):  # one goes, one comes: without the wish of the first all would mix for ever
+        it.give_back(held.pop(0))
+        if it.take(wide, 4000, "tight!"):
+            break
+        if len(held) < 4:
+            new = (3, number, 1)
+            assert it.take(new, 1000)
+            held.append(new)
+    assert wide in it
+    it.give_back(wide)
+    it.take((4, 0, 1), 8000, "tight!")
+    it.forget_all_but(lambda key: False)
+    assert it.take((4, 1, 1), 4000), "who is gone does not wait"
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(["cores", "compact", "tight", "scatter"]),
+    st.lists(st.integers(0, 9), min_size=1, max_size=6),
+    st.integers(1, 30),
+)
+def test_parts_are_whole_and_within_what_is_free(how, free, count):
+    if count > sum(free):
+        return
+    found = part(how, free, count)
+    assert sum(found) == count
+    assert all(0 <= mine <= room for mine, room in zip(found, free, strict=True))
+    used = sum(map(bool, found))
+    if how == "scatter":
+        assert used == min(count, sum(map(bool, free)))
+    else:
+        assert sum(sorted(free, reverse=True)[: used - 1]) < count, "in as few groups as can be"
+    assert used == best(how, free, count)
+
+
+def test_every_way_to_bind_can_be_asked_for():
+    assert FIELDS["bind"].choices == (*BINDS, "none")
+
+
+def test_groups_are_memory_nodes_or_else_sockets(tmp_path):
+    nodes, packages = tmp_path / "node", tmp_path / "cpu"
+    for number, cpus in enumerate(("0-1,4-5\n", "2-3,6-7\n", "\n")):
+        (nodes / f"node{number}").mkdir(parents=True)
+        (nodes / f"node{number}" / "cpulist").write_text(cpus)
+    assert core_groups(str(nodes), str(packages)) == [[0, 1, 4, 5], [2, 3, 6, 7]]
+    for number, socket in ((0, "0"), (1, "1"), (2, "0"), (10, "1")):
+        (packages / f"cpu{number}" / "topology").mkdir(parents=True)
+        (packages / f"cpu{number}" / "topology" / "physical_package_id").write_text(f"{socket}\n")
+    assert core_groups(str(nodes), str(packages))[0] == [0, 1, 4, 5]
+    assert core_groups(str(tmp_path / "none"), str(packages)) == [[0, 2], [1, 10]]
 
 
 def test_gpus_are_named_as_they_were_told():

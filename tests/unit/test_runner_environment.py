@@ -3,6 +3,7 @@
 import pytest
 
 from rota.runner.environment import Environment, inherited, of_allocation
+from rota.runner.lease import Lease
 
 SLURM = {
     b"SLURM_JOB_ID": b"17", b"SLURMD_NODENAME": b"n4", b"SLURM_CPUS_ON_NODE": b"2", b"SLURM_ARRAY_TASK_ID": b"3",
@@ -47,3 +48,25 @@ def test_grid_engine():
 @pytest.mark.parametrize("own", [{b"JOB_ID": b"7", b"TMPDIR": b"/t", b"QUEUE": b"q"}, {}])
 def test_outside_of_a_batch_system_nothing_is_added(own):
     assert of_allocation(own) == {}
+
+
+class Tokens:
+    """What credentials tell of a job."""
+
+    def variables(self, key):
+        return {b"ROTA_ADDRESS": b"unix:/m", b"ROTA_TOKEN_FILE": b"/t%d" % key[2]}
+
+    def words(self, key):
+        return b"\0ROTA_ADDRESS=unix:/m\0ROTA_TOKEN_FILE=/t%d" % key[2]
+
+
+@pytest.mark.parametrize("tokens", [None, Tokens()])
+@pytest.mark.parametrize("told", [None, {"ROTA_JOB": "end", "MORE": "1"}])
+@pytest.mark.parametrize("array", [None, {"first": 1, "last": 9, "step": 1, "count": 9}])
+def test_words_for_the_launcher_are_the_variables_of_the_job(array, told, tokens):
+    found = Environment({"cwd": "/", "array": array, "own": told}, {}, {}, "r1")
+    found.credentials = tokens
+    lease = Lease("s", {}, (7, 12, 3), ["true"], None, 0.0)
+    words, count = found.words(lease)
+    assert dict(word.split(b"=", 1) for word in words.split(b"\0")) == found.own(lease)
+    assert count == len(found.own(lease))

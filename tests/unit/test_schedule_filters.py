@@ -193,17 +193,17 @@ def test_scorers() -> None:
 @pytest.mark.parametrize(
     ("policy", "says"),
     [
-        (Policy(order="x"), "policy: there is no order 'x'; there are ageing, arrival, fair_share, priority"),
+        (Policy(order="x"), "policy: there is no order 'x'; there are ageing, arrival, fair_share, priority, shares"),
         (
             Policy(filters=("room", "x")),
-            "policy: there is no filter 'x'; there are fits, limits, ",
+            "policy: there is no filter 'x'; there are analysis, fits, flood, limits, ",
         ),
         (Policy(relax=("x",)), "policy: there is no filter 'x'"),
         (
             Policy(scorers={"x": 1}),
-            "policy: there is no scorer 'x'; there are expected_wait, own_queue, ",
+            "policy: there is no scorer 'x'; there are analysis, cheapest_transfer, cost, data_locality, ",
         ),
-        (Policy(pick="x"), "policy: there is no pick 'x'; there are best, random, round_robin, weighted"),
+        (Policy(pick="x"), "policy: there is no pick 'x'; there are any_best, best, random, round_robin, split, "),
         (
             Policy(filters=("room",), relax=("tags",)),
             "policy: relax names 'tags', which is not (or no longer) one of its filters",

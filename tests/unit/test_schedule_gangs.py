@@ -14,7 +14,7 @@ from rota.schedule.view import Place, View, Want
 class World:
     """Allocations `a1`, `a2` … with nodes of four cores each."""
 
-    def __init__(self, *nodes: int, shared: int = 0) -> None:
+    def __init__(self, *nodes: int, shared: int = 0, gpus: int = 0) -> None:
         self.ledger = Ledger()
         names = ("lic",) if shared else ()
         capacity = Amounts(named=(("lic", shared),)) if shared else None
@@ -26,7 +26,7 @@ class World:
             self.ledger.add(Location(parent, Kind.ALLOCATION, "s", None, True, (), None, "s"))
             for node in range(count):
                 name = f"{parent}/n{node}"
-                self.ledger.add(Location(name, Kind.NODE, parent, Amounts(4000, 8 << 30), True, (), None, "s"))
+                self.ledger.add(Location(name, Kind.NODE, parent, Amounts(4000, 8 << 30, 0, gpus), True, (), None, "s"))
                 self.places.append(Place(self.ledger.locations[name], f"r{number}{node}", "SERVING", 0))
 
     def view(self) -> View:
@@ -35,9 +35,9 @@ class World:
     def place(self, needs: Needs, policy: Policy = DEFAULT) -> list[str]:
         """Place a job, and charge it."""
         found = place_gang(Want(0, Shape(needs), 9, 0, 1), self.view(), policy)
-        for place in found:
-            self.ledger.charge(place.location.id, needs.amounts(), 1)
-        return [place.location.id for place in found]
+        for place, cores in [] if found is None else found.parts:
+            self.ledger.charge(place.location.id, found.needs.amounts(cores), 1)
+        return [place.location.id for place, _ in ([] if found is None else found.parts)]
 
     def why(self, needs: Needs) -> list[tuple[str, str, bool]]:
         found = gang_verdicts(Want(0, Shape(needs), 9, 0, 1), self.view(), DEFAULT)
@@ -88,3 +88,40 @@ def test_nodes_that_are_kept_are_for_gangs() -> None:
     world = World(2)
     world.places = [replace(place, status=KEPT) for place in world.places]
     assert world.place(Needs(nodes=2)) == ["s/a1/n0", "s/a1/n1"]
+
+
+def test_each_node_has_gpus_of_its_own() -> None:
+    world = World(2, gpus=2)
+    want = Want(0, Shape(Needs(nodes=2, gpus=2)), 9, 0, 1)
+    found = place_gang(want, world.view(), DEFAULT)
+    assert found is not None
+    for place, cores in found.parts:
+        amounts = found.needs.amounts(cores)
+        gpus = world.ledger.pick_gpus(place.location.id, amounts)
+        assert gpus == (0, 1), "the same numbers on both, since they are not the same gpus"
+        world.ledger.charge(place.location.id, amounts, 1, gpus)
+    assert place_gang(want, world.view(), DEFAULT) is None
+    world.ledger.charge("s/a1/n1", found.needs.amounts(), -1, (0, 1))
+    assert place_gang(want, world.view(), DEFAULT) is None, "what one node has given back is of no use to the other"
+    one = place_gang(Want(0, Shape(Needs(gpus=2, span="pack")), 9, 0, 1), world.view(), DEFAULT)
+    assert one is not None and [place.location.id for place, _ in one.parts] == ["s/a1/n1"]
+
+
+def test_the_first_alternative_that_has_room_is_taken() -> None:
+    world = World(1, gpus=1)
+    needs = Needs(4000, variants=((("cores", 1000), ("gpus", 1)), (("cores", 2000),)))
+    assert [world.place(needs), world.place(needs)] == [["s/a1/n0"], []]
+    world.ledger.charge("s/a1/n0", Amounts(2000), -1)
+    found = place_gang(Want(0, Shape(needs), 9, 0, 1), world.view(), DEFAULT)
+    assert found is not None and (found.needs.gpus, found.needs.cores) == (1, 1000)
+    ((_, words, lasting),) = world.why(Needs(8000, variants=((("cores", 9000),),)))
+    assert lasting and "8 cores" in words and "; or" in words and "9 cores" in words
+
+
+def test_whole_nodes_are_idle_ones() -> None:
+    world = World(3)
+    world.ledger.charge("s/a1/n0", Amounts(500), 1)
+    assert world.place(Needs(nodes=2, whole=True)) == ["s/a1/n1", "s/a1/n2"]
+    assert world.place(Needs(whole=True)) == []
+    ((_, words, lasting),) = world.why(Needs(whole=True))
+    assert not lasting and words.endswith("asks for all its cores, 0.5 cores are in use")

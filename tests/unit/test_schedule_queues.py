@@ -11,11 +11,12 @@ from rota.model.shape import Shape
 from rota.model.site import QueueFacts, SiteFacts
 from rota.model.verdict import Wake
 from rota.schedule import filters
+from rota.schedule.broker.sites import Share
 from rota.schedule.demand import ANY, Asked, allocation_time, grouped, reservation_group
 from rota.schedule.facts import Facts, Stats
 from rota.schedule.filters import Filter, No
 from rota.schedule.ledger import Ledger
-from rota.schedule.policy import DEFAULT, Policy
+from rota.schedule.policy import DEFAULT, SITES, Policy
 from rota.schedule.queue_memo import QueueMemo
 from rota.schedule.queue_pass import QueuePass
 from rota.schedule.queues import impossible, queue_places, verdicts
@@ -242,6 +243,23 @@ def test_a_site_whose_own_queue_is_not_known_is_left_to_itself() -> None:
     assert short(world.run([want(1, 1)])) == ["1×1@sge"]
 
 
+def test_who_names_a_site_says_nothing_about_the_others() -> None:
+    world = World(a=per_job(), b=per_job())
+    world.policy = SITES
+    assert short(world.run([want(1, 1, Needs(site="b"))])) == ["1×1@b"]
+    world.facts.tell("fares", (2, "b"), Share(until=world.wall + 60))
+    assert short(world.run([want(2, 4)])) == ["4×2@a"], "b gave jobs of this batch back just now"
+
+
+@pytest.mark.parametrize("policy", [SITES, replace(SITES, keep_after_s=0)])
+def test_who_names_a_site_is_not_divided(policy: Policy) -> None:
+    for mode in ("direct", "runners"):
+        world = World(a=per_job(200, mode=mode), b=per_job(200, mode=mode))
+        world.policy = policy
+        assert short(world.run([want(1, 90, Needs(site="b"))])) == ["90×1@b"]
+        assert sum(each.count for each in world.run([want(2, 90)])) == 40, "twenty may wait at each"
+
+
 def test_sites_share_by_expected_wait() -> None:
     world = World(a=per_job(), b=per_job())
     assert short(world.run([want(1, 1)])) == ["1×1@a"], "nothing is known: the first"
@@ -466,8 +484,8 @@ def test_many_that_wait_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
         (Needs(2000, site="tiny"), "tiny has 1 core, 2 cores are asked for"),
         (
             Needs(9000, memory=20 * GIB),
-            "hpc has 8 cores, 9 cores are asked for; hpc has 16G memory, 20G memory are asked for; "
-            "tiny has 1 core, 9 cores are asked for; tiny has 1G memory, 20G memory are asked for",
+            "hpc has 8 cores, 9 cores are asked for; hpc has 16G memory, 20G memory is asked for; "
+            "tiny has 1 core, 9 cores are asked for; tiny has 1G memory, 20G memory is asked for",
         ),
         (Needs(tags=("gpu",)), "hpc has no tag gpu; tiny has no tag gpu"),
         (Needs(2000, tags=("ssd",), nodes=3), "hpc gives 1 node, 3 are asked for; tiny has no tag ssd"),

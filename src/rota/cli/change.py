@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from rota.cli.parser import Parser
     from rota.wire.client import Connection
 
+_MANY = {"is": "are", "has": "have", "runs:": "run:", "stays": "stay"}
+"""Verbs with which the words for one job begin → those for several."""
 _DONE = {
     "retry": "will run again",
     "modify": "changed",
@@ -126,6 +128,8 @@ def batch_changes_of(args: "argparse.Namespace") -> "Any":
         out["at_once"] = None if args.at_once == "off" else number("--at-once", args.at_once)
     if args.max_failures is not None:
         out["max_failures"] = None if args.max_failures == "default" else args.max_failures
+    if args.scouts is not None:
+        out["scouts"] = args.scouts
     return out
 
 
@@ -186,5 +190,7 @@ def execute(args: "argparse.Namespace") -> int:
     for warning in answer.get("warnings") or ():
         print(f"rota: warning: {warning}", file=sys.stderr)
     for row in answer.get("skipped") or ():
-        print(f"rota: {jobs_word(row['jobs'])} left alone: {row['reason']}", file=sys.stderr)
+        verb, space, rest = row["reason"].partition(" ")
+        verb = verb if row["jobs"] == 1 else _MANY.get(verb, verb)
+        print(f"rota: {jobs_word(row['jobs'])} left alone: {verb}{space}{rest}", file=sys.stderr)
     return 0

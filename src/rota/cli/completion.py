@@ -42,7 +42,9 @@ WITHOUT_SELECTOR = frozenset(
     (
         "run",
         "add",
+        "data",
         "pilot",
+        "cloud",
         "up",
         "down",
         "drain",

@@ -109,6 +109,8 @@ def reload(args: "argparse.Namespace") -> int:
         return 0
     said = [f"{what} {', '.join(map(clean, answer[what]))}" for what in ("added", "changed", "removed") if answer[what]]
     print(f"sites: {'; '.join(said) or 'nothing is different'}")
+    if answer.get("broker"):
+        print("brokerage: taken over")
     if answer["restart"]:
         print(f"rota: after a restart only (rota down; rota up): {', '.join(answer['restart'])}", file=sys.stderr)
     return 0

@@ -4,7 +4,7 @@ import re
 
 from rota.cli.jobs import attempt_line, attempt_table
 from rota.cli.link import look, pages
-from rota.cli.show import Once, Table, clean, jobs_word, paragraph, print_json
+from rota.cli.show import Once, Table, clean, jobs_word, paragraph, print_json, size
 from rota.model.errors import UsageError
 
 TYPE_CHECKING = False
@@ -99,6 +99,15 @@ def print_job(answer: "dict[str, Any]") -> None:
                     for row in verdicts
                 ]
             )
+    brokered = answer.get("brokerage")
+    if brokered and (brokered["now"] or brokered["chosen"]):
+        print("\nthe brokerage:")
+        for line in brokered["now"]:
+            print(f"  {clean(line)}")
+        for row in brokered["chosen"]:
+            print(f"  {row['allocation']} at {clean(row['queue'])} ({row['state']}): {clean(row['why'])}")
+    if answer.get("data"):
+        print_data(answer["data"])
     attempts = answer.get("attempts") or []
     if attempts:
         print()
@@ -113,3 +122,19 @@ def print_job(answer: "dict[str, Any]") -> None:
         print("\nwhat may help:")
         for command in commands:
             print(f"  {command}")
+
+
+def print_data(data: "dict[str, Any]") -> None:
+    """Print which of a job's files are where."""
+    print()
+    Table("INPUT", "SIZE", "AT", right=["SIZE"]).print(
+        [
+            [row["path"], None if row["bytes"] is None else size(row["bytes"]), ", ".join(row["at"]) or "nobody has it"]
+            for row in data["files"]
+        ]
+    )
+    print()
+    rows = [[row["place"], size(row["bytes"]), f"of {size(data['bytes'])}"] for row in data["places"]]
+    Table("PLACE", "PRESENT", "", right=["PRESENT"]).print(rows)
+    if data["chosen"]:
+        print(f"on {data['chosen']['place']}: {data['chosen']['why']}")

@@ -41,6 +41,9 @@ COMMANDS = {
     "why": "explain",
     "output": "log",
     "cat": "log",
+    "tail": "log JOB --tail 10",
+    "info": "status, or show JOB",
+    "describe": "show (what a job is) or explain (why it is where it is)",
     "start": "up",
 }
 """Commands of other tools → ours."""
@@ -60,6 +63,9 @@ def add_foreign_flags(add: "argparse._ActionsContainer") -> None:
     add.add_argument("--mem-per-cpu", default=None, help=hidden)
     add.add_argument("-n", "--ntasks", default=None, help=hidden)
     add.add_argument("--wrap", default=None, help=hidden)
+    add.add_argument("-N", dest="foreign_nodes", default=None, help=hidden)
+    add.add_argument("--gres", dest="foreign_gres", default=None, help=hidden)
+    add.add_argument("-d", "--dependency", dest="foreign_dependency", default=None, help=hidden)
 
 
 def in_our_words(args: "argparse.Namespace") -> None:
@@ -69,6 +75,7 @@ def in_our_words(args: "argparse.Namespace") -> None:
             f"-n {args.ntasks}: write -c {args.ntasks} for cores of one job, --array 1-{args.ntasks} for so many jobs, "
             f"--nodes and --tasks-per-node for MPI on several nodes"
         )
+    _refuse(args)
     if args.wrap is not None:
         if args.words or args.file is not None:
             raise UsageError("--wrap: give the command once, with --wrap='…' or after --")
@@ -83,6 +90,23 @@ def in_our_words(args: "argparse.Namespace") -> None:
         given = getattr(args, name)
         if given is not None and "%" in given:
             setattr(args, name, re.sub("%([aAj%])", lambda match: _PATTERNS[match[1]], given))
+
+
+def _refuse(args: "argparse.Namespace") -> None:
+    """Refuse what is said in other words here, with these."""
+    if (nodes := args.foreign_nodes) is not None:
+        ours = f"--nodes {nodes}" if nodes.isdigit() else f"--name {nodes}"
+        raise UsageError(f"-N {nodes}: write {ours}")
+    if (gres := args.foreign_gres) is not None:
+        kind, _, count = gres.rpartition(":")
+        ours = f"--gpus {count}" if kind.startswith("gpu") and count.isdigit() else f"--native --gres={gres}"
+        ours = "--gpus 1" if gres == "gpu" else ours
+        raise UsageError(f"--gres {gres}: write {ours}")
+    if (given := args.foreign_dependency) is not None:
+        kind, _, jobs = given.partition(":")
+        ours = {"afterany": "--after-any", "afternotok": "--after-failure"}.get(kind, "--after")
+        which = ",".join(jobs.split(":")) if jobs else "7"
+        raise UsageError(f"--dependency {given}: write {ours} {which} (batches, jobs or names of rota)")
 
 
 def _memory_of(args: "argparse.Namespace") -> str:

@@ -41,7 +41,9 @@ def look(args: "argparse.Namespace") -> "Looker":
         from rota.manager.offline.looking import Reader
 
         reader = Reader(args.home)
-        print("rota: no manager is up: this is what its store says (rota up starts one)", file=sys.stderr)
+        pilot = os.path.exists(Paths(args.home).pilot)
+        how = "the pilot here has ended" if pilot else "no manager is up"
+        print(f"rota: {how}: this is what its store says{'' if pilot else ' (rota up starts one)'}", file=sys.stderr)
         return reader
 
 

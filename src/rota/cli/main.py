@@ -39,6 +39,7 @@ COMMANDS = {
     "release": ("rota.cli.change", "let held jobs go"),
     "remove": ("rota.cli.change", "forget jobs that do not run"),
     "report": ("rota.cli.report", "what was learned"),
+    "data": ("rota.cli.data", "which files are where; transfers and caches"),
     "limit": ("rota.cli.limit", "list, set or remove named limits"),
     "backup": ("rota.cli.backup", "copy the queue while it is in use"),
     "restore": ("rota.cli.backup", "put a backup of the queue back"),
@@ -46,7 +47,9 @@ COMMANDS = {
     "sites": ("rota.cli.places", "where jobs can run"),
     "runners": ("rota.cli.places", "the processes that run jobs"),
     "allocations": ("rota.cli.places", "what was asked of clusters"),
+    "cloud": ("rota.cli.cloud", "the manager on a server in a cloud, used from here"),
     "rsh": ("rota.cli.rsh", "inside a job on several nodes: run a command on another of them"),
+    "broker": ("rota.cli.broker", "which of many queues a task goes to, and why"),
     "plugins": ("rota.cli.plugins", "what policies can be made of"),
     "config": ("rota.cli.config", "every setting, its value, and where that comes from"),
     "doctor": ("rota.cli.doctor", "check this installation, end to end"),
@@ -62,9 +65,9 @@ HIDDEN = {"__complete": "rota.cli.completion"}
 GROUPS = (
     ("Run", ("run", "add", "pilot")),
     ("Look", ("status", "jobs", "wait", "watch", "log", "explain", "failures", "show", "history", "report")),
-    ("Change", ("retry", "modify", "kill", "hold", "release", "remove", "limit")),
+    ("Change", ("retry", "modify", "kill", "hold", "release", "remove", "limit", "data")),
     ("The manager", ("up", "down", "drain", "pause", "resume", "ping", "reload", "backup", "restore", "prune")),
-    ("Places", ("sites", "runners", "allocations", "rsh")),
+    ("Places", ("sites", "runners", "allocations", "cloud", "broker", "rsh")),
     ("Set-up", ("config", "plugins", "token", "audit", "doctor", "completion")),
 )
 

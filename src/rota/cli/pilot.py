@@ -10,7 +10,8 @@ from rota.cli.link import take_down
 from rota.cli.parser import Parser
 from rota.cli.run import Interrupts
 from rota.cli.show import jobs_word
-from rota.cli.submitting import configure_submission, print_dry_run, say_about, submission_of
+from rota.cli.submitting import configure_submission, pairs, print_dry_run, say_about, submission_of
+from rota.cli.submitting import number as whole_number
 from rota.cli.summary import print_summary
 from rota.cli.wait import all_well
 from rota.manager.paths import PILOT_HOME
@@ -36,6 +37,8 @@ hosts of --nodes, or on this machine. What jobs add meanwhile is run too.
 Exit status: 0 all well, 1 jobs failed, {OUT_OF_TIME} the allocation ended first: `rota pilot --resume` in the
 next one goes on with exactly the rest. TERM and USR1 end it as the time limit does."""
 LEFT = (":waiting", ":pending", ":active")
+LOST_S = 120.0
+"""If nothing is left but what ran on nodes that have been silent for so long, the pilot ends."""
 LOOKED_AT = 20
 """Batches that are asked why they wait."""
 SUMMARIES = 20
@@ -44,17 +47,29 @@ SUMMARIES = 20
 
 def configure(parser: Parser, command: str) -> None:
     """The options of `pilot`."""
+    from rota.cli.pilot_qcg import configure_qcg
+
     add = parser.add_argument
     add("--resume", action="store_true", help="go on with what an earlier allocation left, and only with that")
+    add("--join", action="store_true", help="lend the allocation to a manager that is up; takes no command")
     add("--hosts", metavar="HOST:CORES,…", help="the pilot's nodes, as in node1:8,node2:8; also --nodes with hosts")
     add("--reserve-core", action="store_true", help="leave one core of this node to the pilot itself")
+    add("--offer", metavar="NAME=N", action="append", default=[], help="a named resource that each node has (repeat)")
+    add("--offer-in-all", metavar="NAME=N", action="append", default=[], help="one that all nodes have together")
     add("--ends-in", metavar="TIME", help="when the allocation ends, where its batch system does not say: 90m, 12h …")
     add("--margin", metavar="TIME", help="end what runs so long before that (default 1m, or a tenth of what is left)")
+    add(
+        "--share",
+        metavar="HOW",
+        help="share all cores out among the jobs: maximum-iters[:LEAST] (as many at one time as can be), "
+        "split-into[:PARTS] (equal parts)",
+    )
     add("--show", dest="show", action="store_const", const="ended", help="print each job's output as it ends")
     add("--dry-run", action="store_true", help="show the nodes, and what would be run")
     add("-q", "--quiet", action="store_true", help="no progress, and a summary only of what failed")
     parser.json("the summary")
     configure_submission(parser)
+    configure_qcg(parser)
     _let_nodes_name_hosts(parser)
     parser.options()[
         "--home"
@@ -81,6 +96,10 @@ def _nodes_or_hosts(text: str) -> "int | str":
     return int(text) if text.isascii() and text.isdigit() else text
 
 
+def _names_hosts(given: "int | str | None") -> bool:
+    return isinstance(given, str) and not set(given) <= set("0123456789.")
+
+
 def execute(args: argparse.Namespace) -> int:
     """Find the allocation, run everything to the end there, sum up."""
     from rota.manager.offline.piloting import make_pilot, pilot_home
@@ -89,26 +108,60 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError("--remove-on: a pilot sums its jobs up and needs them on the books; use rota run or rota add")
     if args.resume and (args.words or args.file):
         raise UsageError("--resume goes on with what is left: it takes no command")
+    if args.join:
+        return _join(args)
     args.home = pilot_home(args.home)
-    if isinstance(args.nodes, str):
+    if _names_hosts(args.nodes):
         if args.hosts is not None:
             raise UsageError(f"--hosts {args.hosts} and --nodes {args.nodes}: name the hosts once")
         args.hosts, args.nodes = args.nodes, None
-    submission = None if args.resume else submission_of(args)
+    from rota.cli.pilot_qcg import is_qcg, make_flight
+
+    submission = None if args.resume or is_qcg(args) else submission_of(args)
     pilot = make_pilot(
         os.environ,
         nodes=args.hosts,
         reserve=args.reserve_core,
         ends_in_s=_seconds("--ends-in", args.ends_in),
         margin_s=_seconds("--margin", args.margin),
+        node_resources=pairs("--offer", args.offer, whole_number),
+        resources=pairs("--offer-in-all", args.offer_in_all, whole_number),
     )
+    if args.share is not None:
+        if submission is None:
+            raise UsageError("--resume goes on with what is left: --share was said before")
+        from rota.submission.sharing import share_out
+
+        share_out(submission, args.share, sum(node.cores for node in pilot.given.used))
     if args.dry_run:
         for line in lines_about(pilot):
             print(line)
         if submission is not None:
             print_dry_run(args, submission)
         return 0
-    return Flight(args, pilot).execute(submission)
+    flight = make_flight(args, pilot) if is_qcg(args) else Flight(args, pilot)
+    return flight.execute(submission)
+
+
+def _join(args: argparse.Namespace) -> int:
+    """Lend the allocation to a manager that is up."""
+    from rota.cli.lending import lend
+    from rota.manager.offline.piloting import make_pilot
+    from rota.manager.paths import default_home
+
+    if args.resume or args.words or args.file or args.dry_run or args.share:
+        raise UsageError("--join lends this allocation to a manager, which has its own jobs: it takes no command")
+    hosts = args.hosts if args.hosts is not None else args.nodes if _names_hosts(args.nodes) else None
+    pilot = make_pilot(
+        os.environ,
+        nodes=hosts,
+        reserve=args.reserve_core,
+        ends_in_s=_seconds("--ends-in", args.ends_in),
+        margin_s=_seconds("--margin", args.margin),
+        node_resources=pairs("--offer", args.offer, whole_number),
+        resources=pairs("--offer-in-all", args.offer_in_all, whole_number),
+    )
+    return lend(os.path.abspath(args.home or default_home()), pilot, args.quiet)
 
 
 def _seconds(option: str, text: "str | None") -> "int | None":
@@ -131,7 +184,7 @@ def lines_about(pilot: "Pilot") -> "list[str]":
         what += f"; it ends in {format_duration(left)}, and jobs do {format_duration(round(pilot.margin_s))} before"
     elif given.job is not None:
         what += "; nobody says when it ends (--ends-in)"
-    return [what]
+    return [*(f"{line}; the others go on" for line in pilot.away), what]
 
 
 class Flight:
@@ -145,6 +198,7 @@ class Flight:
         """Whether the manager is ours to take down."""
         self.found = False
         """Whether it was there: its pilot was killed, and soon it ends."""
+        self._nodes = Nodes()
 
     def execute(self, submission: "Submission | None") -> int:
         """Run everything to the end; the exit status."""
@@ -160,6 +214,8 @@ class Flight:
                 return self._ended(interrupts.seen)
             except OutOfTimeError:
                 return self._ended(0)
+            except NodeLostError as error:
+                return self._ended(0, str(error))
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0.0)
             self._take_down()
@@ -169,8 +225,7 @@ class Flight:
         interrupts.disarm()
         with self._begin(submission is None) as connection:
             interrupts.arm()
-            if (stop_at := self.pilot.stop_at) is not None:
-                signal.setitimer(signal.ITIMER_REAL, max(0.001, stop_at - time.time()))
+            self._set_timer()
             if submission is not None:
                 added = [self._add(connection, submission, interrupts)]
             elif not (added := self._left(connection)) and not self.args.quiet:
@@ -178,6 +233,10 @@ class Flight:
             self._follow(connection, added, submission)
         with Connection.connect(self.args.home) as connection:
             return self._sum_up(connection, 0 if submission is None else added[0])
+
+    def _set_timer(self) -> None:
+        if (stop_at := self.pilot.stop_at) is not None:
+            signal.setitimer(signal.ITIMER_REAL, max(0.001, stop_at - time.time()))
 
     # ---- the beginning ----------------------------------------------------------------------------------------------
 
@@ -204,8 +263,8 @@ class Flight:
                 ) from None
             launch(home, self.pilot, self._say)
             self.started, self.found = True, False
-            if not self.args.quiet:
-                self._say(*lines_about(self.pilot))
+            lines = lines_about(self.pilot)
+            self._say(*(lines[:-1] if self.args.quiet else lines))  # what is missing is always said
             return Connection.connect(home)
         if not resume:
             there = connection.manager
@@ -253,7 +312,7 @@ class Flight:
         spec = submission.spec if submission is not None else None
         while todo := [number for number in batches if number not in followed] or self._left(connection):
             for number in todo:
-                _follower(self.args, number, spec).follow(connection)
+                _follower(self.args, number, spec, self._nodes).follow(connection)
                 followed.add(number)
                 spec = None
                 connection = self._kept(connection)
@@ -278,11 +337,11 @@ class Flight:
 
     # ---- the end ----------------------------------------------------------------------------------------------------
 
-    def _ended(self, number: int) -> int:
+    def _ended(self, number: int, lost: str = "") -> int:
         """End what runs, as the end of its allocation does, and say how to go on."""
         why = "interrupted" if number == signal.SIGINT else "the allocation ends"
         if not number:
-            why = "what is left asks for more time than this allocation has"
+            why = lost or "what is left asks for more time than this allocation has"
         if number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
             why = f"the allocation ends (told by {signal.Signals(number).name})"
         self._say(f"{why}: what runs is ended, and stays queued" if number else why)
@@ -319,6 +378,40 @@ class OutOfTimeError(Exception):
     """Nothing runs, and what waits needs more time than the allocation has."""
 
 
+class NodeLostError(Exception):
+    """Nothing runs but on nodes that are silent for long: nobody here can say what became of it."""
+
+
+class Nodes:
+    """Says, once each, which nodes have fallen silent, and which are heard of again."""
+
+    def __init__(self) -> None:
+        self._silent: set[str] = set()
+
+    def look(self, connection: Connection) -> None:
+        """Say what has changed; NodeLostError if all that is left is on nodes that are silent."""
+        rows = connection.ask("runners")["runners"]
+        live = {row["host"]: row for row in rows if row["state"] in ("SERVING", "DRAINING", "MISSING")}
+        silent = {host for host, row in live.items() if row["state"] == "MISSING"}
+        for host in sorted(silent - self._silent):
+            jobs = jobs_word(live[host]["jobs"])
+            print(
+                f"rota: {host} has not been heard of for {live[host]['silent_s']:.0f} s ({jobs} there); "
+                "the other nodes go on",
+                file=sys.stderr,
+            )
+        for host in sorted(self._silent - silent):
+            if host in live:
+                print(f"rota: {host} is heard of again", file=sys.stderr)
+        self._silent = silent
+        if not silent or min(live[host]["silent_s"] for host in silent) < LOST_S:
+            return
+        missing = connection.ask("count", sel=[":missing"])["jobs"]
+        if missing and not connection.ask("count", sel=[":pending", ":starting", ":running", ":killing"])["jobs"]:
+            names = ", ".join(sorted(silent))
+            raise NodeLostError(f"{jobs_word(missing)} ran on {names}, which is silent; nothing else can run")
+
+
 def _batches(connection: Connection, *selectors: str) -> "list[dict[str, Any]]":
     rows: list[dict[str, Any]] = []
     after: int | None = 0
@@ -329,13 +422,14 @@ def _batches(connection: Connection, *selectors: str) -> "list[dict[str, Any]]":
     return rows
 
 
-def _follower(args: argparse.Namespace, batch: int, spec: "Any") -> "Any":
+def _follower(args: argparse.Namespace, batch: int, spec: "Any", nodes: Nodes) -> "Any":
     from rota.cli.following import Follower
 
     class PilotFollower(Follower):
         """Gives up once nothing can be started any more: the rest of the allocation would be wasted."""
 
         def _why(self, connection: Connection, counts: "Mapping[str, int]") -> str:
+            nodes.look(connection)
             why = super()._why(connection, counts)
             if why and _is_out_of_time(connection):
                 raise OutOfTimeError

@@ -36,22 +36,30 @@ _EXAMPLES = {
         "rota sites slurm           # all that is known of one",
         "rota sites detect          # what this host has, as a config.toml",
         "rota sites detect --write",
+        "rota sites clean           # destroy servers of ours in clouds that are of no allocation",
     ),
-    "allocations": ("rota allocations", "rota allocations --live", "rota allocations --json"),
+    "allocations": ("rota allocations", "rota allocations --live", "rota allocations --end a12"),
 }
 
 
 def configure(parser: "Parser", command: str) -> None:
     """The options of sites, allocations or runners."""
     if command == "sites":
-        parser.add_argument("site", nargs="*", metavar="NAME|detect", help="this site, in full; or find what there is")
+        parser.add_argument(
+            "site",
+            nargs="*",
+            metavar="NAME|detect|clean",
+            help="this site, in full; find what there is; or destroy servers that nobody has",
+        )
         parser.add_argument("-v", "--verbose", action="store_true", help="all that is known of every site")
         parser.add_argument("--write", action="store_true", help="detect: write $ROTA_HOME/config.toml")
         parser.add_argument("--force", action="store_true", help="detect --write: also where there is one (it is kept)")
-        parser.json('{"sites": […]}')
+        parser.json('{"sites": […]}; of clean {"deleted": […], "kept": […]}')
     else:
         if command == "allocations":
             parser.add_argument("--live", action="store_true", help="only those that are not over")
+            words = "end this allocation (or say that it is dead); its jobs run again once it is over"
+            parser.add_argument("--end", action="append", default=[], metavar="ID", help=words)
         parser.json(f'{{"{command}": […]}}')
     parser.examples(*_EXAMPLES.get(command, (f"rota {command}", f"rota {command} --json")))
 
@@ -66,7 +74,11 @@ def execute(args: "argparse.Namespace") -> int:
             return detect(args)
         if args.write or args.force:
             raise UsageError("--write and --force are for `rota sites detect`")
+        if args.site[:1] == ["clean"]:
+            return clean_sites(args)
     with connect(args) as connection:
+        if what == "allocations" and args.end:
+            connection.ask("end", ids=args.end)
         answer = connection.ask(what)
     rows = answer[what]
     if what == "sites":
@@ -91,6 +103,19 @@ def execute(args: "argparse.Namespace") -> int:
         for row in rows if what == "sites" else ():
             for line in troubles(row):
                 print(f"{clean(row['name'])}: {line}")
+    return 0
+
+
+def clean_sites(args: "argparse.Namespace") -> int:
+    """Destroy servers that are of no allocation, and print which."""
+    with connect(args) as connection:
+        answer = connection.ask("clean", sites=args.site[1:])
+    if args.json:
+        print_json(answer)
+        return 0
+    for row in answer["deleted"]:
+        print(f"deleted {clean(row['name'])} ({clean(row['id'])}) at {clean(row['site'])}")
+    print(f"{len(answer['deleted'])} deleted, {len(answer['kept'])} kept")
     return 0
 
 
@@ -220,6 +245,8 @@ def print_site(row: "dict[str, Any]") -> None:
         print("  queues:")
         for queue in row["queues"]:
             print(f"    {queue_words(queue)}")
+    for server in row.get("servers") or ():
+        print(f"  server {server_words(server)}")
     for note in row.get("notes") or ():
         print(f"  note: {clean(note)}")
 
@@ -243,9 +270,22 @@ def queue_words(queue: "dict[str, Any]") -> str:
         parts.append(f"{queue['gpus']} gpus")
     if queue.get("resources"):
         parts.append(counted(queue["resources"]))
+    if queue.get("price"):
+        parts.append(f"{queue['price']:g} an hour")
     parts.append("no time limit known" if queue["time_s"] is None else f"at most {seconds(queue['time_s'])}")
     closed = "" if queue["auto"] else " (if named)" if queue["up"] else " (closed)"
     return f"{clean(queue['name'])}{' (default)' if queue['default'] else ''}{closed}: {', '.join(parts)}"
+
+
+def server_words(server: "dict[str, Any]") -> str:
+    """One server of a cloud on a line."""
+    state = "runs" if server["up"] else "is being made"
+    if server["ending"]:
+        state = f"is being destroyed: {server['ending']}"
+    elif server["suspected_since"]:
+        state = f"is suspected since {when(server['suspected_since'])}: {server['suspected_why']}"
+    where = f" at {server['address']}" if server["address"] else ""
+    return clean(f"{server['id'] or '(asked for)'} ({server['flavor']}) of {server['allocation']}{where}: {state}")
 
 
 def _node(row: "dict[str, Any]") -> str:

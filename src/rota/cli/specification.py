@@ -49,6 +49,7 @@ def only_job(connection: "Any", word: str) -> str:
 def lines(row: "dict[str, Any]", whole_environment: bool) -> "list[tuple[str, Any]]":
     """(title, text) of everything; empty ones are not printed."""
     name = f" ({row['name']})" if row["name"] else ""
+    tries = f"{row['attempts']} attempt{'' if row['attempts'] == 1 else 's'}"
     after = [
         f"{each['target']} {each.get('condition', 'success')}{', job by job' if each.get('each') else ''}"
         f"{', live' if each.get('live') else ''} ({each['stands']})"
@@ -56,7 +57,7 @@ def lines(row: "dict[str, Any]", whole_environment: bool) -> "list[tuple[str, An
     ]
     asks = row["asks_now"] if row["asks_now"] != row["needs_words"] else ""
     out: list[tuple[str, Any]] = [
-        ("job", f"{row['job']} of batch {row['batch']}{name}, {row['state']}, {row['attempts']} attempts"),
+        ("job", f"{row['job']} of batch {row['batch']}{name}, {row['state']}, {tries}"),
         ("submitted", f"{when(row['submitted'])} by {row['by']}"),
         ("command", row["command"]),
         ("values", ", ".join(f"{key}={value}" for key, value in (row["values"] or {}).items())),
@@ -73,6 +74,7 @@ def lines(row: "dict[str, Any]", whole_environment: bool) -> "list[tuple[str, An
         ("at once", row["at_once"]),
         ("retries", retries(row)),
         ("max failures", row["max_failures"]),
+        ("scouts", row["scouts"] or None),
         ("after", "; ".join(after)),
         ("not before", when(row["not_before"])),
         ("ended if over", ", ".join(row["enforce"]) + f"; KILL {row['grace_s']} s after TERM"),

@@ -61,7 +61,10 @@ def add_sources(group: "argparse._ArgumentGroup") -> None:
     add("--zip", action="store_true", help="pair the parameters; default: every combination")
 
 
-REPEATED = ("commands", "limits", "names", "native", "resources", "tags", "variables")
+REPEATED = (
+    "commands", "inputs", "limits", "mounts", "names", "native", "outputs", "resources", "tags", "variables",
+    "variants",
+)  # fmt: skip
 """Kinds of fields whose flag may be given several times."""
 
 

@@ -33,13 +33,14 @@ def execute(args: "argparse.Namespace") -> int:
     """0: all COMPLETED. 1: all settled, some not COMPLETED. 4: the time was up."""
     with connect(args) as connection:
         answer = patiently(connection, args, timeout_of(args.timeout))
+        why = "" if answer["settled"] or args.json or args.quiet else stuck(connection, args.selector, answer["counts"])
     if args.json:
         print_json(answer)
     elif not args.quiet:
         print(count_words(answer["counts"]), file=sys.stdout if answer["settled"] else sys.stderr)
     if not answer["settled"]:
         if not args.json and not args.quiet:
-            print("rota: the time is up, not all are settled", file=sys.stderr)
+            print(f"rota: the time is up, not all are settled{f': {why}' if why else ''}", file=sys.stderr)
         return 4
     return 0 if all_well(answer["counts"]) else 1
 

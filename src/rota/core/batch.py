@@ -37,6 +37,11 @@ class Live:
         """Its millicores, on all its nodes."""
         return self.slot.amounts.cores + sum([slot.amounts.cores for _, slot in self.parts])
 
+    @property
+    def node_cores(self) -> tuple[int, ...]:
+        """Its millicores on each of its nodes, the root first."""
+        return (self.slot.amounts.cores, *[slot.amounts.cores for _, slot in self.parts])
+
 
 class BatchState:
     """One batch: columns for all its jobs, and an overlay for what differs."""
@@ -46,8 +51,9 @@ class BatchState:
         "env", "epoch",
         "failures", "followed", "graph", "held_why", "hold_wanted", "id", "key", "killed_why", "known_until", "live",
         "loose",
-        "losses", "marks", "met", "omitted_why", "queues", "ranges", "removes", "rerun_wanted", "seen", "shapes",
-        "spec", "states", "submitted", "template_numbers", "templates", "twins", "until", "waits", "watchers",
+        "losses", "marks", "met", "omitted_why", "queues", "ranges", "removes", "rerun_wanted", "scouting",
+        "seen", "shapes", "spec", "states", "submitted", "template_numbers", "templates", "twins", "until", "waits",
+        "watchers",
     )  # fmt: skip
 
     def __init__(
@@ -104,6 +110,8 @@ class BatchState:
         """Why its jobs were last held."""
         self.killed_why: str | None = None
         """Who last killed jobs of it, in words."""
+        self.scouting = False
+        """Whether all but its scouts wait for these."""
         self.dirty: set[int] = set()
         """Chunks of the columns that changed since the last checkpoint."""
         self.removes = any(template.remove_on is not None for template in spec.templates)

@@ -1,6 +1,7 @@
 """The census: runners and allocations by what they do. An index of the state, written by evolve."""
 
 from rota.model.allocation import Allocation
+from rota.model.needs import Amounts
 from rota.schedule.demand import ANY
 from rota.schedule.queues import Claim
 
@@ -10,7 +11,7 @@ __all__ = ["Census"]
 class Census:
     """Runners by state and by allocation; how many allocations there are, by site."""
 
-    __slots__ = ("changed", "changing", "coming", "live", "of", "runners")
+    __slots__ = ("asked", "changed", "changing", "coming", "in_queue", "live", "of", "runners")
 
     def __init__(self) -> None:
         self.runners: dict[str, dict[str, None]] = {"SERVING": {}, "DRAINING": {}, "MISSING": {}}
@@ -19,6 +20,10 @@ class Census:
         """Allocation → its runners, also those that are over."""
         self.live: dict[str, int] = {}
         """Site → how many of its allocations are not over."""
+        self.in_queue: dict[tuple[str, str], int] = {}
+        """(site, queue) → how many allocations that named the queue are not over."""
+        self.asked: dict[str, dict[tuple[str, Amounts, int], int]] = {}
+        """Site → (queue, node, seconds) → how many allocations of that kind are not over."""
         self.changing = 0
         """How many allocations neither run nor are over."""
         self.coming: dict[str, dict[tuple[str, int], int]] = {}
@@ -31,7 +36,8 @@ class Census:
         new = Census()
         new.runners = {state: names.copy() for state, names in self.runners.items()}
         new.of = {name: runners.copy() for name, runners in self.of.items()}
-        new.live, new.changing = self.live.copy(), self.changing
+        new.live, new.in_queue, new.changing = self.live.copy(), self.in_queue.copy(), self.changing
+        new.asked = {site: kinds.copy() for site, kinds in self.asked.items()}
         new.coming, new.changed = {site: shapes.copy() for site, shapes in self.coming.items()}, self.changed.copy()
         return new
 
@@ -63,6 +69,17 @@ class Census:
             return
         site, state = allocation.site, allocation.state
         self.live[site] = self.live.get(site, 0) + by
+        if allocation.queue is not None:
+            self.in_queue[site, allocation.queue] = self.in_queue.get((site, allocation.queue), 0) + by
+            kinds, kind = (
+                self.asked.setdefault(site, {}),
+                (allocation.queue, allocation.capacity, allocation.time_s or 0),
+            )
+            kinds[kind] = kinds.get(kind, 0) + by
+            if not kinds[kind]:
+                del kinds[kind]
+            if not kinds:
+                del self.asked[site]
         if state != "RUNNING":
             self.changing += by
         if state != "KILLING" and len(self.of.get(allocation.id, ())) < allocation.nodes:

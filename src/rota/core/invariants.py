@@ -9,7 +9,7 @@ from rota.core.evolve.jobs import uncounted
 from rota.core.graph import CLASSES, CODES, OPEN
 from rota.core.state import BatchState, State
 from rota.model.graph import MEMBER
-from rota.model.needs import Amounts
+from rota.model.needs import Amounts, Needs
 from rota.model.slot import Slot
 from rota.model.tables import ACTIVE, HOLDING, JOB_STATES, PENDING, SETTLED, WAITING
 
@@ -71,13 +71,19 @@ def _batch(state: State, batch: BatchState) -> Iterator[str]:
     yield from _gangs(state, batch)
 
 
+def _node_counts(needs: Needs) -> tuple[int, int]:
+    """(least, most) nodes that a job with these needs is on."""
+    return (1, needs.cores_most or needs.cores) if needs.span else (needs.nodes, max(needs.nodes, needs.nodes_most))
+
+
 def _gangs(state: State, batch: BatchState) -> Iterator[str]:
     """A live gang is whole, or is known to be broken; one that is over is not ready while anyone holds a part."""
     for pos, live in batch.live.items():
         key, job = (batch.id, pos, live.attempt), f"job {batch.id}.{batch.index(pos)}"
-        nodes = state.shapes[live.slot.shape].shape.needs.nodes
-        if len(live.parts) != nodes - 1 and not state.runners[live.runner].direct:
-            yield f"{job}: attempt {live.attempt} was leased on {len(live.parts) + 1} nodes of {nodes}"
+        counts = [_node_counts(needs) for needs in state.shapes[live.slot.shape].shape.needs.alternatives()]
+        has = len(live.parts) + 1
+        if not any(least <= has <= most for least, most in counts) and not state.runners[live.runner].direct:
+            yield f"{job}: attempt {live.attempt} was leased on {has} nodes of {counts}"
         lacks = [name for name, _ in live.parts if name not in state.runners or key not in state.runners[name].parts]
         if lacks and pos not in batch.broken:
             yield f"{job}: no part of attempt {live.attempt} is reserved on {lacks}, and it is not broken"
@@ -187,7 +193,7 @@ def _census(state: State) -> Iterator[str]:
         if name == "changed":
             continue
         have, found = getattr(kept, name), getattr(census, name)
-        if name in ("live", "coming"):  # a site with none may be left in the books
+        if name in ("live", "coming", "in_queue"):  # a site with none may be left in the books
             have = {site: count for site, count in have.items() if count}
         if have != found:
             yield f"census: {name} are {have} in the books, {found} in fact"

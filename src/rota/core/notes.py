@@ -4,22 +4,26 @@ A note is to the soft state what an event is to the durable one: `decide` makes 
 changes follow from events (`follow`), from effects (`performed`), from a start, and from time (`rota.core.passing`).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
 
 from rota.core.effects import Effect, Lease, Order
+from rota.core.fares import ended_at, sent_back
 from rota.core.passing import enter_runner, enter_runners
-from rota.core.shares import count, recall
+from rota.core.shares import UNCOUNTED, count, recall
 from rota.core.soft import Condition, Contact, Ending, Key, Sent, ShapeMemo, SiteWeather, Usage, Waits
 from rota.core.state import State
 from rota.core.stimuli import At
 from rota.model import events as ev
 from rota.model.allocation import Allocation
 from rota.model.site import SiteFacts
+from rota.schedule.broker.shares import Generation
+from rota.schedule.broker.sites import BROKERED_AGAIN, Waited
 from rota.schedule.facts import Stats
 from rota.schedule.queues import queue_places
+from rota.schedule.view import Place
 
 __all__ = [
     "Awaited", "ConditionTold", "FactTold", "Forgot", "Greeted", "Heard", "Looked", "Note", "PartsTold",
@@ -32,7 +36,7 @@ GIVEN_UP = "given up"
 MOST_POSSIBLE = 10_000
 """Needs of which it is remembered that they can be met; then it is found out anew."""
 _MEAN_WEIGHT = 0.1
-_WAIT_WEIGHT = 0.2
+_NOBODY, _UNKNOWN = Waits(), Waited()
 
 
 class Heard(Struct, frozen=True):
@@ -225,17 +229,32 @@ def _site_told(state: State, note: SiteTold) -> None:
     soft.possible.clear()
     if note.facts is None:
         soft.sites.pop(note.site, None)
-        soft.queues.pop(note.site, None)
+        _tell_queues(state, soft.queues.pop(note.site, ()), ())
         soft.planning.changed.everything = soft.planning.wanted = True
         return
     soft.sites[note.site] = note.facts
+    before = soft.queues.get(note.site, ())
     soft.queues[note.site] = queue_places(note.site, note.facts, soft.queue_classes)
+    _tell_queues(state, before, soft.queues[note.site])
     soft.weather.sites.setdefault(note.site, SiteWeather()).failed_tag = ""
     soft.planning.changed.everything = True
     soft.planning.wanted = True
     state.ensure_site_location(note.site)
+    for key in dict.fromkeys((*state.waited, *soft.waits)):
+        if key[0] in soft.sites:
+            _tell_stats(state, key)
     for name in list(soft.idle.times):
         enter_runner(state, state.runners[name])
+
+
+def _tell_queues(state: State, before: Sequence[Place], now: Sequence[Place]) -> None:
+    """Tell policies which queues a site has: the fact `queues`, by location; a site without any is one itself."""
+    told = {place.location.id: place for place in (now[1:] or now)}
+    for place in before:
+        if place.location.id not in told:
+            state.soft.facts.tell("queues", place.location.id, None)
+    for name, place in told.items():
+        state.soft.facts.tell("queues", name, place)
 
 
 def _weather_entry(state: State, note: WeatherEntry) -> None:
@@ -365,17 +384,20 @@ def follow(state: State, event: ev.Event, at: At) -> None:
     elif isinstance(event, ev.ManagerMoved):
         state.soft.planning.changed.everything = True
     elif isinstance(event, ev.AllocationPlanned):
-        _waits(state, state.allocations[event.id], at)
+        _waits(state, state.allocations[event.id])
     elif isinstance(event, ev.AllocationMoved):
         if event.verb == "run":
             state.soft.conditions.pop(event.id, None)
-        _allocation_moved(state, state.allocations[event.id], at)
+        allocation = state.allocations[event.id]
+        if event.verb == "kill" and (event.reason or "").startswith(BROKERED_AGAIN):
+            sent_back(state, allocation, at.wall)
+        _allocation_moved(state, allocation)
     if _concerns_the_scheduler(event):
         state.soft.planning.wanted = True
 
 
-def _allocation_moved(state: State, allocation: Allocation, at: At) -> None:
-    _waits(state, allocation, at)
+def _allocation_moved(state: State, allocation: Allocation) -> None:
+    _waits(state, allocation)
     if allocation.state.endswith("ED"):
         state.soft.ending.pop(allocation.id, None)
         state.soft.conditions.pop(allocation.id, None)
@@ -383,11 +405,10 @@ def _allocation_moved(state: State, allocation: Allocation, at: At) -> None:
             state.soft.contacts.pop(state.forgotten.pop(), None)
 
 
-def _waits(state: State, allocation: Allocation, at: At | None) -> None:
-    """Count an allocation among those that wait at its queue, or how long it did; None: it is not known when it ended.
-
-    What waits, and for how long, is the fact `stats`.
-    """
+def _waits(state: State, allocation: Allocation) -> None:
+    """Count an allocation among those that wait at its queue, or run there: the fact `stats`."""
+    if allocation.shape is not None:
+        _count_share(state, allocation)
     key = (allocation.site, allocation.queue or "")
     waits = state.soft.waits.get(key)
     if waits is None:
@@ -397,15 +418,44 @@ def _waits(state: State, allocation: Allocation, at: At | None) -> None:
             return
         waits.since[allocation.id] = allocation.submitted or 0.0
     else:
-        since = waits.since.pop(allocation.id, None)
-        if since is None:
+        since, ran = waits.since.pop(allocation.id, None), len(waits.running)
+        if allocation.state == "RUNNING":
+            waits.running.add(allocation.id)
+        elif allocation.state.endswith("ED"):
+            waits.running.discard(allocation.id)
+        if since is None and (ran == len(waits.running) or len(state.soft.sites) < 2):
             return
-        if allocation.state == "RUNNING" and at is not None:
-            waited = max(0.0, at.wall - since)
-            mean = waits.mean_s
-            waits.mean_s = waited if mean is None else mean + _WAIT_WEIGHT * (waited - mean)
+    _tell_stats(state, key)
+
+
+def _count_share(state: State, allocation: Allocation) -> None:
+    """Count an allocation among those of its share that wait, or run: the fact `made`."""
+    assert allocation.shape is not None
+    share, made = state.shapes[allocation.shape].shape.share, state.soft.made
+    if not share or share.startswith(UNCOUNTED):
+        return
+    live = {"SUBMITTING": False, "PENDING": False, "RUNNING": True}
+    before = made.pop(allocation.id, None)
+    if allocation.state in live:
+        made[allocation.id] = (share, live[allocation.state])
+    if before != made.get(allocation.id):
+        now = state.soft.facts["made"].get(share, Generation())
+        counts = [now.queued, now.running]
+        for row, change in ((before, -1), (made.get(allocation.id), 1)):
+            if row is not None:
+                counts[row[1]] += change
+        told = Generation(counts[1], counts[0])
+        state.soft.facts.tell("made", share, told if counts != [0, 0] else None)
+
+
+def _tell_stats(state: State, key: tuple[str, str]) -> None:
+    """Tell how a queue fares; of how many run there, and of kinds, only where there are several sites to compare."""
+    waits, learned = state.soft.waits.get(key, _NOBODY), state.waited.get(key, _UNKNOWN)
     oldest = next(iter(waits.since.values()), 0.0)
-    state.soft.facts.tell("stats", key, Stats(waits.mean_s, len(waits.since), oldest))
+    stats = Stats(learned.mean_s, len(waits.since), oldest)
+    if len(state.soft.sites) > 1:
+        stats = Stats(learned.mean_s, len(waits.since), oldest, len(waits.running), learned.kinds)
+    state.soft.facts.tell("stats", key, stats)
 
 
 def _ended(state: State, event: ev.Ended, at: At) -> None:
@@ -424,6 +474,8 @@ def _ended(state: State, event: ev.Ended, at: At) -> None:
         enter_runner(state, runner)
     if state.parts or state.soft.sent or state.soft.unsent:
         _roots_ended(state, event, at)
+    if len(state.soft.sites) > 1:
+        ended_at(state, event, runner.site, at.wall)
     took(state, event)
 
 
@@ -515,7 +567,7 @@ def restarted(state: State, at: At) -> None:
     enter_runners(state)
     for allocation in state.allocations.values():
         if allocation.state.endswith("ING"):
-            _waits(state, allocation, None)
+            _waits(state, allocation)
     planning = state.soft.planning
     planning.steady_less_mono = None
     planning.wanted = planning.changed.everything = True

@@ -68,6 +68,7 @@ class BatchRecord(Struct, array_like=True):
     gates: dict[int, int] = field(default_factory=dict)
     """Gate of its graph → the newest batch that counts for its name."""
     killed_why: str | None = None
+    scouting: bool = False
 
 
 class Settled(Struct, frozen=True, gc=False):

@@ -5,14 +5,18 @@ are worth under the half-life of each policy is soft, and worked out again after
 logarithm of the use, each hour of it weighed by when it was; so it stays the same while nothing is used.
 """
 
+from collections.abc import Sequence
 from math import inf, log2
+
+from msgspec.structs import replace
 
 from rota.core.state import ShapeState, State
 from rota.model import events as ev
 from rota.model.batch import Template
+from rota.schedule.broker.shares import Share, leaf_of, rank
 from rota.schedule.policy import Policy
 
-__all__ = ["Spending", "apply_spent", "recall", "share_of", "worth_now"]
+__all__ = ["Spending", "apply_spent", "as_policy_sees", "recall", "worth_now"]
 
 HOUR_S = 3600
 UNCOUNTED = "#"
@@ -23,13 +27,25 @@ STEPS = 8
 """A worth is told in steps of an eighth of a doubling: it changes seldom, and nobody is put into order for a trifle."""
 
 
-def share_of(policy: Policy | None, template: Template, by: str, name: str) -> str:
+def as_policy_sees(
+    policy: Policy | None, template: Template, by: str, name: str, tree: Sequence[Share] = ()
+) -> Template:
+    """A template with what tells its jobs apart under their policy: whose use they are, and which files they read."""
+    near = template.inputs if template.inputs and policy is not None and "replicas" in policy.reads else ()
+    share = _share_of(policy, template, by, name, tree)
+    return template if (share, near) == (template.share, template.near) else replace(template, share=share, near=near)
+
+
+def _share_of(policy: Policy | None, template: Template, by: str, name: str, tree: Sequence[Share]) -> str:
     """Whose use jobs of a template are counted as, or what else tells their shapes apart; empty: nothing does."""
     unit = "shape" if policy is None else policy.unit
     if policy is None or unit not in ("priority", "share"):
         return ""
     if unit == "priority":
         return f"{UNCOUNTED}{template.priority}"
+    if policy.order == "shares":
+        account = dict(template.needs.options).get("account")
+        return leaf_of(tree, {"submitter": by.partition(" via ")[0], "name": name, "account": account or ""})
     if policy.share_by == "name":
         return f"@{name}" if name else "no name"
     if policy.share_by == "account":
@@ -107,8 +123,19 @@ def worth_now(state: State, wall: float) -> dict[tuple[str, str], float]:
             more = log2(held[key] * HOUR_S) + half_lives
             high, low = max(worth, more), min(worth, more)
             worth = high + log2(1 + 2 ** max(low - high, -1000.0))
-        out[key] = round(worth * STEPS) / STEPS
+        out[key] = round(worth * STEPS) / STEPS if policies[key[0]].order != "shares" else worth
+    for name, policy in policies.items():
+        if policy.order == "shares":
+            out.update(_ranks(state, name, {share: out.pop((of, share)) for of, share in list(out) if of == name}))
     return out
+
+
+def _ranks(state: State, policy: str, worth: dict[str, float]) -> dict[tuple[str, str], float]:
+    """(policy, leaf) → its rank, by what was used and is in use (logarithms), beside what it should be."""
+    most = max(worth.values(), default=0.0)
+    used = {share: 2.0 ** max(value - most, -1000.0) for share, value in worth.items()}
+    ranks = rank(state.settings.shares, used)
+    return {(policy, leaf): float(at) for leaf, at in ranks.items()}
 
 
 def _held(shape: ShapeState) -> int:

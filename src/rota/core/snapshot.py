@@ -34,6 +34,7 @@ from rota.model.needs import Amounts
 from rota.model.shape import Shape
 from rota.model.slot import Slot
 from rota.model.tables import JOB_STATES, PENDING, SETTLED
+from rota.schedule.broker.sites import Waited
 from rota.schedule.estimate import Group
 from rota.schedule.limits import Starts
 from rota.schedule.view import Limit
@@ -97,6 +98,8 @@ class _Snapshot(Struct):
     attempt_floor: int = 0
     floor_below: int = 0
     shares: dict[str, dict[int, int]] = field(default_factory=dict)
+    waited: list[tuple[str, str, Waited]] = field(default_factory=list)
+    """(site, queue, how long allocations waited there)."""
 
 
 _PLAIN = (
@@ -133,6 +136,7 @@ def take_snapshot(state: State) -> bytes:
                 for name, limit in timed.items()
             },
             starts={name: starts.rows for name, starts in state.starts.items()},
+            waited=[(*key, learned) for key, learned in state.waited.items()],
         )
     )
 
@@ -208,6 +212,7 @@ def _restore_small(state: State, kept: _Snapshot) -> None:
         setattr(state, name, getattr(kept, name))
     if state.mode == "paused" and not state.pauses:  # by an older rota
         state.pauses = {"user": (0.0, "", "")}
+    state.waited = {(site, queue): learned for site, queue, learned in kept.waited}
     for shape in kept.shapes:
         state.shape_number(shape)
     for name, count in kept.limits.items():
@@ -356,6 +361,7 @@ def durable_view(state: State) -> dict[str, Any]:
         "allocations": {a.id: (a.state, a.native_id) for a in state.allocations.values() if a.state.endswith("ING")},
         "groups": state.groups,
         "shares": state.shares,
+        "waited": state.waited,
         "limits": {
             name: (limit.count, limit.used, limit.rate, limit.per_s, limit.window)
             for name, limit in state.limits.items()

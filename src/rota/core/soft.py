@@ -2,9 +2,9 @@
 
 It lies apart from the durable state (`State`), which only `evolve` writes. Each part here has one writer:
 
-- `contacts`, `idle`, `quiet`, `sites`, `queues`, `possible`, `weather`, `facts`, `waits`: `core/notes.py`, from the
-  notes that a decision carries, from what follows from events, and from the passing of time; `chance` by whoever asked
-  it, once it is used;
+- `contacts`, `idle`, `quiet`, `sites`, `queues`, `possible`, `weather`, `facts`, `waits`, `fares`:
+  `core/notes.py`, from the notes that a decision carries, from what follows from events, and from the passing of time;
+  `chance` by whoever asked it, once it is used;
 - `planning`: the scheduling pass (`core/plan`); what has changed since (`Changes`) is told where it happens.
 """
 
@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Struct, field
 
 from rota.core.earliest import Earliest
-from rota.core.stimuli import AllocationSeen
+from rota.core.stimuli import AllocationSeen, Left
 from rota.model.needs import Needs
 from rota.model.shape import Shape
 from rota.model.site import SiteFacts
 from rota.model.slot import Slot
+from rota.schedule.broker.sites import Fare
 from rota.schedule.facts import Facts
 from rota.schedule.pipeline import Memo
 from rota.schedule.places import Places
@@ -73,6 +74,8 @@ class Usage(NamedTuple):
     started: float | None
     cpu_s: float | None = None
     memory: int | None = None
+    left: Left | None = None
+    """What is waited for, since its command is over."""
 
 
 class Contact:
@@ -274,11 +277,12 @@ class Planning:
 
 
 class Waits(Struct):
-    """The allocations that wait at a queue, and how long others did."""
+    """The allocations that wait at a queue, and those that run there."""
 
     since: dict[str, float] = field(default_factory=dict)
     """Allocation → wall-clock time of its submission, oldest first."""
-    mean_s: float | None = None
+    running: set[str] = field(default_factory=set)
+    """Those that run."""
 
 
 class Ending(NamedTuple):
@@ -323,6 +327,10 @@ class Soft:
         """What policies may look at beside jobs and places."""
         self.waits: dict[tuple[str, str], Waits] = {}
         """(site, queue; "": its own) → how long allocations wait there."""
+        self.made: dict[str, tuple[str, bool]] = {}
+        """Allocation that waits or runs for jobs of a share → (share, whether it runs)."""
+        self.fares: dict[tuple[int, str], Fare] = {}
+        """(batch, site) → how its jobs fared there, where there are several sites."""
         self.weather = Weather()
         self.ending: dict[str, Ending] = {}
         """Allocation → its end, while its last words are awaited."""

@@ -22,10 +22,14 @@ from rota.model.location import Kind, Location
 from rota.model.needs import Amounts
 from rota.model.shape import Shape
 from rota.model.slot import Slot
+from rota.schedule.broker.shares import Share
+from rota.schedule.broker.sites import Waited
 from rota.schedule.estimate import Group
 from rota.schedule.ledger import Ledger
 from rota.schedule.limits import Starts
 from rota.schedule.policy import POLICIES, Policy
+from rota.schedule.queues import queue_id
+from rota.schedule.servers import most_servers
 from rota.schedule.view import Limit
 
 __all__ = ["BatchState", "Live", "RunnerState", "Settings", "ShapeState", "State"]
@@ -46,7 +50,7 @@ class Settings(Struct, frozen=True):
     ahead_s: float = 0.05
     """How many seconds of work a runner is leased ahead of its slots."""
     ahead_below_s: float = 1.0
-    """The longest that jobs may take to be leased ahead."""
+    """The longest that jobs may take to be leased ahead: others could wait for long behind one that takes longer."""
     lease_most: int = 512
     """Jobs in one lease message."""
     site_retry_s: float = 5
@@ -73,6 +77,12 @@ class Settings(Struct, frozen=True):
     """… while such jobs run elsewhere, or succeeded there not longer ago than this: the host gets no more jobs …"""
     bad_host_s: float = 3600
     """… for so long."""
+    rebroker_s: float | None = 600
+    """What has waited at a site for so long may go to another where it would start sooner; None: never."""
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    """Thresholds of the brokerage that are set, by name."""
+    shares: tuple[Share, ...] = ()
+    """The tree of shares, for policies whose order is `shares`."""
     policies: Mapping[str, Policy] = field(default_factory=lambda: POLICIES)
     """Name → policy, as configured."""
 
@@ -182,6 +192,8 @@ class State:
         """How many parts of gangs are reserved, on all runners."""
         self.groups: dict[str, Group] = {}
         """What was learned, by group."""
+        self.waited: dict[tuple[str, str], Waited] = {}
+        """(site, queue; "": its own) → how long allocations waited there."""
         self.shares: dict[str, dict[int, int]] = {}
         """Share (who jobs' use is counted for) → hour since 1970 → core-milliseconds that were used."""
         self.waiters: dict[str, set[int]] = {}
@@ -255,14 +267,37 @@ class State:
         return self.pruned[at][2] if at >= 0 and number <= self.pruned[at][1] else None
 
     def rooms(self, mono: float) -> dict[str, int]:
-        """Site → how many more allocations it may be asked for now."""
+        """Site, or queue with a limit of its own → how many more allocations it may be asked for now."""
         weather, live = self.soft.weather, self.census.live
         rooms = {}
         for name, facts in self.soft.sites.items():
             site = weather.of(name)
             most = facts.most if site.takes is None else min(facts.most, site.takes)
             rooms[name] = most - live.get(name, 0) if site.closed_until <= mono else 0
+            if facts.cloud:
+                rooms[name] = min(rooms[name], most_servers(facts, self.budget(name)))
+            if facts.hosts:
+                left = 0
+                for queue in facts.queues:
+                    room = (queue.most or 1) - self.census.in_queue.get((name, queue.name), 0) if queue.up else 0
+                    rooms[queue_id(name, queue.name)] = room
+                    left += max(0, room)
+                rooms[name] = min(rooms[name], left)
         return rooms
+
+    def budget(self, name: str) -> list[int]:
+        """How much is left of each bound of a site whose allocations are servers."""
+        facts = self.soft.sites[name]
+        prices = {queue.name: queue.price for queue in facts.queues}
+        left = [bound.most - bound.others for bound in facts.bounds]
+        for (queue, node, time_s), count in self.census.asked.get(name, {}).items():
+            for at, bound in enumerate(facts.bounds):
+                left[at] -= count * bound.use(node, prices.get(queue, 0.0), time_s + facts.paid_s)
+        return left
+
+    def budgets(self) -> dict[str, list[int]]:
+        """Site whose allocations are servers → how much is left of each of its bounds."""
+        return {name: self.budget(name) for name, facts in self.soft.sites.items() if facts.cloud}
 
     def runners_of(self, allocation: str) -> list[RunnerState]:
         """The runners of an allocation, also those that are over."""

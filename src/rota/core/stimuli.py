@@ -1,5 +1,6 @@
 """Stimuli: everything that can happen. Each carries `at` (wall and monotonic clock) and `by` (who)."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -13,9 +14,9 @@ from rota.model.selector import Selector
 from rota.model.site import SiteFacts
 
 __all__ = [
-    "AllocationSeen", "At", "ChangeJobs", "Cover", "Disconnected", "Ended", "FactSeen", "Greet", "Held", "HoldRow",
-    "LastWords", "Prune", "Released", "Report", "RunnerBye", "SetLimits", "SetMode", "SiteFull", "SiteSeen", "Started",
-    "Stimulus", "Submit", "TakeDown", "Tick", "Touch", "Used", "Written",
+    "AllocationSeen", "At", "ChangeJobs", "Cover", "Disconnected", "EndAllocation", "Ended", "FactSeen", "Greet",
+    "Held", "HoldRow", "LastWords", "Left", "Prune", "Released", "Report", "RunnerBye", "SetLimits", "SetMode",
+    "SiteFull", "SiteSeen", "Started", "Stimulus", "Submit", "TakeDown", "Tick", "Touch", "Unstaged", "Used", "Written",
 ]  # fmt: skip
 
 
@@ -175,6 +176,19 @@ class Used(NamedTuple):
     memory: int | None
 
 
+class Left(NamedTuple):
+    """What a running attempt whose command is over left running, as its runner tells."""
+
+    batch: int
+    index: int  # type: ignore[assignment]
+    attempt: int
+    ended: float
+    """By the wall clock of its host."""
+    many: int
+    processes: Sequence[tuple[int, str]]
+    """Pids and names of the first of them."""
+
+
 class Report(Stimulus, kw_only=True):
     """A runner tells what started, ended, or will not be started."""
 
@@ -199,6 +213,7 @@ class Touch(Stimulus, kw_only=True):
     clock: float
     held: list[tuple[int, int, int]] = []
     used: list[Used] = []
+    left: list[Left] = []
     holds: list[HoldRow] = []
 
 
@@ -216,6 +231,15 @@ class Released(Stimulus, kw_only=True):
     runner: str
     session: int
     jobs: list[tuple[int, int, int]]
+
+
+class Unstaged(Stimulus, kw_only=True):
+    """What attempts read cannot be brought to a runner that cannot be told so, and was never told to start them."""
+
+    runner: str
+    jobs: list[tuple[int, int, int]]
+    """(batch, index, attempt) of each."""
+    why: str
 
 
 class RunnerBye(Stimulus, kw_only=True):
@@ -294,6 +318,12 @@ class SiteFull(Stimulus, kw_only=True):
 
     site: str
     count: int
+
+
+class EndAllocation(Stimulus, kw_only=True):
+    """Somebody wants an allocation to end, or knows that it is dead."""
+
+    id: str
 
 
 class TakeDown(Stimulus, kw_only=True):

@@ -192,7 +192,7 @@ class CommandDriver:
         command = self.dialect.submit(ask, self.options)
         if self.gate.is_shut:
             raise BusyError(
-                f"site {self.site} is left alone for another {self.gate.reopens_in:.0f} s after "
+                f"site {self.site} is left alone for a while after "
                 f"{self._settings.breaker_failures} failed commands: {self.gate.why}"
             )
         await self.start()

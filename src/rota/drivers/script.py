@@ -30,7 +30,7 @@ top, want = sys.argv[1:]
 place = os.path.join(top, "rota", "runner")
 digest = hashlib.sha256()
 for name in sorted(os.listdir(place)):
-    if name.endswith(".py"):
+    if name.endswith((".py", ".c")):
         content = open(os.path.join(place, name), "rb").read()
         digest.update(b"%s\\0%d\\0" % (name.encode(), len(content)) + content)
 paths = [top] + [os.path.join(at, name) for at, names, files in os.walk(top) for name in names + files]

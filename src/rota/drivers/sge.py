@@ -173,7 +173,7 @@ class Sge:
         found = []
         if ask.time_s is not None:
             found.append(f"h_rt={ask.time_s}")
-            if options.signal_s and ask.time_s > options.signal_s:
+            if options.signal_s and ask.time_s >= 2 * options.signal_s:
                 found.append(f"s_rt={ask.time_s - options.signal_s}")
         if ask.amounts.memory and options.memory_as != "none":
             found.append(f"h_vmem={share(ask.amounts.memory, share(ask.amounts.cores, 1000) << 20)}M")

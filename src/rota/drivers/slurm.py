@@ -220,6 +220,12 @@ class Slurm:
         return tuple(out)
 
 
+EARLY_S = 60
+"""So much earlier than asked for Slurm may send a signal …"""
+START_S = 60
+"""… and so long it has to take at least: it would end the shell that has only begun, or a job that has time."""
+
+
 def _sizes(ask: Ask, options: Options, wants: Wants) -> list[str]:
     """What each node is to have; `--gres` of the raw options is added to it."""
     amounts = ask.amounts
@@ -245,6 +251,7 @@ def _sizes(ask: Ask, options: Options, wants: Wants) -> list[str]:
     if ask.time_s is not None:
         out.append(f"--time={_clock(ask.time_s)}")
         warning = min(warning, ask.time_s // 2)
+        warning = warning if ask.time_s - warning >= EARLY_S + START_S else 0
     if warning:
         out.append(f"--signal=B:USR1@{min(warning, 65535)}")
     return out

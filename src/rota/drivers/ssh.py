@@ -79,6 +79,10 @@ class SshTransport(PrefixTransport):
             return UnreachableError(f"{self.name} cannot be reached: {words}", ran=False)
         return UnreachableError(f"the connection to {self.name} was lost: {words}", ran=True)
 
+    def argv(self, words: Sequence[str]) -> tuple[str, ...]:
+        """The command on this host that runs another there, with its input and output."""
+        return (*self._prefix, shlex.join(words))
+
     async def close(self) -> None:
         """End the shared connection, if there is one."""
         await self._over.run((*self._connect, "-O", "exit", self.host), timeout_s=10)

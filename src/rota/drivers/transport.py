@@ -15,7 +15,7 @@ from rota.drivers.descriptors import as_before
 from rota.drivers.dialect import Answer
 from rota.model.errors import RotaError
 
-__all__ = ["LocalTransport", "PrefixTransport", "Transport", "UnreachableError", "scrubbed"]
+__all__ = ["LocalTransport", "PrefixTransport", "Transport", "UnreachableError", "UnreadError", "scrubbed"]
 
 OUTPUT_MOST = 32 << 20
 ROWS_MOST = 400_000
@@ -47,6 +47,15 @@ class UnreachableError(RotaError):
         """Somebody has to log in there first."""
 
 
+class UnreadError(UnreachableError):
+    """Some files (`paths`) cannot be read; the others that exist were (`found`)."""
+
+    def __init__(self, words: str, found: dict[str, bytes], paths: Sequence[str]) -> None:
+        super().__init__(words, ran=True)
+        self.found = found
+        self.paths = paths
+
+
 class Transport(Protocol):
     """Runs commands somewhere, and reads and writes small files there."""
 
@@ -62,7 +71,10 @@ class Transport(Protocol):
         ...
 
     async def read(self, paths: Sequence[str]) -> dict[str, bytes]:
-        """The files among these that exist. Raises UnreachableError, with the reason, if one cannot be read."""
+        """The files among these that exist. Raises UnreadError, with the reason and the others, if one cannot be read.
+
+        And UnreachableError if nothing can be.
+        """
         ...
 
     async def write(self, path: str, data: bytes, mode: int = 0o600) -> None:
@@ -226,11 +238,18 @@ class PrefixTransport:
         answer = await self.run(("sh", "-c", READ), "".join(f"{path}\n" for path in _sound(paths)))
         if answer.code != 0:
             raise UnreachableError(f"{self.name}: files cannot be read: {answer.stderr.strip()[-500:]}", ran=True)
-        found = {}
+        found, unread = {}, []
         for line in answer.stdout.splitlines():
             number, _, content = line.partition(" ")
             if number.isdigit() and int(number) < len(paths):
-                found[paths[int(number)]] = base64.b64decode(content)
+                path = paths[int(number)]
+                if content == UNREAD:
+                    unread.append(path)
+                else:
+                    found[path] = base64.b64decode(content)
+        if unread:
+            words = f"{self.name}: files cannot be read: {answer.stderr.strip()[-500:]}"
+            raise UnreadError(words, found, unread)
         return found
 
     async def write(self, path: str, data: bytes, mode: int = 0o600) -> None:
@@ -257,11 +276,13 @@ WHICH = (
     'f=$("${SHELL:-sh}" -lc \'command -v "$0"\' "$p" 2>/dev/null </dev/null | tail -n 1); '
     'echo "$p=$f"; done'
 )
+UNREAD = "!"
+"""In place of what a file contains."""
 READ = (
-    'no() { echo "$1 cannot be read: no permission, or not a file" >&2; exit 1; }; '
-    'n=0; while IFS= read -r f; do d=${f%/*}; if [ -d "$d" ]; then ls "$d" >/dev/null 2>&1 || no "$d"; fi; '
-    'if [ -e "$f" ]; then { [ -f "$f" ] && [ -r "$f" ]; } || no "$f"; '
-    f'echo "$n $(head -c {FILE_MOST} <"$f" | base64 | tr -d "\\n")"; fi; n=$((n+1)); done'
+    f'no() {{ echo "$1 cannot be read: no permission, or not a file" >&2; echo "$n {UNREAD}"; }}; '
+    'n=0; while IFS= read -r f; do d=${f%/*}; if [ -d "$d" ] && ! ls "$d" >/dev/null 2>&1; then no "$d"; '
+    'elif [ -e "$f" ]; then if [ -f "$f" ] && [ -r "$f" ]; then '
+    f'echo "$n $(head -c {FILE_MOST} <"$f" | base64 | tr -d "\\n")"; else no "$f"; fi; fi; n=$((n+1)); done'
 )
 WRITE = (
     'umask 077; mkdir -p "${1%/*}" && base64 -d >"$1.$$.tmp" && chmod "$2" "$1.$$.tmp" && mv -f "$1.$$.tmp" "$1" || '
@@ -292,7 +313,7 @@ def _which(program: str, path: str) -> str | None:
 
 
 def _read_all(paths: Sequence[str]) -> dict[str, bytes]:
-    found = {}
+    found, unread, words = {}, [], []
     for path in _sound(paths):
         try:
             os.listdir(os.path.dirname(path))  # makes a network file system look again
@@ -306,7 +327,10 @@ def _read_all(paths: Sequence[str]) -> dict[str, bytes]:
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise UnreachableError(f"cannot read {path}: {error}", ran=True) from error
+            unread.append(path)
+            words.append(f"cannot read {path}: {error}")
+    if unread:
+        raise UnreadError("; ".join(words)[:500], found, unread)
     return found
 
 

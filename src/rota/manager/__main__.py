@@ -15,11 +15,12 @@ from rota.core.state import Settings
 from rota.drivers.allocation import HERE
 from rota.drivers.descriptors import raise_limit
 from rota.manager import logs
-from rota.manager.config import Config, SiteConfig, load_config
+from rota.manager.config import BrokerConfig, Config, SiteConfig, is_cloud, load_config
 from rota.manager.daemon import say_failed, say_ready
 from rota.manager.filesystem import warning_for
 from rota.manager.housekeeping import HousekeepingSettings
 from rota.manager.lock import REFRESH_S, Lock, announce
+from rota.manager.offline.deployed import forbid_deployed
 from rota.manager.offline.relay import Relay, forbid_other, take_lock
 from rota.manager.paths import Paths, prepare
 from rota.manager.reloading import Reloader
@@ -27,10 +28,13 @@ from rota.manager.service import Manager
 from rota.manager.sites.api import Site
 from rota.manager.sites.batch import BatchSite
 from rota.manager.sites.doors import TlsDoor
+from rota.manager.sites.farm import FarmSite, check_hosts
 from rota.manager.sites.given import DRIVER, PILOT, GivenSite, Pilot, read_pilot
+from rota.manager.sites.lent import LENT, LentSite, add_lent
 from rota.manager.sites.local import LocalSite
 from rota.model.errors import RefusedError, RotaError, UsageError
 from rota.plugins import load_plugins, watched
+from rota.schedule.broker.shares import share_tree
 from rota.store.sqlite import SqliteStore
 from rota.wire.client import read_notice
 from rota.wire.home import CLIENT
@@ -57,6 +61,9 @@ def settings_of(config: Config) -> Settings:
         backoff_most_s=config.seconds("backoff_most"),
         backoff_jitter_s=config.seconds("backoff_jitter"),
         backfill_after_s=config.backfill_after_s,
+        rebroker_s=config.rebroker_after_s,
+        shares=share_tree(config.shares),
+        thresholds={name: float(value) for name, value in config.broker.thresholds.items()},
         policies=config.policies(),
     )
 
@@ -67,7 +74,15 @@ def make_site(name: str, site: SiteConfig, paths: Paths, tls: TlsDoor, pilot: Pi
         return GivenSite(name, site, paths, tls, pilot)
     if site.driver == "local":
         return LocalSite(name, site, paths, tls)
+    if site.driver == LENT:
+        return LentSite(name, site, paths, tls)
     try:
+        if site.driver == "ssh":
+            return FarmSite(name, site, paths, tls)
+        if is_cloud(site.driver):
+            from rota.manager.sites.cloud import CloudSite
+
+            return CloudSite(name, site, paths, tls)
         return BatchSite(name, site, paths, tls.at(site.directory))
     except UsageError as error:
         raise UsageError(f"{paths.config}: [site.{name}] {error}") from None
@@ -82,12 +97,15 @@ def make_site(name: str, site: SiteConfig, paths: Paths, tls: TlsDoor, pilot: Pi
 async def serve(paths: Paths, lock: Lock, args: argparse.Namespace) -> int:
     """Load the queue, listen, and run the manager until it is told to stop; the exit status."""
     config = load_config(paths.home)
+    check_hosts(config, paths.config)
     relay = Relay(paths, args.relay, args.until_s, args.began) if args.relay else None
     pilot = read_pilot(paths) if args.pilot else None
     if relay is not None:
         _leave_here_alone(config)
     if pilot is not None:
         _only_the_allocation(config, pilot)
+    else:
+        add_lent(config, paths)
     tls = TlsDoor(paths)
     sites = {name: make_site(name, site, paths, tls, pilot) for name, site in config.site.items()}
     for plugin in load_plugins():
@@ -118,10 +136,13 @@ async def serve(paths: Paths, lock: Lock, args: argparse.Namespace) -> int:
 
     def load() -> Config:
         found = load_config(paths.home)
+        check_hosts(found, paths.config)
         if relay is not None:
             _leave_here_alone(found)
         if pilot is not None:
             _only_the_allocation(found, pilot)
+        else:
+            add_lent(found, paths)
         return found
 
     async def listen(found: Config) -> None:
@@ -143,6 +164,8 @@ async def serve(paths: Paths, lock: Lock, args: argparse.Namespace) -> int:
         loop.call_later(max(0.0, pilot.stop_at - time.time()), manager.stop, True)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     manager.start()
+    if config.broker != BrokerConfig():
+        manager.reloader.tell_broker()
     refreshing = loop.create_task(_refresh(lock, manager))
     if args.ready_fd is not None:
         say_ready(args.ready_fd)
@@ -261,6 +284,7 @@ def main() -> int:
                 return 0
         else:
             forbid_other(paths)
+            forbid_deployed(paths)
             if not args.pilot and os.path.exists(paths.pilot):
                 raise RefusedError(
                     f"{paths.home} is the home of a pilot, whose jobs are for an allocation: go on there with "
@@ -268,6 +292,7 @@ def main() -> int:
                 )
             taken = Lock(paths)
         with taken as lock:
+            forbid_deployed(paths)  # again: it may have gone away just before the lock was ours
             return asyncio.run(serve(paths, lock, args))
     except (RotaError, OSError) as error:
         log.error("%s", error)

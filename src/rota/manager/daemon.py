@@ -17,7 +17,7 @@ from typing import Any
 from rota.manager.paths import Paths, prepare
 from rota.model.errors import BY_CODE, DeniedError, RefusedError, RotaError
 
-__all__ = ["say_failed", "say_ready", "start", "stop"]
+__all__ = ["runs", "say_failed", "say_ready", "start", "stop"]
 
 START_S = 60.0
 STOP_S = 60.0
@@ -175,6 +175,13 @@ def _say(fd: int, said: dict[str, Any]) -> None:
         os.close(fd)
     except OSError:
         pass  # nobody listens any more
+
+
+def runs(pid: int) -> bool:
+    """Whether a process runs; one that has ended does not, even if nobody has taken note of that yet."""
+    from rota.manager.lock import start_ticks
+
+    return start_ticks(pid) is not None
 
 
 def stop(pid: int, *, start: int | None = None, timeout_s: float = STOP_S) -> bool:

@@ -11,7 +11,20 @@ from typing import TYPE_CHECKING, Any
 from rota import __version__
 from rota.core.decide.ends import find_live
 from rota.core.decide.greeting import rivals, stranger
-from rota.core.stimuli import At, Disconnected, Ended, Greet, Held, Released, Report, RunnerBye, Started, Touch, Used
+from rota.core.stimuli import (
+    At,
+    Disconnected,
+    Ended,
+    Greet,
+    Held,
+    Left,
+    Released,
+    Report,
+    RunnerBye,
+    Started,
+    Touch,
+    Used,
+)
 from rota.manager.job_tokens import attempt_lives, job_access
 from rota.model.errors import DeniedError, RotaError
 from rota.model.needs import Amounts
@@ -102,6 +115,7 @@ class Inbound:
                 disclaimed=message.disclaimed,
             )
             manager.tell(report)
+            manager.staging.begun(message.started)
         elif isinstance(message, messages.Tail):
             manager.answers.output.told(runner, message)
         elif isinstance(message, messages.Touch):
@@ -118,9 +132,12 @@ class Inbound:
                 clock=clock,
                 held=message.held,
                 used=used,
+                left=[Left(*row) for row in message.left],
                 holds=message.holds,
             )
             manager.tell(touch)
+            if manager.staging.phases and runner in manager.state.runners:
+                manager.staging.touched(manager.state, manager.state.runners[runner])
         elif isinstance(message, messages.Held):
             manager.tell(Held(at=at, by=by, runner=runner, session=message.session, holds=message.holds))
         elif isinstance(message, messages.Released):

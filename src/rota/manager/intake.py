@@ -167,7 +167,8 @@ class Intake:
         stage, runs = args.stage, None
         values = _decode_values(bytes(args.values)) if bytes(args.values) != b"null" else None
         lines = any(template.argv is None and template.shell is None for template in spec.templates)
-        wants_values = lines or bool(spec.columns)
+        numbered = spec.ranges is not None and len(spec.templates) > 1  # only their templates tell them apart
+        wants_values = lines or numbered or bool(spec.columns)
         if lines and spec.columns:
             raise UsageError("jobs that are whole command lines have no parameters")
         if wants_values != (stage is not None or values is not None):
@@ -197,9 +198,8 @@ class Intake:
         kinds = self._kinds.get(stage)
         if kinds is None:
             raise UsageError("nothing was staged under this name (was the manager restarted meanwhile?): add it again")
-        allowed = (
-            {"text", "object"} if lines else {"text"} if len(spec.columns) == 1 else {f"row of {len(spec.columns)}"}
-        )
+        plain = len(spec.columns) == 1 or spec.ranges is not None
+        allowed = {"text", "object"} if lines else {"text"} if plain else {f"row of {len(spec.columns)}"}
         if kinds - allowed:
             raise UsageError(
                 f"the values are {', '.join(sorted(kinds))}, but this batch takes {' or '.join(sorted(allowed))}"

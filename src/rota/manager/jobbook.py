@@ -8,12 +8,13 @@ import hmac
 import os
 import signal
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from rota.core.state import BatchState, State
 from rota.model.batch import Value, count_of
 from rota.model.command import BEHAVIOURS, CommandMaker, show_command
+from rota.model.needs import Amounts
 from rota.model.tables import JOB_STATES, REMOVED, SETTLED
 from rota.store.api import Store
 from rota.wire import auth
@@ -37,12 +38,17 @@ class JobBook:
         self._home = home
         self._gang_key: str | None = None
         self._site_setup = site_setup
+        self._styles: dict[str, tuple[tuple[str, ...], Mapping[str, str]]] = {}
         self._makers: dict[tuple[int, int], CommandMaker] = {}
         self._pages: OrderedDict[tuple[int, int], list[Any]] = OrderedDict()
 
     def set_up_site(self, site: str, setup: str | None) -> None:
         """Take note of the file that is sourced before every job at a site."""
         self._site_setup[site] = setup
+
+    def tell(self, site: str, style: tuple[str, ...], variables: Mapping[str, str]) -> None:
+        """Take note of how the jobs of a site are told what they got, and of variables that all of them have."""
+        self._styles[site] = (style, variables)
 
     def maker(self, batch: BatchState, template: int) -> CommandMaker:
         """The compiled template."""
@@ -84,6 +90,14 @@ class JobBook:
             return path
         return os.path.join(maker.path("cwd", value, index, attempt) or "/", path)
 
+    def variant(self, batch: BatchState, pos: int, amounts: Amounts) -> int:
+        """Which of a job's alternatives these amounts are: the first that they are enough for."""
+        for number, needs in enumerate(batch.templates[batch.template_of(pos)].needs.alternatives()):
+            same = (needs.gpus, needs.gpu_share, needs.named) == (amounts.gpus, amounts.gpu_share, amounts.named)
+            if same and (needs.span or needs.whole or amounts.cores >= needs.cores):
+                return number
+        return 0
+
     def lease_row(self, batch: BatchState, pos: int, attempt: int, slot: str, cores: int) -> list[Any]:
         """One job as a lease message carries it."""
         template = batch.template_of(pos)
@@ -105,6 +119,12 @@ class JobBook:
         spec = f"{batch.id}.{template}.{cores}"
         return [slot, spec, batch.id, index, attempt, maker.command(value, index, attempt), extra]
 
+    def are_alike(self, batch: BatchState, template: int) -> bool:
+        """Whether the jobs of a template are told apart by their number only: nothing of a value is in what they do."""
+        maker, first = self.maker(batch, template), batch.spec.templates[0]
+        lines = first.argv is None and first.shell is None
+        return maker.fixed is not None and not (lines or maker.paths or maker.behaviours)
+
     def end_variables(self, state: State, batch: BatchState) -> dict[str, str]:
         """The variables that tell a job at the end of a batch about that batch."""
         ended = state.batches.peek(batch.spec.ends or 0)
@@ -115,10 +135,12 @@ class JobBook:
         own = {"ROTA_BATCH": str(ended.id), "ROTA_BATCH_NAME": ended.name, "ROTA_JOBS": str(ended.count)}
         return own | by_state
 
-    def spec(self, batch: BatchState, template: int, cores: int, site: str) -> dict[str, Any]:
+    def spec(
+        self, batch: BatchState, template: int, cores: int, site: str, host: str = "", variant: int = 0
+    ) -> dict[str, Any]:
         """How the jobs of a template are run, as a lease message carries it."""
         given = batch.templates[template]
-        needs = given.needs
+        needs = given.needs.alternatives()[variant]
         environment = None  # the runner's own
         if given.env_from != "site":
             environment = "none" if given.env_from == "none" or batch.env is None else batch.env
@@ -139,6 +161,17 @@ class JobBook:
         }
         if needs.bind:
             out["bind"] = needs.bind
+        style, told = self._styles.get(site, ((), {}))
+        if style := given.env_style or style:
+            out |= {"style": list(style), "host": host}
+        if told:
+            out["told"] = told
+        if given.needs.variants:
+            out["variant"] = variant
+        if given.model != "default":
+            out |= {"model": given.model, "mpirun": given.mpirun, "mpirun_args": list(given.mpirun_args)}
+            if given.model == "threads" and cores % 1000 == 0:
+                out.setdefault("bind", "cores")
         if given.workdir == "unique":
             out |= {"workdir": "unique", "cleanup": given.cleanup or "success"}
             out |= {"home": "workdir"} if given.change_home else {}
@@ -147,6 +180,8 @@ class JobBook:
                 out |= {name: list(getattr(given, name)), "behaviour_s": given.behaviour_s}
         if given.leftovers != "end":
             out["leftovers"] = given.leftovers
+        if given.container is not None:
+            out["container"] = {"image": given.container, "engine": given.engine, "mounts": list(given.mounts)}
         if given.warn is not None:
             out["warn"] = [int(signal.Signals[f"SIG{given.warn[0]}"]), given.warn[1]]
         for name in ("stdin", "stdout", "stderr"):

@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Container, Coroutine, Mapping
+from functools import partial
 from typing import Any
 
 from rota.core import effects as ef
@@ -14,6 +15,7 @@ from rota.core.decide.greeting import replaced_runners, rivals
 from rota.core.state import RunnerState, State
 from rota.core.stimuli import AllocationSeen, Greet, LastWords, SiteFull, SiteSeen, Stimulus, TakeDown, Written
 from rota.drivers.api import Known, Observation
+from rota.drivers.farm import HostError
 from rota.drivers.submitting import ArrayError, FullError
 from rota.manager.inbound import now, report_rows
 from rota.manager.jobbook import JobBook
@@ -90,7 +92,7 @@ class Observer:
                 if facts != told:
                     self._tell(site_seen(site.name, facts))
                 wait, told = LEARN_S, facts
-                await asyncio.sleep(LEARN_AGAIN_S)
+                await asyncio.sleep(site.learn_again_s or LEARN_AGAIN_S)
             except RotaError as error:
                 log.warning("%s", error)
                 if told is None and wait == LEARN_S:  # it will say the same of submissions, and that is shown
@@ -141,16 +143,19 @@ class Observer:
             elif effect.what == "collect":
                 await self._collect(state, site, state.allocations[effect.id])
             else:
-                await self._check(state, site, [_known(state.allocations[effect.id], state)])
+                known = _known(state.allocations[effect.id], state)
+                site.doubt(known)
+                await self._check(state, site, [known])
         except RotaError as error:
             log.warning("%s %s: %s", effect.what, effect.id, error)
             if isinstance(error, FullError):
                 self._tell(SiteFull(at=now(), by="driver", site=site.name, count=len(effect.ids)))
-            if isinstance(error, ArrayError):
+            if isinstance(error, ArrayError | HostError):
                 self._tell(site_seen(site.name, site.facts()))
             if effect.what in ("submit", "find"):
                 refused = Outcome(why="refused") if isinstance(error, RefusedError | UsageError) else None
                 refused = Outcome(why="array") if isinstance(error, ArrayError) else refused
+                refused = Outcome(why="host") if isinstance(error, HostError) else refused
                 for name in effect.ids:
                     self._see(Observation(name, "fail", None, str(error), refused))
 
@@ -209,6 +214,8 @@ class Observer:
         for allocation in state.allocations.values():
             if allocation.state in ("PENDING", "RUNNING", "KILLING") and allocation.id not in state.soft.ending:
                 live.setdefault(allocation.site, []).append(_known(allocation, state))
+        for name, site in self._sites.items():
+            site.know(partial(_tags, state, name))
         asked = [(self._sites[name], known) for name, known in live.items() if name in self._sites]
         for site, known in asked:
             if not site.answers_at_once and site.name not in self._polling:
@@ -332,6 +339,11 @@ class Observer:
 def site_seen(name: str, facts: SiteFacts | None) -> SiteSeen:
     """The stimulus that says what a site offers; None: it is gone."""
     return SiteSeen(at=now(), site=name, facts=facts)
+
+
+def _tags(state: State, site: str) -> set[str]:
+    """The tags of a site's allocations that are not over."""
+    return {row.tag for row in state.allocations.values() if row.site == site and row.state.endswith("ING")}
 
 
 def _read_unsent(site: Site, runner: RunnerState) -> Written | None:

@@ -47,10 +47,17 @@ class Found(Struct):
     """Whether what remains keeps its numbers, because they are part of what the jobs do."""
     templates: list[int] | None = None
     duplicates: int = 0
-    there: dict[int, list[int]] = msgspec.field(default_factory=dict)
-    """Batch → positions of jobs that are those of the submission."""
+    there: dict[int, tuple[int, int]] = msgspec.field(default_factory=dict)
+    """Position of a job of the submission that is there already → the batch and position that it has."""
     repeated: int = 0
     """How many of the duplicates are there only because this submission has them twice."""
+
+    def by_batch(self) -> dict[int, list[int]]:
+        """Batch → positions of jobs that are those of the submission."""
+        out: dict[int, list[int]] = {}
+        for batch, pos in dict.fromkeys(self.there.values()):
+            out.setdefault(batch, []).append(pos)
+        return out
 
     def words(self) -> dict[str, Any]:
         """The fields of the answer to the submission."""
@@ -134,6 +141,7 @@ class Duplicates:
         for pos, first in repeats:
             if found.flags[first]:
                 found.flags[pos] = 1
+                found.there[pos] = found.there[first]
         found.repeated = found.flags.count(2)
         found.duplicates = found.repeated + found.flags.count(1)
         return found
@@ -191,7 +199,7 @@ class Duplicates:
             at = texts.get(text)
             if at is not None and not found.flags[at]:
                 found.flags[at] = 1
-                found.there.setdefault(batch.id, []).append(pos)
+                found.there[at] = (batch.id, pos)
                 if found.example is None:
                     found.example = format_job(batch.id, whole(batch).index(pos))
                     found.state = JOB_STATES[byte]

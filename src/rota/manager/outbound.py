@@ -2,16 +2,20 @@
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rota.core import effects as ef
 from rota.core.soft import LeasedJob, Member
-from rota.core.state import Settings, State
+from rota.core.state import BatchState, Settings, State
 from rota.manager.job_tokens import runner_secret
 from rota.manager.jobbook import JobBook
 from rota.model.errors import BusyError
+from rota.model.slot import Slot
 from rota.wire.messages import VERSION
 from rota.wire.peer import Peer
+
+if TYPE_CHECKING:
+    from rota.manager.data.staging import Staging
 
 __all__ = ["Outbound", "lease_message"]
 
@@ -54,6 +58,8 @@ class Outbound:
         """Names of specs and environments that a runner has in this session."""
         self._connects: dict[str, int] = {}
         """Number of the connection of each session."""
+        self.staging: Staging | None = None
+        """Brings what jobs read; none before the manager has made it."""
 
     def perform(self, state: State, effect: ef.Effect) -> None:
         """Carry out one effect."""
@@ -100,6 +106,8 @@ class Outbound:
         linger: dict[str, Any] = {"linger_s": facts.linger_s} if facts is not None else {}
         linger["jobs"] = runner_secret(self.job_secret, effect.runner).hex()
         found[0].send({"t": "welcome", "connect": effect.connect, "session": effect.session, **self._welcome, **linger})
+        if self.staging is not None:
+            self.staging.resume(state, state.runners[effect.runner])
 
     def _order(self, state: State, effect: ef.Order) -> None:
         peer = self.peers.get(effect.runner)
@@ -153,13 +161,18 @@ class Outbound:
         if peer is None or runner.session != effect.session:
             return
         sent = self._sent[effect.runner]
-        if effect.n <= self._newest.get(effect.runner, 0):
-            sent.clear()  # a repeat: what came with it the first time may not have arrived either
+        repeat = effect.n <= self._newest.get(effect.runner, 0)
+        if repeat:
+            sent.clear()  # what came with it the first time may not have arrived either
         self._newest[effect.runner] = max(effect.n, self._newest.get(effect.runner, 0))
         fresh = len(sent) > MOST_SENT
         if fresh:
             sent.clear()
         message = lease_message(self._book, state, effect, runner.site, sent)
+        if repeat:
+            sent.clear()  # it takes nothing of a lease that it has, which may have had other jobs' specs
+        if self.staging is not None and (awaited := self.staging.awaited(state, effect.jobs, runner)):
+            message["stage"] = awaited
         peer.send({**message, "fresh": True} if fresh else message)
 
 
@@ -167,7 +180,9 @@ def hold_row(book: JobBook, state: State, job: LeasedJob, site: str) -> dict[str
     """A part of a gang, with how its ranks are started on that node."""
     number, pos, attempt, slot = job
     batch = state.batches[number]
-    spec = book.spec(batch, batch.template_of(pos), slot.amounts.cores, site) | {"gpus": list(slot.gpus)}
+    variant = book.variant(batch, pos, slot.amounts)
+    spec = book.spec(batch, batch.template_of(pos), slot.amounts.cores, site, variant=variant)
+    spec |= {"gpus": list(slot.gpus)}
     named = (number, batch.index(pos), attempt)
     return {"job": named, "slot": slot.text, "secret": book.gang_secret(*named), "spec": spec}
 
@@ -188,10 +203,23 @@ def _gang(book: JobBook, named: tuple[int, int, int], members: tuple[Member, ...
 
 def lease_message(book: JobBook, state: State, effect: ef.Lease, site: str, sent: set[str]) -> dict[str, Any]:
     """A lease with all that the runner needs for it and does not have yet."""
+    host = state.runners[effect.runner].host
+    gangs = {
+        "{}.{}.{}".format(*named): _gang(book, named, effect.gangs[number, pos])
+        for number, pos, attempt, _ in (effect.jobs if effect.gangs else ())
+        if (number, pos) in effect.gangs
+        for named in [(number, state.batches[number].index(pos), attempt)]
+    }
     specs: dict[str, Any] = {}
     envs: dict[str, Any] = {}
-    rows = []
+    rows: list[list[Any]] = []
+    alike: tuple[BatchState, int, Slot, list[Any]] | None = None
     for number, pos, attempt, slot in effect.jobs:
+        if alike is not None:  # most jobs are as the one before, but for their number
+            batch, template, known, row = alike
+            if number == batch.id and slot is known and batch.template_of(pos) == template:
+                rows.append([row[0], row[1], number, batch.index(pos), attempt, row[5], None])
+                continue
         batch = state.batches[number]
         cores = slot.amounts.cores
         try:
@@ -202,16 +230,25 @@ def lease_message(book: JobBook, state: State, effect: ef.Lease, site: str, sent
             row = [slot.text, spec, number, batch.index(pos), attempt, [NO_COMMAND], None]
         if batch.spec.ends is not None:
             row[6] = {**(row[6] or {}), "own": book.end_variables(state, batch)}
-        name = row[1]
+        name, variant = row[1], 0
+        if batch.templates[batch.template_of(pos)].apart:
+            named = (number, row[3], attempt)
+            if (key := "{}.{}.{}".format(*named)) not in gangs:  # it is on one node, and told so as on several
+                gangs[key] = _gang(book, named, (Member(effect.runner, host, "", slot),))
+            if variant := book.variant(batch, pos, slot.amounts):
+                name = row[1] = f"{name}.{variant}"
+        template = batch.template_of(pos)
         if name not in sent:
-            template = batch.template_of(pos)
-            specs[name] = book.spec(batch, template, cores, site)
+            specs[name] = book.spec(batch, template, cores, site, host, variant)
             sent.add(name)
             environment = specs[name]["env"]
             if environment is not None and environment not in sent:
                 sent.add(environment)
                 envs[environment] = book.environment(environment)
         rows.append(row)
+        alike = None
+        if row[5] != [NO_COMMAND] and not (batch.spec.ends is not None or batch.templates[template].apart):
+            alike = (batch, template, slot, row) if book.are_alike(batch, template) else None
     message: dict[str, Any] = {
         "t": "lease",
         "session": effect.session,
@@ -220,13 +257,8 @@ def lease_message(book: JobBook, state: State, effect: ef.Lease, site: str, sent
         "slots": [(slot.text, count) for slot, count in effect.slots.items()],
         "jobs": rows,
     }
-    if effect.gangs:
-        message["gangs"] = {
-            "{}.{}.{}".format(*named): _gang(book, named, effect.gangs[number, pos])
-            for number, pos, attempt, _ in effect.jobs
-            if (number, pos) in effect.gangs
-            for named in [(number, state.batches[number].index(pos), attempt)]
-        }
+    if gangs:
+        message["gangs"] = gangs
     if specs:
         message["specs"] = specs
     if envs:

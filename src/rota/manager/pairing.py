@@ -17,6 +17,7 @@ from rota.model.batch import BatchSpec, Dependency, index_at
 from rota.model.errors import UsageError
 from rota.model.graph import CONDITIONS, Graph, pack_links
 from rota.model.job import format_job
+from rota.model.selector import parse_selector
 from rota.store.api import Store
 
 __all__ = ["pair"]
@@ -48,12 +49,15 @@ def pair(state: State, store: Store, new: Submit) -> list[str]:
 
 
 def _target(state: State, dependency: Dependency) -> tuple[BatchState | None, int, int]:
-    name = dependency.target.removeprefix("@")
-    if name == dependency.target:
-        number, low, high = positions_of(state, name)
+    selector = parse_selector([dependency.target])
+    if selector.states:
+        return None, 0, 0
+    if selector.spans:
+        number, low, high = positions_of(state, dependency.target)
         if dependency.by_value and number not in state.batches:
-            raise UsageError(f"--after {name} --each=value: {state.absent(number)}")
+            raise UsageError(f"--after {dependency.target} --each=value: {state.absent(number)}")
         return state.batches.look(number), low, high
+    (name,) = selector.names
     known = state.names.get(name, [])
     if len(known) != 1:
         if dependency.by_value:

@@ -56,6 +56,8 @@ class Paths:
         """The tag of a successor that waits for the lock."""
         self.pilot = os.path.join(self.home, "pilot.json")
         """The allocation that the manager runs in and its jobs are for (`rota pilot`)."""
+        self.deployment = os.path.join(self.home, "deployment.json")
+        """The server in a cloud that has the queue of this home, or had it, or will (`rota cloud deploy`)."""
         self.lock = os.path.join(self.home, "lock")
         """Held by the one manager of this home."""
 

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import asdict, replace
 
 from rota.core import effects as ef
+from rota.core.stimuli import FactSeen
+from rota.manager.brokering import broker_facts
 from rota.manager.config import Config, SiteConfig
+from rota.manager.inbound import now
 from rota.manager.observing import site_seen
 from rota.manager.sites.api import Site
 from rota.model.amounts import format_duration
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Reloader"]
 
+AT_ONCE = ("site", "broker")
+"""What is taken over without a restart."""
 FIXED = ("driver", "mode", "directory")
 """What cannot change under an allocation: where and how its files are, and who is asked about it."""
 LEAVES = "it is not in config.toml any more: it takes no more allocations, and goes when those that it has are over"
@@ -45,6 +50,8 @@ class Reloader:
         self._read = _stamp(path)
         self._leaving: set[str] = set()
         """Sites that are in the file no more, and have allocations."""
+        self._facts: dict[tuple[str, str], Any] = {}
+        """What the core was told of the brokerage."""
 
     @property
     def changed(self) -> str | None:
@@ -69,6 +76,7 @@ class Reloader:
         removed = [name for name in old if name not in new]
         for name in [*changed, *added]:
             self._check(name, old.get(name), new[name])
+        facts = broker_facts(config.broker, os.path.dirname(self._path))
         made = {name: self._make(name, new[name]) for name in [*added, *changed]}
         await self._listen(config)
         for site in made.values():
@@ -80,11 +88,24 @@ class Reloader:
             self._manager.observer.drop(name)
             self._manager.tell(site_seen(name, replace(site.facts(), most=0)))
         restart = sorted(
-            key for key, value in asdict(config).items() if key != "site" and value != asdict(self._config)[key]
+            key for key, value in asdict(config).items() if key not in AT_ONCE and value != asdict(self._config)[key]
         )
+        news = facts != self._facts and (config.broker != self._config.broker or config.broker.queues is not None)
         self._config, self._read = config, stamp
+        if news:
+            self.tell_broker(facts)
         self.look()
-        return {"added": added, "changed": changed, "removed": removed, "restart": restart}
+        return {"added": added, "changed": changed, "removed": removed, "restart": restart, "broker": news}
+
+    def tell_broker(self, facts: dict[tuple[str, str], Any] | None = None) -> None:
+        """Tell the core what the configuration says of the brokerage, as far as that is news."""
+        if facts is None:
+            facts = broker_facts(self._config.broker, os.path.dirname(self._path))
+        for name, key in {**self._facts, **facts}:
+            value = facts.get((name, key))
+            if value != self._facts.get((name, key)):
+                self._manager.tell(FactSeen(at=now(), name=name, key=key, value=value))
+        self._facts = facts
 
     def look(self) -> None:
         """Let sites go that are in the file no more, once all their allocations are over."""
@@ -113,6 +134,7 @@ class Reloader:
         self._leaving.discard(name)
         manager.sites[name] = site
         manager.book.set_up_site(name, site.config.setup)
+        manager.book.tell(name, site.env_style, site.env)
         manager.tell(manager.observer.enter(site))
         for row in manager.state.allocations.values():
             if row.site == name and row.state == "KILLING":  # who was asked to end it is gone

@@ -15,6 +15,7 @@ from rota.core.turn import Done, Turn
 from rota.manager.answers import Answers
 from rota.manager.audit import Audit
 from rota.manager.checkpoints import Checkpoints, state_of
+from rota.manager.data.staging import Staging
 from rota.manager.housekeeping import Housekeeping, HousekeepingSettings
 from rota.manager.inbound import Inbound, now
 from rota.manager.intake import Intake
@@ -26,7 +27,7 @@ from rota.manager.reloading import Reloader
 from rota.manager.sites.api import Site
 from rota.manager.writer import Writer
 from rota.model.errors import NoSpaceError, RotaError, StoreError, UsageError
-from rota.model.events import Entry, Pruned, Submitted
+from rota.model.events import Entry, Pruned, RunnerGreeted, RunnerMoved, Submitted
 from rota.store.api import Store
 from rota.wire.auth import kept_secret, sweep_tokens
 from rota.wire.peer import Peer
@@ -76,10 +77,14 @@ class Manager:
         self.audit = Audit(os.path.join(home, "audit.jsonl"))
         self.writer = Writer(self.loop)
         self.book = JobBook(store, {name: site.config.setup for name, site in sites.items()}, home)
+        for name, site in sites.items():
+            self.book.tell(name, site.env_style, site.env)
         self.intake = Intake(store, self.writer)
         peers: dict[str, Peer] = {}
         self.observer = Observer(sites, self.book, peers, self.tell)
         self.outbound = Outbound(self.book, settings, peers, self.observer.allocate, kept_secret(home, "jobs"))
+        self.staging = Staging(store, self.writer, self.book, sites, peers, self.tell, home)
+        self.outbound.staging = self.staging
         self.inbound = Inbound(self)
         self.housekeeping = Housekeeping(self, housekeeping)
         self.answers = Answers(self)
@@ -117,6 +122,7 @@ class Manager:
         sweep_tokens(self.home, live)
         for seen in self.observer.start():
             self.core.step(seen)
+        self.staging.start(self.state)
         for effect in effects:
             self.outbound.perform(self.state, effect)
         self.loop.create_task(self._poll())
@@ -130,6 +136,8 @@ class Manager:
                 await self.observer.poll(self.state)
             except Exception:
                 log.exception("polling failed")
+            self.staging.tell_hosts(self.state)
+            self.staging.tidy()
             self._housekeeping()
 
     def _housekeeping(self) -> None:
@@ -170,6 +178,7 @@ class Manager:
         self._turning = True  # nothing more is taken
         if self._timer is not None:
             self._timer.cancel()
+        await self.staging.close()
         await self.observer.close()
         await self.housekeeping.close()
         try:
@@ -299,6 +308,8 @@ class Manager:
             return
         except Exception:  # a bug; what was not done is repeated by the runner's next touch or greeting
             log.exception("an effect failed")
+        if self.staging.is_busy and turn.results:
+            self.staging.ended(state, turn.results)
         turn.answer()
         self.answers.flush()
         self.inbound.end_jobs()
@@ -306,6 +317,8 @@ class Manager:
         for entry in turn.entries:
             if isinstance(entry.event, Pruned):
                 self.book.drop(entry.event.batches)
+            elif isinstance(entry.event, RunnerGreeted | RunnerMoved):
+                self.staging.tell_hosts(state)
         self.answers.watchers.committed(turn.entries)
 
     def _next(self) -> None:

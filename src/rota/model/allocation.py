@@ -44,6 +44,8 @@ class Allocation(Struct):
     """How many nodes it has, each with a runner of its own."""
     outcome: "Outcome | None" = None
     """How it ended, as far as answers said that were too old to count as its end: what was said once stays said."""
+    why: str = ""
+    """What the brokerage said of its queue when it chose it."""
 
 
 class Waiting(NamedTuple):

@@ -14,6 +14,7 @@ __all__ = [
     "format_duration",
     "format_size",
     "parse_cores",
+    "parse_count",
     "parse_duration",
     "parse_size",
 ]
@@ -21,6 +22,7 @@ __all__ = [
 MAX_BYTES = 1 << 60
 MAX_SECONDS = 100 * 366 * 86_400
 MAX_MILLICORES = 1_000_000_000
+MAX_COUNT = 1_000_000_000
 
 _MOST_DIGITS = 30
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)[ \t]*(?:([KMGTPE])(i?B?)|(B?))", re.IGNORECASE | re.ASCII)
@@ -74,6 +76,7 @@ def show_size(count: int) -> str:
 
 _PARTS = re.compile(r"(?:([0-9]+)w)?(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+)s)?", re.IGNORECASE | re.ASCII)
 _CLOCK = re.compile(r"(?:([0-9]+)-)?([0-9]+):([0-9]{2}):([0-9]{2})")
+_COUNTS = re.compile(r"([0-9]{1,9})?(\.\.([0-9]{1,9})?)?", re.ASCII)
 _TWO_WAYS = re.compile(r"([0-9]+):([0-5][0-9])")
 
 
@@ -120,10 +123,12 @@ def format_duration(seconds: int) -> str:
 
 
 def parse_cores(text: str) -> tuple[int, int]:
-    """Millicores (least, most) from `4`, `0.5` or a range `2..8`."""
+    """Millicores (least, most) from `4`, `0.5` or a range `2..8`; `2..` has no upper end, `..8` begins with 1."""
     least_text, dots, most_text = text.strip().partition("..")
-    least = _millicores(least_text, text)
-    most = _millicores(most_text, text) if dots else least
+    if dots and not (least_text or most_text):
+        least_text = ".."
+    least = _millicores(least_text, text) if least_text or not dots else 1000
+    most = least if not dots else _millicores(most_text, text) if most_text else MAX_MILLICORES
     if most < least:
         raise UsageError(f"'{text}': the range of cores ends below where it begins")
     return least, most
@@ -140,9 +145,23 @@ def _millicores(word: str, whole: str) -> int:
 
 
 def format_cores(least: int, most: int | None = None) -> str:
-    """`4`, `0.5` or `2..8`."""
+    """`4`, `0.5` or `2..8`; `2..` if there is no upper end."""
     text = f"{least // 1000}" if least % 1000 == 0 else f"{least / 1000:.3f}".rstrip("0")
+    if most == MAX_MILLICORES != least:
+        return f"{text}.."
     return text if most is None or most == least else f"{text}..{format_cores(most)}"
+
+
+def parse_count(text: str, what: str) -> tuple[int, int]:
+    """(least, most) of `4` or a range `2..8`; `2..` has no upper end, `..8` begins with 1."""
+    match = _COUNTS.fullmatch(text.strip())
+    if match is None or not (match[1] or match[3]):
+        raise UsageError(f"'{_short(text)}' is not a number of {what}: write 4, or a range as in 2..8, 2.. or ..8")
+    least = int(match[1] or 1)
+    most = least if match[2] is None else int(match[3]) if match[3] else MAX_COUNT
+    if most < least:
+        raise UsageError(f"'{text}': the range of {what} ends below where it begins")
+    return least, most
 
 
 def format_day(wall: float) -> str:

@@ -7,11 +7,15 @@ from typing import Any, Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from rota.model.data import URL
 from rota.model.errors import UsageError
 from rota.model.limits import limit_name
 from rota.model.needs import NAME, Needs
 
-__all__ = ["BatchSpec", "Dependency", "Template", "Value", "count_of", "index_at", "most_failures", "position_of"]
+__all__ = [
+    "BatchSpec", "Dependency", "Template", "Value", "count_of", "index_at", "most_failures", "position_of",
+    "scout_count",
+]  # fmt: skip
 
 Value = str | list[str] | dict[str, Any] | None
 """What makes a job different from its neighbours: one string, one per column, an object (JSON lines), or nothing."""
@@ -29,6 +33,7 @@ MAX_INDEX = 10**18 - 1
 """The greatest number that a job id or a selector can be written with."""
 MAX_LIMITS = 1_000
 MAX_LEVEL = 10_000
+MAX_SCOUTS = 1_000
 MAX_WALL = 1e11
 """The latest time that can be meant: some thousand years from now."""
 MAX_FIGURE = 1 << 53
@@ -36,7 +41,9 @@ MAX_FIGURE = 1 << 53
 CAP = 16 << 20
 REASONS = (
     "exit", "signal", "time", "memory", "oom", "disk-full", "cwd", "output", "not-found", "not-executable", "start",
+    "container",
     "node-fail", "preempt", "requeue", "cancelled", "launch", "vanished", "deadline", "no-report", "refused",
+    "input", "staging",
 )  # fmt: skip
 """Why an attempt can fail: as runners report it, then as batch systems do."""
 SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM", "CONT", "TSTP", "URG", "XCPU", "WINCH")
@@ -70,6 +77,9 @@ class Dependency(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
             raise UsageError(f"--after {self.target}: by value goes with each")
         if self.each and self.live:
             raise UsageError(f"--after {self.target}: --each and --live cannot be given for the same")
+
+
+STYLES = ("slurm", "qcg", "none")
 
 
 class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -139,6 +149,33 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     manager's to set. Kept, because shapes are numbered as they come: older records had no such difference."""
     leftovers: Literal["end", "wait", "keep"] = "end"
     """What becomes of processes that a job leaves behind when it succeeds."""
+    inputs: tuple[str, ...] = ()
+    """Paths that its jobs read."""
+    near: tuple[str, ...] = ()
+    """The same, if its policy looks at where these are; the manager's to set, and kept as `time_ends` is."""
+    container: str | None = None
+    """The image in which it runs: a name in a registry, or the path of a file or directory."""
+    engine: Literal["auto", "podman", "docker", "apptainer", "singularity", "ch-run"] = "auto"
+    """What runs the container; `auto`: what the node has."""
+    mounts: tuple[str, ...] = ()
+    """What of the host is seen in the container besides the job's directory: `SRC`, `SRC:DST`, `SRC:DST:ro`."""
+    model: Literal["default", "threads", "openmpi", "intelmpi", "mpich", "hydra", "srunmpi"] = "default"
+    """How its command is started on what the job got: once, or as ranks."""
+    mpirun: str | None = None
+    """The program that starts ranks; None: the model's own."""
+    mpirun_args: tuple[str, ...] = ()
+    env_style: tuple[str, ...] = ()
+    """Whose variables tell a job what it got: `slurm`, `qcg`; `none`: nobody's, and nothing of the batch system that
+    it runs in either. Empty: the site's own way."""
+    outputs: tuple[str, ...] = ()
+    """Paths, or patterns of such, that its jobs write."""
+    scout: Literal["", "scout", "rest"] = ""
+    """Whether its jobs are scouts of their batch, or wait for these; the manager's to set."""
+
+    @property
+    def apart(self) -> bool:
+        """Whether its jobs are told of their nodes as jobs on several are, also if they got one."""
+        return self.model != "default" or self.needs.together
 
     def with_time_ends(self) -> "Template":
         """The template with `time_ends` as its own figures say."""
@@ -148,6 +185,15 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     def check(self) -> None:
         """Raise UsageError for a field that cannot be meant."""
         self.needs.check()
+        if self.mpirun is not None or self.mpirun_args:
+            if self.model in ("default", "threads"):
+                raise UsageError(f"model {self.model} starts no ranks: mpirun and mpirun_args are for the others")
+            check_text("mpirun", " ".join((self.mpirun or "mpirun", *self.mpirun_args)))
+        if self.container is not None and self.model not in ("default", "threads"):
+            raise UsageError(f"model {self.model}: what runs in a container is started once; start its ranks inside")
+        for style in self.env_style:
+            if style not in STYLES or (style == "none" and len(self.env_style) > 1):
+                raise UsageError(f"env_style '{','.join(self.env_style)[:40]}': give slurm, qcg, both, or none")
         if not 0 <= self.priority <= 255:
             raise UsageError(f"priority {self.priority}: give 0 (lowest, the default) to 255 (first)")
         if not NAME.fullmatch(self.policy):
@@ -196,7 +242,14 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
             raise UsageError(f"{len(self.limits):,} limits: a job can have {MAX_LIMITS} at the most")
         if self.no_retry_after_s is not None and self.no_retry_after_s < 0:
             raise UsageError(f"no retry after {self.no_retry_after_s} s: give 0 or more")
+        for path in (*self.inputs, *self.outputs):
+            check_text("what a job reads or writes", path)
+            if not path.startswith(("/", "s3://")):
+                raise UsageError(f"'{path}' must be an absolute path, or s3://BUCKET/KEY")
         self._check_closing()
+        self._check_files()
+        if self.container is not None or self.engine != "auto" or self.mounts:
+            self._check_container()
 
     def _check_texts(self) -> None:
         """Raise UsageError for paths and names that no process can be given."""
@@ -210,6 +263,39 @@ class Template(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
         ):
             if text:
                 check_text(what, text)
+
+    def _check_container(self) -> None:
+        """Raise UsageError for a container that cannot be meant."""
+        if self.container is None:
+            what = "a mount" if self.mounts else f"engine '{self.engine}'"
+            raise UsageError(f"{what}: only for jobs in a container (--container IMAGE)")
+        check_text("the image", self.container)
+        if not self.container.strip() or self.container.startswith("-"):
+            raise UsageError(f"container '{self.container[:40]}': give the name of an image, or its path")
+        if self.container.startswith("."):
+            raise UsageError(f"container '{self.container[:40]}': give an absolute path")
+        if any(each.nodes > 1 or each.nodes_most > 1 or each.span for each in self.needs.alternatives()):
+            nodes = f"{self.needs.nodes} nodes" if self.needs.nodes > 1 else "several nodes"
+            raise UsageError(f"container: a job on {nodes} cannot be in one; start it from its command")
+        for text in self.mounts:
+            check_text("a mount", text)
+            parts = text.split(":")
+            absolute = all(part.startswith("/") for part in parts[:2])
+            if not absolute or len(parts) > 3 or parts[2:] not in ([], ["ro"], ["rw"]):
+                raise UsageError(f"mount '{text[:80]}': write SRC, SRC:DST or SRC:DST:ro, with absolute paths")
+
+    def _check_files(self) -> None:
+        """Raise UsageError for files that would have one name in the directory of a job."""
+        names: dict[str, str] = {}
+        for path in self.inputs:
+            if self.workdir == "unique" or path.startswith(URL):  # links are put there, by the last name
+                other = names.setdefault(path.rpartition("/")[2], path)
+                if other != path:
+                    raise UsageError(f"inputs '{other}' and '{path}': the job would find both under one name")
+        for path in self.outputs:
+            if self.workdir == "unique" and path.startswith(URL):
+                words = "it is taken from the working directory, which is removed (--workdir unique)"
+                raise UsageError(f"output '{path}': {words}: use --workdir shared")
 
     def _check_closing(self) -> None:
         """Raise UsageError for directories, behaviours and warnings that cannot be meant."""
@@ -251,6 +337,8 @@ class BatchSpec(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
     """Whether a name in `after` that no batch has yet is refused, and not waited for."""
     ends: int | None = None
     """The batch at whose end this one runs (`--on-batch-end`); the manager's to set."""
+    scouts: int = 0
+    """So many of its jobs run first, and what they used decides what the others ask for."""
 
     def check(self) -> None:
         """Raise UsageError for anything that could not be run as asked."""
@@ -274,6 +362,8 @@ class BatchSpec(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
             raise UsageError(f"a figure is more than {MAX_FIGURE}, which nothing has")
         if self.max_failures is not None and self.max_failures < 0:
             raise UsageError(f"max failures {self.max_failures}: give a number of jobs from 1, or 0 for never")
+        if not 0 <= self.scouts <= MAX_SCOUTS:
+            raise UsageError(f"scouts {self.scouts}: give 1 to {MAX_SCOUTS} jobs, or 0 (off)")
         if self.at_once is not None and self.at_once < 1:
             raise UsageError(f"%{self.at_once}: at least 1 job must be allowed at a time")
         if self.not_before is not None and not 0.0 <= self.not_before <= MAX_WALL:
@@ -328,6 +418,16 @@ def most_failures(given: str | int | None, count: int) -> int | None:
     if not share.isascii() or not share.isdigit() or not 1 <= int(share[:10]) <= most:
         raise UsageError(f"max failures '{given}': give a number of jobs from 1, a share from 1% to 100%, or off")
     return int(share) if share == text else max(1, -(-count * int(share) // 100))
+
+
+def scout_count(given: str | int | None) -> int:
+    """`BatchSpec.scouts` from what a user gave: a number, or `off`."""
+    if given is None or given == "off":
+        return 0
+    text = str(given)
+    if not text.isascii() or not text.isdigit() or not 0 <= int(text[:10]) <= MAX_SCOUTS:
+        raise UsageError(f"scouts '{given}': give a number of jobs from 1 to {MAX_SCOUTS}, or off")
+    return int(text)
 
 
 def count_of(ranges: Sequence[tuple[int, int, int]]) -> int:

@@ -182,7 +182,7 @@ def numbered(template: Template) -> Template:
     for name in ("shell", "cwd", "stdin", "stdout", "stderr"):
         if (given := getattr(template, name)) is not None:
             changed[name] = text(given)
-    for name in ("argv", *BEHAVIOURS):
+    for name in ("argv", "inputs", "outputs", *BEHAVIOURS):
         if (words := getattr(template, name)) is not None:
             changed[name] = tuple(map(text, words))
     return replace(template, **changed)

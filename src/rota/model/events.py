@@ -186,6 +186,8 @@ class AllocationPlanned(Struct, array_like=True, tag=True):
     elements: int = 0
     """How many allocations have the tag; 0: not known."""
     nodes: int = 1
+    why: str = ""
+    """What the brokerage said of the queue, if it chose it."""
 
 
 class AllocationMoved(Struct, array_like=True, tag=True):
@@ -199,6 +201,8 @@ class AllocationMoved(Struct, array_like=True, tag=True):
     host: str | None = None
     outcome: Outcome | None = None
     """How it ended, as an answer said that was too old to count as its end."""
+    at: float | None = None
+    """Wall-clock time, of one that starts: how long it waited is learned of its queue."""
 
 
 class ManagerMoved(Struct, array_like=True, tag=True):
@@ -290,6 +294,8 @@ class Respecified(Struct, array_like=True, tag=True):
     at_once: int | None
     max_failures: int | None
     reason: str | None = None
+    scouts: int | None = None
+    """None: as before (older logs)."""
 
 
 class Hastened(Struct, array_like=True, tag=True):

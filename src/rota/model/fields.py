@@ -54,8 +54,8 @@ GROUPS: dict[str, tuple[Field, ...]] = {
               "another name ('' takes it away)", default="", change_metavar="TEXT"),
     ),
     "what each job needs": (
-        Field("cores", "cores", "needs", "N", "4, 0.5, or a range 2..8 (default 1)", "4, 2..8, x2, +1",
-              flags="-c --cores", default="1", relative=True),
+        Field("cores", "cores", "needs", "N", "4, 0.5, a range 2..8 (2.., ..8), or all of a node (default 1)",
+              "4, 2..8, all, x2, +1", flags="-c --cores", default="1", relative=True),
         Field("memory", "size", "needs", "SIZE", "500M, 4G", "4G, x2 (twice what it asks for now), +1G",
               flags="--memory --mem", relative=True),
         Field("time", "duration", "needs", "TIME", "the longest it may take: 90m, 1h30m, 2d, HH:MM:SS",
@@ -66,8 +66,16 @@ GROUPS: dict[str, tuple[Field, ...]] = {
               flags="--resource", default={}, clears=True, kept_as="named"),
         Field("tags", "tags", "needs", "TAG", "only where this tag is", "tags (all of them)",
               flags="--tag", default=(), clears=True),
-        Field("bind", "bind", "needs", "", "cores: it runs on cores of its own, and on no others",
-              default="none", choices=("cores", "none")),
+        Field("span", "text", "needs", "HOW",
+              "--cores are in all, on any number of nodes: pack, compact, tight, scatter; with ! it waits for the best",
+              default="", clears=True),
+        Field("variants", "variants", "needs", "K=V,…",
+              "or else with these needs, as in cores=2,gpus=1 (repeat: tried in order)",
+              "other needs that will do (all of them)", flags="--variant", default=(), clears=True),
+        Field("bind", "bind", "needs", "",
+              "on cores of its own, and on no others: cores; by memory nodes: compact, tight, scatter; with ! it waits",
+              default="none",
+              choices=("cores", "compact", "tight", "scatter", "compact!", "tight!", "scatter!", "none")),
         Field("on", "text", "needs", "SITE", "only at this site", clears=True, kept_as="site"),
         Field("group", "text", "template", "NAME", "learn with jobs of this group (default: the program's name)",
               "learning group"),
@@ -95,7 +103,7 @@ GROUPS: dict[str, tuple[Field, ...]] = {
         Field("reservation", "text", "options", "NAME", "use this reservation", clears=True),
         Field("constraint", "text", "options", "TEXT", "features that a node must have", clears=True),
         Field("exclusive", "switch", "options", "", "share the node with nobody", default=False),
-        Field("nodes", "count", "needs", "N", "so many nodes at once; --cores and the like are per node",
+        Field("nodes", "nodes", "needs", "N", "so many nodes at once, or 2..4; --cores and the like are per node",
               "so many nodes at once", default=1),
         Field("tasks_per_node", "count", "options", "N",
               "what the batch system is told for srun and mpirun", default=1, kept_as="tasks-per-node"),
@@ -121,8 +129,29 @@ GROUPS: dict[str, tuple[Field, ...]] = {
         Field("cleanup", "choice", "template", "", "when it is removed (default success)", "when that is removed",
               choices=("success", "failure", "always", "never")),
         Field("change_home", "switch", "template", "", "HOME is that directory", default=False),
+        Field("model", "choice", "template", "", "start the command once, or as ranks, one per core",
+              default="default", choices=("default", "threads", "openmpi", "intelmpi", "mpich", "hydra", "srunmpi")),
+        Field("mpirun", "text", "template", "PATH",
+              "the program that starts the ranks of --model (default: mpirun, srun …)", clears=True),
+        Field("mpirun_args", "names", "template", "WORD", "a word for that program (repeat)",
+              "words for that program (all of them)", flags="--mpirun-arg", default=(), clears=True),
+        Field("env_style", "list", "template", "LIST",
+              "whose variables tell it what it got: slurm, qcg, none (default: the site's own)", default=(),
+              clears=True),
+        Field("inputs", "inputs", "template", "PATH",
+              "a file or directory that it reads, or s3://BUCKET/KEY; {} and * may be used (repeat)",
+              "what it reads (all of it)", flags="--input", default=(), clears=True),
+        Field("outputs", "outputs", "template", "PATH", "what it writes: known, and brought on, once it has succeeded",
+              "what it writes (all of it)", flags="--output", default=(), clears=True),
         Field("leftovers", "choice", "template", "", "what it leaves running is ended (default), waited for, kept",
               "processes that it leaves running", default="end", choices=("end", "wait", "keep")),
+        Field("container", "image", "template", "IMAGE", "run it in a container: a name, or a path (.sif, a directory)",
+              "run it in a container", clears=True),
+        Field("engine", "choice", "template", "", "what runs the container (default: what the node has)",
+              "what runs the container", default="auto",
+              choices=("auto", "podman", "docker", "apptainer", "singularity", "ch-run")),
+        Field("mounts", "mounts", "template", "SRC[:DST[:ro]]", "seen inside too, besides the working directory",
+              "seen inside too (all of them)", flags="--mount", default=(), clears=True),
     ),
     "when it runs, and what if it fails": (
         Field("priority", "count", "template", "N", "0 (default) to 255 (first)", "0 to 255",
@@ -154,6 +183,9 @@ GROUPS: dict[str, tuple[Field, ...]] = {
         Field("max_failures", "text", "batch", "N|P%|off",
               "hold the rest after so many failures (default: the first 50, all)",
               "hold the rest after so many failures", change_metavar="N|P%|off|default"),
+        Field("scouts", "text", "batch", "N|off",
+              "the first N jobs run first: what they use decides what the rest asks for",
+              "so many jobs run first; off: the rest waits for none"),
         Field("on_batch_end", "text", "batch", "COMMAND", "run this once, when all of the batch is settled",
               "run this once, when all of it is settled ('' takes it away)"),
         Field("rerunnable", "switch", "template", "", "may be started again when its runner is silent for long",
@@ -199,19 +231,21 @@ def _fields(names: str) -> tuple[Field, ...]:
 
 JSON_FIELDS = _fields(
     "cores memory time disk gpus bind resources tags priority policy retries limits workdir cleanup change_home "
-    "leftovers on_success on_failure on_exit remove_on signal group override "
+    "leftovers container engine mounts inputs outputs on_success on_failure on_exit remove_on signal group override "
+    "nodes span variants model mpirun mpirun_args env_style "
     "retry_on never_retry_on no_retry_after rerunnable enforce account partition qos reservation constraint modules"
 )
 """Fields of a batch that a JSON line may set for its job, besides its own command, directory, variables and files."""
 
 CHANGES = {
     "what changes (all else stays as it is)": _fields(
-        "memory time disk cores gpus bind resources tags on command priority policy retries retry_on never_retry_on "
-        "no_retry_after limits drop_limits cwd env unset_env modules setup stdin stdout stderr enforce grace "
-        "output_cap rerunnable group override"
+        "memory time disk cores gpus bind span variants resources tags on command "
+        "priority policy retries retry_on never_retry_on no_retry_after limits drop_limits cwd env unset_env modules "
+        "setup stdin stdout stderr enforce grace output_cap rerunnable group override"
     ),
     "what changes around the job ('' takes away what was said)": _fields(
-        "env_from workdir cleanup change_home leftovers on_success on_failure on_exit behaviour_time remove_on signal"
+        "env_from workdir cleanup change_home model mpirun mpirun_args env_style inputs outputs leftovers "
+        "container engine mounts on_success on_failure on_exit behaviour_time remove_on signal"
     ),
     "what changes where there is a batch system ('' as above)": _fields(
         "account partition qos reservation constraint exclusive nodes tasks_per_node native drop_native"
@@ -222,7 +256,7 @@ CHANGES = {
 BATCH_CHANGES = {
     "what changes about whole batches (SELECTOR: 7 or @name)": _fields(
         "name after after_any after_failure each live live_rerun require_known drop_after not_before at_once "
-        "max_failures on_batch_end"
+        "max_failures scouts on_batch_end"
     )
 }
 """Fields of whole batches that only `modify` changes."""

@@ -47,3 +47,5 @@ class Result(Struct, array_like=True):
     note: str | None = None
     peak_disk: int | None = None
     """Bytes in the attempt's own directory, if it had one."""
+    cores: tuple[int, ...] = ()
+    """Millicores that it had on each of its hosts, in their order; empty: not known (older records)."""

@@ -40,3 +40,5 @@ class Location(Struct, frozen=True):
     """Named resources that are counted here, once for all that is below, and not there."""
     shared_only: bool = False
     """Whether nothing else is counted here."""
+    host: str = ""
+    """The host of a node."""

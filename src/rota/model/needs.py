@@ -2,15 +2,30 @@
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from rota.model.amounts import MAX_BYTES, MAX_MILLICORES, MAX_SECONDS, format_cores, format_duration, show_size
+from rota.model.amounts import (
+    MAX_BYTES,
+    MAX_COUNT,
+    MAX_MILLICORES,
+    MAX_SECONDS,
+    format_cores,
+    format_duration,
+    show_size,
+)
 from rota.model.errors import UsageError
 
-__all__ = ["Amounts", "Needs"]
+__all__ = ["BINDS", "SPANS", "Amounts", "Needs"]
 
-MAX_COUNT = 1_000_000_000
+SPANS = ("pack", "compact", "tight", "scatter", "compact!", "tight!", "scatter!")
+"""How cores that may be on several nodes are laid out (`rota.schedule.layouts`)."""
+BINDS = ("cores", *SPANS[1:])
+"""How cores of a job's own are chosen from the groups of a node (`rota.runner.grouping`)."""
+VARIANTS_MOST = 8
 OPTION = re.compile(r"-{0,2}[A-Za-z][A-Za-z0-9_-]{0,63}")
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
@@ -126,7 +141,25 @@ class Needs(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
     gpu_share: int = 0
     """Thousandths of one gpu, which it shares with others."""
     bind: str = ""
-    """What it is bound to: `cores` of its own; empty: nothing."""
+    """One of BINDS: bound to cores of its own, by groups of cores that are near each other; empty: to none."""
+    nodes_most: int = 0
+    """Upper end of a range of nodes; 0 means exactly `nodes`."""
+    span: str = ""
+    """One of SPANS: its cores may be on several nodes, `cores` is how many in all, and all else is per node."""
+    whole: bool = False
+    """Whether it gets whole nodes: all cores of each, which must be idle."""
+    variants: tuple[tuple[tuple[str, int], ...], ...] = ()
+    """Alternatives, tried in this order after what is said here: of each what differs, as (field, amount); a named
+    resource is `resource.NAME`."""
+
+    @property
+    def together(self) -> bool:
+        """Whether its place is found by looking at all nodes together, and not at one for itself."""
+        return self.nodes > 1 or self.nodes_most > 1 or self.span != "" or self.whole or self.variants != ()
+
+    def alternatives(self) -> tuple["Needs", ...]:
+        """What it asks for, and its variants, each as needs of its own; the first is preferred."""
+        return _alternatives(self) if self.variants else (self,)
 
     def amounts(self, cores: int | None = None) -> Amounts:
         """What one slot of this size takes from a node."""
@@ -155,10 +188,10 @@ class Needs(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
             and self.gpus == self.gpu_share == 0
         ):
             self._check_amounts()
-        if self.bind not in ("", "cores"):
-            raise UsageError(f"bind '{self.bind}': give cores or none")
+        if self.bind and self.bind not in BINDS:
+            raise UsageError(f"bind '{self.bind[:40]}': give {', '.join(BINDS)} or none")
         if self.bind and self.cores % 1000:
-            raise UsageError(f"bind cores with {format_cores(self.cores)} cores: give whole cores")
+            raise UsageError(f"bind {self.bind} with {format_cores(self.cores)} cores: give whole cores")
         if self.cores == 0:
             raise UsageError("cores is 0: give at least 0.001 (0.01 suits jobs that only wait)")
         if not 1 <= self.nodes <= MAX_COUNT:
@@ -167,8 +200,34 @@ class Needs(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
             raise UsageError("the range of cores ends below where it begins")
         if self.time_s == 0:
             raise UsageError("a time of 0 lets nothing run: leave it out, or give the longest a job may take")
+        if self.together:
+            self._check_together()
         if self.named or self.options or self.tags:
             self._check_names()
+
+    def _check_together(self) -> None:
+        """Raise UsageError for ranges of nodes, spans and variants that cannot be meant."""
+        if self.nodes_most and not self.nodes <= self.nodes_most <= MAX_COUNT:
+            raise UsageError("the range of nodes ends below where it begins")
+        if self.span and self.span not in SPANS:
+            raise UsageError(f"span '{self.span[:40]}': give {', '.join(SPANS)}")
+        if self.span and (self.nodes > 1 or self.nodes_most):
+            raise UsageError("span lets cores be on any number of nodes: give it, or a number of nodes")
+        if self.span and (self.cores % 1000 or self.cores_most % 1000):
+            raise UsageError(f"span with {format_cores(self.cores, self.cores_most or None)} cores: give whole cores")
+        if self.whole and (self.span or self.cores_most):
+            raise UsageError("all cores of whole nodes: give neither a range of cores nor span with it")
+        if len(self.variants) > VARIANTS_MOST:
+            raise UsageError(f"{len(self.variants)} variants: the most is {VARIANTS_MOST}")
+        for number, variant in enumerate(self.variants, 1):
+            for name, amount in variant:
+                known = name in VARIED or (name.startswith(RESOURCE) and NAME.fullmatch(name[len(RESOURCE) :]))
+                if not known or type(amount) is not int or amount < 0:
+                    raise UsageError(f"variant {number}: '{name}={amount}': give {', '.join(VARIED)} or resource.NAME")
+            try:
+                _apart(self, variant).check()
+            except UsageError as error:
+                raise UsageError(f"variant {number}: {error}") from None
 
     def _check_amounts(self) -> None:
         """Raise UsageError for amounts that nothing has."""
@@ -208,9 +267,16 @@ class Needs(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
 
     def words(self) -> str:
         """The needs as text for people: `2 cores, 4G memory, 1h30m`."""
-        out = [f"{format_cores(self.cores, self.cores_most or None)} core{'' if self.cores == 1000 else 's'}"]
-        if self.nodes > 1:
-            out.append(f"{self.nodes} nodes")
+        one = self.cores == 1000 and not self.cores_most
+        out = [f"{format_cores(self.cores, self.cores_most or None)} core{'' if one else 's'}"]
+        if self.whole:
+            out = ["all cores"]
+        if self.span:
+            out.append(f"over nodes ({self.span})")
+        if self.nodes > 1 or self.nodes_most > 1:
+            most = "" if self.nodes_most in (0, self.nodes) else ".."
+            most += str(self.nodes_most) if most and self.nodes_most < MAX_COUNT else ""
+            out.append(f"{self.nodes}{most} nodes")
         if self.memory is not None:
             out.append(f"{show_size(self.memory)} memory")
         if self.disk is not None:
@@ -221,14 +287,36 @@ class Needs(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
             out.append(show_amount("gpu_share", self.gpu_share))
         out.extend(f"{count} {name}" for name, count in self.named)
         if self.bind:
-            out.append(f"bound to {self.bind}")
+            out.append("bound to cores" if self.bind == "cores" else f"bound to cores ({self.bind})")
         if self.time_s is not None:
             out.append(format_duration(self.time_s))
         out.extend(f"tag {tag}" for tag in self.tags)
         if self.site is not None:
             out.append(f"on {self.site}")
         out.extend(f"{key} {value}".strip() for key, value in self.options)
-        return ", ".join(out)
+        return " or ".join([", ".join(out), *(each.words() for each in self.alternatives()[1:])])
+
+
+VARIED = (
+    "cores", "cores_most", "whole", "nodes", "nodes_most", "memory", "disk", "time_s", "gpus", "gpu_share",
+)  # fmt: skip
+"""Fields of Needs that a variant may have of its own."""
+RESOURCE = "resource."
+
+
+def _apart(needs: Needs, variant: tuple[tuple[str, int], ...]) -> Needs:
+    """One variant of needs, as needs of its own."""
+    said = dict(variant)
+    named = dict(needs.named) | {
+        name[len(RESOURCE) :]: said.pop(name) for name in list(said) if name.startswith(RESOURCE)
+    }
+    fields: dict[str, Any] = {name: bool(value) if name == "whole" else value for name, value in said.items()}
+    return replace(needs, variants=(), named=named_resources(named), **fields)
+
+
+@lru_cache(1024)
+def _alternatives(needs: Needs) -> tuple[Needs, ...]:
+    return (replace(needs, variants=()), *(_apart(needs, variant) for variant in needs.variants))
 
 
 def named_resources(given: Mapping[str, int]) -> tuple[tuple[str, int], ...]:

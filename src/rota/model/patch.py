@@ -12,7 +12,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from rota.model.amounts import MAX_BYTES, MAX_SECONDS
-from rota.model.batch import BatchSpec, Dependency, Template, most_failures
+from rota.model.batch import BatchSpec, Dependency, Template, most_failures, scout_count
 from rota.model.errors import UsageError
 from rota.model.fields import OPTIONS
 from rota.model.needs import Needs
@@ -46,6 +46,7 @@ class BatchPatch(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     not_before: float | UnsetType | None = UNSET
     at_once: int | UnsetType | None = UNSET
     max_failures: int | str | UnsetType | None = UNSET
+    scouts: int | str | UnsetType | None = UNSET
     """A number, a share `10%`, or `off`; None: as usual."""
     on_batch_end: str | UnsetType = UNSET
     """The command line to run at the end of the batch; empty: none."""
@@ -105,11 +106,26 @@ class Patch(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     batch: BatchPatch | None = None
     """What changes about the whole batches of the jobs."""
     leftovers: Literal["end", "wait", "keep"] | UnsetType = UNSET
+    container: Text = UNSET
+    engine: Literal["auto", "podman", "docker", "apptainer", "singularity", "ch-run"] | UnsetType = UNSET
+    mounts: tuple[str, ...] | UnsetType = UNSET
+    nodes_most: int | UnsetType = UNSET
+    span: str | UnsetType = UNSET
+    whole: bool | UnsetType = UNSET
+    variants: tuple[tuple[tuple[str, int], ...], ...] | UnsetType = UNSET
+    model: Literal["default", "threads", "openmpi", "intelmpi", "mpich", "hydra", "srunmpi"] | UnsetType = UNSET
+    mpirun: Text = UNSET
+    mpirun_args: tuple[str, ...] | UnsetType = UNSET
+    env_style: tuple[str, ...] | UnsetType = UNSET
+    inputs: tuple[str, ...] | UnsetType = UNSET
+    outputs: tuple[str, ...] | UnsetType = UNSET
 
 
 _AMOUNTS = {"memory": MAX_BYTES, "disk": MAX_BYTES, "time_s": MAX_SECONDS, "cores": 10**12}
 _NEEDS = [
     "cores_most",
+    "nodes_most",
+    "whole",
     "gpu_share",
     *(row.target for row in OPTIONS.values() if row.place == "needs" and not row.relative),
 ]
@@ -137,8 +153,10 @@ def patched(template: Template, patch: Patch, asked: Needs) -> Template:
     if patch.options_add or patch.options_drop:
         kept = {key: value for key, value in template.needs.options if key not in patch.options_drop}
         needs["options"] = tuple(sorted((kept | dict(patch.options_add)).items()))
-    if "cores" in needs and "cores_most" not in needs:
-        needs["cores_most"] = 0
+    if "cores" in needs:
+        needs = {"cores_most": 0, "whole": False} | needs
+    if "nodes" in needs:
+        needs = {"nodes_most": 0} | needs
     changes: dict[str, Any] = {name: value for name in _PLAIN if (value := getattr(patch, name)) is not UNSET}
     if patch.workdir == "shared":  # what was said of a directory of its own goes with it, unless it is said anew
         changes = {"cleanup": None, "change_home": False} | changes
@@ -173,6 +191,8 @@ def respecified(batch: int, spec: BatchSpec, patch: BatchPatch) -> BatchSpec:
     changes: dict[str, Any] = {
         name: value for name in ("name", "not_before", "at_once") if (value := getattr(patch, name)) is not UNSET
     }
+    if patch.scouts is not UNSET:
+        changes["scouts"] = scout_count(patch.scouts)
     if patch.max_failures is not UNSET:
         changes["max_failures"] = most_failures(patch.max_failures, spec.count)
     have = {} if patch.after_none else {dependency.target: None for dependency in spec.after}

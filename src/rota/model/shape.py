@@ -28,3 +28,7 @@ class Shape(Struct, frozen=True, order=False):
     """Who its jobs' use is counted for, if its policy shares fairly."""
     ends: bool = False
     """Whether its jobs are ended after the time that they ask for: then nothing learned makes it longer."""
+    inputs: tuple[str, ...] = ()
+    """Paths that its jobs read, if its policy looks at where these are; else they do not tell shapes apart."""
+    scout: str = ""
+    """Whether its jobs are scouts (`scout`), or wait for what such use (`rest`)."""

@@ -4,7 +4,10 @@ from msgspec import Struct
 
 from rota.model.needs import Amounts
 
-__all__ = ["QueueFacts", "SiteFacts"]
+__all__ = ["Bound", "HostOffer", "QueueFacts", "SiteFacts"]
+
+MICRO = 1_000_000
+"""Parts of a unit of money in which it is counted."""
 
 
 class QueueFacts(Struct, frozen=True):
@@ -30,6 +33,30 @@ class QueueFacts(Struct, frozen=True):
     """Whether it is for users among whom we are not."""
     time_usual_s: int | None = None
     """The time of an allocation that asks for none, in seconds; None: no end is known."""
+    most: int | None = None
+    """The most allocations there at once; None: as many as the site has."""
+    why: str = ""
+    """Why it is not up, in words."""
+    price: float = 0.0
+    """What a node costs for an hour, where allocations are servers."""
+
+
+class Bound(Struct, frozen=True):
+    """What all allocations of a site together may have: a quota that is shared with others, or a limit of ours."""
+
+    name: str
+    """In words: `quota`, or the setting."""
+    what: str
+    """`servers`, `cores` (millicores), `memory` (bytes) or `money` (millionths)."""
+    most: int
+    others: int = 0
+    """How much of it others have; of money, what was spent on allocations that are over."""
+
+    def use(self, node: Amounts, price: float, seconds: float) -> int:
+        """How much of it an allocation takes that is to last so long."""
+        if self.what == "money":
+            return -int(-price * MICRO * seconds // 3600)
+        return 1 if self.what == "servers" else node.cores if self.what == "cores" else node.memory
 
 
 class SiteFacts(Struct, frozen=True):
@@ -66,3 +93,28 @@ class SiteFacts(Struct, frozen=True):
     """The most nodes of one allocation in `runners` mode."""
     given: tuple[Amounts, ...] = ()
     """The nodes that an allocation has, one by one, where it is given and not asked for: always all of them."""
+    cost: float = 0.0
+    """What a core costs there for an hour, in any money."""
+    paused: bool = False
+    """Whether nothing is asked of it, and what waits there is let be."""
+    reassign: bool = True
+    """Whether what waits there for long may go to another site."""
+    hosts: bool = False
+    """Whether its queues are hosts, each of them a place of its own: there is no other way into the site."""
+    cloud: bool = False
+    """Whether its queues are sizes of servers, which are created on demand: there is no other way into the site."""
+    bounds: tuple[Bound, ...] = ()
+    """What its allocations together may have, where they are servers."""
+    paid_s: int = 0
+    """Seconds beyond its time that a server is paid for: until it is there, and until it is gone."""
+    dead_after_s: float | None = None
+    """Silence after which a server is taken for dead, and destroyed; None: never by itself."""
+
+
+class HostOffer(Struct, frozen=True):
+    """A host that is there and has no runner yet: the fact `starting`, by `SITE/HOST`."""
+
+    site: str
+    host: str
+    node: Amounts
+    tags: tuple[str, ...] = ()

@@ -147,6 +147,10 @@ def main(words: Optional[List[str]] = None) -> int:
         from rota.runner.sweep import sweep
 
         return sweep(words[1])
+    if words[:1] == ["--outpost"]:
+        from rota.runner.outpost import main as outpost
+
+        return outpost(words[1:])
     supervise = words[:1] == ["--supervise"]
     options = parse(words[1:] if supervise else words)
     for fd in (0, 1, 2):  # a closed one would be reused by the next open file, and jobs would inherit that

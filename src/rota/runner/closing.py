@@ -7,9 +7,11 @@ they do changes nothing about how the job ended, but is told with it.
 from __future__ import annotations
 
 import os
+import shlex
 import time
-from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Sequence, Tuple
 
+from rota.runner.contained import last_word
 from rota.runner.kill import TreeKill
 from rota.runner.lease import Lease
 from rota.runner.plan import StartError
@@ -26,13 +28,14 @@ __all__ = ["Closings", "make_place"]
 SLICE_S = 0.01
 LAST_MEASURE_S = 1.0
 TRIM_S = 1.0
+REMOVE_S = 120.0
 NEVER = float("inf")
 
 
-def make_place(cwd: str, key: Key, runner_id: str) -> Workdir:
-    """A directory for a job, or StartError."""
+def make_place(cwd: str, key: Key, runner_id: str, links: Sequence[Tuple[str, str]] = ()) -> Workdir:
+    """A directory for a job, with links to what it reads; or StartError."""
     try:
-        return Workdir(cwd, key, runner_id)
+        return Workdir(cwd, key, runner_id, links)
     except (OSError, ValueError) as error:
         raise cannot_enter(cwd, error) from None
 
@@ -156,6 +159,8 @@ class Closings:
         """The steps of closing one job; yields True to wait for a process, False to let others go on."""
         running = closing.running
         place = running.place
+        if running.plan.container is not None:
+            yield from self._out_of_container(closing)
         if place is not None:
             until = time.monotonic() + LAST_MEASURE_S
             place.walk = None
@@ -179,6 +184,17 @@ class Closings:
                 closing.problems.append("its directory is kept: %s" % place.path)
             place.close()
         self._finish(closing)
+
+    def _out_of_container(self, closing: Closing) -> Iterator[bool]:
+        """Remove the container of a job that was killed, and say why a command was not run in one."""
+        told, remove = last_word(closing.running.lane)
+        if told is not None and closing.running.why is None:
+            closing.outcome = (closing.outcome[0], closing.outcome[1], *told)
+        if remove is not None and self._start(closing, "its container", " ".join(map(shlex.quote, remove))):
+            closing.deadline = time.monotonic() + REMOVE_S
+            while closing.status is None or closing.ending is not None:
+                yield True
+            self._over(closing)
 
     def _behaviours(self, closing: Closing) -> List[Tuple[str, str]]:
         found = closing.running.plan.behaviours

@@ -22,6 +22,7 @@ __all__ = ["ClosedError", "Connection", "Target"]
 FRAME_LIMIT = 4 << 20  # of what we send
 FRAME_LIMIT_IN = 128 << 20  # of what the manager sends: a lease of hundreds of long commands
 SOCKET_PATH = 100  # bytes; the kernel takes 107
+AT_ONCE = 1 << 16  # bytes: for a larger buffer memory would be asked of the system, and given back, each time
 _decode = json.JSONDecoder().decode
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 _size = struct.Struct(">I")
@@ -145,7 +146,7 @@ class Connection:
         messages: List[Dict[str, Any]] = []
         while True:
             try:
-                data = self._read(1 << 18)
+                data = self._read(AT_ONCE)
             except OSError as error:
                 if error.errno in WAITING:
                     break
@@ -158,7 +159,7 @@ class Connection:
                 raise ClosedError("closed by the manager")
             self._in += data
             self._split(messages)
-            if self.broken or (len(data) < 1 << 18 and not self._decrypted()):
+            if self.broken or (len(data) < AT_ONCE and not self._decrypted()):
                 break
         return messages
 

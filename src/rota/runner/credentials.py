@@ -30,6 +30,7 @@ class Credentials:
         self._directory = os.path.join(directory, "jobs-%d" % os.getpid())
         self._files: List[int] = []
         self._told: List[Dict[bytes, bytes]] = []
+        self._words: List[bytes] = []
         self._free: List[int] = []
         self._used: Dict[Key, int] = {}
         self._secret: Optional[bytes] = None
@@ -38,9 +39,19 @@ class Credentials:
 
     def variables(self, key: Key) -> Dict[bytes, bytes]:
         """What a job is told, not to be changed; nothing if the manager is of a version that has no such tokens."""
+        number = self._file(key)
+        return {} if number is None else self._told[number]
+
+    def words(self, key: Key) -> bytes:
+        """The same as two words NAME=value, each behind a NUL."""
+        number = self._file(key)
+        return b"" if number is None else self._words[number]
+
+    def _file(self, key: Key) -> Optional[int]:
+        """The number of the file that has the token of an attempt."""
         secret = self._runner.job_secret
         if secret is None or self._problem:
-            return {}
+            return None
         if secret is not self._secret:
             self._secret, self._sign = secret, _signer(secret)
         number = self._used.get(key)
@@ -50,9 +61,9 @@ class Credentials:
                 os.pwrite(self._files[number], self._sign(b"%d.%d.%d" % key), 0)
             except OSError:  # the job can do without
                 self._problem = True
-                return {}
+                return None
             self._used[key] = number
-        return self._told[number]
+        return number
 
     def _number(self) -> int:
         """The number of a file that no job uses."""
@@ -68,6 +79,7 @@ class Credentials:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         self._files.append(os.open(path, flags, 0o600))
         self._told.append({b"ROTA_ADDRESS": self._address, b"ROTA_TOKEN_FILE": os.fsencode(path)})
+        self._words.append(b"\0ROTA_ADDRESS=%b\0ROTA_TOKEN_FILE=%b" % (self._address, os.fsencode(path)))
         return number
 
     def _prepare(self) -> None:
@@ -89,7 +101,7 @@ class Credentials:
         import shutil
 
         shutil.rmtree(self._directory, ignore_errors=True)
-        self._files, self._told, self._free, self._used = [], [], [], {}
+        self._files, self._told, self._words, self._free, self._used = [], [], [], [], {}
 
 
 def _signer(secret: bytes) -> Callable[[bytes], bytes]:

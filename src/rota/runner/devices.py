@@ -6,29 +6,18 @@ import os
 import re
 import subprocess
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Dict, FrozenSet, Iterator, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Callable, Collection, Dict, FrozenSet, Iterator, List, Mapping, Optional, Tuple
 
-from rota.runner.host import read_text
+from rota.runner.grouping import best, core_groups, numbers_of, part
 
 if TYPE_CHECKING:
     from rota.runner.lease import Key
 
 __all__ = ["Bindings", "Cores", "Gpus", "numbers_of", "text_of"]
 
-NODES = "/sys/devices/system/node"
 LOOK_S = 5.0
 DEVICE = re.compile(r"\d+|(?:GPU|MIG)-[0-9a-fA-F/-]+")
 TOLD = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "SLURM_JOB_GPUS")
-
-
-def numbers_of(text: str) -> List[int]:
-    """Read `0,2-4`."""
-    found: List[int] = []
-    for part in text.strip().split(","):
-        first, _, last = part.partition("-")
-        if first.isdigit():
-            found.extend(range(int(first), int(last or first) + 1))
-    return found
 
 
 def text_of(numbers: List[int]) -> str:
@@ -47,28 +36,51 @@ class Cores:
 
     def __init__(self, numbers: Optional[FrozenSet[int]] = None, groups: Optional[List[List[int]]] = None) -> None:
         self.all = frozenset(os.sched_getaffinity(0)) if numbers is None else numbers
-        known = _groups() if groups is None else groups
+        known = core_groups() if groups is None else groups
         ours = [[number for number in group if number in self.all] for group in known]
         rest = sorted(self.all - {number for group in ours for number in group})
         self._groups = [group for group in [*ours, rest] if group]
         self._free = set(self.all)
         self._shared: Dict[int, int] = {}  # core -> millicores taken of it
 
-    def take(self, millicores: int) -> Optional[List[int]]:
-        """Cores of one's own, in one group if that can be; below one core a shared one. None: so many are not free."""
+    def take(self, millicores: int, how: str = "cores", avoid: Collection[int] = ()) -> Optional[List[int]]:
+        """Cores of one's own, by groups as `how` says; below one core a shared one. None: so many are not free.
+
+        Groups to avoid are used last. Of a strict form (`compact!`) none at all: it is to wait, as idle cores would
+        give it better ones.
+        """
         if 0 < millicores < 1000:
             return self._share(millicores)
         count = max(1, millicores // 1000)
-        if count > len(self._free):
-            return None
+        plain = how.rstrip("!")
         free = [[number for number in group if number in self._free] for group in self._groups]
-        fitting = [group for group in free if len(group) >= count]
-        if fitting:
-            taken = min(fitting, key=len)[:count]  # the tightest leaves the most to others
-        else:
-            taken = [number for group in sorted(free, key=len, reverse=True) for number in group][:count]
-        self._free.difference_update(taken)
-        return sorted(taken)
+        rooms = [[0 if at in avoid else len(group) for at, group in enumerate(free)]]
+        rooms += [[len(group) for group in free]] if plain == how else []
+        for room in rooms:
+            if sum(room) >= count:
+                parts = part(plain, room, count)
+                if plain == how or self._is_best(plain, parts, count):
+                    taken = [number for group, size in zip(free, parts) for number in group[:size]]
+                    self._free.difference_update(taken)
+                    return sorted(taken)
+        return None if plain == how or count > len(self.all) else []
+
+    def _is_best(self, how: str, parts: List[int], count: int) -> bool:
+        used, most = sum(map(bool, parts)), best(how, [len(group) for group in self._groups], count)
+        return used >= most if how == "scatter" else used <= most
+
+    def wanted(self, millicores: int, how: str, avoid: Collection[int] = ()) -> List[int]:
+        """The groups that one which waits is to have: as many as on an idle node, where the least is missing."""
+        how, count = how.rstrip("!"), max(1, millicores // 1000)
+        sizes = [len(group) for group in self._groups]
+        if how == "scatter":
+            return []  # some of each, whoever else is there
+        missing = [sum(number not in self._free for number in group) for group in self._groups]
+        most = best(how, sizes, count)
+        chosen = sorted(range(len(sizes)), key=lambda at: (at in avoid, missing[at]))[:most]
+        if sum(sizes[at] for at in chosen) < count:
+            chosen = sorted(range(len(sizes)), key=lambda at: (-sizes[at], at in avoid))[:most]
+        return chosen
 
     def _share(self, millicores: int) -> Optional[List[int]]:
         for number in sorted(self._shared):
@@ -92,20 +104,38 @@ class Cores:
 
 
 class Bindings:
-    """Which attempts are bound to which cores."""
+    """Which attempts are bound to which cores, and which wait for better ones."""
 
-    def __init__(self) -> None:
-        self._cores = Cores()
+    def __init__(self, cores: Optional[Cores] = None) -> None:
+        self._cores = cores or Cores()
         self._bound: Dict[Key, Tuple[List[int], int]] = {}  # with the millicores that were asked for
+        self._wishes: Dict[Key, List[int]] = {}  # the groups that those which wait are to have, in their order
 
     def __contains__(self, key: Key) -> bool:
         return key in self._bound
 
-    def take(self, key: Key, millicores: int) -> None:
-        """Bind an attempt to free cores, if there are so many."""
-        taken = self._cores.take(millicores)
+    def take(self, key: Key, millicores: int, how: str = "cores") -> bool:
+        """Bind an attempt to free cores, if there are so many; False: it is to wait for better ones.
+
+        What comes later stays out of the groups that an earlier one waits for, so that its turn comes.
+        """
+        others = {at for other, groups in self._wishes.items() if other != key for at in groups}
+        if key in self._wishes:  # it stands behind those alone that began to wait before it
+            earlier = list(self._wishes)[: list(self._wishes).index(key)]
+            others = {at for other in earlier for at in self._wishes[other]}
+        taken = self._cores.take(millicores, how, others)
+        if taken is not None and not taken:
+            self._wishes.setdefault(key, self._cores.wanted(millicores, how, others))
+            return False
+        self._wishes.pop(key, None)
         if taken is not None:
             self._bound[key] = (taken, millicores)
+        return True
+
+    def forget_all_but(self, held: Callable[[Key], bool]) -> None:
+        """Forget those that waited and are not here any more."""
+        for key in [key for key in self._wishes if not held(key)]:
+            del self._wishes[key]
 
     def give_back(self, key: Key) -> None:
         """Take back the cores of an attempt that is over, if it was bound to any."""
@@ -127,15 +157,6 @@ class Bindings:
             yield
         finally:
             os.sched_setaffinity(0, self._cores.all)
-
-
-def _groups() -> List[List[int]]:
-    """The cores of each memory node."""
-    try:
-        names = sorted((name for name in os.listdir(NODES) if re.fullmatch(r"node\d+", name)), key=lambda n: int(n[4:]))
-    except OSError:
-        return []
-    return [numbers_of(read_text("%s/%s/cpulist" % (NODES, name))) for name in names]
 
 
 class Gpus:

@@ -14,18 +14,21 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from rota.runner import measure
 from rota.runner.door import Door
-from rota.runner.environment import gang_variables, without_allocation
+from rota.runner.environment import gang_variables, style_variables, without_allocation
 from rota.runner.inquiry import Alarm, Inquiry
 from rota.runner.kill import TreeKill
+from rota.runner.parallel import ranks
 from rota.runner.part import Part
 from rota.runner.plan import DEFAULT_UMASK, StartError
 from rota.runner.spawn import Streams, cannot_enter
 
 if TYPE_CHECKING:
     import select
+    from resource import struct_rusage
 
     from rota.runner.jobs import Jobs
     from rota.runner.lease import Hold, Key, Lease, Outcome
+    from rota.runner.plan import Plan
     from rota.runner.running import Running
 
 __all__ = ["Gangs"]
@@ -70,8 +73,8 @@ class Gangs:
         part = Part(hold.key, hold.secret, hold.spec, self._directory(hold.key), False)
         part.slot = hold.slot
         self._add(part)
-        if hold.spec.get("bind") == "cores":
-            self._jobs.open_bindings().take(hold.key, int(hold.spec.get("cores") or 1000))
+        if how := (hold.spec.get("bind") or "").rstrip("!"):  # its root does not wait for better cores here
+            self._jobs.open_bindings().take(hold.key, int(hold.spec.get("cores") or 1000), how)
 
     def root(self, lease: Lease) -> Part:
         """The part of the node where the command of an attempt runs; StartError if it cannot be."""
@@ -129,7 +132,25 @@ class Gangs:
         """The environment of a root: of its gang, and nothing of the allocation's own launcher."""
         part = self.parts.get(lease.key) or self.root(lease)
         own = self._jobs.plans.of(lease).env.own(lease)
-        return {**without_allocation(env), **own, **gang_variables(part.directory, part.nodes, part.id)}
+        return {**without_allocation(env), **own, **self._variables(part)}
+
+    def _variables(self, part: Part) -> Dict[bytes, bytes]:
+        """What all processes of an attempt are told of its nodes."""
+        told = gang_variables(part.directory, part.nodes, part.id)
+        style = part.spec.get("style")
+        return {**told, **style_variables(style, part.nodes)} if style else told
+
+    def ranks(self, lease: Lease, plan: Plan, env: Dict[bytes, bytes]) -> List[str]:
+        """The words that start the command of a root as ranks on all its nodes; `env` gets what these need."""
+        part = self.parts[lease.key]
+        shell = plan.shell_words() if isinstance(lease.command, str) else []
+        words, told = ranks(part.spec, lease.command, shell, part.nodes, part.directory, env)
+        for name, value in told.items():
+            if value is None:
+                env.pop(name, None)
+            else:
+                env[name] = value
+        return words
 
     def start(self, key: Key, request: Dict[str, Any], streams: Streams) -> Tuple[int, List[str]]:
         """Start a process within an attempt; returns its pid, and what its caller should know."""
@@ -182,7 +203,7 @@ class Gangs:
             env.update(self._jobs.plans.gpu_variables(part.slot))
             if self._jobs.bindings is not None:
                 env.update(self._jobs.bindings.variables(part.key))
-        env.update(gang_variables(part.directory, part.nodes, part.id))
+        env.update(self._variables(part))
         env.update(
             {
                 b"ROTA_RUNNER": os.fsencode(self._jobs.runner.runner_id),
@@ -196,14 +217,17 @@ class Gangs:
 
     # -- what is used --------------------------------------------------------------------------------------------
 
-    def reaped(self, pid: int, status: int, cpu_s: float, now: float) -> None:
+    def reaped(self, pid: int, status: int, usage: struct_rusage, now: float) -> None:
         """Take note of the end of a child of this runner that is no job: of a rank, or of what it left."""
         part = next((part for part in self.parts.values() if pid in part.live), None)
         if part is None and len(self.parts) == 1 and not self._jobs.by_pid:
             part = next(iter(self.parts.values()))  # it ended before it was seen; whose else can it be?
         if part is not None:
             part.live.pop(pid, None)
-            part.cpu_s += cpu_s
+            part.cpu_s += usage.ru_utime + usage.ru_stime
+            maxrss = usage.ru_maxrss * 1024
+            if maxrss > max(part.peak, measure.own_peak()):
+                part.peak = maxrss  # it grew after we last looked
         if self._door is not None:
             self._door.ended(pid, status, now)
 

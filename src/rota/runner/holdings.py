@@ -11,7 +11,7 @@ from rota.runner.lease import ENDED, QUEUED, RUNNING, Hold, Lease
 
 TYPE_CHECKING = False  # as in `typing`, which is not worth its load time before the greeting is out
 if TYPE_CHECKING:
-    from typing import Any, Deque, Dict, List, Optional
+    from typing import Any, Deque, Dict, List, Optional, Tuple
 
     from rota.runner.lease import Key, Outcome, Used
 
@@ -31,6 +31,7 @@ class Holdings:
         self.queued = 0
         self._held: Dict[Key, Lease] = {}  # leased, and its end not acknowledged
         self._queues: Dict[str, Deque[Lease]] = {}  # never an empty one
+        self._staging: Dict[Key, Lease] = {}  # leased, and not to be started before what it reads is here
         self._fresh: Deque[Lease] = deque()  # running, start not told yet
         self._ended: List[List[Any]] = []
         self._disclaimed: List[List[Any]] = []
@@ -102,6 +103,10 @@ class Holdings:
                 before = busy
                 while queue and busy < limit + ahead:
                     lease = queue.popleft()
+                    if lease.start_by < clock:  # it waited for its files, and what is before it did not
+                        self.queued -= 1
+                        self._disclaim(lease, "start-by passed")
+                        continue
                     lease.state = RUNNING
                     lease.since = clock
                     found.append(lease)
@@ -187,10 +192,31 @@ class Holdings:
         for queue in self._queues.values():
             for lease in queue:
                 self._disclaim(lease, why)
+        for lease in self._staging.values():
+            self._disclaim(lease, why)
         self._queues = {}
+        self._staging = {}
         self.queued = 0
 
+    def staged(self, key: Key, start_by: float, links: Tuple[Tuple[str, str], ...] = ()) -> None:
+        """Note that what a lease reads is here: it may start."""
+        lease = self._staging.pop(key, None)
+        if lease is not None:
+            lease.links = links
+            lease.state, lease.start_by = QUEUED, start_by
+            self._enqueue(lease)
+
+    def unstaged(self, key: Key, reason: str, note: str, wall: float) -> None:
+        """Note that what a lease reads cannot be brought: the attempt has ended before it started."""
+        lease = self._staging.pop(key, None)
+        if lease is not None:
+            lease.state = ENDED
+            self._ended.append([*key, None, None, reason, wall, wall, 0.0, 0, None, note[:NOTE_CHARS]])
+
     def _withdraw(self, lease: Lease, why: str) -> None:
+        if self._staging.pop(lease.key, None) is not None:
+            self._disclaim(lease, why)
+            return
         queue = self._queues[lease.slot]
         queue.remove(lease)
         if not queue:
@@ -214,6 +240,7 @@ class Holdings:
         new.running = dict(self.running)
         new._held = held = {key: lease.__deepcopy__(memo) for key, lease in self._held.items()}
         new._queues = {slot: deque(held[lease.key] for lease in queue) for slot, queue in self._queues.items()}
+        new._staging = {key: held[key] for key in self._staging}
         new._fresh = deque(held[lease.key] for lease in self._fresh if lease.state == RUNNING)
         new._ended = list(self._ended)
         new._disclaimed = list(self._disclaimed)

@@ -7,7 +7,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
 
-from rota.runner import host, measure
+from rota.runner import contained, host, measure
 from rota.runner.kill import TreeKill
 from rota.runner.lease import Lease
 from rota.runner.plan import Plan, Plans, StartError
@@ -34,6 +34,7 @@ __all__ = ["Jobs"]
 EXEC_TRIES, EXEC_S = 3, 0.001
 NEVER = float("inf")
 SOON_S = 180.0  # a warning so shortly before the end of the allocation is about that
+NAMED_LEFT = 5  # of the processes that are waited for, so many are named
 AT_THE_END_S = 15.0  # a stop so shortly before the end of the allocation is that end: batch systems count from earlier
 
 
@@ -101,8 +102,11 @@ class Jobs:
         place: Optional[Workdir] = None
         try:
             plan = self.plans.of(lease)
+            if plan.bind and not self._bind(lease, plan):
+                self.runner.requeue(lease)
+                return True
             lane = self.segments.lane()
-            if plan.workdir or plan.bind or lease.gang is not None:
+            if plan.workdir or plan.bind or plan.container is not None or lease.gang is not None:
                 pid, place = self._start_apart(lease, plan, lane)
             else:
                 pid = self.spawner.start(lease, plan, lane)
@@ -129,24 +133,32 @@ class Jobs:
         if plan.workdir:
             from rota.runner.closing import make_place
 
-            place = make_place(plan.cwd, lease.key, self.runner.runner_id)
-        if plan.bind:
-            self.open_bindings().take(lease.key, plan.cores)
+            place = make_place(plan.cwd, lease.key, self.runner.runner_id, lease.links)
         try:
             env = self.environment(lease, plan, place)
+            if plan.container is not None:
+                gpus = env.get(b"ROTA_GPUS")
+                env[b"ROTA_CONTAINER"] = contained.request(plan, lease, lane, self.runner.runner_id, gpus)
+            command = lease.command
+            if plan.ranked and lease.gang is not None:
+                command = self.open_gangs().ranks(lease, plan, env)
             cwd = self.enter(plan, place)
             if not plan.bind:
-                return self.spawner.start_here(lease, plan, lane, env, cwd), place
+                return self.spawner.start_here(command, plan, lane, env, cwd), place
             with self.open_bindings().of(lease.key):
-                return self.spawner.start_here(lease, plan, lane, env, cwd), place
+                return self.spawner.start_here(command, plan, lane, env, cwd), place
         except BaseException:
-            if plan.bind:
-                self.open_bindings().give_back(lease.key)
             if place is not None:
                 for step in place.clear(True, []):
                     del step
                 place.close()
             raise
+
+    def _bind(self, lease: Lease, plan: Plan) -> bool:
+        """Bind a job to cores of its own; False: it is to wait for better ones. One of several nodes does not wait."""
+        bindings = self.open_bindings()
+        bindings.forget_all_but(self.runner.has)
+        return bindings.take(lease.key, plan.cores, plan.bind if lease.gang is None else plan.bind.rstrip("!"))
 
     def open_bindings(self) -> Bindings:
         """Which attempts are bound to which cores."""
@@ -224,6 +236,8 @@ class Jobs:
         """Report a job that could not be started; always False."""
         if lane is not None:
             self.segments.release(lane, False)
+        if self.bindings is not None:
+            self.bindings.give_back(lease.key)
         if self.gangs is not None:
             self.gangs.forget(lease.key)
         self.runner.ended(lease, (error.exit_code, None, error.reason, error.note), wall, time.time())
@@ -248,7 +262,7 @@ class Jobs:
             if running is None:
                 self._helper_ended(pid, status, now)
                 if self.gangs is not None:
-                    self.gangs.reaped(pid, status, usage.ru_utime + usage.ru_stime, now)
+                    self.gangs.reaped(pid, status, usage, now)
             else:
                 del self.by_pid[pid]
                 over.append((running, status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024))
@@ -307,7 +321,8 @@ class Jobs:
         ways, failed = running.plan.leftovers, bool(result[0])
         ends = running.lease.gang is not None or failed or running.place is not None
         if running.ending is None and (running.lease.gang is not None or (survivors and (ends or ways != "keep"))):
-            running.ending = TreeKill(now, self.grace(running), patient=ways == "wait" and not failed)
+            patient = ways == "wait" and not failed
+            running.ending = TreeKill(now, self.grace(running), patient, running.plan.spared)
             self._ending[running.pid] = running
         if running.ending is not None:
             running.ending.next_at = now  # look at once whether anything is left
@@ -357,7 +372,7 @@ class Jobs:
 
     def tell(self, running: Running, outcome: Outcome) -> None:
         """Report how a job ended; see signalled_ends.py for what waits a moment first."""
-        if not running.warned and self._signalled.concerns(running, outcome):
+        if outcome[0] != 0 and not running.warned and self._signalled.concerns(running, outcome):
             self.next_tick = min(self.next_tick, self._signalled.add(running, outcome, time.monotonic()))
         else:
             self.report(running, outcome)
@@ -404,7 +419,7 @@ class Jobs:
                 self.launched.give_back()  # not started yet: it comes back and is then given back to the manager
             return
         if running.ending is None:
-            running.ending = TreeKill(now, grace_s)
+            running.ending = TreeKill(now, grace_s, spared=running.plan.spared)
             running.why = why
             running.note = note
             self._ending[running.pid] = running
@@ -480,7 +495,7 @@ class Jobs:
         for running in due:
             ending = running.ending
             if ending is not None and running.result is not None:
-                self._left(running, ending, len(alive[running.pid]), now)
+                self._left(running, ending, alive[running.pid], now)
             if ending is None or not ending.step(now, alive[running.pid]):
                 continue
             if running.result is None:
@@ -491,10 +506,20 @@ class Jobs:
                 running.note = "some of its processes could not be killed"
             self._close(running, now)
 
-    def _left(self, running: Running, ending: TreeKill, count: int, now: float) -> None:
-        """Say what a job left running that is ended now; what is waited for has no more time than the job."""
-        limit = running.plan.time_s
+    def _left(self, running: Running, ending: TreeKill, left: List[measure.Process], now: float) -> None:
+        """Say what a job left running that is waited for, or ended now; no more time is waited than the job has."""
+        limit, count = running.plan.time_s, len(left)
         if ending.patient and limit is not None and now >= running.since + limit:
             self.kill(running.lease, self.grace(running), "time", now, "over its time limit of %g s" % limit)
-        elif count and not ending.patient and running.note is None:
+        elif ending.patient:
+            self._say_left(running, left)
+        elif count and running.note is None and running.plan.container is None:
             running.note = "ended %d process%s that it left running" % (count, "" if count == 1 else "es")
+
+    def _say_left(self, running: Running, left: List[measure.Process]) -> None:
+        """Tell the manager for whom a job waits, if that has changed; of many only the first are named."""
+        assert running.result is not None
+        pids, before = sorted(process.pid for process in left), running.lease.left
+        if pids and (before is None or before[1] != len(pids) or [pid for pid, _ in before[2]] != pids[:NAMED_LEFT]):
+            named = [(pid, measure.name_of(pid).encode("utf-8", "replace").decode()) for pid in pids[:NAMED_LEFT]]
+            self.runner.waits_for(running.lease, (running.result[3], len(pids), named))

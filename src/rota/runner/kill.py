@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Dict, List, Tuple
+from typing import Dict, List, Sequence, Tuple
 
-from rota.runner.measure import Process, start_of
+from rota.runner.measure import Process, name_of, start_of
 
 __all__ = ["TreeKill", "send"]
 
@@ -51,9 +51,10 @@ def send(pid: int, start: int, number: int) -> bool:
 class TreeKill:
     """The ending of one job's processes, driven by step()."""
 
-    __slots__ = ("_started", "_termed", "grace_s", "kill_at", "next_at", "patient")
+    __slots__ = ("_spared", "_started", "_termed", "grace_s", "kill_at", "next_at", "patient")
 
-    def __init__(self, now: float, grace_s: float, patient: bool = False) -> None:
+    def __init__(self, now: float, grace_s: float, patient: bool = False, spared: Sequence[str] = ()) -> None:
+        self._spared = spared  # names of processes that get no TERM, and end by themselves
         self.patient = patient  # nothing is signalled: it is only seen when nothing is left
         self._started = now
         self._termed: Dict[Tuple[int, int], None] = {}
@@ -81,6 +82,8 @@ class TreeKill:
                 send(process.pid, process.start, signal.SIGKILL)
             elif name not in self._termed:
                 self._termed[name] = None
+                if self._spared and name_of(process.pid) in self._spared:
+                    continue
                 if send(process.pid, process.start, signal.SIGTERM):
                     send(process.pid, process.start, signal.SIGCONT)  # a stopped process would not see the TERM
         if now >= self.kill_at:

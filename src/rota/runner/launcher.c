@@ -5,6 +5,9 @@
  * that many running, so that the next job starts at once when one ends, and tells the runner in batches. A lane is a pair of scratch
  * files (see segments.py); a lane that a job wrote to is not used again until the runner has emptied it.
  *
+ * A job is started by a clone that shares our memory until it executes its program, and nobody waits for that: vfork would hold us
+ * up meanwhile, while other slots stand empty. Whether it did is seen later, and told then.
+ *
  * A message: u32 length of what follows, one byte of kind, the body. Numbers are native: both ends are on one machine.
  *   E  u32 env, u32 count, strings                a common part of an environment
  *   L  u32 lane, out path, err path               open a lane (again)
@@ -18,6 +21,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -28,6 +32,7 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -54,7 +59,16 @@ struct request { /* a job that waits */
 struct slot { uint32_t limit, running; struct request *first, **last; };
 struct lane { int out, err; char busy, open; };
 struct env { uint32_t count; char **words, *strings; };
-struct child { pid_t pid; uint32_t id, slot, lane; double began; size_t record, flushes; };
+/* What a child uses of our memory until it has become another program. */
+struct nest {
+    struct nest *next;
+    const char *path;
+    char **argv, **env, **script, *strings, *stack;
+    int fds[3];
+    volatile int problem;
+    volatile pid_t alive; /* the kernel clears it when the child has let go of our memory */
+};
+struct child { pid_t pid; uint32_t id, slot, lane; double began; size_t record, flushes; struct nest *nest; char told; };
 
 static struct slot **slots;
 static struct lane *lanes;
@@ -65,9 +79,9 @@ static struct record *records;
 static size_t record_count, record_room;
 static int null_fd, children_fd = -1;
 static long known_strays;
-static size_t waiting, flushes; /* requests that wait; how often records were sent */
-static double oldest_record;
-static volatile int child_problem;
+static size_t waiting, flushes, unborn; /* requests that wait; how often records were sent; children in our memory */
+static double oldest_record, last_start;
+static struct nest *empty_nests;
 
 static void die(const char *what)
 {
@@ -132,7 +146,7 @@ static int patience(void)
         return -1;
     if (waiting < 2 * child_count + 2 || record_count >= 64)
         return 0;
-    double left = oldest_record + 0.003 - seconds(CLOCK_MONOTONIC);
+    double left = oldest_record + 0.005 - seconds(CLOCK_MONOTONIC);
     return left <= 0 ? 0 : (int)(left * 1000) + 1;
 }
 
@@ -151,40 +165,87 @@ static int open_plain(const char *path, int flags)
     return fd;
 }
 
-/* In the child of vfork, which shares our memory until exec: only system calls. */
-static void become(const char *path, char **argv, char **env, char **script, const int *fds)
+/* A system call that leaves errno alone: a child has ours while it shares our memory. Elsewhere we wait for it. */
+#if defined(__x86_64__)
+enum { SHARED = CLONE_VM };
+static inline long kernel(long number, long a, long b, long c, long d)
 {
-    sigset_t none;
-    sigemptyset(&none);
-    setsid();
-    for (int i = 0; i < 3; i++)
-        if (dup2(fds[i], i) < 0)
-            goto failed;
-    sigprocmask(SIG_SETMASK, &none, NULL);
-    execve(path, argv, env);
-    if (errno == ENOEXEC) {
-        execve("/bin/sh", script, env);
-        errno = ENOEXEC;
+    register long fourth __asm__("r10") = d;
+    long got;
+    __asm__ volatile("syscall" : "=a"(got) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(fourth) : "rcx", "r11", "memory");
+    return got;
+}
+#elif defined(__aarch64__)
+enum { SHARED = CLONE_VM };
+static inline long kernel(long number, long a, long b, long c, long d)
+{
+    register long x8 __asm__("x8") = number, x0 __asm__("x0") = a, x1 __asm__("x1") = b, x2 __asm__("x2") = c;
+    register long x3 __asm__("x3") = d;
+    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3) : "memory");
+    return x0;
+}
+#else
+enum { SHARED = CLONE_VM | CLONE_VFORK };
+static inline long kernel(long number, long a, long b, long c, long d)
+{
+    long got = syscall(number, a, b, c, d);
+    return got < 0 ? -errno : got;
+}
+#endif
+
+/* In the child: only system calls, on a stack of its own. */
+static int become(void *given)
+{
+    struct nest *n = given;
+    const uint64_t none = 0;
+    long got = 0;
+    kernel(SYS_setsid, 0, 0, 0, 0);
+    for (int i = 0; i < 3 && got >= 0; i++)
+        got = kernel(SYS_dup3, n->fds[i], i, 0, 0);
+    if (got >= 0) {
+        kernel(SYS_rt_sigprocmask, SIG_SETMASK, (long)&none, 0, sizeof none);
+        got = kernel(SYS_execve, (long)n->path, (long)n->argv, (long)n->env, 0);
+        if (got == -ENOEXEC) {
+            kernel(SYS_execve, (long)"/bin/sh", (long)n->script, (long)n->env, 0);
+            got = -ENOEXEC;
+        }
     }
-failed:
-    child_problem = errno;
-    _exit(127);
+    n->problem = (int)-got;
+    kernel(SYS_exit_group, 127, 0, 0, 0);
+    return 127;
 }
 
-/* On its own, so that vfork has no variable of a caller to spoil. Returns the pid, or minus an errno. */
-static __attribute__((noinline)) pid_t spawn(const char *path, char **argv, char **env, char **script, const int *fds)
+enum { STACK = 1 << 16, LONG_S = 1 };
+
+static struct nest *take_nest(void)
 {
-    child_problem = 0;
-    pid_t pid = vfork();
-    if (pid == 0)
-        become(path, argv, env, script, fds);
-    if (pid < 0)
-        return -errno;
-    if (child_problem) {
-        waitpid(pid, NULL, 0);
-        return -child_problem;
+    struct nest *n = empty_nests;
+    if (n) {
+        empty_nests = n->next;
+        return n;
     }
-    return pid;
+    n = calloc(1, sizeof *n);
+    if (!n || !(n->stack = malloc(STACK)))
+        die("launcher: memory");
+    return n;
+}
+
+static void leave_nest(struct nest *n)
+{
+    free(n->argv);
+    free(n->strings);
+    n->next = empty_nests;
+    empty_nests = n;
+}
+
+/* Returns the pid, or minus an errno. */
+static pid_t spawn(struct nest *n)
+{
+    n->problem = 0;
+    n->alive = 1;
+    char *top = n->stack + STACK - (uintptr_t)n->stack % 16;
+    pid_t pid = clone(become, top, SHARED | CLONE_CHILD_CLEARTID | SIGCHLD, n, NULL, NULL, (pid_t *)&n->alive);
+    return pid < 0 ? -errno : pid;
 }
 
 static void fail(uint32_t id, uint32_t stage, int problem)
@@ -194,13 +255,10 @@ static void fail(uint32_t id, uint32_t stage, int problem)
     r->problem = problem;
 }
 
-/* Start one job in a lane; returns 1 if it runs. */
-static int start(struct request *q, uint32_t slot, uint32_t lane)
+/* Lay out what a job is started with. */
+static struct nest *prepare(struct request *q, char *path, char *word)
 {
-    char *cwd = q->strings, *path = skip(cwd, 1), *in = skip(path, 1), *out = skip(in, 1), *err = skip(out, 1);
-    char *word = skip(err, 1);
-    int fds[3] = { null_fd, lanes[lane].out, lanes[lane].err }, opened[3] = { -1, -1, -1 }, started = 0;
-    const int append = O_WRONLY | O_CREAT | O_TRUNC | O_APPEND;
+    struct nest *n = take_nest();
     struct env *base = q->env < env_count ? &envs[q->env] : NULL;
     uint32_t common = base ? base->count : 0;
     char **argv = malloc((2 * (size_t)q->argc + common + q->envc + 8) * sizeof *argv);
@@ -219,6 +277,21 @@ static int start(struct request *q, uint32_t slot, uint32_t lane)
     for (uint32_t i = 0; i < q->envc; i++, word = skip(word, 1))
         env[common + i] = word;
     env[common + q->envc] = NULL;
+    n->path = path;
+    n->argv = argv;
+    n->script = script;
+    n->env = env;
+    n->strings = q->strings;
+    q->strings = NULL; /* the child needs them for a while */
+    return n;
+}
+
+/* Start one job in a lane; returns 1 if it is on its way. */
+static int start(struct request *q, uint32_t slot, uint32_t lane)
+{
+    char *cwd = q->strings, *path = skip(cwd, 1), *in = skip(path, 1), *out = skip(in, 1), *err = skip(out, 1);
+    int fds[3] = { null_fd, lanes[lane].out, lanes[lane].err }, opened[3] = { -1, -1, -1 }, started = 0;
+    const int append = O_WRONLY | O_CREAT | O_TRUNC | O_APPEND;
 
     umask(q->umask);
     if (chdir(cwd) < 0)
@@ -234,25 +307,58 @@ static int start(struct request *q, uint32_t slot, uint32_t lane)
     else
         started = 1;
     if (started) {
-        pid_t pid = spawn(path, argv, env, script, fds);
+        struct nest *n = prepare(q, path, skip(err, 1));
+        memcpy(n->fds, fds, sizeof fds);
+        double began = seconds(CLOCK_REALTIME);
+        pid_t pid = spawn(n);
         if (pid < 0) {
             fail(q->id, STAGE_EXEC, -pid);
+            leave_nest(n);
             started = 0;
         } else {
             children = room(children, &child_room, child_count + 1, sizeof *children);
             lanes[lane].busy = 1;
-            struct record *r = tell(STARTED, q->id);
-            r->pid = pid;
-            r->lane = lane;
-            r->began = r->wall;
-            children[child_count++] = (struct child){ pid, q->id, slot, lane, r->wall, record_count - 1, flushes };
+            children[child_count++] = (struct child){ pid, q->id, slot, lane, began, 0, (size_t)-1, n, 0 };
+            unborn++;
+            last_start = seconds(CLOCK_MONOTONIC);
         }
     }
     for (int i = 0; i < 3; i++)
         if (opened[i] >= 0)
             close(opened[i]);
-    free(argv);
     return started;
+}
+
+/* The child has become its program, or has ended: what it had of ours is free. */
+static void born(struct child *c)
+{
+    leave_nest(c->nest);
+    c->nest = NULL;
+    unborn--;
+}
+
+/* Tell of the children that have become their programs, and of those that take long to: they have a pid, and can be ended by it. */
+static void tell_births(void)
+{
+    double now = seconds(CLOCK_REALTIME);
+    for (size_t i = 0; unborn && i < child_count; i++) {
+        struct child *c = &children[i];
+        if (!c->nest || c->nest->problem)
+            continue; /* one with a problem is about to be reaped */
+        if (!c->nest->alive)
+            born(c);
+        else if (now < c->began + LONG_S)
+            continue;
+        if (c->told)
+            continue;
+        c->told = 1;
+        struct record *r = tell(STARTED, c->id);
+        r->pid = c->pid;
+        r->lane = c->lane;
+        r->began = c->began;
+        c->record = record_count - 1;
+        c->flushes = flushes;
+    }
 }
 
 static void give_back(struct request *q, uint32_t flags)
@@ -333,6 +439,15 @@ static void reap(void)
         struct child c = children[i];
         children[i] = children[--child_count];
         slots[c.slot]->running--;
+        if (c.nest) {
+            int problem = c.nest->problem;
+            born(&c);
+            if (problem && !c.told) { /* it never became its program */
+                lanes[c.lane].busy = 0;
+                fail(c.id, STAGE_EXEC, problem);
+                continue;
+            }
+        }
         struct record *r = tell_end(&c);
         r->pid = pid;
         r->status = status;
@@ -529,6 +644,10 @@ int main(void)
         }
         if (!child_count && chdir("/") < 0) /* do not sit in a job's directory */
             die("launcher: /");
+        if (unborn) { /* look whether they have become their programs: soon, and less often if one takes long */
+            int look = 10 + (int)((seconds(CLOCK_MONOTONIC) - last_start) * 500);
+            pause = pause < 0 || look < pause ? look : pause;
+        }
         if (poll(wait, 2, pause) < 0) {
             if (errno != EINTR)
                 die("launcher: poll");
@@ -540,6 +659,8 @@ int main(void)
                 ;
             reap();
         }
+        if (unborn)
+            tell_births();
         if (wait[0].revents)
             listen_to_runner();
         start_waiting();

@@ -12,6 +12,7 @@ import struct
 import sys
 from typing import Any, Dict, List, Optional, Tuple
 
+from rota.runner.connection import AT_ONCE
 from rota.runner.lease import Lease
 from rota.runner.plan import Plan
 from rota.runner.segments import Lane
@@ -39,6 +40,15 @@ def _message(kind: bytes, body: bytes) -> bytes:
     return _head.pack(len(body) + 1, kind) + body
 
 
+def _command(plan: Plan, path: str, argv: List[str]) -> bytes:
+    """Where a job runs, what it reads and writes, and its words."""
+    texts = (plan.cwd, path, plan.stdin or "", plan.stdout or "", plan.stderr or "", *argv)
+    joined = os.fsencode("\0".join(texts))
+    if joined.count(b"\0") != len(texts) - 1:
+        raise ValueError("embedded null byte")
+    return joined
+
+
 class Launcher:
     """A running launcher."""
 
@@ -64,6 +74,7 @@ class Launcher:
         self._slots: Dict[str, int] = {}
         self._limits: Dict[str, int] = {}
         self._envs: Dict[int, Tuple[int, Plan]] = {}
+        self._last: Tuple[Optional[Plan], List[str], str, bytes] = (None, [], "", b"")  # many jobs are alike
         self._in = b""
         self._out = bytearray()
 
@@ -101,30 +112,32 @@ class Launcher:
 
     def start(self, number: int, lease: Lease, plan: Plan, path: str, argv: List[str]) -> None:
         """Start a job when its slot has a place."""
-        own = plan.env.own(lease)
-        env = self._env(plan) if plan.shared else NO_ENV
+        env = self._env(plan, lease) if plan.shared else NO_ENV
         if env == NO_ENV:
-            own = {**plan.env.base, **own}
-        texts = ["\0".join((plan.cwd, path, plan.stdin or "", plan.stdout or "", plan.stderr or "")), *argv]
-        body = b"\0".join([os.fsencode("\0".join(texts)), *[b"%b=%b" % item for item in own.items()]])
-        if body.count(b"\0") != 4 + len(argv) + len(own):
+            all_of_it = {**plan.env.base, **plan.env.own(lease)}
+            words, count = b"\0".join([b"%b=%b" % item for item in all_of_it.items()]), len(all_of_it)
+        else:
+            words, count = plan.env.words(lease)
+        if words.count(b"\0") != count - 1:
             raise ValueError("embedded null byte")
-        count = len(argv)
+        if plan is not self._last[0] or argv != self._last[1] or path != self._last[2]:
+            self._last = (plan, argv, path, _command(plan, path, argv))
+        command = self._last[3]
         slot = self._slots.get(lease.slot)
         if slot is None:
             slot = self._slot(lease.slot)
-        start_by = lease.start_by
-        self._out += _start.pack(len(body) + 34, b"S", number, slot, env, start_by, count, len(own), plan.umask)
-        self._out += body
-        self._out += b"\0"
+        size = len(command) + len(words) + 35
+        self._out += _start.pack(size, b"S", number, slot, env, lease.start_by, len(argv), count, plan.umask)
+        self._out += b"%b\0%b\0" % (command, words)
 
-    def _env(self, plan: Plan) -> int:
-        """The number of the environment that all jobs of this plan share; it is sent once."""
+    def _env(self, plan: Plan, lease: Lease) -> int:
+        """The number of the environment that all jobs of this plan share; what each has itself is left out."""
         known = self._envs.get(id(plan))
         if known is not None and known[1] is plan:
             return known[0]
         number = len(self._envs)
-        words = [key + b"=" + value for key, value in plan.env.base.items()]
+        own = plan.env.own(lease)
+        words = [key + b"=" + value for key, value in plan.env.base.items() if key not in own]
         if number >= MOST_ENVS or any(b"\0" in word for word in words):
             return NO_ENV
         self._envs[id(plan)] = (number, plan)
@@ -162,7 +175,7 @@ class Launcher:
     def receive(self) -> Optional[List[Record]]:
         """What the launcher tells of its jobs; None if it is gone."""
         try:
-            data = self._sock.recv(1 << 18)
+            data = self._sock.recv(AT_ONCE)
         except BlockingIOError:
             return []
         except OSError:
@@ -216,7 +229,7 @@ class Builder:
             return False
         try:
             os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
-            self._temporary = "%s.%d" % (self.path, os.getpid())
+            self._temporary = "%s.%s.%d" % (self.path, os.uname().nodename, os.getpid())  # nodes may share it
             null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
             actions: List[Any] = [(os.POSIX_SPAWN_DUP2, null, number) for number in (0, 1, 2)]
             words = [compiler, "-O2", "-o", self._temporary, self._source]

@@ -18,10 +18,13 @@ from rota.runner.spawn import cannot_enter, cannot_read, cannot_write, enter, pr
 
 __all__ = ["LauncherJobs"]
 
-AHEAD = 16  # jobs handed over beyond what may run, while jobs are short: they start without asking us
+AHEAD = (
+    16  # jobs handed over beyond what may run (or as many as may), while jobs are short: they start without asking us
+)
 SHORT_S = 0.02
 STUCK_S = 0.1  # what has not started by then comes back, so that it can be recalled
 SPARE_LANES = 8
+SUCCESS = (0, None, None, None)
 LOST = (None, None, "start", "the launcher died: whether this job ran to its end is not known")
 
 
@@ -68,7 +71,9 @@ class LauncherJobs:
     @property
     def ahead(self) -> int:
         """How many jobs of each slot the launcher should have beyond those that may run."""
-        return AHEAD if self.ready and self._typical_s < SHORT_S else 0
+        if not self.ready or self._typical_s >= SHORT_S:
+            return 0
+        return max((AHEAD, *self.jobs.runner.slots.values()))
 
     # -- handing over --------------------------------------------------------------------------------------------
 
@@ -76,6 +81,9 @@ class LauncherJobs:
         """Hand these leases to the launcher; False if some cannot be started at all."""
         jobs, launcher = self.jobs, self._launcher
         assert launcher is not None
+        idle = self._typical_s < SHORT_S and not (self.pending or self._running)
+        if idle and len(leases) == 1 and self._room(leases[0]):  # two processes less have to be woken for it
+            return jobs.start_own(leases[0], now)
         started = True
         self._limits(launcher)
         self._lanes(launcher, len(leases))
@@ -147,9 +155,9 @@ class LauncherJobs:
         launcher = self._launcher
         if launcher is None:
             return
-        if self.jobs.runner.slots != self._seen_slots or self.jobs.own_total != self._seen_own:
-            self._limits(launcher)
         if self.pending:
+            if self.jobs.runner.slots != self._seen_slots or self.jobs.own_total != self._seen_own:
+                self._limits(launcher)
             oldest = next(iter(self.pending.values()))[3]
             if now >= oldest + STUCK_S:
                 self._typical_s = 1.0
@@ -219,9 +227,15 @@ class LauncherJobs:
             running = jobs.by_pid.pop(pid)
             del self._running[pid]
         else:  # so short that its start was not told
-            lease = pending[0]
+            lease, plan = pending[:2]
             lease.wall, lease.pid = began, pid
-            running = Running(lease, pending[1], launcher.lanes[lane_number], pid, began, now)
+            if not status and not flags:  # and nothing to be done for it: most jobs of those that are many
+                self._typical_s += (wall - began - self._typical_s) * 0.2
+                output = jobs.segments.nothing(plan.stdout is None, plan.stderr is None)
+                used = ((user_us + system_us) / 1e6, max_kb * 1024, None)
+                jobs.runner.ended(lease, SUCCESS, began, wall, used, output)
+                return
+            running = Running(lease, plan, launcher.lanes[lane_number], pid, began, now)
         plan, lane = running.plan, running.lane
         if flags & wire.WROTE:
             out, err = lane.out, lane.err

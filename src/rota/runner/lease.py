@@ -10,15 +10,17 @@ if TYPE_CHECKING:
     Order = Tuple[Any, ...]
     Outcome = Tuple[Optional[int], Optional[int], Optional[str], Optional[str]]  # exit code, signal, reason, note
     Used = Tuple[float, int, Optional[int]]  # CPU seconds, and at most: bytes of memory, of a directory of its own
+    Left = Tuple[float, int, List[Tuple[int, str]]]  # when its command ended; how many it left, pids and names
 
 __all__ = [
-    "ENDED", "QUEUED", "RUNNING", "Hold", "Lease", "ProtocolError", "number", "read_gangs", "read_holds", "read_keys",
-    "read_leases",
+    "ENDED", "QUEUED", "RUNNING", "STAGING", "Hold", "Lease", "ProtocolError", "number", "read_gangs", "read_holds",
+    "read_keys", "read_leases", "read_links",
 ]  # fmt: skip
 
 QUEUED = "queued"
 RUNNING = "running"
 ENDED = "ended"
+STAGING = "staging"  # what it reads is being brought
 
 
 class ProtocolError(ValueError):
@@ -39,6 +41,8 @@ class Lease:
         "index",
         "key",
         "kill_asked",
+        "left",
+        "links",
         "live",
         "pid",
         "scratch",
@@ -70,6 +74,7 @@ class Lease:
         self.start_by = start_by
         self.env = env
         self.gang: Optional[Dict[str, Any]] = None  # of a job on several nodes: its secret and its nodes, ours first
+        self.links: Tuple[Tuple[str, str], ...] = ()  # (name, path) of what it reads, for a directory of its own
         self.state = QUEUED
         self.kill_asked = False
         self.grace_s = 0.0
@@ -79,6 +84,7 @@ class Lease:
         self.scratch: Optional[str] = None  # its scratch files, without .out and .err: what it wrote so far
         self.told = False  # a `started` row was made for it
         self.live: Optional[Tuple[Any, ...]] = None  # CPU seconds, memory, and the disk of a directory of its own
+        self.left: Optional[Left] = None  # its command is over, and these are waited for
 
     def __deepcopy__(self, memo: Dict[int, Any]) -> Lease:
         """Copy the mutable part; specs, commands and environments are never changed, so they are shared."""
@@ -117,6 +123,20 @@ def read_keys(rows: Any) -> List[Key]:
         return [_key(batch, index, attempt) for batch, index, attempt in rows]
     except (TypeError, ValueError) as problem:
         raise ProtocolError("not a list of attempts: %s" % problem) from None
+
+
+def read_links(rows: Any) -> Dict[Key, Tuple[Tuple[str, str], ...]]:
+    """Read the `links` of a message about what is here."""
+    try:
+        return {_key(*key): tuple([(_name(name), str(path)) for name, path in links]) for key, links in rows}
+    except (TypeError, ValueError) as problem:
+        raise ProtocolError("not a list of links: %s" % problem) from None
+
+
+def _name(name: Any) -> str:
+    if type(name) is not str or not name or "/" in name or "\0" in name or name in (".", ".."):
+        raise ProtocolError("not the name of a file: %.100r" % (name,))
+    return name
 
 
 def read_leases(rows: Any, specs: Mapping[str, Any], envs: Mapping[str, Any], start_by: float) -> List[Lease]:

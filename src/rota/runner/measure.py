@@ -16,6 +16,7 @@ __all__ = [
     "ProcessTable",
     "become_subreaper",
     "memory_of",
+    "name_of",
     "own_peak",
     "scan",
     "size_words",
@@ -95,6 +96,11 @@ def start_of(pid: int) -> Optional[int]:
     """The start time of a process: with the pid, its name for ever."""
     process = read_process(pid)
     return None if process is None else process.start
+
+
+def name_of(pid: int) -> str:
+    """The name of a process, as its kernel has it."""
+    return os.fsdecode(_read("/proc/%d/comm" % pid) or b"").rstrip("\n")
 
 
 def scan() -> Dict[int, Process]:

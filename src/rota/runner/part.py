@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from rota.runner.kill import TreeKill
+from rota.runner.parallel import written
 
 if TYPE_CHECKING:
     from rota.runner.inquiry import Alarm
@@ -54,16 +55,12 @@ class Part:
         self.nodes = nodes
         directory = self.directory
         os.makedirs(directory, mode=0o700, exist_ok=True)
-        names = [str(node["host"]) for node in nodes]
-        counts = [max(1, int(node.get("cores") or 1000) // 1000) for node in nodes]
         entry = os.path.join(os.path.dirname(os.path.abspath(__file__)), "__main__.py")
         script = '#!/bin/sh\nROTA_GANG=%s exec %s -I -S %s --rsh "$@"\n'
         gang = {"job": self.key, "secret": self.secret, "nodes": nodes}
         files = {
             "gang.json": json.dumps(gang),
-            "hosts": "".join("%s\n" % name for name in names),
-            "hosts.openmpi": "".join("%s slots=%d\n" % pair for pair in zip(names, counts)),
-            "hosts.hydra": "".join("%s:%d\n" % pair for pair in zip(names, counts)),
+            **written(nodes),
             "rsh": script % tuple(map(_quoted, (os.path.join(directory, "gang.json"), sys.executable, entry))),
         }
         for name, text in files.items():

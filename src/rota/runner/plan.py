@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
+from rota.runner.contained import SPARED
 from rota.runner.environment import Environment
 from rota.runner.lease import Lease
 
@@ -42,6 +43,7 @@ class Plan:
         "bind",
         "cap",
         "cleanup",
+        "container",
         "cores",
         "cwd",
         "env",
@@ -52,8 +54,10 @@ class Plan:
         "memory",
         "plain",
         "preamble",
+        "ranked",
         "shared",
         "shell",
+        "spared",
         "spec",
         "special",
         "stderr",
@@ -78,15 +82,17 @@ class Plan:
         self.env = Environment(spec, env, own, runner_id, gpus)
         self.cwd: str = spec.get("cwd") or "/"
         self.cores: int = int(spec.get("cores") or 1000)
-        self.bind: bool = spec.get("bind") == "cores"
+        self.bind: str = spec.get("bind") or ""
         self.workdir: bool = spec.get("workdir") == "unique"
         self.cleanup: str = spec.get("cleanup") or "success"
         self.home: bool = spec.get("home") == "workdir"
         self.behaviours: Dict[str, List[str]] = {name: spec[name] for name in BEHAVIOURS if spec.get(name)}
         self.behaviour_s: float = spec.get("behaviour_s") or DEFAULT_BEHAVIOUR_S
+        self.container: Optional[Dict[str, Any]] = spec.get("container")
+        self.spared: Sequence[str] = SPARED if self.container else ()
         # There is more to do than to start and reap it.
         self.leftovers: str = spec.get("leftovers") or "end"
-        self.special = bool(self.workdir or self.behaviours or self.leftovers == "wait")
+        self.special = bool(self.workdir or self.behaviours or self.leftovers == "wait" or self.container)
         warn = spec.get("warn")
         self.warn: Optional[Tuple[int, float]] = (int(warn[0]), float(warn[1])) if warn else None
         self.stdin: Optional[str] = spec.get("stdin")
@@ -101,6 +107,7 @@ class Plan:
         self.umask: int = DEFAULT_UMASK if umask is None else int(umask) & 0o777
         self.shell: Optional[str] = spec.get("shell")
         self.preamble = _preamble(spec)
+        self.ranked: bool = spec.get("model", "threads") != "threads"
         self._words: Optional[List[str]] = None
         self.shared = False  # used for more than one job
         # Nothing to open: the usual case.
@@ -113,10 +120,11 @@ class Plan:
                 raise StartError("start", "the command is empty or not a list of words")
             if not self.preamble:
                 return command
-            return [*self._shell_words(), self.preamble + 'exec "$@"', "rota", *command]
-        return [*self._shell_words(), self.preamble + command]
+            return [*self.shell_words(), self.preamble + 'exec "$@"', "rota", *command]
+        return [*self.shell_words(), self.preamble + command]
 
-    def _shell_words(self) -> List[str]:
+    def shell_words(self) -> List[str]:
+        """The words before a command line that a shell is to run."""
         if self._words is None:
             self._words = self._interpreter()
         return self._words

@@ -18,6 +18,7 @@ from rota.runner.lease import (
     ENDED,
     QUEUED,
     RUNNING,
+    STAGING,
     Hold,
     Lease,
     ProtocolError,
@@ -25,13 +26,14 @@ from rota.runner.lease import (
     read_gangs,
     read_keys,
     read_leases,
+    read_links,
 )
 
 TYPE_CHECKING = False  # as in `typing`, which is not worth its load time before the greeting is out
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional
 
-    from rota.runner.lease import Key, Order
+    from rota.runner.lease import Key, Left, Order
 
     Message = Dict[str, Any]
 
@@ -132,6 +134,8 @@ class Runner(Holds):
             self._recall(message)
         elif kind == "hold":
             return self._hold(message)
+        elif kind == "staged":
+            self._hear_staged(message, clock)
         elif kind == "release":
             return self._release(message)
         elif kind == "tail":
@@ -163,7 +167,7 @@ class Runner(Holds):
         self._envs = {}
         self._sent_at = clock
         # A manager that was away knows nothing of what runs: tell it soon.
-        self._owes_got = any(lease.live and lease.state == RUNNING for lease in self._held.values())
+        self._owes_got = any((lease.live or lease.left) and lease.state == RUNNING for lease in self._held.values())
 
     def _lease(self, message: Message, clock: float) -> None:
         if self.session is None or message.get("session") != self.session or self.expired or self._said_bye:
@@ -188,6 +192,10 @@ class Runner(Holds):
             raise ProtocolError("slots must be pairs of a name and a number") from None
         if message.get("gangs"):
             read_gangs(message["gangs"], leases)
+        if message.get("stage"):
+            awaits = set(read_keys(message["stage"]))
+            for lease in leases:
+                lease.state = STAGING if lease.key in awaits else lease.state
         # Nothing can fail from here on: a message is taken whole or not at all.
         known_specs.update(specs)
         known_envs.update(envs)
@@ -198,6 +206,20 @@ class Runner(Holds):
         for lease in leases:
             self._take(lease)
 
+    def _hear_staged(self, message: Message, clock: float) -> None:
+        """Take the word that what attempts read is here, or why it cannot be brought."""
+        if self.session is None or message.get("session") != self.session or self.expired:
+            return
+        links = read_links(message.get("links") or ())
+        said = number(message, "clock") if "clock" in message else clock  # it may have been on its way for long
+        for key in read_keys(message.get("jobs") or ()):
+            self.staged(key, said + self.start_by_s, links.get(key, ()))
+        try:
+            for batch, index, attempt, reason, note in message.get("failed") or ():
+                self.unstaged((batch, index, attempt), str(reason), str(note), number(message, "at"))
+        except (TypeError, ValueError) as problem:
+            raise ProtocolError("not a list of what cannot be brought: %s" % problem) from None
+
     def _take(self, lease: Lease) -> None:
         key = lease.key
         if key in self._held or key in self._done or key in self._done_before:
@@ -206,8 +228,10 @@ class Runner(Holds):
         doom = self._doomed.pop(key, None) or self.leaving
         if doom is not None:
             self._disclaim(lease, doom)
-            return
-        self._enqueue(lease)
+        elif lease.state == STAGING:
+            self._staging[key] = lease
+        else:
+            self._enqueue(lease)
 
     def _ack(self, seq: float) -> None:
         flight = self._flight
@@ -235,7 +259,7 @@ class Runner(Holds):
             lease = self._held.get(key)
             if lease is None:
                 self._doom(key, "killed")
-            elif lease.state == QUEUED:
+            elif lease.state in (QUEUED, STAGING):
                 lease.kill_asked = True
                 self._withdraw(lease, "killed")
             elif lease.state == RUNNING and (not lease.kill_asked or grace_s < lease.grace_s):
@@ -252,7 +276,7 @@ class Runner(Holds):
             lease = self._held.get(key)
             if lease is None:
                 self._doom(key, "recalled")
-            elif lease.state == QUEUED:
+            elif lease.state in (QUEUED, STAGING):
                 self._withdraw(lease, "recalled")
 
     def _doom(self, key: Key, why: str) -> None:
@@ -286,6 +310,11 @@ class Runner(Holds):
         self.stop("refused")
         return [("exit", self.refused)]
 
+    def waits_for(self, lease: Lease, left: Left) -> None:
+        """Note what an attempt whose command is over left running; that is told soon."""
+        self._owes_got = self._owes_got or lease.left is None
+        lease.left = left
+
     # -- what we say ---------------------------------------------------------------------------------------------
 
     def outgoing(self, clock: float, flush: bool = False) -> List[Message]:
@@ -313,6 +342,9 @@ class Runner(Holds):
             }
             if live:
                 touch["live"] = live
+            left = [[*lease.key, *lease.left] for lease in self._held.values() if lease.left and lease.state == RUNNING]
+            if left:
+                touch["left"] = left
             if self._holds:
                 touch["holds"] = self.holds()
                 self._owes_holds = False

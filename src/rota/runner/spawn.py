@@ -11,6 +11,7 @@ import os
 import signal
 from typing import Any, Dict, List, Optional, Tuple
 
+from rota.runner.contained import keeper
 from rota.runner.environment import DEFAULT_PATH
 from rota.runner.lease import Lease
 from rota.runner.plan import Plan, StartError
@@ -190,9 +191,9 @@ class Spawner:
             os.umask(umask)
             self._umask = umask
 
-    def start_here(self, lease: Lease, plan: Plan, lane: Lane, env: Dict[bytes, bytes], cwd: str) -> int:
-        """Start the job in the directory that we are in, with this environment."""
-        argv = plan.argv(lease.command)
+    def start_here(self, command: Any, plan: Plan, lane: Lane, env: Dict[bytes, bytes], cwd: str) -> int:
+        """Start the command of a job in the directory that we are in, with this environment."""
+        argv = plan.argv(command if plan.container is None else keeper(plan, command))
         path = self.find(argv[0], env.get(b"PATH", DEFAULT_PATH))
         opened: List[int] = []
         try:

@@ -14,7 +14,7 @@ TYPE_CHECKING = False  # as in `typing`, which is not worth its load time
 if TYPE_CHECKING:
     from typing import Dict, Set
 
-__all__ = ["sweep"]
+__all__ = ["find", "sweep"]
 
 GRACE_S = 15.0  # for runners to end their jobs and to report that
 KILL_S = 15.0
@@ -26,7 +26,7 @@ def sweep(tag: str) -> int:
     told: Set[int] = set()
     began = time.monotonic()
     while True:
-        runners, jobs = _find(os.fsencode(tag))
+        runners, jobs = find(os.fsencode(tag))
         if not runners and not jobs:
             return 0
         now = time.monotonic()
@@ -45,7 +45,7 @@ def sweep(tag: str) -> int:
         time.sleep(LOOK_S)
 
 
-def _find(tag: bytes) -> "tuple[Dict[int, int], Dict[int, int]]":
+def find(tag: bytes) -> "tuple[Dict[int, int], Dict[int, int]]":
     """Pid and start time of the runners and supervisors of a tag, and of what carries the mark of such a runner."""
     runners: Dict[int, int] = {}
     jobs: Dict[int, int] = {}

@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 import time
-from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Sequence, Tuple
 
 if TYPE_CHECKING:
     from rota.runner.lease import Key
@@ -40,7 +40,7 @@ class Workdir:
 
     __slots__ = ("_cwd", "_id", "_mark", "_names", "disk", "fd", "path", "peak", "walk")
 
-    def __init__(self, cwd: str, key: Key, runner_id: str) -> None:
+    def __init__(self, cwd: str, key: Key, runner_id: str, links: Sequence[Tuple[str, str]] = ()) -> None:
         self._cwd = cwd
         batch, index, attempt = key
         self._names = [BASE, "%d" % batch, "%d" % (index // GROUP), "%d.%d.%d" % key]
@@ -67,6 +67,8 @@ class Workdir:
                 os.write(fd, self._mark)
             finally:
                 os.close(fd)
+            for name, target in links:
+                os.symlink(target, name, dir_fd=self.fd)
         except OSError:
             for step in empty(self.fd, [], ""):
                 del step

@@ -78,7 +78,7 @@ def allocation_time(needs: Needs, facts: SiteFacts, most: int | None, usual: int
 
 def jobs_in(needs: Needs, place: Place) -> int:
     """How many jobs with these needs an allocation at a queue takes at once."""
-    if place.site is None or not place.site.whole or place.site.mode == "direct" or needs.nodes > 1:
+    if place.site is None or not place.site.whole or place.site.mode == "direct" or needs.together:
         return 1
     return max(1, _of_a_node(needs.amounts(), place.site).times_in(_node(place)))
 

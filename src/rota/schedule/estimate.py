@@ -5,14 +5,17 @@ hundred) are left out, so that one outlier does not set the size of all. Nothing
 To ask for more after a job exceeded its needs is escalation. All figures are integers: bytes, seconds.
 """
 
+import math
 from bisect import bisect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from rota.model.amounts import format_duration, show_size
 from rota.model.needs import Amounts, Needs
+from rota.schedule.broker.scouts import DEFAULTS, MARGIN, percentile
 
 __all__ = [
     "Found", "Group", "Samples", "asked_for", "escalate_disk", "escalate_memory", "escalate_time", "learned_words",
@@ -81,9 +84,25 @@ class Group(Struct, array_like=True):
             recommend(self.time_s.values, TIME_UNIT) if self.time_s.seen >= LEAST else None,
         )
 
+    def scouted(self, thresholds: Mapping[str, Any]) -> Found:
+        """What jobs ask for that wait for scouts, by the rules for these: a rank of what was used, and a margin."""
+        get = {**DEFAULTS, **thresholds}
+        memory, disk, time_s = self.memory.values, self.disk.values, self.time_s.values
+        margin, least = 1 + float(get["SCOUT_RAMCOUNT_MARGIN"]) / 100, int(get["SCOUT_RAMCOUNT_MIN"]) * MIB
+        size = max(least, percentile(memory, float(get["SCOUT_RAMCOUNT_RANK"])) * margin) if memory else 0
+        return (
+            _up(size, SIZE_UNIT) if memory else None,
+            _up(disk[-1], SIZE_UNIT) if disk else None,
+            _up(percentile(time_s, float(get["SCOUT_CPUTIME_RANK"])) * MARGIN, TIME_UNIT) if time_s else None,
+        )
+
     def seen(self) -> tuple[int, int, int]:
         """How many samples there have been of memory, disk and time."""
         return self.memory.seen, self.disk.seen, self.time_s.seen
+
+
+def _up(value: float, unit: int) -> int:
+    return max(unit, math.ceil(value / unit) * unit)
 
 
 def asked_for(needs: Needs, found: Found, override: str, level: int, most: Amounts | None, ends: bool = False) -> Needs:

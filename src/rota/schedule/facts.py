@@ -27,6 +27,10 @@ class Stats(Struct, frozen=True):
     """How many wait now."""
     oldest: float = 0.0
     """Wall-clock time at which the oldest of these was submitted."""
+    running: int = 0
+    """How many run."""
+    kinds: tuple[tuple[int, int, float], ...] = ()
+    """(class of sizes, class of times, recent mean of the seconds that such waited), where there are several sites."""
 
 
 class Facts(Mapping[str, Mapping[Any, Any]]):
@@ -56,6 +60,15 @@ class Facts(Mapping[str, Mapping[Any, Any]]):
             self.changed[changed] = None
         return True
 
+    @property
+    def source(self) -> "Facts":
+        """The facts themselves."""
+        return self
+
+    def version(self, name: str) -> int:
+        """How often any key of a fact has changed."""
+        return self.versions.get((name, ALL), 0)
+
     def copy(self) -> "Facts":
         """Facts that can go another way."""
         new = Facts()
@@ -83,6 +96,16 @@ class Watched(Mapping[str, Mapping[Any, Any]]):
         self._facts = facts
         self._known: dict[str, _WatchedFact] = {}
         self.seen: set[Key] = set()
+
+    @property
+    def source(self) -> Facts | None:
+        """The facts themselves."""
+        return self._facts.source if isinstance(self._facts, Facts | Watched) else None
+
+    def version(self, name: str) -> int:
+        """How often any key of a fact has changed: whoever asks has looked all of them up."""
+        self.seen.add((name, ALL))
+        return self._facts.version(name) if isinstance(self._facts, Facts | Watched) else 0
 
     def __getitem__(self, name: str) -> Mapping[Any, Any]:
         fact = self._known.get(name)

@@ -12,13 +12,18 @@ from math import inf
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rota.model.amounts import format_duration
 from rota.model.needs import Amounts, Needs, show_amount
 from rota.model.shape import Shape
 from rota.model.site import QueueFacts, SiteFacts
 from rota.model.verdict import Wake
+from rota.schedule.data import held_elsewhere
+from rota.schedule.demand import allocation_time
+from rota.schedule.layouts import Room, lay_out
 from rota.schedule.limits import blocked
+from rota.schedule.servers import lacking_words, too_small
 from rota.schedule.view import NODE, QUEUE, Place, View
 
 __all__ = ["BUILT_IN", "Answer", "Filter", "No", "longest_s"]
@@ -37,6 +42,8 @@ class No(Struct, frozen=True, gc=False):
     wake_on: tuple[str, ...]
     stands: float = inf
     """Wall-clock time up to which the answer stands, words included, if nothing but the clock changes."""
+    part: str = ""
+    """Which of its checks says so, if the filter is made of several."""
 
 
 Answer = No | float | None
@@ -103,7 +110,7 @@ def _queue(asked: str | None, queue: QueueFacts) -> Answer:
     if queue.auto:
         return None
     if not queue.up:
-        return No("down", "takes no allocations now", False, (Wake.STATUS,))
+        return No("down", queue.why or "takes no allocations now", False, (Wake.STATUS,))
     return No("by-name", f"is used only if it is named: --partition {queue.name}", True, (Wake.STATUS,))
 
 
@@ -123,22 +130,43 @@ def tags(shape: Shape, place: Place, view: View) -> Answer:
 def fits(shape: Shape, place: Place, view: View) -> Answer:
     """The place, when empty, must be large enough."""
     if place.site is not None:
-        return _fits_queue(shape.needs, place.site, place.queue)
+        return _fits_any(shape.needs, place.site, place.queue)
     capacity = place.location.capacity
-    if shape.needs.nodes > 1:
-        return No("nodes", f"asks for {shape.needs.nodes} nodes; this is one", True, (Wake.STATUS,))
+    if shape.needs.together:  # placed by `rota.schedule.gangs`
+        words = f"{shape.needs.nodes} nodes" if shape.needs.nodes > 1 else shape.needs.words()
+        return No("nodes", f"asks for {words}; this is one", True, (Wake.STATUS,))
     if capacity is None:
         return None
     lacking = view.ledger.part(place.location.id, shape.needs.amounts()).lacking(capacity)
     if not lacking:
         return None
-    parts = [f"asks for {show_amount(what, asked)}, has {show_amount(what, has)}" for what, asked, has in lacking]
+    parts = [f"asks for {show_amount(what, count)}, has {show_amount(what, has)}" for what, count, has in lacking]
     return No("too-small", "; ".join(parts), True, (Wake.STATUS,))
 
 
-def _fits_queue(needs: Needs, site: SiteFacts, queue: QueueFacts | None) -> Answer:
+def _fits_any(needs: Needs, site: SiteFacts, queue: QueueFacts | None) -> Answer:
+    """One of the alternatives must fit."""
+    nos = []
+    for each in needs.alternatives():
+        no = _fits_queue(each, site, queue)
+        if no is None:
+            return None
+        nos.append(no)
+    if site.cloud and (largest := too_small(needs, site)) is not None:
+        return No("no-flavor", largest, True, (Wake.STATUS,))
+    words = "; or ".join(no.detail for no in nos)
+    return No("too-small", words, True, (Wake.STATUS,))
+
+
+def _fits_queue(needs: Needs, site: SiteFacts, queue: QueueFacts | None) -> No | None:
     """The largest node must be large enough, there must be enough nodes, and enough of what a site has once."""
     node, parts = site.node if queue is None else queue.node, []
+    if site.given and needs.span:
+        each = replace(needs, cores=1000, cores_most=0, span="").amounts()
+        if lay_out(needs, [Room(size.cores, size.cores) for size in site.given if each.fits(size)]) is None:
+            total = sum(size.cores // 1000 * 1000 for size in site.given)
+            parts.append(f"has {show_amount('cores', total)}, {_asked_for('cores', needs.cores)}")
+        needs = replace(needs, cores=1000, cores_most=0, span="")
     if site.given and needs.nodes > 1:
         large = sum(needs.amounts().fits(each) for each in site.given)
         if large < needs.nodes <= len(site.given):
@@ -160,8 +188,14 @@ def _fits_queue(needs: Needs, site: SiteFacts, queue: QueueFacts | None) -> Answ
         times = needs.nodes if site.mode != "direct" else 1
         asks = [(name, times * count, once[name]) for name, count in needs.named if name in once]
         lacking += [row for row in asks if row[1] > row[2]]
-    parts += [f"has {show_amount(what, has)}, {show_amount(what, asked)} are asked for" for what, asked, has in lacking]
+    parts += [f"has {show_amount(what, has)}, {_asked_for(what, asked)}" for what, asked, has in lacking]
     return No("too-small", "; ".join(parts), True, (Wake.STATUS,)) if parts else None
+
+
+def _asked_for(what: str, amount: int) -> str:
+    """`2 gpus are asked for`, `6G memory is asked for`."""
+    words = show_amount(what, amount)
+    return f"{words} {'is' if what in ('memory', 'disk') or words.startswith('1 ') else 'are'} asked for"
 
 
 def time(shape: Shape, place: Place, view: View) -> Answer:
@@ -200,7 +234,16 @@ def refused(shape: Shape, place: Place, view: View) -> Answer:
 
 def most(shape: Shape, place: Place, view: View) -> Answer:
     """A site has so many allocations at once."""
-    if place.site is None or view.rooms.get(place.location.site, 1) > 0:
+    if place.site is None:
+        return None
+    if place.site.cloud and place.queue is not None and (left := view.budgets.get(place.location.site)) is not None:
+        time_s = allocation_time(shape.needs, place.site, longest_s(shape.needs, place))
+        lacking = lacking_words(place.site, place.queue, left, time_s)
+        if lacking is not None:
+            return No("quota", lacking[0], lacking[1], (Wake.CAPACITY,))
+    elif place.queue is not None and place.queue.most is not None and view.rooms.get(place.location.id, 1) <= 0:
+        return No("most", "has its runner already", False, (Wake.CAPACITY,))
+    if view.rooms.get(place.location.site, 1) > 0:
         return None
     allowed = place.site.most
     words = (
@@ -225,13 +268,17 @@ def bind_status(shape: Shape, view: View) -> Callable[[Place], Answer]:
     def check(place: Place) -> Answer:
         if place.status in ("SERVING", "UP"):
             return None
+        if place.status == "PAUSED":
+            return No("paused", "is paused: [site] paused in config.toml", False, (Wake.STATUS,))
         if place.site is not None:
-            return No("down", "takes no allocations now", False, (Wake.STATUS,))
+            why = place.queue.why if place.queue is not None else ""
+            return No("down", why or "takes no allocations now", False, (Wake.STATUS,))
         if place.status == "KEPT":
             return No("kept", "is kept for jobs of several nodes, which wait", False, (Wake.CAPACITY,))
         if place.status in _OF_HOSTS:
             return No(place.status.lower(), _OF_HOSTS[place.status], False, (Wake.STATUS,))
-        return No(place.status.lower(), f"its runner is {place.status}", False, (Wake.STATUS,))
+        code = place.status.partition(",")[0].lower()  # behind it is since when, for people
+        return No(code, f"its runner is {place.status}", False, (Wake.STATUS,))
 
     return check
 
@@ -348,6 +395,14 @@ def _free(what: str, free: int) -> str:
 _duration = lru_cache(4096)(format_duration)
 
 
+def near(shape: Shape, place: Place, view: View) -> Answer:
+    """A job does not go where its files have to be brought to, if a host that has them is about to start."""
+    if not shape.inputs or place.site is not None:
+        return None
+    words = held_elsewhere(shape, place, view)
+    return None if words is None else No("elsewhere", words, False, (Wake.STATUS,))
+
+
 BUILT_IN: dict[str, Filter] = {
     "site": Filter("site", site, BOTH, static=True),
     "tags": Filter("tags", tags, BOTH, static=True),
@@ -359,6 +414,7 @@ BUILT_IN: dict[str, Filter] = {
     "open": Filter("open", opened, (QUEUE,), ("weather",)),
     "refused": Filter("refused", refused, (QUEUE,), ("weather",)),
     "most": Filter("most", most, (QUEUE,)),
+    "near": Filter("near", near, reads=("replicas", "starting")),
     "room": Filter("room", room, bind=bind_room),
 }
 """Name → filter; those of others are entered here too."""

@@ -4,16 +4,18 @@ A reservation is charged at the location and, while it is `stacked`, at each par
 anything negative is a bug of the caller and raises: over-commit must be impossible, not unlikely.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from msgspec.structs import replace
 
 from rota.model.location import Kind, Location
 from rota.model.needs import Amounts
 
-__all__ = ["Free", "Ledger"]
+__all__ = ["Free", "Ledger", "Row"]
 
 _NOTHING = Amounts()
+Row = tuple[str, Amounts]
+"""(location, what is asked of it alone): one level of a booking."""
 
 
 class Ledger:
@@ -90,6 +92,13 @@ class Ledger:
         """What is free at this location itself."""
         return self._free.get(location_id, _NOTHING)
 
+    def free_cores(self, location_id: str, most: int) -> int:
+        """Millicores that are free at a location and above it, up to `most`: where only licences are counted, any."""
+        for name in self.chain(location_id):
+            if not self.locations[name].shared_only:
+                most = min(most, self._free[name].cores)
+        return most
+
     def part(self, location_id: str, amounts: Amounts) -> Amounts:
         """What of `amounts` is counted at a location: named resources that a site has once are counted there only."""
         location = self.locations[location_id]
@@ -152,6 +161,34 @@ class Ledger:
             self.used[location.id] = used
             self._refresh(location.id)
 
+    def lacks(self, rows: Iterable[Row]) -> tuple[str, Amounts, Amounts] | None:
+        """The first location that has too little for what is asked of it: (id, asked, free); None: all have enough."""
+        for location_id, amounts in _added(rows).items():
+            if location_id in self._free and not amounts.fits(self._free[location_id]):
+                return location_id, amounts, self._free[location_id]
+        return None
+
+    def book(self, rows: Iterable[Row]) -> None:
+        """Reserve at each location its own amounts: what is charged to a container and to its host may differ."""
+        added = _added(rows)
+        lacking = self.lacks(added.items())
+        assert lacking is None, f"{lacking} is over-committed"
+        self.occupy(added.items())
+
+    def unbook(self, rows: Iterable[Row]) -> None:
+        """Give back what was reserved so."""
+        for location_id, amounts in _added(rows).items():
+            used = self.used[location_id].plus(amounts, -1)
+            assert not used.negative(), f"more is given back at {location_id} than was reserved"
+            self.used[location_id] = used
+            self._refresh(location_id)
+
+    def occupy(self, rows: Iterable[Row]) -> None:
+        """Count what is in use whether or not there was room for it; where there was not, nothing more fits."""
+        for location_id, amounts in _added(rows).items():
+            self.used[location_id] = self.used[location_id].plus(amounts, 1)
+            self._refresh(location_id)
+
     def _untold(self, location: Location, amounts: Amounts, count: int) -> bool:
         """Whether all that a location lacks are names that it has none of: after a start, sites have not said yet what
         they have once for all.
@@ -206,12 +243,22 @@ class Ledger:
         return replace(free, gpus=whole, gpu_share=part)
 
 
+def _added(rows: Iterable[Row]) -> dict[str, Amounts]:
+    """Location → the sum of what is asked of it."""
+    out: dict[str, Amounts] = {}
+    for location_id, amounts in rows:
+        known = out.get(location_id)
+        out[location_id] = amounts if known is None else known.plus(amounts, 1)
+    return out
+
+
 class Free:
     """The ledger for reading: what is free where. Policies see only this."""
 
-    __slots__ = ("chain", "free", "part", "path", "room", "shortage", "takes_one")
+    __slots__ = ("chain", "free", "free_cores", "part", "path", "room", "shortage", "takes_one")
     chain: Callable[[str], tuple[str, ...]]
     free: Callable[[str], Amounts]
+    free_cores: Callable[[str, int], int]
     part: Callable[[str, Amounts], Amounts]
     path: Callable[[str], Iterator[Location]]
     room: Callable[[str, Amounts], int]

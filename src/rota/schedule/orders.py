@@ -39,6 +39,15 @@ def fair_share(want: Want, view: View) -> tuple[Any, ...]:
     return (used, -want.priority, want.first, want.shape_id)
 
 
+def global_shares(want: Want, view: View) -> tuple[Any, ...]:
+    """By the tree of shares: that one goes first which has least of what it should have; then ageing.
+
+    The fact is the rank of the share, from 0; jobs of no share come last.
+    """
+    rank = view.facts["shares"].get((want.shape.policy, want.shape.share), LAST)
+    return (rank, want.since - POINT_S * want.priority, want.first, want.shape_id)
+
+
 def ageing(want: Want, view: View) -> tuple[Any, ...]:
     """Priority grows with waiting: a point for every hour.
 
@@ -53,10 +62,12 @@ def arrival(want: Want, view: View) -> tuple[Any, ...]:
 
 
 NOTHING_USED = float("-inf")
+LAST = float("inf")
 
 BUILT_IN: dict[str, Order] = {
     "priority": Order(priority),
     "fair_share": Order(fair_share, ("shares",), "share"),
+    "shares": Order(global_shares, ("shares",), "share"),
     "ageing": Order(ageing, (), "priority"),
     "arrival": Order(arrival, (), "priority"),
 }

@@ -12,11 +12,20 @@ class Pick(NamedTuple):
     choose: Callable[[Sequence[float], Sequence[int], Callable[[], float]], int]
     singly: bool = True
     """Whether each slot or allocation is chosen anew; else the chosen place is filled first."""
+    waiting: bool = False
+    """Whether the allocations that wait at a queue already count as given."""
 
 
 def best(scores: Sequence[float], given: Sequence[int], draw: Callable[[], float]) -> int:
     """The highest score; of equal ones the first."""
     return max(range(len(scores)), key=scores.__getitem__)
+
+
+def any_best(scores: Sequence[float], given: Sequence[int], draw: Callable[[], float]) -> int:
+    """The highest score; of equal ones any, by chance."""
+    most = max(scores)
+    equal = [number for number, score in enumerate(scores) if score == most]
+    return equal[int(draw() * len(equal))] if len(equal) > 1 else equal[0]
 
 
 def weighted(scores: Sequence[float], given: Sequence[int], draw: Callable[[], float]) -> int:
@@ -31,8 +40,8 @@ def weighted(scores: Sequence[float], given: Sequence[int], draw: Callable[[], f
 
 
 def round_robin(scores: Sequence[float], given: Sequence[int], draw: Callable[[], float]) -> int:
-    """The one that was given least; of equal ones the first."""
-    return min(range(len(given)), key=given.__getitem__)
+    """The one that was given least; of equal ones that with the highest score, and then the first."""
+    return min(range(len(given)), key=lambda number: (given[number], -scores[number]))
 
 
 def random(scores: Sequence[float], given: Sequence[int], draw: Callable[[], float]) -> int:
@@ -42,6 +51,7 @@ def random(scores: Sequence[float], given: Sequence[int], draw: Callable[[], flo
 
 BUILT_IN: dict[str, Pick] = {
     "best": Pick(best, singly=False),
+    "any_best": Pick(any_best),
     "weighted": Pick(weighted),
     "round_robin": Pick(round_robin),
     "random": Pick(random),

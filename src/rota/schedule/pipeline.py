@@ -12,6 +12,7 @@ without a memo.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import groupby
 
 from msgspec import Struct
 
@@ -20,6 +21,7 @@ from rota.model.needs import Amounts
 from rota.model.shape import Shape
 from rota.model.verdict import Verdict
 from rota.schedule import filters, limits, picks, scorers
+from rota.schedule.data import bytes_of
 from rota.schedule.filters import Answer, Check, No
 from rota.schedule.policy import DEFAULT, Policy, in_order
 from rota.schedule.scorers import Scorer
@@ -109,7 +111,7 @@ def place(
     """
     known = {want.shape.policy: policies for want in wants} if isinstance(policies, Policy) else policies
     seen = _Places(view, memo, changed)
-    for want in in_order(wants, view, known):
+    for want, turn in _turns(in_order(wants, view, known), known, view):
         policy = known.get(want.shape.policy, DEFAULT)
         left = want.ready if want.most is None else min(want.ready, want.most)
         later = want.ready - left
@@ -123,11 +125,19 @@ def place(
             level += 1
             kept, said = seen.ask(want, names, level)
         if len(said) == len(view.places) or left <= 0:
-            if left + later > 0:
+            if left + later > 0 and turn is _LAST:
                 yield Parked(want, left + later, said)
             continue
         verdicts = list(said)
         able = [at for at, no in enumerate(kept.answers) if no is None]
+        if turn is not _LAST:
+            able = seen.home(want.shape, policy, kept.answers) if turn is _HOME else able
+            for item in _singly(seen, policy, want, able, left, draw):
+                want.ready -= item.count
+                want.most = None if want.most is None else want.most - item.count
+                yield item
+                seen.refresh()
+            continue
         if picks.BUILT_IN[policy.pick].singly:
             for item in _singly(seen, policy, want, able, left, draw):
                 yield item
@@ -157,6 +167,26 @@ def place(
                 verdicts.append(no)
         if left + later > 0:
             yield Parked(want, left + later, verdicts)
+
+
+_HOME, _SMALL, _LAST = "home", "small", "last"
+
+
+def _turns(wants: list[Want], policies: Mapping[str, Policy], view: View) -> Iterator[tuple[Want, str]]:
+    """Each shape once; those of a policy that goes by homes have other turns before that.
+
+    First they are placed at home only. So what becomes free at a place goes to whoever has its files there, if anybody
+    has; nothing is kept free for that. Then anywhere, those first of which least has to be moved. Nobody is passed by
+    but others of the same policy and priority, whose turn comes at their own homes.
+    """
+    for (name, _), group in groupby(wants, lambda want: (want.shape.policy, want.priority)):
+        together = list(group)
+        if len(together) > 1 and policies.get(name, DEFAULT).home_first:
+            reads = [want for want in together if want.shape.inputs and not want.shape.needs.together]
+            yield from [(want, _HOME) for want in reads]
+            if len(reads) == len(together):
+                yield from [(want, _SMALL) for want in sorted(reads, key=lambda want: bytes_of(want.shape, view))]
+        yield from [(want, _LAST) for want in together]
 
 
 def _singly(
@@ -319,6 +349,14 @@ class _Places:
         keys = {at: self.score(shape, policy, at) for at in candidates}
         return sorted(candidates, key=keys.__getitem__, reverse=True)
 
+    def home(self, shape: Shape, policy: Policy, answers: Sequence[Verdict | None]) -> list[int]:
+        """Those that are free of the places that are best for a shape, be they full or not."""
+        scores = {
+            at: self.score(shape, policy, at) for at, no in enumerate(answers) if no is None or no.filter == "room"
+        }
+        best = max(scores.values(), default=0.0)
+        return [at for at, score in scores.items() if score == best and answers[at] is None]
+
     def score(self, shape: Shape, policy: Policy, at: int) -> float:
         """How good a place is for a shape."""
         known = self.scores[at].get(shape.policy)
@@ -326,12 +364,9 @@ class _Places:
             return known
         entry = self.scorers.get(shape.policy)
         if entry is None:
-            found = [(scorers.BUILT_IN[name], weight) for name, weight in policy.scorers.items()]
-            found = [(scorer, weight) for scorer, weight in found if NODE in scorer.levels]
+            found = scorers.at_level(policy.scorers, NODE)
             entry = self.scorers[shape.policy] = (found, all(scorer.place_only for scorer, _ in found))
-        score = 1.0
-        for scorer, weight in entry[0]:
-            score *= scorer.score(shape, self.view.places[at], self.view) ** weight
+        score = scorers.score_of(entry[0], shape, self.view.places[at], self.view)
         if entry[1]:
             self.scores[at][shape.policy] = score
         return score
@@ -392,8 +427,7 @@ def width(shape: Shape, candidate: Place, view: View) -> int:
     needs, ledger = shape.needs, view.ledger
     if needs.cores_most <= needs.cores:
         return needs.cores
-    counted = ledger.chain(candidate.location.id)
-    free = min([ledger.free(name).cores for name in counted], default=needs.cores_most)
+    free = ledger.free_cores(candidate.location.id, needs.cores_most)
     return max(needs.cores, min(needs.cores_most, free // 1000 * 1000))
 
 

@@ -75,8 +75,7 @@ class Places:
 
     def __init__(self, weights: Mapping[str, float]) -> None:
         self.spots: dict[str, Spot] = {}
-        all_scorers = [(scorers.BUILT_IN[name], weight) for name, weight in weights.items()]
-        self._scorers = [(scorer, weight) for scorer, weight in all_scorers if NODE in scorer.levels]
+        self._scorers = scorers.at_level(weights, NODE)
         self.groups: dict[tuple[Any, ...], int] = {}
         """What the places of a group have in common → its number."""
         self.examples: list[Place] = []
@@ -177,10 +176,7 @@ class Places:
         tree.put(spot.key, _vector(spot.free, spot.place.location.until))
 
     def _score(self, place: Place, view: View) -> float:
-        score = 1.0
-        for scorer, weight in self._scorers:
-            score *= scorer.score(_ANY_SHAPE, place, view) ** weight
-        return score
+        return scorers.score_of(self._scorers, _ANY_SHAPE, place, view)
 
     def with_room(self, groups: Sequence[int], bound: Vector) -> Iterator[Spot]:
         """The places of these groups with room, best first, each once; they may be charged meanwhile."""

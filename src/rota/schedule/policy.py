@@ -9,9 +9,21 @@ from msgspec import Struct, field
 from rota.model.amounts import format_duration
 from rota.model.errors import RotaError, UsageError
 from rota.schedule import filters, orders, picks, scorers
+from rota.schedule.broker import placing, sites
 from rota.schedule.view import View, Want
 
-__all__ = ["DEFAULT", "POLICIES", "PluginError", "Policy", "check_policy_names", "in_order", "plugins_of"]
+__all__ = [
+    "DEFAULT",
+    "NEVER",
+    "POLICIES",
+    "SITES",
+    "PluginError",
+    "Policy",
+    "brokered",
+    "check_policy_names",
+    "in_order",
+    "plugins_of",
+]
 
 HALF_LIFE_LEAST_S, HALF_LIFE_MOST_S = 3600, 30 * 86_400
 
@@ -31,12 +43,25 @@ class Policy(Struct, frozen=True, forbid_unknown_fields=True):
     """Whose use is counted together, if its order shares fairly."""
     half_life_s: int = 7 * 86_400
     """Seconds after which use counts half."""
+    split: str = ""
+    """The pick of queues, if it is another than that of nodes."""
+    keep_after_s: int | None = None
+    """Seconds after which a job that found no room gets a place kept for it; NEVER; None: the manager's setting."""
+    home_first: bool = False
+    """Whether what is free at a place goes to jobs for which that place is the best, before others get it."""
 
     @property
     def unit(self) -> str:
         """What of a shape its order looks at as a whole (`Order.unit`)."""
         order = orders.BUILT_IN.get(self.order)
         return "shape" if order is None else order.unit
+
+    @property
+    def reads(self) -> set[str]:
+        """The facts that its filters and scorers look at."""
+        known = [filters.BUILT_IN.get(name) for name in self.filters]
+        scored = [scorers.BUILT_IN.get(name) for name in self.scorers]
+        return {fact for part in (*known, *scored) if part is not None for fact in part.reads}
 
     @property
     def shares(self) -> bool:
@@ -46,7 +71,39 @@ class Policy(Struct, frozen=True, forbid_unknown_fields=True):
 
 DEFAULT = Policy()
 
-POLICIES: dict[str, Policy] = {"default": DEFAULT, "qcg": Policy("arrival")}
+SITES = Policy(
+    filters=(*DEFAULT.filters[:-1], *sites.FILTERS, "room"),
+    scorers={"pack": 1.0, "own_queue": 1.0, **sites.SCORERS},
+    split="split",
+)
+"""What is done where there are several clusters, unless the configuration says otherwise."""
+
+
+def brokered(flow: str) -> Policy:
+    """The policy of a flow: its queues, each with a part by its weight."""
+    return Policy(filters=(*DEFAULT.filters[:-1], "throttle", flow, "room"), scorers={flow: 1.0}, pick="weighted")
+
+
+NEVER = -1
+NEAR = (*(name for name in DEFAULT.filters if name != "room"), "near", "room")
+
+POLICIES: dict[str, Policy] = {
+    "default": DEFAULT,
+    "qcg": Policy("arrival", scorers={}),
+    "qcg-greedy": Policy("arrival", scorers={}, keep_after_s=NEVER),
+    "qcg-reserve": Policy("arrival", scorers={}, keep_after_s=0),
+    "qcg-priority": Policy(scorers={}, keep_after_s=0),
+    "data_locality": Policy(filters=NEAR, scorers={"data_locality": 1.0}, pick="any_best", home_first=True),
+    "most_bytes": Policy(filters=NEAR, scorers={"most_bytes": 1.0}, pick="any_best", home_first=True),
+    "cheapest_transfer": Policy(filters=NEAR, scorers={"cheapest_transfer": 1.0}, pick="any_best", home_first=True),
+    "least_loaded": Policy(scorers={"least_loaded": 1.0, "expected_wait": 1.0, "own_queue": 1.0}, pick="any_best"),
+    "pack": Policy(),
+    "spread": Policy(scorers={"spread": 1.0, "expected_wait": 1.0, "own_queue": 1.0}),
+    "round_robin": Policy(scorers={"spread": 1.0, "expected_wait": 1.0, "own_queue": 1.0}, pick="round_robin"),
+    "random": Policy(pick="random"),
+    "sites": SITES,
+    **{name: brokered(name) for name in placing.BROKERED},
+}
 """Name → policy, before the configuration changes them; those of others are entered here too."""
 
 
@@ -91,6 +148,8 @@ def plugins_of(policy: Policy) -> list[tuple[str, str]]:
     """(kind, name) of all that a policy is made of."""
     named = {"order": [policy.order], "filter": [*policy.filters, *policy.relax], "pick": [policy.pick]}
     named["scorer"] = list(policy.scorers)
+    if policy.split:
+        named["pick"].append(policy.split)
     return [(kind, name) for kind, names in named.items() for name in names]
 
 

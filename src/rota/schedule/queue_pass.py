@@ -13,12 +13,15 @@ from typing import Any
 from msgspec.structs import replace
 
 from rota.schedule import filters, orders, picks, scorers
+from rota.schedule.broker.sites import allowance, fare_of, may_wait, stats_of
 from rota.schedule.demand import ANY, Asked, allocation_time, asked_amounts
 from rota.schedule.facts import Key, Watched
 from rota.schedule.filters import Answer, No
+from rota.schedule.picks import Pick
 from rota.schedule.policy import DEFAULT, Policy
 from rota.schedule.queue_memo import Looked, Plan, QueueMemo
 from rota.schedule.queues import COUNTED, Claim, Sites, candidates, claim_of, own_queue
+from rota.schedule.servers import most_servers, servers_within, use_of
 from rota.schedule.view import QUEUE, Place, View, Want
 
 __all__ = ["QueuePass"]
@@ -46,6 +49,7 @@ class QueuePass:
         self.sites = sites
         self.coming = coming
         self.rooms = dict(view.rooms)
+        self.budgets = {site: list(left) for site, left in view.budgets.items()}
         self.policies = policies
         self.draw = draw
         self.todo: dict[int, set[str] | None] = {}
@@ -247,6 +251,7 @@ class QueuePass:
             return
         policy = self._policy(want)
         self.view.number = self._watching.number = number
+        self.view.batch = self._watching.batch = want.first
         self._stands = math.inf
         names = self._names(want)
         self.memo.unwait(number, looked, only)
@@ -279,7 +284,7 @@ class QueuePass:
         Places are worked out one by one, and no more of a site once it has no room and nothing to spare.
         """
         spare = self.memo.spare.get(ANY, {}).copy()
-        at_once = not picks.BUILT_IN[policy.pick].singly and not spare
+        at_once = not _pick(looked.want, policy).singly and not spare
         full: set[str] = set()
         places: list[Place] = []
         for place in self._able(looked.want, names, policy, only, full):
@@ -287,7 +292,7 @@ class QueuePass:
             places.append(place)
             if claim in spare:
                 self.memo.count_on_spare(number, looked, claim, spare[claim])
-            elif at_once and self.rooms.get(site, 0) > 0:
+            elif at_once and self._room(place, looked.want) > 0:
                 yield from self._ask_at(number, looked, place, looked.want.ready)
             if looked.jobs >= looked.want.ready:
                 self.memo.unwait(number, looked)
@@ -320,10 +325,13 @@ class QueuePass:
 
     def _choose(self, number: int, looked: Looked, places: list[Place], policy: Policy) -> Iterator[Asked]:
         """Ask at these places, one by one or the best first, as the policy picks."""
-        pick = picks.BUILT_IN[policy.pick]
+        pick = _pick(looked.want, policy)
+        if pick.waiting:
+            yield from self._split(number, looked, places, policy)
+            return
         given: dict[str, int] = {}
         while looked.jobs < looked.want.ready:
-            places = [place for place in places if self.rooms.get(place.location.site, 0) > 0]
+            places = [place for place in places if self._room(place, looked.want) > 0]
             if not places:
                 return
             counts = [given.get(place.location.id, 0) for place in places]
@@ -334,31 +342,82 @@ class QueuePass:
             most = looked.jobs + jobs if pick.singly else looked.want.ready
             yield from self._ask_at(number, looked, place, min(most, looked.want.ready))
 
+    def _split(self, number: int, looked: Looked, places: list[Place], policy: Policy) -> Iterator[Asked]:
+        """Divide what is left over in proportion to the scores, then ask at each place for all of its part at once.
+
+        As the pick `split` would choose one after the other, which takes long for many places.
+        """
+        want, rooms = looked.want, dict(self.rooms)
+        stats = [stats_of(place, self.view) for place in places]
+        counts = [0 if each is None else each.waiting for each in stats]
+        left = [may_wait(each) if "flood" in policy.filters else rooms.get(place.location.site, 0)
+                for each, place in zip(stats, places, strict=True)]  # fmt: skip
+        if "probe" in policy.filters:
+            left = [1 if fare_of(place, self.view).bad else more for place, more in zip(places, left, strict=True)]
+        scores = [self._score(want, place, policy) for place in places]
+        per = [self.memo.jobs_in(want, claim_of(want, place)) for place in places]
+        part, missing = [0] * len(places), want.ready - looked.jobs
+        if "throttle" in policy.filters and (more := allowance(want.shape, self.view)) is not None:
+            missing = min(missing, more)
+        line = [(-scores[at] / (counts[at] + 1), at) for at in range(len(places)) if left[at] > 0]
+        heapq.heapify(line)
+        while missing > 0 and line:
+            at = line[0][1]
+            site = places[at].location.site
+            if left[at] <= 0 or rooms.get(site, 0) <= 0:
+                heapq.heappop(line)
+                continue
+            part[at] += 1
+            left[at] -= 1
+            rooms[site] -= 1
+            missing -= per[at]
+            heapq.heapreplace(line, (-scores[at] / (counts[at] + part[at] + 1), at))
+        for at, count in enumerate(part):
+            if count:
+                jobs = min(looked.jobs + count * per[at], looked.want.ready)
+                yield from self._ask_at(number, looked, places[at], jobs)
+
     def _ask_at(self, number: int, looked: Looked, place: Place, jobs: int) -> Iterator[Asked]:
         """Ask for allocations at a place, up to so many jobs and to the room that its site has."""
         want, site = looked.want, place.location.site
         facts, needs, claim = place.site, want.shape.needs, claim_of(want, place)
         assert facts is not None
         per = self.memo.jobs_in(want, claim)
-        count = min(-(-(jobs - looked.jobs) // per), self.rooms.get(site, 0))
+        time_s = _time(want, place)
+        count = min(-(-(jobs - looked.jobs) // per), self._room(place, want))
         if count <= 0:
             return
         self.rooms[site] -= count
+        if facts.cloud and place.queue is not None and site in self.budgets:
+            left = self.budgets[site]
+            for at, use in enumerate(use_of(facts, place.queue, time_s)):
+                left[at] -= count * use
+            if most_servers(facts, left) <= 0:
+                self.rooms[site] = 0
+        if place.location.id != site and place.location.id in self.rooms:
+            self.rooms[place.location.id] -= count
         direct = facts.mode == "direct"
         if direct:  # the jobs are leased at once
             looked.want = replace(want, ready=want.ready - count)
         else:
             self.memo.count_on(number, looked, claim, count)
-        usual = place.queue.time_usual_s if place.queue is not None else None
         yield Asked(
             site,
             claim[1] or None,
             claim[2] if not direct else want.shape_id,
             count,
             asked_amounts(needs, place),
-            allocation_time(needs, facts, filters.longest_s(needs, place), usual),
+            time_s,
             1 if direct else len(facts.given) or needs.nodes,
         )
+
+    def _room(self, place: Place, want: Want) -> int:
+        """How many more allocations a place may be asked for, for these jobs."""
+        left = self.rooms.get(place.location.site, 0)
+        budget = self.budgets.get(place.location.site)
+        if budget is not None and place.site is not None and place.queue is not None:
+            left = min(left, servers_within(place.site, place.queue, budget, _time(want, place)))
+        return min(left, self.rooms.get(place.location.id, left))
 
     # -- which places may be asked, best first
 
@@ -454,13 +513,9 @@ class QueuePass:
         score = known.get(place.location.id)
         if score is not None:
             return score
-        score, by_place = 1.0, True
-        for name, weight in policy.scorers.items():
-            scorer = scorers.BUILT_IN[name]
-            if QUEUE in scorer.levels:
-                by_place = by_place and scorer.place_only
-                score *= scorer.score(want.shape, place, self.view) ** weight
-        if by_place:
+        weighed = scorers.at_level(policy.scorers, QUEUE)
+        score = scorers.score_of(weighed, want.shape, place, self.view)
+        if all(scorer.place_only for scorer, _ in weighed):
             known[place.location.id] = score
         return score
 
@@ -484,6 +539,19 @@ class QueuePass:
 
     def _key(self, want: Want) -> tuple[Any, ...]:
         return orders.BUILT_IN[self._policy(want).order].key(want, self.view)
+
+
+def _pick(want: Want, policy: Policy) -> Pick:
+    """How a want's places are chosen: who names a site has it, however many wait there, and nothing is divided."""
+    divided = policy.split and want.shape.needs.site is None
+    return picks.BUILT_IN[policy.split if divided else policy.pick]
+
+
+def _time(want: Want, place: Place) -> int | None:
+    """Seconds that an allocation at a place is asked for."""
+    assert place.site is not None
+    needs, usual = want.shape.needs, place.queue.time_usual_s if place.queue is not None else None
+    return allocation_time(needs, place.site, filters.longest_s(needs, place), usual)
 
 
 def _steps(names: tuple[str, ...]) -> tuple[tuple[str, ...], Plan]:

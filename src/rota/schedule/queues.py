@@ -18,8 +18,8 @@ from rota.schedule.policy import DEFAULT, Policy
 from rota.schedule.view import QUEUE, Place, View, Want
 
 __all__ = [
-    "COUNTED", "Claim", "Sites", "candidates", "claim_of", "impossible", "own_queue", "queue_id", "queue_places",
-    "verdicts",
+    "COUNTED", "Claim", "Sites", "candidates", "claim_of", "compete", "impossible", "own_queue", "queue_id",
+    "queue_places", "verdicts",
 ]  # fmt: skip
 
 Claim = tuple[str, str, int]
@@ -43,17 +43,18 @@ def queue_id(site: str, queue: str) -> str:
 
 def queue_places(name: str, facts: SiteFacts, classes: dict[tuple[object, ...], int]) -> tuple[Place, ...]:
     """A site as a place, then its queues. Queues of a class differ in nothing but their names and what they have."""
-    bare = replace(facts, queues=(), directory="")
+    bare = replace(facts, queues=(), directory="", bounds=())
     location = Location(name, Kind.SITE, None, None, True, facts.tags, None, name)
     own = (QUEUE, bare, tuple(queue.name for queue in facts.queues))
-    places = [Place(location, "", "UP", classes.setdefault(own, len(classes)), facts)]
+    status = "PAUSED" if facts.paused else "UP"
+    places = [Place(location, "", status, classes.setdefault(own, len(classes)), facts)]
     for queue in facts.queues:
         tags = tuple(dict.fromkeys((*facts.tags, *queue.tags)))
         location = Location(
             queue_id(name, queue.name), Kind.QUEUE, name, None, True, tags, None, name, None, queue.name
         )
         number = classes.setdefault((QUEUE, bare, replace(queue, name="", default=False)), len(classes))
-        places.append(Place(location, "", "UP" if queue.up else "DOWN", number, facts, queue))
+        places.append(Place(location, "", status if queue.up else "DOWN", number, facts, queue))
     return tuple(places)
 
 
@@ -67,7 +68,8 @@ def candidates(needs: Needs, places: Sequence[Place]) -> Sequence[Place]:
     if needs.queue is not None:
         named = [place for place in places[1:] if place.queue is not None and place.queue.name == needs.queue]
         return named or places[:1]
-    return places[1:] if own_queue(places) is not None else places
+    hosts = places[0].site is not None and (places[0].site.hosts or places[0].site.cloud)
+    return places[1:] if hosts or own_queue(places) is not None else places
 
 
 def own_queue(places: Sequence[Place]) -> Place | None:
@@ -107,7 +109,7 @@ _ASKED = [
 
 def verdicts(want: Want, sites: Sites, view: View, policy: Policy = DEFAULT) -> list[Verdict]:
     """The first no of every site and queue to a shape, limits aside; those that say none are left out."""
-    view = replace(view, number=want.shape_id)
+    view = replace(view, number=want.shape_id, batch=want.first)
     out = []
     for places in sites.values():
         for place in candidates(want.shape.needs, places):
@@ -120,9 +122,8 @@ def verdicts(want: Want, sites: Sites, view: View, policy: Policy = DEFAULT) -> 
                     and name != "limits"
                     and isinstance(no := one.check(want.shape, place, view), No)
                 ):
-                    out.append(
-                        Verdict(place.location.id, name, no.code, no.detail, no.lasting, no.wake_on, level=QUEUE)
-                    )
+                    who = f"{name}: {no.part}" if no.part else name
+                    out.append(Verdict(place.location.id, who, no.code, no.detail, no.lasting, no.wake_on, level=QUEUE))
                     break
     return out
 
@@ -131,6 +132,7 @@ def impossible(needs: Needs, sites: Sites) -> str | None:
     """Why no queue of any site could ever run a job with these needs, nearest first; None if one could."""
     shape, view = Shape(needs), _BEGINNING
     reasons: list[tuple[int, str]] = []
+    said: set[str] = set()
     by_name: list[Place] = []
     for site, places in sites.items():
         if needs.site not in (None, site):
@@ -142,8 +144,10 @@ def impossible(needs: Needs, sites: Sites) -> str | None:
             if no.code == "by-name":
                 by_name.append(place)
             else:
-                label = site if place.queue is None else f"the queue {place.queue.name} of {site}"
-                reasons.append((-rank, f"{label} {no.detail.replace('; ', f'; {label} ')}"))
+                label = _words_of(site, place, no)
+                if label not in said:  # all sizes of a cloud say the same
+                    said.add(label)
+                    reasons.append((-rank, label))
     hints = [words for place in by_name if (words := _by_name(needs, place, view)) is not None]
     if not reasons and not by_name:
         known = ", ".join(sites) or "none"
@@ -155,13 +159,45 @@ def impossible(needs: Needs, sites: Sites) -> str | None:
     return "; ".join([*told, *hints[:NAMED]]) or "all queues that could run it must be named, and none is large enough"
 
 
+def _words_of(site: str, place: Place, no: No) -> str:
+    """A lasting no of a place, with who says it."""
+    if no.code == "no-flavor":
+        return f"{site}: {no.detail}"
+    kind = "queue"
+    if place.site is not None:
+        kind = "host" if place.site.hosts else "flavor" if place.site.cloud else "queue"
+    label = site if place.queue is None else f"the {kind} {place.queue.name} of {site}"
+    parts = [("or ", part[3:]) if part.startswith("or ") else ("", part) for part in no.detail.split("; ")]
+    return "; ".join(f"{before}{label} {part}" for before, part in parts)
+
+
 def _never(shape: Shape, place: Place, view: View) -> tuple[int, No | None]:
-    """(how many filters said yes, the no of the next if waiting cannot help)."""
+    """(how many filters said yes, the first no that waiting cannot help): a queue that is shut now may open."""
     for rank, check in enumerate(_ASKED):
         answer = check(shape, place, view)
-        if isinstance(answer, No):
-            return rank, answer if answer.lasting else None
+        if isinstance(answer, No) and answer.lasting:
+            return rank, answer
     return len(_ASKED), None
+
+
+def compete(one: Needs, other: Needs, sites: Sites) -> bool:
+    """Whether jobs with these needs could take what jobs with the others wait for; without sites: yes.
+
+    That is, if a queue could run both; one that is shut counts only for those that name it.
+    """
+    first, second = Shape(one), Shape(other)
+    for site, places in sites.items():
+        if one.site in (None, site) and other.site in (None, site):
+            shared = {place.location.id for place in candidates(one, places)}
+            both = [
+                place
+                for place in candidates(other, places)
+                if place.location.id in shared
+                and (place.queue is None or place.queue.up or place.queue.name == other.queue)
+            ]
+            if any(all(_never(shape, place, _BEGINNING)[1] is None for shape in (first, second)) for place in both):
+                return True
+    return not sites
 
 
 def _by_name(needs: Needs, place: Place, view: View) -> str | None:

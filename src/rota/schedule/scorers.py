@@ -1,12 +1,13 @@
 """Scorers: how good a place is for a shape. Greater is better, 1.0 is neutral; to forbid, use a filter."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from rota.model.shape import Shape
+from rota.schedule import data
 from rota.schedule.view import NODE, QUEUE, Place, View
 
-__all__ = ["BUILT_IN", "Scorer"]
+__all__ = ["BUILT_IN", "Scorer", "Weighed", "at_level", "score_of"]
 
 
 class Scorer(NamedTuple):
@@ -37,6 +38,18 @@ def spread(shape: Shape, place: Place, view: View) -> float:
     return 1.0 + view.ledger.free(place.location.id).cores / capacity.cores
 
 
+def least_loaded(shape: Shape, place: Place, view: View) -> float:
+    """By what is scarcest at a place: the greater the free part of it, the better."""
+    capacity = place.location.capacity
+    if capacity is None:
+        return 1.0
+    free = view.ledger.free(place.location.id)
+    have = dict(free.named)
+    pairs = [(free.cores, capacity.cores), (free.memory, capacity.memory), (free.disk, capacity.disk)]
+    pairs += [(free.gpus, capacity.gpus), *((have.get(name, 0), count) for name, count in capacity.named)]
+    return 1.0 + max(0.0, min([left / most for left, most in pairs if most], default=0.0))
+
+
 def snug(shape: Shape, place: Place, view: View) -> float:
     """Smaller nodes first: a job that needs little leaves the large ones to those that need much."""
     node = place.queue.node if place.queue is not None else place.site.node if place.site is not None else None
@@ -48,13 +61,13 @@ def snug(shape: Shape, place: Place, view: View) -> float:
 
 
 def expected_wait(shape: Shape, place: Place, view: View) -> float:
-    """Queues where allocations start soon first; what is not known yet is neutral, and so is a minute."""
-    own = place.queue is None or place.queue.default
-    stats = view.facts["stats"].get((place.location.site, "" if own else place.location.queue))
-    if stats is None:
+    """Queues where allocations start soon first; what is not known yet is neutral, and so is a minute.
+
+    Servers are made on demand, whatever their size: the cheapest that will do comes first.
+    """
+    if place.site is not None and place.site.cloud:
         return 1.0
-    expected = max(stats.wait_s or 0.0, view.wall - stats.oldest if stats.waiting else 0.0)
-    return 1.0 / (1.0 + max(0.0, expected - NEUTRAL_S) / WAIT_S)
+    return 1.0 / (1.0 + max(0.0, data.expected_wait_s(place, view) - NEUTRAL_S) / WAIT_S)
 
 
 def own_queue(shape: Shape, place: Place, view: View) -> float:
@@ -70,8 +83,30 @@ OWN = 8.0
 BUILT_IN: dict[str, Scorer] = {
     "pack": Scorer(pack, place_only=True),
     "spread": Scorer(spread, place_only=True),
+    "least_loaded": Scorer(least_loaded, place_only=True),
+    "data_locality": Scorer(data.data_locality, (NODE, QUEUE), ("replicas",)),
+    "most_bytes": Scorer(data.most_bytes, (NODE, QUEUE), ("replicas",)),
+    "cheapest_transfer": Scorer(data.cheapest_transfer, (NODE, QUEUE), ("replicas", "bandwidth", "stats")),
     "snug": Scorer(snug, (NODE, QUEUE)),
     "expected_wait": Scorer(expected_wait, (QUEUE,), ("stats",), True),
     "own_queue": Scorer(own_queue, (QUEUE,), (), True),
 }
 """Name → scorer; those of others are entered here too."""
+
+
+Weighed = Sequence[tuple[Scorer, float]]
+"""Scorers with their weights."""
+
+
+def at_level(weights: Mapping[str, float], level: str) -> list[tuple[Scorer, float]]:
+    """The scorers of a policy, by name, that are asked at a level."""
+    found = [(BUILT_IN[name], weight) for name, weight in weights.items()]
+    return [(scorer, weight) for scorer, weight in found if level in scorer.levels]
+
+
+def score_of(weighed: Weighed, shape: Shape, place: Place, view: View) -> float:
+    """How good a place is for a shape: the product of its scores, each to the power of its weight."""
+    score = 1.0
+    for scorer, weight in weighed:
+        score *= scorer.score(shape, place, view) ** weight
+    return score

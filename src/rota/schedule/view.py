@@ -95,8 +95,12 @@ class View(Struct):
     """Fact → key → value, never changed in place. A fact that nobody tells is empty."""
     rooms: Mapping[str, int] = {}
     """Site → how many more allocations it may have now."""
+    budgets: Mapping[str, Sequence[int]] = {}
+    """Site whose allocations are servers → how much is left of each of its bounds."""
     number: int = -1
     """Number of the shape that is asked about at a queue."""
+    batch: int = -1
+    """The batch whose jobs come next of it."""
     elsewhere: Callable[[int], bool] | None = None
     """Whether some queue would take a shape of this number: then no filter is relaxed for nodes."""
 

@@ -75,7 +75,7 @@ class Waiting:
         self.gangs: dict[int, None] = {}
         """Shapes that ask for several nodes."""
         self.odd: set[int] = set()
-        """Shapes with a policy that forests do not know how to follow."""
+        """Shapes that forests do not know how to place: for their policy, or since it takes all nodes together."""
         self.fewest: dict[str, Fewest] = {}
         """Limit → who of its shapes is next."""
         self.equals: dict[tuple[str, int], int] = {}

@@ -64,6 +64,8 @@ class _Books:
     after: dict[int, tuple[Dependency, ...]] = field(default_factory=dict)
     at_once: dict[int, list[tuple[float, int | None]]] = field(default_factory=dict)
     """Batch → (time, how many at a time from then on)."""
+    scouts: dict[int, int] = field(default_factory=dict)
+    """Batch → how many of its jobs the others wait for."""
     waits_since: dict[int, int] = field(default_factory=dict)
     """Batch → the number of the fact that last changed its dependencies."""
 
@@ -131,6 +133,7 @@ def _read(witness: Witness, workload: Workload) -> _Books:
             books.newest[event.spec.name] = place
             books.names[event.batch], books.after[event.batch] = event.spec.name, event.spec.after
             books.at_once[event.batch] = [(time, event.spec.at_once)]
+            books.scouts[event.batch] = event.spec.scouts if event.spec.scouts < event.spec.count else 0
             indices = books.indices[event.batch] = workload.by_batch[event.batch].indices()
             for index in indices:
                 books.status[event.batch, index] = "live"
@@ -155,6 +158,8 @@ def _read(witness: Witness, workload: Workload) -> _Books:
                 books.problems.extend(_may_omit(books, event.batch, event.spans, time))
             if event.verb in ("omit", "ready"):
                 _decided(books, event.batch, event.spans)
+            if books.scouts[event.batch]:
+                books.problems.extend(_scouted(books, event, time))
             for job in _jobs(books, event.batch, event.spans):
                 _read_moved(books, time, event.verb, job)
         elif isinstance(event, ev.HoldWanted):
@@ -203,6 +208,8 @@ def _respecified(books: _Books, place: int, time: float, event: ev.Respecified) 
         books.waits_since[event.batch] = place
     books.names[event.batch], books.after[event.batch] = event.name, event.after
     books.at_once[event.batch].append((time, event.at_once))
+    if books.scouts[event.batch] and event.scouts is not None:
+        books.scouts[event.batch] = event.scouts
     for batch, what in list(books.decided):
         if not _names_mean_something(books, batch, what):
             del books.decided[batch, what]
@@ -219,6 +226,23 @@ def _jobs(books: _Books, batch: int, spans: list[int]) -> Iterator[Job]:
     for low, high in zip(spans[::2], spans[1::2], strict=True):
         for pos in range(low, high):
             yield batch, indices[pos]
+
+
+def _scouted(books: _Books, event: ev.Moved, time: float) -> Iterator[str]:
+    """No job becomes ready before half of the scouts of its batch have succeeded, or all of them have settled."""
+    number = books.scouts[event.batch]
+    if event.verb == "hold" and "scouts" in (event.reason or ""):
+        books.scouts[event.batch] = 0
+    if event.verb != "ready" or event.spans[-1] <= number:
+        return
+    books.scouts[event.batch] = 0
+    status = [books.status[job] for job in _jobs(books, event.batch, [0, number])]
+    there = [state for state in status if state != "REMOVED"]
+    good = there.count("COMPLETED")
+    if 2 * good < len(there) and ("live" in there or good):
+        yield f"the rest of batch {event.batch} was ready at {time:.3f} while its scouts were {status}"
+    if there and not good and "live" not in there:
+        yield f"the rest of batch {event.batch} was ready at {time:.3f} though all its scouts failed"
 
 
 def _is_whole(books: _Books, job: Job, event: ev.Leased) -> Iterator[str]:

@@ -10,6 +10,7 @@ from rota.core.stimuli import (
     Greet,
     Held,
     HoldRow,
+    Left,
     Released,
     Report,
     RunnerBye,
@@ -75,6 +76,7 @@ def stimulus_of(message: Message, runner: str, at: At, challenged: float | None 
             clock=clock,
             held=held,
             used=used,
+            left=[Left(*row) for row in message.get("left", ())],
             holds=_holds(message),
         )
     if kind == "held":

@@ -274,7 +274,9 @@ class Shell:
         """The specs that the session of a lease has."""
         session = (effect.runner, effect.session)
         if effect.n <= self._leases.get(session, 0):
-            # A repeat, and the leases after it, name all specs again: the lease that first named one may be lost.
+            # A repeat names all specs, and so does the lease after it: the one that first named them may be lost, and
+            # of a repeat of what it has a runner takes nothing.
             self._specs[session] = {}
-        self._leases[session] = max(effect.n, self._leases.get(session, 0))
+            return {}
+        self._leases[session] = effect.n
         return self._specs.setdefault(session, {})

@@ -145,6 +145,7 @@ class Workload:
             at_once=at_once,
             after=self._after() + self._each(twin) + self._named(name),
             not_before=EPOCH + self.world.now + rng.uniform(0.0, 30.0) if rng.random() < 0.15 else None,
+            scouts=1 + count % 3 if key[1:].isdigit() and int(key[1:]) % 5 == 3 else 0,  # no draw, as above
         )
         limits: dict[str, int | str] = {
             name: rng.randint(1, 4) for template in templates for name in template.limits if name in _LIMITS
@@ -156,6 +157,7 @@ class Workload:
         plan.seconds, plan.failing, plan.template_of_position = seconds, failing, order
         if count > 1 and self.graphs.random() < self.woven:
             plan.graph = self._graph(count)
+            plan.spec = msgspec.structs.replace(plan.spec, scouts=0)
         return plan
 
     def _graph(self, count: int) -> Graph:

@@ -83,9 +83,12 @@ class World:
         self.hole_chance = 0.0 if calm else self.holes.choice((0.0, 0.0, 0.0, 0.3))
         self.network = Network(self)
         self.runners: list[SimRunner] = []
-        self.cluster = Cluster(self, self._sites())
+        self.cluster = self._make_cluster()
         self.workload = Workload(self)
         self.shell = Shell(self, SETTINGS)
+
+    def _make_cluster(self) -> Cluster:
+        return Cluster(self, self._sites())
 
     def _sites(self) -> list[Site]:
         rng = self.rng

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from rota.model.data import Replica
 from rota.model.events import Entry
 from rota.model.job import Result
 
@@ -154,6 +155,14 @@ class Store(Protocol):
 
     def keep_environment(self, name: str, variables: dict[str, str]) -> None:
         """Keep an environment under its hash (once)."""
+        ...
+
+    def replicas(self) -> list[Replica]:
+        """Which files are at which places, by path and place."""
+        ...
+
+    def keep_replicas(self, keep: Sequence[Replica], drop: Sequence[tuple[str, str]]) -> None:
+        """Write some (one for each path and place), and forget others, in one transaction."""
         ...
 
     def environment(self, name: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
+from rota.model.data import Replica
 from rota.model.errors import NotFoundError, StoreError, UsageError
 from rota.model.events import AllocationMoved, Entry, Pruned, RunnerGreeted, Submitted
 from rota.model.job import Result
@@ -52,6 +53,7 @@ class Disk(Struct):
     last: int = 0
     pruned: dict[int, int] = field(default_factory=dict)
     """Batch → number of the entry that pruned it, until all of it is swept."""
+    replicas: dict[tuple[str, str], Replica] = field(default_factory=dict)
 
 
 class MemoryStore:
@@ -175,6 +177,19 @@ class MemoryStore:
         self._check_open()
         self._count_write()
         self._stages.pop(stage, None)
+
+    def replicas(self) -> list[Replica]:
+        """Which files are at which places."""
+        self._check_open()
+        return [self._disk.replicas[key] for key in sorted(self._disk.replicas)]
+
+    def keep_replicas(self, keep: Sequence[Replica], drop: Sequence[tuple[str, str]]) -> None:
+        """Write some replicas, and forget others."""
+        self._check_open()
+        self._count_write()
+        for key in drop:
+            self._disk.replicas.pop(key, None)
+        self._disk.replicas.update({row.key: row for row in keep})
 
     def keep_environment(self, name: str, variables: dict[str, str]) -> None:
         """Keep an environment under its hash (once)."""
@@ -409,6 +424,7 @@ def _copied(disk: Disk) -> Disk:
         disk.snapshot,
         disk.last,
         dict(disk.pruned),
+        dict(disk.replicas),
     )
 
 

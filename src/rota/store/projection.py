@@ -150,6 +150,8 @@ def _respecified(con: Connection, entry: Entry, event: Respecified) -> None:
             at_once=event.at_once,
             max_failures=event.max_failures,
         )
+        if event.scouts is not None:
+            spec = msgspec.structs.replace(spec, scouts=event.scouts)
         body = to_json(spec)
         crc = Checked.make(body, event.batch, count, source)
         con.execute("UPDATE batches SET name = ?, crc = ?, spec = ? WHERE id = ?", (event.name, crc, body, event.batch))

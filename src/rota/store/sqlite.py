@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from rota.model.data import Replica
 from rota.model.errors import NoSpaceError, NotFoundError, UsageError
 from rota.model.events import Entry, Pruned
 from rota.model.job import Result
@@ -15,6 +16,7 @@ from rota.store.connection import Connect, Connection, Insert, connect_sqlite3
 from rota.store.database import Database
 from rota.store.keeping import write_results
 from rota.store.projection import PROJECTED, project
+from rota.store.replicas import read_replicas, write_replicas
 from rota.store.rows import (
     PIECE,
     Checked,
@@ -310,6 +312,14 @@ class SqliteStore:
             self._write_one("an environment", sql, (name, Checked.make(body, name), body), accepted=False)
             self._environments.add(name)
             self._db.wrote(4 + len(body) // PAGE)
+
+    def replicas(self) -> list[Replica]:
+        """Which files are at which places."""
+        return read_replicas(self._db)
+
+    def keep_replicas(self, keep: Sequence[Replica], drop: Sequence[tuple[str, str]]) -> None:
+        """Write some replicas, and forget others."""
+        write_replicas(self._db, keep, drop)
 
     # ---- reading ----------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from rota.model.batch import MAX_COMMAND, BatchSpec, Template, Value, index_at, most_failures
+from rota.model.batch import MAX_COMMAND, BatchSpec, Template, Value, index_at, most_failures, scout_count
 from rota.model.command import CommandMaker, compile_text, numbered, show_command
 from rota.model.errors import UsageError
 from rota.model.limits import limit_settings
@@ -155,6 +155,17 @@ def build(
         template = numbered(template)
         source = ArrayNumbers(ranges)
         at_once = min((limit for limit in (at_once, most) if limit is not None), default=None)
+    written = template
+    if template.inputs or template.outputs:
+        from rota.submission.data import DataSource, has_places, plain_paths
+
+        if not source.templates and has_places(template, source.columns):
+            several = DataSource(source, template)
+            source = several if len(several.templates) > 1 else source
+            template = several.templates[0]
+        else:
+            paths = plain_paths(template.inputs), plain_paths(template.outputs)
+            template = msgspec.structs.replace(template, inputs=paths[0], outputs=paths[1])
     spec = BatchSpec(
         count=source.count,
         templates=source.templates or (template,),
@@ -163,12 +174,13 @@ def build(
         ranges=source.ranges,
         at_once=at_once,
         max_failures=most_failures(options["max_failures"], source.count),
+        scouts=scout_count(options["scouts"]),
         after=tuple(dependencies(options)),
         not_before=moment(options["not_before"]),
         require_known=options["require_known"],
     )
     spec.check()
-    check_values_used(template, source)
+    check_values_used(written, source)
     return Submission(spec, source, options, end_spec(options, template))
 
 
@@ -183,7 +195,7 @@ def check_values_used(template: Template, source: Source) -> None:
     if not source.columns:
         return
     texts = [*(template.argv or ()), template.shell, template.cwd, template.stdin, template.stdout, template.stderr]
-    texts += [*template.on_success, *template.on_failure, *template.on_exit]
+    texts += [*template.on_success, *template.on_failure, *template.on_exit, *template.inputs, *template.outputs]
     used = {part for text in texts if text for part in compile_text(text, source.columns)}
     for at, name in enumerate(source.columns):
         if at not in used:

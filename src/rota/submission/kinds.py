@@ -2,15 +2,15 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from rota.model.amounts import parse_cores, parse_duration, parse_size
+from rota.model.amounts import parse_cores, parse_count, parse_duration, parse_size
 from rota.model.batch import SIGNALS, Dependency
 from rota.model.errors import UsageError
 from rota.model.fields import Field
 from rota.model.limits import limit_name
-from rota.model.needs import named_resources
+from rota.model.needs import RESOURCE, named_resources
 
 __all__ = ["KINDS", "Kind", "json_type", "kept", "option_words", "several", "strings", "working_directory"]
 
@@ -25,8 +25,9 @@ ENFORCE: dict[str, tuple[str, ...]] = {
 def kept(field: Field, given: Any) -> dict[str, Any]:
     """The fields of a Template, of its Needs or of a Patch that an option sets."""
     if field.kind == "cores":
-        least, most = _cores(given)
-        return {"cores": least, "cores_most": most if most != least else 0}
+        return _cores_needs(given)
+    if field.kind == "nodes":
+        return _nodes_needs(given)
     if field.kind == "gpus":
         whole, share = _gpus(given)
         return {"gpus": whole, "gpu_share": share}
@@ -51,7 +52,7 @@ def option_words(field: Field, given: Any) -> dict[str, str | None]:
 
 def several(given: Any) -> Any:
     """A sequence of words; one word may stand for it, and must not be taken for its letters."""
-    return (given,) if isinstance(given, str | int | Dependency) else given
+    return (given,) if isinstance(given, str | int | Dependency | dict) else given
 
 
 def strings(given: Any) -> tuple[str, ...]:
@@ -81,6 +82,51 @@ def _cores(given: str | float | None) -> tuple[int, int]:
     if given is None:
         return 1000, 1000
     return parse_cores(given if isinstance(given, str) else f"{given:.3f}".rstrip("0").rstrip("."))
+
+
+def _cores_needs(given: str | float | None) -> dict[str, Any]:
+    """The fields of Needs for `4`, `2..8` or `all`."""
+    whole = isinstance(given, str) and given.strip() == "all"
+    least, most = _cores(None if whole else given)
+    return {"cores": least, "cores_most": most if most != least else 0, "whole": whole}
+
+
+def _nodes_needs(given: str | int) -> dict[str, Any]:
+    """The fields of Needs for `4` or `2..8`."""
+    least, most = parse_count(given, "nodes") if isinstance(given, str) else (given, given)
+    return {"nodes": least, "nodes_most": most if most != least else 0}
+
+
+def _variants(given: str | Iterable[str | Mapping[str, Any]]) -> tuple[tuple[tuple[str, int], ...], ...]:
+    """What each variant says of its own: from `cores=2,gpus=1`, or a mapping."""
+    return tuple(_variant(each) for each in several(given))
+
+
+def _variant(given: str | Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    if isinstance(given, str):
+        words = [part.partition("=") for part in given.split(",")]
+        if not all(equals for _, equals, _ in words):
+            raise UsageError(f"variant '{given[:60]}': write NAME=VALUE,…, as in cores=2,gpus=1")
+        given = {name.strip(): value.strip() for name, _, value in words}
+    out: dict[str, Any] = {}
+    for name, value in given.items():
+        if name == "cores":
+            out |= _cores_needs(value)
+        elif name == "nodes":
+            out |= _nodes_needs(value)
+        elif name == "gpus":
+            out["gpus"], out["gpu_share"] = _gpus(value)
+        elif name in ("memory", "disk"):
+            out[name] = _size(value)
+        elif name == "time":
+            out["time_s"] = _seconds(value)
+        elif name.startswith(RESOURCE) and str(value).isascii() and str(value).isdigit():
+            out[name] = int(value)
+        else:
+            raise UsageError(
+                f"variant '{name}={value}': give cores, nodes, memory, disk, time, gpus or resource.NAME=N"
+            )
+    return tuple(sorted((name, int(value)) for name, value in out.items()))
 
 
 def _gpus(given: str | float) -> tuple[int, int]:
@@ -114,6 +160,26 @@ def _seconds(given: str | int | None) -> int | None:
 
 def _path(given: str | None) -> str | None:
     return None if given is None else os.path.abspath(os.path.expanduser(given))
+
+
+def _image(given: str | None) -> str | None:
+    """The name of an image, or its absolute path."""
+    return os.path.abspath(os.path.expanduser(given)) if given is not None and given[:1] in (".", "~") else given
+
+
+def _mounts(given: str | Sequence[str]) -> tuple[str, ...]:
+    """Mounts with absolute paths outside: what is relative is of this directory."""
+    made = []
+    for text in strings(given):
+        outside, colon, inside = text.partition(":")
+        made.append(os.path.abspath(os.path.expanduser(outside)) + colon + inside if outside else text)
+    return tuple(made)
+
+
+def _data(given: Any, what: str) -> tuple[str, ...]:
+    from rota.submission.data import read_paths
+
+    return read_paths(strings(given), what) if given else ()
 
 
 def _tags(given: Iterable[str]) -> tuple[str, ...]:
@@ -165,9 +231,14 @@ KINDS = {
     "duration": Kind(_seconds, int | str),
     "enforce": Kind(_enforce),
     "file": Kind(_path),
+    "inputs": Kind(lambda given: _data(given, "input"), str | tuple[str, ...]),
+    "outputs": Kind(lambda given: _data(given, "output"), str | tuple[str, ...]),
     "gpus": Kind(json=int | float | str),
+    "image": Kind(_image, str),
     "limits": Kind(_limits, tuple[str, ...]),
     "list": Kind(strings, tuple[str | int, ...]),
+    "mounts": Kind(_mounts, str | tuple[str, ...]),
+    "nodes": Kind(_nodes_needs, int | str),
     "names": Kind(strings, str | tuple[str, ...]),
     "path": Kind(_path),
     "resources": Kind(named_resources, dict[str, int]),
@@ -177,6 +248,7 @@ KINDS = {
     "tags": Kind(_tags, tuple[str, ...]),
     "text": Kind(json=str),
     "variables": Kind(dict),
+    "variants": Kind(_variants, str | tuple[str | dict[str, Any], ...]),
 }
 
 

@@ -27,7 +27,7 @@ class Words(TypedDict, total=False):
 
     gpus: int | float | str
     """Whole ones, or a share of one: `0.5`."""
-    bind: Literal["cores", "none"]
+    bind: Literal["cores", "compact", "tight", "scatter", "compact!", "tight!", "scatter!", "none"]
     resources: Mapping[str, int]
     tags: Sequence[str]
     on: str | None
@@ -41,8 +41,17 @@ class Words(TypedDict, total=False):
     reservation: str | None
     constraint: str | None
     exclusive: bool
-    nodes: int
-    """So many at once; what the job needs is per node, and its command runs on the first of them."""
+    nodes: int | str
+    """So many at once, or a range `2..4`; what the job needs is per node, and its command runs on the first of them."""
+    span: str | None
+    """Cores are in all, on any number of nodes: `pack`, `compact`, `tight`, `scatter`; with `!` the best or none."""
+    variants: str | Sequence[str | Mapping[str, str | int | float]]
+    """Other needs that will do, in this order: `"cores=2,gpus=1"`, or a mapping."""
+    model: Literal["default", "threads", "openmpi", "intelmpi", "mpich", "hydra", "srunmpi"]
+    """How the command is started on what the job got: once, or as ranks, one per core."""
+    mpirun: str | None
+    mpirun_args: Sequence[str]
+    env_style: Sequence[Literal["slurm", "qcg", "none"]]
     tasks_per_node: int
     env_from: Literal["submit", "site", "none"]
     modules: Sequence[str]
@@ -52,7 +61,15 @@ class Words(TypedDict, total=False):
     stderr: str | None
     workdir: Literal["shared", "unique"]
     change_home: bool
+    inputs: str | Sequence[str]
+    """Files and directories that it reads, or `s3://BUCKET/KEY`."""
+    outputs: str | Sequence[str]
     leftovers: Literal["end", "wait", "keep"]
+    container: str | None
+    """An image: `debian:12`, `/images/blast.sif`, a directory."""
+    engine: Literal["auto", "podman", "docker", "apptainer", "singularity", "ch-run"]
+    mounts: Sequence[str]
+    """What is seen inside besides the working directory: `SRC`, `SRC:DST`, `SRC:DST:ro`."""
     priority: int
     policy: str
     after_any: Sequence[str | int]
@@ -70,6 +87,8 @@ class Words(TypedDict, total=False):
     no_retry_after: Amount
     max_failures: str | int | None
     """A number of jobs, a share `10%`, or `off`; None: when the first 50 all failed."""
+    scouts: str | int | None
+    """So many jobs run first, and what they use decides what the rest asks for; None or `off`: none."""
     on_batch_end: str | None
     """A command line to run once, when all of the batch is settled."""
     rerunnable: bool
@@ -232,11 +251,12 @@ def end_spec(options: JobOptions, template: Template) -> BatchSpec | None:
 
 
 def dependency_word(target: str | int) -> str:
-    """The word of a selector that names jobs, not states."""
+    """The word of a selector that names jobs, not states; a name has its @ from here on."""
     word = str(target)
-    if parse_selector([word]).states:
+    selector = parse_selector([word])
+    if selector.states:
         raise UsageError(f"'{word}': wait for a batch 7, a job 7.12, a range 7.1-99 or a name @align, not for a state")
-    return word
+    return f"@{selector.names[0]}" if selector.names else word
 
 
 def moment(given: str | float | None) -> float | None:

@@ -54,7 +54,7 @@ def _batch_patch(changes: Changes) -> BatchPatch:
     for name in ("name", "on_batch_end"):
         if name in changes:
             given[name] = changes[name] or ""
-    for name in ("at_once", "max_failures"):
+    for name in ("at_once", "max_failures", "scouts"):
         if name in changes:
             given[name] = changes[name]  # type: ignore[literal-required]
     if "not_before" in changes:
@@ -84,7 +84,7 @@ def _changed(field: Field, value: Any) -> dict[str, Any]:
     if field.relative and isinstance(value, str) and (match := _RELATIVE.fullmatch(value.strip())):
         return {field.target: _change(value, match[1], match[2], _PARSERS[field.kind])}
     if field.kind == "cores" and not isinstance(value, str):
-        return {"cores": round(value * 1000), "cores_most": 0}
+        return {"cores": round(value * 1000), "cores_most": 0, "whole": False}
     if field.kind == "limits":
         return {"limits_add" if field.name == "limits" else field.target: strings(value)}
     if field.kind == "command":

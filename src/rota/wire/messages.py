@@ -78,6 +78,17 @@ class EndedRow(NamedTuple):
     peak_disk: Disk | None = None
 
 
+class LeftRow(NamedTuple):
+    """What an attempt whose command is over left running, and is waited for; of many only the first are named."""
+
+    batch: Count
+    number: Count
+    attempt: Number
+    ended: Wall
+    many: Count
+    processes: Annotated[list[tuple[Count, Annotated[str, Meta(max_length=64)]]], Meta(max_length=10)]
+
+
 HoldRow = tuple[Count, Count, Number, Line]
 """batch, index, attempt, and HOST:PORT where ranks are started"""
 DisclaimedRow = tuple[Count, Count, Number, Note]
@@ -166,6 +177,7 @@ class Touch(Struct, tag_field="t", tag="touch"):
     clock: Clock
     held: Annotated[list[Ref], Meta(max_length=_ROWS)]
     live: Annotated[list[LiveRow], Meta(max_length=_ROWS)] = []
+    left: Annotated[list[LeftRow], Meta(max_length=_ROWS)] = []
     holds: Annotated[list[HoldRow], Meta(max_length=_ROWS)] = []
 
 
@@ -437,7 +449,38 @@ class Down(Struct):
     kill: bool = False
 
 
+class Usage(Struct):
+    """Arguments of `usage`."""
+
+    after: Count = 0
+
+
+class Clean(Struct):
+    """Arguments of `clean`: the clouds whose servers are looked at; none: all."""
+
+    sites: list[str] = []
+
+
+class End(Struct):
+    """Arguments of `end`: allocations that are to end."""
+
+    ids: list[str] = []
+
+
+class Data(Struct):
+    """Arguments of `data`: what to do with replicas of these paths (none: of all), at a place or a site."""
+
+    action: Literal["list", "add", "drop", "verify"] = "list"
+    paths: list[str] = []
+    location: str | None = None
+    checksum: bool = False
+    """Of `add`: whether their digests are worked out."""
+    files: bool = False
+    """Of `drop`: whether the files that rota brought are removed too."""
+
+
 OPS: dict[str, type[Struct]] = {
+    "data": Data,
     "ping": Nothing,
     "stage": Stage,
     "submit": Submit,
@@ -448,6 +491,7 @@ OPS: dict[str, type[Struct]] = {
     "history": History,
     "failures": Select,
     "totals": Select,
+    "usage": Usage,
     "show": Show,
     "log": Log,
     "wait": Wait,
@@ -463,9 +507,12 @@ OPS: dict[str, type[Struct]] = {
     "resume": Resume,
     "drain": Nothing,
     "reload": Nothing,
+    "clean": Clean,
+    "end": End,
     "down": Down,
     "limit": Limits,
     "sites": Nothing,
+    "costs": Nothing,
     "runners": Nothing,
     "allocations": Nothing,
     "learning": Nothing,

@@ -29,7 +29,7 @@ MOST = 10_000
 READ = frozenset(
     {
         "ping", "status", "jobs", "count", "explain", "history", "log", "wait", "follow", "summary", "sites", "runners",
-        "allocations", "learning", "plugins", "live", "failures", "totals", "show",
+        "allocations", "learning", "plugins", "live", "failures", "totals", "usage", "show", "costs",
     }
 )  # fmt: skip
 SUBMIT = READ | {"stage", "submit"}

@@ -39,6 +39,7 @@ _DECIDE: dict[type[Stimulus], Callable[[State, Any], Decision]] = {
     stimuli.Touch: runners.touch,
     stimuli.Held: gangs.held,
     stimuli.Released: gangs.released,
+    stimuli.Unstaged: runners.unstaged,
     stimuli.RunnerBye: runners.bye,
     stimuli.Disconnected: runners.disconnected,
     stimuli.SiteSeen: allocations.site_seen,
@@ -46,5 +47,6 @@ _DECIDE: dict[type[Stimulus], Callable[[State, Any], Decision]] = {
     stimuli.FactSeen: allocations.fact_seen,
     stimuli.AllocationSeen: allocations.allocation_seen,
     stimuli.LastWords: allocations.last_words,
+    stimuli.EndAllocation: allocations.end_allocation,
     stimuli.TakeDown: allocations.take_down,
 }

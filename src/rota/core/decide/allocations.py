@@ -8,6 +8,7 @@ from rota.core.decide.decision import Decision
 from rota.core.decide.ends import give_back, last_usage, lost, take_ended
 from rota.core.decide.gangs import parts_lost
 from rota.core.decide.hosts import failed
+from rota.core.decide.rebrokering import called_back
 from rota.core.decide.runners import take_written
 from rota.core.effects import Allocate
 from rota.core.notes import Awaited, ConditionTold, FactTold, SiteTold, WeatherEntry
@@ -16,6 +17,7 @@ from rota.core.state import RunnerState, State
 from rota.core.stimuli import (
     AllocationSeen,
     At,
+    EndAllocation,
     Ended,
     FactSeen,
     LastWords,
@@ -25,11 +27,13 @@ from rota.core.stimuli import (
 )
 from rota.model import events as ev
 from rota.model.allocation import Allocation, Outcome
+from rota.model.errors import NotFoundError, RefusedError
+from rota.model.job import Result
 from rota.model.tables import ALLOCATION, KILLING, STARTING, move
 
 __all__ = [
-    "allocation_seen", "collect_again", "end_direct", "last_words", "site_full", "site_seen", "take_down",
-    "written_reports",
+    "allocation_seen", "collect_again", "end_allocation", "end_direct", "last_words", "site_full", "site_seen",
+    "take_down", "written_reports",
 ]  # fmt: skip
 
 _LOST = ("node-fail", "preempt", "requeue", "vanished", "launch")
@@ -154,7 +158,8 @@ def _take_condition(state: State, decision: Decision, allocation: Allocation, se
 
 def _moved(seen: AllocationSeen) -> ev.AllocationMoved:
     host = seen.host or (seen.outcome.host if seen.outcome is not None else None)
-    return ev.AllocationMoved(seen.id, seen.verb, seen.native_id, seen.reason, 0, host)
+    started = seen.at.wall if seen.verb == "run" else None
+    return ev.AllocationMoved(seen.id, seen.verb, seen.native_id, seen.reason, 0, host, at=started)
 
 
 # ---- the end --------------------------------------------------------------------------------------------------------
@@ -205,6 +210,9 @@ def written_reports(state: State, stimulus: LastWords) -> Iterator[Decision]:
             continue
         if outcome is not None:
             words = replace(words, ended=stopped_for(words.ended, outcome, allocation, ending.seen.reason))
+        elif allocation.direct and called_back(allocation.reason):  # it started too late to stay: that is our doing
+            ended = [row if row.signal is None else row._replace(reason=_STOPPED) for row in words.ended]
+            words = replace(words, ended=ended)
         yield take_written(state, stimulus, runner, words)
 
 
@@ -276,6 +284,21 @@ def _end(state: State, decision: Decision, seen: AllocationSeen, allocation: All
     decision.events.append(_moved(seen))
 
 
+def end_allocation(state: State, stimulus: EndAllocation) -> Decision:
+    """End an allocation because somebody says so. Its jobs run again, once its provider says that it is over."""
+    allocation = state.allocations.get(stimulus.id)
+    if allocation is None:
+        raise NotFoundError(f"there is no allocation '{stimulus.id}': rota allocations --live lists them")
+    if allocation.direct:
+        raise RefusedError(f"allocation {allocation.id} is a job: end that (rota kill)")
+    decision = Decision()
+    if move(ALLOCATION, allocation.state, "kill") is not None and allocation.state != "KILLING":
+        why = f"{stimulus.by or 'somebody'} wants it to end"
+        decision.events.append(ev.AllocationMoved(allocation.id, "kill", None, why))
+    decision.reply = {"id": allocation.id, "state": allocation.state}
+    return decision
+
+
 def take_down(state: State, stimulus: TakeDown) -> Decision:
     """End the allocations of direct jobs, which run again later; runners are told by their sites, and report that."""
     decision = Decision()
@@ -345,7 +368,8 @@ def _unsure(allocation: Allocation, reason: str | None) -> Decision:
     if count >= UNSURE_MOST and move(ALLOCATION, allocation.state, "kill"):
         why = f"nothing certain was heard of it {count} times: {reason or ''}"
         return Decision([ev.AllocationMoved(allocation.id, "kill", None, why)])
-    return Decision([ev.AllocationMoved(allocation.id, "unsure", None, reason, count)])
+    told = None if allocation.state == "KILLING" else reason  # why we end it stays known
+    return Decision([ev.AllocationMoved(allocation.id, "unsure", None, told, count)])
 
 
 def _close_runners(state: State, decision: Decision, stimulus: AllocationSeen) -> None:
@@ -357,8 +381,11 @@ def _close_runners(state: State, decision: Decision, stimulus: AllocationSeen) -
         if runner.state in ("CLOSED", "EXPIRED"):
             continue
         why = stimulus.reason or f"its allocation {stimulus.id} is over"
+        if runner.direct and called_back(state.allocations[stimulus.id].reason):
+            why = state.allocations[stimulus.id].reason or why
         had_jobs = bool(runner.jobs)
         if had_jobs and _never_wanted(state, runner, stimulus):
+            _tell_called_back(state, decision, runner, why)
             give_back(state, decision, runner, list(runner.jobs), 0, why)
         elif had_jobs and (row := _ended_row(state, runner, stimulus, outcome)) is not None:
             take_ended(state, decision, runner, [row], stimulus.at)
@@ -370,6 +397,17 @@ def _close_runners(state: State, decision: Decision, stimulus: AllocationSeen) -
             decision.add(lost(state, runner.id, list(runner.jobs), why, stimulus.at, reason))
         parts_lost(state, decision, runner, why, gone=gone)
         decision.events.append(ev.RunnerMoved(runner.id, "lose" if had_jobs or runner.parts else "close", why))
+
+
+def _tell_called_back(state: State, decision: Decision, runner: RunnerState, why: str) -> None:
+    """Keep for the history that a direct job was called back before it started, to be brokered again."""
+    for number, pos in runner.jobs if called_back(why) else ():
+        batch = state.batches[number]
+        if batch.states[pos] != KILLING:
+            attempt = batch.live[pos].attempt
+            decision.results.append(
+                Result(number, pos, attempt, "RETRIED", None, None, "brokered", runner.id, runner.host, note=why)
+            )
 
 
 def _runners_of(state: State, name: str) -> list[RunnerState]:
@@ -388,8 +426,8 @@ def _never_wanted(state: State, runner: RunnerState, stimulus: AllocationSeen) -
     if allocation.state == "SUBMITTING" and not known:
         return stimulus.outcome is None or stimulus.outcome.why != "refused"
     held = any(pos in state.batches[number].hold_wanted for number, pos in runner.jobs)
-    called_back = allocation.state == "KILLING" and (held or allocation.reason == _TAKEN_DOWN)
-    return called_back and not _has_started(state, allocation, stimulus)
+    ours = allocation.reason == _TAKEN_DOWN or called_back(allocation.reason)
+    return allocation.state == "KILLING" and (held or ours) and not _has_started(state, allocation, stimulus)
 
 
 def _ended_row(state: State, runner: RunnerState, stimulus: AllocationSeen, outcome: Outcome) -> Ended | None:
@@ -440,8 +478,8 @@ def _judge_site(state: State, decision: Decision, stimulus: AllocationSeen, allo
     """Leave a site alone for a while, longer each time, if its allocations end without ever having served."""
     site, shape, at = allocation.site, allocation.shape, stimulus.at
     weather, outcome = state.soft.weather.of(site), stimulus.outcome
-    if site not in state.soft.sites or (outcome is not None and outcome.why == "array"):
-        return  # what was too large is asked for again in smaller arrays
+    if site not in state.soft.sites or (outcome is not None and outcome.why in ("array", "host")):
+        return  # what was too large is asked for again in smaller arrays; a host is left alone by its site
     if shape is not None and outcome is not None and outcome.why == "refused":
         known = state.soft.weather.refused.get((site, shape))
         tries = known.tries if known is not None else 0

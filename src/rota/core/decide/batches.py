@@ -50,9 +50,12 @@ def respecify(state: State, stimulus: ChangeJobs, patch: BatchPatch) -> _Plan:
     by = f"changed by {stimulus.by}"
     specs = {batch.id: _changed(state, batch, patch, plan.warnings) for batch in plan.batches}
     specs = {number: spec for number, spec in specs.items() if spec != state.batches[number].spec}
+    for batch in plan.batches if patch.scouts is not UNSET else ():
+        if specs.get(batch.id, batch.spec).scouts and not batch.scouting:
+            raise UsageError(f"--scouts: the jobs of batch {batch.id} wait for none any more: add it anew, or give off")
     for number, spec in specs.items():
         what = (spec.name, spec.after, spec.not_before, spec.at_once, spec.max_failures)
-        plan.events.append(ev.Respecified(number, *what, by))
+        plan.events.append(ev.Respecified(number, *what, by, spec.scouts))
     again = Again(state, rerun=any(spec.name != state.batches[number].spec.name for number, spec in specs.items()))
     _look_again(state, plan, again, specs, by, stimulus.at.wall)
     if patch.on_batch_end is not UNSET:

@@ -7,12 +7,14 @@ from rota.core.decide.decision import Decision
 from rota.core.decide.ends import lost
 from rota.core.decide.gangs import live_part, parts_lost
 from rota.core.decide.hosts import look_at_suspects
+from rota.core.decide.rebrokering import is_time, rebroker
 from rota.core.decide.runners import ask_driver
 from rota.core.notes import Looked, WeatherEntry
 from rota.core.passing import SWEEP_S, Due
 from rota.core.state import RunnerState, State
 from rota.core.stimuli import At
 from rota.model import events as ev
+from rota.model.amounts import format_duration
 from rota.model.tables import MISSING, RUNNING, STARTING
 
 __all__ = ["is_busy", "next_deadline", "tick", "was_set_back"]
@@ -68,6 +70,8 @@ def tick(state: State, at: At, last: At | None, due: Due) -> Decision:
         if runner.state in ("SERVING", "DRAINING", "MISSING") and not runner.direct:
             _watch(state, decision, runner, at, lapsed)
     collect_again(state, decision, at)
+    if len(state.soft.sites) > 1 and is_time(at, last):
+        decision.events.extend(rebroker(state, at))
     look_at_suspects(state, decision, at)
     weather, planning = state.soft.weather, state.soft.planning
     for name, site in weather.sites.items():
@@ -104,6 +108,7 @@ def _watch(state: State, decision: Decision, runner: RunnerState, at: At, lapsed
         if silence > state.settings.rerun_s:
             _give_up_rerunnable(state, decision, runner, silence, at)
         _end_crippled(state, decision, runner, silence)
+        _end_dead(state, decision, runner, silence)
         ask_driver(state, decision, runner)
     elif runner.state == "SERVING" and not runner.jobs and not runner.parts:
         facts = state.soft.sites.get(runner.site)
@@ -123,15 +128,32 @@ def _lapse(state: State, decision: Decision, runner: RunnerState, lapsed: set[tu
     decision.events.extend(ev.Moved(number, "lapse", spans, why) for number, spans in by_batch.items())
 
 
+def _end_dead(state: State, decision: Decision, runner: RunnerState, silence: float) -> None:
+    """Have a server destroyed that has been silent for so long that it is taken for dead, if its site says so.
+
+    Its jobs are released once it is gone: that the provider says so is the second witness.
+    """
+    allocation = state.allocations.get(runner.allocation or "")
+    facts = state.soft.sites.get(runner.site)
+    if allocation is None or facts is None or not facts.cloud or facts.dead_after_s is None:
+        return
+    if allocation.state == "RUNNING" and silence > facts.dead_after_s:
+        why = f"nothing was heard of it for {format_duration(round(silence))}: it is taken for dead, and destroyed"
+        decision.events.append(ev.AllocationMoved(allocation.id, "kill", reason=why))
+
+
 def _end_crippled(state: State, decision: Decision, runner: RunnerState, silence: float) -> None:
     """End an allocation of several nodes of which one is silent, once nothing runs there or it has been so for long.
 
     Its provider tells of the whole allocation only, so nobody else will ever say what became of one node; once the
     allocation is over it is certain. While all its runners are silent, it is rather we who hear nothing. What runs on
-    its other nodes is waited for; they get nothing new.
+    its other nodes is waited for; they get nothing new. One that is given is not ended for it: there is no other.
     """
     allocation = state.allocations.get(runner.allocation or "")
     if allocation is None or allocation.nodes < 2 or allocation.state != "RUNNING":
+        return
+    facts = state.soft.sites.get(allocation.site)
+    if facts is not None and facts.given:
         return
     if any(isinstance(event, ev.AllocationMoved) and event.id == allocation.id for event in decision.events):
         return

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from rota.core.decide.decision import Decision
-from rota.core.decide.hosts import Blow, is_fast, judge_host, succeeded
+from rota.core.decide.hosts import Blow, avoid_host, is_fast, judge_host, succeeded
 from rota.core.decide.learning import Sampling, escalated
 from rota.core.decide.retries import after_failure, brakes, is_forbidden, stopped_by_a_full_disk
 from rota.core.dependencies.meaning import dependents
@@ -101,6 +101,7 @@ class _Ends:
             elif (row.batch, pos) not in seen:
                 seen.add((row.batch, pos))
                 result = self._ended(batch, pos, live, row)
+                result.cores = live.node_cores
                 if live.parts:
                     result.host = ",".join(state.hosts(live))
                 decision.results.append(result)
@@ -129,6 +130,8 @@ class _Ends:
             why = batch.broken.get(pos) or self._unconnected(batch, pos, live, row)
             if why is not None:
                 return self._broken(batch, pos, row, wall_ms, why)
+        if row.reason == "staging" and batch.states[pos] != KILLING:
+            return self._unstaged(batch, pos, row)
         fast = False
         verb, outcome, until, counted = after_failure(self.state, self.decision, batch, pos, row, self.at)
         reason = row.reason or ("signal" if row.signal is not None else "exit")
@@ -179,6 +182,16 @@ class _Ends:
             self.holds.append((row.batch, pos))
         note = f"{why}; {row.note}" if row.note else why
         return result_of(pos, row, outcome, self.runner.id, self.host, reason, note)
+
+    def _unstaged(self, batch: BatchState, pos: int, row: Ended) -> Result:
+        """Take it that what a job reads could not be brought to its host: it goes elsewhere, as after a loss."""
+        verb, outcome, _ = _loss(self.state, batch, pos, "staging")
+        why = row.note or "what it reads could not be brought there"
+        self.losses.append(((row.batch, pos, verb, None, 0), why))
+        if verb == "requeue" and pos in batch.hold_wanted:
+            self.holds.append((row.batch, pos))
+        avoid_host(self.decision, (self.runner.site, self.host), self.at, why)
+        return result_of(pos, row, outcome, self.runner.id, self.host, "staging", why)
 
     def _sample_excess(self, group: str, row: Ended, reason: str, wall_ms: int) -> None:
         """Take a sample of what a job exceeded, and of nothing else: it had not finished."""
@@ -315,7 +328,9 @@ def lost(
         if at is not None and used.started is not None and (template := batch.template(pos)).share:
             spending.add(template, live.cores, int(max(0.0, at.wall - used.started) * 1000))
         row = Ended(number, batch.index(pos), attempt, None, None, told, *usage, None, why)
-        decision.results.append(result_of(pos, row, outcome, runner_id, host, told, why))
+        result = result_of(pos, row, outcome, runner_id, host, told, why)
+        result.cores = live.node_cores
+        decision.results.append(result)
     if rows:
         decision.events.append(ev.Ended(runner_id, rows, "loss", why, seq))
         decision.events.extend(ev.Moved(number, "hold", [pos, pos + 1]) for number, pos in holds)

@@ -186,7 +186,7 @@ def greet(state: State, stimulus: Greet) -> Decision:
     session = 1 if runner is None else runner.session + 1
     decision.events.append(_greeted(state, stimulus, allocation, session))
     if allocation is not None and allocation.state in ("SUBMITTING", "PENDING"):
-        decision.events.append(ev.AllocationMoved(allocation.id, "run", reason=None))
+        decision.events.append(ev.AllocationMoved(allocation.id, "run", at=stimulus.at.wall))
     if allocation is not None and runner is None and allocation.state == "KILLING":
         decision.events.append(ev.RunnerMoved(stimulus.runner, "drain", allocation.reason))
     decision.notes.append(Greeted(stimulus.runner, stimulus.clock))

@@ -24,7 +24,7 @@ from rota.model.job import Result
 from rota.model.slot import Slot
 from rota.model.tables import FAILED, RUNNING
 
-__all__ = ["Blow", "failed", "is_fast", "judge_host", "look_at_suspects", "succeeded", "told"]
+__all__ = ["Blow", "avoid_host", "failed", "is_fast", "judge_host", "look_at_suspects", "succeeded", "told"]
 
 Host = tuple[str, str]
 """(site, name)."""
@@ -32,6 +32,8 @@ Job = tuple[int, int]
 """(batch, position)."""
 REMEMBERED = 1024
 """Failures that are remembered of a host."""
+UNSTAGED_S = 60.0
+"""How long a host gets no jobs to which what one reads could not be brought."""
 EXCUSES = 3
 """How often a job may fail on a host that is suspected before that counts."""
 
@@ -95,6 +97,11 @@ def judge_host(state: State, decision: Decision, runner: RunnerState, blows: lis
     if not _convict(state, decision, key, record, at):
         decision.notes.append(WeatherEntry("hosts", key, record, look=True))
     return excused
+
+
+def avoid_host(decision: Decision, key: Host, at: At, why: str) -> None:
+    """Give a host no jobs for a while: what they read cannot be brought there."""
+    decision.notes.append(WeatherEntry("bad_hosts", key, (at.mono + UNSTAGED_S, why), look=True))
 
 
 def told(state: State, key: Host) -> str | None:

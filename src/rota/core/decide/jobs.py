@@ -19,7 +19,7 @@ from rota.core.graph import spans as spans_at
 from rota.core.plan.asked import asked_now, unoffered
 from rota.core.plan.policies import no_policy
 from rota.core.selection import by_state, states_pattern
-from rota.core.shares import share_of
+from rota.core.shares import as_policy_sees
 from rota.core.spans import spans_of, without
 from rota.core.state import BatchState, State
 from rota.core.stimuli import ChangeJobs
@@ -123,7 +123,7 @@ class _Plan:
         if why is not None:
             raise UsageError(unoffered(self.state, template.needs) or f"batch {batch.id} could then never run: {why}")
         policy = self.state.settings.policies.get(template.policy)
-        return msgspec.structs.replace(template, share=share_of(policy, template, batch.by, batch.spec.name))
+        return as_policy_sees(policy, template, batch.by, batch.spec.name, self.state.settings.shares)
 
     def skip(self, reason: str, *states: int, but: int = 0) -> None:
         """Say why selected jobs in these states are left alone; `but` so many of them, which are changed."""

@@ -18,6 +18,7 @@ __all__ = ["NO_TIME", "Sampling", "escalated"]
 
 _NOT_ITS_SIZE = (
     "killed", "runner-stopped", "time", "disk-full", "cwd", "output", "not-found", "not-executable", "start",
+    "container",
 )  # fmt: skip
 """Reasons that have nothing to do with how much memory a job used."""
 _Counts = dict[tuple[str, int], int]

@@ -19,7 +19,9 @@ __all__ = [
 ]  # fmt: skip
 
 FINAL_CODES = (126, 127, 128)
-FINAL_REASONS = frozenset(("not-found", "not-executable", "cwd", "output", "cancelled", "no-report", "refused"))
+FINAL_REASONS = frozenset(
+    ("not-found", "not-executable", "cwd", "output", "cancelled", "no-report", "refused", "input")
+)
 """Trying again cannot help with these, unless somebody says so (`--retry-on`)."""
 FIRST = 50
 """After so many failures, and no success, a batch is held, unless it has `max_failures` of its own."""

@@ -3,18 +3,20 @@
 from collections.abc import Container, Iterable
 
 from rota.core.decide.decision import Decision
-from rota.core.decide.ends import find_live, give_back, superseded, take_ended
+from rota.core.decide.ends import find_live, give_back, lost, superseded, take_ended
 from rota.core.decide.gangs import are_all_back, live_part, part_at, parts_lost, parts_orders, parts_told
+from rota.core.decide.hosts import avoid_host
 from rota.core.effects import Ack, Allocate, Hold, Lease, Order
 from rota.core.notes import Forgot, Heard, Told, Unheard
 from rota.core.soft import Contact, Key, LeasedJob, Sent, Usage
 from rota.core.state import RunnerState, State
-from rota.core.stimuli import Disconnected, Report, RunnerBye, Stimulus, Touch, Used, Written
+from rota.core.stimuli import Disconnected, Left, Report, RunnerBye, Stimulus, Touch, Unstaged, Used, Written
 from rota.model import events as ev
 from rota.model.tables import KILLING, MISSING, STARTING
 
 __all__ = [
     "ask_driver", "back", "bye", "disconnected", "report", "resume", "standing_orders", "take_written", "touch",
+    "unstaged",
 ]  # fmt: skip
 
 
@@ -64,8 +66,8 @@ def touch(state: State, stimulus: Touch) -> Decision:
     if runner is None:
         return decision
     contact = state.soft.contacts[runner.id]
-    if stimulus.used:
-        decision.notes.append(Told(runner.id, _usage(state, runner, contact, stimulus.used)))
+    if stimulus.used or stimulus.left:
+        decision.notes.append(Told(runner.id, _usage(state, runner, contact, stimulus.used, stimulus.left)))
     if stimulus.holds or contact.confirmed or contact.strange:
         parts_told(state, decision, runner.id, runner.session, stimulus.holds)
     clock = max(contact.clock, stimulus.clock)
@@ -81,7 +83,9 @@ def touch(state: State, stimulus: Touch) -> Decision:
     return decision
 
 
-def _usage(state: State, runner: RunnerState, contact: Contact, rows: Iterable[Used]) -> dict[tuple[int, int], Usage]:
+def _usage(
+    state: State, runner: RunnerState, contact: Contact, rows: Iterable[Used], left: Iterable[Left]
+) -> dict[tuple[int, int], Usage]:
     """What attempts, or parts of them, have used so far on this node; an unsaid start is known from before."""
     out = {}
     for number, index, attempt, started, cpu_s, memory in rows:
@@ -92,6 +96,14 @@ def _usage(state: State, runner: RunnerState, contact: Contact, rows: Iterable[U
             if started is None and before is not None and before.attempt == attempt:
                 started = before.started
             out[number, found[1]] = Usage(attempt, started, cpu_s, memory)
+    for waits in left:
+        found = find_live(state, runner.id, waits[:3])
+        if found is not None:
+            job_at = (waits.batch, found[1])
+            known = out.get(job_at) or contact.usage.get(job_at)
+            if known is None or known.attempt != waits.attempt:
+                known = Usage(waits.attempt, None)
+            out[job_at] = known._replace(left=waits)
     return out
 
 
@@ -222,6 +234,20 @@ def _late_report(state: State, stimulus: Report) -> Decision:
         for row in stimulus.ended:
             superseded(state, decision, stimulus.runner, runner.host if runner else None, row)
         decision.effects.append(Ack(stimulus.runner, stimulus.seq))
+    return decision
+
+
+def unstaged(state: State, stimulus: Unstaged) -> Decision:
+    """Give up attempts that certainly have not started: their runner waits for a word that nobody will say."""
+    decision = Decision()
+    runner = state.runners.get(stimulus.runner)
+    if runner is None or runner.state in ("CLOSED", "EXPIRED"):
+        return decision
+    found = [find_live(state, runner.id, job) for job in stimulus.jobs]
+    jobs = [(at[0].id, at[1]) for at in found if at is not None and at[0].states[at[1]] in (STARTING, MISSING, KILLING)]
+    if jobs:
+        decision.add(lost(state, runner.id, jobs, stimulus.why, None, reason="staging"))
+        avoid_host(decision, (runner.site, runner.host), stimulus.at, stimulus.why)
     return decision
 
 

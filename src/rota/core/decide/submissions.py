@@ -1,5 +1,8 @@
 """A client adds a batch: whether it can ever run, and the limits and the batch at its end that come with it."""
 
+from collections.abc import Iterator
+from typing import Literal
+
 import msgspec
 
 from rota.core.decide.decision import Decision
@@ -9,7 +12,7 @@ from rota.core.decide.reopening import Again
 from rota.core.graph import spans as spans_at
 from rota.core.plan.asked import unoffered, what_was_learned
 from rota.core.plan.policies import no_policy
-from rota.core.shares import share_of
+from rota.core.shares import as_policy_sees
 from rota.core.state import State
 from rota.core.stimuli import Cover, Submit
 from rota.model import events as ev
@@ -60,7 +63,12 @@ def submit(state: State, stimulus: Submit) -> Decision:
         check_window(name, stimulus.at)
     warnings = [*warnings, *no_rule(state, used.difference(stimulus.limits or ()))]
     number = state.next_batch
-    ready = graph is None and not spec.after and spec.not_before is None and stimulus.then is None
+    if graph is not None and spec.scouts:
+        raise UsageError(
+            "--scouts: the jobs of this batch wait for each other, so that none of them can wait for scouts"
+        )
+    scouting = 0 < spec.scouts < spec.count
+    ready = graph is None and not spec.after and spec.not_before is None and stimulus.then is None and not scouting
     decision.events.append(
         ev.Submitted(
             number,
@@ -75,6 +83,8 @@ def submit(state: State, stimulus: Submit) -> Decision:
             ready,
         )
     )
+    if scouting:
+        decision.events.extend(_scouts(number, spec, stimulus.runs))
     if not ready:
         decision.reconsider.add(number)
     names = [spec.name, *(graph.names if graph is not None else ())]
@@ -134,18 +144,38 @@ def _learned(state: State, spec: BatchSpec) -> list[str]:
 
 
 def _as_we_see_it(state: State, spec: BatchSpec, by: str) -> BatchSpec:
-    """The batch with what is the manager's to set, whatever a client said: whose use its jobs are counted as, and
-    whether their time ends them."""
+    """The batch with what is the manager's to set, whatever a client said: whose use its jobs are counted as, which
+    files tell them apart, and whether their time ends them."""
     policies = state.settings.policies
-    templates = tuple([template.with_time_ends() for template in spec.templates])
-    if any(template.share or policies[template.policy].unit != "shape" for template in templates):
-        templates = tuple(
-            msgspec.structs.replace(template, share=share_of(policies[template.policy], template, by, spec.name))
-            for template in templates
-        )
-    elif all(new is old for new, old in zip(templates, spec.templates, strict=True)):
+    scout: Literal["", "rest"] = "rest" if 0 < spec.scouts < spec.count else ""
+    given = [
+        template if template.scout == scout else msgspec.structs.replace(template, scout=scout)
+        for template in spec.templates
+    ]
+    if scout:  # those of one submission are alike, whatever program runs them
+        own = f"scouts of {state.next_batch}"
+        given = [each if each.group else msgspec.structs.replace(each, group=own) for each in given]
+    templates = tuple(
+        [
+            as_policy_sees(policies[template.policy], template.with_time_ends(), by, spec.name, state.settings.shares)
+            for template in given
+        ]
+    )
+    if all(new is old for new, old in zip(templates, spec.templates, strict=True)):
         return spec
     return msgspec.structs.replace(spec, templates=templates)
+
+
+def _scouts(number: int, spec: BatchSpec, runs: list[int] | None) -> Iterator[ev.Retemplated]:
+    """The scouts of a batch come before others of its priority."""
+    low = 0
+    for at, count in zip(runs[::2], runs[1::2], strict=True) if runs else [(0, spec.count)]:
+        high = min(low + count, spec.scouts)
+        if low < high:
+            template = spec.templates[at]
+            first = msgspec.structs.replace(template, scout="scout", priority=min(255, template.priority + 1))
+            yield ev.Retemplated(number, [low, high], first, "a scout")
+        low += count
 
 
 def end_key(key: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from rota.core.batch import BatchState
 from rota.core.dependencies.looking import MET, NEVER, UNMET, look, look_at_gates
+from rota.core.scouting import FAILED_SCOUTS, judged, scouts_of
 from rota.core.spans import spans_of, without
 from rota.core.state import State
 from rota.model import events as ev
@@ -92,6 +93,14 @@ def consequences(state: State, batch: BatchState, low: int, high: int, wall: flo
         ready = without(ready, holes)
     if ready and batch.closing:
         ready = without(ready, set(batch.closing))
+    if ready and batch.scouting and ready[-1] > scouts_of(batch):
+        told = judged(batch)
+        if told.what != "go":
+            ready = [min(edge, scouts_of(batch)) for edge in ready]
+            ready = [edge for at in range(0, len(ready), 2) if ready[at] < ready[at + 1] for edge in ready[at : at + 2]]
+        if told.what == "broken":
+            rest = spans_of(batch, _WAITING_RUN, scouts_of(batch), batch.count)
+            yield ev.Moved(batch.id, "hold", rest, f"{FAILED_SCOUTS}: {told.why}")
     if ready:
         yield ev.Moved(batch.id, "ready", ready)
 

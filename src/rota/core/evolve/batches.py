@@ -45,6 +45,7 @@ def submitted(state: State, event: ev.Submitted) -> None:
     """A batch is added."""
     batch = BatchState(event.batch, event.spec, event.key, event.at, event.env, event.runs, event.graph)
     batch.by = event.by
+    batch.scouting = 0 < batch.spec.scouts < batch.count
     state.batches[batch.id] = batch
     state.keys[event.key] = batch.id
     for name in batch.names:
@@ -98,7 +99,8 @@ def _shape(batch: BatchState, template: Template) -> Shape:
     own = {f"#{batch.id}"} if batch.spec.at_once is not None else set()
     limits = tuple(sorted({*template.limits, *own}))
     group, override, ends = template.group, template.override, template.time_ends
-    return Shape(template.needs, limits, template.policy, group, override, template.level, template.share, ends)
+    share, level, near = template.share, template.level, template.near
+    return Shape(template.needs, limits, template.policy, group, override, level, share, ends, near, template.scout)
 
 
 def _bind_windows(state: State, template: Template) -> None:
@@ -141,6 +143,9 @@ def respecified(state: State, event: ev.Respecified) -> None:
     old = batch.spec
     changed = ("name", "after", "not_before", "at_once", "max_failures")
     spec = msgspec.structs.replace(old, **{name: getattr(event, name) for name in changed})
+    if event.scouts is not None:
+        spec = msgspec.structs.replace(spec, scouts=event.scouts)
+        batch.scouting = batch.scouting and spec.scouts > 0
     if spec.after != old.after:
         reconnect(state, batch, spec)
     batch.spec = spec

@@ -10,6 +10,7 @@ from rota.core.dependencies.linking import freeze
 from rota.core.dependencies.telling import note_settled, recounted, reopened
 from rota.core.evolve.gangs import close_root, reserve_part
 from rota.core.evolve.runners import set_slots
+from rota.core.scouting import FAILED_SCOUTS, scout_ended
 from rota.core.state import RunnerState, State
 from rota.model import events as ev
 from rota.model.slot import Slot, parse_slot
@@ -66,7 +67,18 @@ def moved(state: State, event: ev.Moved) -> None:
         freeze(state, batch, event.spans)
     if batch.followed and event.verb in ("omit", "abort", "fail"):
         note_settled(state, batch, event.spans)
+    if batch.scouting:
+        _scouted(state, batch, event)
     state.dirty_batches.add(batch.id)
+
+
+def _scouted(state: State, batch: BatchState, event: ev.Moved) -> None:
+    """The rest of a batch is looked at when a scout has settled, and no more once it may go or was held."""
+    if event.verb in ("omit", "abort", "fail") and scout_ended(batch, event.spans[0]):
+        state.freed.append((batch.id, 0, batch.count))
+    failed = event.verb == "hold" and (event.reason or "").startswith(FAILED_SCOUTS)
+    if failed or (event.verb == "ready" and event.spans[-1] > batch.spec.scouts):
+        batch.scouting = False
 
 
 def _forget_tries(batch: BatchState, low: int, high: int) -> None:
@@ -245,6 +257,8 @@ def ended(state: State, event: ev.Ended) -> None:
         else:
             if batch.followed:
                 state.settled.append((number, pos, pos + 1))
+            if batch.scouting and scout_ended(batch, pos):
+                state.freed.append((number, 0, batch.count))
             if new == COMPLETED and pos in batch.rerun_wanted:
                 state.again.append((number, pos, batch.rerun_wanted[pos]))
             if pos in batch.hold_wanted:
@@ -299,6 +313,8 @@ def removed(state: State, event: ev.Removed) -> None:
     if batch.followed:
         note_settled(state, batch, event.spans)
     recounted(state, batch)
+    if scout_ended(batch, event.spans[0]):
+        state.freed.append((batch.id, 0, batch.count))
     state.dirty_batches.add(batch.id)
 
 

@@ -9,6 +9,7 @@ from rota.model.allocation import Allocation
 from rota.model.location import Kind, Location
 from rota.model.slot import Slot
 from rota.model.tables import ALLOCATION, RUNNER, move
+from rota.schedule.broker.sites import Waited, size_of, span_of
 from rota.schedule.queues import queue_id
 from rota.schedule.view import Limit
 
@@ -107,6 +108,7 @@ def place_runner(state: State, runner: RunnerState) -> None:
             runner.site,
             options,
             queue,
+            host=runner.host,
         )
     )
 
@@ -141,6 +143,11 @@ def allocation_moved(state: State, event: ev.AllocationMoved) -> None:
     allocation = state.allocations[event.id]
     new = allocation.state if event.verb == "unsure" else move(ALLOCATION, allocation.state, event.verb)
     assert new is not None, f"allocation {event.id}: {event.verb} in {allocation.state}"
+    if event.at is not None and allocation.submitted is not None and allocation.state in ("SUBMITTING", "PENDING"):
+        key = (allocation.site, allocation.queue or "")
+        kind = (size_of(allocation.capacity.cores, allocation.nodes), span_of(allocation.time_s))
+        waited = max(0.0, event.at - allocation.submitted)
+        state.waited[key] = state.waited.get(key, Waited()).plus(kind, waited, event.at)
     state.census.count(allocation, -1)
     allocation.state = new
     state.census.count(allocation, 1)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from rota.core.explain.account import Account, Ahead, Blocker, Holder, Link, Records
 from rota.core.explain.chain import Asked, held_words, omitted, waiting
-from rota.core.explain.ended import ended, was_raised
+from rota.core.explain.ended import ended, never_ran, was_raised
 from rota.core.explain.limits import limit_now, rate_wait, window_wait
 from rota.core.explain.line import Line
 from rota.core.explain.live import cluster_words, live
@@ -33,12 +33,14 @@ from rota.model.tables import (
 
 __all__ = [
     "Account", "Ahead", "Blocker", "Holder", "Link", "Records", "account", "accounts", "batch_reasons",
-    "cluster_words", "limit_now", "omitted_reason", "rate_wait", "reason", "standing", "verdicts", "waiting_for",
-    "was_raised", "window_wait",
+    "cluster_words", "limit_now", "never_ran", "omitted_reason", "rate_wait", "reason", "standing", "verdicts",
+    "waiting_for", "was_raised", "window_wait",
 ]  # fmt: skip
 
 _WORTH_A_WORD = (MISSING, PENDING, WAITING, HOLDING, KILLING, STARTING, FAILED, OMITTED, ABORTED)
 """The states of which a batch's row says why, the most telling first."""
+_OF_ITSELF = ("dependency", "time", "back-off")
+"""Kinds of blockers whose words begin with what the job does."""
 LOOKED_UP = 50
 """Settled batches, the newest, of which a list says how their jobs ended: that is read from disk."""
 
@@ -89,8 +91,12 @@ def _held(asked: Asked, batch: BatchState, pos: int) -> Account:
     found = [Blocker("held", words, True, None, f"rota release {job}")]
     rest = waiting(asked, batch, pos)
     further = [blocker for blocker in rest.blockers if blocker.kind != "turn"]
-    then = f"; and then it {further[0].words}" if further else ""
-    return Account(words + then, words, [*found, *further], rest.chain, commands=[f"rota release {job}"])
+    then = ""
+    for number, blocker in enumerate(further):
+        verb = "it " if blocker.kind in _OF_ITSELF else ""
+        then += f"; {'also' if number else 'and then'}{':' if number or not verb else ''} {verb}{blocker.words}"
+    commands = [f"rota release {job}", *(blocker.command for blocker in further if blocker.command is not None)]
+    return Account(words + then, words, [*found, *further], rest.chain, commands=commands)
 
 
 def _closing(state: State, batch: BatchState, pos: int, at: At) -> str | None:

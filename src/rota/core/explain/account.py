@@ -17,7 +17,7 @@ class Blocker(Struct, frozen=True):
     """One thing that keeps a job from starting, or from ending."""
 
     kind: str
-    """store, manager, policy, limit, dependency, time, back-off, held, room, kept, place, never, runner …"""
+    """store, manager, policy, limit, dependency, time, back-off, held, room, kept, place, site, never, runner …"""
     words: str
     lasting: bool = False
     """True if waiting does not help."""

@@ -2,10 +2,10 @@
 
 from rota.core.awaited import Span, culprit, open_dependencies
 from rota.core.explain.account import Account, Blocker, Link, Records, ago
-from rota.core.explain.ended import how_it_ended
+from rota.core.explain.ended import how_it_ended, new_line
 from rota.core.explain.line import Line
 from rota.core.explain.live import running_since
-from rota.core.explain.pending import Newest, pending
+from rota.core.explain.pending import Newest, pending, when_ready
 from rota.core.explain.waiting import omitted_reason, time_blockers
 from rota.core.state import BatchState, State
 from rota.core.stimuli import At
@@ -55,7 +55,9 @@ def waiting(asked: Asked, batch: BatchState, pos: int | None) -> Account:
     for dependency, spans in open_dependencies(state, batch, pos):
         if spans is None:
             name = dependency.target[1:]
-            blockers.append(Blocker("dependency", f"waits for something named '{name}' to be added"))
+            drop = f"rota modify {batch.id} --drop-after {dependency.target}"
+            words = f"waits for something named '{name}' to be added"
+            blockers.append(Blocker("dependency", words, False, None, drop))
             continue
         links, root = _follow(asked, dependency, spans, batch)
         blockers.append(Blocker("dependency", _words(dependency, spans, links, root, pos is None)))
@@ -63,10 +65,14 @@ def waiting(asked: Asked, batch: BatchState, pos: int | None) -> Account:
     blockers += time_blockers(batch, pos, at, lambda of: _failure(asked, batch, of))
     if not blockers:
         blockers.append(Blocker("turn", "is about to become ready"))
+    first = pos if pos is not None else max(0, batch.states.find(WAITING))
+    told = " ".join(blocker.words for blocker in blockers)
+    blockers += [each for each in when_ready(state, batch, first, at, asked.records) if each.words not in told]
     words = "; also: ".join(blocker.words for blocker in blockers)
     times = [blocker.until for blocker in blockers]
     start = max(times) if None not in times else None  # type: ignore[type-var]
-    short = blockers[0].words + (f" (and {len(blockers) - 1} more)" if len(blockers) > 1 else "")
+    telling = next((blocker for blocker in blockers if blocker.lasting), blockers[0])
+    short = telling.words + (f" (and {len(blockers) - 1} more)" if len(blockers) > 1 else "")
     commands = [blocker.command for blocker in blockers if blocker.command is not None]
     return Account(words, short, blockers, chain, start=start, commands=commands)
 
@@ -208,11 +214,11 @@ def _failure(asked: Asked, batch: BatchState, pos: int) -> str:
     last = asked.records.last(batch.id, pos)
     if last is None:
         return batch.killed_why or ""
-    line = asked.records.line(batch, pos)
+    line = new_line(last, asked.records.line(batch, pos))
     if last.reason in (None, "exit") and last.exit_code is not None:
         how = f"exit {last.exit_code}"
     elif last.reason == "killed":
         how = batch.killed_why or "killed"
     else:
         how = how_it_ended(last, batch.template(pos))
-    return f"{how}, {line}" if line and last.reason != "killed" else how
+    return f"{how}, {line}" if line else how

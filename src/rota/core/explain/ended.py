@@ -9,7 +9,7 @@ from rota.model.batch import Template
 from rota.model.job import Result, format_job
 from rota.model.tables import JOB_STATES
 
-__all__ = ["ended", "how_it_ended", "was_raised"]
+__all__ = ["ended", "how_it_ended", "never_ran", "new_line", "was_raised"]
 
 _HOW = {
     "killed": "was killed on request",
@@ -22,15 +22,39 @@ _HOW = {
     "cwd": "its working directory cannot be used",
     "output": "its output cannot be written",
     "start": "could not be started",
+    "container": "could not be started in its container",
     "no-report": "ended without a report",
     "cancelled": "was cancelled at the cluster, not by rota",
     "deadline": "could not end before the deadline of the cluster",
     "refused": "was refused by the cluster",
+    "brokered": "was called back before it started, to go elsewhere",
     "runner-stopped": "was ended with its runner, which was told to stop",
+    "node-fail": "was ended with its node, which failed",
+    "preempt": "was ended by the cluster, to make room for others",
+    "requeue": "was put back into its queue by the cluster",
+    "launch": "could not be started by the cluster",
+    "vanished": "is gone from the cluster without a trace",
+    "input": "could not have what it reads",
+    "staging": "could not have its files brought",
 }
+_AGAIN = {
+    "not-found": " --command TEXT",
+    "not-executable": " --command TEXT",
+    "cwd": " --cwd DIR",
+    "output": " -o FILE",
+    "start": "",
+    "input": "",
+    "staging": "",
+    "launch": "",
+}
+"""Why an attempt never ran → what a retry changes, if that helps: it has no output to look at."""
 
 _OWN_TIME = ("over its time limit", "took more than")
 """What runners and `escalated` say of a job whose own time was over."""
+_FIGURES = ("over its time limit", "over its limit")
+"""What runners say with figures of the moment."""
+_FINAL = ("used ", "took more than ")
+"""With what `escalated` begins where it says the same with those of the end."""
 RAISED = ("the next try asks for", "the next try gets")
 """What `escalated` says of a job that asks for more from now on."""
 _SIGNALS = {
@@ -44,7 +68,8 @@ def ended(state: State, batch: BatchState, pos: int, records: Records) -> Accoun
     now, last = JOB_STATES[batch.states[pos]], records.last(batch.id, pos)
     job, template = format_job(batch.id, batch.index(pos)), batch.template(pos)
     if now == "COMPLETED":
-        return Account(f"succeeded in attempt {batch.attempts[pos]}{_place(last)}")
+        note = f": {last.note}" if last is not None and last.note else ""
+        return Account(f"succeeded in attempt {batch.attempts[pos]}{_place(last)}{note}")
     if now == "REMOVED":
         return Account("was removed")
     if last is None:
@@ -55,8 +80,8 @@ def ended(state: State, batch: BatchState, pos: int, records: Records) -> Accoun
     if now == "ABORTED" and batch.killed_why:
         words = words.replace("was killed on request", f"was {batch.killed_why}")
     words += _no_more(template, last) if now == "FAILED" else ""
-    line = records.line(batch, pos)
-    if not line or last.reason == "killed":
+    line = new_line(last, records.line(batch, pos))
+    if not line:
         return Account(words, commands=_commands(job, last, template))
     return Account(f"{words}; its last line: {line}", f"{words}: {line}", commands=_commands(job, last, template))
 
@@ -65,7 +90,7 @@ def how_it_ended(result: Result, template: Template) -> str:
     """How an attempt ended, in words."""
     if result.state == "COMPLETED":
         return "succeeded"
-    note = f": {result.note}" if result.note else ""
+    note = f": {told}" if (told := _note(result)) else ""
     if result.reason in (None, "exit"):
         return f"ended with exit code {result.exit_code}{note}" if result.reason else f"failed{note}"
     if result.reason == "signal":
@@ -75,6 +100,25 @@ def how_it_ended(result: Result, template: Template) -> str:
     if result.reason == "oom":
         return f"{_memory(result, template)}{note}"
     return f"{_HOW.get(result.reason or '', f'failed ({result.reason})')}{note}"
+
+
+def _note(result: Result) -> str:
+    """What was noted of an attempt, with each figure once."""
+    note = result.note or ""
+    parts = note.split("; ")
+    rest = [part for part in parts if not any(words in part for words in _FIGURES)]
+    return "; ".join(rest) if any(part.startswith(_FINAL) for part in rest) else note
+
+
+def new_line(result: Result, line: str) -> str:
+    """The last line that a job wrote, if it says more than how it ended does."""
+    said = line.removeprefix("rota: ")
+    return "" if result.reason == "killed" or (result.note and said and said in result.note) else line
+
+
+def never_ran(reason: str | None) -> bool:
+    """Whether a job that failed so was not even started, so that it wrote nothing."""
+    return reason in _AGAIN
 
 
 def _time(result: Result, template: Template) -> str:
@@ -143,4 +187,6 @@ def _commands(job: str, last: Result, template: Template) -> list[str]:
         return [f"{again} --time x2" if template.needs.time_s else f"{again} --time 2h"]
     if last.reason in ("killed", "lost", "lost-too-often", "cancelled", "disk-full", "runner-stopped"):
         return [again]
+    if last.reason in _AGAIN:
+        return [f"{again}{_AGAIN[last.reason]}"]
     return [f"rota log {job} --stderr", again]

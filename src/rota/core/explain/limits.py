@@ -48,7 +48,8 @@ def _of(state: State, name: str, at: At) -> list[Blocker]:
         wait = rate_wait(state, name, limit, at)
         words = f"limit {name}: {rate_words(limit.rate or 0, limit.per_s)} used up"
         words += "" if wait is None else f"; next start in {wait_words(wait)}"
-        found.append(Blocker("limit", words, False, None if wait is None else at.wall + wait, command))
+        rate = f"rota limit {name}:N/{rate_words(limit.rate or 0, limit.per_s).rpartition(' ')[2]}"
+        found.append(Blocker("limit", words, False, None if wait is None else at.wall + wait, rate))
     return found
 
 

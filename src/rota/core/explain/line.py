@@ -10,6 +10,7 @@ from rota.core.stimuli import At
 from rota.model.job import format_job
 from rota.model.needs import Amounts, show_amount
 from rota.model.tables import PENDING, STARTING
+from rota.schedule import queues
 from rota.schedule.limits import blocked
 from rota.schedule.policy import in_order
 from rota.schedule.view import View, Want
@@ -63,27 +64,15 @@ class Line:
         if known is None:
             known = self._known[shape.id] = []
             own = asked_now(self._state, shape).asked.needs
-            few = len(self._wants) <= MANY
+            few, sites = len(self._wants) <= MANY, self._state.soft.queues
             for want in self._wants:
                 if want.shape_id == shape.id:
                     break
-                if blocked(want.shape, self._limits) is None and (not few or self._competes(want, own.site)):
+                if blocked(want.shape, self._limits) is not None:
+                    continue
+                if not few or queues.compete(want.shape.needs, own, sites):
                     known.append(self._state.shapes[want.shape_id])
         return known
-
-    def _competes(self, want: Want, site: str | None) -> bool:
-        """Whether a shape could take a place that is free at a site (None: any): it is not for another, and fits."""
-        needs = want.shape.needs
-        if site is not None and needs.site not in (None, site):
-            return False
-        amounts = needs.amounts()
-        for name, facts in self._state.soft.sites.items():
-            if site in (None, name) and needs.site in (None, name):
-                tags = {*facts.tags, *(tag for queue in facts.queues for tag in queue.tags)}
-                nodes = [facts.node.plus(Amounts(named=facts.shared)), *(queue.node for queue in facts.queues)]
-                if tags.issuperset(needs.tags) and any(amounts.fits(node) for node in nodes):
-                    return True
-        return not self._state.soft.sites
 
 
 def _want(state: State, shape: ShapeState) -> Want:

@@ -30,6 +30,9 @@ def live(state: State, batch: BatchState, pos: int, at: At, records: Records) ->
         then += "; no manager is up, so this is how it was when one was: it goes on without"
     account.reason += then
     account.short = account.short or account.reason
+    if not account.blockers and batch.states[pos] != RUNNING:
+        kind = "cluster" if runner.direct else "runner"
+        account.blockers = [Blocker(kind, account.reason)]
     return account
 
 
@@ -50,7 +53,8 @@ def _live(state: State, batch: BatchState, pos: int, runner: RunnerState, at: At
         since = running_since(state, batch, pos, at)
         if since is None or down:
             return Account(f"runs {where}{quiet}{stopped}")
-        return Account(f"runs {where} since {ago(at.wall - since)}{_overdue(batch, pos, since, at)}{quiet}{stopped}")
+        then = _overdue(batch, pos, since, at) + _left(state, batch, pos, at)
+        return Account(f"runs {where} since {ago(at.wall - since)}{then}{quiet}{stopped}")
     if awaited := _unconfirmed(state, batch, pos):
         count = len(batch.live[pos].parts) + 1
         words = f"has {count} nodes {where}, and starts when {awaited} confirmed that its part is held there{stopped}"
@@ -75,6 +79,20 @@ def _overdue(batch: BatchState, pos: int, since: float, at: At) -> str:
     over = at.wall - since - time_s
     then = f"KILL follows in {wait_words(grace - over)}" if over < grace else "KILL was sent too"
     return f"; its time of {format_duration(time_s)} is over: TERM was sent {ago(over)} ago, {then}"
+
+
+def _left(state: State, batch: BatchState, pos: int, at: At) -> str:
+    """That the command of a job is over, and which processes that it left are waited for."""
+    contact = state.soft.contacts.get(batch.live[pos].runner)
+    used = None if contact is None else contact.usage.get((batch.id, pos))
+    if used is None or used.left is None or used.attempt != batch.attempts[pos]:
+        return ""
+    left = used.left
+    names = [f"{name} (pid {pid})" for pid, name in left.processes]
+    names += ["…"] if left.many > len(names) else []
+    many = "a process" if left.many == 1 else f"{left.many:,} processes"
+    ended = f"its command ended {ago(at.wall - left.ended)} ago with exit 0"
+    return f"; {ended}; waits for {many} that it left: {', '.join(names)}"
 
 
 def running_since(state: State, batch: BatchState, pos: int, at: At) -> float | None:

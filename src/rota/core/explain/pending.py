@@ -10,7 +10,7 @@ from rota.core.explain.line import Line, holders_of, limit_holders
 from rota.core.plan.asked import asked_now, longest_time, unoffered
 from rota.core.plan.backfill import free_from
 from rota.core.plan.policies import out_of_order
-from rota.core.plan.refusals import refusals
+from rota.core.plan.refusals import no_node_ever, refusals
 from rota.core.state import BatchState, RunnerState, ShapeState, State
 from rota.core.stimuli import At
 from rota.model.allocation import Allocation
@@ -23,12 +23,14 @@ from rota.schedule import queues
 from rota.schedule.policy import DEFAULT
 from rota.schedule.view import QUEUE, View, Want
 
-__all__ = ["Newest", "manager_blockers", "newest_of", "pending", "stopped_words", "verdicts"]
+__all__ = ["Newest", "manager_blockers", "newest_of", "pending", "stopped_words", "verdicts", "when_ready"]
 
 Newest = dict[tuple[str, str, int | None], tuple[int, Allocation]]
 """The newest allocation on its way of each site and queue, for each shape (None: for any), with its rank by age."""
 NO_SITE = "no site has what it asks for, as they are configured now: "
 STUCK = "the disk of the queue is full, and what was set aside there for accepted work is used up"
+_VERBS = ("has ", "gives ", "takes ", "is ", "needs ", "must ")
+"""With what a site says of itself begins, if its name can go before it."""
 SHOWN = 3
 """Holders, batches ahead and places that a sentence names."""
 
@@ -81,8 +83,8 @@ def _who_and_when(state: State, shape: ShapeState, asked: Shape, account: Accoun
                 account.holders += limit_holders(state, name)
     if any(blocker.lasting for blocker in account.blockers) or account.ahead:
         return
-    times = [blocker.until for blocker in account.blockers if blocker.kind != "room"]
-    if kinds == {"room"} or ("room" in kinds and None not in times):
+    times = [blocker.until for blocker in account.blockers if blocker.kind not in ("room", "site")]
+    if "room" in kinds and None not in times:
         starts = [free_from(state, runner, asked.needs.amounts()) for runner in runners]
         soonest = min(starts, default=math.inf)
         times.append(None if math.isinf(soonest) else at.wall + max(0.0, soonest - at.mono))
@@ -198,12 +200,14 @@ def _places(state: State, shape: ShapeState, asked: Shape, at: At, newest: Newes
     nodes = refusals(state, shape, at, places_only=True)
     live = [runner for runner in state.runners.values() if runner.state in ("SERVING", "DRAINING", "MISSING")]
     said_no = {verdict.location for verdict in nodes}
-    if asked.needs.nodes > 1:  # of its nodes an allocation speaks as one
+    if asked.needs.together:  # of its nodes an allocation speaks as one
         said_no |= {runner.location for runner in live if runner.location.rpartition("/")[0] in said_no}
     takes = any(not runner.direct and runner.location not in said_no for runner in live)
     passing = [verdict for verdict in nodes if not verdict.lasting and verdict.filter != "status"]
     if (takes or passing) and not any(number == shape.id for _, number in state.soft.weather.refused):
-        return [] if takes and not passing else _node_blockers(state, passing, len(said_no))
+        if takes and not passing:
+            return []
+        return _node_blockers(state, passing, len(said_no)) + _no_more(state, shape, at, newest, records)
     why = unoffered(state, asked.needs) or queues.impossible(asked.needs, state.soft.queues)
     if why is not None and not passing:
         return [_never(state, shape, why)]
@@ -219,7 +223,43 @@ def _places(state: State, shape: ShapeState, asked: Shape, at: At, newest: Newes
         said = [verdict for verdict in said if verdict.code != state.mode]  # that is said already
         rest = [verdict for verdict in said if verdict not in first and not verdict.lasting]
         rest = rest or [verdict for verdict in nodes if verdict.lasting] or said
-        found += [Blocker("place", f"{verdict.detail} (at {verdict.location})", False) for verdict in rest[:SHOWN]]
+        rest += [verdict for verdict in said if verdict.lasting and verdict not in rest]
+        found += [Blocker("place", _at(verdict)) for verdict in rest[:SHOWN]]
+    return found
+
+
+def _at(verdict: Verdict) -> str:
+    """What a site or queue says, with its name before it if that makes a sentence."""
+    where, detail = verdict.location, verdict.detail
+    if verdict.level == QUEUE and detail.startswith(_VERBS):
+        site, _, queue = where.partition(":")
+        return f"the queue {queue} of {site} {detail}" if queue else f"the site {site} {detail}"
+    return f"{detail} (at {where})"
+
+
+def _no_more(state: State, shape: ShapeState, at: At, newest: Newest, records: Records) -> list[Blocker]:
+    """Why no more nodes are asked for, where a site could give some: it is paused, shut, failing or has all it may."""
+    found = []
+    for verdict in _queues(state, shape, at, newest, records):
+        facts = state.soft.sites.get(verdict.location.partition(":")[0])
+        only_one = facts is None or (facts.whole and facts.most == 1)
+        if verdict.code in ("paused", "down", "failing") or (verdict.code == "most" and not only_one):
+            found.append(Blocker("site", f"no more is asked for, as {_at(verdict)}"))
+    return found[:1]
+
+
+def when_ready(state: State, batch: BatchState, pos: int, at: At, records: Records) -> list[Blocker]:
+    """What would keep a job that waits or is held from starting even if it were ready: as far as that is known now."""
+    shape = state.shapes[batch.shapes[batch.template_of(pos)]]
+    asked = asked_now(state, shape).asked
+    found = [] if records.down else manager_blockers(state, at, records)
+    if (no := out_of_order(state, shape.shape.policy)) is not None:
+        return [*found, Blocker("policy", no.detail, True, None, f"rota modify {batch.id} --policy default")]
+    found += limit_blockers(state, asked, at)
+    why = unoffered(state, asked.needs) or queues.impossible(asked.needs, state.soft.queues)
+    if not records.down and why is not None and no_node_ever(state, shape, at):
+        command = f"rota modify {batch.id} {_less(state, asked.needs)}"
+        found.append(replace(_never(state, shape, why), command=command))
     return found
 
 
@@ -272,7 +312,7 @@ def _node_blockers(state: State, passing: list[Verdict], asked: int) -> list[Blo
 def _status_blockers(state: State, rows: list[Verdict], at: At) -> list[Blocker]:
     """Nodes that take no job now: draining, silent, or ending what was given up."""
     more = f", and {count_words(len(rows) - 1, 'more runner')} likewise" if len(rows) > 1 else ""
-    return [Blocker("runner", f"{row.detail} (at {row.location}){more}") for row in rows[:1]]
+    return [Blocker("runner", f"{row.detail} (at {row.location}){more}", command="rota runners") for row in rows[:1]]
 
 
 def _queue_blockers(state: State, rows: list[Verdict], newest: Newest, records: Records, at: At) -> list[Blocker]:
@@ -334,8 +374,9 @@ def _queues(state: State, shape: ShapeState, at: At, newest: Newest, records: Re
     """What sites and queues say of a shape now, or what is on its way there."""
     want = Want(shape.id, asked_now(state, shape).asked, 1, 0, 0)
     view = View(
-        at.wall, at.mono, "serving", (), state.ledger.view, {}, facts=state.soft.facts, rooms=state.rooms(at.mono)
-    )
+        at.wall, at.mono, "serving", (), state.ledger.view, {}, facts=state.soft.facts, rooms=state.rooms(at.mono),
+        budgets=state.budgets(),
+    )  # fmt: skip
     policy = state.settings.policies.get(shape.shape.policy, DEFAULT)
     said = {verdict.location: verdict for verdict in queues.verdicts(want, state.soft.queues, view, policy)}
     out = []

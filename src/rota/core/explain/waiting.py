@@ -6,6 +6,7 @@ from rota.core.awaited import targets
 from rota.core.dependencies.following import element_reason
 from rota.core.dependencies.looking import never
 from rota.core.explain.account import Blocker, wait_words
+from rota.core.scouting import judged
 from rota.core.state import BatchState, State
 from rota.core.stimuli import At
 from rota.model.batch import Dependency
@@ -39,6 +40,9 @@ def time_words(then: float, at: At) -> str:
 def time_blockers(batch: BatchState, pos: int | None, at: At, how: Callable[[int], str]) -> list[Blocker]:
     """The times that a WAITING job (None: the first of its batch that can go on) waits for; `how` it failed before."""
     found = []
+    if batch.scouting and (pos is None or pos >= batch.spec.scouts):
+        words = f"waits for the scouts of its batch ({judged(batch).why}): what they use decides what it asks for"
+        found.append(Blocker("scouts", words, False, None, f"rota modify {batch.id} --scouts off"))
     if batch.spec.not_before is not None and batch.spec.not_before > at.wall:
         then = batch.spec.not_before
         clock = local_text(int(then) + at.utc_offset_s)[:-3]

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from rota.core.evolve.leasing import Grant
 from rota.core.plan.ahead import leases_ahead
 from rota.core.plan.allocations import Provider, surplus
-from rota.core.plan.full import FullPass
+from rota.core.plan.full import FullPass, grant_gang
 from rota.core.plan.limits import left_over, limits_now, wake_times
 from rota.core.plan.turns import Gang, Turns
 from rota.core.plan.watching import look, read_by_nodes, times
@@ -23,10 +23,10 @@ from rota.core.soft import chance_after
 from rota.core.state import State
 from rota.core.stimuli import At
 from rota.model import events as ev
-from rota.model.slot import Slot, slot_for
+from rota.model.slot import slot_for
 from rota.schedule.facts import Key
 from rota.schedule.pipeline import Placement
-from rota.schedule.view import Place, View, Want
+from rota.schedule.view import View
 
 __all__ = ["plan"]
 
@@ -63,7 +63,7 @@ def plan(state: State, at: At) -> Iterator[ev.Event | Grant]:
         planning.reserved = None if planning.waiting.entries else planning.reserved
         return
     steady = state.steady(at.wall, at.mono)
-    if planning.waiting.odd:
+    if planning.waiting.odd or _is_a_gang_old(state, at):
         planning.changed.everything = True  # nobody watches what this pass does
         yield from FullPass(state, at, view).run()
     elif planning.waiting.entries:
@@ -93,15 +93,19 @@ def _changed_facts(state: State) -> list[Key]:
 
 def _grant(state: State, item: Placement | Gang, steady: float) -> Grant:
     if isinstance(item, Gang):
-        (root, slot), *parts = [(place.runner, _slot(state, item.want, place)) for place in item.places]
-        return Grant(root, slot, 1, 1, steady, tuple(parts))
-    return Grant(item.place.runner, _slot(state, item.want, item.place, item.cores), item.count, item.count, steady)
+        return grant_gang(state, item.want, item.laid, steady)
+    needs = item.want.shape.needs
+    gpus = state.ledger.pick_gpus(item.place.location.id, needs.amounts(item.cores))
+    slot = slot_for(item.want.shape_id, item.cores, needs, gpus)
+    return Grant(item.place.runner, slot, item.count, item.count, steady)
 
 
-def _slot(state: State, want: Want, place: Place, cores: int | None = None) -> Slot:
-    needs = want.shape.needs
-    cores = needs.cores if cores is None else cores
-    return slot_for(want.shape_id, cores, needs, state.ledger.pick_gpus(place.location.id, needs.amounts(cores)))
+def _is_a_gang_old(state: State, at: At) -> bool:
+    """Whether nodes may have to be kept for a job of several, which only the full pass does."""
+    after_s, waiting = state.settings.backfill_after_s, state.soft.planning.waiting
+    if after_s is None or not waiting.gangs:
+        return False
+    return any(at.wall - waiting.entries[number].want.since >= after_s for number in waiting.gangs)
 
 
 def _ask_sites(state: State, at: At, view: View, changed: list[Key]) -> Iterator[ev.Event | Grant]:

@@ -75,7 +75,7 @@ def _look_again(planning: Planning, number: int) -> None:
 def _is_short(state: State, memo: ShapeMemo) -> bool:
     """Whether jobs are leased ahead: not gangs, of which each needs its parts confirmed before it starts."""
     short = memo.mean_s is not None and memo.mean_s <= state.settings.ahead_below_s
-    return short and memo.asked.needs.nodes == 1
+    return short and not memo.asked.needs.together
 
 
 def _most(turns: Turns, shape: ShapeState) -> int:

@@ -11,11 +11,13 @@ from rota.core.stimuli import At
 from rota.model import events as ev
 from rota.model.slot import slot_for
 from rota.schedule import limits
+from rota.schedule.broker.placing import chosen_words, flow_in
 from rota.schedule.demand import ANY, Asked
 from rota.schedule.facts import Key
+from rota.schedule.policy import DEFAULT
 from rota.schedule.queue_memo import QueueMemo
 from rota.schedule.queue_pass import QueuePass
-from rota.schedule.queues import Claim
+from rota.schedule.queues import Claim, queue_id
 from rota.schedule.view import Limit, View, Want
 
 __all__ = ["Provider", "surplus"]
@@ -31,6 +33,7 @@ class Provider:
         self._limits = now
         self.drawn = 0
         """How often chance was asked."""
+        self._view: View | None = None
 
     def provide(
         self, wants: list[Want], gone: Iterable[int] | None, view: View, changed: Iterable[Key]
@@ -41,7 +44,7 @@ class Provider:
         """
         state = self._state
         memo, rooms = state.soft.planning.queues, state.rooms(self._at.mono)
-        view = replace(view, rooms=rooms)
+        view = self._view = replace(view, rooms=rooms, budgets=state.budgets())
         planning = state.soft.planning
         planning.queues = QueueMemo()  # what is asked below and fails leaves nothing half remembered
         level = QueuePass(memo, view, state.soft.queues, state.census.coming, state.settings.policies, self._draw)
@@ -107,6 +110,20 @@ class Provider:
             )
             yield Grant(runner, slot, 1, 1, self._steady)
 
+    def _why(self, asked: Asked) -> str:
+        """What the brokerage says of the queue that an allocation for one shape is asked of; empty: it is not asked."""
+        if asked.shape_id == ANY or self._view is None:
+            return ""
+        policies = self._state.settings.policies
+        flow = flow_in(policies.get(self._state.shapes[asked.shape_id].shape.policy, DEFAULT).filters)
+        if flow is None:
+            return ""
+        shape = self._state.soft.planning.shapes[asked.shape_id].asked
+        own = next((queue.name for queue in self._state.soft.sites[asked.site].queues if queue.default), None)
+        queue = asked.queue or own
+        place = asked.site if queue is None else queue_id(asked.site, queue)
+        return chosen_words(flow, shape, place, self._view)
+
     def _planned(self, asked: Asked, tag: str, count: int) -> ev.AllocationPlanned:
         """The event for one element of a submission of `count`, without its id and its number."""
         return ev.AllocationPlanned(
@@ -121,6 +138,7 @@ class Provider:
             queue=asked.queue,
             elements=count,
             nodes=asked.nodes,
+            why=self._why(asked),
         )
 
 

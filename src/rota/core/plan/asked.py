@@ -6,7 +6,7 @@ from rota.core.soft import ShapeMemo
 from rota.core.state import ShapeState, State
 from rota.model.needs import Amounts, Needs
 from rota.model.shape import Shape
-from rota.schedule.estimate import asked_for, learned_words
+from rota.schedule.estimate import Found, Group, asked_for, learned_words
 
 __all__ = ["asked_now", "largest_node", "longest_time", "unoffered", "what_was_learned"]
 
@@ -22,8 +22,12 @@ def asked_now(state: State, shape: ShapeState) -> ShapeMemo:
     if basis == memo.learned:
         return memo
     given = shape.shape
-    needs = asked_for(given.needs, group.found(), given.override, given.level, most, given.ends)
+    needs = asked_for(given.needs, _found(state, given, group), given.override, given.level, most, given.ends)
     return replace(memo, learned=basis, asked=memo.asked if needs == memo.asked.needs else replace(given, needs=needs))
+
+
+def _found(state: State, shape: Shape, group: Group) -> Found:
+    return group.scouted(state.settings.thresholds) if shape.scout == "rest" else group.found()
 
 
 def what_was_learned(state: State, shape: Shape) -> list[str]:
@@ -31,7 +35,7 @@ def what_was_learned(state: State, shape: Shape) -> list[str]:
     group = state.groups.get(shape.group) if shape.group else None
     if group is None:
         return []
-    most, found = largest_node(state, shape.needs), group.found()
+    most, found = largest_node(state, shape.needs), _found(state, shape, group)
     asked = asked_for(shape.needs, found, shape.override, shape.level, most, shape.ends)
     return learned_words(shape.needs, asked, found, group.seen())
 

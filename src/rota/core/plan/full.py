@@ -11,19 +11,20 @@ from msgspec.structs import replace
 from rota.core.decide.retries import until_brake
 from rota.core.evolve.leasing import Grant
 from rota.core.plan.asked import asked_now
-from rota.core.plan.backfill import Reservation, ahead_of, reserve
+from rota.core.plan.backfill import Reservation, ahead_of, reserve, reserve_together
 from rota.core.plan.policies import out_of_order
 from rota.core.plan.watching import runner_status, status_of
 from rota.core.soft import chance_after, chance_at
 from rota.core.state import ShapeState, State
 from rota.core.stimuli import At
+from rota.model.needs import Amounts
 from rota.model.slot import slot_for
 from rota.model.tables import STARTING
 from rota.model.verdict import Verdict
 from rota.schedule import limits
-from rota.schedule.gangs import gang_verdicts, place_gang
+from rota.schedule.gangs import KEPT, Laid, gang_verdicts, place_gang
 from rota.schedule.pipeline import Parked, Placement, place
-from rota.schedule.policy import DEFAULT, in_order
+from rota.schedule.policy import DEFAULT, NEVER, in_order
 from rota.schedule.view import Place, View, Want
 
 __all__ = ["FullPass", "all_wants"]
@@ -40,6 +41,10 @@ class FullPass:
         self.view = replace(view, places=_places(state))
         self.wants = in_order(all_wants(state), self.view, state.settings.policies)
         self.memory = state.soft.planning
+        self._gangs_left: dict[int, Parked] = {}
+        """Shapes placed by looking at all nodes together → what is left of them."""
+        self._kept: frozenset[str] = frozenset()
+        """Runners of nodes that are kept: gangs behind the one that waits do not use them."""
 
     def run(self) -> Iterator[Grant]:
         """Yield leases first, then allocations for jobs that found no place."""
@@ -48,8 +53,8 @@ class FullPass:
         parked: dict[int, Parked] = {}
         for item in self._placements():
             if isinstance(item, Parked):
-                if item.want.shape.needs.nodes > 1:
-                    item = yield from self._gangs(item)
+                if item.want.shape.needs.together:
+                    item = self._gangs_left[item.want.shape_id] = yield from self._gangs(item)
                 parked[item.want.shape_id] = item
                 continue
             needs = item.want.shape.needs
@@ -61,17 +66,12 @@ class FullPass:
     def _gangs(self, item: Parked) -> Generator[Grant, None, Parked]:
         """Lease jobs of several nodes, each to all its nodes at once; returns what is left of them, and why."""
         want, policy = item.want, self.state.settings.policies.get(item.want.shape.policy, DEFAULT)
-        needs, left = want.shape.needs, item.left
-        most = left if want.most is None else min(left, want.most)
-        while most > 0 and (places := place_gang(want, self.view, policy)):
-            slots = []
-            for each in places:
-                gpus = self.state.ledger.pick_gpus(each.location.id, needs.amounts())
-                slots.append((each.runner, slot_for(want.shape_id, needs.cores, needs, gpus)))
-            (root, slot), *parts = slots
-            yield Grant(root, slot, 1, 1, self.steady, tuple(parts))
+        left = item.left
+        most = limits.fits(want.shape, self.limits, left if want.most is None else min(left, want.most))
+        while most > 0 and (laid := place_gang(want, self.view, policy, self._kept)) is not None:
+            yield grant_gang(self.state, want, laid, self.steady)
             most, left = most - 1, left - 1
-        return Parked(want, left, gang_verdicts(want, self.view, policy))
+        return Parked(want, left, gang_verdicts(want, self.view, policy) if left else [])
 
     def _placements(self) -> Iterator[Placement | Parked]:
         """Place shapes in order; after one that has waited too long for room, only what does not delay it.
@@ -95,9 +95,13 @@ class FullPass:
         rest: list[Want] = []
         for item in self._place(first):
             yield item
-            if isinstance(item, Parked) and _waits_for_room(item.verdicts):
-                memory.reserved = self._reserve(item)
+            if not isinstance(item, Parked):
+                continue
+            left = self._gangs_left.get(item.want.shape_id, item) if item.want.shape.needs.together else item
+            if _waits_for_room(left.verdicts):
+                memory.reserved = self._reserve(left)
                 if memory.reserved is not None:
+                    self._kept = memory.reserved.runners
                     rest = first[first.index(item.want) + 1 :]
                     break
         if rest or later:
@@ -130,6 +134,11 @@ class FullPass:
     def _behind(self, kept: Reservation) -> tuple[list[Want], list[Want]]:
         """The wants split into jobs before the one that waits, and after it in the order: a shape can have both."""
         before, after = [], []
+        policy = self.state.settings.policies.get(self.state.shapes[kept.shape_id].shape.policy, DEFAULT)
+        if policy.shares:  # whose turn it is has changed since
+            waits = [want.shape_id for want in self.wants]
+            last = waits.index(kept.shape_id) + 1 if kept.shape_id in waits else len(waits)
+            return self.wants[:last], self.wants[last:]
         for want in self.wants:
             ahead = ahead_of(self.state, self.state.shapes[want.shape_id], kept.key)
             if ahead:
@@ -139,9 +148,14 @@ class FullPass:
         return before, after
 
     def _reserve(self, parked: Parked) -> Reservation | None:
-        after = self.state.settings.backfill_after_s
-        if after is None or self.at.wall - self.state.batches[parked.want.first].submitted < after:
+        want, settings = parked.want, self.state.settings
+        keep = settings.policies.get(want.shape.policy, DEFAULT).keep_after_s
+        after = settings.backfill_after_s if keep is None else None if keep == NEVER else keep
+        if after is None or self.at.wall - self.state.batches[want.first].submitted < after:
             return None
+        if want.shape.needs.together:
+            places = [each for each in self.view.places if each.status in ("SERVING", KEPT)]
+            return reserve_together(self.state, want, places, self.at)
         busy = {verdict.location for verdict in parked.verdicts if verdict.code == "busy"}
         return reserve(
             self.state, parked.want, [each for each in self.view.places if each.location.id in busy], self.at
@@ -149,17 +163,26 @@ class FullPass:
 
     def _fill(self, wants: list[Want], kept: Reservation) -> Iterator[Placement | Parked]:
         """Place jobs after the one that waits: elsewhere, or there if they end in time or fit beside it."""
-        elsewhere = replace(self.view, places=[each for each in self.view.places if each.runner != kept.runner])
-        there = replace(self.view, places=[each for each in self.view.places if each.runner == kept.runner])
+        elsewhere = replace(self.view, places=[each for each in self.view.places if each.runner not in self._kept])
         left = {want.shape_id: want.ready for want in wants}
         policies, changed = self.state.settings.policies, self.state.ledger.changed
         for item in place(elsewhere, wants, policies, self.memory.backfill_memo, changed, self._draw):
             if isinstance(item, Placement):
                 left[item.want.shape_id] -= item.count
             yield item
-        spare = kept.spare
+        for runner, spare in ((kept.runner, kept.spare), *kept.others):
+            yield from self._beside(wants, kept, runner, spare, left)
+
+    def _beside(
+        self, wants: list[Want], kept: Reservation, runner: str, spare: Amounts, left: dict[int, int]
+    ) -> Iterator[Placement | Parked]:
+        """Place jobs of one node at a place that is kept, if they end in time or fit beside."""
+        there = replace(self.view, places=[each for each in self.view.places if each.runner == runner])
+        policies, changed = self.state.settings.policies, self.state.ledger.changed
         for want in wants:
             needs = want.shape.needs
+            if needs.together:
+                continue
             site = there.places[0].location.site if there.places else ""
             time_s = needs.time_s or self.view.job_times.get(site)
             in_time = time_s is not None and self.at.mono + time_s <= kept.at
@@ -168,6 +191,7 @@ class FullPass:
                 continue
             for item in place(there, [replace(want, ready=room)], policies, {}, changed, self._draw):
                 if isinstance(item, Placement):
+                    left[want.shape_id] -= item.count
                     if not in_time:
                         spare = spare.plus(needs.amounts(item.cores), -item.count)
                     yield item
@@ -213,7 +237,7 @@ class FullPass:
         state, settings = self.state, self.state.settings
         memo = self.memory.shapes[shape.id]
         mean, needs = memo.mean_s, memo.asked.needs
-        if mean is None or mean > settings.ahead_below_s or needs.nodes > 1:
+        if mean is None or mean > settings.ahead_below_s or needs.together:
             return
         for runner in list(state.runners.values()):
             single = runner.location in state.ledger.single
@@ -228,6 +252,16 @@ class FullPass:
                     count = min(missing, shape.ready, settings.lease_most, most)
                     most -= count
                     yield Grant(runner.id, slot, 0, count, self.steady)
+
+
+def grant_gang(state: State, want: Want, laid: Laid, steady: float) -> Grant:
+    """Leave to lease one job to all its nodes."""
+    slots = []
+    for each, cores in laid.parts:
+        gpus = state.ledger.pick_gpus(each.location.id, laid.needs.amounts(cores))
+        slots.append((each.runner, slot_for(want.shape_id, cores, laid.needs, gpus)))
+    (root, slot), *parts = slots
+    return Grant(root, slot, 1, 1, steady, tuple(parts))
 
 
 def all_wants(state: State) -> list[Want]:
@@ -265,7 +299,8 @@ def _places(state: State) -> list[Place]:
             location = state.ledger.locations[runner.location]
             key = (location.site, location.tags, location.capacity, location.options, location.queue)
             class_number = classes.setdefault(key, len(classes))
-            places.append(Place(location, runner.id, status_of(state, runner), class_number))
+            status = status_of(state, runner)
+            places.append(Place(location, runner.id, status, class_number, gangs=runner.gangs))
     return places
 
 

@@ -17,7 +17,7 @@ from rota.schedule.gangs import gang_verdicts
 from rota.schedule.policy import DEFAULT, Policy
 from rota.schedule.view import NODE, Place, View, Want
 
-__all__ = ["refusals"]
+__all__ = ["no_node_ever", "refusals"]
 
 
 def refusals(state: State, shape: ShapeState, at: At, places_only: bool = False) -> list[Verdict]:
@@ -38,15 +38,15 @@ def refusals(state: State, shape: ShapeState, at: At, places_only: bool = False)
     now, facts = limits_now(state, at), state.soft.facts
     view = View(at.wall, at.mono, mode, places, state.ledger.view, now, *times(state), facts)
     policy = state.settings.policies.get(shape.shape.policy, DEFAULT)
-    if asked.needs.nodes > 1:
+    if asked.needs.together:
         return gang_verdicts(Want(shape.id, asked, shape.ready, 0, 0), view, policy)
     if kept is not None and (shape.id == kept.shape_id or shape.heads[0][:2] <= kept.key):
         kept = None  # it is kept for this one, or for one that comes later
     found = []
     for place in places:
         no = _refusal(asked, place, view, policy)
-        if kept is not None and place.runner == kept.runner:
-            no = kept.verdict(at) if no is None else _kept_besides(no, kept, at)
+        if kept is not None and place.runner in kept.runners:
+            no = kept.verdict(at, place.location.id) if no is None else _kept_besides(no, kept, at)
         if no is not None:
             found.append(no)
     if asked.limits and not any(verdict.filter == "limits" for verdict in found):
@@ -54,6 +54,18 @@ def refusals(state: State, shape: ShapeState, at: At, places_only: bool = False)
         if blocked is not None:
             found.append(Verdict("everywhere", "limits", blocked[0], blocked[1], False, (blocked[2],)))
     return found
+
+
+def no_node_ever(state: State, shape: ShapeState, at: At) -> bool:
+    """Whether no node that is there will ever take jobs of a shape, of which none need be ready."""
+    places = [place for runner in state.runners.values() if (place := _place(state, runner, at)) is not None]
+    if shape.shape.needs.together:
+        return not places
+    view = View(at.wall, at.mono, "serving", places, state.ledger.view, {}, *times(state), state.soft.facts)
+    policy = state.settings.policies.get(shape.shape.policy, DEFAULT)
+    asked = replace(shape.shape, limits=())
+    nos = [_refusal(asked, place, view, policy) for place in places]
+    return all(no is not None and no.lasting for no in nos)
 
 
 def _kept_besides(no: Verdict, kept: Reservation, at: At) -> Verdict:

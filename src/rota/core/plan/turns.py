@@ -22,7 +22,7 @@ from rota.core.stimuli import At
 from rota.model.needs import Amounts
 from rota.schedule import filters, limits
 from rota.schedule.filters import No
-from rota.schedule.gangs import gang_verdicts, place_gang
+from rota.schedule.gangs import Laid, gang_verdicts, place_gang
 from rota.schedule.pipeline import Placement, room_for, width
 from rota.schedule.places import Places, Spot, asked_bound, free_bound
 from rota.schedule.policy import DEFAULT
@@ -40,10 +40,10 @@ _CHECKS = [
 
 
 class Gang(Struct):
-    """The nodes for one job of several, its root first."""
+    """The nodes for one job of several."""
 
     want: Want
-    places: list[Place]
+    laid: Laid
     count: int = 1
 
 
@@ -298,10 +298,10 @@ class Turns:
 
     def _gangs(self, want: Want, left: int) -> Iterator[Given]:
         """Place jobs of several nodes, each on all its nodes at once."""
-        while left > 0 and (places := place_gang(want, self.view, DEFAULT)):
-            for place in places:  # limits count the root only
-                self._take(want, self.places.spots[place.runner], int(place is places[0]))
-            yield Gang(want, places)
+        while left > 0 and (laid := place_gang(want, self.view, DEFAULT)) is not None:
+            for number, (place, _) in enumerate(laid.parts):  # limits count the root only
+                self._take(want, self.places.spots[place.runner], int(number == 0))
+            yield Gang(want, laid)
             left -= 1
             self.places.refresh(self.state.ledger.changed, self.view)
 

@@ -197,7 +197,10 @@ def _put(state: State, shape: ShapeState, view: View, known: Entry | None = None
     if out_of_order(state, shape.shape.policy) is not None:
         planning.waiting.drop(shape.id)
         return None
-    if not _is_plain(state.settings.policies.get(shape.shape.policy, DEFAULT)):
+    needs = want.shape.needs
+    if (needs.together and (needs.nodes_most or needs.span or needs.whole or needs.variants)) or not _is_plain(
+        state.settings.policies.get(shape.shape.policy, DEFAULT)
+    ):
         planning.waiting.odd.add(shape.id)
     key = (-want.priority, want.first, shape.id)
     if known is not None and known.key == key and known.want.shape == want.shape and known.want.since == want.since:
@@ -307,4 +310,4 @@ def _is_plain(policy: Policy) -> bool:
 def _at_nodes(policy: Policy) -> tuple[object, ...]:
     asked = [name for name in policy.filters if NODE in filters.BUILT_IN[name].levels]
     scored = [row for row in policy.scorers.items() if NODE in scorers.BUILT_IN[row[0]].levels]
-    return (policy.order, policy.pick, asked, scored)
+    return (policy.order, policy.pick, asked, scored, policy.keep_after_s)

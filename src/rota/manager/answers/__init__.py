@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rota import __version__
 from rota.core.decide.modes import pause_rows
 from rota.core.step import Step
-from rota.core.stimuli import ChangeJobs, Cover, SetLimits, SetMode, Submit
+from rota.core.stimuli import ChangeJobs, Cover, EndAllocation, SetLimits, SetMode, Submit
 from rota.manager.answers.attempts import Attempts
 from rota.manager.answers.explaining import Explaining
 from rota.manager.answers.failures import Failures
@@ -25,15 +25,19 @@ from rota.manager.answers.running import Running
 from rota.manager.answers.search import Search
 from rota.manager.answers.showing import batches_of, show, totals
 from rota.manager.answers.status import count_jobs, status
+from rota.manager.answers.usage import ENTRIES, usage_page
 from rota.manager.answers.waits import Watchers
 from rota.manager.audit import target_of
+from rota.manager.data.answers import answer_data
 from rota.manager.inbound import now
 from rota.manager.intake import decode_spec
 from rota.manager.once import Duplicates
+from rota.manager.once_rest import named, rest
 from rota.manager.pairing import pair
+from rota.manager.paths import Paths
 from rota.model.allocation import Allocation, Waiting
 from rota.model.batch import BatchSpec
-from rota.model.errors import NoSpaceError, RotaError, StoreError, UsageError
+from rota.model.errors import NoSpaceError, NotFoundError, RotaError, StoreError, UsageError
 from rota.model.patch import decode_patch
 from rota.model.selector import parse_selector
 from rota.model.tables import RUNNING, STARTING
@@ -53,7 +57,7 @@ CHANGES = ("modify", "kill", "hold", "release", "retry", "remove")
 
 NO_SITE = "there is no site"
 """In the words of a refusal that a change of the configuration may have to do with."""
-UNAUDITED = ("stage", "live", "log", "jobs", "history", "failures", "totals")
+UNAUDITED = ("stage", "live", "log", "jobs", "history", "failures", "totals", "usage")
 """What is answered later and changes nothing that anybody would want to know of."""
 
 Answer = dict[str, Any]
@@ -67,11 +71,12 @@ class Answers:
         store, book = manager.store, manager.book
         self.running = running = Running()
         self._jobs = Jobs(store, book, running)
-        self.output = Output(store, book, running, manager.outbound)
+        self.output = Output(store, book, running, manager.outbound, manager.sites.values, Paths(manager.home).output)
         self._attempts = Attempts(store, self._jobs, self.output)
         self._explaining = Explaining(
             store, book, self.output, self._waits, self._trouble, lambda: (manager.intake.trouble, manager.intake.stuck)
         )
+        self._explaining.staging = manager.staging
         self._live = Live(book, running, self.output)
         self._search = Search(store, self._jobs, lambda: manager.state)
         self._failures = Failures(store, self.output, lambda: manager.state)
@@ -110,15 +115,21 @@ class Answers:
             return self._limit(peer, args)
         if op in ("submit", "stage"):
             return self._take_in(peer, op, args)
+        if op == "data":
+            return answer_data(self._manager.staging, args)
         if op == "token":
             return self._token(args)
         if op == "reload":
             return self._reload()
+        if op == "clean":
+            return self._clean(args.sites)
+        if op == "end":
+            return self._end(peer, args.ids)
         if op == "backup":
             return housekeeping.backup(args.path, args.redact)
         if op == "prune":
             return housekeeping.prune(args, peer.principal)
-        if op in ("live", "log", "failures", "totals") or (op in ("jobs", "history") and args.searches):
+        if op in ("live", "log", "failures", "totals", "usage") or (op in ("jobs", "history") and args.searches):
             return self._look(op, args)
         return self._look(op, args) if op == "history" and (args.sel or args.states) else None
 
@@ -211,6 +222,35 @@ class Answers:
             raise UsageError("this manager has no configuration file")
         return await self._manager.reloader.reload()
 
+    async def _clean(self, names: list[str]) -> Answer:
+        """Have clouds destroy servers of ours that are of no allocation; what went, and what is kept."""
+        sites = self._manager.sites
+        for name in names:
+            if name not in sites:
+                raise NotFoundError(f"there is no site '{name}'; the sites are: {', '.join(sites)}")
+        rows = [(name, found) for name, site in sites.items() if (found := site.cleaned(self._tags(name))) is not None]
+        if names and not any(name in names for name, _ in rows):
+            raise UsageError(f"{', '.join(names)}: there is nothing to clean but servers of clouds")
+        answer: dict[str, list[Any]] = {"deleted": [], "kept": []}
+        for name, found in rows:
+            if names and name not in names:
+                found.close()
+                continue
+            for what, servers in (await found).items():
+                answer[what] += [{"site": name, **server} for server in servers]
+        return answer
+
+    def _tags(self, site: str) -> set[str]:
+        live = self._manager.state.allocations.values()
+        return {row.tag for row in live if row.site == site and row.state.endswith("ING")}
+
+    async def _end(self, peer: Peer, ids: list[str]) -> Answer:
+        """End allocations: their jobs run again elsewhere once they are over."""
+        if not ids:
+            raise UsageError("which allocations? rota allocations --live lists them")
+        wanted = [EndAllocation(at=now(), by=peer.principal, id=id) for id in ids]
+        return {"allocations": [await self._manager.told(each) for each in wanted]}
+
     def _limit(self, peer: Peer, args: Any) -> Awaitable[Answer]:
         """Change limits, then list them."""
         change = SetLimits(at=now(), by=peer.principal, counts=args.set)
@@ -221,6 +261,8 @@ class Answers:
         intake = self._manager.intake
         try:
             found = intake.plain(args) if intake.trouble is None else None
+            if found is not None and found[0].templates[0].inputs:
+                return None
             return None if found is None else _submit(peer, args, found[0], None, found[1], None)
         except RotaError:
             return None
@@ -250,33 +292,41 @@ class Answers:
             new, warnings = await self._submission(peer, args)
             batches = list(manager.state.batches.rows())
             found = await asyncio.to_thread(duplicates.compare, batches, new.spec, new.stage, new.runs, args.once)
+            names = {new.spec.name: found.by_batch()}
+            if new.graph is not None and found.duplicates:
+                names |= named(new.graph, new.spec.count, found.there)
             if found.duplicates and not args.rerun:
                 if found.duplicates == new.spec.count:
                     if new.stage is not None:
                         await manager.writer.run(partial(manager.store.unstage, new.stage))
-                    await self._cover(peer, new.spec.name, found.there)
+                    await self._cover(peer, names)
                     return {"batch": None, "jobs": 0, "warnings": [], **found.words()}
-                if new.graph is not None:
+                graph, count = new.graph, new.spec.count
+                if graph is not None and found.repeated:
                     raise UsageError(
-                        f"{found.duplicates:,} of these jobs are there already, and others wait for jobs of this "
-                        "submission: with --once add such a workflow as a whole, or what is missing with --after"
+                        f"{found.repeated:,} jobs of this workflow are the same as others of it, and with --once would "
+                        "not run: make them differ (an argument, a directory), or add it without --once"
                     )
                 new.spec, new.stage, new.runs = await duplicates.keep_new(manager.writer, new.spec, new.stage, found)
+                new.graph = rest(graph, count, found.there) if graph is not None else None
             new.at = now()
             answer = await self._manager.told(new)
             if not args.rerun:
-                await self._cover(peer, new.spec.name, found.there)
+                await self._cover(peer, names)
             return {**answer, "warnings": [*answer["warnings"], *warnings], **found.words()}
 
-    async def _cover(self, peer: Peer, name: str, there: dict[int, list[int]]) -> None:
-        """Give jobs that are there already the name of the submission, so that nobody waits for it in vain."""
-        if name and there:
-            await self._manager.told(Cover(at=now(), by=peer.principal, name=name, jobs=there))
+    async def _cover(self, peer: Peer, names: dict[str, dict[int, list[int]]]) -> None:
+        """Give jobs that are there already the names of the submission, so that nobody waits for these in vain."""
+        for name, there in names.items():
+            if name and there:
+                await self._manager.told(Cover(at=now(), by=peer.principal, name=name, jobs=there))
 
     async def _submission(self, peer: Peer, args: Any) -> tuple[Submit, list[str]]:
         """What a client adds, and warnings."""
         manager = self._manager
         spec, stage, env, runs = await manager.intake.prepare(args)
+        if any(template.inputs for template in spec.templates):
+            await manager.staging.submitted(manager.state, spec.templates)
         new = _submit(peer, args, spec, stage, env, runs)
         new.graph = manager.intake.graph(args, spec.count)
         warnings: list[str] = []
@@ -300,6 +350,9 @@ class Answers:
         if op == "totals":
             sums = await asyncio.to_thread(manager.store.sums, batches_of(manager.state, args.sel))
             return totals(manager.state, args.sel, sums)
+        if op == "usage":
+            entries = await asyncio.to_thread(manager.store.entries, args.after, ENTRIES)
+            return usage_page(manager.state, entries, True)
         return await (self._search.jobs(args) if op == "jobs" else self._search.attempts(args))
 
     def _look_up(self, op: str, args: Any) -> Answer:
@@ -346,6 +399,8 @@ class Answers:
         if op == "sites":
             rows = [site_row(state, manager.sites[name], at) for name in state.soft.sites if name in manager.sites]
             return {"sites": rows, "config": self._stale()}
+        if op == "costs":
+            return {"servers": [{"site": name, **row} for name, site in manager.sites.items() for row in site.costs()]}
         if op == "runners":
             return {"runners": runner_rows(state, at)}
         if op == "allocations":

@@ -86,6 +86,7 @@ def attempt_row(batch: BatchState, result: Result) -> dict[str, Any]:
         "peak_memory_bytes": result.peak_memory,
         "note": result.note,
         "peak_disk_bytes": result.peak_disk,
+        "cores": [cores / 1000 for cores in result.cores],
     }
 
 

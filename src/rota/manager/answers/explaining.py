@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from rota.core.explain import Account, Records, accounts, verdicts
+from rota.core.explain.brokerage import brokerage
 from rota.core.plan.asked import asked_now, what_was_learned
 from rota.core.selection import states_pattern, wanted_states
 from rota.core.settled import AnyBatch, whole
@@ -15,6 +16,8 @@ from rota.core.stimuli import At
 from rota.manager.answers.attempts import attempt_row
 from rota.manager.answers.jobs import find_job, find_jobs, job_cursor, selected
 from rota.manager.answers.output import Output
+from rota.manager.data.answers import explain_data
+from rota.manager.data.staging import Staging
 from rota.manager.jobbook import JobBook
 from rota.model.allocation import Allocation, Waiting
 from rota.model.job import Result, format_job
@@ -72,6 +75,8 @@ class Explaining:
         """Why no new work is taken, and whether nothing at all can be written down."""
         self._down = down
         """Whether no manager is up."""
+        self.staging: Staging | None = None
+        """Knows of the files of jobs; none, if no manager is up."""
 
     def records(self, state: State) -> Records:
         """What the core cannot know: results, last lines, the words of batch systems."""
@@ -96,7 +101,13 @@ class Explaining:
 
     def explain(self, state: State, job: str, at: At) -> dict[str, Any]:
         """Why a job is where it is."""
-        return self._rows(state, [find_job(state, job)], at)[0]
+        found = find_job(state, job)
+        row = self._rows(state, [found], at)[0]
+        if self.staging is not None and (data := explain_data(self.staging, state, *found)) is not None:
+            row["data"] = data
+            if data["staging"]:
+                row["reason"] += f"; {data['staging']}"
+        return row
 
     def page(self, state: State, words: list[str], after: Any, limit: int, at: At) -> dict[str, Any]:
         """Why each of the selected jobs is where it is, page by page."""
@@ -186,6 +197,7 @@ class Explaining:
             **_parts(account),
             "start": account.start,
             "stderr_tail": tail,
+            **brokerage(state, shape, at, byte == PENDING),
         }
 
 

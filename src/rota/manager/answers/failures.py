@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from rota.core.explain import was_raised
+from rota.core.explain import never_ran, was_raised
 from rota.core.selection import states_pattern, wanted_states
 from rota.core.settled import AnyBatch, whole
 from rota.core.spans import spans_of
@@ -95,6 +95,8 @@ class Failures:
                 if byte in (FAILED, ABORTED):
                     result = results.get(pos)
                     line = self._line(batch, pos, result) if read < LINES else None
+                    if line == "" and result is not None and result.note:
+                        line = result.note[:200]  # it wrote nothing: then what was noted of its end
                     read += 1
                     _count(groups, batch, pos, byte, result, line)
             time.sleep(BREATH_S)
@@ -187,6 +189,8 @@ def helping(byte: int, reason: str, group: _Group, words: list[str]) -> list[str
         return [f"{again} --memory x2"]
     if reason == "time":
         return [f"{again} --time x2"]
+    if never_ran(reason):
+        return [f"rota explain {example}", again]
     if reason in ("killed", "lost", "lost-too-often", "cancelled", "runner-stopped"):
         return [again]
     return [f"rota log {example} --stderr", f"rota explain {example}", again]

@@ -186,6 +186,7 @@ class Jobs:
             "asked_cores": asked.cores / 1000,
             "asked_memory_bytes": asked.memory,
             "asked_time_s": asked.time_s,
+            "cores": [cores / 1000 for cores in (live.node_cores if live else result.cores if result else ())],
         }
 
     def _place(self, result: Result | None) -> tuple[str | None, str | None]:

@@ -11,13 +11,15 @@ import json
 import os
 import re
 import stat
-from typing import Any, Literal
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, Protocol
 
 from rota.core.state import BatchState, State
 from rota.manager.answers.jobs import find_job
 from rota.manager.answers.running import Ref, Running
 from rota.manager.jobbook import JobBook
 from rota.manager.outbound import Outbound
+from rota.manager.sites.api import Site
 from rota.model.errors import NotFoundError
 from rota.model.job import Result
 from rota.runner.spill import stretch
@@ -36,11 +38,30 @@ ANSWER_S = 3.0
 """How long a runner may take to answer; then nothing is shown, as if nothing had been written."""
 
 
+class Read(Protocol):
+    """Reads a stretch of a file, and says how large that is."""
+
+    def __call__(self, path: str, offset: int, limit: int, links: bool = False) -> tuple[bytes, int]:
+        """Bytes from an offset on, and the size."""
+        ...
+
+
 class Output:
     """The output of jobs, and the questions to runners about it that are open."""
 
-    def __init__(self, store: Store, book: JobBook, running: Running, outbound: Outbound | None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        book: JobBook,
+        running: Running,
+        outbound: Outbound | None,
+        sites: Callable[[], Iterable[Site]] = tuple,
+        directory: str | None = None,
+    ) -> None:
         self._store = store
+        self._sites = sites
+        self._directory = directory
+        """Where what jobs printed is kept here: it may have come from another home, with the queue."""
         self._book = book
         self._running = running
         self._outbound = outbound
@@ -52,15 +73,50 @@ class Output:
         """A stretch of a job's output."""
         there = self.elsewhere(state, asked.job, asked.attempt, asked.stream)
         if there is None:
-            data, after, end, dropped, path = self._read(state, asked)
+            try:
+                data, after, end, dropped, path = self._read(state, asked)
+            except NotFoundError:
+                read = await self._fetch(state, asked)
+                if read is None:
+                    raise
+                data, after, end, dropped, path = self._read(state, asked, read)
         else:
             data, after = await self.ask(state, *there, asked.stream, asked.offset, asked.limit)
             end, dropped, path = False, 0, None
         text = base64.b64encode(data).decode()
         return {"data": text, "next": after, "end": end, "truncated": dropped, "path": path}
 
-    def _read(self, state: State, asked: Log) -> tuple[bytes, int, bool, int, str | None]:
+    async def _fetch(self, state: State, asked: Log) -> Read | None:
+        """A way to read the output of an attempt on a host that shares no files with us; None: there is none."""
+        batch, pos = find_job(state, asked.job)
+        wanted = batch.attempts[pos] if asked.attempt is None else asked.attempt
+        found = [result for result in self._store.results(batch.id, pos, pos, False) if result.attempt == wanted]
+        live = batch.live.get(pos)
+        host = found[0].host if found else state.runners[live.runner].host if live is not None else None
+        path, start, most = self._book.path(batch, pos, max(wanted, 1), asked.stream), asked.offset, asked.limit
+        if path is None and found and found[0].output is not None:
+            place = json.loads(found[0].output)
+            name, start, most, _ = place[1:5] if asked.stream == "stdout" else place[5:9]
+            path = None if name is None else os.path.join(place[0], name)
+        if path is None or host is None:
+            return None
+        for site in self._sites():
+            if (data := await site.read_output(host, path, start, most)) is not None:
+                size = start + len(data)
+                return lambda _path, offset, limit, links=False: (data[offset - start :][:limit], size)
+        return None
+
+    def _moved(self, place: str, name: str) -> str:
+        """The path of a file of output: where it was written, or where it is if it came here with the queue."""
+        path = os.path.join(place, name)
+        if self._directory is not None and not os.path.lexists(path):
+            here = os.path.join(self._directory, os.path.basename(place), name)
+            return here if os.path.lexists(here) else path
+        return path
+
+    def _read(self, state: State, asked: Log, read: Read | None = None) -> tuple[bytes, int, bool, int, str | None]:
         """(data, where it ends, whether that was all, bytes that were dropped, the file) of what can be read here."""
+        read = read or _read_file
         stream, offset, limit = asked.stream, asked.offset, asked.limit
         batch, pos = find_job(state, asked.job)
         newest = batch.attempts[pos]
@@ -70,7 +126,7 @@ class Output:
         running = pos in batch.live and wanted == newest
         path = self._book.path(batch, pos, max(wanted, 1), stream)
         if path is not None:
-            data, size = _read_file(path, offset, limit, links=True)
+            data, size = read(path, offset, limit, links=True)
             return data, offset + len(data), not running and offset + len(data) >= size, 0, path
         if running:
             data, after = self._so_far(state, batch, pos, stream, offset, limit) or (b"", offset)
@@ -83,15 +139,15 @@ class Output:
         name, start, length, dropped = place[at : at + 4]
         if name is None:
             return b"", offset, True, dropped, None
-        path = os.path.join(place[0], name)
-        head, line = _joint(path, start, length) if dropped else (length, 0)
+        path = self._moved(place[0], name)
+        head, line = _joint(path, start, length, read) if dropped else (length, 0)
         if offset < head:
             first, most = offset, min(limit, head - offset)
         elif head <= offset - dropped:
             first, most = offset - dropped + line, limit
         else:
             first, most = head, max(limit, line)
-        data, _ = _read_file(path, start + first, max(0, min(most, length - first)))
+        data, _ = read(path, start + first, max(0, min(most, length - first)))
         reached = first + len(data)
         after = reached if reached <= head else reached - line + dropped
         return data, after, reached >= length or not data, dropped, path
@@ -155,7 +211,7 @@ class Output:
             if name is None:
                 return b""
             first = max(0, length - limit)
-            return _read_file(os.path.join(place[0], name), start + first, length - first)[0]
+            return _read_file(self._moved(place[0], name), start + first, length - first)[0]
         except (NotFoundError, OSError):
             return b""
 
@@ -220,10 +276,10 @@ def _read_file(path: str, offset: int, limit: int, links: bool = False) -> tuple
         os.close(fd)
 
 
-def _joint(path: str, start: int, length: int) -> tuple[int, int]:
+def _joint(path: str, start: int, length: int, read: Read) -> tuple[int, int]:
     """How long the head of an output beyond its cap is, and the line behind it; all of it if it was not joined."""
     first = max(0, length // 2 - 100)
-    found = JOINED.search(_read_file(path, start + first, min(length - first, 200))[0])
+    found = JOINED.search(read(path, start + first, min(length - first, 200))[0])
     return (length, 0) if found is None else (first + found.start(), found.end() - found.start())
 
 

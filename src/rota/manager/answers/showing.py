@@ -53,6 +53,7 @@ def show(state: State, store: Store, book: JobBook, job: str) -> dict[str, Any]:
         "limits": list(template.limits),
         "at_once": batch.spec.at_once,
         "max_failures": batch.spec.max_failures,
+        "scouts": batch.spec.scouts,
         "retries": template.retries,
         "retry_on": list(template.retry_on),
         "never_retry_on": list(template.never_retry_on),

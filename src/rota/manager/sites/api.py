@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
 from rota.drivers.api import Driver, Known, Observation
@@ -33,6 +33,12 @@ class Site(Protocol):
     """Whether the loop waits for its poll; a site that may take its time is polled beside the loop."""
     verb_of_submitted: str
     """The move of an allocation once it is submitted: `run` if there is no queue, else `pend`."""
+    learn_again_s: float | None = None
+    """How long after it has said what it offers the site is asked again; None: as long as usual."""
+    env_style: tuple[str, ...] = ()
+    """How its jobs are told what they got, unless they say so themselves (`Template.env_style`)."""
+    env: Mapping[str, str] = {}
+    """Variables that all its jobs have."""
 
     def facts(self) -> SiteFacts:
         """What the site offers, as far as that is known."""
@@ -74,6 +80,22 @@ class Site(Protocol):
         """Look at allocations, all at once. One that is not mentioned has not changed."""
         return await self.driver.poll(known)
 
+    def doubt(self, known: Known) -> None:
+        """Somebody has a reason to think that an allocation is not well: the next poll is to look at it."""
+        return
+
+    def know(self, tags: Callable[[], set[str]]) -> None:
+        """Take what says which tags are of allocations there that are not over."""
+        return
+
+    def cleaned(self, tags: set[str]) -> Coroutine[Any, Any, dict[str, list[dict[str, str]]]] | None:
+        """Destroy what is ours there and of none of the allocations with these tags; None: there cannot be any."""
+        return None
+
+    def costs(self) -> list[dict[str, Any]]:
+        """What each server there has cost, by tag."""
+        return []
+
     def shut(self, allocation: str) -> None:
         """Let nobody call back in the name of an allocation that is over."""
         self.door.shut(allocation)
@@ -114,6 +136,10 @@ class Site(Protocol):
     def output_of(self, tag: str, runner: str) -> str:
         """The directory that a runner of the allocation with this tag has its output in, or below."""
         ...
+
+    async def read_output(self, host: str, path: str, offset: int, limit: int) -> bytes | None:
+        """A stretch of a file on a host of the site that shares no files with us; None: it has no such host."""
+        return None
 
     async def last_output(self, known: Known) -> str | None:
         """The last line of the provider's own output file: why a runner did not come up."""

@@ -20,7 +20,7 @@ from rota.drivers.script import ELEMENT, NODE, Spread, build_script
 from rota.drivers.settings import Settings
 from rota.drivers.ssh import SshTransport
 from rota.drivers.submitting import ArrayError
-from rota.drivers.transport import LocalTransport, PrefixTransport, Transport, UnreachableError
+from rota.drivers.transport import LocalTransport, PrefixTransport, Transport, UnreadError
 from rota.manager.config import SiteConfig
 from rota.manager.paths import Paths
 from rota.manager.sites.api import Site
@@ -115,6 +115,9 @@ class BatchSite(Site):
             tuple(queue_facts(config, queue, self._user) for queue in self.queues),
             named_resources(config.resources),
             NODES_MOST if self._spread is not None else 1,
+            cost=config.cost,
+            paused=config.paused,
+            reassign=config.reassign,
         )
 
     def first_facts(self) -> SiteFacts:
@@ -360,18 +363,11 @@ class BatchSite(Site):
         """How direct jobs ended, by their own reports."""
         paths = {self._path(each, REPORT): each.id for each in known}
         out: dict[str, Outcome] = {}
-        unreadable: set[str] = set()
+        unread: UnreadError | None = None
         try:
             files = await self.transport.read(list(paths))
-        except UnreachableError as error:
-            if not isinstance(self.transport, LocalTransport):
-                raise
-            files, why = {}, str(error)
-            for path, id in paths.items():  # one that cannot be read must not hide the others
-                try:
-                    files.update(await self.transport.read([path]))
-                except UnreachableError:
-                    unreadable.add(id)
+        except UnreadError as error:  # one that cannot be read must not hide the others
+            files, unread = error.found, error
         for path, raw in files.items():
             left = await self._decode(path, raw)
             if left is not None and left.ended:
@@ -379,8 +375,8 @@ class BatchSite(Site):
                 out[paths[path]] = Outcome(
                     row.exit_code, row.signal, None, None, row.started, row.ended, row.cpu_s, row.peak_memory
                 )
-        if unreadable:
-            raise UnreadableError(why, out, unreadable)
+        if unread is not None:
+            raise UnreadableError(str(unread), out, {paths[path] for path in unread.paths})
         return out
 
     # ---- what people see --------------------------------------------------------------------------------------------

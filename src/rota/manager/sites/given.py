@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rota.drivers.allocation import HERE, Given, Node, short
 from rota.drivers.api import Ask, Known
@@ -22,7 +23,7 @@ from rota.manager.sites.installing import install_runner, runner_digest
 from rota.manager.sites.queues import UNKNOWN
 from rota.model.allocation import Allocation
 from rota.model.errors import RotaError
-from rota.model.needs import Amounts
+from rota.model.needs import Amounts, named_resources
 from rota.model.site import SiteFacts
 from rota.runner import host
 from rota.wire.files import read_bounded
@@ -45,6 +46,14 @@ class Pilot(Struct, frozen=True):
     """The name of this host in the allocation."""
     margin_s: float = 0.0
     """How long before its end all is ended."""
+    env: dict[str, str] = {}
+    """Variables that all its jobs have."""
+    away: tuple[str, ...] = ()
+    """Hosts that were asked for and do not answer, each with why: the pilot goes on without them."""
+    node_resources: dict[str, int] = {}
+    """Named resources of each node."""
+    resources: dict[str, int] = {}
+    """Named resources of all nodes together."""
 
     @property
     def stop_at(self) -> float | None:
@@ -72,12 +81,14 @@ class GivenSite(Site):
 
     driver: GivenDriver
     answers_at_once = False
+    env_style = ("slurm", "qcg")
     verb_of_submitted = "run"
 
     def __init__(self, name: str, config: SiteConfig, paths: Paths, tls: TlsDoor, pilot: Pilot) -> None:
         self.name = name
         self.config = config
         self._pilot = pilot
+        self.env = pilot.env
         given = pilot.given
         self._is_here = given.spread == HERE
         self.door: Door = UnixDoor(paths) if self._is_here else tls
@@ -88,21 +99,26 @@ class GivenSite(Site):
         self._disk = free.f_bavail * free.f_frsize
         nodes = tuple(self._amounts(node) for node in given.used)
         largest = Amounts(*(max(getattr(node, word) for node in nodes) for word in ("cores", "memory", "disk", "gpus")))
-        facts = SiteFacts(
+        largest = replace(largest, named=nodes[0].named)
+        self._facts = SiteFacts(
             largest,
             tuple(config.tags),
             linger_s=LINGER_S,
             directory=self.directory,
+            shared=named_resources(pilot.resources),
             nodes_most=len(nodes),
             given=nodes,
         )
-        self.driver = GivenDriver(facts, given, self.directory, boot_id())
+        self.driver = self._make_driver()
+
+    def _make_driver(self) -> GivenDriver:
+        return GivenDriver(self._facts, self._pilot.given, self.directory, boot_id())
 
     def _amounts(self, node: Node) -> Amounts:
         memory = node.memory
         if memory is None:
             memory = host.memory() if self._is_here else UNKNOWN.memory
-        return Amounts(node.cores * 1000, memory, self._disk, node.gpus)
+        return Amounts(node.cores * 1000, memory, self._disk, node.gpus, named_resources(self._pilot.node_resources))
 
     def facts(self) -> SiteFacts:
         """The nodes of the allocation."""
@@ -140,7 +156,7 @@ class GivenSite(Site):
             words += ["--until", str(int(stop_at))]
         for word in self.config.tags:
             words += ["--tag", word]
-        words += ["--goes-on", "yes", "--guard", "yes", "--launcher", "auto" if self._is_here else "none"]
+        words += ["--goes-on", "yes", "--guard", "yes", "--launcher", "auto"]
         title = "rota: runners of the pilot"
         if self._is_here:
             script = build_script([*words, *_granted(given.used[0])], title=title, python=sys.executable, digest=digest)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from rota.manager.paths import own_directory
 from rota.model.errors import DeniedError
 
-__all__ = ["install_runner", "runner_digest", "runner_place"]
+__all__ = ["install_runner", "runner_digest", "runner_files", "runner_place"]
 
 RUNNER = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "runner")
 
@@ -22,14 +22,15 @@ RUNNER = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))
 def runner_digest() -> str:
     """The digest of the runner's files, names and contents. `script.CHECK` computes the same on a node."""
     digest = hashlib.sha256()
-    for name, content in _files():
+    for name, content in runner_files():
         digest.update(b"%s\0%d\0" % (name.encode(), len(content)) + content)
     return digest.hexdigest()
 
 
-def _files() -> Iterator[tuple[str, bytes]]:
+def runner_files() -> Iterator[tuple[str, bytes]]:
+    """(name, content) of the runner's files."""
     for name in sorted(os.listdir(RUNNER)):
-        if name.endswith(".py"):
+        if name.endswith((".py", ".c")):
             with open(os.path.join(RUNNER, name), "rb") as file:
                 yield name, file.read()
 
@@ -58,7 +59,7 @@ def install_runner(home: str) -> str:
         os.mkdir(directory, 0o700)
     for path, content in [
         (os.path.join(fresh, "rota", "__init__.py"), b""),
-        *((os.path.join(package, name), content) for name, content in _files()),
+        *((os.path.join(package, name), content) for name, content in runner_files()),
     ]:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
             file.write(content)
@@ -76,7 +77,10 @@ def _see_ours(target: str) -> None:
     for directory, names, files in os.walk(target):
         paths += [os.path.join(directory, name) for name in (*names, *files)]
     for path in paths:
-        found = os.lstat(path)
+        try:
+            found = os.lstat(path)
+        except FileNotFoundError:  # a Python that starts here renames what it has compiled
+            continue
         ours = found.st_uid == os.getuid() and not found.st_mode & 0o022
         if not ours or not (stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)):
             raise DeniedError(
@@ -88,7 +92,7 @@ def _see_ours(target: str) -> None:
 
 def _is_whole(place: str) -> bool:
     """Whether the copy is what it should be, to the last byte, and nothing beside it could be taken for a part."""
-    wanted = dict(_files())
+    wanted = dict(runner_files())
     if {name for name in os.listdir(place) if name != "__pycache__"} != set(wanted):
         return False
     for name, content in wanted.items():

@@ -44,7 +44,15 @@ class LocalSite(Site):
             named_resources(config.node_resources),
         )
         shared = named_resources(config.resources)
-        facts = SiteFacts(node, tuple(config.tags), linger_s=config.linger_s, shared=shared)
+        facts = SiteFacts(
+            node,
+            tuple(config.tags),
+            linger_s=config.linger_s,
+            shared=shared,
+            cost=config.cost,
+            paused=config.paused,
+            reassign=config.reassign,
+        )
         self._output = paths.output
         self.driver = LocalDriver(facts, self.door, paths.output, paths.log, launcher=config.launcher)
 
