@@ -48,7 +48,9 @@ def test_what_no_node_has(home):
     home.until(lambda: home.json("sites")["sites"][0]["cores"] == 4, what="the nodes are known")
     for words, said in ((("--memory", "1T"), "1T memory"), (("--cores", "64"), "64 cores")):
         done = home.rota("add", "--on", "one", *words, "--", "true", code=2)
-        assert re.search(rf"can never run: the queue main of one has .*{said} (is|are) asked for", done.stderr), done.stderr
+        assert re.search(rf"can never run: the queue main of one has .*{said} (is|are) asked for", done.stderr), (
+            done.stderr
+        )
 
 
 def test_programs_that_are_not_there(home, tmp_path):

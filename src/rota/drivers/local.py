@@ -52,12 +52,14 @@ class LocalDriver:
         self._launcher = launcher
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._watched: set[int] = set()
+        self._started: dict[str, str] = {}
+        """Tag → native id of what was started here: a process that is just being made has no command line yet."""
         self.on_end: Callable[[], None] = lambda: None
         """Called when a runner has ended: its place is free at once, not only when somebody looks again."""
 
     def take_over(self, earlier: "LocalDriver") -> None:
         """Reap the children of an earlier driver of this machine."""
-        self._children, self._watched = earlier._children, earlier._watched
+        self._children, self._watched, self._started = earlier._children, earlier._watched, earlier._started
         earlier.on_end = self._woken
 
     def facts(self) -> SiteFacts:
@@ -72,7 +74,8 @@ class LocalDriver:
             raise RefusedError(f"cannot start a runner ({' '.join(RUNNER)}): {error}") from error
         self._children[child.pid] = child
         self._watch(child.pid)
-        return [f"{child.pid}:{start_ticks(child.pid) or 0}"]
+        native = self._started[ask.tag] = f"{child.pid}:{start_ticks(child.pid) or 0}"
+        return [native]
 
     def _start(self, allocation: str, tag: str) -> "subprocess.Popen[bytes]":
         name = f"{tag}.{NODE}.{os.urandom(4).hex()}"
@@ -96,8 +99,8 @@ class LocalDriver:
             )
 
     async def find(self, tag: str, count: int) -> list[str] | None:
-        """Look for a runner whose command line carries the tag."""
-        found = _find(tag)
+        """Look for a runner that was started here, or whose command line carries the tag."""
+        found = self._started.get(tag) or _find(tag)
         return None if found is None else [found]
 
     async def terminate(self, known: Known) -> bool:
@@ -126,6 +129,7 @@ class LocalDriver:
                 why = f"{len(left)} processes of it cannot be ended: {left[:5]}"
                 out.append(Observation(allocation.id, "unsure", native, why))
             else:
+                self._started.pop(allocation.tag, None)
                 out.append(Observation(allocation.id, "complete", native, f"its runner {how}"))
         return out
 
