@@ -1,42 +1,103 @@
-"""The thread that writes: pieces one after the other, and the loop is told of each."""
+"""Who writes: the writer's thread, or the loop itself while the disk is quick."""
 
 import asyncio
 import threading
-from functools import partial
 
-import pytest
-
-from rota.manager.writer import Writer
+from rota.manager import writer
+from rota.manager.writer import QUICK_S, Writer
 
 
-def test_each_piece_is_told_once_in_the_loop_and_in_order() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        failed: list[object] = []
-        loop.set_exception_handler(lambda _, context: failed.append(context["exception"]))
-        writer = Writer(loop)
-        told: list[tuple[int, str, str | None]] = []
-        bug, problem = RuntimeError("in the loop"), OSError("in the thread")
+def run(test):
+    async def around():
+        made = Writer(asyncio.get_running_loop())
+        try:
+            await test(made)
+        finally:
+            made.close()
 
-        def work(number: int) -> None:
-            if number == 2:
-                raise problem
+    asyncio.run(around())
 
-        def done(number: int, error: BaseException | None) -> None:
-            told.append((number, threading.current_thread().name, None if error is None else str(error)))
-            if number == 1:
-                raise bug
 
-        for number in range(4):
-            writer.put(partial(work, number), partial(done, number))
-        assert await writer.run(lambda: 5) == 5
-        here = threading.current_thread().name
-        assert told == [(0, here, None), (1, here, None), (2, here, "in the thread"), (3, here, None)]
-        assert failed == [bug], "and who was told after that was told all the same"
-        with pytest.raises(OSError, match="in the thread"):
-            await writer.run(lambda: work(2))
-        writer.put(lambda: None, lambda error: told.append((9, "last", None)))
-        writer.close()
-        assert told[-1][0] == 9
+class Disk:
+    """Work that takes as long as it is told, and remembers who did it."""
 
-    asyncio.run(main())
+    def __init__(self, monkeypatch):
+        self.now, self.seen = 0.0, []
+        monkeypatch.setattr(writer.time, "perf_counter", lambda: self.now)
+
+    def takes(self, seconds):
+        def work():
+            self.now += seconds
+            self.seen.append(threading.current_thread().name)
+
+        return work
+
+
+def test_small_pieces_are_done_by_the_loop_while_the_disk_is_quick(monkeypatch):
+    disk = Disk(monkeypatch)
+
+    async def test(made):
+        done = []
+        made.put(disk.takes(QUICK_S / 2), done.append, small=True)
+        assert done == [None], "it was waited for"
+        made.put(disk.takes(QUICK_S * 100), done.append, small=True)
+        await made.run(disk.takes(0.0))
+        made.put(disk.takes(0.0), done.append, small=True)
+        await made.run(lambda: None)
+        assert disk.seen == ["MainThread", "MainThread", "writer", "writer"]
+        assert done == [None, None, None]
+
+    run(test)
+
+
+def test_on_a_network_file_system_the_loop_waits_for_nothing(monkeypatch):
+    disk = Disk(monkeypatch)
+
+    async def test(made):
+        made.apart = True
+        made.put(disk.takes(0.0), lambda error: None, small=True)
+        await made.run(lambda: None)
+        assert disk.seen == ["writer"]
+
+    run(test)
+
+
+def test_a_disk_that_has_become_quick_again_is_waited_for_again(monkeypatch):
+    disk = Disk(monkeypatch)
+
+    async def test(made):
+        for seconds in (QUICK_S * 9, *[0.0] * 20):
+            made.put(disk.takes(seconds), lambda error: None, small=True)
+            await made.run(lambda: None)
+        assert disk.seen[:2] == ["MainThread", "writer"]
+        assert disk.seen[-1] == "MainThread"
+
+    run(test)
+
+
+def test_nothing_overtakes_what_the_thread_has():
+    async def test(made):
+        order, gate = [], threading.Event()
+        made.put(lambda: (gate.wait(60), order.append("large")), lambda error: None)
+        made.put(lambda: order.append("small"), lambda error: None, small=True)
+        assert order == []
+        gate.set()
+        await made.run(lambda: None)
+        assert order == ["large", "small"]
+
+    run(test)
+
+
+def test_an_error_is_told_wherever_it_was_met():
+    async def test(made):
+        told = []
+
+        def fail():
+            raise OSError("no disk")
+
+        made.put(fail, told.append, small=True)
+        made.put(fail, told.append)
+        await made.run(lambda: None)
+        assert [str(error) for error in told] == ["no disk", "no disk"]
+
+    run(test)

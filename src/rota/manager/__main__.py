@@ -128,6 +128,7 @@ async def serve(paths: Paths, lock: Lock, args: argparse.Namespace) -> int:
             config.seconds("keep_settled") if config.keep_settled is not None else None,
         ),
     )
+    manager.writer.apart = warning is not None
     server = Server(manager.inbound, Limits(peers=max(64, raise_limit() - RESERVED)))
     await server.listen_unix(paths.home)
     address, port = await _listen_tls(server, manager, paths, config)

@@ -46,6 +46,8 @@ PASS_WAIT_MOST_S = 300.0
 """How long a scheduling pass that failed is left alone: doubled each time."""
 FETCHED = 1_000
 """Settled batches that stay whole after a look, until the next checkpoint puts them away."""
+SMALL = 8
+"""Entries and results of a commit for which going to the writer's thread and back is not worth it."""
 ALONE_S = 10.0
 """An embedded manager ends when nobody is connected and nothing has run for this long."""
 
@@ -268,7 +270,9 @@ class Manager:
 
     def _commit(self, turn: Turn, again: bool = False) -> None:
         self.writer.put(
-            lambda: self.store.commit(turn.entries, turn.results), lambda error: self._committed(error, turn, again)
+            lambda: self.store.commit(turn.entries, turn.results),
+            lambda error: self._committed(error, turn, again),
+            small=len(turn.entries) + len(turn.results) <= SMALL,
         )
 
     def _committed(self, error: BaseException | None, turn: Turn, again: bool = False) -> None:
