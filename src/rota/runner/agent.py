@@ -32,6 +32,7 @@ LAST_RETRY_S = 5.0
 GIVE_UP_S = 24 * 3600.0
 TAIL_MOST = 65536  # bytes of a running job's output in one answer
 LAST_WORDS_S = 5.0  # how long an ending runner waits for its reports to be acknowledged
+ROUNDS = 8  # of ends and starts between two looks at the connection
 NEVER = float("inf")
 # With what batch systems begin to end an allocation. URG is sent by drivers where TERM would end the shell above us.
 STOPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGURG)
@@ -168,14 +169,24 @@ class Agent:
         if now >= jobs.next_tick:
             jobs.tick(now)
         if runner.queued:
-            leases = runner.startable(now, 0 if self._launched is None else self._launched.ahead)
-            if leases:
-                while leases and not jobs.start(leases, now):
-                    leases = runner.startable(now)  # those that could not be started have left their place
-                if not runner.queued:
-                    jobs.leave_directory()
+            self._start(now)
+            # To start a job takes as long as a short one runs: what has ended meanwhile needs no further wake-up.
+            for _ in range(ROUNDS if self._launched is None else 0):
+                now = clock()
+                if not (runner.queued and jobs.reap(now) and self._start(now)):
+                    break
+            if not runner.queued:
+                jobs.leave_directory()
         if self._launched is not None:
             self._launched.flush(now)
+
+    def _start(self, now: float) -> bool:
+        """Start what has a place; whether there was any."""
+        leases = self.runner.startable(now, 0 if self._launched is None else self._launched.ahead)
+        any_there = bool(leases)
+        while leases and not self.jobs.start(leases, now):
+            leases = self.runner.startable(now)  # those that could not be started have left their place
+        return any_there
 
     def _warned(self, name: str) -> None:
         """A batch system says that the allocation ends soon."""

@@ -245,8 +245,8 @@ class Jobs:
 
     # -- ending --------------------------------------------------------------------------------------------------
 
-    def reap(self, now: float) -> None:
-        """Collect every process that has ended, ours and orphans alike."""
+    def reap(self, now: float) -> bool:
+        """Collect every process that has ended, ours and orphans alike; whether a job's was among them."""
         over: List[Tuple[Running, int, float, int]] = []
         while True:
             try:
@@ -274,6 +274,7 @@ class Jobs:
                     self.collect(running)
                     self.segments.release(running.lane, running.pid in surviving)
                 self.over(running, (status, cpu_s, maxrss, wall), now, running.pid in surviving)
+        return bool(over)
 
     def _helper_ended(self, pid: int, status: int, now: float) -> None:
         if pid not in self.helpers:
