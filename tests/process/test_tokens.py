@@ -11,6 +11,7 @@ from process.support_home import Home, home
 from process.wire_support import HELLO, raw_unix
 from rota.model.errors import DeniedError, ProtocolError, RotaError
 from rota.wire.client import Connection, LostError
+from rota.wire.server import own_name
 
 __all__ = ["home"]
 
@@ -60,7 +61,7 @@ def test_a_scope_bounds_what_a_token_may_do_by_tls_and_by_the_socket(home: Home,
         home.rota("limit", "x:1", env=env, code=0 if scope == "admin" else 5)
     rows = home.rows("audit")
     assert any(row["by"] == "token read via 127.0.0.1" and "refused" in row["outcome"] for row in rows)
-    assert any(row["by"].startswith("token submit of uid") and row["action"] == "submit" for row in rows)
+    assert any(row["by"].startswith(f"token submit of {own_name()}") and row["action"] == "submit" for row in rows)
     assert all(set(row) == {"at", "by", "address", "action", "target", "outcome"} for row in rows)
 
 

@@ -15,7 +15,7 @@ from process.wire_support import HELLO, greet, raw_unix, serving
 from rota.model.errors import DeniedError, ProtocolError, RefusedError, RotaError, UsageError, VersionError
 from rota.wire.aclient import AsyncConnection
 from rota.wire.client import Connection, LostError, NoManagerError
-from rota.wire.server import Limits
+from rota.wire.server import Limits, own_name
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_ask_and_answer(home):
         assert connection.ask("status", sel=["7"]) == {"op": "status"}
         assert connection.manager["host"] == "here"
         assert running.handler.asked[0][1].sel == ["7"]
-        assert running.handler.peers[0].principal == f"uid {os.getuid()} via unix"
+        assert running.handler.peers[0].principal == f"{own_name()} via unix"
         first, second = connection.post("ping"), connection.post("count")
         assert connection.collect(second) == {"op": "count"}
         assert connection.collect(first) == {"op": "ping"}

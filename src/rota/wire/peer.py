@@ -137,7 +137,7 @@ class Peer(asyncio.Protocol):
         self.role: str | None = None
         """`client` or `runner` once let in."""
         self.principal = f"nobody via {address}"
-        """Who this is, for the record: `uid 1000 via unix`, `token ci via 10.0.0.5`, `allocation a3 via 10.0.0.5`."""
+        """Who this is, for the record: `ann via unix`, `token ci via 10.0.0.5`, `allocation a3 via 10.0.0.5`."""
         self.token: str | None = None
         """The name of a client's token."""
         self.access = Access("admin", "")

@@ -2,10 +2,12 @@
 
 import asyncio
 import os
+import pwd
 import socket
 import ssl
 from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, cast
 
 from rota.model.errors import DeniedError, RefusedError
@@ -28,6 +30,15 @@ SUSPECTS = 16
 WRONG = "the proof is wrong, or its token unknown or no longer valid"
 
 
+@cache
+def own_name() -> str:
+    """Who we are, for people; looked up once, as a directory service may be slow."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"
+
+
 class UnixGate:
     """Lets in our own uid, and nobody else."""
 
@@ -45,14 +56,14 @@ class UnixGate:
     def admit(self, peer: Peer, greeting: Hello | Greet) -> str:
         """Name the peer: it was let in when it arrived."""
         if isinstance(greeting, Greet):
-            return f"runner {greeting.runner} of uid {os.getuid()} via unix"
+            return f"runner {greeting.runner} of {own_name()} via unix"
         if greeting.name is None:
-            return f"uid {os.getuid()} via unix"
+            return f"{own_name()} via unix"
         access = self._server.handler.access_for(greeting.name)
         if access is None:
             raise DeniedError(f"the token '{greeting.name}' is unknown or no longer valid")
         peer.token, peer.access = greeting.name, access
-        return f"token {greeting.name} of uid {os.getuid()} via unix"
+        return f"token {greeting.name} of {own_name()} via unix"
 
     def prove(self, peer: Peer, message: Prove) -> None:
         """Nothing: the kernel has said who it is."""
