@@ -22,7 +22,7 @@ class NoDoor:
 
 
 def test_what_was_started_a_moment_ago_is_found_by_its_tag(tmp_path, monkeypatch):
-    """A process has no command line in /proc until its program is in place: not to see it there started a second one."""
+    """A process has no command line in /proc until its program is in place; a second one was started then."""
     monkeypatch.setattr(local, "RUNNER", (sys.executable, "-c", "import time; time.sleep(600)"))
     monkeypatch.setattr(local, "_find", lambda tag: None)
 
@@ -38,8 +38,7 @@ def test_what_was_started_a_moment_ago_is_found_by_its_tag(tmp_path, monkeypatch
         finally:
             pid = int(native.partition(":")[0])
             os.kill(pid, 9)
-            await asyncio.sleep(0)
-            os.waitpid(pid, 0)
+            driver._children[pid].wait()
         [seen] = await driver.poll([Known("a1", "0123456789ab", native, 0, 0.0, 1)])
         assert seen.verb == "complete"
         assert await driver.find("0123456789ab", 1) is None, "it is over: another may be asked for"
