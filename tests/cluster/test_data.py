@@ -89,6 +89,8 @@ def test_a_tree_is_brought_once_and_outputs_are_known(farm, home):
     here = home.add("--on", "farm", "--cwd", "/tmp", "--partition", source, "--input", f"{farm.disk}/out/2.txt", "--",
                     f"cat {farm.disk}/out/2.txt")  # fmt: skip
     assert home.settled(here) == {"COMPLETED": 1} and home.rota("log", f"{here}.1").stdout == "one\n"
+    home.rota("data", "verify")  # what was brought has the digest that it was brought with
+    assert {row["valid"] for row in home.json("data", "list")["replicas"]} == {True}
 
 
 def test_a_connection_cut_in_mid_transfer_goes_on_and_nothing_is_left_behind(farm, home):

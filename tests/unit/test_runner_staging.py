@@ -1,5 +1,6 @@
 """Files that go from one place to another: whole and verified, or not at all."""
 
+import hashlib
 import io
 import json
 import os
@@ -43,7 +44,8 @@ def test_a_file_arrives_with_its_bytes_its_mode_and_its_time(places):
     assert new.read_bytes() == old.read_bytes() and new.stat().st_mode & 0o777 == 0o750
     assert (found["size"], found["mtime"]) == (3_000_000, old.stat().st_mtime_ns) == (3_000_000, new.stat().st_mtime_ns)
     assert not parts(b / "deep")
-    assert staging.checksum(str(new)) == staging.checksum(str(old))
+    plain = hashlib.sha256(old.read_bytes()).hexdigest()
+    assert found["sha256"] == staging.checksum(str(new)) == staging.checksum(str(old)) == plain
 
 
 def test_a_whole_tree_arrives_with_links_inside_it(places):
@@ -53,12 +55,14 @@ def test_a_whole_tree_arrives_with_links_inside_it(places):
     (a / "t" / "empty").mkdir()
     (a / "t" / "l").symlink_to("sub/x y")
     (a / "t" / "absolute").symlink_to(a / "t" / "sub")
-    arrived(sent(a / "t"), b / "t")
+    found = arrived(sent(a / "t"), b / "t")
     seen = staging.look([str(a / "t"), str(b / "t")])
     assert seen[str(a / "t")] == seen[str(b / "t")]  # else it would be brought again
     assert (b / "t" / "l").read_text() == "one" and (b / "t" / "empty").is_dir()
     assert os.path.realpath(b / "t" / "absolute") == str(b / "t" / "sub")
-    assert staging.checksum(str(a / "t")) == staging.checksum(str(b / "t"))
+    assert staging.checksum(str(a / "t")) == staging.checksum(str(b / "t")) == found["sha256"]
+    (b / "t" / "sub" / "x y").rename(b / "t" / "sub" / "z")
+    assert staging.checksum(str(b / "t")) != found["sha256"], "the same bytes under another name"
 
 
 def test_a_link_out_of_the_directory_is_refused_by_name(places):
@@ -78,6 +82,18 @@ def test_a_list_that_leads_out_of_the_directory_is_refused(places, inner):
     row = {"path": inner, "kind": "file", "size": 1, "mode": 0o644, "mtime": 1}
     data = json.dumps({"rows": [top, row], "size": 1}).encode() + b"\nx" + b'{"sha256": ""}\n'
     with pytest.raises(StagingError, match="leads out of the directory"):
+        arrived(data, b / "t")
+    assert not os.listdir(b)
+
+
+@pytest.mark.parametrize("target", ["/etc", "..", "sub/../../x"])
+def test_a_link_that_is_sent_and_leads_out_is_not_made(places, target):
+    _, b = places
+    top = {"path": "", "kind": "dir", "size": 0, "mode": 0o755, "mtime": 1}
+    link = {"path": "l", "kind": "link", "size": 0, "mode": 0, "mtime": 1, "link": target}
+    through = {"path": "l/x", "kind": "file", "size": 1, "mode": 0o644, "mtime": 1}
+    data = json.dumps({"rows": [top, link, through], "size": 1}).encode() + b"\nx" + b'{"sha256": ""}\n'
+    with pytest.raises(StagingError, match="'l' leads out of the directory"):
         arrived(data, b / "t")
     assert not os.listdir(b)
 

@@ -130,15 +130,26 @@ def _row(path: str, kind: str, found: os.stat_result) -> Dict[str, Any]:
 
 
 def checksum(path: str) -> str:
-    """The digest of what is at a path: the same wherever it is, whatever its times and modes are."""
+    """The digest of what is at a path: the same wherever it is, whatever its times and modes are.
+
+    Of a file it is that of its bytes, as everybody's SHA-256; and it is what a transfer compares.
+    """
     digest = hashlib.sha256()
     for row in _walk(path):
-        digest.update(("%s\0%s\0%d\0" % (row["path"], row["kind"], row["size"])).encode("utf-8", "surrogateescape"))
+        digest.update(_mark(row))
         if row["kind"] == "file":
             with open(os.path.join(path, row["path"]) if row["path"] else path, "rb") as file:
                 for block in iter(lambda: file.read(BLOCK), b""):
                     digest.update(block)
     return digest.hexdigest()
+
+
+def _mark(row: Dict[str, Any]) -> bytes:
+    """What goes into a digest before the bytes of a file in a directory: a name that changes is another directory."""
+    if not row["path"]:
+        return b""
+    words = "%s\0%s\0%d\0%s\0" % (row["path"], row["kind"], row["size"], row.get("link", ""))
+    return words.encode("utf-8", "surrogateescape")
 
 
 # ---- the sending side ------------------------------------------------------------------------------------------------
@@ -159,6 +170,7 @@ def send(path: str, offset: int, out: BinaryIO) -> None:
     digest, sent = hashlib.sha256(), 0
     problem = None
     for row in rows:
+        digest.update(_mark(row))
         if row["kind"] == "file":
             whole = os.path.join(path, row["path"]) if row["path"] else path
             sent, problem = _send_file(whole, row, digest, sent, offset, out)
@@ -346,10 +358,11 @@ def _receive_tree(part: str, rows: List[Dict[str, Any]], source: BinaryIO, diges
         if inner.startswith("/") or ".." in inner.split("/"):
             raise StagingError("bad", "%r leads out of the directory" % inner)
         whole = os.path.join(part, inner) if inner else part
+        digest.update(_mark(row))
         if row["kind"] == "dir":
             os.mkdir(whole, 0o700)
         elif row["kind"] == "link":
-            if os.path.isabs(row["link"]):
+            if os.path.isabs(row["link"]) or _leads_out(os.path.join(os.path.dirname(inner), row["link"])):
                 raise StagingError("bad", "%r leads out of the directory" % inner)
             os.symlink(row["link"], whole)
         else:
@@ -370,6 +383,10 @@ def _receive_tree(part: str, rows: List[Dict[str, Any]], source: BinaryIO, diges
             whole = os.path.join(part, row["path"]) if row["path"] else part
             os.chmod(whole, row["mode"] | 0o700)
             os.utime(whole, ns=(row["mtime"], row["mtime"]))
+
+
+def _leads_out(inner: str) -> bool:
+    return os.path.normpath(inner).split(os.sep)[0] == ".."
 
 
 def take(source: BinaryIO, size: int) -> Iterator[bytes]:
