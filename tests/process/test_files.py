@@ -3,6 +3,8 @@
 import os
 import signal
 
+import pytest
+
 from process.support_home import a_home
 
 
@@ -30,6 +32,8 @@ def test_an_input_that_is_nowhere_or_cannot_be_read_fails_the_job_with_its_name(
             assert home.job(f"{batch}.1")["reason"] == "input"
             note = home.json("explain", f"{batch}.1")["attempts"][0]["note"]
             assert str(home.work / name) in note and reason in note, note
+        said = home.rota("explain", f"{batch}.1").stdout
+        assert "nobody has it" in said and "no bytes of what it reads were known" in said and "of 0" not in said
 
 
 def test_a_link_out_of_a_directory_is_used_where_it_is():
@@ -38,6 +42,32 @@ def test_a_link_out_of_a_directory_is_used_where_it_is():
         (home.work / "tree" / "out").symlink_to("/etc/hostname")
         batch = home.add("--input", "tree", "--", "cat tree/out > copy; cmp copy /etc/hostname")
         assert home.settled(batch) == {"COMPLETED": 1}
+
+
+def test_why_an_object_cannot_be_had_is_said(tmp_path):
+    pytest.importorskip("boto3")
+    nothing = str(tmp_path / "none")
+    bare = {"AWS_EC2_METADATA_DISABLED": "true", "AWS_SHARED_CREDENTIALS_FILE": nothing, "AWS_CONFIG_FILE": nothing}
+    refusing = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_DEFAULT_REGION": "here"}
+    keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    with a_home() as home:
+        home.env |= bare | refusing
+        batch = home.add("--input", "s3://bucket/key", "--", "true")
+        assert home.settled(batch) == {"FAILED": 1} and home.job(f"{batch}.1")["reason"] == "input"
+        assert (
+            "s3://bucket/key: Unable to locate credentials" in home.json("explain", f"{batch}.1")["attempts"][0]["note"]
+        )
+    with a_home() as home:
+        home.env |= bare | refusing | keys
+        batch = home.add("--input", "s3://bucket/key", "--", "true")
+        said = home.until(
+            lambda: "127.0.0.1:9" in (words := home.json("explain", f"{batch}.1")["reason"] or "") and words,
+            what="it is said who does not answer",
+        )
+        assert "s3://bucket/key" in said
+        assert home.counts(batch) == {"STARTING": 1} and home.job(f"{batch}.1")["attempt"] == 1
+        home.rota("kill", batch)
+        assert home.settled(batch) == {"ABORTED": 1}
 
 
 def test_what_it_writes_is_known():

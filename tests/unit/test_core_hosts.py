@@ -61,6 +61,21 @@ def run(world: World, runner: FakeRunner, code: int, took_s: float = 0.1) -> int
     return len(jobs)
 
 
+def test_what_nobody_has_is_no_hosts_fault() -> None:
+    world, (first, _other) = world_of("n0", "n1", jobs=6, size=2)
+    count = 0
+    for _ in range(3):
+        rows = [
+            Ended(*job, None, None, "input", 0.0, 0.0, 0.1, 0, None, "no replica of /x can be had")
+            for job in start(world, first)
+        ]
+        count += len(rows)
+        world.report(first, ended=rows)
+        pass_time(world, 1)
+    assert count >= 4 and not is_suspected(world, "n0")
+    assert world.state.batches[1].counts[FAILED] == count, "each counts, and none is tried elsewhere in vain"
+
+
 def leave(world: World, runner: FakeRunner) -> None:
     world.bye(runner)
     assert runner.allocation is not None

@@ -3,12 +3,15 @@
 import asyncio
 import itertools
 import random
+import sys
 from typing import Any
 
 import pytest
 
+from rota.manager.data import objects
 from rota.manager.data.transfers import PER_LINK, PER_PLACE, Journal, TransferError, Transfers
 from rota.model.errors import BusyError
+from rota.runner.staging import StagingError
 
 
 class FakePlace:
@@ -109,3 +112,11 @@ def test_what_another_manager_left_is_gone_on_with_or_removed(journal):
         assert [path for path, _ in target.discarded] == ["/y"] and not journal.load()
 
     asyncio.run(run())
+
+
+def test_without_the_library_for_objects_it_is_said_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    for what in ("files", "send", "receive"):
+        with pytest.raises(StagingError, match=r"s3:// addresses need boto3: pip install 'rota\[s3\]'") as error:
+            objects.answer({"what": what, "paths": ["s3://b/k"], "path": "s3://b/k", "offset": 0})
+        assert error.value.code == "bad"

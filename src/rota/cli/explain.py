@@ -124,17 +124,23 @@ def print_job(answer: "dict[str, Any]") -> None:
             print(f"  {command}")
 
 
+def _nowhere(row: "dict[str, Any]") -> str:
+    """What is said of an input that is at no place that is known: objects are looked for when a job has its place."""
+    return "not seen" if row["path"].startswith("s3://") else "nobody has it"
+
+
 def print_data(data: "dict[str, Any]") -> None:
     """Print which of a job's files are where."""
     print()
     Table("INPUT", "SIZE", "AT", right=["SIZE"]).print(
         [
-            [row["path"], None if row["bytes"] is None else size(row["bytes"]), ", ".join(row["at"]) or "nobody has it"]
+            [row["path"], None if row["bytes"] is None else size(row["bytes"]), ", ".join(row["at"]) or _nowhere(row)]
             for row in data["files"]
         ]
     )
     print()
     rows = [[row["place"], size(row["bytes"]), f"of {size(data['bytes'])}"] for row in data["places"]]
-    Table("PLACE", "PRESENT", "", right=["PRESENT"]).print(rows)
+    if any(row["at"] for row in data["files"]):
+        Table("PLACE", "PRESENT", "", right=["PRESENT"]).print(rows)
     if data["chosen"]:
         print(f"on {data['chosen']['place']}: {data['chosen']['why']}")

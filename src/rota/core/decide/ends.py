@@ -147,8 +147,8 @@ class _Ends:
                 key = (number, str(larger.needs) + str(larger.level))
                 self.raised.setdefault(key, ev.Retemplated(number, [], larger, why)).spans.extend((pos, pos + 1))
                 self._sample_excess(template.group, row, reason, wall_ms)
-            # of a gang nobody knows which of its nodes is to blame
-            fast = raised is None and not live.parts and is_fast(self.state, wall_ms)
+            # of a gang nobody knows which of its nodes is to blame, and what nobody has is no host's fault
+            fast = raised is None and not live.parts and reason != "input" and is_fast(self.state, wall_ms)
             if reason == "disk-full" and not row.peak_disk:
                 job = format_job(number, batch.index(pos))
                 self.full[number] = f"{job} found no space left to write to: {row.note or 'its disk is full'}"

@@ -45,7 +45,7 @@ def split(url: str) -> tuple[str, str]:
 
 def head(s3: Any, url: str) -> dict[str, Any] | None:
     """Size and time of change of an object; None: there is none."""
-    from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError
 
     bucket, key = split(url)
     try:
@@ -54,9 +54,12 @@ def head(s3: Any, url: str) -> dict[str, Any] | None:
         code = str(error.response.get("Error", {}).get("Code"))
         if code in ("404", "NoSuchKey", "NoSuchBucket", "NotFound"):
             return None
-        raise StagingError("bad" if code in ("403", "AccessDenied") else "cut", f"{url}: {error}") from None
-    except BotoCoreError as error:
+        refused = code in ("400", "401", "403", "AccessDenied")
+        raise StagingError("bad" if refused else "cut", f"{url}: {error}") from None
+    except (ConnectionError, HTTPClientError) as error:
         raise StagingError("cut", f"{url}: {error}") from None
+    except BotoCoreError as error:  # no credentials, a name that is none: it will not be better later
+        raise StagingError("bad", f"{url}: {error}") from None
     mtime = int(found["LastModified"].timestamp()) * 1_000_000_000
     return {"size": found["ContentLength"], "mtime": mtime, "kind": "file", "etag": found["ETag"]}
 

@@ -86,6 +86,8 @@ class Choice(Struct, frozen=True):
 
     def words(self) -> str:
         """As people read it."""
+        if not self.total:
+            return f"the policy {self.policy} chose it: no bytes of what it reads were known"
         here, most = self.at.get(self.place, 0), max(self.at.values(), default=0)
         words = f"the policy {self.policy} chose it: {show_size(here)} of {show_size(self.total)} were there"
         return words if here >= most else f"{words}, {show_size(most)} at the place that had most"
@@ -474,7 +476,7 @@ class Staging:
 
     async def _bring_now(self, phase: Phase, place: Place, path: str) -> None:
         if path.startswith(URL):
-            await self._bring_object(place, path)
+            await self._bring_object(phase, place, path)
             return
         until = time.monotonic() + AWAY_S
         while True:
@@ -560,17 +562,26 @@ class Staging:
         """Where an object lies at a place."""
         return os.path.normpath(os.path.join(place.cache, S3, url[len(URL) :].lstrip("/")))
 
-    async def _bring_object(self, place: Place, url: str) -> None:
-        """Have an object at a place, as it is now."""
+    async def _bring_object(self, phase: Phase, place: Place, url: str) -> None:
+        """Have an object at a place, as it is now. A store of objects that does not answer is waited for."""
+        until = time.monotonic() + AWAY_S
+        while True:
+            try:
+                await self._bring_object_now(place, url)
+                return
+            except TransferError as error:
+                if error.kind != "cut" or error.place != S3 or time.monotonic() > until:
+                    raise
+                phase.why = str(error)
+            await asyncio.sleep(AWAY_STEP_S)
+
+    async def _bring_object_now(self, place: Place, url: str) -> None:
         source = self.places()[S3]
         target = self._object_path(place, url)
         if not target.startswith(os.path.join(place.cache, S3) + "/"):
             raise TransferError("bad", f"{url} leads out of the directory for objects", S3)
-        try:
-            info = (await source.ask("files", paths=[url])).get("files", {}).get(url)
-            have = (await place.ask("files", paths=[target])).get("files", {}).get(target)
-        except RotaError as error:
-            raise TransferError("cut", str(error), S3) from None
+        info = (await self._files_at(source, url)).get(url)
+        have = (await self._files_at(place, target)).get(target)
         if info is None:
             self.registry.spoil(url, S3, "it is not there")
             raise TransferError("gone", f"{url} is not there", S3)
@@ -585,6 +596,17 @@ class Staging:
         )
         new = Replica(url, place.name, found["size"], found["mtime"], found["sha256"], cached=True, used=time.time())
         self.registry.keep(new)
+
+    async def _files_at(self, place: Place, path: str) -> dict[str, Any]:
+        """What is at a path of a place now; that this cannot be said is told of the place."""
+        try:
+            answer = await place.ask("files", paths=[path])
+        except RotaError as error:
+            raise TransferError("cut", str(error), place.name) from None
+        if "error" in answer:
+            raise TransferError(answer["error"], answer["words"], place.name)
+        found: dict[str, Any] = answer.get("files", {})
+        return found
 
     # ---- caches -----------------------------------------------------------------------------------------------------
 
