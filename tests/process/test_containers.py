@@ -116,6 +116,34 @@ def test_a_read_only_mount_of_podman(rota, image, tmp_path):
     assert "Read-only file system" in rota.out("explain", "1.1") and not (tmp_path / "out").exists()
 
 
+def test_what_it_reads_and_where_it_writes_is_seen(rota, inside, tree, tmp_path):
+    data = tmp_path / "a b"
+    (data / "deep").mkdir(parents=True)
+    (data / "in").write_text("read\n")
+    (data / "deep" / "other").write_text("too\n")
+    (rota.cwd / "link").symlink_to(data / "deep" / "other")
+    if inside[1] == str(tree):  # there the places must exist in the image
+        at = Path(str(tree) + str(data))
+        for name in ("in", "deep/other"):
+            (at / name).parent.mkdir(parents=True, exist_ok=True)
+            (at / name).touch()
+        (at / "out").mkdir()
+    words = ("--input", str(data / "in"), "--input", "link", "--output", f"{data}/out/*.txt")
+    rota("run", *words, *inside, "--", f"cat '{data}/in' link; echo written > '{data}/out/x.txt'")
+    assert rota.out("log", "1.1") == "read\ntoo\n" and (data / "out" / "x.txt").read_text() == "written\n"
+    until(lambda: [row["path"] for row in json.loads(rota.out("data", "list", f"{data}/out", "--json"))["replicas"]])
+
+
+def test_links_to_what_it_reads_lead_somewhere_and_cannot_be_written_through(rota, image, tmp_path):
+    (tmp_path / "in").write_text("read\n")
+    words = ("--workdir", "unique", "--input", str(tmp_path / "in"), "--container", image)
+    rota("run", *words, "--", "cat in && ! echo other > in")
+    assert rota.out("log", "1.1") == "read\n" and (tmp_path / "in").read_text() == "read\n"
+    elsewhere = ("--input", str(tmp_path / "in"), "--mount", f"{tmp_path}:/mnt", "--container", image)
+    rota("run", *elsewhere, "--", f"cat /mnt/in && ! test -e {tmp_path}")
+    assert rota.out("log", "2.1") == "read\n"
+
+
 def test_over_its_time_it_may_clean_up(rota, inside):
     # A second TERM would be taken while the first is being dealt with.
     work = "trap 'echo cleaning; sleep 1; exit 5' TERM; echo begun; sleep 600 & wait"

@@ -182,6 +182,8 @@ class JobBook:
             out["leftovers"] = given.leftovers
         if given.container is not None:
             out["container"] = {"image": given.container, "engine": given.engine, "mounts": list(given.mounts)}
+            if given.inputs or given.outputs:
+                out["container"] |= {"inputs": list(given.inputs), "outputs": list(given.outputs)}
         if given.warn is not None:
             out["warn"] = [int(signal.Signals[f"SIG{given.warn[0]}"]), given.warn[1]]
         for name in ("stdin", "stdout", "stderr"):

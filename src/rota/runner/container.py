@@ -14,6 +14,7 @@ if __name__ == "__main__":
     sys.path[:] = [os.path.dirname(os.path.dirname(_here)), *(part for part in sys.path if part != _here)]
 
 import fcntl
+import glob
 import hashlib
 import json
 import resource
@@ -23,7 +24,17 @@ import subprocess
 import time
 from typing import Any, Dict, List, NoReturn, Tuple
 
-from rota.runner.engines import ENGINES, FILES, INSIDE_PATH, NAMED, Request, command_line, image_command, known_file
+from rota.runner.engines import (
+    ENGINES,
+    FILES,
+    INSIDE_PATH,
+    NAMED,
+    Mount,
+    Request,
+    command_line,
+    image_command,
+    known_file,
+)
 from rota.runner.measure import start_of
 
 __all__ = ["VARIABLE", "main"]
@@ -49,6 +60,7 @@ def main() -> int:
     try:
         request = Request(spec, sys.argv[1:], os.getcwd())
         engine = _engine(spec.get("engine") or "auto", request.image, os.environ.get("PATH", ""))
+        request.mounts += _files(spec, request)
         _check_mounts(request)
         os.environ.setdefault("USER", _user())
         image = _prepared(engine, request)
@@ -96,6 +108,39 @@ def _engine(asked: str, image: str, path: str) -> str:
     if asked != "auto":
         raise ContainerError("%s is not on %s: its PATH has no such program (a --module may bring it)" % (asked, host))
     raise ContainerError("no container engine on %s for %s: none of %s is in the PATH" % (host, image, ", ".join(fit)))
+
+
+def _files(spec: Dict[str, Any], request: Request) -> List[Mount]:
+    """What a job reads and where it writes, under its own path, unless that is seen inside already.
+
+    An object is where a link in the job's directory leads.
+    """
+    more: List[Mount] = []
+    for path in spec.get("outputs") or ():
+        directory = os.path.dirname(path)
+        while glob.has_magic(directory):
+            directory = os.path.dirname(directory)
+        if "://" not in path and not _is_seen(directory, request.mounts + more):
+            os.makedirs(directory, exist_ok=True)
+            more.append(Mount(directory, directory))
+    for path in spec.get("inputs") or ():
+        if "://" in path:
+            path = os.path.join(request.cwd, path.rpartition("/")[2])
+        seen = request.mounts + more
+        if any(_is_below(path, mount.inside) for mount in seen):
+            path = os.path.realpath(path)  # it may be a link to what is not seen
+        if not _is_seen(path, seen):
+            more.append(Mount(path, path, True))
+    return sorted(more, key=lambda mount: mount.inside)  # one that is in another comes after it
+
+
+def _is_seen(path: str, mounts: List[Mount]) -> bool:
+    """Whether a path can be seen inside, or the user has said where it is to be seen."""
+    return any(_is_below(path, mount.inside) or _is_below(path, mount.outside) for mount in mounts)
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
 def _check_mounts(request: Request) -> None:
@@ -248,7 +293,7 @@ def _check_inside(engine: str, request: Request, image: str) -> None:
 
 
 def _is_mounted(command: str, request: Request) -> bool:
-    return any(command.startswith(mount.inside.rstrip("/") + "/") for mount in request.mounts)
+    return any(_is_below(command, mount.inside) for mount in request.mounts)
 
 
 # -- engines that have a client ----------------------------------------------------------------------------------------
