@@ -1,5 +1,6 @@
 """A farm of hosts by ssh: real sshd on pretend hosts, each with a network and a disk of its own."""
 
+import os
 import signal
 
 import pytest
@@ -127,3 +128,82 @@ def test_a_runner_that_is_killed_is_seen_and_leaves_nothing_running(farm, home):
     home.settled(batch)
     left = [pid for name in farm.names for pid in farm.processes(name) if farm.command(pid).startswith("sleep 4711")]
     assert not left
+
+
+def linger(home, seconds, names, farm, more=""):
+    hosts = ", ".join(f'"{name} cores=2"' for name in names)
+    text = FARM.format(hosts=hosts, config=farm.config, disk=farm.disk, more=more)
+    home.config(text.replace('linger = "120s"', f'linger = "{seconds}s"'))
+
+
+def live(home):
+    return [row for row in home.json("allocations", "--live")["allocations"] if row["site"] == "farm"]
+
+
+def test_19_a_host_that_is_taken_out_while_a_job_runs_there(farm, home):
+    *others, taken = farm.names
+    linger(home, 1, farm.names, farm)
+    batch = home.add("--on", "farm", "--partition", taken, "--", f"hostname; {waits_at(farm, 'out')}")
+    home.until(lambda: home.counts(batch).get("RUNNING") == 1)
+    linger(home, 1, others, farm)
+    assert home.json("reload")["changed"] == ["farm"]
+    assert {row["name"] for row in home.json("sites", "farm")["sites"][0]["queues"]} == set(others)
+    home.kill_manager(signal.SIGKILL)  # the next one has never heard of the host
+    home.rota("up")
+    farm.on(taken, f"touch {farm.disk}/out")
+    assert home.settled(batch) == {"COMPLETED": 1} and home.job(f"{batch}.1")["attempt"] == 1
+    home.until(lambda: not live(home), what="its runner has left, and is known to be over")
+    assert home.rota("log", f"{batch}.1").stdout == f"{taken}\n"
+    assert not farm.on(taken, f"find {farm.disk}/rota -name token").stdout, "nobody can speak in its name any more"
+    refused = home.rota("add", "--on", "farm", "--partition", taken, "--", "true", code=None)
+    assert refused.returncode and taken in refused.stderr
+    again = home.add("--array", "1-4", "--", "hostname")
+    assert home.settled(again) == {"COMPLETED": 4} and set(hosts_of(home, again).values()) <= set(others)
+
+
+def test_19_a_runner_on_a_host_that_was_taken_out_can_be_ended(farm, home):
+    *others, taken = farm.names
+    batch = home.add("--on", "farm", "--partition", taken, "--", "sleep 4712")
+    home.until(lambda: home.counts(batch).get("RUNNING") == 1)
+    configure(home, farm, others)
+    home.rota("reload")
+    home.rota("down", "--kill")
+
+    def left():
+        lines = [farm.command(pid) for pid in farm.processes(taken)]
+        return [line for line in lines if "runner/__main__.py" in line or line.startswith("sleep 4712")]
+
+    home.until(lambda: not left(), what="nothing of it runs there")
+
+
+def test_19_what_runners_left_on_hosts_goes_with_the_last_of_their_jobs(farm, home):
+    linger(home, 1, farm.names, farm)
+    words = ("--on", "farm", "--cwd", farm.disk, "--workdir", "unique")
+    batches = {name: home.add(*words, "--partition", name, "--", "echo of $(hostname); touch x") for name in farm.names}
+    for batch in batches.values():
+        assert home.settled(batch) == {"COMPLETED": 1}
+    home.until(lambda: not live(home), what="all runners have left")
+
+    def lies(name):
+        return sorted(farm.on(name, f"ls {farm.disk} {farm.disk}/rota").stdout.split())
+
+    assert all("rota_work" not in lies(name) and len(lies(name)) == 5 for name in farm.names), "output is kept"
+    first, *rest = farm.names
+    home.rota("prune", batches[first])
+    home.until(lambda: len(lies(first)) == 4, what="what its runner left is removed")
+    assert home.rota("log", f"{batches[rest[0]]}.1").stdout == f"of {rest[0]}\n", "the others are kept"
+    farm.cut(rest[0])
+    try:
+        home.until(lambda: not queue(home, rest[0])["up"], what="it is seen to be away")
+        for name in rest:
+            home.rota("prune", batches[name])
+        home.until(lambda: len(lies(rest[1])) == 4)
+    finally:
+        farm.heal(rest[0])
+    home.until(lambda: queue(home, rest[0])["up"], what="it is back")
+    last = home.add("--", "true")
+    assert home.settled(last) == {"COMPLETED": 1}
+    home.until(lambda: not live(home))
+    home.rota("prune", last)
+    home.until(lambda: all(len(lies(name)) == 4 for name in farm.names), what="also where nobody was there")
+    home.until(lambda: not os.listdir(os.path.join(home.path, "sites", "farm")))

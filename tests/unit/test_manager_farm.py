@@ -2,7 +2,7 @@
 
 import pytest
 
-from rota.drivers.farm import Hardware
+from rota.drivers.farm import Hardware, Runner
 from rota.manager.config import Config, SiteConfig, load_config
 from rota.manager.paths import Paths
 from rota.manager.sites.doors import TlsDoor
@@ -58,6 +58,23 @@ def test_a_file_that_is_wrong_is_named_with_the_line(tmp_path):
         hosts(file=str(tmp_path / "missing"))
 
 
+def test_16_a_file_that_the_configuration_names_is_beside_it_wherever_the_manager_is_started(tmp_path, monkeypatch):
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    home.mkdir()
+    elsewhere.mkdir()
+    (home / "config.toml").write_text('[site.farm]\ndriver = "ssh"\nhosts_file = "hosts"\n')
+    (home / "hosts").write_text("a\n")
+    (elsewhere / "hosts").write_text("wrong\n")
+    monkeypatch.chdir(elsewhere)
+    config = load_config(str(home)).site["farm"]
+    assert list(read_hosts(config)) == ["a"]
+    paths = Paths(str(home))
+    site = FarmSite("farm", config, paths, TlsDoor(paths))
+    assert not site.is_other(load_config(str(home)).site["farm"])
+    (home / "hosts").write_text("a\nb\n")
+    assert site.is_other(load_config(str(home)).site["farm"]), "a reload takes the file over"
+
+
 def test_a_host_in_two_sites_is_refused():
     config = Config(site={name: SiteConfig(driver="ssh", hosts=["x", name]) for name in ("one", "two")})
     with pytest.raises(UsageError, match=r"config.toml: \[site.two\] x is a host of \[site.one\] too"):
@@ -90,6 +107,27 @@ def test_each_host_is_a_place_with_what_it_has_or_what_is_left_of_it(site):
     assert a.node == Amounts(4000, 4 * GIB, 10 * GIB) and b.node == Amounts(2000, 4 * GIB, 10 * GIB)
     assert (a.up, a.most, a.nodes, b.tags) == (True, 1, 1, ("big",))
     assert site.facts().most == 2
+
+
+def test_17_what_a_host_says_in_bytes_is_what_its_jobs_may_have(site):
+    up(site, "b", memory=3 * GIB)
+    place = next(queue for queue in site.facts().queues if queue.name == "b")
+    assert place.node.memory == 3 * GIB
+    up(site, "a", memory=3 * GIB)
+    asked = {"farm": queue_places("farm", site.facts(), {})}
+    assert impossible(Needs(site="farm", memory=3 * GIB), asked) is None
+    words = str(impossible(Needs(site="farm", memory=4 * GIB), asked))
+    assert "the host b of farm has 3G memory, 4G memory is asked for" in words
+
+
+def test_19_a_host_that_is_taken_out_stays_known_as_long_as_it_has_something_of_ours(site, tmp_path):
+    site.driver._keep("0" * 12, Runner("c", "/x/rota/000000000000", 7, 8, "boot", "ann@c"))
+    site.driver._keep("1" * 12, Runner("a", "/x/rota/111111111111"))
+    paths = Paths(str(tmp_path))
+    later = FarmSite("farm", site.config, paths, TlsDoor(paths))
+    assert list(later.driver.former) == ["c"] and later.driver.former["c"].transport.host == "ann@c"
+    assert {queue.name for queue in later.facts().queues} == {"a", "b"}
+    assert later.over({"1" * 12}) == ["0" * 12] and later.output_of("0" * 12, "r") == "/x/rota/000000000000/0"
 
 
 def test_what_no_host_can_ever_run_is_refused_with_the_numbers_of_each(site):

@@ -13,11 +13,12 @@ import os
 import posixpath
 import tarfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rota.drivers.api import Ask, Known, Observation
 from rota.drivers.script import build_script
@@ -85,6 +86,8 @@ class Runner(Struct, frozen=True):
     pid: int = 0
     start: int = 0
     boot: str = ""
+    target: str = ""
+    """What ssh is told, also when the host is in the configuration no more."""
 
     @property
     def native(self) -> str:
@@ -214,6 +217,8 @@ class FarmDriver:
         poll_s: float = 30.0,
     ) -> None:
         self.hosts = hosts
+        self.former: dict[str, Host] = {}
+        """Hosts that are in the configuration no more, and of which something is written down: they get no runners."""
         self.package = package
         self._facts = facts
         self._directory = directory
@@ -268,7 +273,7 @@ class FarmDriver:
             raise HostError(f"there is no host {name} any more", name)
         files = self.files.pop(ask.tag, {})
         place = posixpath.join(host.directory or "", ask.tag)
-        self._keep(ask.tag, Runner(name, place))
+        kept = self._keep(ask.tag, Runner(name, place, target=host.transport.host))
         try:
             found = await self.ask(
                 host, "start", START_S, tag=ask.tag, directory=place, files={**files, "script.sh": ask.script},
@@ -283,7 +288,7 @@ class FarmDriver:
             host.sees(str(error))
             self._forget(ask.tag)
             raise
-        return [self._keep(ask.tag, Runner(name, place, found["pid"], found["start"], found["boot"])).native]
+        return [self._keep(ask.tag, _started(kept, found)).native]
 
     async def _settle(self, tag: str, host: Host) -> list[str]:
         found = await self.find(tag, 1)
@@ -294,9 +299,9 @@ class FarmDriver:
     async def find(self, tag: str, count: int) -> list[str] | None:
         """Ask the host where it was to be started, for as long as that takes."""
         kept = self.kept(tag)
-        if kept is None or kept.host not in self.hosts:
+        host = self._host_of(kept)
+        if kept is None or host is None:
             return None
-        host = self.hosts[kept.host]
         while True:
             try:
                 known = _known(kept) if kept.pid else None
@@ -308,17 +313,18 @@ class FarmDriver:
             self._forget(tag)
             return None
         if "pid" in found:
-            kept = self._keep(tag, Runner(kept.host, kept.directory, found["pid"], found["start"], found["boot"]))
+            kept = self._keep(tag, _started(kept, found))
         return [kept.native]
 
     async def terminate(self, known: Known) -> bool:
         """TERM to the runner: it ends its jobs, reports, and leaves."""
         kept = self.kept(known.tag)
-        if kept is None or kept.host not in self.hosts:
+        host = self._host_of(kept)
+        if kept is None or host is None:
             return True
         self.doubt(known)
         try:
-            await self.ask(self.hosts[kept.host], "end", START_S, **_known(kept))
+            await self.ask(host, "end", START_S, **_known(kept))
         except RotaError:
             return False
         return True
@@ -335,7 +341,7 @@ class FarmDriver:
         out: list[Observation] = []
         for each in known:
             kept = self.kept(each.tag)
-            if kept is None or kept.host not in self.hosts:
+            if kept is None or self._host_of(kept) is None:
                 words = "nothing is written down of it here" if kept is None else f"{kept.host} is no host any more"
                 out.append(Observation(each.id, "unsure", each.native_id, words))
             else:
@@ -346,7 +352,8 @@ class FarmDriver:
             for name in by_host
             if name not in self._looking and now - self._looked.get(name, -self._poll_s) >= self._poll_s
         ]
-        for found in await asyncio.gather(*(self._look(self.hosts[name], by_host[name]) for name in due)):
+        looks = [(self._host_of(by_host[name][0][1]), by_host[name]) for name in due]
+        for found in await asyncio.gather(*(self._look(host, rows) for host, rows in looks if host is not None)):
             out += found
         return out
 
@@ -378,8 +385,7 @@ class FarmDriver:
 
     def came_to_nothing(self, known: Known) -> str | None:
         """A runner was started and never called: leave its host alone for a while; the last line that it wrote."""
-        kept = self.kept(known.tag)
-        host = self.hosts.get(kept.host) if kept is not None else None
+        host = self._host_of(self.kept(known.tag))
         last = self.last.pop(known.tag, None)
         if host is not None:
             host.failures += 1
@@ -394,8 +400,8 @@ class FarmDriver:
         """The host of a name, or that calls itself so."""
         if (host := self.hosts.get(name)) is not None:
             return host
-        for host in self.hosts.values():
-            if host.hardware is not None and host.hardware.host == name:
+        for host in (*self.hosts.values(), *self.former.values()):
+            if host.name == name or (host.hardware is not None and host.hardware.host == name):
                 return host
         return None
 
@@ -412,6 +418,46 @@ class FarmDriver:
             if not data:
                 break
         return out
+
+    def over(self, live: Container[str]) -> list[str]:
+        """The tags of runners that are over: those that are written down and are none of these."""
+        return [tag for tag in self.all_kept() if tag not in live]
+
+    async def clean(self, tags: Iterable[str], named: Iterable[str]) -> int:
+        """Remove from hosts what runners with these tags have left, unless one of the named directories is in it.
+
+        Returns how many; what is on a host that does not answer stays until the next time.
+        """
+        used = {word for path in named for word in path.split("/")}
+        rows: dict[str, list[tuple[str, Runner]]] = {}
+        for tag in tags:
+            if tag not in used and (kept := self.kept(tag)) is not None:
+                rows.setdefault(kept.host, []).append((tag, kept))
+        return sum(await asyncio.gather(*(self._clean(each) for each in rows.values())))
+
+    async def _clean(self, rows: list[tuple[str, Runner]]) -> int:
+        host = self._host_of(rows[0][1])
+        if host is None or (host.name in self.hosts and host.why is not None):
+            return 0
+        try:
+            found = await self.ask(host, "clean", SEND_S, places=[runner.directory for _, runner in rows])
+        except RotaError:
+            return 0
+        gone = [tag for tag, runner in rows if runner.directory in found["gone"]]
+        for tag in gone:
+            self._forget(tag)
+        return len(gone)
+
+    def _host_of(self, kept: Runner | None) -> Host | None:
+        """The host of a runner, also one that is in the configuration no more."""
+        if kept is None:
+            return None
+        return self.hosts.get(kept.host) or self.former.get(kept.host)
+
+    def all_kept(self) -> dict[str, Runner]:
+        """Tag → what is written down of it."""
+        names = sorted(name.removesuffix(".json") for name in os.listdir(self._directory) if name.endswith(".json"))
+        return {tag: kept for tag in names if (kept := self.kept(tag)) is not None}
 
     def _path(self, tag: str) -> str:
         return os.path.join(self._directory, f"{tag}.json")
@@ -440,6 +486,10 @@ class FarmDriver:
             os.unlink(self._path(tag))
         except FileNotFoundError:
             return
+
+
+def _started(kept: Runner, found: Mapping[str, Any]) -> Runner:
+    return replace(kept, pid=found["pid"], start=found["start"], boot=found["boot"])
 
 
 def _known(runner: Runner) -> dict[str, Any]:

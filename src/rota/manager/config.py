@@ -40,6 +40,10 @@ SITE_TIMES = (
 )  # fmt: skip
 
 
+FILES = ("hosts_file", "key_file", "user_data", "start_script", "end_script")
+"""Keys of a site that name files of this machine."""
+
+
 class SiteConfig(Struct, forbid_unknown_fields=True, rename={"memory_text": "memory", "cores_text": "cores"}):
     """One `[site.NAME]` table."""
 
@@ -354,6 +358,7 @@ def load_config(home: str) -> Config:
         if config.broker != BrokerConfig():
             broker_facts(config.broker, home)
         for name, site in config.site.items():
+            _anchor(site, home)
             _check_amounts(name, site)
         for name, site in config.site.items():
             if site.mode == "direct" and site.driver == "local":
@@ -370,6 +375,18 @@ def load_config(home: str) -> Config:
     if not config.site:
         config.site["local"] = SiteConfig()
     return config
+
+
+def _anchor(site: SiteConfig, home: str) -> None:
+    """Take files that a site names to be below the home, wherever the manager was started."""
+
+    def at(path: str) -> str:
+        return os.path.join(home, os.path.expanduser(path))
+
+    for key in FILES:
+        if (path := getattr(site, key)) is not None:
+            setattr(site, key, at(path))
+    site.files = {at(path): there for path, there in site.files.items()}
 
 
 def _add_sites(raw: dict[str, Any], path: str) -> None:

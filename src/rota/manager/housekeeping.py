@@ -256,15 +256,28 @@ class Housekeeping:
         }
         live |= {os.path.join(self._paths.output, a.tag) for a in state.allocations.values() if a.state.endswith("ING")}
         closed = {runner.output for runner in state.runners.values() if runner.state == "CLOSED"} - live
-        files, freed = await asyncio.to_thread(self._collect, live, calm, closed)
+        tags = {a.tag for a in state.allocations.values() if a.state.endswith("ING")}
+        tags |= {runner.id.partition(".")[0] for runner in state.runners.values() if runner.output in live}
+        over = {name: site.over(tags) for name, site in self._manager.sites.items()}
+        kept = await asyncio.to_thread(self._kept)
+        files, freed = await asyncio.to_thread(self._collect, kept, live, calm, closed)
         if files:
             log.info("removed %d files of output (%d bytes) that nothing refers to any more", files, freed)
+        for name, site in list(self._manager.sites.items()):
+            if over.get(name) and (count := await site.clear(over[name], kept)):
+                log.info("removed what %d runners left on hosts of %s", count, name)
 
-    def _collect(self, live: set[str], calm: dict[str, int], closed: set[str]) -> tuple[int, int]:
-        """Remove segments that no result names, and directories of runners that are over when none is left."""
+    def _kept(self) -> dict[str, set[str]]:
+        """Directory → files of output that results name."""
         kept: dict[str, set[str]] = {}
         for directory, name in self._manager.store.output_files():
             kept.setdefault(directory, set()).add(name)
+        return kept
+
+    def _collect(
+        self, kept: dict[str, set[str]], live: set[str], calm: dict[str, int], closed: set[str]
+    ) -> tuple[int, int]:
+        """Remove segments that no result names, and directories of runners that are over when none is left."""
         count = freed = 0
         for directory in _directories(self._paths.output):
             names = kept.get(directory, set())

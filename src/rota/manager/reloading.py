@@ -72,7 +72,12 @@ class Reloader:
         stamp, config = _stamp(self._path), self._load()
         old, new = self._config.site, config.site
         added = [name for name in new if name not in old or name in self._leaving]
-        changed = [name for name in new if name in old and name not in added and new[name] != old[name]]
+        sites = self._manager.sites
+        changed = [
+            name
+            for name in new
+            if name in old and name not in added and (new[name] != old[name] or sites[name].is_other(new[name]))
+        ]
         removed = [name for name in old if name not in new]
         for name in [*changed, *added]:
             self._check(name, old.get(name), new[name])

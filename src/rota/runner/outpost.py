@@ -24,6 +24,8 @@ __all__ = ["main"]
 
 OUTPUT = "out"
 LINE = 300
+TAG = 12
+"""Characters of a tag, which is the name of a runner's directory."""
 UNSENT_MOST = 8 << 20
 READ_MOST = 4 << 20
 SECRETS = ("token", "ca.pem", "notice")
@@ -150,6 +152,21 @@ def _tidy(place: str) -> None:
             continue
 
 
+def _clean(request: Dict[str, Any]) -> Dict[str, Any]:
+    """Remove the directories of runners that are over, and of which nothing is wanted any more."""
+    import shutil
+
+    gone = []
+    for place in request["places"]:
+        tag = os.path.basename(place)
+        if len(tag) != TAG or not tag.isalnum() or os.path.islink(place) or any(find(os.fsencode(tag))):
+            continue
+        shutil.rmtree(place, ignore_errors=True)
+        if not os.path.lexists(place):
+            gone.append(place)
+    return {"gone": gone}
+
+
 def _unsent(place: str) -> Dict[str, str]:
     """Directory of a runner → the reports that it could not send."""
     found: Dict[str, str] = {}
@@ -267,6 +284,7 @@ REQUESTS: Dict[str, Callable[[Dict[str, Any]], Optional[Dict[str, Any]]]] = {
     "probe": _probe,
     "start": _start,
     "look": _look,
+    "clean": _clean,
     "end": _end,
     "read": _read,
 }

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Container, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from rota.drivers.api import Driver, Known, Observation
@@ -51,6 +51,10 @@ class Site(Protocol):
     async def learn(self) -> SiteFacts | None:
         """Ask the site what it offers; None: no more than is known. Raises RotaError: not now."""
         return None
+
+    def is_other(self, config: SiteConfig) -> bool:
+        """Whether files that the configuration names say something else than when this was made."""
+        return False
 
     def take_over(self, earlier: "Site") -> None:
         """Keep what an earlier site of this name has that cannot be found again."""
@@ -140,6 +144,16 @@ class Site(Protocol):
     async def read_output(self, host: str, path: str, offset: int, limit: int) -> bytes | None:
         """A stretch of a file on a host of the site that shares no files with us; None: it has no such host."""
         return None
+
+    def over(self, live: Container[str]) -> list[str]:
+        """The tags of allocations that may have left something on hosts that share no files with us: none of these."""
+        return []
+
+    async def clear(self, tags: Sequence[str], named: Iterable[str]) -> int:
+        """Remove what allocations with these tags have left there, unless a directory of output that is named is in it.
+
+        Returns of how many."""
+        return 0
 
     async def last_output(self, known: Known) -> str | None:
         """The last line of the provider's own output file: why a runner did not come up."""

@@ -5,7 +5,7 @@ import contextlib
 import os
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -159,6 +159,11 @@ class FarmSite(Site):
         self._refresh_s = min(REFRESH_S, poll_s * 2)
         package = pack(runner_files(), runner_digest())
         self.driver = FarmDriver(hosts, package, self.facts, self.directory, poll_s=poll_s)
+        for kept in self.driver.all_kept().values():
+            if kept.host not in hosts:
+                transport = SshTransport(kept.target or kept.host, options=tuple(config.ssh_options))
+                directory = posixpath.dirname(kept.directory)
+                self.driver.former[kept.host] = Host(kept.host, transport, directory, config.python)
 
     @property
     def learn_again_s(self) -> float:  # type: ignore[override]
@@ -222,11 +227,16 @@ class FarmSite(Site):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._asked.wait(), FIRST_S)
 
+    def is_other(self, config: SiteConfig) -> bool:
+        """Whether its file has other hosts."""
+        return read_hosts(config) != self._lines
+
     def take_over(self, earlier: Site) -> None:
         """Keep what hosts have said."""
         if isinstance(earlier, FarmSite):
-            for name, host in self.driver.hosts.items():
-                if (before := earlier.driver.hosts.get(name)) is not None:
+            known = {**earlier.driver.former, **earlier.driver.hosts}
+            for name, host in [*self.driver.hosts.items(), *self.driver.former.items()]:
+                if (before := known.get(name)) is not None:
                     host.hardware, host.why, host.since = before.hardware, before.why, before.since
 
     # ---- allocations ------------------------------------------------------------------------------------------------
@@ -298,6 +308,14 @@ class FarmSite(Site):
     async def last_output(self, known: Known) -> str | None:
         """The last line of a runner that never called; its host is left alone for a while."""
         return self.driver.came_to_nothing(known)
+
+    def over(self, live: Container[str]) -> list[str]:
+        """The tags of runners that are over."""
+        return self.driver.over(live)
+
+    async def clear(self, tags: Sequence[str], named: Iterable[str]) -> int:
+        """Remove their directories from their hosts."""
+        return await self.driver.clean(tags, named)
 
     async def read_output(self, host: str, path: str, offset: int, limit: int) -> bytes | None:
         """What a job wrote on its host."""
