@@ -166,6 +166,13 @@ def test_killed_with_everything_that_it_started(rota, inside):
     until(lambda: not sleepers(STUBBORN))
 
 
+def test_17_a_job_that_is_bound_has_its_cores_there_too(rota, inside):
+    rota("run", "--bind", "cores", "--array", "1-2", *inside, "--", "cat /proc/self/status; echo $ROTA_CORE_IDS")
+    for name in ("1.1", "1.2"):
+        *lines, own = rota.out("log", name).splitlines()
+        assert own and f"Cpus_allowed_list:\t{own}" in lines
+
+
 def test_memory_is_measured_and_limited(rota, inside):
     eats = "dd if=/dev/zero of=/dev/null bs=300M count=100000"
     rota("run", "--memory", "100M", "--enforce", "memory", *inside, "--", eats, code=1)

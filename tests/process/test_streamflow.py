@@ -35,8 +35,8 @@ workflows:
       - {{step: /, target: [{{deployment: one}}]}}
       - {{step: /sum, target: {{deployment: two, service: small}}}}
 deployments:
-  one: {{type: rota, workdir: {at}/one, scheduling_policy: near, config: {{home: {at}/home}}}}
-  two: {{type: rota, workdir: {at}/two, config: {{home: {at}/home, services: {{small: {{priority: 7}}}}}}}}
+  one: {{type: rota, workdir: {at}/one, scheduling_policy: near, config: {{home: home}}}}
+  two: {{type: rota, lazy: false, workdir: {at}/two, config: {{home: home, services: {{small: {{priority: 7}}}}}}}}
 scheduling:
   scheduler: {{type: rota, config: {{retry_delay: 5}}}}
   policies: {{near: {{type: rota.data_locality, config: {{seed: 1}}}}}}
@@ -52,13 +52,13 @@ class Engine:
 
     def start(self, workflow: str, inputs: dict[str, Any]) -> "subprocess.Popen[str]":
         shutil.copytree(WORKFLOW, self.at, dirs_exist_ok=True)
-        for name in ("one", "two"):
+        for name in ("one", "two", "elsewhere"):
             (self.at / name).mkdir()
         (self.at / "inputs.json").write_text(json.dumps(inputs))
         (self.at / "streamflow.yml").write_text(CONFIG.format(at=self.at, workflow=workflow))
         return subprocess.Popen(
-            [str(BIN / "streamflow"), "run", "--outdir", "out", "streamflow.yml"],
-            cwd=self.at,
+            [str(BIN / "streamflow"), "run", "--outdir", str(self.at / "out"), str(self.at / "streamflow.yml")],
+            cwd=self.at / "elsewhere",
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -81,6 +81,48 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
     finally:
         made.rota("kill", "--all")
         made.rota("down")
+
+
+CONNECTORS = """
+import asyncio, sys
+from rota.placement.streamflow import RotaPlugin
+from rota.placement.streamflow_connector import RotaConnector
+
+class Inner:
+    deployment_name = "here"
+
+async def main(at):
+    RotaPlugin().register()
+    for config_dir in (at, at + "/streamflow.yml"):
+        print(RotaConnector("one", config_dir, Inner(), None, home="home").home)
+    print(RotaConnector("one", at, Inner(), None, home="/h").home, RotaConnector("one", at, Inner(), None).home)
+    ended = []
+
+    class Slow:
+        async def kill(self):
+            await asyncio.sleep(0)
+            ended.append("job")
+
+        async def close(self):
+            await asyncio.sleep(0)
+            ended.append("client")
+
+    connector = RotaConnector("one", at, Inner(), None)
+    await connector.undeploy(False)
+    connector._client, connector._batches = Slow(), {1: Slow(), 2: Slow()}
+    await asyncio.gather(connector.undeploy(False), connector.undeploy(True), connector.undeploy(False))
+    print(*ended)
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+def test_16_and_19_a_home_beside_the_file_and_connectors_that_are_taken_away_at_the_same_time(tmp_path: Path) -> None:
+    (tmp_path / "streamflow.yml").touch()
+    command = [BIN / "python", "-c", CONNECTORS, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd="/")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"{tmp_path}/home"] * 2 + ["/h None", "job job client"]
 
 
 def test_a_workflow_with_files_between_two_locations(engine: Engine) -> None:

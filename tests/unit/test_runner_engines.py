@@ -50,6 +50,14 @@ def test_docker() -> None:
     assert words[-4:] == ["debian:12", "sh", "-c", "exit 3"]
 
 
+def test_17_cores_that_a_job_is_bound_to_are_those_of_its_container() -> None:
+    """What podman starts inherits them; a daemon has to be told."""
+    environ = {"ROTA_CORE_IDS": "0-1,4"}
+    assert pairs(command_line("docker", request(), "i", environ, {}), "--cpuset-cpus") == ["0-1,4"]
+    assert "--cpuset-cpus" not in command_line("docker", request(), "i", {}, {})
+    assert "--cpuset-cpus" not in command_line("podman", request(), "i", environ, {})
+
+
 def test_podman_gives_gpus_by_their_names() -> None:
     words = command_line("podman", request(gpus="0,2"), "i", {}, {})
     assert pairs(words, "--device") == ["nvidia.com/gpu=0", "nvidia.com/gpu=2"]

@@ -53,6 +53,15 @@ def test_version_1(groups) -> None:
     assert host.memory() == 512 << 20
 
 
+@pytest.mark.parametrize("period", [1_000, 50_000, 100_000, 1_000_000])
+def test_17_a_quota_is_one_of_its_own_period(groups, period: int) -> None:
+    groups("0::/a\n", {"a/cpu.max": f"{period // 4 * 3} {period}\n"})
+    assert host.cores() == min(OWN, 750)
+    files = {"cpu/job/cpu.cfs_quota_us": f"{period // 4}\n", "cpu/job/cpu.cfs_period_us": f"{period}\n"}
+    groups("3:cpu:/job\n", files)
+    assert host.cores() == 250
+
+
 def test_version_1_without_a_quota(groups) -> None:
     groups("3:cpu,cpuacct:/\n", {"cpu,cpuacct/cpu.cfs_quota_us": "-1\n", "cpu,cpuacct/cpu.cfs_period_us": "100000\n"})
     assert host.cores() == OWN

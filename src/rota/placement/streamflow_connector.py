@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import json
 import math
+import os
 import shlex
 from collections.abc import Callable, Mapping, MutableMapping, MutableSequence
 from typing import Any
@@ -47,7 +48,7 @@ class RotaConnector(ConnectorWrapper, BatchConnector):
         transferBufferSize: int = 1 << 16,  # noqa: N803
     ) -> None:
         super().__init__(deployment_name, config_dir, connector, service, transferBufferSize)
-        self.home = home
+        self.home = _below(config_dir, home) if home is not None else None
         self.options = dict(options or {})
         self.services = {name: dict(more) for name, more in (services or {}).items()}
         self.most = maxConcurrentJobs
@@ -219,11 +220,12 @@ class RotaConnector(ConnectorWrapper, BatchConnector):
 
     async def undeploy(self, external: bool) -> None:
         """End what still runs, and leave the manager."""
-        await self._kill(list(self._batches.values()))
+        batches, client = list(self._batches.values()), self._client
         self._batches.clear()
-        if self._client is not None:
-            await self._client.close()
-            self._client = None
+        self._client = None
+        await self._kill(batches)
+        if client is not None:
+            await client.close()
 
     @classmethod
     def get_schema(cls) -> str:
@@ -232,7 +234,7 @@ class RotaConnector(ConnectorWrapper, BatchConnector):
             "type": "object",
             "description": "Options of its jobs, as of rota.Client.submit: cores, memory, on …",
         }
-        home = {"type": "string", "description": "The home of the manager (else $ROTA_HOME, or ~/.rota)"}
+        home = {"type": "string", "description": "The manager's home, beside this file (else $ROTA_HOME, or ~/.rota)"}
         services = {"type": "object", "additionalProperties": options, "description": "Service → options of its jobs"}
         most = {"type": "integer", "minimum": 1, "default": 1000, "description": "How many jobs are queued at a time"}
         size = {"type": "integer", "default": 1 << 16, "description": "Bytes that are moved at a time"}
@@ -251,6 +253,12 @@ class RotaConnector(ConnectorWrapper, BatchConnector):
                 "additionalProperties": False,
             }
         )
+
+
+def _below(config_dir: str, path: str) -> str:
+    """A path that the workflow's file names: beside that. Connectors are told its directory, or the file itself."""
+    beside = config_dir if os.path.isdir(config_dir) else os.path.dirname(config_dir)
+    return os.path.join(os.path.abspath(beside), os.path.expanduser(path))
 
 
 def _redirections(stdin: int | str | None, stdout: int | str, stderr: int | str) -> str:

@@ -130,6 +130,8 @@ def _named(engine: str, request: Request, image: str, environ: Mapping[str, str]
         words += ["--userns", "keep-id"] if engine == "podman" else ["--user", "%d:%d" % (uid, gid)]
     else:
         words += ["--user", "0:0"]
+    if engine == "docker" and environ.get("ROTA_CORE_IDS"):  # its daemon starts the command, not we who are bound
+        words += ["--cpuset-cpus", environ["ROTA_CORE_IDS"]]
     if request.gpus is not None:
         if engine == "docker":
             words += ["--gpus", '"device=%s"' % request.gpus]
