@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 
 from rota.drivers.provider import (
+    ENDING,
     FAILED,
     GONE,
     RUNNING,
@@ -52,6 +53,8 @@ SSH_S = 600.0
 """How long after that until it lets us in."""
 GONE_S = 300.0
 """How long until it is gone, once it is to be."""
+SETTLE_S = 30.0
+"""How long after a request without an answer its server may still come to be."""
 LOOK_S = 2.0
 COMMAND_S = 120.0
 COPY_S = 3600.0
@@ -156,8 +159,12 @@ def _write(paths: Paths, found: Deployment) -> None:
 def _see_server(paths: Paths, found: Deployment, cloud: Provider, head: "Head", say: Say) -> None:
     """See to it that there is one server, and that it runs."""
     deadline = time.monotonic() + BOOT_S
-    while True:
+    server = _look(found, cloud)
+    settled = time.monotonic() + SETTLE_S
+    while server is None and found.asked and not found.server and time.monotonic() < settled:
+        time.sleep(LOOK_S)  # the one that asked for it did not live to see the answer: it may be on its way
         server = _look(found, cloud)
+    while True:
         if server is None or server.state == GONE:
             if found.phase == AWAY:
                 raise NotFoundError(
@@ -169,6 +176,7 @@ def _see_server(paths: Paths, found: Deployment, cloud: Provider, head: "Head", 
             found.server = server.id
             _write(paths, found)
         if server.state == RUNNING:
+            _destroy_others(found, cloud)
             return
         if server.state == FAILED and found.phase != AWAY:
             _start_over(paths, found, cloud, server)
@@ -177,6 +185,7 @@ def _see_server(paths: Paths, found: Deployment, cloud: Provider, head: "Head", 
         if time.monotonic() > deadline:
             raise BusyError(f"the head server {server.name} is still {server.native}: deploy again to wait for it")
         time.sleep(LOOK_S)
+        server = _look(found, cloud)
 
 
 def _look(found: Deployment, cloud: Provider) -> Server | None:
@@ -184,10 +193,15 @@ def _look(found: Deployment, cloud: Provider) -> Server | None:
         return cloud.server(found.server)
     if not found.asked:
         return None
-    mine = [each for each in cloud.servers(found.owner) if each.tag == found.tag and each.state != GONE]
-    for each in mine[1:]:  # a request that was lost on the way, and arrived nevertheless
-        cloud.destroy(each.id)
+    mine = [each for each in cloud.servers(found.owner) if each.tag == found.tag and each.state not in (ENDING, GONE)]
     return mine[0] if mine else None
+
+
+def _destroy_others(found: Deployment, cloud: Provider) -> None:
+    """Destroy what came of requests that were given up, and arrived nevertheless."""
+    for each in cloud.servers(found.owner):
+        if each.owner == found.owner and each.id != found.server and each.state not in (ENDING, GONE):
+            cloud.destroy(each.id)
 
 
 def _ask_for(paths: Paths, found: Deployment, cloud: Provider, head: "Head", say: Say) -> Server:
