@@ -6,7 +6,7 @@ SHELL   := /bin/bash
 PYTHON  ?= python3
 VENV    ?= .venv
 # On two cores: the tests of processes mostly wait for each other.
-WORKERS ?= 3
+WORKERS ?= 4
 BIN     := $(VENV)/bin
 PIP     := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore $(BIN)/python -m pip
 
@@ -49,14 +49,15 @@ lint-mypy: $(DEV)
 lint-imports: $(DEV)
 	$(BIN)/lint-imports
 
-## make pytest   all tests, and beside them those on real clusters, which mostly wait (5: there are none)
+## make pytest   all tests, and beside them those on real clusters, which mostly wait, in two halves (5: there are none)
 pytest: $(DEV) cluster-packages streamflow
-	@status=0; log=$$(mktemp); set -x; \
-	$(BIN)/pytest -m cluster >$$log 2>&1 & cluster=$$!; \
-	trap "kill $$cluster; rm -f $$log; exit 130" INT TERM; \
-	$(BIN)/pytest -m "not cluster and not cloud" -n $(WORKERS) --dist worksteal || status=1; \
-	wait $$cluster || [ $$? -eq 5 ] || status=1; \
-	cat $$log; rm -f $$log; \
+	@status=0; logs=$$(mktemp -d); set -x; \
+	$(BIN)/pytest tests/cluster --ignore-glob='*/test_rota_*' >$$logs/systems 2>&1 & systems=$$!; \
+	$(BIN)/pytest tests/cluster/test_rota_*.py >$$logs/rota 2>&1 & rota=$$!; \
+	trap "kill $$systems $$rota; rm -rf $$logs; exit 130" INT TERM; \
+	$(BIN)/pytest -m "not cluster and not cloud" -n $(WORKERS) --dist worksteal --durations=25 || status=1; \
+	for half in $$systems $$rota; do wait $$half || [ $$? -eq 5 ] || status=1; done; \
+	cat $$logs/systems $$logs/rota; rm -rf $$logs; \
 	exit $$status
 
 # The real batch systems of tests/cluster: installed where that is possible; their tests say if they are missing.

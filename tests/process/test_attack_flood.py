@@ -26,7 +26,7 @@ def memory(pid: int) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_two_thousand_junk_connections_beside_five_hundred_jobs(home: Home) -> None:
     home.config(CONFIG)
     home.rota("up")

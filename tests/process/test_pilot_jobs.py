@@ -35,7 +35,7 @@ def states(batch):
     return [job.state for job in batch.jobs()]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_what_other_pilots_get_wrong():
     offers = {"node_resources": {"licence": 1}, "resources": {"link": 1}}
     with a_home() as home, rota.Pilot(str(home.path), nodes="localhost:2", **offers) as pilot:

@@ -27,7 +27,7 @@ LEAST = {
 """Fewer states than this, and the model has lost something."""
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in CONFIGURATIONS]
 )
@@ -62,7 +62,7 @@ FIRST = 300
 """So many of their states are looked at here; `python -m rota.sim.model_check NAME` goes on."""
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", REQUEUED)
 def test_what_is_started_again_is_no_second_copy(name: str) -> None:
     found = explore(DEEP[name](), most=FIRST)
