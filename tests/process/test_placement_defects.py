@@ -12,6 +12,7 @@ import pytest
 from process.cli_support import until
 from process.test_sites import json_of, site
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 PLAIN = '[site.pbs]\ndriver = "pbs"\nmode = "{mode}"\npoll_least = "1s"\npoll = "1s"\n'
 """No queue, no options, no limits: only how often it is asked, for a test has no time."""
 

@@ -52,6 +52,24 @@ async def test_a_job_is_fireable_and_may_complete_at_once() -> None:
     assert waits.is_empty() and scheduler.get_allocation("/s/0").status == Status.COMPLETED
 
 
+@pytest.mark.parametrize("kind", ["host", "this machine", "slots", "container", "batch system", "nothing asked"])
+@asynchronous
+async def test_every_kind_of_location(kind: str) -> None:
+    login = host("login", "cluster", cores=1)
+    location = {
+        "this machine": host(local=True),
+        "slots": AvailableLocation("q", "farm", "q", slots=1),
+        "container": container("c", "farm", host("node", "cluster")),
+        "batch system": AvailableLocation("login/slurmctld", "farm", "login", slots=1, wraps=login),
+    }.get(kind, host())
+    scheduler, waits = made(Connector("farm", location))
+    assert await waits.add("/s/0", FARM, None if kind == "nothing asked" else Hardware(2, 100))
+    assert scheduler.get_allocation("/s/0").status == Status.FIREABLE
+    assert [each.name for each in scheduler.get_locations("/s/0")] == [location.name]
+    await scheduler.notify_status("/s/0", Status.COMPLETED)
+    assert waits.is_empty() and scheduler.get_locations("/s/0", [Status.RUNNING]) == []
+
+
 @asynchronous
 async def test_two_jobs_that_fit_together() -> None:
     _scheduler, waits = made(Connector("farm", host(cores=2)))
@@ -441,6 +459,7 @@ async def test_5_a_broken_target_is_passed_over_and_leaves_no_ghost(caplog: pyte
     scheduler.offers.forget()
     with pytest.raises(OSError, match="no route to host"):
         await waits.add("c", both, Hardware(1))
+    good.error = None
     await waits.end("a")
     assert set(scheduler.job_allocations) == {"a", "b"}, "nothing was placed of what was refused"
 
@@ -542,6 +561,84 @@ async def test_15_a_policy_or_filter_by_the_name_of_its_type() -> None:
     assert await waits.add("a", binding, Hardware(1))
 
 
+@asynchronous
+async def test_19_locations_and_deployments_that_go_away_while_jobs_run_and_wait(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    below = host("node", "cluster", cores=2, disk=100)
+    inside = Hardware(2, 8000, {"/w": Storage("/w", 100, bind="/")})
+    box = host("c", "d", hardware=inside, stacked=True, wraps=below)
+    connector, other = Connector("d", box), Connector("e", container("c", "e", below))
+    scheduler, waits = made(connector, other, refresh_after=0)
+    here, there = BindingConfig([a_target("d")]), BindingConfig([a_target("e")])
+    asked = Hardware(2, 1, {"x": Storage("/", 10, {"/w/a"})})
+    assert await waits.add("a", here, asked) and not await waits.add("b", here, asked)
+    assert not await waits.add("c", there, Hardware(2))
+    connector.locations.clear()
+    scheduler.offers.forget()
+    del scheduler.context.connectors["d"]  # undeployed
+    with caplog.at_level(logging.WARNING, "rota.placement"):
+        await asyncio.gather(  # as an engine that ends everything at once does
+            scheduler.notify_status("a", Status.COMPLETED),
+            scheduler.notify_status("a", Status.COMPLETED),
+            scheduler.notify_status("a", Status.CANCELLED),
+        )
+    await settle()
+    assert "what it left on disk could not be measured" in caplog.text
+    assert waits.placed("c"), "the host below is free again for whoever else is on it"
+    assert not waits.placed("b")
+    with pytest.raises(PlacementError, match="Could not retrieve connector for job a"):
+        scheduler.get_connector("a")
+    await waits.end("c")
+    assert waits.is_empty()
+    await asyncio.gather(scheduler.close(), scheduler.close())
+    with pytest.raises(PlacementError, match="job b: the scheduler was closed"):
+        await waits.tasks["b"]
+
+
+@asynchronous
+async def test_19_a_location_that_comes_back_has_what_its_jobs_do_not_hold() -> None:
+    connector = Connector("farm", host("h1", cores=2), host("h2", cores=1))
+    _scheduler, waits = made(connector, refresh_after=0)
+    assert await waits.add("a", FARM, Hardware(2)) and waits.where("a") == "farm/h1"
+    gone = connector.locations.pop(0)
+    assert await waits.add("b", FARM, Hardware(1)) and waits.where("b") == "farm/h2"
+    assert not await waits.add("c", FARM, Hardware(1))
+    connector.locations.append(gone)
+    await waits.end("b")
+    assert waits.where("c") == "farm/h2", "what is back is still full"
+    await waits.end("a")
+    assert await waits.add("d", FARM, Hardware(2)) and waits.where("d") == "farm/h1"
+    await waits.end("c")
+    await waits.end("d")
+    assert waits.is_empty()
+
+
+@asynchronous
+async def test_19_what_was_offered_long_ago_is_asked_for_again_before_it_is_given(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("rota.placement.scheduler.ASK_AGAIN_S", 0.01)
+    connector = Connector("farm", host("h1", cores=1))
+    scheduler, waits = made(connector, refresh_after=0)
+    assert await waits.add("a", FARM, Hardware(1)) and not await waits.add("b", FARM, Hardware(1))
+    connector.locations = [host("h2", cores=1)]
+    await waits.end("a")
+    assert waits.where("b") == "farm/h2"
+    assert not await waits.add("c", FARM, Hardware(1))
+    connector.error = OSError("no route to host")
+    with caplog.at_level(logging.WARNING, "rota.placement"):
+        await waits.end("b")
+        await asyncio.wait_for(until(lambda: "farm is passed over: no route to host" in caplog.text), 60)
+    assert not waits.placed("c") and scheduler.explain("c")[0].detail == "no route to host"
+    connector.error = None
+    await asyncio.wait_for(waits.tasks["c"], 60)
+    assert waits.where("c") == "farm/h2" and caplog.text.count("passed over") == 1
+    await waits.end("c")
+    await scheduler.close()
+    assert waits.is_empty() and asyncio.all_tasks() == {asyncio.current_task()}
+
+
 # ---- bad input ------------------------------------------------------------------------------------------------------
 
 
@@ -573,6 +670,41 @@ async def test_bad_input() -> None:
         await scheduler.notify_status("b", Status.RUNNING)
     with pytest.raises(PlacementError, match="job b does not wait"):
         scheduler.explain("b")
+
+
+@asynchronous
+async def test_what_would_hand_out_more_than_there_is_is_refused() -> None:
+    scheduler, waits = made(Connector("farm", host(disk=100)))
+    shrunk = Hardware(1, 1, {"x": Storage("/", 5)})
+    shrunk.storage["x"].size = -5
+    for asked, words in (
+        (Hardware(-1), "asks for -1 cores"),
+        (Hardware(1, -5), "asks for -5 MiB of memory"),
+        (Hardware(1, resources={"gpus": -2}), "asks for -2 gpus"),
+        (Hardware(float("nan")), "asks for nan cores"),
+        (Hardware(1, float("inf")), "asks for inf MiB of memory"),
+        (shrunk, "asks for -5 MiB at /"),
+        ("lots", "asks for 'lots': give a Hardware, something with eval"),
+    ):
+        with pytest.raises(DefinitionError, match=re.escape(f"job a {words}")):
+            await scheduler.schedule(a_job("a"), FARM, asked)
+    assert waits.is_empty() and not scheduler.job_allocations
+    with pytest.raises(DefinitionError, match="job a has no targets"):
+        await scheduler.schedule(a_job("a"), None, None)
+    with pytest.raises(PlacementError, match="a size that is no number"):
+        Storage("/", float("nan"))
+
+
+@asynchronous
+async def test_wraps_in_a_circle_is_said_to_who_asks() -> None:
+    one = host("n1", stacked=True)
+    two = host("n2", stacked=True, wraps=one)
+    one.wraps = two
+    scheduler, waits = made(Connector("farm", two), Connector("good", host(deployment="good")))
+    with pytest.raises(DefinitionError, match="location farm/n2: wraps goes in a circle"):
+        await scheduler.schedule(a_job("a"), FARM, Hardware(1))
+    assert await waits.add("b", BindingConfig([a_target("farm"), a_target("good")]), Hardware(1))
+    assert waits.where("b") == "good/h1"
 
 
 def test_the_page_in_the_manual(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ Memory and storage are in MiB. The keys of `storage` belong to whoever made the 
 the mount point, and each mount point is there once.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,8 @@ class Storage:
     ) -> None:
         if size < 0:
             raise PlacementError(f"storage {mount_point} has a negative size: {size:g} MiB")
+        if math.isnan(size):
+            raise PlacementError(f"storage {mount_point} has a size that is no number")
         self.mount_point = mount_point
         self.size = size
         self.paths: set[str] = set(paths or ())

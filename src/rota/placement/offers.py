@@ -52,6 +52,17 @@ class Offers:
         before = time.monotonic() - self._refresh_after
         return [key for key, offer in self._known.items() if offer.asked <= before]
 
+    def is_old(self, key: Key) -> bool:
+        """Whether it is not known any more whether what was offered is so."""
+        return time.monotonic() - self.known(key).asked >= self._refresh_after
+
+    def drop(self, key: Key) -> None:
+        """Take it that nothing is offered: the connector does not answer."""
+        old = self._known.get(key)
+        if old is not None:
+            self._known[key] = Offer({})
+            self.on_news(key, old, self._known[key])
+
     def forget(self) -> None:
         """Take nothing for granted any more."""
         for offer in self._known.values():

@@ -7,6 +7,7 @@ booked in one step, whatever has changed while a policy was asked.
 
 import asyncio
 import logging
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import MutableMapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 
 from rota.model.verdict import Verdict
 from rota.placement.errors import DefinitionError, PlacementError
-from rota.placement.hardware import Hardware
+from rota.placement.hardware import Hardware, resources_of
 from rota.placement.jobs import JobAllocation, LocationAllocation, Status
 from rota.placement.leftovers import measured
 from rota.placement.offers import Key, Offer, Offers
@@ -26,6 +27,8 @@ __all__ = ["DefaultScheduler", "Scheduler"]
 
 _log = logging.getLogger("rota.placement")
 ACTIVE = (Status.FIREABLE, Status.RUNNING)
+ASK_AGAIN_S = 5.0
+"""How long after a connector failed that somebody waits for it is asked again."""
 ENDED = (Status.SKIPPED, Status.COMPLETED, Status.FAILED, Status.CANCELLED)
 
 
@@ -97,7 +100,16 @@ class DefaultScheduler(Scheduler):
         self.usage = Usage(self.location_allocations)
         self.queue = Queue(self.offers, self.usage, reserve_after)
         self._pump: asyncio.Task[None] | None = None
-        self._refreshing: asyncio.Task[None] | None = None
+        self._refreshing: dict[Key, asyncio.Task[None]] = {}
+        """Connectors that are being asked again."""
+        self._again: dict[Key, asyncio.TimerHandle] = {}
+        """Connectors that failed, and will be asked again."""
+        self._held_back: dict[Key, list[Request]] = {}
+        """Requests that have room where a connector said so long ago: it is asked before they are placed."""
+        self._fresh: set[Key] = set()
+        """Connectors that have answered since the last turn."""
+        self._believed: set[Key] = set()
+        """Those that had answered just before this turn."""
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -111,7 +123,7 @@ class DefaultScheduler(Scheduler):
         """Place a job. Raises if it never can be, or if no target can be asked; cancelled, it leaves nothing behind."""
         if self._closed:
             raise PlacementError(f"job {job.name} cannot be scheduled: the scheduler is closed")
-        if not binding_config.targets:
+        if binding_config is None or not binding_config.targets:
             raise DefinitionError(f"job {job.name} has no targets: give at least one deployment to run on")
         targets = list(binding_config.targets)
         for config in binding_config.filters or ():
@@ -123,8 +135,17 @@ class DefaultScheduler(Scheduler):
         ways = [self._way(job, target, hardware_requirement) for target in targets]
         request = Request(job, ways, time.monotonic())
         await self._look(request)
-        if self.retry_delay == 0 and (never := self.queue.never(request)):
-            raise PlacementError(never)
+        self._fresh.update(way.key for way in ways if way.error is None)
+        if self.retry_delay == 0:
+            if never := self.queue.never(request):
+                raise PlacementError(never)
+            if not any(self.offers.known(way.key).locations for way in ways):
+                names = ", ".join(dict.fromkeys(way.target.deployment.name for way in ways))
+                _log.warning(
+                    "job %s waits: %s offers no location; without retry_delay it is asked again when a job has ended",
+                    job.name,
+                    names,
+                )
         self.queue.put(request)
         try:
             self._wake()
@@ -157,10 +178,12 @@ class DefaultScheduler(Scheduler):
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
+        for handle in self._again.values():
+            handle.cancel()
         for request in list(self.queue.requests.values()):
             if not request.placed.done():
                 request.placed.set_exception(PlacementError(f"job {request.job.name}: the scheduler was closed"))
-        tasks = [task for task in (self._pump, self._refreshing) if task is not None and not task.done()]
+        tasks = [task for task in (self._pump, *self._refreshing.values()) if task is not None and not task.done()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -185,7 +208,10 @@ class DefaultScheduler(Scheduler):
         directories = (job.input_directory, job.output_directory, job.tmp_directory)
         seen = type(job)(job.name, job.workflow_id, job.inputs, *[each or workdir for each in directories])
         asked = requirement.eval(seen) if hasattr(requirement, "eval") else requirement
-        return Way(target, self._nothing() if asked is None else asked)
+        if asked is None:
+            return Way(target, self._nothing())
+        _check(job.name, asked)
+        return Way(target, asked)
 
     def _nothing(self) -> Any:
         """What a job asks for that says nothing."""
@@ -224,6 +250,7 @@ class DefaultScheduler(Scheduler):
     async def _run(self) -> None:
         """Try, in order, the requests that are new or may have room where something was given back."""
         while self.queue.stirred():
+            self._believed, self._fresh = self._fresh, set()
             for request in self.queue.turn():
                 if not request.placed.done():
                     try:
@@ -232,31 +259,51 @@ class DefaultScheduler(Scheduler):
                         if not request.placed.done():
                             request.placed.set_exception(error)
             await asyncio.sleep(0)
-        if self.queue.requests and (self._refreshing is None or self._refreshing.done()):
-            stale = self.offers.stale()
-            if stale:
-                self._refreshing = asyncio.ensure_future(self._refresh(stale))
+        if self.queue.requests and (stale := self.offers.stale()):
+            awaited = {way.key for request in self.queue.requests.values() for way in request.ways}
+            for key in awaited.intersection(stale):
+                self._refresh(key)
 
-    async def _refresh(self, keys: Sequence[Key]) -> None:
-        """Ask the connectors again that somebody waits for; where something is different, those who wait are tried."""
-        first: dict[Key, Way] = {}
-        for request in self.queue.requests.values():
-            for way in request.ways:
-                first.setdefault(way.key, way)
-        await asyncio.gather(*(self._look_at(way) for key, way in first.items() if key in keys))
+    def _refresh(self, key: Key, stir: bool = False) -> None:
+        """Ask a connector again that somebody waits for; where something is different, those who wait are tried."""
+        if key in self._refreshing or self._closed:
+            return
+        if (handle := self._again.pop(key, None)) is not None:
+            handle.cancel()
+        task = self._refreshing[key] = asyncio.ensure_future(self._refreshed(key, stir))
+        task.add_done_callback(lambda _: self._refreshing.pop(key, None))
+
+    async def _refreshed(self, key: Key, stir: bool) -> None:
+        ways = [way for request in self.queue.requests.values() for way in request.ways if way.key == key]
+        if not ways:
+            return
+        had = ways[0].error
+        await self._look_at(ways[0])
+        error = ways[0].error
+        if error is not None:  # what it offered is not there for anybody, until it says so again
+            self.offers.drop(key)
+            if had is None:
+                _log.warning("%s is passed over: %s", ways[0].target.deployment.name, error)
+            self._again[key] = asyncio.get_running_loop().call_later(ASK_AGAIN_S, self._refresh, key)
+        if (error is None) != (had is None):
+            for request in self.queue.requests.values():
+                for way in request.ways:
+                    way.error = error if way.key == key else way.error
+        for request in self._held_back.pop(key, ()):
+            self.queue.again(request)
+        if stir:
+            self.queue.stir_all()
         if self.queue.stirred():
+            self._fresh.add(key)
             self._wake()
 
     def _retry(self) -> None:
         self._timer = None
         if not self._closed and self.queue.requests:
             self.offers.forget()
-            self._refreshing = asyncio.ensure_future(self._retried())
-
-    async def _retried(self) -> None:
-        await self._refresh(self.offers.stale())
-        self.queue.stir_all()
-        self._wake()
+            for key in {way.key for request in self.queue.requests.values() for way in request.ways}:
+                self._refresh(key, stir=True)
+            self._wake()
 
     async def _attempt(self, request: Request) -> None:
         """Try the targets of a request in order, each by its policy: all its locations, or none."""
@@ -265,6 +312,10 @@ class DefaultScheduler(Scheduler):
             offered = self.queue.with_room(request, way)
             if len(offered) < way.target.locations:
                 continue
+            if way.key not in self._believed and self.offers.is_old(way.key):
+                self._held_back.setdefault(way.key, []).append(request)
+                self._refresh(way.key)
+                return
             try:
                 policy = self.parts.policy(way.target.deployment.scheduling_policy, self.usage.ledger.view)
                 chosen = await self._choose(request, way, policy, offered)
@@ -359,6 +410,17 @@ class DefaultScheduler(Scheduler):
     async def _measure(self, allocation: JobAllocation, location: Any, paths: Sequence[str]) -> dict[str, float]:
         """MiB below each of these paths of a location."""
         return await measured(self.get_connector(allocation.job), location, paths)
+
+
+def _check(job: str, asked: Any) -> None:
+    """Refuse what nobody can have meant: it would hand out more than there is."""
+    if not all(hasattr(asked, name) for name in ("cores", "memory", "storage")):
+        words = f"job {job} asks for {asked!r:.100}: give a Hardware, something with eval(job) that makes one, or None"
+        raise DefinitionError(words)
+    disks = [(f"MiB at {disk.mount_point}", disk.size) for disk in asked.storage.values()]
+    for what, count in (("cores", asked.cores), ("MiB of memory", asked.memory), *resources_of(asked).items(), *disks):
+        if not 0 <= count < math.inf:
+            raise DefinitionError(f"job {job} asks for {count:g} {what}: give a number, 0 or more")
 
 
 SCHEMA = """{
