@@ -1,9 +1,12 @@
 """Files and jobs over hosts that share nothing: jobs go to their files, or files to their jobs, whole or not at all."""
 
 import contextlib
+import hashlib
 import os
+import shutil
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 from bench import locality
@@ -91,6 +94,32 @@ def test_a_tree_is_brought_once_and_outputs_are_known(farm, home):
     assert home.settled(here) == {"COMPLETED": 1} and home.rota("log", f"{here}.1").stdout == "one\n"
     home.rota("data", "verify")  # what was brought has the digest that it was brought with
     assert {row["valid"] for row in home.json("data", "list")["replicas"]} == {True}
+
+
+def test_many_files_at_once_from_here_to_a_host_and_from_hosts_to_here(farm):
+    """What is below `disk` here is seen on no host."""
+    here, (first, second) = Path(farm.disk) / "here", farm.names[:2]
+    with a_home() as home:
+        configure(home, farm, more="[site.local]")
+        try:
+            here.mkdir()
+            for number in range(20):
+                (here / f"f{number}").write_bytes(os.urandom(1000 * number))
+            there = ("--input", f"{here}/f*", "--partition", first, "--on", "farm", "--cwd", "/tmp")
+            batch = home.add(*there, "--", f"cat {here}/f* | sha256sum")
+            assert home.settled(batch) == {"COMPLETED": 1}
+            whole = b"".join(path.read_bytes() for path in sorted(here.iterdir()))
+            assert home.rota("log", f"{batch}.1").stdout.split()[0] == hashlib.sha256(whole).hexdigest()
+            farm.on(second, f"mkdir -p {farm.disk}/d/tree; seq 1000 > {farm.disk}/d/tree/a; seq 9 > {farm.disk}/d/one")
+            words = ("--input", f"{farm.disk}/d/tree", "--input", f"{farm.disk}/d/one", "--on", "local")
+            back = home.add(*words, "--", f"cat {farm.disk}/d/tree/a {farm.disk}/d/one | wc -l")
+            assert home.settled(back) == {"COMPLETED": 1} and home.rota("log", f"{back}.1").stdout == "1009\n"
+            home.rota("data", "verify")
+            assert left(farm) == "" and not list(Path(farm.disk).rglob(".rota-part-*"))
+        finally:
+            home.rota("down", "--kill", code=None)
+            shutil.rmtree(here, ignore_errors=True)
+            shutil.rmtree(Path(farm.disk) / "d", ignore_errors=True)
 
 
 def test_a_connection_cut_in_mid_transfer_goes_on_and_nothing_is_left_behind(farm, home):

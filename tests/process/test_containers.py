@@ -215,6 +215,31 @@ def test_what_is_missing_is_said(rota, tree, image, tmp_path):
         assert told in rota.out("explain", f"{number}.1")
 
 
+APPTAINER = """#!/bin/sh
+echo "$1" >> {log}
+if [ "$1" = pull ]; then sleep 1; touch "$2"; exit; fi
+while :; do case "$1" in {kept}/*) break;; esac; shift; done
+[ -e "$1" ] || exit 9
+shift
+exec "$@"
+"""
+"""An engine that keeps files: it says what it was asked for, and runs the command."""
+
+
+def test_an_image_is_brought_once_however_many_jobs_want_it(rota, tmp_path):
+    bin_, kept, log = tmp_path / "bin", tmp_path / "images", tmp_path / "log"
+    bin_.mkdir()
+    (bin_ / "apptainer").write_text(APPTAINER.format(log=log, kept=kept))
+    (bin_ / "apptainer").chmod(0o755)
+    variables = ("--env", f"PATH={bin_}:{os.environ['PATH']}", "--env", f"ROTA_IMAGES={kept}")
+    words = (*variables, "--container", "registry/tool:1", "--engine", "apptainer")
+    rota("run", "--array", "1-5", "--cores", "0.1", *words, "--", "echo", "{index}")
+    assert [rota.out("log", f"1.{number}") for number in range(1, 6)] == [f"{number}\n" for number in range(1, 6)]
+    rota("run", *words, "--", "true")
+    assert sorted(log.read_text().split()) == ["exec"] * 6 + ["pull"]
+    assert [path.suffix for path in kept.iterdir() if path.suffix != ".lock"] == [".sif"]
+
+
 def test_a_command_that_the_image_does_not_have(rota, tree):
     (tree / str(rota.cwd).lstrip("/")).mkdir(parents=True, exist_ok=True)
     rota("run", "--container", str(tree), "--", "nosuch", "-x", code=1)
