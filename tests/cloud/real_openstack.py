@@ -47,7 +47,9 @@ FLAVORS = {
     "c4.large": (4, 8 * GIB, 40),
     "m4.fat": (4, 32 * GIB, 40),
     "c8.huge": (8, 16 * GIB, 80),
+    "g4.gpu": (4, 8 * GIB, 40),
 }
+SPECS = {"g4.gpu": {"resources:VGPU": "2"}}
 IMAGES = ("debian-12", "no-python")
 PATIENCE_S = 300
 """How long an answer may take: the machine may be very busy."""
@@ -252,7 +254,7 @@ use = call:nova.api.openstack.urlmap:urlmap_factory
 /v2.1/+: v21
 [composite:v21]
 use = call:nova.api.auth:pipeline_factory_v21
-keystone = request_id faults sizes authtoken context app
+keystone = request_id faults sizes authtoken context gates app
 [pipeline:all_versions]
 pipeline = faults all_versions_app
 [pipeline:version]
@@ -267,6 +269,8 @@ paste.filter_factory = oslo_middleware:RequestBodySizeLimiter.factory
 paste.filter_factory = nova.api.auth:NovaKeystoneContext.factory
 [filter:authtoken]
 paste.filter_factory = keystonemiddleware.auth_token:filter_factory
+[filter:gates]
+paste.filter_factory = request_gates:factory
 [app:app]
 paste.app_factory = nova.api.openstack.compute:APIRouterV21.factory
 [app:all_versions_app]
@@ -288,8 +292,43 @@ class Driver(api.MechanismDriver):
         segment = context.segments_to_bind[0]
         context.set_binding(segment[api.ID], "ovs", {"port_filter": True}, status="ACTIVE")
 '''
+GATES = '''\
+"""Holds requests for servers and for their end, before these are carried out or answered, while a test says so."""
+
+import os
+import time
+
+KNOBS = os.environ["HYPERVISOR_KNOBS"]
+
+
+def hold(name):
+    while os.path.exists(KNOBS + "/" + name):
+        open(KNOBS + "/" + name + ".held", "w").close()
+        time.sleep(0.1)
+
+
+class Gates:
+    def __init__(self, app):
+        self.app = app
+
+    def __call__(self, environ, start_response):
+        words = (environ["REQUEST_METHOD"], environ["PATH_INFO"].strip("/").split("/"))
+        create = words[0] == "POST" and words[1][-1] == "servers"
+        delete = words[0] == "DELETE" and words[1][-2:-1] == ["servers"]
+        if not (create or delete):
+            return self.app(environ, start_response)
+        what = "create" if create else "delete"
+        hold("hold-" + what)
+        answer = self.app(environ, start_response)
+        hold("hold-" + what + "d")
+        return answer
+
+
+def factory(settings, **more):
+    return Gates
+'''
 HYPERVISOR = '''\
-"""Nova's fake hypervisor, on which a test can make servers slow to build or impossible to delete."""
+"""Nova's fake hypervisor, on which a test can make servers slow to build or impossible to delete; it has gpus."""
 
 import os
 import time
@@ -301,6 +340,11 @@ KNOBS = os.environ["HYPERVISOR_KNOBS"]
 
 
 class Driver(fake.FakeDriver):
+    def update_provider_tree(self, tree, name, allocations=None):
+        super().update_provider_tree(tree, name, allocations)
+        gpus = {"total": 4, "min_unit": 1, "max_unit": 4, "step_size": 1, "allocation_ratio": 1.0, "reserved": 0}
+        tree.update_inventory(name, {**tree.data(name).inventory, "VGPU": gpus})
+
     def spawn(self, context, instance, *args, **more):
         while os.path.exists(KNOBS + "/slow-spawn"):
             time.sleep(0.2)
@@ -476,6 +520,7 @@ class RealOpenStack(PrivateCluster):
             self.write(f"etc/{name}-paste.ini", text)
         self.write("py/rota_test_ports.py", PORTS_DRIVER)
         self.write("py/hypervisor.py", HYPERVISOR)
+        self.write("py/request_gates.py", GATES)
         os.makedirs(self.path("py/rota_test_ports-1.dist-info"))
         about = "Metadata-Version: 2.1\nName: rota_test_ports\nVersion: 1\n"
         self.write("py/rota_test_ports-1.dist-info/METADATA", about)
@@ -693,7 +738,9 @@ class RealOpenStack(PrivateCluster):
         self._manage("nova-manage", "nova-control.conf", "cell_v2", "discover_hosts")
         for name, (cores, memory, disk) in FLAVORS.items():
             row = {"name": name, "vcpus": cores, "ram": memory, "disk": disk}
-            self.admin("POST", "compute", "/flavors", {"flavor": row})
+            made = self.admin("POST", "compute", "/flavors", {"flavor": row})["flavor"]
+            if name in SPECS:
+                self.admin("POST", "compute", f"/flavors/{made['id']}/os-extra_specs", {"extra_specs": SPECS[name]})
         self.images = {}
         for name in IMAGES:
             row = {"name": name, "disk_format": "raw", "container_format": "bare", "visibility": "public"}
@@ -767,14 +814,22 @@ class RealOpenStack(PrivateCluster):
 
     @contextlib.contextmanager
     def knob(self, name):
-        """Meanwhile the hypervisors are `slow-spawn`, `fail-spawn`, `slow-destroy` or `fail-destroy`."""
+        """Meanwhile the hypervisors are `slow-spawn`, `fail-spawn`, `slow-destroy` or `fail-destroy`; or the API holds
+        requests: `hold-create`, `hold-delete` before they are carried out, `hold-created`, `hold-deleted` before they
+        are answered.
+        """
         path = self.path(f"knobs/{name}")
         open(path, "w").close()
         try:
             yield
         finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
+            for each in (path, f"{path}.held"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(each)
+
+    def holds(self, name):
+        """Whether a request is held by this knob, or was."""
+        return os.path.exists(self.path(f"knobs/{name}.held"))
 
     def stop_service(self, *names):
         """End daemons at once, with whatever they started."""
