@@ -111,7 +111,7 @@ def test_killed_at_each_step_nothing_is_lost_or_made_twice(cloud, bodies, home):
         # until it is away, the queue is here
         assert home.json("cloud", "status")["phase"] in ("planned", "sent")
     deploy(home)
-    assert len(heads(cloud)) == 1
+    wait_for("one head server", lambda: len(heads(cloud)) == 1, 120, 0.5)  # what came too late is destroyed
     second = home.add("--cwd", "/tmp", "--", "echo", "two")
     home.settled(second)
     for step in TEARDOWN_STEPS:

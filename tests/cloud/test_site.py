@@ -150,7 +150,9 @@ def test_a_full_quota_is_told_and_respected(site):
     batch = site.home.add("--array", "1-8", "--", wait)
     site.running(batch, 4)
     assert len(site.servers()) == 2
-    site.home.until(lambda: "quota" in site.home.rota("explain", batch).stdout, 120, "the quota is told")
+    waiting = next(row["id"] for row in site.home.rows("jobs", batch) if row["state"] == "PENDING")
+    words = "quota: 0 of 4 cores left, 2 asked"
+    site.home.until(lambda: words in site.home.rota("explain", waiting).stdout, 300, words)
     go()
     assert site.home.settled(batch, seconds=600) == {"COMPLETED": 8}
     site.over()
