@@ -371,7 +371,8 @@ class OpenLava(Found):
         path = os.path.join(self.environment["LSF_ENVDIR"], "lsb.params")
         with open(path) as file:
             lines = [line for line in file if "MAX_JOB_ARRAY_SIZE" not in line]
-        lines.insert(1, f"MAX_JOB_ARRAY_SIZE = {most or 1000}\n")
+        section = next(at for at, line in enumerate(lines) if re.match(r"\s*Begin\s+Parameters", line))
+        lines.insert(section + 1, f"MAX_JOB_ARRAY_SIZE = {most or 1000}\n")  # not in the comments above it
         with open(path, "w") as file:
             file.writelines(lines)
         self.run("badmin", "reconfig")
