@@ -247,7 +247,7 @@ BUSY_MOST, IDLE_MOST = 25, 1
 def refused_array(trial):
     """Arrays of 300 are refused since rota has asked how large they may be: smaller ones go, with few commands."""
     trial.until(lambda: site(trial)["state"] == "ok", 60, "the site is known")
-    time.sleep(3)
+    trial.until(lambda: time.time() - trial.sent()[-1] > 5, 60, "it has been asked everything")
     most = trial.system.limit_arrays(100)
     try:
         before = time.time()
