@@ -206,6 +206,29 @@ def test_a_cache_forgets_what_was_used_longest_ago(farm):
             home.rota("down", "--kill", code=None)
 
 
+def test_a_cache_never_takes_what_a_job_uses(farm):
+    source, target = farm.names[:2]
+    paths = [make(farm, source, f"c{n}", 4 * MIB) for n in range(3)]
+    with a_home() as home:
+        configure(home, farm, more='cache = "9M"')
+        try:
+            wanted = digest(farm, source, paths[0])
+            uses = f"until [ -e {farm.disk}/go ]; do sleep 0.1; done; sha256sum {paths[0]}"
+            running = add(home, "--input", paths[0], "--partition", target, "--", uses)
+            home.until(lambda: home.counts(running).get("RUNNING") == 1)
+            for path in paths[1:]:
+                words = ("--input", path, "--partition", target, "--", f"sha256sum {path}")
+                assert home.settled(add(home, *words)) == {"COMPLETED": 1}
+            assert farm.on(target, f"ls {farm.disk}/d").stdout.split() == ["c0", "c2"], "the oldest is in use"
+            refused = home.rota("data", "drop", paths[0], "--at", f"farm/{target}", "--files", code=None)
+            assert refused.returncode and "is used by a job that runs" in refused.stderr
+            farm.on(target, f"touch {farm.disk}/go")
+            assert home.settled(running) == {"COMPLETED": 1}
+            assert home.rota("log", f"{running}.1").stdout.split()[0] == wanted
+        finally:
+            home.rota("down", "--kill", code=None)
+
+
 def test_rota_data_says_what_is_valid(farm, home):
     host = farm.names[0]
     path = make(farm, host, "v", 1000)

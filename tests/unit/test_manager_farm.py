@@ -1,8 +1,11 @@
 """What is said of the hosts of a farm, and how a farm looks to the scheduler."""
 
+import asyncio
+
 import pytest
 
-from rota.drivers.farm import Hardware, Runner
+from rota.drivers.farm import Hardware, Host, Runner
+from rota.drivers.transport import UnreachableError
 from rota.manager.config import Config, SiteConfig, load_config
 from rota.manager.paths import Paths
 from rota.manager.sites.doors import TlsDoor
@@ -107,6 +110,33 @@ def test_each_host_is_a_place_with_what_it_has_or_what_is_left_of_it(site):
     assert a.node == Amounts(4000, 4 * GIB, 10 * GIB) and b.node == Amounts(2000, 4 * GIB, 10 * GIB)
     assert (a.up, a.most, a.nodes, b.tags) == (True, 1, 1, ("big",))
     assert site.facts().most == 2
+
+
+def test_hosts_are_asked_again_and_what_they_have_is_what_they_said_last(site, monkeypatch):
+    says = {"a": 4, "b": 8}
+
+    async def ask(host, package, what, timeout_s, **more):
+        if host.name not in says:
+            raise UnreachableError(f"{host.name} cannot be reached: No route to host", ran=False)
+        return {"cores": 2000, "memory": says[host.name] * GIB, "disk": GIB, "gpus": 0, "host": host.name, "boot": "x"}
+
+    async def prepare(host, package):
+        host.directory = "/x"
+
+    monkeypatch.setattr(Host, "ask", ask)
+    monkeypatch.setattr(Host, "prepare", prepare)
+
+    def learned():
+        return {queue.name: (queue.node.memory // GIB, queue.up) for queue in asyncio.run(site.learn()).queues}
+
+    assert learned() == {"a": (4, True), "b": (8, True)}
+    calm = site.learn_again_s
+    says["b"] = 16  # somebody has put more into it
+    del says["a"]
+    assert learned() == {"a": (4, False), "b": (16, True)} and site.learn_again_s < calm
+    assert "No route to host" in site.shown(0)["notes"][0]
+    says["a"] = 4
+    assert learned() == {"a": (4, True), "b": (16, True)} and site.learn_again_s == calm
 
 
 def test_17_what_a_host_says_in_bytes_is_what_its_jobs_may_have(site):
