@@ -159,6 +159,11 @@ def test_19_a_host_that_is_taken_out_while_a_job_runs_there(farm, home):
     assert refused.returncode and taken in refused.stderr
     again = home.add("--array", "1-4", "--", "hostname")
     assert home.settled(again) == {"COMPLETED": 4} and set(hosts_of(home, again).values()) <= set(others)
+    home.config("[site.local]\n")
+    home.rota("reload")
+    home.until(lambda: [row["name"] for row in home.json("sites")["sites"]] == ["local"], what="the site is gone")
+    said = home.rota("log", f"{batch}.1", code=None).stderr
+    assert f"its output cannot be read: it is on {taken}" in said and "on no host of a site" in said
 
 
 def test_19_a_runner_on_a_host_that_was_taken_out_can_be_ended(farm, home):

@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import re
+import socket
 import stat
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, Protocol
@@ -140,6 +141,11 @@ class Output:
         if name is None:
             return b"", offset, True, dropped, None
         path = self._moved(place[0], name)
+        if read is _read_file and not os.path.lexists(path) and found[0].host not in ("", None, socket.gethostname()):
+            raise NotFoundError(
+                f"its output cannot be read: it is on {found[0].host}, in {path}, which is not seen here and is on no "
+                "host of a site"
+            )
         head, line = _joint(path, start, length, read) if dropped else (length, 0)
         if offset < head:
             first, most = offset, min(limit, head - offset)
