@@ -169,6 +169,39 @@ def test_a_server_comes_up_serves_and_goes():
     run_virtual(scenario())
 
 
+def test_a_cloud_that_is_destroying_a_server_is_not_asked_again():
+    """Nova ignores the second request, and may keep the server for ever if the first fails meanwhile."""
+
+    async def scenario():
+        world = World()
+        world.cloud.destroy_s = 120.0
+        native = await world.up()
+        world.hosts.state[native] = "over"
+        await world.until(("complete",), native=native)
+        assert world.cloud.calls.count("destroy") == 1
+
+    run_virtual(scenario())
+
+
+def test_a_delete_that_failed_or_lasts_too_long_is_repeated():
+    async def scenario():
+        world = World()
+        world.cloud.destroy_s = 1e6
+        native = await world.up()
+        world.hosts.state[native] = "over"
+        while not world.cloud.calls.count("destroy"):
+            await world.poll(native=native)
+        world.cloud.become(native, FAILED, "ERROR")
+        await world.poll(native=native, seconds=10)
+        await world.poll(native=native, seconds=10)
+        assert world.cloud.calls.count("destroy") == 2
+        world.cloud.destroy_s = 0.0
+        await world.until(("complete",), native=native)
+        assert world.cloud.calls.count("destroy") == 3
+
+    run_virtual(scenario())
+
+
 @pytest.mark.parametrize("fault", ["lost", "undone", "late"])
 def test_a_lost_answer_makes_no_second_server(fault):
     async def scenario():

@@ -167,6 +167,8 @@ class CloudDriver:
         """Tags of servers that are to go, whose runners were told so."""
         self._sought: dict[str, float] = {}
         """Tag → since when its server is looked for."""
+        self._at_it: dict[str, float] = {}
+        """Tag → since when the cloud says that it destroys its server, or when it was asked again."""
         self._lock = asyncio.Lock()
 
     def facts(self) -> SiteFacts:
@@ -528,7 +530,8 @@ class CloudDriver:
             self._end(kept, "fail", f"somebody deleted the server {server.name}", "node-fail")
             return None
         if kept.verb:
-            self._go_on_ending(kept)
+            if self._is_to_be_asked_again(kept, server):
+                self._go_on_ending(kept)
             return None
         return await self._judge(each, kept, server)
 
@@ -742,6 +745,21 @@ class CloudDriver:
         if kept.server:
             self._background(kept.tag, self._finish(kept))
 
+    def _is_to_be_asked_again(self, kept: Kept, server: Server) -> bool:
+        """Whether the cloud is asked once more to destroy a server: not while it says that it is at it.
+
+        A request then is worse than useless: nova takes it for said already, and if the first fails just then, the
+        server stays `deleting` and every later request is ignored too.
+        """
+        if server.state != ENDING:
+            self._at_it.pop(kept.tag, None)
+            return True
+        now = self._times.mono()
+        if now - self._at_it.setdefault(kept.tag, now) < self.settings.end_again_s:
+            return False
+        self._at_it[kept.tag] = now
+        return True
+
     def _go_on_ending(self, kept: Kept) -> None:
         if kept.tag not in self._tasks:
             self._background(kept.tag, self._finish(kept))
@@ -779,7 +797,7 @@ class CloudDriver:
             words = f"the server {kept.server} ({kept.size}) is gone: somebody deleted it"
             kept = replace(kept, verb="fail", why=words, kind="node-fail")
         self.records.account(self.records.keep(replace(kept, gone=self._wall())))
-        for table in (self.suspects, self._reached, self._looked, self._restarts, self._sought):
+        for table in (self.suspects, self._reached, self._looked, self._restarts, self._sought, self._at_it):
             table.pop(kept.tag, None)
         self._parted.discard(kept.tag)
         if (task := self._tasks.pop(kept.tag, None)) is not None:

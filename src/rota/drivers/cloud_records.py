@@ -55,6 +55,8 @@ class CloudSettings(Struct, frozen=True):
     end_script: str = ""
     """What is run there before it is destroyed."""
     script_s: float = 900.0
+    end_again_s: float = 300.0
+    """After how long the cloud is asked again to destroy a server that it says it is destroying."""
     last_s: float = 60.0
     """How long a server that is to end is given for its runner to report."""
 
