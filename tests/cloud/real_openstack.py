@@ -904,16 +904,22 @@ class RealOpenStack(PrivateCluster):
         for name in os.listdir(self.path("knobs")):
             os.unlink(self.path(f"knobs/{name}"))
 
+        stuck = time.monotonic() + 60
+
         def gone():
             with contextlib.suppress(ApiError, OSError):
                 left = self.servers()
                 for row in left:
-                    if row["OS-EXT-STS:task_state"] != "deleting":
-                        self.admin.delete_server(row["id"])
+                    if row["OS-EXT-STS:task_state"] == "deleting":
+                        if time.monotonic() < stuck:
+                            continue
+                        reset = {"os-resetState": {"state": "error"}}  # nova ignores who asks again
+                        self.admin("POST", "compute", f"/servers/{row['id']}/action", reset)
+                    self.admin.delete_server(row["id"])
                 return not left
             return False
 
-        wait_for("all servers to be gone", gone, 120, 0.5)
+        wait_for("all servers to be gone", gone, 300, 1)
         for row in self.user("GET", "compute", "/os-keypairs")["keypairs"]:
             self.user("DELETE", "compute", f"/os-keypairs/{row['keypair']['name']}")
         self.set_quota(instances=20, cores=60, ram=200 * GIB)

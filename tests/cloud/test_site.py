@@ -176,7 +176,7 @@ def test_a_slow_spawn_is_waited_for_and_not_asked_for_twice(site):
     with site.cloud.knob("slow-spawn"):
         batch = home.add("--", "hostname")
         home.until(lambda: len(site.servers()) == 1, 300, "a server is asked for")
-        first = site.tags()
+        first = wait_for("its record", site.tags, 300, 0.3)  # nova has it once it is scheduled
         time.sleep(15)
         assert site.tags() == first
     assert home.settled(batch, seconds=600) == {"COMPLETED": 1}
