@@ -649,11 +649,12 @@ class RealOpenStack(PrivateCluster):
     def _uwsgi(self, name, script):
         """uwsgi's own HTTP has no keep-alive: it must say so, or clients are cut off in their next request.
 
-        One process with threads: keystone's cache is in memory.
+        One process: keystone's cache is in memory. One thread: oslo.log makes the locks of logging green ones, on which
+        two threads wait for each other for ever, once in a while.
         """
         return (
             *("uwsgi", "--plugins", "python3", "--master", "--need-app", "--die-on-term", "--enable-threads"),
-            *("--processes", "1", "--threads", "4", "--buffer-size", "65535", "--post-buffering", "8192"),
+            *("--processes", "1", "--threads", "1", "--buffer-size", "65535", "--post-buffering", "8192"),
             *("--listen", "100", "--add-header", "Connection: close", "--disable-logging"),
             *("--http-socket", f"127.0.0.1:{self.ports[name]}", "--wsgi-file", script),
         )
