@@ -13,6 +13,7 @@ from process.support_home import Home, alive, home
 from rota.manager.offline.looking import Reader
 from rota.model.errors import UsageError
 from rota.runner import spawn
+from rota.wire.server import own_name
 
 __all__ = ["home"]
 
@@ -211,5 +212,5 @@ def test_who_killed_it_and_when_it_must_end_is_told(home: Home) -> None:
     home.until(ready.exists, what="the job")
     home.rota("kill", batch)
     home.until(lambda: home.json("explain", f"{batch}.1")["state"] == "ABORTED", what="its end")
-    assert home.json("explain", f"{batch}.1")["reason"].startswith("was killed by uid ")
+    assert home.json("explain", f"{batch}.1")["reason"].startswith(f"was killed by {own_name()}")
     assert home.json("jobs", batch)["signal"] == signal.SIGKILL
