@@ -57,7 +57,6 @@ def test_what_there_is(cloud, provider):
     assert provider.quota().servers.most is None
 
 
-@pytest.mark.unproven
 def test_a_server_is_known_by_its_tag_from_the_request_on(cloud, provider, owner):
     with cloud.knob("slow-spawn"):
         asked = order(provider, owner)
@@ -119,7 +118,6 @@ def test_a_delete_that_fails_is_seen_and_can_be_repeated(cloud, provider, owner)
     gone(provider, owner)
 
 
-@pytest.mark.unproven
 def test_while_the_api_is_down_nothing_is_believed_gone(cloud, provider, owner):
     made = provider.create(order(provider, owner))
     assert runs(provider, made).state == RUNNING
@@ -144,7 +142,6 @@ def order_again(made, owner):
     return Order(owner, secrets.token_hex(6), "w", "0", made.image)
 
 
-@pytest.mark.unproven
 def test_a_token_that_has_expired_or_was_revoked_is_replaced(cloud, provider, owner):
     made = provider.create(order(provider, owner))
     assert runs(provider, made).state == RUNNING
@@ -163,7 +160,6 @@ def test_a_token_that_has_expired_or_was_revoked_is_replaced(cloud, provider, ow
         assert only.id == made.id
 
 
-@pytest.mark.unproven
 def test_a_key_pair(cloud, provider, tmp_path):
     for name in ("one", "two"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / name], check=True)
