@@ -6,7 +6,7 @@ SHELL   := /bin/bash
 PYTHON  ?= python3
 VENV    ?= .venv
 # On two cores: the tests of processes mostly wait for each other.
-WORKERS ?= 4
+WORKERS ?= 3
 BIN     := $(VENV)/bin
 PIP     := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore $(BIN)/python -m pip
 

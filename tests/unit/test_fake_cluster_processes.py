@@ -114,13 +114,15 @@ def test_processes_end_as_the_accounting_says(make, script, options, ending):
 
 
 TOLD = """\
-import signal, subprocess, sys, time
+import os, signal, subprocess, sys, time
 who = sys.argv[1]
+def say(word):
+    os.write(1, f"{who} {word}\\n".encode())  # whole: both write to one file
 for name in ("INT", "TERM"):
-    signal.signal(getattr(signal, "SIG" + name), lambda *_, name=name: print(who, name, flush=True))
+    signal.signal(getattr(signal, "SIG" + name), lambda *_, name=name: say(name))
 if who == "itself":
     subprocess.Popen([sys.executable, __file__, "apart"], start_new_session=True)
-print(who, "is up", flush=True)
+say("is up")
 while True:
     time.sleep(1)
 """
