@@ -649,7 +649,7 @@ class RealOpenStack(PrivateCluster):
     def _uwsgi(self, name, script):
         """uwsgi's own HTTP has no keep-alive: it must say so, or clients are cut off in their next request.
 
-        One process: keystone's cache is in memory. One thread: oslo.log makes the locks of logging green ones, on which
+        One process: keystone's cache is in memory. One thread: it seems that oslo.log makes the locks of logging green ones, on which
         two threads wait for each other for ever, once in a while.
         """
         return (
