@@ -649,8 +649,8 @@ class RealOpenStack(PrivateCluster):
     def _uwsgi(self, name, script):
         """uwsgi's own HTTP has no keep-alive: it must say so, or clients are cut off in their next request.
 
-        One process: keystone's cache is in memory. One thread: it seems that oslo.log makes the locks of logging green ones, on which
-        two threads wait for each other for ever, once in a while.
+        One process: keystone's cache is in memory. One thread: two were seen to wait for each other for ever,
+        once in a while (the locks of logging, it seems, which oslo.log makes green ones).
         """
         return (
             *("uwsgi", "--plugins", "python3", "--master", "--need-app", "--die-on-term", "--enable-threads"),
