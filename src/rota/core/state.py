@@ -47,7 +47,7 @@ class Settings(Struct, frozen=True):
     backoff_first_s: float = 30
     backoff_most_s: float = 1800
     backoff_jitter_s: float = 30
-    ahead_s: float = 0.05
+    ahead_s: float = 0.15
     """How many seconds of work a runner is leased ahead of its slots."""
     ahead_below_s: float = 1.0
     """The longest that jobs may take to be leased ahead: others could wait for long behind one that takes longer."""

@@ -41,8 +41,8 @@ __all__ = ["Hold", "Lease", "ProtocolError", "Runner"]
 
 VERSION = 1
 NEVER = float("inf")
-BATCHING_S = 0.04  # an end waits at most this long for company, while there is more to start
-BATCH_ROWS = 64
+BATCHING_S = 0.1  # an end waits at most this long for company, while there is more to start
+BATCH_ROWS = 256
 REPORT_ROWS = 512  # most rows in one report, far below the frame limit
 TELL_START_S = 0.05  # shorter jobs travel as `ended` only
 RESEND_S = 5.0
