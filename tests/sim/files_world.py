@@ -20,8 +20,10 @@ from msgspec.structs import replace
 from rota.core.effects import Effect, Lease, Welcome
 from rota.core.state import RunnerState, State
 from rota.core.stimuli import Stimulus
+from rota.manager.data import files as files_module
 from rota.manager.data import staging as staging_module
 from rota.manager.data import transfers as transfers_module
+from rota.manager.data.files import Files
 from rota.manager.data.staging import Staging
 from rota.manager.data.transfers import Journal, Transfers
 from rota.model.batch import Template
@@ -189,15 +191,14 @@ class VirtualTransfers(Transfers):
         return {"size": size, "mtime": found[1], "sha256": f"{found[1]}"}, ""
 
 
-class VirtualStaging(Staging):
-    """The manager's staging, with the places of a world."""
+class VirtualFiles(Files):
+    """The manager's files, at the places of a world."""
 
     def __init__(self, world: "FilesWorld", shell: "FilesShell") -> None:
         self.world = world
         store = SimpleNamespace(replicas=world.kept_replicas.values, keep_replicas=world.keep_replicas)
         writer = SimpleNamespace(put=lambda work, done: work())
-        book = SimpleNamespace(path=lambda *_: "/")
-        super().__init__(store, writer, book, {}, shell.peers, shell.tell, "/nowhere")  # type: ignore[arg-type]
+        super().__init__(store, writer, {}, shell.tell, "/nowhere")  # type: ignore[arg-type]
         journal = self._journal = world.journal
         self.transfers = VirtualTransfers(self._measured, journal)
         self.transfers.world = world  # type: ignore[attr-defined]
@@ -206,11 +207,20 @@ class VirtualStaging(Staging):
     def places(self) -> dict[str, Any]:
         return {ORIGIN: self.world.place(ORIGIN), **{place.name: place for place in self.world.places.values()}}
 
-    def place_of(self, state: State, runner: RunnerState) -> Any:
-        return self.world.place(runner.id)
-
     def cache_most(self, place: str) -> int | None:
         return self.limit
+
+
+class VirtualStaging(Staging):
+    """The manager's staging, with the places of a world."""
+
+    def __init__(self, world: "FilesWorld", shell: "FilesShell") -> None:
+        self.world = world
+        book = SimpleNamespace(path=lambda *_: "/")
+        super().__init__(VirtualFiles(world, shell), book, {}, shell.peers, shell.tell)  # type: ignore[arg-type]
+
+    def place_of(self, state: State, runner: RunnerState) -> Any:
+        return self.world.place(runner.id)
 
 
 class KeptJournal(Journal):
@@ -268,7 +278,7 @@ class FilesShell(Shell):
     async def _tidy(self, life: int) -> None:
         while True:
             await asyncio.sleep(5.0)
-            self.staging.tidy()
+            self.staging.files.tidy()
 
     def _end_loop(self) -> None:
         if self.loop is not None:
@@ -468,12 +478,14 @@ class FilesWorld(World):
 def run_files_seed(seed: int, tracing: bool = False) -> tuple[Outcome, FilesWorld]:
     """Run one world with files."""
     clock = SimpleNamespace()
-    before = (staging_module.time, transfers_module.time, world_module.EVENTS_MOST, staging_module.now)
+    modules: tuple[Any, ...] = (files_module, staging_module, transfers_module)
+    before = ([module.time for module in modules], files_module.now, staging_module.now, world_module.EVENTS_MOST)
     runner, cluster_module.SimRunner = cluster_module.SimRunner, FilesRunner  # type: ignore[misc]
     made: list[FilesWorld] = []
     clock.time = clock.monotonic = lambda: made[0].now + 1000.0 if made else 1000.0
-    staging_module.time = transfers_module.time = clock  # type: ignore[assignment]
-    staging_module.now = lambda: made[0].clock.at(made[0].now)
+    for module in modules:
+        module.time = clock
+    files_module.now = staging_module.now = lambda: made[0].clock.at(made[0].now)
     world_module.EVENTS_MOST = 2_000_000
     try:
         world = FilesWorld(seed, tracing)
@@ -483,7 +495,9 @@ def run_files_seed(seed: int, tracing: bool = False) -> tuple[Outcome, FilesWorl
         return outcome, world
     finally:
         cluster_module.SimRunner = runner  # type: ignore[misc]
-        staging_module.time, transfers_module.time, world_module.EVENTS_MOST, staging_module.now = before  # type: ignore[assignment]
+        times, files_module.now, staging_module.now, world_module.EVENTS_MOST = before
+        for module, was in zip(modules, times, strict=True):
+            module.time = was
 
 
 def main() -> int:

@@ -15,6 +15,7 @@ from rota.core.turn import Done, Turn
 from rota.manager.answers import Answers
 from rota.manager.audit import Audit
 from rota.manager.checkpoints import Checkpoints, state_of
+from rota.manager.data.files import Files
 from rota.manager.data.staging import Staging
 from rota.manager.housekeeping import Housekeeping, HousekeepingSettings
 from rota.manager.inbound import Inbound, now
@@ -85,7 +86,8 @@ class Manager:
         peers: dict[str, Peer] = {}
         self.observer = Observer(sites, self.book, peers, self.tell)
         self.outbound = Outbound(self.book, settings, peers, self.observer.allocate, kept_secret(home, "jobs"))
-        self.staging = Staging(store, self.writer, self.book, sites, peers, self.tell, home)
+        files = Files(store, self.writer, sites, self.tell, home)
+        self.staging = Staging(files, self.book, sites, peers, self.tell)
         self.outbound.staging = self.staging
         self.inbound = Inbound(self)
         self.housekeeping = Housekeeping(self, housekeeping)
@@ -139,7 +141,7 @@ class Manager:
             except Exception:
                 log.exception("polling failed")
             self.staging.tell_hosts(self.state)
-            self.staging.tidy()
+            self.staging.files.tidy()
             self._housekeeping()
 
     def _housekeeping(self) -> None:

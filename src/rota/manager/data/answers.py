@@ -31,7 +31,7 @@ async def answer_data(staging: Staging, args: Any) -> dict[str, Any]:
     if args.action == "drop":
         if args.files:
             await _remove(staging, chosen)
-        staging.registry.drop([row.key for row in chosen])
+        staging.files.registry.drop([row.key for row in chosen])
         return {"replicas": [_row(row) for row in chosen]}
     found = await asyncio.gather(*(_verify(staging, row) for row in chosen))
     return {"replicas": [_row(row) for row in found]}
@@ -43,7 +43,7 @@ def _row(row: Replica) -> dict[str, Any]:
 
 def _chosen(staging: Staging, paths: Iterable[str], location: str | None) -> Iterable[Replica]:
     wanted = list(paths)
-    for row in staging.registry.all():
+    for row in staging.files.registry.all():
         if location not in (None, row.location, row.location.partition("/")[0]):
             continue
         below = any(row.path == path or row.path.startswith(path.rstrip("/") + "/") for path in wanted)
@@ -53,7 +53,7 @@ def _chosen(staging: Staging, paths: Iterable[str], location: str | None) -> Ite
 
 async def _add(staging: Staging, paths: list[str], location: str | None, checksum: bool) -> list[Replica]:
     """Register files at a place, by default where they are found."""
-    places = staging.places()
+    places = staging.files.places()
     if location is not None and location not in places:
         raise UsageError(f"there is no place '{location}'; the places are {', '.join(places)}")
     if not paths:
@@ -74,13 +74,13 @@ async def _add(staging: Staging, paths: list[str], location: str | None, checksu
             found.append(row)
         if not any(row.path == path for row in found):
             raise NotFoundError(f"{path} is not there: looked at {', '.join(asked)}")
-    staging.registry.keep(*found)
+    staging.files.registry.keep(*found)
     return found
 
 
 async def _verify(staging: Staging, row: Replica) -> Replica:
     """Look at a replica: whether it is there, as large as it was, and with the digest that it had."""
-    place = staging.places().get(row.location)
+    place = staging.files.places().get(row.location)
     try:
         if place is None:
             raise RotaError("there is no such place any more")
@@ -99,7 +99,7 @@ async def _verify(staging: Staging, row: Replica) -> Replica:
             new = replace(row, valid=True, why="")
     except RotaError as error:
         return replace(row, why=f"not looked at: {error}")
-    staging.registry.keep(new)
+    staging.files.registry.keep(new)
     return new
 
 
@@ -108,25 +108,27 @@ async def _remove(staging: Staging, rows: list[Replica]) -> None:
     own = [row for row in rows if not row.cached]
     if own:
         raise UsageError(f"{own[0].path} at {own[0].location} was not brought there by rota: remove it yourself")
-    places = staging.places()
+    places = staging.files.places()
     for row in rows:
         if row.location in places:
-            await staging.remove(places[row.location], [row])
+            await staging.files.remove(places[row.location], [row])
 
 
 def _shown(staging: Staging) -> dict[str, Any]:
     """Transfers and caches."""
-    transfers = [asdict(each) for each in (*staging.transfers.live, *reversed(staging.transfers.past))]
+    transfers = [asdict(each) for each in (*staging.files.transfers.live, *reversed(staging.files.transfers.past))]
     caches = []
-    for name, place in staging.places().items():
-        rows = staging.registry.cached(name)
+    for name, place in staging.files.places().items():
+        rows = staging.files.registry.cached(name)
         if name != S3:
-            used = sum(row.size for row in rows if staging.is_used(row))
-            most = staging.cache_most(name)
+            used = sum(row.size for row in rows if staging.files.is_used(row))
+            most = staging.files.cache_most(name)
             size = sum(row.size for row in rows)
             row = {"place": name, "files": len(rows), "bytes": size, "most": most, "in_use": used}
             caches.append({**row, "away": place.why_not})
-    moved = [{"source": a, "target": b, "bytes": size} for (a, b), size in sorted(staging.transfers.moved.items())]
+    moved = [
+        {"source": a, "target": b, "bytes": size} for (a, b), size in sorted(staging.files.transfers.moved.items())
+    ]
     return {"transfers": transfers, "caches": caches, "moved": moved}
 
 
@@ -135,10 +137,10 @@ def explain_data(staging: Staging, state: State, batch: BatchState, pos: int) ->
     template = batch.template(pos)
     if not template.inputs:
         return None
-    at, total = staging.bytes_at(template.inputs)
+    at, total = staging.files.bytes_at(template.inputs)
     files = []
     for path in template.inputs:
-        rows = [row for row in staging.registry.of(path) if row.valid]
+        rows = [row for row in staging.files.registry.of(path) if row.valid]
         size = max((row.size for row in rows), default=None)
         files.append({"path": path, "bytes": size, "at": sorted(row.location for row in rows)})
     live, index = batch.live.get(pos), batch.index(pos)
