@@ -6,7 +6,6 @@
 (`bench/light.py`) run nothing. Jobs say that they took too long to be leased ahead, so each end is a pass of its own.
 """
 
-import argparse
 import gc
 import statistics
 import time
@@ -14,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 import rota
-from bench import Row, light
+from bench import Row, chosen, light, print_parts
 from bench import home as at
 from rota.core.effects import Allocate, Effect, Lease, Welcome
 from rota.core.state import Settings
@@ -257,24 +256,9 @@ PARTS = {"core": core, "shapes": shapes, "submissions": submissions, "runners": 
 
 
 def placing(quick: bool, only: Sequence[str] = ()) -> Iterator[Row]:
-    """The rows of some parts, as they come; of all parts if none is named."""
-    for name, part in PARTS.items():
-        if not only or name in only:
-            yield from part(quick)
-
-
-def main() -> int:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("only", nargs="*", help=f"{' '.join(PARTS)}; default: all")
-    parser.add_argument("--quick", action="store_true", help="shorter runs, less exact")
-    args = parser.parse_args()
-    missed = 0
-    for row in placing(args.quick, args.only):
-        print(row, flush=True)
-        missed += not row.met
-    return 1 if missed else 0
+    """The rows of some parts, as they come; of all if none is named."""
+    return chosen(PARTS, quick, only)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(print_parts(PARTS, __doc__))

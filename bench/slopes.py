@@ -6,7 +6,6 @@ Each row says how many times the first of its kind it costs. CPU time of the man
 runners are light (`bench/light.py`), so that thousands of jobs a second are those of the manager alone.
 """
 
-import argparse
 import random
 import statistics
 import subprocess
@@ -15,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 import rota
-from bench import Row, light, nodes
+from bench import Row, chosen, light, nodes, print_parts
 from bench import home as at
 from bench.brokerage import measure
 from bench.place_half import GIB, World, per_job, placing
@@ -172,23 +171,8 @@ PARTS: dict[str, Callable[[bool], Iterator[Row]]] = {
 
 def slopes(quick: bool, only: Sequence[str] = ()) -> Iterator[Row]:
     """The rows of some parts, as they come; of all if none is named."""
-    for name, part in PARTS.items():
-        if not only or name in only:
-            yield from part(quick)
-
-
-def main() -> int:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("only", nargs="*", help=f"{' '.join(PARTS)}; default: all")
-    parser.add_argument("--quick", action="store_true", help="shorter runs and fewer steps, less exact")
-    args = parser.parse_args()
-    missed = 0
-    for row in slopes(args.quick, args.only):
-        print(row, flush=True)
-        missed += not row.met
-    return 1 if missed else 0
+    return chosen(PARTS, quick, only)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(print_parts(PARTS, __doc__))
