@@ -4,7 +4,7 @@ import gc
 import tracemalloc
 
 from core_world import FakeRunner, World, cores, lease_all
-from rota.core.explain import standing
+from rota.core.explain import batch_reasons, standing
 from rota.core.stimuli import Submit
 from rota.model.batch import BatchSpec, Dependency
 from support_steps import counting, lines_of
@@ -127,3 +127,13 @@ def test_attempt_numbers_do_not_run_out_quietly() -> None:
     world.state.batches[batch].attempts[0] = 65_535
     world.schedule()
     assert runner.held == {} or next(iter(runner.held))[2] > 65_535
+
+
+def test_why_many_batches_wait_is_told_as_why_a_few_do() -> None:
+    def cost(count: int) -> float:
+        world = World(check=False)
+        for _ in range(count):
+            world.submit(1)
+        return lines_of(lambda: list(batch_reasons(world.state, world.state.batches.open(), world.at))) / count
+
+    assert cost(2000) <= 1.5 * cost(100), "each looks at what is before it, not at all"

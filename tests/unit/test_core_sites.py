@@ -185,19 +185,19 @@ def test_who_stays() -> None:
         world.schedule()
         pend(world)
         world.site("a", NODE, most=100, mode="direct", whole=False, directory="/a", **more)
-        tick(world, 3 * 86_400)
+        tick(world, 6 * 3_600)
         assert len(waiting(world, "a")) == 1, more
     world = sites()
     world.submit(2, Template(argv=("true",), needs=Needs(site="a")))
     world.schedule()
     pend(world)
-    tick(world, 3 * 86_400)
+    tick(world, 6 * 3_600)
     assert len(waiting(world, "a")) == 2, "its user wants it there"
     world = sites(Settings(missing_s=1e9, rebroker_s=None, policies=SETTINGS.policies))
     world.submit(2, cores(1))
     world.schedule()
     pend(world)
-    tick(world, 3 * 86_400)
+    tick(world, 6 * 3_600)
     assert len(waiting(world, "a")) == 1, "it is switched off"
 
 

@@ -1,5 +1,6 @@
 """Situations, staged one by one, and the exact truth that `rota explain` tells of each."""
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from core_world import GIB, NODE, FakeRunner, World, cores, lease_all
-from rota.core.explain import Account, Records, account, batch_reasons, verdicts
+from rota.core.explain import Account, Records, account, batch_reasons, line, verdicts
+from rota.core.explain.line import Line, in_front
 from rota.core.state import Settings
 from rota.core.stimuli import AllocationSeen, Disconnected, Left, SetMode
 from rota.model.allocation import Outcome, Waiting
@@ -16,6 +18,7 @@ from rota.model.errors import UsageError
 from rota.model.graph import Graph, pack_links
 from rota.model.needs import Amounts
 from rota.model.site import QueueFacts
+from rota.model.tables import PENDING
 
 Stage = Callable[[], tuple[World, int, int]]
 """Sets a scene: the world, and the batch and index of the job that is asked about."""
@@ -1085,6 +1088,28 @@ def test_what_is_over_at_the_cluster_does_not_run() -> None:
         "(OUT_OF_MEMORY): its report is waited for"
     )
     assert told(world, batch, 2).reason == "the site has all the allocations that it may have (1) (at hpc)"
+
+
+@pytest.mark.parametrize("many", [0, 300])
+def test_what_is_in_front_in_short_is_what_is_ahead(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line, "MANY", many)
+    chance = random.Random(7)
+    world = World(check=False)
+    for number in range(80):
+        templates = tuple(
+            cores(chance.choice((1, 2, 3)), priority=chance.choice((0, 0, 5)), limits=chance.choice(((), ("shut",))))
+            for _ in range(chance.choice((1, 1, 3)))
+        )
+        counts = [chance.randrange(1, 5) for _ in templates]
+        runs = [part for pair in enumerate(counts) for part in pair]
+        world.submit(sum(counts), templates=templates, runs=runs, name=f"n{number % 7}")
+    world.limit("shut", 0)
+    world.change("kill", "5", "9.1", "30")
+    asked = Line(world.state, world.at)
+    for batch in world.state.batches.open():
+        pos = batch.states.find(PENDING)
+        if pos >= 0:
+            assert asked.in_front(batch, pos) == in_front(asked.before(batch, pos), batch.id), batch.id
 
 
 def test_there_are_many_situations() -> None:

@@ -1,6 +1,7 @@
 """The line of jobs that are ready: who goes before whom, and who has what they wait for."""
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from rota.core.explain.account import Ahead, Holder
 from rota.core.plan.asked import asked_now
@@ -15,10 +16,78 @@ from rota.schedule.limits import blocked
 from rota.schedule.policy import in_order
 from rota.schedule.view import View, Want
 
-__all__ = ["Line", "holders_of", "limit_holders", "running_before"]
+__all__ = ["SHOWN", "InFront", "Line", "holders_of", "in_front", "limit_holders", "running_before"]
 
 MANY = 300
-"""With more shapes than these that wait, it is not looked at whether each may use the same places."""
+"""With more shapes than these that wait, it is not looked at whether each may use the same places …"""
+MANY_BATCHES = 3_000
+"""… nor with more batches."""
+SHOWN = 3
+"""Holders, batches ahead and places that a sentence names."""
+Head = tuple[int, int, int]
+"""(-priority, batch, template), as a shape has them."""
+
+
+class InFront(NamedTuple):
+    """What is before a job, in short."""
+
+    jobs: int
+    own: int
+    """How many of them are of its own batch."""
+    batches: int
+    """How many batches they are of, by priority."""
+    most: tuple[Ahead, ...]
+    """Those with most jobs."""
+
+
+def in_front(ahead: list[Ahead], batch: int) -> InFront:
+    """All of it, in short."""
+    own = sum(row.jobs for row in ahead if row.batch == batch)
+    return InFront(sum(row.jobs for row in ahead), own, len(ahead), tuple(sorted(ahead, key=_most_first)[:SHOWN]))
+
+
+def _most_first(row: Ahead) -> tuple[int, int, int]:
+    return -row.jobs, -row.priority, row.batch
+
+
+class _Tally:
+    """What has been gone past on the way along a line. Figures only grow, so those with most are known at each step."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._rows: dict[tuple[int, int], int] = {}
+        self._of: dict[int, int] = {}
+        self._total = 0
+        self.most: tuple[Ahead, ...] = ()
+        """Those with most jobs."""
+
+    def past(self, head: Head) -> None:
+        priority, number, template = -head[0], head[1], head[2]
+        batch = self._state.batches[number]
+        count = batch.queues[template].count
+        jobs = self._rows[number, priority] = self._rows.get((number, priority), 0) + count
+        self._of[number] = self._of.get(number, 0) + count
+        self._total += count
+        if len(self.most) == SHOWN and (-jobs, -priority, number) > _most_first(self.most[-1]):
+            return
+        others = [row for row in self.most if (row.batch, row.priority) != (number, priority)]
+        found = [*others, Ahead(number, batch.spec.name, priority, jobs)]
+        self.most = tuple(sorted(found, key=_most_first)[:SHOWN])
+
+    def back(self, heads: Iterable[Head], most: tuple[Ahead, ...]) -> None:
+        """Go back to where `most` was so, and these heads had not been gone past."""
+        for head in heads:
+            priority, number = -head[0], head[1]
+            count = self._state.batches[number].queues[head[2]].count
+            self._rows[number, priority] -= count
+            if not self._rows[number, priority]:
+                del self._rows[number, priority]
+            self._of[number] -= count
+            self._total -= count
+        self.most = most
+
+    def so_far(self, batch: int) -> InFront:
+        return InFront(self._total, self._of.get(batch, 0), len(self._rows), self.most)
 
 
 class Line:
@@ -34,6 +103,9 @@ class Line:
             self._wants = sorted(wants, key=lambda want: (-want.priority, want.first, want.shape_id))
         self._limits = limits_now(state, at)
         self._known: dict[int, list[ShapeState]] = {}
+        self._few = len(wants) <= MANY and sum(len(state.shapes[want.shape_id].heads) for want in wants) <= MANY_BATCHES
+        self._in_front: dict[int, dict[Head, InFront]] = {}
+        """Shape → what is before the first job of each of its heads."""
 
     def before(self, batch: BatchState, pos: int) -> list[Ahead]:
         """Ready jobs that get their turns before a PENDING one and may use the same places, by batch."""
@@ -59,18 +131,52 @@ class Line:
         found = [Ahead(number, state.batches[number].spec.name, prio, jobs) for (number, prio), jobs in rows.items()]
         return sorted(found, key=lambda row: (-row.priority, row.batch))
 
+    def in_front(self, batch: BatchState, pos: int) -> InFront:
+        """What is before the first PENDING job of a batch, in short: for many it costs little more than for one."""
+        template = batch.template_of(pos)
+        number = batch.shapes[template]
+        if number not in self._in_front:
+            if self._few:
+                tally, shape = _Tally(self._state), self._state.shapes[number]
+                for other in self._shapes_before(shape):
+                    for head in self._heads(other):
+                        tally.past(head)
+                self._walk(shape, tally)
+            else:
+                tally = _Tally(self._state)
+                for want in self._wants:
+                    self._walk(self._state.shapes[want.shape_id], tally, blocked(want.shape, self._limits) is None)
+        head = (-batch.templates[template].priority, batch.id, template)
+        found = self._in_front.get(number, {}).get(head)
+        return in_front(self.before(batch, pos), batch.id) if found is None else found
+
+    def _walk(self, shape: ShapeState, tally: _Tally, free: bool = True) -> None:
+        """Go along the heads of a shape; those of one that may not start are not before those of others."""
+        found: dict[Head, InFront] = {}
+        self._in_front[shape.id] = found
+        most = tally.most
+        for head in self._heads(shape):
+            found[head] = tally.so_far(head[1])
+            tally.past(head)
+        if not free:
+            tally.back(found, most)
+
+    def _heads(self, shape: ShapeState) -> list[Head]:
+        batches = self._state.batches
+        return [head for head in sorted(set(shape.heads)) if batches[head[1]].queues[head[2]].count]
+
     def _shapes_before(self, shape: ShapeState) -> list[ShapeState]:
         known = self._known.get(shape.id)
         if known is None:
             known = self._known[shape.id] = []
             own = asked_now(self._state, shape).asked.needs
-            few, sites = len(self._wants) <= MANY, self._state.soft.queues
+            sites = self._state.soft.queues
             for want in self._wants:
                 if want.shape_id == shape.id:
                     break
                 if blocked(want.shape, self._limits) is not None:
                     continue
-                if not few or queues.compete(want.shape.needs, own, sites):
+                if not self._few or queues.compete(want.shape.needs, own, sites):
                     known.append(self._state.shapes[want.shape_id])
         return known
 

@@ -4,9 +4,9 @@ import math
 
 from msgspec.structs import replace
 
-from rota.core.explain.account import Account, Ahead, Blocker, Holder, Records, ago, count_words, said_words, wait_words
+from rota.core.explain.account import Account, Blocker, Holder, Records, ago, count_words, said_words, wait_words
 from rota.core.explain.limits import limit_blockers
-from rota.core.explain.line import Line, holders_of, limit_holders
+from rota.core.explain.line import SHOWN, InFront, Line, holders_of, in_front, limit_holders
 from rota.core.plan.asked import asked_now, longest_time, unoffered
 from rota.core.plan.backfill import free_from
 from rota.core.plan.policies import out_of_order
@@ -31,8 +31,6 @@ NO_SITE = "no site has what it asks for, as they are configured now: "
 STUCK = "the disk of the queue is full, and what was set aside there for accepted work is used up"
 _VERBS = ("has ", "gives ", "takes ", "is ", "needs ", "must ")
 """With what a site says of itself begins, if its name can go before it."""
-SHOWN = 3
-"""Holders, batches ahead and places that a sentence names."""
 
 
 def pending(
@@ -50,20 +48,21 @@ def pending(
         blockers += _places(state, shape, asked, at, newest, records) if not records.down else []
     if records.trouble is not None and not records.stuck:
         blockers.append(Blocker("store", records.trouble))
-    ahead = line.before(batch, pos)
+    ahead = [] if brief else line.before(batch, pos)
+    front = line.in_front(batch, pos) if brief else in_front(ahead, batch.id)
     if not blockers:
-        jobs = sum(row.jobs for row in ahead)
-        words = "waits its turn" if jobs else "is about to start: a place is free"
+        words = "waits its turn" if front.jobs else "is about to start: a place is free"
         blockers.append(Blocker("turn", words))
     account = Account("", blockers=blockers, ahead=ahead)
+    account.short = _brief(blockers, front, batch)
+    if brief:
+        return account
     for each in blockers:
         command = each.command if each.kind != "never" else f"rota modify {batch.id} {_less(state, asked.needs)}"
         if command is not None and command not in account.commands:
             account.commands.append(command)
-    if not brief:
-        _who_and_when(state, shape, asked, account, at)
-    account.short = _brief(blockers, ahead, batch)
-    account.reason = _sentence(account, batch, at)
+    _who_and_when(state, shape, asked, account, at)
+    account.reason = _sentence(account, front, batch, at)
     return account
 
 
@@ -102,35 +101,32 @@ def _busy_runners(state: State, shape: ShapeState, at: At) -> list[RunnerState]:
 # ---- words -----------------------------------------------------------------------------------------------------------
 
 
-def _brief(blockers: list[Blocker], ahead: list[Ahead], batch: BatchState) -> str:
+def _brief(blockers: list[Blocker], front: InFront, batch: BatchState) -> str:
     """The first reason, for a column."""
     first = next((blocker for blocker in blockers if blocker.lasting), blockers[0])
     more = f" (and {count_words(len(blockers) - 1, 'more reason')})" if len(blockers) > 1 else ""
-    jobs = sum(row.jobs for row in ahead if row.batch != batch.id)
-    turn = f"; {_ahead_words(ahead, batch)}" if jobs and not first.lasting else ""
+    turn = f"; {_ahead_words(front, batch)}" if front.jobs > front.own and not first.lasting else ""
     words = first.words.partition(" (at ")[0] if first.kind == "room" else first.words.removeprefix(NO_SITE)
     return f"{words}{more}{turn}"
 
 
-def _sentence(account: Account, batch: BatchState, at: At) -> str:
+def _sentence(account: Account, front: InFront, batch: BatchState, at: At) -> str:
     """All of it in one sentence, the cause first."""
     first = next((blocker for blocker in account.blockers if blocker.lasting), account.blockers[0])
     parts = [first.words, *(f"also: {blocker.words}" for blocker in account.blockers if blocker is not first)]
     if account.holders:
         parts.append(_holder_words(account.holders))
     if account.ahead:
-        parts.append(_ahead_words(account.ahead, batch))
+        parts.append(_ahead_words(front, batch))
     if account.start is not None and first.until != account.start:
         parts.append(f"it can start in {wait_words(account.start - at.wall)} at the latest")
     return "; ".join(parts)
 
 
-def _ahead_words(ahead: list[Ahead], batch: BatchState) -> str:
+def _ahead_words(front: InFront, batch: BatchState) -> str:
     """`996 jobs ahead of it (996 of batch 5 (prep), of higher priority)`."""
-    total = sum(row.jobs for row in ahead)
-    rows = sorted(ahead, key=lambda row: -row.jobs)
     told = []
-    for row in rows[:SHOWN]:
+    for row in front.most:
         if row.batch == batch.id:
             told.append(f"{row.jobs:,} of its own batch")
             continue
@@ -138,8 +134,9 @@ def _ahead_words(ahead: list[Ahead], batch: BatchState) -> str:
         own = max(template.priority for template in batch.templates)
         higher = f" of priority {row.priority}" if row.priority > own else ""
         told.append(f"{row.jobs:,} of batch {row.batch}{name}{higher}")
-    more = f" and {count_words(len(rows) - SHOWN, 'more batch').replace('batchs', 'batches')}"
-    return f"{count_words(total)} ahead of it: {', '.join(told)}{more if len(rows) > SHOWN else ''}"
+    rest = front.batches - len(front.most)
+    more = f" and {count_words(rest, 'more batch').replace('batchs', 'batches')}" if rest else ""
+    return f"{count_words(front.jobs)} ahead of it: {', '.join(told)}{more}"
 
 
 def _holder_words(holders: list[Holder]) -> str:
