@@ -17,7 +17,7 @@ from rota.model.batch import REASONS, Dependency, Template
 from rota.model.errors import UsageError
 from rota.model.graph import Graph, pack_links
 from rota.model.needs import Amounts
-from rota.model.site import QueueFacts
+from rota.model.site import Bound, QueueFacts
 from rota.model.tables import PENDING
 
 Stage = Callable[[], tuple[World, int, int]]
@@ -1327,6 +1327,20 @@ def test_why_no_more_is_asked_for_is_said() -> None:
     (room, site) = told(world, batch).blockers
     assert (room.kind, site.kind) == ("room", "site")
     assert site.words == "no more is asked for, as the site local is paused: [site] paused in config.toml"
+
+
+def test_what_a_cloud_lacks_for_more_servers_is_said() -> None:
+    def told_at(*queues: QueueFacts) -> str:
+        bounds = (Bound("quota", "cores", 4000, 1000),)
+        world, batch = at_a_cluster(cores(1), most=9, cloud=True, queues=queues, bounds=bounds)
+        return told(world, batch).reason
+
+    medium = QueueFacts("c4", NODE, nodes_most=1)
+    small, large = (replace(medium, name=f"c{n}", node=replace(NODE, cores=n * 1000)) for n in (1, 8))
+    words = "; also: no more is asked for, as quota: 3 of 4 cores left, 4 asked (at local:c4)"
+    assert words in told_at(medium)
+    assert words in told_at(medium, large)
+    assert "quota" not in told_at(medium, small)  # that one is asked for
 
 
 def test_what_is_for_another_queue_is_not_ahead() -> None:

@@ -235,12 +235,22 @@ def _at(verdict: Verdict) -> str:
 
 
 def _no_more(state: State, shape: ShapeState, at: At, newest: Newest, records: Records) -> list[Blocker]:
-    """Why no more nodes are asked for, where a site could give some: it is paused, shut, failing or has all it may."""
+    """Why no more nodes are asked for, where a site could give some: it is paused, shut, failing or has all it may.
+
+    That servers are within no quota is told if it is so of all of a cloud that would do: others are asked for.
+    """
     found = []
-    for verdict in _queues(state, shape, at, newest, records):
-        facts = state.soft.sites.get(verdict.location.partition(":")[0])
+    said = _queues(state, shape, at, newest, records)
+    needs, codes = asked_now(state, shape).asked.needs, {verdict.location: verdict.code for verdict in said}
+    for verdict in said:
+        name = verdict.location.partition(":")[0]
+        facts = state.soft.sites.get(name)
         only_one = facts is None or (facts.whole and facts.most == 1)
-        if verdict.code in ("paused", "down", "failing") or (verdict.code == "most" and not only_one):
+        full = verdict.code == "quota" and all(
+            codes.get(place.location.id, "starting") != "starting"
+            for place in queues.candidates(needs, state.soft.queues[name])
+        )
+        if full or verdict.code in ("paused", "down", "failing") or (verdict.code == "most" and not only_one):
             found.append(Blocker("site", f"no more is asked for, as {_at(verdict)}"))
     return found[:1]
 
