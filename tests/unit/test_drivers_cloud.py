@@ -3,12 +3,13 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from driver_world import run_virtual, virtual_times
 from rota.drivers.api import Ask, Known
 from rota.drivers.cloud import CloudDriver
 from rota.drivers.cloud_records import CloudSettings, Kept, MemoryRecords, Records
-from rota.drivers.farm import Hardware, HostError, Package
+from rota.drivers.farm import Hardware, HostError, NoPythonError, Package
 from rota.drivers.provider import FAILED, GONE, RESTARTING, RUNNING, STOPPED, CloudError, Order, load_provider
 from rota.drivers.transport import UnreachableError
 from rota.model.errors import UsageError
@@ -33,6 +34,9 @@ class Host:
         await self.prepare(package)
         self.hosts.asked.append(what)
         if what == "probe":
+            if self.hosts.without_python > 0:
+                self.hosts.without_python -= 1
+                raise NoPythonError("has no Python", self.kept.server)
             return {"cores": 1, "memory": 1, "disk": 1, "gpus": 0, "host": "h", "boot": "1"}
         if what == "start":
             self.hosts.state.setdefault(self.kept.server, "run")
@@ -57,6 +61,8 @@ class Hosts:
 
     def __init__(self):
         self.state, self.cut, self.asked, self.code = {}, set(), [], 0
+        self.without_python = 0
+        """How often they say that they have none."""
 
     def reach(self, kept):
         return Host(self, kept)
@@ -348,6 +354,37 @@ def test_one_that_cannot_be_used_is_destroyed_and_its_size_left_alone():
         seen = await world.until(("fail",), "b" * 12, second)
         assert "was not of use 1m after it was asked for" in seen.reason
         assert not world.cloud.there()
+
+    run_virtual(scenario())
+
+
+def test_of_an_image_without_python_no_second_server_is_made():
+    async def scenario():
+        world = World()
+        world.hosts.without_python = 99
+        (native,) = await world.driver.submit(world.ask())
+        seen = await world.until(("fail",), native=native)
+        assert "its runner cannot be started: has no Python" in seen.reason
+        assert all("the image has no Python" in world.driver.why_closed(size) for size in world.driver.sizes)
+        with pytest.raises(CloudError, match="no more servers are made of it"):
+            await world.driver.submit(world.ask("b" * 12, "tiny"))
+        assert list(world.cloud.created) == ["a" * 12]
+        assert not world.cloud.there()
+        world.driver.settings = replace(world.settings, image="i2")
+        assert not any(map(world.driver.why_closed, world.driver.sizes))
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("how", ["user_data", "start_script"])
+def test_a_python_may_be_installed_there(how):
+    async def scenario():
+        world = World(**{how: "apt-get install python3"})
+        world.hosts.without_python = 1
+        if how == "start_script":  # it has run: the next server may do better
+            (native,) = await world.driver.submit(world.ask("b" * 12))
+            await world.until(("fail",), "b" * 12, native)
+        await world.up()
 
     run_virtual(scenario())
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from rota.drivers.api import Ask, Known, Observation
 from rota.drivers.cloud_records import CloudSettings, Kept, Records
-from rota.drivers.farm import Hardware, HostError, Package
+from rota.drivers.farm import Hardware, HostError, NoPythonError, Package
 from rota.drivers.gate import Times
 from rota.drivers.provider import (
     BUILDING,
@@ -130,6 +130,8 @@ class CloudDriver:
         self.prices: Mapping[str, float] = {}
         self.closed: dict[str, tuple[float, str]] = {}
         """Size → (monotonic time until which it is left alone, why)."""
+        self.unfit: dict[str, str] = {}
+        """Image → why no server of it will ever do: no more are made."""
         self.sets: Mapping[str, int] = {}
         """Size → the number of its set."""
         self.quota: Quota | None = None
@@ -245,6 +247,8 @@ class CloudDriver:
 
     def why_closed(self, name: str) -> str:
         """Why a size is left alone; empty: it is not."""
+        if self.settings.image in self.unfit:
+            return self.unfit[self.settings.image]
         until, why = self.closed.get(name, (0.0, ""))
         left = until - self._times.mono()
         return f"{why}; it is tried again in {format_duration(max(1, round(left)))}" if left > 0 else ""
@@ -321,6 +325,8 @@ class CloudDriver:
     def _check_wanted(self, tag: str) -> None:
         if tag in self._unwanted:
             raise CloudError("it is not wanted any more, and the cloud was not asked")
+        if self.settings.image in self.unfit:
+            raise CloudError(self.unfit[self.settings.image])
 
     def _failed(self) -> None:
         """Wait before the next server is asked for, longer after each failure."""
@@ -662,8 +668,7 @@ class CloudDriver:
                     self._suspect(kept, " ".join(str(error).split())[:300])
                     await times.sleep(settings.again_s)
             await self._set_up(kept, host)
-            found = await host.ask(self.hosts.package, "probe", PROBE_S, directory=host.directory)
-            host.hardware = msgspec.convert(found, Hardware)
+            host.hardware = msgspec.convert(await self._probe(kept, host, deadline), Hardware)
             if self._is_ending(kept):
                 return
             place = posixpath.join(host.directory or "", kept.tag)
@@ -683,6 +688,11 @@ class CloudDriver:
         except (HostError, msgspec.ValidationError) as error:
             words = f"the server {server.name} ({kept.size}) is there, but its runner cannot be started: {error}"
             self._spawn_failed(kept, " ".join(str(error).split())[:200])
+            if isinstance(error, NoPythonError) and not (settings.user_data or settings.start_script):
+                self.unfit[kept.image] = (
+                    "the image has no Python 3.8 or newer, and no more servers are made of it: give another `image`, "
+                    "the path of its Python (`python`), or a `start_script` that installs one"
+                )
             self._end(self.records.all.get(kept.tag, kept), "fail", words + await self._console(kept), "")
             return
         now = self.records.all.get(kept.tag)
@@ -695,6 +705,17 @@ class CloudDriver:
         self._looked.pop(kept.tag, None)
         self._listed = -1e9
         self.wake()
+
+    async def _probe(self, kept: Kept, host: Reached, deadline: float) -> dict[str, Any]:
+        """What a server has. If it has no Python, user data may be about to install one: then it is asked again."""
+        while True:
+            try:
+                return await host.ask(self.hosts.package, "probe", PROBE_S, directory=host.directory)
+            except NoPythonError as error:
+                if not self.settings.user_data or self._wall() > deadline or self._is_ending(kept):
+                    raise
+                self._suspect(kept, " ".join(str(error).split())[:300])
+                await self._times.sleep(self.settings.again_s)
 
     def _is_ending(self, kept: Kept) -> bool:
         now = self.records.all.get(kept.tag)

@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rota.drivers.api import Ask, Known, Observation
-from rota.drivers.script import build_script
+from rota.drivers.script import NO_PYTHON, build_script
 from rota.drivers.ssh import SshTransport
 from rota.drivers.transport import UnreachableError
 from rota.model.allocation import Outcome
@@ -29,7 +29,7 @@ from rota.model.errors import BusyError, RotaError
 from rota.model.needs import Amounts
 from rota.model.site import SiteFacts
 
-__all__ = ["FarmDriver", "Hardware", "Host", "HostError", "Runner"]
+__all__ = ["FarmDriver", "Hardware", "Host", "HostError", "NoPythonError", "Runner"]
 
 PROBE_S = 60.0
 START_S = 60.0
@@ -57,6 +57,10 @@ class HostError(BusyError):
     def __init__(self, words: str, host: str) -> None:
         super().__init__(words)
         self.host = host
+
+
+class NoPythonError(HostError):
+    """A host has no Python that will do."""
 
 
 class Hardware(Struct, frozen=True):
@@ -172,7 +176,8 @@ class Host:
         answer = await self.transport.run(("sh", "-c", self._script, "rota"), request, timeout_s)
         if answer.code != 0:
             self._script = None  # its files may be gone: they are looked at before the next request
-            raise HostError(f"{self.name}: {what}: {answer.words}", self.name)
+            kind = NoPythonError if answer.code == NO_PYTHON else HostError
+            raise kind(f"{self.name}: {what}: {answer.words}", self.name)
         try:
             found: dict[str, Any] = json.loads(answer.stdout.strip().rpartition("\n")[2])
             return found

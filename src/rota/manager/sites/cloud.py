@@ -504,6 +504,8 @@ class CloudSite(Site):
         if self._why is not None:
             new = self._why == "it was not asked yet"
             return Health("new") if new else Health("failing", self._why, self._why_since)
+        if (why := self.driver.unfit.get(self.driver.settings.image)) is not None:
+            return Health("failing", why)
         return Health("ok")
 
     def trouble(self, wall: float) -> str | None:
