@@ -12,7 +12,7 @@ from rota.drivers.cloud_records import CloudSettings, Kept, MemoryRecords, Recor
 from rota.drivers.farm import Hardware, HostError, NoPythonError, Package
 from rota.drivers.provider import FAILED, GONE, RESTARTING, RUNNING, STOPPED, CloudError, Order, load_provider
 from rota.drivers.transport import UnreachableError
-from rota.model.errors import UsageError
+from rota.model.errors import RefusedError, UsageError
 from rota.model.needs import Amounts
 from rota.model.site import SiteFacts
 from rota.testing.check_cloud import check_cloud
@@ -385,6 +385,23 @@ def test_a_python_may_be_installed_there(how):
             (native,) = await world.driver.submit(world.ask("b" * 12))
             await world.until(("fail",), "b" * 12, native)
         await world.up()
+
+    run_virtual(scenario())
+
+
+def test_a_size_without_a_disk_that_is_refused_is_left_alone_and_says_what_helps():
+    async def scenario():
+        world = World()
+        refused = RefusedError("Only volume-backed servers are allowed for flavors with zero disk.")
+        world.cloud.create = lambda order: (_ for _ in ()).throw(refused)
+        small = world.driver.sizes["small"]
+        with pytest.raises(RefusedError):
+            await world.driver.submit(world.ask())
+        world.driver.sizes["small"] = replace(small, node=replace(small.node, disk=0))
+        with pytest.raises(HostError, match=r"zero disk.*the flavor small has no disk; give `volume"):
+            await world.driver.submit(world.ask())
+        assert "no disk" in world.driver.why_closed("small") and not world.driver.why_closed("tiny")
+        assert not world.disk
 
     run_virtual(scenario())
 

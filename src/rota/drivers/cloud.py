@@ -297,9 +297,13 @@ class CloudDriver:
             self.records.forget(ask.tag)
             self.close_size(size.name, BACK_OFF_MOST_S, str(error))
             raise HostError(str(error), size.name) from None
-        except RefusedError:
+        except RefusedError as error:
             self.records.forget(ask.tag)
-            raise
+            if size.node.disk or settings.volume:
+                raise
+            words = f'{error}: the flavor {size.name} has no disk; give `volume = "20G"`, or other `flavors`'
+            self.close_size(size.name, settings.no_hardware_s, words)
+            raise HostError(words, size.name) from None
         except CloudError as error:
             self._failed()
             if not error.ran:
