@@ -4,6 +4,7 @@ Servers are asked for, scheduled, counted against quotas, listed and deleted as 
 (`bodies.py` gives them something that does.) All of it listens on 127.0.0.1, with passwords of its own.
 """
 
+import base64
 import contextlib
 import functools
 import json
@@ -26,12 +27,8 @@ PROGRAMS = (
     *("ssh", "unshare", "nsenter"),
 )
 MODULES = ("keystone", "placement", "glance", "neutron", "nova", "pymysql")
+NOVA_PROGRAMS = ("nova-manage", "nova-api", "nova-conductor", "nova-scheduler", "nova-compute")
 MAINS = {
-    "nova-manage": "nova.cmd.manage",
-    "nova-api": "nova.cmd.api",
-    "nova-conductor": "nova.cmd.conductor",
-    "nova-scheduler": "nova.cmd.scheduler",
-    "nova-compute": "nova.cmd.compute",
     "glance-manage": "glance.cmd.manage",
     "glance-api": "glance.cmd.api",
     "neutron-server": "neutron.cmd.eventlet.server",
@@ -48,6 +45,7 @@ FLAVORS = {
     "m4.fat": (4, 32 * GIB, 40),
     "c8.huge": (8, 16 * GIB, 80),
     "g4.gpu": (4, 8 * GIB, 40),
+    "v2.diskless": (2, 4 * GIB, 0),
 }
 SPECS = {"g4.gpu": {"resources:VGPU": "2"}}
 IMAGES = ("debian-12", "no-python")
@@ -359,6 +357,67 @@ class Driver(fake.FakeDriver):
             time.sleep(0.2)
         return super().destroy(context, instance, *args, **more)
 '''
+NURSERY = '''\
+"""Has nova in memory, and becomes its programs: reading it takes each of them seconds. A line of stdin is one, as JSON:
+its words, where its output goes, and where its exit status; the program itself answers with its pid.
+"""
+
+import importlib
+import json
+import os
+import signal
+import sys
+import traceback
+
+fork = os.fork  # not eventlet's
+lines = sys.stdin.buffer
+answers = os.dup(1)
+mains = {name: importlib.import_module("nova.cmd." + name.partition("-")[2]).main for name in sys.argv[1:]}
+import hypervisor
+
+sys.modules["nova.virt.hypervisor"] = hypervisor  # nova-compute takes drivers from that package only
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for line in iter(lines.readline, b""):
+    given = json.loads(line)
+    if fork() != 0:
+        continue
+    code = 1
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.setsid()
+        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+        for number in (1, 2):
+            os.dup2(os.open(given["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), number)
+        sys.argv = given["words"]
+        os.write(answers, b"%d\\n" % os.getpid())
+        os.close(answers)
+        code = mains[sys.argv[0]]() or 0
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        with open(given["status"], "w") as file:
+            file.write(str(code))
+        os._exit(code)
+'''
+
+
+class Forked:
+    """A program that is not our own child; told apart by when it began."""
+
+    def __init__(self, pid):
+        self.pid = pid
+        self._began = ticks(pid)
+
+    def poll(self):
+        return None if self._began is not None and ticks(self.pid) == self._began else 0
+
+    def wait(self, timeout):
+        wait_for(f"the end of {self.pid}", lambda: self.poll() is not None, timeout, 0.02)
+        return 0
 
 
 class ApiError(Exception):
@@ -466,6 +525,8 @@ class RealOpenStack(PrivateCluster):
         """How long the parts of the start took, in seconds."""
         self._argv = {}
         self._facts = {}
+        self._nursery = None
+        self._nursery_lock = threading.Lock()
 
     # ---- start ------------------------------------------------------------------------------------------------------
 
@@ -490,7 +551,7 @@ class RealOpenStack(PrivateCluster):
         self.times[what] = time.monotonic() - began
 
     def _write_files(self):
-        for name in ("etc", "py", "knobs", "state/lock", "state/images", "bus"):
+        for name in ("etc", "py", "knobs", "state/lock", "state/images", "bus", "keys/fernet", "keys/credential"):
             os.makedirs(self.path(name))
         names = ("keystone", "glance", "placement", "neutron", "nova", "mysql", "bus", "distribution", "epmd")
         base = free_ports(len(names))
@@ -521,6 +582,9 @@ class RealOpenStack(PrivateCluster):
         self.write("py/rota_test_ports.py", PORTS_DRIVER)
         self.write("py/hypervisor.py", HYPERVISOR)
         self.write("py/request_gates.py", GATES)
+        self.write("py/nursery.py", NURSERY)
+        for name in ("fernet/0", "fernet/1", "credential/0", "credential/1"):
+            self.write(f"keys/{name}", base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(), 0o600)
         os.makedirs(self.path("py/rota_test_ports-1.dist-info"))
         about = "Metadata-Version: 2.1\nName: rota_test_ports\nVersion: 1\n"
         self.write("py/rota_test_ports-1.dist-info/METADATA", about)
@@ -615,8 +679,6 @@ class RealOpenStack(PrivateCluster):
         def make_keystone():
             manage = functools.partial(self._manage, "keystone-manage", "keystone.conf")
             manage("db_sync")
-            for what in ("fernet_setup", "credential_setup"):
-                manage(what, "--keystone-user", "root", "--keystone-group", "root")
             urls = [f"--bootstrap-{kind}-url={self.keystone_url}" for kind in ("admin", "internal", "public")]
             manage("bootstrap", "--bootstrap-password", self.password, *urls, "--bootstrap-region-id", "RegionOne")
             self._start_keystone()
@@ -631,11 +693,66 @@ class RealOpenStack(PrivateCluster):
         )
 
     def _manage(self, program, conf, *words):
-        done = self.run(*_main(program), "--config-file", self.path(f"etc/{conf}"), *words, check=False, timeout=400)
-        with open(self.path(f"log/{program}.out"), "a") as file:
-            file.write(f"{words}: {done.returncode}\n{done.stdout}{done.stderr}")
-        if done.returncode != 0:
-            raise ClusterError(f"{program} {' '.join(words)}: exit {done.returncode}")
+        argv = (*_main(program), "--config-file", self.path(f"etc/{conf}"), *words)
+        if program in NOVA_PROGRAMS:
+            code = self._fork("-".join((program, *words[:2])), argv, 400)
+        else:
+            done = self.run(*argv, check=False, timeout=400)
+            code = done.returncode
+            with open(self.path(f"log/{program}.out"), "a") as file:
+                file.write(f"{words}: {code}\n{done.stdout}{done.stderr}")
+        if code != 0:
+            raise ClusterError(f"{program} {' '.join(words)}: exit {code}")
+
+    def spawn(self, name, *argv):
+        """Start a daemon that stays in the foreground."""
+        if argv[0] not in NOVA_PROGRAMS:
+            return super().spawn(name, *argv)
+        self._children[name] = self._fork(name, argv)
+        return self._children[name].pid
+
+    def _fork(self, name, argv, wait_s=None):
+        """Have the nursery become a program of nova; what stands for it, or if it is waited for its exit status."""
+        row = {"words": argv, "log": self.path(f"log/{name}.out"), "status": self.path(f"state/{name}.status")}
+        with self._nursery_lock:
+            if self._nursery is None:
+                self._start_nursery()
+            self._nursery.stdin.write(json.dumps(row).encode() + b"\n")
+            self._nursery.stdin.flush()
+            pid = self._nursery.stdout.readline()
+        if not pid:
+            raise ClusterError(f"nova cannot be read: see {self.path('log/nursery.out')}")
+        self.remember(name, int(pid))
+        made = Forked(int(pid))
+        if wait_s is None:
+            return made
+        made.wait(wait_s)
+        try:
+            with open(row["status"]) as file:
+                return int(file.read())
+        except (OSError, ValueError):
+            return -1
+
+    def _start_nursery(self):
+        with open(self.path("log/nursery.out"), "ab") as log:
+            self._nursery = subprocess.Popen(
+                [PYTHON, self.path("py/nursery.py"), *NOVA_PROGRAMS],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=self.environment,
+                start_new_session=True,
+                cwd=self.directory,
+            )
+        self.remember("nursery", self._nursery.pid)
+
+    def close(self):
+        if self._nursery is not None:
+            self._nursery.stdin.close()
+            self._nursery.stdout.close()
+        super().close()
+        if self._nursery is not None:
+            self._nursery.wait(60)
 
     def daemon(self, name, *argv):
         """Start a service; remembered, so that it can be started again."""
@@ -697,8 +814,6 @@ class RealOpenStack(PrivateCluster):
         for host in (*self.hosts, ABORTING):
             conf = self.path(f"etc/nova-{host}.conf")
             self.daemon(f"nova-compute-{host}", *_main("nova-compute"), "--config-file", conf)
-        wait_for("the hypervisors", lambda: self._all_live() and self._up_hosts() >= {*self.hosts, ABORTING}, 180, 0.5)
-        self.allow_host(ABORTING, False)
 
     def _all_live(self):
         """True; raises if a service has ended."""
@@ -729,14 +844,15 @@ class RealOpenStack(PrivateCluster):
     def _compute_services(self):
         return self.admin("GET", "compute", "/os-services?binary=nova-compute")["services"]
 
-    def _up_hosts(self):
+    def _hosts_listen(self):
+        """Whether all hypervisors take orders: they are `up` some seconds before, and what is sent then is lost."""
         try:
-            return {row["host"] for row in self._compute_services() if row["state"] == "up"}
+            rows = {row["host"] for row in self._compute_services() if row["state"] == "up" and row["updated_at"]}
+            return self._all_live() and rows >= {*self.hosts, ABORTING}
         except (ApiError, OSError):
-            return set()
+            return False
 
     def _fill(self):
-        self._manage("nova-manage", "nova-control.conf", "cell_v2", "discover_hosts")
         for name, (cores, memory, disk) in FLAVORS.items():
             row = {"name": name, "vcpus": cores, "ram": memory, "disk": disk}
             made = self.admin("POST", "compute", "/flavors", {"flavor": row})["flavor"]
@@ -763,6 +879,9 @@ class RealOpenStack(PrivateCluster):
         }
         self.user("POST", "network", "/v2.0/subnets", {"subnet": row})
         self.set_quota(instances=20, cores=60, ram=200 * GIB)
+        wait_for("the hypervisors", self._hosts_listen, 180, 0.5)
+        self._manage("nova-manage", "nova-control.conf", "cell_v2", "discover_hosts")
+        self.allow_host(ABORTING, False)
         self.write(
             "clouds.yaml",
             json.dumps(
@@ -944,10 +1063,8 @@ def _main(program):
     module = MAINS.get(program)
     if module is None:
         return (program,)
-    code = f"import sys; from {module} import main; sys.argv[0] = {program!r}; "
-    if program == "nova-compute":  # it takes drivers from that package only
-        code += "import hypervisor; sys.modules['nova.virt.hypervisor'] = hypervisor; "
-    return (PYTHON, "-c", code + "sys.exit(main())")
+    code = f"import sys; from {module} import main; sys.argv[0] = {program!r}; sys.exit(main())"
+    return (PYTHON, "-c", code)
 
 
 def _answers(url):

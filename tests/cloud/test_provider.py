@@ -93,6 +93,8 @@ def test_what_cannot_be_is_refused(provider, owner):
         provider.create(msgspec.structs.replace(order(provider, owner), image=secrets.token_hex(16)))
     with pytest.raises(RefusedError):
         provider.create(order(provider, owner, key="nobody"))
+    with pytest.raises(RefusedError, match="zero disk"):
+        provider.create(order(provider, owner, "v2.diskless"))
     assert provider.servers(owner) == []
 
 
