@@ -340,6 +340,25 @@ def test_what_does_not_answer_is_suspected_and_goes_on_when_it_is_back():
     run_virtual(scenario())
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_missing_server_is_no_reason_to_ask_the_cloud_all_the_time(fails):
+    async def scenario():
+        world = World(poll_busy_s=10.0, poll_s=30.0)
+        native = await world.up()
+        world.hosts.cut.add(native)
+        calls = []
+        world.cloud.fault = lambda call: calls.append(call) or ("away" if fails else None)
+        known = Known("aa", "a" * 12, native)
+        for _ in range(120):  # so does a manager that misses a runner
+            world.driver.doubt(known)
+            await asyncio.gather(*(world.driver.poll([known]) for _ in range(3)))
+            await asyncio.sleep(1.0)
+        assert bool(world.driver.suspects) != fails
+        assert 11 <= calls.count("servers") <= 13, calls
+
+    run_virtual(scenario())
+
+
 def test_one_that_cannot_be_used_is_destroyed_and_its_size_left_alone():
     async def scenario():
         world = World()

@@ -62,3 +62,31 @@ def test_what_is_on_its_way_is_looked_for_when_it_has_arrived(fails: bool) -> No
     site = asyncio.run(scenario())
     assert site.submitted == (0 if fails else 1)
     assert [(seen.id, seen.verb) for seen in told] == ([("a1", "fail")] if fails else [("a1", "pend")] * 3)
+
+
+def test_a_site_that_is_slow_is_not_asked_again_meanwhile() -> None:
+    """Of a runner that is missing its site is asked at every turn."""
+    state = State(Settings())
+    state.allocations["a1"] = Allocation("a1", "hpc", TAG, "RUNNING")
+    polled: list[list[str]] = []
+
+    class Slow(Site):
+        async def poll(self, known: Any) -> list[Any]:
+            polled.append([each.id for each in known])
+            await self.may_go_on.wait()
+            return []
+
+        def doubt(self, known: Any) -> None:
+            pass
+
+    async def scenario() -> None:
+        site = Slow(False)
+        observer = Observer({"hpc": site}, JobBook(MemoryStore(), {}), (), print)  # type: ignore[dict-item]
+        for _ in range(3):
+            observer.allocate(state, Allocate("check", "a1", "hpc", TAG))
+            await asyncio.sleep(0)
+        site.may_go_on.set()
+        await observer.close()
+
+    asyncio.run(scenario())
+    assert polled == [["a1"]]

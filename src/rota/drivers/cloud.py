@@ -161,6 +161,11 @@ class CloudDriver:
         self._not_before = 0.0
         self._listed = -1e9
         """When all servers were last listed, by the monotonic clock."""
+        self._in_doubt = False
+        """Whether somebody doubts that a server is well since then."""
+        self._unlisted = -1e9
+        """When that last failed."""
+        self._listing = asyncio.Lock()
         self._looked: dict[str, float] = {}
         self._seen: dict[str, Server] = {}
         self._restarts: dict[str, str] = {}
@@ -410,17 +415,21 @@ class CloudDriver:
     # ---- looking ----------------------------------------------------------------------------------------------------
 
     def doubt(self, known: Known) -> None:
-        """Look at a server at the next poll."""
+        """Look at a server soon. That is said again and again of one that is missing: no reason to list more often."""
         self._looked.pop(known.tag, None)
-        self._listed = min(self._listed, self._times.mono() - self.settings.poll_busy_s)
+        self._in_doubt = True
 
     def _is_due(self) -> bool:
-        busy = any(not kept.up or bool(kept.verb) for kept in self.live()) or bool(self.suspects)
+        busy = any(not kept.up or bool(kept.verb) for kept in self.live()) or bool(self.suspects) or self._in_doubt
         period = self.settings.poll_busy_s if busy else self.settings.poll_s
-        return self._times.mono() - self._listed >= min(period, self.settings.poll_s)
+        now = self._times.mono()
+        return now - self._listed >= min(period, self.settings.poll_s) and now - self._unlisted >= min(
+            self.settings.poll_busy_s, self.settings.poll_s
+        )
 
     async def _list(self) -> list[Server]:
         """All servers of ours; what nobody knows of is destroyed."""
+        self._in_doubt = False
         found: list[Server] = await self.call(lambda: self.provider.servers(self.settings.owner))
         self._listed = self._times.mono()
         self._seen = {server.id: server for server in found}
@@ -484,12 +493,14 @@ class CloudDriver:
     async def poll(self, known: Sequence[Known]) -> list[Observation]:
         """List all servers at once, and look at those that run by ssh. Of what does not answer nothing is told."""
         self._known = {each.tag for each in known}
-        if not self._is_due():
-            return [seen for each in known if (seen := self._over(each)) is not None]
-        try:
-            await self._list()
-        except RotaError:
-            return []
+        async with self._listing:  # several may ask at one time, about one server each
+            if not self._is_due():
+                return [seen for each in known if (seen := self._over(each)) is not None]
+            try:
+                await self._list()
+            except RotaError:
+                self._unlisted = self._times.mono()
+                return []
         found = await asyncio.gather(*(self._observe(each) for each in known))
         return [seen for seen in found if seen is not None]
 

@@ -239,6 +239,8 @@ class Observer:
     async def _check(self, state: State, site: Site, known: list[Known]) -> None:
         """Ask a site about allocations, and tell what it says."""
         known = [item for item in known if item.id not in self._checking]
+        if not known:
+            return  # all of them are being looked at: a site that is slow is not asked again meanwhile
         ids = {item.id for item in known}
         self._checking.update(ids)
         try:
