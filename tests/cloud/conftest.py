@@ -1,4 +1,4 @@
-"""A real OpenStack for tests: started once per session, privately, and ended whatever happens.
+"""A real OpenStack for tests: started once per process, privately, and ended whatever happens.
 
 Where CI is set, that it is missing is a failure. Elsewhere, without root or without the packages
 (tests/cloud/packages.txt), its tests are skipped and say why.
@@ -18,7 +18,7 @@ PLACE = "/usr/lib/python3/dist-packages"
 
 
 def pytest_collection_modifyitems(items):
-    """One cloud per session: these tests run in one process, by themselves (`make cloud`)."""
+    """One cloud per process: these tests run by themselves (`make cloud`), in two processes."""
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.cloud)

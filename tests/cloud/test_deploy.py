@@ -101,7 +101,6 @@ def _forwarder(home):
         return json.load(file)["pid"]
 
 
-@pytest.mark.unproven
 def test_killed_at_each_step_nothing_is_lost_or_made_twice(cloud, bodies, home):
     first = home.add("--", "echo", "one")
     home.settled(first)
@@ -126,7 +125,6 @@ def test_killed_at_each_step_nothing_is_lost_or_made_twice(cloud, bodies, home):
     assert home.rota("log", second).stdout == "two\n"
 
 
-@pytest.mark.unproven
 def test_what_is_not_there_is_said_before_anything_is_made(cloud, home):
     def refused(*words, **more):
         done = home.rota("cloud", "deploy", *words, code=None, **more)
