@@ -359,6 +359,22 @@ def test_a_missing_server_is_no_reason_to_ask_the_cloud_all_the_time(fails):
     run_virtual(scenario())
 
 
+def test_no_server_is_brought_up_before_it_is_known_how():
+    async def scenario():
+        world = World(public="net1")
+        world.driver.learned = False
+        world.driver.settings = replace(world.settings, public=None)
+        (native,) = await world.driver.submit(world.ask())
+        for _ in range(10):
+            assert await world.poll(native=native) is None
+        assert not world.hosts.asked
+        world.driver.settings, world.driver.learned = world.settings, True
+        await world.until(("run",), native=native)
+        assert world.driver.records.all["a" * 12].address == world.cloud.publish(native, "net1")
+
+    run_virtual(scenario())
+
+
 def test_one_that_cannot_be_used_is_destroyed_and_its_size_left_alone():
     async def scenario():
         world = World()

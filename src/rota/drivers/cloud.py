@@ -126,6 +126,8 @@ class CloudDriver:
         self._facts = facts
         self._times = times or Times(time.monotonic, time.time, asyncio.sleep, lambda: 0.5)
         self._began = self._times.wall() - self._times.mono()
+        self.learned = True
+        """Whether what the settings name was looked up in the cloud: without that no server can be brought up."""
         self.sizes: dict[str, Size] = {}
         self.prices: Mapping[str, float] = {}
         self.closed: dict[str, tuple[float, str]] = {}
@@ -597,7 +599,7 @@ class CloudDriver:
             self._end(kept, "fail", f"somebody rebuilt {name}, with another image", "node-fail")
             return None
         if not kept.pid:
-            if kept.tag not in self._tasks:
+            if self.learned and kept.tag not in self._tasks:
                 self._background(kept.tag, self._bring_up(kept, server))
             return None
         return await self._look(each, kept, name)

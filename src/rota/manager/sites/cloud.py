@@ -181,6 +181,9 @@ class CloudSite(Site):
             provider = load_provider(config.driver, config.cloud, given)
         self.provider = provider
         self.key_file = os.path.expanduser(config.key_file) if config.key_file else None
+        """What servers are entered with; None: what ssh itself tries."""
+        if config.key is None and self.key_file is None:
+            self.key_file = os.path.join(self.directory, "key")  # known from the start: servers may be there already
         self._patterns = [_pattern(word) for word in _listed(config.flavors)]
         self._sets = [[_pattern(word) for word in each] for each in config.flavor_sets]
         self._notes: list[str] = []
@@ -218,6 +221,7 @@ class CloudSite(Site):
             self.facts,
             Times(time.monotonic, time.time, asyncio.sleep, random, self._aside),
         )
+        self.driver.learned = False
 
     async def _aside(self, work: Callable[[], Any]) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
@@ -347,6 +351,7 @@ class CloudSite(Site):
             driver.settings, image=image.id, networks=tuple(each.id for each in nets), key=key,
             public=public.id if public is not None else None,
         )  # fmt: skip
+        driver.learned = True
 
     def _is_large_enough(self, size: Size, image: Thing) -> bool:
         disk = self.driver.settings.volume or size.node.disk
@@ -393,8 +398,6 @@ class CloudSite(Site):
         if config.key is not None:
             keys: list[Thing] = await driver.call(self.provider.keys)
             return _one(f"site {self.name}: key", config.key, keys).name
-        if self.key_file is None:
-            self.key_file = os.path.join(self.directory, "key")
         try:
             public = await self._aside(lambda: _own_key(self.key_file or "", config.key_file is None))
         except OSError as error:
