@@ -1,5 +1,7 @@
 """What a batch system says of the allocation that we are in."""
 
+import re
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -14,6 +16,7 @@ from rota.drivers.allocation import (
     parse_nodes,
     read_allocation,
     read_end,
+    read_granted,
     reserve_core,
     seen_from,
 )
@@ -48,6 +51,36 @@ def test_pbs_and_torque():
         {"PBS_JOBID": "9.s", "PBS_NODEFILE": "/f", "NCPUS": "8"}, {"PBS_NODEFILE": "a\nb\nb\n"}, "a"
     )
     assert (found.system, cores(found), found.until, found.spread) == ("pbs", {"a": 8, "b": 8}, None, "pbsdsh")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "vnodes", "nodes"),
+    [
+        ("a/0*2+a/1*2", "(a:ncpus=2:mem=51200kb)+(a:ncpus=2:mem=51200kb)", [Node("a.x", 4, 0, 100 << 20)]),
+        ("a/0+a/1*2+b/0*2", "(a:ncpus=1)+(a:ncpus=2:mem=1kb)+(b:ncpus=2:mem=1kb)",
+         [Node("a.x", 3), Node("b.x", 2, 0, 1024)]),
+        ("a/0*4", "(a[0]:ncpus=2:ngpus=1:mem=1kb+a[1]:ncpus=2:mem=1kb:ngpus=2)", [Node("a.x", 4, 3, 2048)]),
+        ("a/3*3", "", [Node("a.x", 3)]),
+        # what cannot be of these hosts is not believed
+        ("c/0*9", "(c:ncpus=9)", [Node("a.x", 8)]),
+        ("a/0*0", "(a:ncpus=0)", [Node("a.x", 8)]),
+        ("a/0*9+nonsense", "(a:ncpus=9)", [Node("a.x", 8)]),
+        ("", "", [Node("a.x", 8)]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_pbs_tells_of_chunks_that_share_a_host(hosts, vnodes, nodes, wrapped):
+    """Lines as OpenPBS 23.06 wrote them: the environment had NCPUS of the first chunk, and each host once a chunk."""
+    there = "".join(f"{node.name}\n" for node in nodes)
+    given_ = read_allocation({"PBS_JOBID": "9.s", "PBS_NODEFILE": "/f", "NCPUS": "8"}, {"PBS_NODEFILE": there}, "a")
+    pairs = (("exec_host", hosts), ("exec_vnode", vnodes), ("Resource_List.walltime", "00:01:00"))
+    lines = [f"    {name} = {value}" for name, value in pairs if value]
+    if wrapped:
+        lines = [re.sub(r"(?<=.{24})(?=.)", "\n\t", line, count=1) for line in lines]
+    answer = "Job Id: 9.s\n" + "\n".join(lines) + "\n"
+    assert list(read_granted(given_, answer).nodes) == nodes
+    torque = read_allocation({"PBS_JOBID": "9.s", "PBS_NODEFILE": "/f", "PBS_NP": "1"}, {"PBS_NODEFILE": "a\n"}, "a")
+    assert read_granted(torque, answer) == torque
 
 
 def test_lsf():

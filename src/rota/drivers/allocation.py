@@ -15,7 +15,7 @@ from rota.model.errors import UsageError
 
 __all__ = [
     "FILES", "HERE", "Given", "Node", "asks_for_end", "choose", "expand_hosts", "parse_nodes", "read_allocation",
-    "read_end", "reserve_core", "seen_from", "short",
+    "read_end", "read_granted", "reserve_core", "seen_from", "short",
 ]  # fmt: skip
 
 HERE = "here"
@@ -111,6 +111,52 @@ def read_end(given: Given, answer: str, now: float, began: float | None) -> floa
         found = re.search(r"^\s*Resource_List\.walltime = (\S+)$", text, re.MULTILINE)
         granted = None if found is None else pbs_records.seconds(found[1])
     return None if granted is None or began is None else began + granted
+
+
+def read_granted(given: Given, answer: str) -> Given:
+    """An allocation with what OpenPBS says of each chunk, by the answer to `asks_for_end`.
+
+    Several chunks may be on one host, of different sizes: the environment has the size of the first only. Memory is
+    known of hosts where all chunks asked for some. What does not fit to the hosts that we know is not believed.
+    """
+    if given.system != "pbs":
+        return given
+    record = re.sub(r"\n\t", "", answer)  # a long value goes on there
+    lines = [re.search(rf"^\s*{name} = (\S+)$", record, re.MULTILINE) for name in ("exec_host", "exec_vnode")]
+    hosts = [_CHUNK.fullmatch(part) for part in lines[0][1].split("+")] if lines[0] else []
+    parts = re.findall(r"\(([^()]*)\)", lines[1][1]) if lines[1] else []
+    names = [short(found[1]) for found in hosts if found is not None]
+    if not names or len(names) != len(hosts) or set(names) != {short(node.name) for node in given.nodes}:
+        return given
+    cores: Counter[str] = Counter()
+    for name, found in zip(names, hosts, strict=True):
+        cores[name] += int(found[2] or "1") if found is not None else 0
+    if not all(0 < count <= CORES_MOST for count in cores.values()):
+        return given
+    asked = _asked_of(names, parts) if len(parts) == len(names) else {}
+    return replace(
+        given,
+        nodes=tuple(
+            Node(node.name, cores[short(node.name)], *asked.get(short(node.name), (node.gpus, node.memory)))
+            for node in given.nodes
+        ),
+    )
+
+
+_CHUNK = re.compile(r"([^/+*\s]+)/[0-9]+(?:\*([0-9]{1,7}))?", re.ASCII)
+"""A chunk's host, its number there, and its cores, if not one."""
+
+
+def _asked_of(names: Sequence[str], parts: Sequence[str]) -> dict[str, tuple[int, int | None]]:
+    """Host → (gpus, bytes of memory) of all its chunks, each of which is `vnode:ncpus=2:mem=5kb+vnode:…`."""
+    out: dict[str, tuple[int, int | None]] = {}
+    for name, part in zip(names, parts, strict=True):
+        gpus = sum(map(int, re.findall(r":ngpus=([0-9]{1,6})\b", part, re.ASCII)))
+        sizes = [pbs_records.size(text) for text in re.findall(r":mem=([^:+]+)", part)]
+        memory = sum(size or 0 for size in sizes) or None
+        before, known = out.get(name, (0, 0))
+        out[name] = (before + gpus, None if memory is None or known is None else known + memory)
+    return out
 
 
 # ---- what was given by hand ------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from rota.drivers.allocation import (
     parse_nodes,
     read_allocation,
     read_end,
+    read_granted,
     reserve_core,
     seen_from,
     short,
@@ -66,7 +67,8 @@ def make_pilot(
     away: tuple[str, ...] = ()
     given = read_allocation(environ, _files(environ), here, began)
     if given is not None and (command := asks_for_end(given)) is not None:
-        given = replace(given, until=read_end(given, _answer(command), time.time(), began))
+        answer = _answer(command)
+        given = replace(read_granted(given, answer), until=read_end(given, answer, time.time(), began))
     if nodes is not None:
         wanted = tuple(Node(here, node.cores) if node.name in THIS_HOST else node for node in parse_nodes(nodes))
         if given is not None:
