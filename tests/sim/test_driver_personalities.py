@@ -16,8 +16,8 @@ import pytest
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from driver_world import FACTS, run_virtual, virtual_times
-from rota.drivers.api import Outcome
+from driver_world import FACTS, make_ask, run_virtual, virtual_times
+from rota.drivers.api import Known, Outcome
 from rota.drivers.command import CommandDriver
 from rota.drivers.dialect import Answer, Options
 from rota.drivers.dialects import BUILT_IN, load_dialect
@@ -205,6 +205,50 @@ def test_no_schedule_makes_a_duplicate_an_orphan_or_a_false_success(personality,
         assert not problems, f"seed {seed}: {problems}"
         verbs.update(verb for verb, _ in verdict.values())
     assert all(verbs[verb] > 5 for verb in OVER), verbs
+
+
+class Calm(Fake):
+    """Nothing fails, and nothing ever starts."""
+
+    def __init__(self, personality):
+        super().__init__(personality, random.Random(1))
+        self.cluster.faults.clear()
+        self.cluster.world.settings["latency_s"] = 9e9
+        self.calm, self.writes = True, False
+
+
+async def end_some(personality, gone):
+    """Two arrays of nine and a job, all waiting, of which some are ended at once: which are over, as said and truly."""
+    cluster = Calm(personality)
+    driver = cluster.make_driver(Settings(), 1)
+    known = []
+    for number, count in ((1, 9), (2, 9), (3, 1)):
+        ask = make_ask(number, count)
+        natives = await driver.submit(ask)
+        known += [Known(id, ask.tag, native, at) for at, (id, native) in enumerate(zip(ask.ids, natives, strict=True))]
+    assert all(await asyncio.gather(*(driver.terminate(item) for item in known if item.id in gone)))
+    over = set()
+    for _ in range(3):
+        await asyncio.sleep(10)
+        over |= {seen.id for seen in await driver.poll(known) if seen.verb in OVER}
+    assert cluster.cluster.world.down is None, "its server is dead"
+    truth = {item.id for item in known if not any(live for _, live, _ in cluster.elements(item.tag, item.element))}
+    return over, truth
+
+
+@pytest.mark.parametrize("personality", PERSONALITIES)
+@pytest.mark.parametrize(
+    "gone",
+    [
+        {"a1.0", "a1.2", "a1.4", "a1.6", "a1.7", "a1.8"},
+        {"a1.3", "a2.3", "a3.0"},
+        {f"a{number}.{element}" for number in (1, 2) for element in range(9)} | {"a3.0"},
+    ],
+)
+def test_what_is_ended_at_once_is_all_ended_and_nothing_else(personality, gone):
+    """A live OpenPBS left most elements of such a list, or died of it."""
+    over, truth = run_virtual(end_some(personality, gone))
+    assert truth == gone and over <= gone
 
 
 def main(count, first, names):

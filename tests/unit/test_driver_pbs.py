@@ -488,6 +488,18 @@ def test_kills() -> None:
     assert PBS.read_kill(worse)[0] == "transient"
 
 
+def test_one_qdel_ends_one_thing() -> None:
+    """Live 23.06 deleted `1[1]` and `1[3]` of `1[1] 1[3] 1[5]`, and its server died of `1[1] 2[1]`."""
+    ids = ["10[3].s", "9[10].s", "9[2].s", "7.s", "9[9].s", "10[4].s", "10[6].s", "9[11].s", "11[1]", "8.s", "12[2].s"]
+    assert PBS.kill_apart(ids, 0) == [ids]
+    parts = PBS.kill_apart(ids, 1)
+    assert [PBS.kill(part, 1).argv for part in parts] == [
+        ("qdel", id) for id in ("7.s", "8.s", "10[3-4].s", "10[6].s", "11[1]", "12[2].s", "9[2].s", "9[9-11].s")
+    ]
+    assert PBS.kill_apart(ids, 2) == parts and sorted(id for part in parts for id in part) == sorted(ids)
+    assert PBS.kill(parts[2], 2).argv == ("qdel", "-W", "force", "10[3-4].s")
+
+
 def test_a_kill_that_can_do_nothing_makes_way_for_a_stronger_one() -> None:
     held = Answer(168, "", "qsig: Request invalid for state of job 18.pbs1\n")
     assert PBS.read_kill(held)[0] == "ok"  # the next is a qdel, which can

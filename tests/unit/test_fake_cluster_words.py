@@ -309,6 +309,38 @@ def test_openpbs_arrays_have_parents_and_elements():
     assert comparable(said) == comparable(recording.out)
 
 
+def waiting_pbs():
+    """Two arrays and a job, all of which wait."""
+    fake = cluster("pbs", nodes=1, first_id=6, latency_s=900)
+    for more in (("-J", "1-9"), ("-J", "1-9"), ()):
+        fake.run(["qsub", "-N", "arr", *more], "#!/bin/sh\ntrue\n", START)
+    return fake
+
+
+@pytest.mark.parametrize(
+    ("ids", "deleted"),
+    [
+        (["6[1]", "6[2]", "6[4]"], {"6[1]", "6[2]", "6[4]"}),
+        (["6[1]", "6[3]", "6[5]", "6[7]", "6[8]"], {"6[1]", "6[3]"}),
+        (["6[2-4]"], {"6[2]", "6[3]", "6[4]"}),
+        (["99", "8"], {"8"}),
+    ],
+)
+def test_openpbs_deletes_the_first_two_ranges_of_an_array(ids, deleted):
+    fake = waiting_pbs()
+    fake.run(["qdel", *ids], None, START + 1)
+    assert fake.world.down is None
+    over = [(fake.world.of(job), job) for job in fake.world.jobs if job.state == "over"]
+    assert {f"{whole.number}[{job.index}]" if whole.array else str(whole.number) for whole, job in over} == deleted
+
+
+@pytest.mark.parametrize("ids", [["8", "99"], ["6[1]", "7[1]"], ["6[1]", "6[2]", "7[1]"]])
+def test_the_server_of_openpbs_dies_of_a_list_that_goes_on_behind_the_last_that_it_noted(ids):
+    fake = waiting_pbs()
+    assert fake.run(["qdel", *ids], None, START + 1) == (0, "", "")
+    assert fake.run(["qstat"], None, START + 2)[0] == 255
+
+
 def test_openpbs_shows_the_record_of_the_array_for_an_element_that_never_ran():
     """As recorded of 23.06: with an exit status, though it waits."""
     heard = json.loads(recorded("openpbs", "qstat-array-t-after-qdel").stdout)["Jobs"]["6[4].pbs1"]

@@ -210,6 +210,7 @@ class Dialect(Protocol):
     # `read_queue_details(queues, answers, options)`, which returns the queues with that; an answer may be useless;
     # `why_waiting(user, native_ids)`, a command that asks why these jobs wait, where the listing does not say it, and
     # `read_why_waiting(answer)`, which returns native id (or that of the whole array) → the system's own words;
+    # `kill_apart(native_ids, force)`, which returns them in lists, each of which one command of `kill` can end;
     # `deletes_by_kill`, true where a deletion is a KILL at once, of which no record says who sent it;
     # `hopeless`, with what the reasons for waiting begin of a job that can never run;
     # `spread`, how a job starts a program on each of its nodes: a name in `SPREADS` of `rota.drivers.script`.

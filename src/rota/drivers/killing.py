@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from rota.drivers.api import Observation, Outcome
@@ -175,15 +175,22 @@ class Killer:
                 force = max(wish.force, 1) if entry.said == "pend" else wish.force
                 by_force.setdefault(force, []).append((entry, wish))
         for force, group in by_force.items():
-            for part in chunks(group, self._chunk):
-                delivered = await self._kill([entry.native or "" for entry, _ in part], force)
-                for entry, wish in part:
+            wanted = {entry.native or "": (entry, wish) for entry, wish in group}
+            for natives in self._parts(list(wanted), force):
+                delivered = await self._kill(natives, force)
+                for entry, wish in map(wanted.__getitem__, natives):
                     if delivered and not wish.delivered:
                         entry.misses = 0
                     self._kills.went(wish, delivered, self._times.mono())
         if by_force:
             self._driver.hurry()
         return out
+
+    def _parts(self, natives: list[str], force: int) -> Iterator[list[str]]:
+        """What goes into one command each."""
+        apart = getattr(self._driver.dialect, "kill_apart", None)
+        for group in [natives] if apart is None else apart(natives, force):
+            yield from chunks(group, self._chunk)
 
     async def _kill(self, natives: list[str], force: int) -> bool:
         command = self._driver.dialect.kill(natives, force)
@@ -217,14 +224,14 @@ class Killer:
                     self._driver.gate.note(words)
             strays[row.native_id] = (now if last is None else last, count)
         self._strays = strays
-        for part in chunks(due, self._chunk):
+        for part in self._parts(due, 1):
             await self._kill(part, 1)
         if due or any(not count for _, count in strays.values()):
             self._driver.hurry()
 
     async def end(self, natives: list[str]) -> None:
         """End native jobs, once and without confirmation."""
-        for part in chunks(natives, self._chunk):
+        for part in self._parts(natives, 1):
             await self._kill(part, 1)
 
     async def close(self) -> None:

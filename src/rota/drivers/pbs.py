@@ -275,7 +275,30 @@ class Pbs(PbsFamily):
     def kill(self, native_ids: Sequence[str], force: int) -> Command:
         """URG; then qdel, which sends TERM and KILL; then without waiting for the node."""
         how = (GENTLY, ("qdel",), ("qdel", "-W", "force"))[min(max(force, 0), 2)]
+        elements = [_element(native_id) for native_id in native_ids]
+        first, last = elements[0], elements[-1]
+        if force > 0 and len(elements) > 1 and first is not None and last is not None:
+            return Command((*how, f"{first[0]}[{first[1]}-{last[1]}]{first[2]}"))
         return Command((*how, *native_ids))
+
+    def kill_apart(self, native_ids: Sequence[str], force: int) -> list[list[str]]:
+        """For qdel: jobs one by one, elements of an array as far as they follow each other, which makes a range.
+
+        Version 23.06 joins elements of an array to ranges by itself, and asks for the first two of these only. If it
+        asks for several things, the server dies of one that has ended, or of an element that waits, behind the last
+        that can be deleted at once.
+        """
+        if force < 1:
+            return [list(native_ids)]
+        out: list[list[str]] = []
+        before: tuple[str, int, str] | None = None
+        for native_id in sorted(native_ids, key=lambda native_id: _element(native_id) or ("", 0, "")):
+            element = _element(native_id)
+            if element is None or before is None or element != (before[0], before[1] + 1, before[2]):
+                out.append([])
+            out[-1].append(native_id)
+            before = element
+        return out
 
     def queues(self) -> Command | None:
         """All queues with their attributes."""
@@ -378,6 +401,12 @@ def _plain_fields(body: str, indent: str) -> dict[str, str]:
 def _is_closed(text: str) -> bool:
     """Whether a text that is no JSON at least ends as one, with every job to its end."""
     return "pbs_version" in text and bool(re.search(r"\}\s*\}\s*\}\s*$", text))
+
+
+def _element(native_id: str) -> tuple[str, int, str] | None:
+    """(number, index, what follows) of an element of an array."""
+    found = re.fullmatch(r"([0-9]+)\[([0-9]+)\](.*)", native_id, re.ASCII)
+    return None if found is None else (found[1], int(found[2]), found[3])
 
 
 def _flat(value: Mapping[str, Any]) -> dict[str, str]:

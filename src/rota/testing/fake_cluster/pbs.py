@@ -1,6 +1,7 @@
 """OpenPBS's words: qsub, qstat, qdel, qselect, qsig, qhold, qrls, qrerun, pbsnodes, as version 23.06 says them."""
 
 import json
+import re
 
 from rota.testing.fake_cluster.arguments import BadOptionError, options
 from rota.testing.fake_cluster.pbs_jobs import (
@@ -39,8 +40,11 @@ def qdel(world: World, executor: Executor, words: list[str], caller: Caller) -> 
     except BadOptionError:
         return Reply("", "usage:\n\tqdel [-W force|suppress_email=X] [-x] job_identifier...\n\tqdel --version\n", 2)
     errors, code = "", 0
-    for text in ids:
+    requests = _joined(ids)
+    left = {text for text in requests if _is_noted(world, text)}
+    for at, text in enumerate(requests):
         found = find(world, text)
+        waits = bool(found) and all(each.state == "pending" for row in found or [] for each in row[2])
         if not found or all(forgotten(world, row) for row in found):
             errors, code = errors + f"qdel: Unknown Job Id {full_id(text)}\n", 153
         elif all(is_over(row) for row in found):
@@ -53,7 +57,41 @@ def qdel(world: World, executor: Executor, words: list[str], caller: Caller) -> 
                     code = 168
                 for each in chosen:
                     world.cancel(executor, each, str(caller.uid))
+        if waits:
+            left.discard(text)
+            if not left and at + 1 < len(requests):  # the server answers, forgets the request, and goes on with it
+                world.down = "refused"
+                return Reply("", "", 0)
     return Reply("", errors, code)
+
+
+def _joined(ids: list[str]) -> list[str]:
+    """What qdel asks for: elements of one array together, of which its way to join ranges leaves the first two."""
+    plain, arrays = [], dict[str, tuple[set[int], str]]()
+    for text in dict.fromkeys(ids):
+        found = re.fullmatch(r"(\d+)\[(\d+)(?:-(\d+))?\](.*)", text)
+        if found is None:
+            plain.append(text)
+        else:
+            wanted, _ = arrays.setdefault(found[1], (set(), found[4]))
+            wanted.update(range(int(found[2]), int(found[3] or found[2]) + 1))
+    out = []
+    for number, (indices, host) in arrays.items():
+        ranges = []
+        for first in [index for index in sorted(indices) if index - 1 not in indices][:2]:
+            last = first
+            while last + 1 in indices:
+                last += 1
+            ranges.append(str(first) if first == last else f"{first}-{last}")
+        out.append(f"{number}[{','.join(ranges)}]{host}")
+    return [*plain, *out]
+
+
+def _is_noted(world: World, text: str) -> bool:
+    """Whether the server notes that a request is about this: jobs, ranges, and elements that have begun."""
+    found = find(world, text) or []
+    single = re.match(r"\d+\[\d+\]", text) is not None
+    return any(not single or each.started is not None for row in found for each in row[2])
 
 
 def qselect(world: World, executor: Executor, words: list[str], caller: Caller) -> Reply:

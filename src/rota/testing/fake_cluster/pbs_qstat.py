@@ -60,7 +60,7 @@ def forgotten(world: World, row: Row) -> bool:
 
 
 def parse_id(text: str) -> tuple[int, str | None] | None:
-    """`6`, `6.pbs1`, `6[].pbs1`, `6[2].pbs1` → number, and None, `` or the index."""
+    """`6`, `6.pbs1`, `6[].pbs1`, `6[2].pbs1`, `6[2-5,7].pbs1` → number, and None, ``, or the indices."""
     head = text.partition(".")[0]
     number, bracket, rest = head.partition("[")
     if not number.isdigit():
@@ -77,7 +77,11 @@ def find(world: World, text: str) -> list[Row] | None:
     rows = [row for row in rows if row[0].serial == rows[-1][0].serial]
     if index is None or index == "":
         return [row for row in rows if row[1] is None or not row[0].array]
-    return [row for row in rows if row[1] is not None and str(row[1].index) == index]
+    bounds = [(first, last or first) for first, _, last in (part.partition("-") for part in index.split(","))]
+    if not all(first.isdigit() and last.isdigit() for first, last in bounds):
+        return []
+    chosen = {number for first, last in bounds for number in range(int(first), int(last) + 1)}
+    return [row for row in rows if row[1] is not None and row[1].index in chosen]
 
 
 def full_id(text: str) -> str:
