@@ -94,7 +94,7 @@ def test_after_a_kill_exactly_the_rest_is_run(home, killed):
     assert lines(out) == Counter(map(str, range(1, 9)))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGXCPU])
 def test_a_signal_ends_what_runs_and_leaves_it_queued(home, number):
     gate, begun = home.gate(), home.work / "begun"
     pilot = begin(home, "--array", "1-2", "--cores", "2", "--", f"echo {{}} >>{begun}; {gate.wait}")

@@ -88,6 +88,11 @@ def test_lsf():
     found = read_allocation(lsf | {"LSB_MCPU_HOSTS": "a 4 b 2 a 1 "}, {}, "a")
     assert (found.system, found.job, cores(found), found.spread) == ("lsf", "5[3]", {"a": 5, "b": 2}, "blaunch")
     assert cores(read_allocation(lsf, {"LSB_DJOB_HOSTFILE": "a\nb\na\n"}, "a")) == {"a": 2, "b": 1}
+    openlava = {"LSB_JOBID": "735", "LSB_JOBINDEX": "0", "LSB_MCPU_HOSTS": "node2 2 clhost 2 ", "LSB_DJOB_NUMPROC": "4"}
+    found = read_allocation(openlava, {}, "node2")
+    assert (found.system, found.job, found.spread) == ("openlava", "735", "ssh")
+    assert cores(found) == {"node2": 2, "clhost": 2}
+    assert asks_for_end(found)[:3] == ("bjobs", "-noheader", "-WL")
 
 
 def test_grid_engine():
@@ -243,6 +248,13 @@ def test_a_single_host_that_we_are_on_needs_no_launcher():
     assert seen_from(Given("slurm", parse_nodes("a:2,b:2"), "1", None, "srun"), "a").spread == "srun"
 
 
+OPENLAVA = """\
+735     rotause RUN   normal     clhost      node2       bash e.sh  Nov 17 17:56  0:4 L
+                                             node2
+                                             clhost
+"""
+
+
 # ---- its end ---------------------------------------------------------------------------------------------------------
 
 
@@ -254,6 +266,8 @@ def test_a_single_host_that_we_are_on_needs_no_launcher():
         ("slurm", "", None),
         ("lsf", "1:30 L\n", 500 + 5400),
         ("lsf", "-\n", None),
+        ("openlava", OPENLAVA, 500 + 240),
+        ("openlava", OPENLAVA.replace("0:4 L", "-"), None),
         ("sge", "job_number: 4\nhard resource_list:         mem=1G,h_rt=3600\n", 100 + 3600),
         ("sge", "job_number: 4\n", None),
         ("pbs", "Job Id: 1.s\n    Resource_List.walltime = 01:00:00\n", 100 + 3600),

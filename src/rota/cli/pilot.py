@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from rota.submission import Submission
 
 OUT_OF_TIME = 75
+ENDS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
+"""What batch systems send before they end an allocation."""
 """The exit status if the allocation ended first, and there is a rest to go on with (EX_TEMPFAIL of sysexits.h)."""
 UNABLE = 5
 DESCRIPTION = f"""\
@@ -202,7 +204,7 @@ class Flight:
 
     def execute(self, submission: "Submission | None") -> int:
         """Run everything to the end; the exit status."""
-        with Interrupts(signal.SIGUSR1, signal.SIGALRM) as interrupts:
+        with Interrupts(*ENDS, signal.SIGALRM) as interrupts:
             try:
                 try:
                     code = self._to_the_end(submission, interrupts)
@@ -342,7 +344,7 @@ class Flight:
         why = "interrupted" if number == signal.SIGINT else "the allocation ends"
         if not number:
             why = lost or "what is left asks for more time than this allocation has"
-        if number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+        if number in (signal.SIGTERM, signal.SIGHUP, *ENDS):
             why = f"the allocation ends (told by {signal.Signals(number).name})"
         self._say(f"{why}: what runs is ended, and stays queued" if number else why)
         self._take_down()

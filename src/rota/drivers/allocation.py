@@ -87,6 +87,7 @@ def asks_for_end(given: Given) -> tuple[str, ...] | None:
     commands = {
         "slurm": ("squeue", "--noheader", f"--jobs={given.job}", "--format=%L"),
         "lsf": ("bjobs", "-noheader", "-o", "time_left", given.job),
+        "openlava": ("bjobs", "-noheader", "-WL", given.job),
         "sge": ("qstat", "-j", given.job.partition(".")[0]),
     }
     return commands.get(given.system, ("qstat", "-f", given.job))
@@ -101,8 +102,8 @@ def read_end(given: Given, answer: str, now: float, began: float | None) -> floa
     if given.system == "slurm":
         left = slurm_answers.seconds(text)
         return None if left is None else now + left
-    if given.system == "lsf":  # hours and minutes; L: that is when it is ended
-        found = re.fullmatch(r"([0-9]{1,6}):([0-9]{2}) L", text, re.ASCII)
+    if given.system in ("lsf", "openlava"):  # hours and minutes; L: that is when it is ended
+        found = re.search(r"(?:^|\s)([0-9]{1,6}):([0-9]{1,2}) L *(?:\n|$)", text, re.ASCII)
         return None if found is None else now + int(found[1]) * 3600 + int(found[2]) * 60
     if given.system == "sge":
         found = re.search(r"^hard resource_list:.*\bh_rt=([0-9]{1,9})\b", text, re.ASCII | re.MULTILINE)
@@ -256,7 +257,9 @@ def _lsf(environ: Mapping[str, str], files: Mapping[str, str]) -> Given:
         counts.update(_hosts_in("LSB_DJOB_HOSTFILE", environ, files))
     index = environ.get("LSB_JOBINDEX", "0")
     job = environ["LSB_JOBID"] + (f"[{index}]" if index not in ("", "0") else "")
-    return Given("lsf", tuple(Node(name, count) for name, count in counts.items()), job, None, "blaunch")
+    is_lsf = any(environ.get(name) for name in ("LSB_DJOB_HOSTFILE", "LSF_VERSION"))  # OpenLava has neither
+    system, spread = ("lsf", "blaunch") if is_lsf else ("openlava", "ssh")
+    return Given(system, tuple(Node(name, count) for name, count in counts.items()), job, None, spread)
 
 
 def _pbs(environ: Mapping[str, str], files: Mapping[str, str], began: float | None) -> Given:

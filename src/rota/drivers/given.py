@@ -29,6 +29,8 @@ __all__ = ["RECORD", "SCRIPT", "SWEEP", "GivenDriver", "is_listed"]
 
 RECORD, SCRIPT, SWEEP = "launched.json", "script.sh", "sweep.sh"
 SWEEP_S = 120.0
+UNTRACKED = ("ssh",)
+"""By these no batch system knows what is started: the end of its job is not the end of that."""
 LIVE = ("pending", "held", "running", "suspended", "unsure")
 
 
@@ -171,6 +173,8 @@ class GivenDriver:
         job = launched.given.job
         if job is not None and job != self._given.job:
             doubt = await self._job_doubt(launched.given.system, job)
+            if doubt is None and launched.given.spread in UNTRACKED:
+                doubt = await self._sweep(tag)
             if doubt is not None or launched.host != self._host:
                 return doubt
         elif not self._is_here(launched.given):

@@ -43,6 +43,8 @@ from rota.wire.server import Limits, Server
 log = logging.getLogger("rota")
 
 ONCE_S = 30.0
+WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
+"""What batch systems send before an allocation ends."""
 COLLECTED = (10_000, 20, 20)
 """How often cycles are looked for. What a manager makes it drops at once or keeps, and next to nothing is a cycle."""
 RESERVED = 256
@@ -159,7 +161,7 @@ async def serve(paths: Paths, lock: Lock, args: argparse.Namespace) -> int:
 
     manager.reloader = Reloader(manager, paths.config, config, load, make, listen)
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT, *((signal.SIGUSR1,) if pilot is not None else ())):
+    for number in (signal.SIGTERM, signal.SIGINT, *(WARNINGS if pilot is not None else ())):
         loop.add_signal_handler(number, manager.stop, pilot is not None)
     if pilot is not None and pilot.stop_at is not None:
         loop.call_later(max(0.0, pilot.stop_at - time.time()), manager.stop, True)
@@ -273,7 +275,8 @@ def main() -> int:
     args.began = time.monotonic()
     gc.set_threshold(*COLLECTED)
     if args.relay or args.pilot:
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until it can be taken for what it is
+        for number in WARNINGS if args.pilot else WARNINGS[:1]:
+            signal.signal(number, signal.SIG_IGN)  # until it can be taken for what it is
     logs.set_up(Paths(args.home).log)
     os.umask(0o077)
     try:
