@@ -1,6 +1,8 @@
 """`make live`: scenarios on whichever batch systems are here; a row for each, as JSON lines and as a table.
 
 `python -m live [SYSTEM …] [--only SCENARIO,…] [--mode runners|direct] [--jobs N] [--direct N] [--out FILE]`
+
+A scenario that is its own mode (a pilot) goes with the runners.
 """
 
 import argparse
@@ -9,6 +11,7 @@ import sys
 import time
 import traceback
 
+from live import pilot  # noqa: F401  a scenario
 from live.scenarios import SCENARIOS
 from live.systems import SYSTEMS, AbsentError
 from live.trial import a_trial
@@ -72,9 +75,12 @@ def main():
             try:
                 version = system.version()
                 for name in args.only.split(","):
+                    own = getattr(SCENARIOS[name], "mode", None)
                     for mode in args.mode or ("runners", "direct"):
+                        if own is not None and mode != "runners":
+                            continue
                         count = args.jobs if mode == "runners" else args.direct
-                        head = {"system": system.name, "version": version, "scenario": name, "mode": mode}
+                        head = {"system": system.name, "version": version, "scenario": name, "mode": own or mode}
                         note(head | tried(system, name, mode, count))
             finally:
                 system.close()

@@ -106,6 +106,14 @@ class System:
         """An array may have so many elements from now on (None: as before); what rota can make of that."""
         raise NotImplementedError
 
+    def nodes(self) -> int:
+        """How many nodes one job can have."""
+        return 1
+
+    def script_words(self, nodes, cores, minutes, output) -> list[str]:
+        """The words that submit a script (its path follows) for so much; stdout says the native id."""
+        raise NotImplementedError
+
     def clean(self):
         """Leave nothing in the queue."""
         for native in self.listed():
@@ -178,6 +186,14 @@ class Slurm(System):
         self.real.restart_controller()
         return most
 
+    def nodes(self):
+        return len(self.real.nodes)
+
+    def script_words(self, nodes, cores, minutes, output):
+        return [
+            "sbatch", "--parsable", f"-N{nodes}", "--ntasks-per-node=1", f"-c{cores}", f"-t{minutes}", f"-o{output}",
+        ]  # fmt: skip
+
     def clean(self):
         self.real.cancel_all()
         super().clean()
@@ -187,6 +203,8 @@ class GridEngine(System):
     """A private one of one host."""
 
     name, driver = "gridengine", "sge"
+    parallel = "smp"
+    """A parallel environment of one host."""
     memory_ends = ("oom", "memory", "exit")  # its limit is one of the kernel: allocating fails inside the job
     programs = ("qsub", "qstat", "qdel", "qacct", "qconf", "qhost")
     slots = 4
@@ -235,6 +253,10 @@ class GridEngine(System):
         self.real.stop_master()
         time.sleep(seconds)
         self.real.restart_master(signal.SIGKILL)
+
+    def script_words(self, nodes, cores, minutes, output):
+        wanted = ["-pe", self.parallel, str(cores)] if cores > 1 else []
+        return ["qsub", "-terse", "-j", "y", "-o", output, "-l", f"h_rt={60 * minutes}", *wanted]
 
     def limit_arrays(self, most):
         changes = {"max_aj_tasks": str(most or 75_000)}
@@ -367,6 +389,13 @@ class OpenLava(Found):
             out[words[0] + (element[1] if element else "")] = self.words.get(words[2], words[2])
         return out
 
+    def nodes(self):
+        return len(re.findall(r"^\S+ +ok ", self.run("bhosts", "-w").stdout, re.M))
+
+    def script_words(self, nodes, cores, minutes, output):
+        where = ("-n", str(nodes * cores), "-R", f"span[ptile={cores}]")
+        return ["bsub", *where, "-W", str(minutes), "-o", output, "/bin/bash"]
+
     def limit_arrays(self, most):
         path = os.path.join(self.environment["LSF_ENVDIR"], "lsb.params")
         with open(path) as file:
@@ -411,6 +440,15 @@ class Pbs(Found):
                 out[words[0].partition(".")[0]] = self.words.get(words[4], words[4])
         return {native: state for native, state in out.items() if state not in ("C", "F", "E", "X")}
 
+    def nodes(self):
+        return len(re.findall(r"^\s+state = (?:free|job-busy)", self.run("pbsnodes", "-a").stdout, re.M))
+
+    def _chunks(self, nodes, cores):
+        raise NotImplementedError
+
+    def script_words(self, nodes, cores, minutes, output):
+        return ["qsub", *self._chunks(nodes, cores), "-l", f"walltime=00:{minutes:02}:00", "-j", "oe", "-o", output]
+
     def limit_arrays(self, most):
         name = self.array_limit
         self.run("qmgr", "-c", f"set server {name} = {most}" if most else f"unset server {name}")
@@ -428,6 +466,9 @@ class OpenPbs(Pbs):
 
     def release(self, native):
         super().release(re.sub(r"\[\d+\]", "[]", native))
+
+    def _chunks(self, nodes, cores):
+        return ("-l", f"select={nodes}:ncpus={cores}", "-l", "place=scatter")
 
     says = r"pbs_version|\d\d\.\d\d|Server"
     server_daemon = "pbs_server.bin"
@@ -448,6 +489,9 @@ class Torque(Pbs):
     hog = "for n in 1 2 3 4 5 6; do python3 -c 'import time; x = bytearray(60 << 20); time.sleep(90)' & done; wait"
     says = r"[Vv]ersion|\d\.\d|Server"
     server_daemon = "pbs_server"
+
+    def _chunks(self, nodes, cores):
+        return ("-l", f"nodes={nodes}:ppn={cores}")
 
     def version(self):
         done = self.run("qstat", "--version", check=False)

@@ -55,11 +55,11 @@ class Trial:
         self.witness = str(home.work / "witness")
         os.mkdir(self.witness, 0o777)
         os.chmod(self.witness, 0o777)
-        self._wrapper, self._more = (), {}
+        self.wrapper, self._more = (), {}
         if system.user is not None:
             entry = pwd.getpwnam(system.user)
             ids = (f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--init-groups")
-            self._wrapper = ("setpriv", *ids, "--")
+            self.wrapper = ("setpriv", *ids, "--")
             names = {"HOME": entry.pw_dir, "USER": system.user, "LOGNAME": system.user}
             home.env |= names
             for place in (home.path, home.work, self.witness):
@@ -102,7 +102,7 @@ class Trial:
     # ---- rota -------------------------------------------------------------------------------------------------------
 
     def rota(self, *words, code=0):
-        return self.home.rota(*words, code=code, wrapper=self._wrapper, cwd="/")
+        return self.home.rota(*words, code=code, wrapper=self.wrapper, cwd="/")
 
     def rows(self, *words):
         import json
@@ -130,11 +130,13 @@ class Trial:
 
     def until(self, probe, seconds, what):
         end = time.monotonic() + seconds
-        while not (found := probe()):
-            if time.monotonic() > end:
+        while True:
+            began = time.monotonic()
+            if found := probe():
+                return found
+            if (now := time.monotonic()) > end:
                 raise TimeoutError(f"not within {seconds} s: {what}")
-            time.sleep(0.5)
-        return found
+            time.sleep(min(5, max(0.5, 2 * (now - began))))  # who looks all the time makes everything late
 
     def until_some(self, running=2, waiting=0, seconds=300):
         """Wait until the batch system runs and keeps waiting so many; their ids."""
