@@ -237,8 +237,8 @@ class GridEngine(System):
             letters = words[4]
             state = "running" if letters == "r" else "waiting" if letters == "qw" else letters
             state = "suspended" if set(letters) & set("sST") else state
-            task = re.search(r"\s(\d+)\s*$", line[100:])
-            out[f"{words[0]}.{task[1]}" if task else words[0]] = state
+            _, *task = [word for word in words[7:] if "@" not in word]  # after the queue, if it has one: slots
+            out[".".join([words[0], *task])] = state
         return out
 
     def kill_node_daemon(self, seconds):
