@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from rota.submission import Submission
 
 OUT_OF_TIME = 75
+"""The exit status if the allocation ended first, and there is a rest to go on with (EX_TEMPFAIL of sysexits.h)."""
 ENDS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 """What batch systems send before they end an allocation."""
-"""The exit status if the allocation ended first, and there is a rest to go on with (EX_TEMPFAIL of sysexits.h)."""
 UNABLE = 5
 DESCRIPTION = f"""\
 Run commands to the end inside an allocation of Slurm, PBS, LSF or Grid Engine, on all its nodes; elsewhere on the
