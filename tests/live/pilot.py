@@ -24,7 +24,7 @@ echo code $?
 echo over
 """
 ADD = "[ -e added ] || {rota} add --nodes 2 --array {first}-{last} -- {gang} >added"
-GANG = "for host in $(cat $ROTA_HOSTFILE); do $ROTA_RSH $host hostname; done | sort -u | wc -l >>gangs"
+GANG = "for host in $(sort -u $ROTA_HOSTFILE); do $ROTA_RSH $host echo is there; done | wc -l >>gangs"
 
 
 class Pilots:
