@@ -345,10 +345,12 @@ def test_each_way_to_go_bad_has_its_own_reason(site):
     act(cloud.user, rebuilt, "rebuild", {"imageRef": cloud.images["no-python"]})
     site.bodies.destroy(site.bodies.of(deleted))
     home.until(lambda: "SHUTOFF" in str(site.shown_server(stopped)["suspected_why"]), 600, "it is seen to be off")
+    wait_for("its body to be off", lambda: not site.bodies.processes(site.bodies.of(stopped)), 300)  # that lags
     act(cloud.user, stopped, "os-start")
 
     def reasons():
-        return {row["native_id"]: row["reason"] or "" for row in home.ask("allocations")["allocations"] if row["ended"]}
+        rows = home.ask("allocations")["allocations"]
+        return {row["native_id"]: row["reason"] or "" for row in rows if not row["state"].endswith("ING")}
 
     home.until(lambda: set(rows) <= set(reasons()), 600, "all four are over")
     said = reasons()
