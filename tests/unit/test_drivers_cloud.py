@@ -309,6 +309,8 @@ def test_each_way_to_go_bad_has_its_own_reason(what, words, why):
             for _ in range(5):
                 assert await world.poll(native=native, seconds=2) is None
             assert "SHUTOFF" in world.driver.suspects["a" * 12].why
+            world.cloud.become(native, STOPPED, "SHUTOFF (powering-on)")
+            assert await world.poll(native=native, seconds=2) is None
             world.hosts.state[native] = "rebooted"
             world.cloud.become(native, RUNNING, "ACTIVE")
         seen = await world.until(("fail",), native=native)

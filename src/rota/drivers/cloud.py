@@ -171,7 +171,7 @@ class CloudDriver:
         self._looked: dict[str, float] = {}
         self._seen: dict[str, Server] = {}
         self._restarts: dict[str, str] = {}
-        """Tag → how the cloud restarted its server, in the cloud's words."""
+        """Tag → what its server was last while it did not run: stopped, or restarting."""
         self._parted: set[str] = set()
         """Tags of servers that are to go, whose runners were told so."""
         self._sought: dict[str, float] = {}
@@ -593,7 +593,7 @@ class CloudDriver:
             return None
         if server.state in (STOPPED, RESTARTING):
             self._suspect(kept, f"it is {server.native}")
-            self._restarts[kept.tag] = server.native
+            self._restarts[kept.tag] = server.state
             return None
         if server.image and kept.image and server.image != kept.image and not settings.volume:
             self._end(kept, "fail", f"somebody rebuilt {name}, with another image", "node-fail")
@@ -633,7 +633,7 @@ class CloudDriver:
             self.last[kept.tag] = found["last"]
         if found["state"] == "rebooted":
             how = "rebuilt" if not found.get("there", True) else "rebooted"
-            how = "stopped and started again" if self._restarts.get(kept.tag) == "SHUTOFF" else how
+            how = "stopped and started again" if self._restarts.get(kept.tag) == STOPPED else how
             self._end(kept, "fail", f"somebody {how} {name}, and its runner is gone", "node-fail")
         else:
             self._end(kept, "complete", f"the runner on {name} is done", "")
