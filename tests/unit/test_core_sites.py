@@ -10,6 +10,7 @@ from rota.core.effects import Allocate
 from rota.core.explain import Records, verdicts
 from rota.core.state import Settings
 from rota.core.stimuli import AllocationSeen, Ended, FactSeen, LastWords, Report, Written
+from rota.manager.answers.places import allocation_rows
 from rota.model.allocation import Outcome
 from rota.model.batch import Template
 from rota.model.events import AllocationMoved
@@ -68,6 +69,23 @@ def tick(world: World, seconds: float) -> None:
     for _ in range(4):
         world.tick(seconds / 4)
     world.schedule()
+
+
+def test_what_is_over_has_an_end_and_grows_no_older() -> None:
+    world = sites()
+    world.submit(2, cores(1))
+    world.schedule()
+    pend(world)
+    ran, never = [each.id for each in world.state.allocations.values()][:2]
+    ended = world.wall
+    finish(world, ran)
+    gone(world, [never])
+    learned = dict(world.state.waited)
+    world.tick(3600)
+    rows = {row["id"]: row for row in allocation_rows(world.state, lambda _: None, world.at)}
+    assert [rows[name]["ended"] for name in (ran, never)] == [ended, ended]
+    assert all(rows[name]["age_s"] == ended - rows[name]["submitted"] for name in (ran, never))
+    assert learned == world.state.waited and len(learned) == 1, "what never started tells nothing of how long one waits"
 
 
 def test_a_batch_is_split_by_weight_in_few_submissions() -> None:

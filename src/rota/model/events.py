@@ -202,7 +202,7 @@ class AllocationMoved(Struct, array_like=True, tag=True):
     outcome: Outcome | None = None
     """How it ended, as an answer said that was too old to count as its end."""
     at: float | None = None
-    """Wall-clock time, of one that starts: how long it waited is learned of its queue."""
+    """Wall-clock time, of one that starts (how long it waited is learned of its queue) or ends."""
 
 
 class ManagerMoved(Struct, array_like=True, tag=True):

@@ -158,8 +158,8 @@ def _take_condition(state: State, decision: Decision, allocation: Allocation, se
 
 def _moved(seen: AllocationSeen) -> ev.AllocationMoved:
     host = seen.host or (seen.outcome.host if seen.outcome is not None else None)
-    started = seen.at.wall if seen.verb == "run" else None
-    return ev.AllocationMoved(seen.id, seen.verb, seen.native_id, seen.reason, 0, host, at=started)
+    at = seen.at.wall if seen.verb in ("run", "complete", "fail", "abort") else None
+    return ev.AllocationMoved(seen.id, seen.verb, seen.native_id, seen.reason, 0, host, at=at)
 
 
 # ---- the end --------------------------------------------------------------------------------------------------------

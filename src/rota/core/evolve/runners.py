@@ -143,7 +143,8 @@ def allocation_moved(state: State, event: ev.AllocationMoved) -> None:
     allocation = state.allocations[event.id]
     new = allocation.state if event.verb == "unsure" else move(ALLOCATION, allocation.state, event.verb)
     assert new is not None, f"allocation {event.id}: {event.verb} in {allocation.state}"
-    if event.at is not None and allocation.submitted is not None and allocation.state in ("SUBMITTING", "PENDING"):
+    starts = new == "RUNNING" and allocation.state != new
+    if starts and event.at is not None and allocation.submitted is not None:
         key = (allocation.site, allocation.queue or "")
         kind = (size_of(allocation.capacity.cores, allocation.nodes), span_of(allocation.time_s))
         waited = max(0.0, event.at - allocation.submitted)
@@ -163,6 +164,7 @@ def allocation_moved(state: State, event: ev.AllocationMoved) -> None:
         for runner in state.direct_runners(allocation):
             runner.host = event.host
     if new.endswith("ED"):
+        allocation.ended = event.at
         location = f"{allocation.site}/{allocation.id}"
         if location in state.ledger.locations:
             state.ledger.drop(location)
