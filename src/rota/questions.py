@@ -23,9 +23,6 @@ NOT_REPEATED = frozenset(("modify", "retry", "stage", "submit", "down", "backup"
 PAGE = 1_000
 PIECE = 1 << 20
 
-Selection = str | int | Sequence[str | int]
-"""`7`, `"7.12"`, `"@align"`, or several: `["7", ":failed"]`."""
-
 
 class Search(TypedDict, total=False):
     """What jobs and attempts can be searched by; times are seconds since 1970."""
@@ -37,13 +34,6 @@ class Search(TypedDict, total=False):
     reason: str
     since: float
     until: float
-
-
-def words_of(selection: Selection) -> list[str]:
-    """Selector words from whatever was given."""
-    if isinstance(selection, str):
-        return selection.split()
-    return [str(selection)] if isinstance(selection, int) else [str(word) for word in selection]
 
 
 def absolute(path: str | None) -> str | None:
@@ -137,6 +127,19 @@ class BatchFields:
 
     def __len__(self) -> int:
         return self.size
+
+
+Item = str | int | BatchFields | JobFields
+Selection = Item | Sequence[Item]
+"""`7`, `"7.12"`, `"@align"`, a batch or a job, or several: `["7", ":failed"]`, `[first, second]`."""
+
+
+def words_of(selection: Selection) -> list[str]:
+    """Selector words from whatever was given."""
+    if isinstance(selection, str):
+        return selection.split()
+    items = [selection] if isinstance(selection, int | BatchFields | JobFields) else selection
+    return [str(item.id if isinstance(item, BatchFields | JobFields) else item) for item in items]
 
 
 class Batch(BatchFields):

@@ -38,6 +38,8 @@ def test_one_job(client):
     assert repr(job) == f"<Job {batch.id}.1 COMPLETED>"
     assert batch.counts() == {"COMPLETED": 1} and batch.status()["jobs"] == 1
     assert client.batch(batch.id).name == "one"
+    assert client.wait(batch) and client.wait([batch, job], 60), "what was given back is taken again"
+    assert [each.id for each in client.jobs(job)] == [job.id]
 
 
 def test_values_params_lines_and_arrays(client):

@@ -58,6 +58,8 @@ class Outbound:
         """Names of specs and environments that a runner has in this session."""
         self._connects: dict[str, int] = {}
         """Number of the connection of each session."""
+        self._leased: set[Peer] = set()
+        """Runners to whom a lease is about to leave."""
         self.staging: Staging | None = None
         """Brings what jobs read; none before the manager has made it."""
 
@@ -77,6 +79,12 @@ class Outbound:
             self._greet(effect, state)
         else:
             self._allocate(state, effect)
+
+    def flush(self) -> None:
+        """Let leases leave: whoever has asked for their jobs may read the answer while they start."""
+        leased, self._leased = self._leased, set()
+        for peer in leased:
+            peer.flush()
 
     def close_idle(self, state: State) -> None:
         """Tell the runners in session that have no jobs to exit."""
@@ -174,6 +182,7 @@ class Outbound:
         if self.staging is not None and (awaited := self.staging.awaited(state, effect.jobs, runner)):
             message["stage"] = awaited
         peer.send({**message, "fresh": True} if fresh else message)
+        self._leased.add(peer)
 
 
 def hold_row(book: JobBook, state: State, job: LeasedJob, site: str) -> dict[str, Any]:

@@ -314,6 +314,7 @@ class Manager:
             return
         except Exception:  # a bug; what was not done is repeated by the runner's next touch or greeting
             log.exception("an effect failed")
+        self.outbound.flush()
         if self.staging.is_busy and turn.results:
             self.staging.ended(state, turn.results)
         turn.answer()

@@ -134,6 +134,7 @@ class Watchers:
         self._drop(watch)
         counts = self._counts(state, watch)
         watch.peer.answer(watch.ask_id, {"counts": counts} if watch.follow else {"settled": True, "counts": counts})
+        watch.peer.flush()
         return True
 
     def _waits(self, state: State, watch: _Watch) -> bool:
