@@ -412,3 +412,13 @@ def test_what_was_omitted_is_looked_at_when_its_parent_is_removed() -> None:
     world.check_restart()
     world.change("remove", str(first), str(second))
     assert world.counts(second) == {"REMOVED": 2}
+
+
+def test_a_batch_that_gets_another_name_keeps_the_names_of_its_jobs() -> None:
+    world = World()
+    batch = world.submit(2, name="call", graph=graph(2, {0: ["=call"], 1: ["%0"]}, Dependency("@other")))
+    world.submit(1, name="other")
+    patch = Patch(batch=BatchPatch(name="align", after=(Dependency("@call", "failure"),)))
+    with pytest.raises(UsageError, match="would wait for itself"):
+        world.change("modify", str(batch), patch=patch)
+    assert world.state.batches[batch].spec.name == "call"

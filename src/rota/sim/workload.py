@@ -283,7 +283,8 @@ class Workload:
             self.open_questions -= 1
             if isinstance(outcome, RotaError):
                 if outcome.code == "refused":  # draining: the user comes back
-                    self.world.after(5.0, self._submit, plan)
+                    self.open_questions += 1
+                    self.world.after(5.0, self._submit_again, plan)
                 elif "wait for itself" not in str(outcome):
                     self.world.witness.problems.append(f"batch {plan.key} was refused: {outcome}")
                 return
@@ -306,6 +307,10 @@ class Workload:
             )
 
         self._ask(make, answered, True)
+
+    def _submit_again(self, plan: Plan) -> None:
+        self.open_questions -= 1
+        self._submit(plan)
 
     def committed(self, key: str, number: int) -> None:
         """A batch is durable."""

@@ -163,6 +163,9 @@ class _Then:
             old = state.batches[number].spec.name
             for name in {old, spec.name} - {""} if old != spec.name else ():
                 numbers = self._names.setdefault(name, list(state.names.get(name, ())))
+                graph = state.batches[number].graph
+                if graph is not None and name in graph.groups:
+                    continue  # jobs of it have the name, whatever the batch is called
                 numbers.remove(number) if name == old else insort(numbers, number)
 
     def _spec(self, batch: BatchState) -> BatchSpec:
