@@ -44,6 +44,13 @@ class World:
         return [(verdict.location, verdict.detail, verdict.lasting) for verdict in found]
 
 
+def test_of_an_allocation_that_has_room_nothing_is_said() -> None:
+    world = World(2, 1)
+    assert [location for location, _, _ in world.why(Needs(3000, nodes=2))] == ["s/a2"]
+    assert world.place(Needs(3000, nodes=2))
+    assert [location for location, _, _ in world.why(Needs(3000, nodes=2))] == ["s/a1", "s/a2"]
+
+
 def test_all_nodes_are_of_one_allocation() -> None:
     world = World(2, 2, 3)
     assert world.place(Needs(3000, nodes=3)) == ["s/a3/n0", "s/a3/n1", "s/a3/n2"]

@@ -64,10 +64,16 @@ def place_gang(want: Want, view: View, policy: Policy, avoid: frozenset[str] = f
 
 
 def gang_verdicts(want: Want, view: View, policy: Policy) -> list[Verdict]:
-    """Why each allocation has not enough nodes for a job: the first no of its nodes, and how many have none."""
+    """Why each allocation has not enough nodes for a job: the first no of its nodes, and how many have none.
+
+    Nothing is said of one that has: then it is not for want of room that the job does not start.
+    """
     out = []
     for parent, places in _groups(view.places).items():
-        found = [_verdict(want, needs, parent, places, view, policy) for needs in want.shape.needs.alternatives()]
+        said = [_verdict(want, needs, parent, places, view, policy) for needs in want.shape.needs.alternatives()]
+        found = [each for each in said if each is not None]
+        if len(found) < len(said):
+            continue
         verdict = next((each for each in found if not each.lasting), found[0])
         if len(found) > 1:
             verdict = replace(verdict, detail="; or ".join(each.detail for each in found))
@@ -75,14 +81,16 @@ def gang_verdicts(want: Want, view: View, policy: Policy) -> list[Verdict]:
     return out
 
 
-def _verdict(want: Want, needs: Needs, parent: str, places: list[Place], view: View, policy: Policy) -> Verdict:
+def _verdict(want: Want, needs: Needs, parent: str, places: list[Place], view: View, policy: Policy) -> Verdict | None:
     shape = one_part(want.shape, needs)
     nos = [(place, no) for place in places if (no := _no(shape, needs, place, view, policy)) is not None]
     refused, lasting = {place.runner for place, _ in nos}, {place.runner for place, no in nos if no[1].lasting}
     now = [place for place in places if place.runner not in refused]
     later = [Room(_size(place), _size(place)) for place in places if place.runner not in lasting]
     never = lay_out(needs, later) is None
-    could = lay_out(needs, [Room(_free(place, view), _size(place)) for place in now]) is not None
+    could = lay_out(needs, [Room(_free(place, view), _size(place)) for place in now])
+    if could is not None and _fit_above(needs, [(now[at], cores) for at, cores in could], view):
+        return None
     if needs.span:
         free = sum(_free(place, view) // 1000 * 1000 for place in now)
         words = f"asks for {show_amount('cores', needs.cores)} over nodes ({needs.span})"
@@ -90,7 +98,7 @@ def _verdict(want: Want, needs: Needs, parent: str, places: list[Place], view: V
     else:
         words = f"asks for {needs.nodes} nodes at one time, {len(now)} of {len(places)} could take it now"
     name, why = next(((no[0], no[1]) for _, no in nos if no[1].lasting == never), ("nodes", None))
-    if could:
+    if could is not None:
         name, why = "room", No("busy", "what they have in common is in use", False, ())
     elif why is None and not never and needs.span:
         name, why = "room", No("busy", "not as it wants to have them", False, ())
