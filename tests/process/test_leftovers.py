@@ -15,6 +15,10 @@ __all__ = ["up"]
 
 
 LEAVES = "setsid sleep 1000 & echo $! > pid"
+BECOMES = (
+    """setsid python3 -c 'import os, time; time.sleep(3); os.execvp("sleep", ["sleep", "1000"])' & echo $! > pid"""
+)
+"""The same process is another program a while after its job has ended."""
 
 
 def is_alive(rota) -> bool:
@@ -67,7 +71,7 @@ def test_they_are_waited_for_with_what_they_print(rota):
 @pytest.mark.parametrize("how", ["kill", "time"])
 def test_what_is_waited_for_can_be_ended(rota, how):
     more = ("-t", "6s") if how == "time" else ()
-    rota("add", "--leftovers", "wait", *more, "--", LEAVES)
+    rota("add", "--leftovers", "wait", *more, "--", LEAVES if how == "time" else BECOMES)
     until(lambda: (rota.cwd / "pid").exists() and (rota.cwd / "pid").read_text())
     if how == "kill":
         waits = f"with exit 0; waits for a process that it left: sleep (pid {(rota.cwd / 'pid').read_text().strip()})"

@@ -518,9 +518,13 @@ class Jobs:
             running.note = "ended %d process%s that it left running" % (count, "" if count == 1 else "es")
 
     def _say_left(self, running: Running, left: List[measure.Process]) -> None:
-        """Tell the manager for whom a job waits, if that has changed; of many only the first are named."""
+        """Tell the manager for whom a job waits, if that has changed; of many only the first are named.
+
+        The name changes as well: one that has just been forked is about to become another program.
+        """
         assert running.result is not None
-        pids, before = sorted(process.pid for process in left), running.lease.left
-        if pids and (before is None or before[1] != len(pids) or [pid for pid, _ in before[2]] != pids[:NAMED_LEFT]):
-            named = [(pid, measure.name_of(pid).encode("utf-8", "replace").decode()) for pid in pids[:NAMED_LEFT]]
-            self.runner.waits_for(running.lease, (running.result[3], len(pids), named))
+        pids = sorted(process.pid for process in left)
+        named = [(pid, measure.name_of(pid).encode("utf-8", "replace").decode()) for pid in pids[:NAMED_LEFT]]
+        new = (running.result[3], len(pids), named)
+        if pids and new != running.lease.left:
+            self.runner.waits_for(running.lease, new)

@@ -312,7 +312,7 @@ class Runner(Holds):
 
     def waits_for(self, lease: Lease, left: Left) -> None:
         """Note what an attempt whose command is over left running; that is told soon."""
-        self._owes_got = self._owes_got or lease.left is None
+        self._owes_got = True
         lease.left = left
 
     # -- what we say ---------------------------------------------------------------------------------------------
