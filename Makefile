@@ -81,9 +81,9 @@ $(ENGINE_DONE):
 	PIP_DISABLE_PIP_VERSION_CHECK=1 $(ENGINE)/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@rm -f $(ENGINE)/.installed-*; touch $@
 
-## make quick    the tests that are not slow
+## make quick    a look within three minutes: units, properties, the seeds that once failed, `rota run`
 quick: $(DEV)
-	$(BIN)/pytest -m "not slow and not cluster and not cloud" -n $(WORKERS) --dist worksteal
+	$(BIN)/pytest tests/unit tests/property tests/sim/test_corpus.py tests/process/test_cli_run.py -m "not slow" -n $(WORKERS) --dist worksteal
 
 ## make live     scenarios on the live batch systems that are here (LIVE="openlava --only deleted"): live.jsonl and a table
 live: $(DEV)

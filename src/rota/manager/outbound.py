@@ -58,7 +58,7 @@ class Outbound:
         """Names of specs and environments that a runner has in this session."""
         self._connects: dict[str, int] = {}
         """Number of the connection of each session."""
-        self._leased: set[Peer] = set()
+        self._leased: dict[str, Peer] = {}
         """Runners to whom a lease is about to leave."""
         self.staging: Staging | None = None
         """Brings what jobs read; none before the manager has made it."""
@@ -82,8 +82,8 @@ class Outbound:
 
     def flush(self) -> None:
         """Let leases leave: whoever has asked for their jobs may read the answer while they start."""
-        leased, self._leased = self._leased, set()
-        for peer in leased:
+        leased, self._leased = self._leased, {}
+        for peer in leased.values():
             peer.flush()
 
     def close_idle(self, state: State) -> None:
@@ -182,7 +182,7 @@ class Outbound:
         if self.staging is not None and (awaited := self.staging.awaited(state, effect.jobs, runner)):
             message["stage"] = awaited
         peer.send({**message, "fresh": True} if fresh else message)
-        self._leased.add(peer)
+        self._leased[effect.runner] = peer
 
 
 def hold_row(book: JobBook, state: State, job: LeasedJob, site: str) -> dict[str, Any]:
