@@ -33,6 +33,9 @@ class Host:
     async def ask(self, package, what, timeout_s, **more):
         await self.prepare(package)
         self.hosts.asked.append(what)
+        if what == "look" and self.kept.server in self.hosts.silent:
+            await asyncio.sleep(timeout_s)
+            raise UnreachableError("Connection timed out", ran=False)
         if what == "probe":
             if self.hosts.without_python > 0:
                 self.hosts.without_python -= 1
@@ -61,6 +64,8 @@ class Hosts:
 
     def __init__(self):
         self.state, self.cut, self.asked, self.code = {}, set(), [], 0
+        self.silent = set()
+        """Servers that take a question and answer nothing."""
         self.without_python = 0
         """How often they say that they have none."""
 
@@ -93,9 +98,9 @@ class World:
     def make(self):
         facts = lambda: SiteFacts(Amounts())  # noqa: E731
         driver = CloudDriver(self.cloud, self.hosts, MemoryRecords(self.disk), self.settings, facts, self.times)
-        driver.sizes = {size.name: size for size in SIZES}
+        driver.offer.sizes = {size.name: size for size in SIZES}
         driver.wanted = set
-        driver.prices = {"tiny": 1.0, "small": 2.0, "large": 8.0}
+        driver.offer.prices = {"tiny": 1.0, "small": 2.0, "large": 8.0}
         return driver
 
     def ask(self, tag="a" * 12, size="small", time_s=None):
@@ -217,7 +222,7 @@ def test_a_lost_answer_makes_no_second_server(fault):
         if fault == "undone":
             with pytest.raises(CloudError, match="no server with the tag"):
                 await world.driver.submit(world.ask())
-            assert not world.driver.live()
+            assert not world.driver.records.live()
         else:
             (native,) = await world.driver.submit(world.ask())
             assert world.cloud.all[native].tag == "a" * 12
@@ -361,16 +366,41 @@ def test_a_missing_server_is_no_reason_to_ask_the_cloud_all_the_time(fails):
     run_virtual(scenario())
 
 
+def test_one_that_answers_nothing_does_not_hold_up_what_is_said_of_others():
+    async def scenario():
+        world = World()
+        native = {tag: await world.up(tag) for tag in ("a" * 12, "b" * 12)}
+        known = [Known(f"a{tag[0]}", tag, native[tag]) for tag in native]
+        world.hosts.silent.add(native["a" * 12])
+        began, looks, seen = world.times.mono(), world.hosts.asked.count("look"), []
+        while not any(each.verb == "complete" for each in seen):
+            seen = await world.driver.poll(known)
+            await asyncio.sleep(1.0)
+            if world.times.mono() - began > 30:
+                world.hosts.state[native["b" * 12]] = "over"
+        assert world.times.mono() - began < 60
+        assert not world.driver.suspects and world.hosts.asked.count("look") - looks < 20, "it is asked once at a time"
+        while not world.driver.suspects:
+            await world.driver.poll(known)
+            await asyncio.sleep(1.0)
+        assert "timed out" in world.driver.suspects["a" * 12].why
+        world.hosts.silent.clear()
+        assert (await world.until(("run",), native=native["a" * 12])).verb == "run"
+        assert not world.driver.suspects
+
+    run_virtual(scenario())
+
+
 def test_no_server_is_brought_up_before_it_is_known_how():
     async def scenario():
         world = World(public="net1")
         world.driver.learned = False
-        world.driver.settings = replace(world.settings, public=None)
+        world.driver.offer.settings = replace(world.settings, public=None)
         (native,) = await world.driver.submit(world.ask())
         for _ in range(10):
             assert await world.poll(native=native) is None
         assert not world.hosts.asked
-        world.driver.settings, world.driver.learned = world.settings, True
+        world.driver.offer.settings, world.driver.learned = world.settings, True
         await world.until(("run",), native=native)
         assert world.driver.records.all["a" * 12].address == world.cloud.publish(native, "net1")
 
@@ -385,7 +415,7 @@ def test_one_that_cannot_be_used_is_destroyed_and_its_size_left_alone():
         (native,) = await world.driver.submit(world.ask())
         seen = await world.until(("fail",), native=native)
         assert "No valid host" in seen.reason and seen.outcome.why == "host"
-        assert "no hardware" in world.driver.why_closed("small") and not world.driver.why_closed("tiny")
+        assert "no hardware" in world.driver.offer.why_closed("small") and not world.driver.offer.why_closed("tiny")
         (second,) = await world.driver.submit(world.ask("b" * 12, "tiny"))
         world.hosts.cut.add(second)
         seen = await world.until(("fail",), "b" * 12, second)
@@ -402,13 +432,15 @@ def test_of_an_image_without_python_no_second_server_is_made():
         (native,) = await world.driver.submit(world.ask())
         seen = await world.until(("fail",), native=native)
         assert "its runner cannot be started: has no Python" in seen.reason
-        assert all("the image has no Python" in world.driver.why_closed(size) for size in world.driver.sizes)
+        assert all(
+            "the image has no Python" in world.driver.offer.why_closed(size) for size in world.driver.offer.sizes
+        )
         with pytest.raises(CloudError, match="no more servers are made of it"):
             await world.driver.submit(world.ask("b" * 12, "tiny"))
         assert list(world.cloud.created) == ["a" * 12]
         assert not world.cloud.there()
-        world.driver.settings = replace(world.settings, image="i2")
-        assert not any(map(world.driver.why_closed, world.driver.sizes))
+        world.driver.offer.settings = replace(world.settings, image="i2")
+        assert not any(map(world.driver.offer.why_closed, world.driver.offer.sizes))
 
     run_virtual(scenario())
 
@@ -431,13 +463,13 @@ def test_a_size_without_a_disk_that_is_refused_is_left_alone_and_says_what_helps
         world = World()
         refused = RefusedError("Only volume-backed servers are allowed for flavors with zero disk.")
         world.cloud.create = lambda order: (_ for _ in ()).throw(refused)
-        small = world.driver.sizes["small"]
+        small = world.driver.offer.sizes["small"]
         with pytest.raises(RefusedError):
             await world.driver.submit(world.ask())
-        world.driver.sizes["small"] = replace(small, node=replace(small.node, disk=0))
+        world.driver.offer.sizes["small"] = replace(small, node=replace(small.node, disk=0))
         with pytest.raises(HostError, match=r"zero disk.*the flavor small has no disk; give `volume"):
             await world.driver.submit(world.ask())
-        assert "no disk" in world.driver.why_closed("small") and not world.driver.why_closed("tiny")
+        assert "no disk" in world.driver.offer.why_closed("small") and not world.driver.offer.why_closed("tiny")
         assert not world.disk
 
     run_virtual(scenario())
@@ -446,9 +478,9 @@ def test_a_size_without_a_disk_that_is_refused_is_left_alone_and_says_what_helps
 def test_sets_of_sizes_are_left_alone_together():
     async def scenario():
         world = World()
-        world.driver.sets = {"tiny": 0, "small": 0, "large": 1}
-        world.driver.close_size("tiny", 60, "no hardware")
-        assert [name for name in world.driver.sizes if not world.driver.why_closed(name)] == ["large"]
+        world.driver.offer.sets = {"tiny": 0, "small": 0, "large": 1}
+        world.driver.offer.close("tiny", 60, "no hardware")
+        assert [name for name in world.driver.offer.sizes if not world.driver.offer.why_closed(name)] == ["large"]
 
     run_virtual(scenario())
 
@@ -467,7 +499,7 @@ def test_quota_and_limits_are_respected_before_the_cloud_is_asked():
             await world.driver.submit(world.ask("d" * 12, "small", 600))
         assert list(world.cloud.created) == ["a" * 12]
         await world.driver.learn_quota()
-        bounds = {(bound.name, bound.what): bound for bound in world.driver.bounds()}
+        bounds = {(bound.name, bound.what): bound for bound in world.driver.offer.bounds()}
         assert (bounds["quota", "cores"].most, bounds["quota", "cores"].others) == (9000, 0)
         assert bounds["max_cost_per_day", "money"].others == 0
 

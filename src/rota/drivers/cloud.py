@@ -10,7 +10,7 @@ import asyncio
 import base64
 import posixpath
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rota.drivers.api import Ask, Known, Observation
+from rota.drivers.cloud_offer import Offer
 from rota.drivers.cloud_records import CloudSettings, Kept, Records
 from rota.drivers.farm import Hardware, HostError, NoPythonError, Package
 from rota.drivers.gate import Times
@@ -42,13 +43,15 @@ from rota.model.allocation import Outcome
 from rota.model.amounts import format_duration
 from rota.model.errors import RefusedError, RotaError
 from rota.model.needs import Amounts
-from rota.model.site import MICRO, Bound, SiteFacts
+from rota.model.site import SiteFacts
 
 __all__ = ["CloudDriver", "Hosts", "Reached", "Suspect"]
 
 PROBE_S = 60.0
 START_S = 60.0
 LOOK_S = 90.0
+POLL_S = 15.0
+"""How long a poll waits for servers: of one that answers later nothing is told."""
 NO_HARDWARE = ("No valid host", "Not enough", "Insufficient", "Exceeded maximum number of retries")
 CONSOLE_LINES = 15
 BACK_OFF_MOST_S = 60.0
@@ -122,24 +125,12 @@ class CloudDriver:
         self.provider = provider
         self.hosts = hosts
         self.records = records
-        self.settings = settings
         self._facts = facts
         self._times = times or Times(time.monotonic, time.time, asyncio.sleep, lambda: 0.5)
         self._began = self._times.wall() - self._times.mono()
+        self.offer = Offer(settings, records, self._wall, self._times.mono)
         self.learned = True
         """Whether what the settings name was looked up in the cloud: without that no server can be brought up."""
-        self.sizes: dict[str, Size] = {}
-        self.prices: Mapping[str, float] = {}
-        self.closed: dict[str, tuple[float, str]] = {}
-        """Size → (monotonic time until which it is left alone, why)."""
-        self.unfit: dict[str, str] = {}
-        """Image → why no server of it will ever do: no more are made."""
-        self.sets: Mapping[str, int] = {}
-        """Size → the number of its set."""
-        self.quota: Quota | None = None
-        self.ours = Amounts()
-        """What our servers had in all when the quota was last asked for."""
-        self.ours_count = 0
         self.suspects: dict[str, Suspect] = {}
         """Tag → since when its server does not answer, and why."""
         self.trouble: tuple[float, str] | None = None
@@ -170,6 +161,8 @@ class CloudDriver:
         self._listing = asyncio.Lock()
         self._looked: dict[str, float] = {}
         self._seen: dict[str, Server] = {}
+        self._looks: dict[str, asyncio.Task[Observation | None]] = {}
+        """Tag → the task that looks at its server."""
         self._restarts: dict[str, str] = {}
         """Tag → what its server was last while it did not run: stopped, or restarting."""
         self._parted: set[str] = set()
@@ -179,6 +172,11 @@ class CloudDriver:
         self._at_it: dict[str, float] = {}
         """Tag → since when the cloud says that it destroys its server, or when it was asked again."""
         self._lock = asyncio.Lock()
+
+    @property
+    def settings(self) -> CloudSettings:
+        """How servers are made and ended."""
+        return self.offer.settings
 
     def facts(self) -> SiteFacts:
         """What the cloud offers."""
@@ -201,71 +199,18 @@ class CloudDriver:
         self.trouble = None
         return found
 
-    # ---- what there may be ------------------------------------------------------------------------------------------
-
-    def live(self) -> list[Kept]:
-        """Servers that are asked for, and not known to be gone."""
-        return [kept for kept in self.records.all.values() if not kept.gone]
-
-    def put_aside(self) -> float:
-        """The money of a day that is spent, or put aside for servers that are there."""
-        now, settings = self._wall(), self.settings
-        since = now - settings.day_s
-        return sum(kept.cost(since, now, settings.paid_s) for kept in self.records.all.values())
-
-    def bounds(self) -> tuple[Bound, ...]:
-        """What all servers together may have: the quota, and the limits of the configuration."""
-        settings, out = self.settings, []
-        if self.quota is not None:
-            for what, level, mine in (
-                ("servers", self.quota.servers, self.ours_count),
-                ("cores", self.quota.cores, self.ours.cores),
-                ("memory", self.quota.memory, self.ours.memory),
-            ):
-                if level.most is not None:
-                    out.append(Bound("quota", what, level.most, max(0, level.used - mine)))
-        if settings.servers_most is not None:
-            out.append(Bound("max_servers", "servers", settings.servers_most))
-        if settings.cores_most is not None:
-            out.append(Bound("max_cores", "cores", settings.cores_most))
-        if settings.money_most is not None:
-            most = int(settings.money_most * MICRO)
-            counted = sum(kept.price * (kept.time_s + settings.paid_s) / 3600 for kept in self.live())
-            others = max(0.0, self.put_aside() - counted)
-            out.append(Bound("max_cost_per_day", "money", most, -int(-others * MICRO // 1)))
-        return tuple(out)
+    # ---- asking for servers -----------------------------------------------------------------------------------------
 
     async def learn_quota(self) -> None:
         """Ask for the quota, and how much of it we use ourselves."""
         quota: Quota = await self.call(self.provider.quota)
         await self._list()
-        mine = [self.sizes[s.size].node for s in self._seen.values() if s.tag and s.size in self.sizes]
-        self.ours = Amounts(sum(node.cores for node in mine), sum(node.memory for node in mine))
-        self.ours_count, self.quota = len(mine), quota
-
-    def close_size(self, name: str, seconds: float, why: str) -> None:
-        """Leave a size alone for a while, or its whole set, if there is another."""
-        until = self._times.mono() + seconds
-        mine = self.sets.get(name, 0)
-        alike = [size for size in self.sizes if self.sets.get(size, 0) == mine]
-        others = any(number != mine for number in self.sets.values())
-        for size in alike if others else [name]:
-            self.closed[size] = (until, why)
-
-    def why_closed(self, name: str) -> str:
-        """Why a size is left alone; empty: it is not."""
-        if self.settings.image in self.unfit:
-            return self.unfit[self.settings.image]
-        until, why = self.closed.get(name, (0.0, ""))
-        left = until - self._times.mono()
-        return f"{why}; it is tried again in {format_duration(max(1, round(left)))}" if left > 0 else ""
-
-    # ---- asking for servers -----------------------------------------------------------------------------------------
+        self.offer.learn(quota, [server.size for server in self._seen.values() if server.tag])
 
     async def submit(self, ask: Ask) -> list[str]:
         """Ask for a server of the size that the options name."""
         name = dict(ask.options).get("partition", "")
-        size = self.sizes.get(name)
+        size = self.offer.sizes.get(name)
         if size is None:
             raise HostError(f"the cloud has no flavor {name} that may be used", name)
         self._submitting.add(ask.tag)
@@ -278,9 +223,11 @@ class CloudDriver:
     async def _create(self, ask: Ask, size: Size) -> str:
         async with self._lock:  # one at a time: each counts with those before it
             await self._turn(ask.tag)
-            await self._make_sure(size, ask)
+            self.offer.check_limits(size, ask)
+            self.offer.check_quota(await self.call(self.provider.quota), size)
+            self._check_wanted(ask.tag)
             settings = self.settings
-            price = self.prices.get(size.name, 0.0)
+            price = self.offer.prices.get(size.name, 0.0)
             now = self._wall()
             kept = Kept(ask.tag, ask.ids[0], size.name, ask.amounts, price, ask.time_s or 0, now, image=settings.image)
             self.records.keep(kept)
@@ -302,14 +249,14 @@ class CloudDriver:
             native = made.id
         except QuotaError as error:
             self.records.forget(ask.tag)
-            self.close_size(size.name, BACK_OFF_MOST_S, str(error))
+            self.offer.close(size.name, BACK_OFF_MOST_S, str(error))
             raise HostError(str(error), size.name) from None
         except RefusedError as error:
             self.records.forget(ask.tag)
             if size.node.disk or settings.volume:
                 raise
             words = f'{error}: the flavor {size.name} has no disk; give `volume = "20G"`, or other `flavors`'
-            self.close_size(size.name, settings.no_hardware_s, words)
+            self.offer.close(size.name, settings.no_hardware_s, words)
             raise HostError(words, size.name) from None
         except CloudError as error:
             self._failed()
@@ -326,7 +273,7 @@ class CloudDriver:
         """Wait until one more server may be made: not too many at once, not too soon after the last or a failure."""
         while True:
             self._check_wanted(tag)
-            building = len([kept for kept in self.live() if kept.asked and not kept.pid and not kept.verb])
+            building = len([kept for kept in self.records.live() if kept.asked and not kept.pid and not kept.verb])
             wait = self._not_before - self._times.mono()
             if wait <= 0 and building < self.settings.spawns_most:
                 break
@@ -336,47 +283,14 @@ class CloudDriver:
     def _check_wanted(self, tag: str) -> None:
         if tag in self._unwanted:
             raise CloudError("it is not wanted any more, and the cloud was not asked")
-        if self.settings.image in self.unfit:
-            raise CloudError(self.unfit[self.settings.image])
+        if self.settings.image in self.offer.unfit:
+            raise CloudError(self.offer.unfit[self.settings.image])
 
     def _failed(self) -> None:
         """Wait before the next server is asked for, longer after each failure."""
         self._failures += 1
         wait = min(BACK_OFF_MOST_S, 1.5 ** min(self._failures, 20))
         self._not_before = self._times.mono() + self._times.jittered(wait)
-
-    async def _make_sure(self, size: Size, ask: Ask) -> None:
-        """Raise HostError if one more server of a size is not within the quota as it is now, or within our limits."""
-        settings, live = self.settings, self.live()
-        price = self.prices.get(size.name, 0.0)
-        if settings.servers_most is not None and len(live) >= settings.servers_most:
-            raise HostError(f"max_servers: {len(live)} of {settings.servers_most} are there", size.name)
-        cores = sum(kept.node.cores for kept in live)
-        if settings.cores_most is not None and cores + ask.amounts.cores > settings.cores_most:
-            left = f"{max(0, settings.cores_most - cores) / 1000:g} of {settings.cores_most / 1000:g} cores left"
-            raise HostError(f"max_cores: {left}, {ask.amounts.cores / 1000:g} asked", size.name)
-        if settings.money_most is not None:
-            cost, aside = price * ((ask.time_s or 0) + settings.paid_s) / 3600, self.put_aside()
-            if aside + cost > settings.money_most:
-                left = f"{max(0.0, settings.money_most - aside):.4g} of {settings.money_most:.4g} left"
-                raise HostError(f"max_cost_per_day: {left}, {cost:.4g} asked", size.name)
-        quota: Quota = await self.call(self.provider.quota)
-        coming = [kept for kept in live if not kept.server]  # asked for: perhaps not counted yet
-        for what, level, asked in (
-            ("servers", quota.servers, 1),
-            ("cores", quota.cores, size.node.cores),
-            ("memory", quota.memory, size.node.memory),
-        ):
-            if level.left is None:
-                continue
-            mine = sum(1 if what == "servers" else int(getattr(kept.node, what)) for kept in coming)
-            if level.left - mine < asked:
-                self.quota = quota
-                unit = {"servers": 1, "cores": 1000, "memory": 1 << 30}[what]
-                shown = " GiB memory" if what == "memory" else f" {what}"
-                left = f"{max(0, level.left - mine) / unit:g} of {(level.most or 0) / unit:g}{shown} left"
-                raise HostError(f"quota: {left}, {asked / unit:g} asked", size.name)
-        self._check_wanted(ask.tag)
 
     async def find(self, tag: str, count: int) -> list[str] | None:
         """Look for a server by its tag, for as long as it may still come to be.
@@ -412,7 +326,7 @@ class CloudDriver:
             await self._times.sleep(min(5.0, self.settings.settle_s / 4))
 
     def _node(self, size: str) -> Amounts:
-        return self.sizes[size].node if size in self.sizes else Amounts()
+        return self.offer.sizes[size].node if size in self.offer.sizes else Amounts()
 
     # ---- looking ----------------------------------------------------------------------------------------------------
 
@@ -422,7 +336,9 @@ class CloudDriver:
         self._in_doubt = True
 
     def _is_due(self) -> bool:
-        busy = any(not kept.up or bool(kept.verb) for kept in self.live()) or bool(self.suspects) or self._in_doubt
+        busy = (
+            any(not kept.up or bool(kept.verb) for kept in self.records.live()) or bool(self.suspects) or self._in_doubt
+        )
         period = self.settings.poll_busy_s if busy else self.settings.poll_s
         now = self._times.mono()
         return now - self._listed >= min(period, self.settings.poll_s) and now - self._unlisted >= min(
@@ -503,8 +419,15 @@ class CloudDriver:
             except RotaError:
                 self._unlisted = self._times.mono()
                 return []
-        found = await asyncio.gather(*(self._observe(each) for each in known))
-        return [seen for seen in found if seen is not None]
+        mine = [self._begin_to_look(each) for each in known if each.tag not in self._looks]
+        done, _ = await asyncio.wait(mine, timeout=POLL_S) if mine else (set(), set())
+        return [seen for task in mine if task in done and not task.cancelled() and (seen := task.result()) is not None]
+
+    def _begin_to_look(self, each: Known) -> "asyncio.Task[Observation | None]":
+        """Look at a server in a task of its own, one at a time: one that does not answer holds up nothing."""
+        task = self._looks[each.tag] = asyncio.get_running_loop().create_task(self._observe(each))
+        task.add_done_callback(lambda _: self._looks.pop(each.tag, None))
+        return task
 
     def _over(self, each: Known) -> Observation | None:
         """How an allocation ended whose server is gone."""
@@ -517,7 +440,7 @@ class CloudDriver:
     async def _observe(self, each: Known) -> Observation | None:
         try:
             return await self._look_at(each)
-        except CloudError:
+        except RotaError:
             return None
 
     async def _look_at(self, each: Known) -> Observation | None:
@@ -565,7 +488,7 @@ class CloudDriver:
         if not mine:
             return None
         first = mine[0]
-        price = self.prices.get(first.size, 0.0)
+        price = self.offer.prices.get(first.size, 0.0)
         new = Kept(each.tag, each.id, first.size, self._node(first.size), price, 0, first.created, server=first.id)
         return self.records.keep(new)
 
@@ -650,9 +573,9 @@ class CloudDriver:
     def _spawn_failed(self, kept: Kept, why: str) -> None:
         self._failed()
         if any(words in why for words in NO_HARDWARE):
-            self.close_size(kept.size, self.settings.no_hardware_s, f"the cloud has no hardware for it: {why}")
+            self.offer.close(kept.size, self.settings.no_hardware_s, f"the cloud has no hardware for it: {why}")
         else:
-            self.close_size(kept.size, self._not_before - self._times.mono(), why or "its last server was of no use")
+            self.offer.close(kept.size, self._not_before - self._times.mono(), why or "its last server was of no use")
 
     def _host(self, kept: Kept) -> Reached:
         host = self._reached.get(kept.tag)
@@ -706,7 +629,7 @@ class CloudDriver:
             words = f"the server {server.name} ({kept.size}) is there, but its runner cannot be started: {error}"
             self._spawn_failed(kept, " ".join(str(error).split())[:200])
             if isinstance(error, NoPythonError) and not (settings.user_data or settings.start_script):
-                self.unfit[kept.image] = (
+                self.offer.unfit[kept.image] = (
                     "the image has no Python 3.8 or newer, and no more servers are made of it: give another `image`, "
                     "the path of its Python (`python`), or a `start_script` that installs one"
                 )
@@ -840,6 +763,8 @@ class CloudDriver:
         self._parted.discard(kept.tag)
         if (task := self._tasks.pop(kept.tag, None)) is not None:
             task.cancel()
+        if (look := self._looks.get(kept.tag)) is not None and look is not asyncio.current_task():
+            look.cancel()
         self.hosts.left(kept)
 
     def came_to_nothing(self, known: Known) -> str | None:
@@ -850,7 +775,7 @@ class CloudDriver:
 
     def host_named(self, name: str) -> Reached | None:
         """The host that calls itself so, or has this address."""
-        for kept in self.live():
+        for kept in self.records.live():
             host = self._reached.get(kept.tag)
             if host is None and kept.pid:
                 host = self._host(kept)
@@ -892,6 +817,6 @@ class CloudDriver:
 
     def retire(self) -> None:
         """End what goes on in the background; it is begun again by the next driver."""
-        for task in list(self._tasks.values()):
+        for task in (*self._tasks.values(), *self._looks.values()):
             task.cancel()
         self._tasks.clear()

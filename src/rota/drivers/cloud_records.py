@@ -140,6 +140,10 @@ class Records:
                     kept = msgspec.json.decode(file.read(), type=Kept)
                 self.all[kept.tag] = kept
 
+    def live(self) -> list[Kept]:
+        """Servers that are asked for, and not known to be gone."""
+        return [kept for kept in self.all.values() if not kept.gone]
+
     def _path(self, tag: str) -> str:
         return os.path.join(self._directory, f"{tag}.server.json")
 

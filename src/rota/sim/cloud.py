@@ -241,8 +241,8 @@ class CloudCluster(Cluster):
             driver = CloudDriver(self.cloud, self, MemoryRecords(self.disk), settings, self.facts, times)
         finally:
             asyncio.events._set_running_loop(None)
-        driver.sizes = {size.name: size for size in SIZES}
-        driver.prices = PRICES
+        driver.offer.sizes = {size.name: size for size in SIZES}
+        driver.offer.prices = PRICES
         driver.wanted = self._tags
         return driver
 
@@ -299,18 +299,19 @@ class CloudCluster(Cluster):
 
     def facts(self) -> SiteFacts:
         """What the cloud offers."""
-        driver = self.driver
+        offer, settings = self.driver.offer, self.driver.settings
+        closed = {name: bool(offer.why_closed(name)) for name in offer.sizes}
         queues = tuple(
             QueueFacts(
-                size.name, size.node, up=not driver.why_closed(size.name), auto=not driver.why_closed(size.name),
-                nodes_most=1, why=driver.why_closed(size.name) and "closed", price=PRICES[size.name],
+                size.name, size.node, up=not closed[size.name], auto=not closed[size.name],
+                nodes_most=1, why="closed" if closed[size.name] else "", price=PRICES[size.name],
             )
-            for size in driver.sizes.values()
+            for size in offer.sizes.values()
         )  # fmt: skip
         return SiteFacts(
-            SIZES[-1].node, (), driver.settings.servers_most or 50, self.linger_s,
+            SIZES[-1].node, (), settings.servers_most or 50, self.linger_s,
             allocation_s=60 if self.money is not None else None, directory="/sim", queues=queues, cloud=True,
-            bounds=driver.bounds(), paid_s=driver.settings.paid_s if self.money is not None else 0, dead_after_s=20.0,
+            bounds=offer.bounds(), paid_s=settings.paid_s if self.money is not None else 0, dead_after_s=20.0,
         )  # fmt: skip
 
     # ---- hosts ------------------------------------------------------------------------------------------------------

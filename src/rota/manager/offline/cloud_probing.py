@@ -28,14 +28,14 @@ async def probe_cloud(name: str, config: SiteConfig, say: Say) -> Verdict:
         except RotaError as error:
             say("cloud", "fail", str(error), advice)
             return verdict
-    sizes = list(site.driver.sizes.values())
+    sizes = list(site.driver.offer.sizes.values())
     for size in sizes[:SHOWN]:
-        node, price = site.node_of(size), site.driver.prices.get(size.name)
+        node, price = site.node_of(size), site.driver.offer.prices.get(size.name)
         costs = f", {price:g} an hour" if price else ""
         say(size.name, "ok", f"{node.cores / 1000:g} cores, {format_size(node.memory)} memory{costs}", "")
     if len(sizes) > SHOWN:
         say("flavors", "ok", f"and {len(sizes) - SHOWN} more", "")
-    quota = site.driver.quota
+    quota = site.driver.offer.quota
     for what, level, unit in () if quota is None else (
         ("servers", quota.servers, 1), ("cores", quota.cores, 1000), ("memory", quota.memory, 1 << 30)
     ):  # fmt: skip

@@ -229,8 +229,8 @@ class CloudSite(Site):
     @property
     def learn_again_s(self) -> float:  # type: ignore[override]
         """Sooner while a size is closed or a server comes."""
-        busy = any(not kept.up or kept.verb for kept in self.driver.live())
-        shut = any(self.driver.why_closed(name) for name in self.driver.sizes)
+        busy = any(not kept.up or kept.verb for kept in self.driver.records.live())
+        shut = any(self.driver.offer.why_closed(name) for name in self.driver.offer.sizes)
         return LEARN_SOON_S if busy or shut else LEARN_S
 
     def watch(self, wake: Callable[[], None]) -> None:
@@ -249,7 +249,7 @@ class CloudSite(Site):
     def facts(self) -> SiteFacts:
         """The flavors, cheapest first, and what may be had of all of them."""
         config, driver = self.config, self.driver
-        queues = tuple(self._queue(size) for size in driver.sizes.values())
+        queues = tuple(self._queue(size) for size in driver.offer.sizes.values())
         nodes = [queue.node for queue in queues] or [UNKNOWN]
         largest = Amounts(*(max(getattr(node, word) for node in nodes) for word in ("cores", "memory", "disk", "gpus")))
         money = config.max_cost_per_day is not None
@@ -267,7 +267,7 @@ class CloudSite(Site):
             paused=config.paused,
             reassign=config.reassign,
             cloud=True,
-            bounds=driver.bounds(),
+            bounds=driver.offer.bounds(),
             paid_s=driver.settings.paid_s if money else 0,
             dead_after_s=None if config.dead_after == "off" else float(config.seconds("dead_after") or 0),
         )
@@ -277,8 +277,8 @@ class CloudSite(Site):
         return replace(self.facts(), most=0)
 
     def _queue(self, size: Size) -> QueueFacts:
-        why = self.driver.why_closed(size.name)
-        price = self.driver.prices.get(size.name, 0.0)
+        why = self.driver.offer.why_closed(size.name)
+        price = self.driver.offer.prices.get(size.name, 0.0)
         longest = self.config.seconds("longest")
         return QueueFacts(
             size.name, self.node_of(size), None, longest, up=not why, tags=tuple(self.config.tags), auto=not why,
@@ -313,7 +313,7 @@ class CloudSite(Site):
     async def check(self) -> None:
         """Look for all that the configuration names, and ask for the quota; nothing is made. Raises RotaError."""
         await self._learn_all(False)
-        self.driver.quota = await self.driver.call(self.provider.quota)
+        self.driver.offer.quota = await self.driver.call(self.provider.quota)
 
     async def _learn_all(self, make: bool = True) -> None:
         driver, config, provider = self.driver, self.config, self.provider
@@ -344,10 +344,10 @@ class CloudSite(Site):
             raise UsageError(
                 f"site {self.name}: no flavor is large enough for the image {image.name}, which needs {needs}"
             )
-        driver.sizes = {size.name: size for size in small}
-        driver.prices = {size.name: self._price(size) for size in small}
-        driver.sets = {size.name: self._set_of(size) for size in small}
-        driver.settings = replace(
+        driver.offer.sizes = {size.name: size for size in small}
+        driver.offer.prices = {size.name: self._price(size) for size in small}
+        driver.offer.sets = {size.name: self._set_of(size) for size in small}
+        driver.offer.settings = replace(
             driver.settings, image=image.id, networks=tuple(each.id for each in nets), key=key,
             public=public.id if public is not None else None,
         )  # fmt: skip
@@ -507,7 +507,7 @@ class CloudSite(Site):
         if self._why is not None:
             new = self._why == "it was not asked yet"
             return Health("new") if new else Health("failing", self._why, self._why_since)
-        if (why := self.driver.unfit.get(self.driver.settings.image)) is not None:
+        if (why := self.driver.offer.unfit.get(self.driver.settings.image)) is not None:
             return Health("failing", why)
         return Health("ok")
 
@@ -530,13 +530,15 @@ class CloudSite(Site):
                     f"know that it is dead: rota allocations --end {kept.allocation}"
                 )
         if driver.settings.money_most is not None:
-            notes.append(f"{driver.put_aside():.4g} of {driver.settings.money_most:g} are spent or put aside for a day")
-        for bound in driver.bounds():
+            notes.append(
+                f"{driver.offer.put_aside():.4g} of {driver.settings.money_most:g} are spent or put aside for a day"
+            )
+        for bound in driver.offer.bounds():
             if bound.name == "quota":
                 shown = {"cores": 1000, "memory": 1 << 30}.get(bound.what, 1)
                 notes.append(f"quota: others have {bound.others / shown:g} of {bound.most / shown:g} {bound.what}")
         rows = [{**queue_row(queue), "price": queue.price} for queue in self.facts().queues]
-        servers = [self._server_row(kept) for kept in driver.live()]
+        servers = [self._server_row(kept) for kept in driver.records.live()]
         return {"queues": rows, "notes": [*self._notes, *driver.notes, *notes], "servers": servers}
 
     def _server_row(self, kept: Kept) -> dict[str, Any]:
