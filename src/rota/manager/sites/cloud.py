@@ -1,7 +1,6 @@
 """A cloud: servers that are created for allocations, and destroyed when they have nothing to do."""
 
 import asyncio
-import contextlib
 import logging
 import os
 import posixpath
@@ -9,30 +8,25 @@ import re
 import secrets
 import shutil
 import subprocess
-import tarfile
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from random import random
-from typing import IO, Any
+from typing import Any
 
 from msgspec.structs import asdict, replace
 
 from rota.drivers.api import Ask, Known
-from rota.drivers.cloud import CloudDriver, Reached
+from rota.drivers.cloud import CloudDriver
 from rota.drivers.cloud_records import CloudSettings, Kept, Records
-from rota.drivers.farm import Host, HostError, pack
 from rota.drivers.gate import Health, Times
 from rota.drivers.provider import CloudError, Provider, Size, Thing, load_provider
-from rota.drivers.script import build_script
-from rota.drivers.ssh import SshTransport, shared_directory
 from rota.manager.config import SiteConfig
 from rota.manager.paths import Paths
 from rota.manager.sites.api import UNSENT, Site
+from rota.manager.sites.cloud_hosts import Reach, home_of
 from rota.manager.sites.doors import TlsDoor
-from rota.manager.sites.installing import runner_digest, runner_files
 from rota.manager.sites.queues import UNKNOWN, queue_row
-from rota.manager.sites.reaching import way_here
 from rota.model.allocation import Allocation, Waiting
 from rota.model.amounts import format_duration, parse_size
 from rota.model.errors import RotaError, UsageError
@@ -41,7 +35,7 @@ from rota.model.site import QueueFacts, SiteFacts
 from rota.wire.files import BadFileError, Left, decode_left, read_bounded
 from rota.wire.home import write_private
 
-__all__ = ["CloudSite", "Reach"]
+__all__ = ["CloudSite"]
 
 log = logging.getLogger("rota")
 MOST = 1000
@@ -53,111 +47,8 @@ LEARN_SOON_S = 15.0
 CATALOGUE_S = 1800.0
 """How often sizes are asked for."""
 HOUR_S = 3600
-FETCH_S = 600.0
-FETCH_MOST = 1 << 30
-"""Bytes of output that are brought home from one server."""
 SHOWN = 12
 """How many names an error tells."""
-
-
-class CloudHost(Host):
-    """A server that is reached by ssh."""
-
-    async def put(self, path: str, data: bytes, mode: int) -> None:
-        """Put a file there."""
-        await self.transport.write(path, data, mode)
-
-    async def run(self, script: str, timeout_s: float) -> tuple[int | None, str]:
-        """Run a shell script."""
-        answer = await self.transport.run(("sh", "-s"), script, timeout_s)
-        return answer.code, answer.words
-
-    async def fetch(self, directory: str, name: str, into: str) -> None:
-        """Bring a directory home, as it is."""
-        argv = self.transport.argv(("tar", "-C", directory, "-cf", "-", name))
-        path = os.path.join(into, "coming.tar")
-        with await asyncio.to_thread(_opened, path) as out:
-            process = await asyncio.create_subprocess_exec(*argv, stdout=out, stdin=asyncio.subprocess.DEVNULL)
-            try:
-                code = await asyncio.wait_for(process.wait(), FETCH_S)
-            except TimeoutError:
-                process.kill()
-                raise HostError(f"{self.name}: its output did not arrive in time", self.name) from None
-        try:
-            if code != 0 or not await asyncio.to_thread(_unpack, path, into):
-                raise HostError(f"{self.name}: its output cannot be brought here (tar ended with {code})", self.name)
-        finally:
-            os.unlink(path)
-
-
-def _opened(path: str) -> IO[bytes]:
-    os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
-    return open(path, "wb")
-
-
-def _unpack(path: str, into: str) -> bool:
-    if os.path.getsize(path) > FETCH_MOST:
-        return False
-    with tarfile.open(path) as tar:
-        tar.extractall(into, filter="data")
-    return True
-
-
-class Reach:
-    """How the servers of a site are reached, and what their runners are told."""
-
-    def __init__(self, site: "CloudSite") -> None:
-        self._site = site
-        self.package = pack(runner_files(), runner_digest())
-
-    def reach(self, kept: Kept) -> CloudHost:
-        """The host of a server. Its key is taken at first sight, and only that one from then on."""
-        config, site = self._site.config, self._site
-        target = f"{config.user}@{kept.address}" if config.user else kept.address
-        options = ["-o", f"UserKnownHostsFile={os.path.join(site.directory, 'known_hosts')}"]
-        options += ["-o", "StrictHostKeyChecking=accept-new", "-o", f"HostKeyAlias=rota-{kept.server}"]
-        if site.key_file is not None:
-            options += ["-i", site.key_file, "-o", "IdentitiesOnly=yes"]
-        shared = shared_directory()
-        path = None if shared is None else f"{shared}/{kept.tag}"
-        transport = SshTransport(target, options=(*options, *config.ssh_options), control_path=path)
-        host = CloudHost(kept.address, transport, config.directory, config.python)
-        if kept.directory:
-            host.directory = posixpath.dirname(kept.directory)
-        return host
-
-    def command(self, kept: Kept, host: Reached, until_s: float | None) -> tuple[str, dict[str, str]]:
-        """The script of a runner, and the files that it is to find."""
-        assert isinstance(host, CloudHost)
-        config, place = self._site.config, kept.directory
-        caller = host.hardware.caller if host.hardware is not None else ""
-        way, files = way_here(self._site.door, self._site.paths, kept.allocation, place, caller)
-        words = [host.program(self.package), "--nonce", "yes", "--id", f"{kept.tag}.0.0"]
-        words += ["--output", posixpath.join(place, "0"), "--allocation", kept.allocation, *way]
-        for word in ("cores", "memory", "disk", "gpus"):
-            words += [f"--{word}", str(getattr(kept.node, word))]
-        if until_s is not None:
-            words += ["--until-s", str(int(until_s))]
-        for word in config.tags:
-            words += ["--tag", word]
-        words += ["--launcher", "none", "--guard", "yes"]
-        title = f"rota: the runner of {self._site.name} on {kept.size}"
-        return build_script(words, title=title, python=config.python, digest=self.package.digest), files
-
-    async def bring_home(self, kept: Kept, host: Reached) -> None:
-        """Bring what jobs wrote home before a server is destroyed."""
-        if isinstance(host, CloudHost):
-            await host.fetch(kept.directory, "0", self._site.home_of(kept.tag))
-
-    def left(self, kept: Kept) -> None:
-        """Close the connection to a server that is gone."""
-        shared = shared_directory()
-        if shared is not None and os.path.exists(f"{shared}/{kept.tag}"):
-            with contextlib.suppress(OSError):
-                subprocess.Popen(
-                    ["ssh", "-o", f"ControlPath={shared}/{kept.tag}", "-O", "exit", "gone"],
-                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                )  # fmt: skip
 
 
 class CloudSite(Site):
@@ -173,7 +64,6 @@ class CloudSite(Site):
         self.name = name
         self.config = config
         self.door = tls
-        self.paths = paths
         self.directory = os.path.join(paths.home, "sites", name)
         os.makedirs(self.directory, 0o700, exist_ok=True)
         if provider is None:
@@ -215,7 +105,7 @@ class CloudSite(Site):
         )
         self.driver = CloudDriver(
             provider,
-            Reach(self),
+            Reach(name, config, paths, tls, self.directory, self.key_file),
             Records(self.directory),
             settings,
             self.facts,
@@ -459,10 +349,6 @@ class CloudSite(Site):
 
     # ---- what allocations leave -------------------------------------------------------------------------------------
 
-    def home_of(self, tag: str) -> str:
-        """Where what a server's jobs wrote is kept when it is gone."""
-        return os.path.join(self.directory, "output", tag)
-
     def output_of(self, tag: str, runner: str) -> str:
         """Runners have theirs on their server, in the directory of their allocation."""
         kept = self.driver.records.all.get(tag)
@@ -477,7 +363,7 @@ class CloudSite(Site):
             if text is not None:
                 return decode_left(text.encode())
             tag = posixpath.basename(posixpath.dirname(output))
-            data = read_bounded(os.path.join(self.home_of(tag), "0", UNSENT)) if len(tag) == 12 else None
+            data = read_bounded(os.path.join(home_of(self.directory, tag), "0", UNSENT)) if len(tag) == 12 else None
             return None if data is None else decode_left(data)
         except BadFileError:
             return None
@@ -492,7 +378,7 @@ class CloudSite(Site):
             kept = self.driver.records.all.get(tag)
             if len(tag) == 12 and (kept is None or kept.verb):
                 inside = path.partition(f"/{tag}/")[2]
-                found = await asyncio.to_thread(_stretch, self.home_of(tag), inside, offset, limit)
+                found = await asyncio.to_thread(_stretch, home_of(self.directory, tag), inside, offset, limit)
                 if found is not None:
                     return found
         return await self.driver.read(host, path, offset, limit)
