@@ -1,5 +1,6 @@
 """A private S3: Swift's own, with its s3api, on this machine only. Key `test:tester`, secret `testing`."""
 
+import contextlib
 import urllib.error
 import urllib.request
 
@@ -82,13 +83,25 @@ class RealS3(PrivateCluster):
             text = SERVER.format(directory=self.directory, port=port + at, name=name)
             self.spawn(name, f"swift-{name}-server", self.write(f"conf/{name}.conf", text))
         text = PROXY.format(directory=self.directory, port=port, cache=port + 4)
-        self.spawn("proxy", "swift-proxy-server", self.write("conf/proxy.conf", text))
+        self._proxy = ("swift-proxy-server", self.write("conf/proxy.conf", text))
+        self.spawn("proxy", *self._proxy)
         self.address = f"http://127.0.0.1:{port}"
         self.variables = {
             "AWS_ACCESS_KEY_ID": "test:tester", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_DEFAULT_REGION": "us-east-1",
             "AWS_ENDPOINT_URL": self.address,
         }  # fmt: skip
         wait_for("the proxy", self._answers, 180)
+
+    @contextlib.contextmanager
+    def away(self):
+        """Meanwhile nobody answers."""
+        self._children["proxy"].kill()
+        self._children["proxy"].wait(60)
+        try:
+            yield
+        finally:
+            self.spawn("proxy", *self._proxy)
+            wait_for("the proxy", self._answers, 180)
 
     def _answers(self):
         try:

@@ -1,6 +1,7 @@
 """Inputs and outputs behind s3:// addresses, on a real server."""
 
 import os
+import signal
 
 import pytest
 
@@ -73,3 +74,22 @@ def test_an_object_that_is_not_there_fails_the_job_with_its_name(home, bucket):
     assert home.settled(batch) == {"FAILED": 1}
     assert home.job(f"{batch}.1")["reason"] == "input"
     assert "s3://rota/none is not there" in home.json("explain", f"{batch}.1")["attempts"][0]["note"]
+
+
+def test_an_output_is_sent_once_the_store_is_back_by_whatever_manager_there_is(home, bucket, s3):
+    gate = home.gate()
+    first = home.add("--output", "s3://rota/out/late.txt", "--", f"{gate.wait}; echo new > late.txt")
+    home.until(lambda: home.counts(first).get("RUNNING") == 1)
+    bucket.put_object(Bucket="rota", Key="out/late.txt", Body=b"of an earlier run")
+    with s3.away():
+        gate.open()
+        assert home.settled(first) == {"COMPLETED": 1}
+        home.until(lambda: [row["why"] for row in home.json("data")["outputs"] if row["why"]], what="it is said why")
+        home.kill_manager(signal.SIGKILL)
+        home.rota("up")
+        reader = home.add("--cwd", str(home.work), "--input", "s3://rota/out/late.txt", "--workdir", "unique",
+                          "--after", first, "--", "cat late.txt")  # fmt: skip
+    assert home.settled(reader, seconds=400) == {"COMPLETED": 1}
+    assert home.rota("log", f"{reader}.1").stdout == "new\n", "what was there before is not what was written"
+    assert bucket.get_object(Bucket="rota", Key="out/late.txt")["Body"].read() == b"new\n"
+    home.until(lambda: home.json("data")["outputs"] == [])

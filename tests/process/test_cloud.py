@@ -107,9 +107,14 @@ def test_servers_come_with_the_demand_and_go_without_it(cloud: Cloud) -> None:
     assert any("of 20 are spent" in note for note in site["notes"]), site["notes"]
     gate.open()
     assert home.settled(batch) == {"COMPLETED": 4}
+    for option in ("--input", "--output"):
+        moved = home.add(option, "x", "--", "true")
+        assert home.settled(moved) == {"FAILED": 1}
+        assert "a server of a cloud sees no files of this machine" in home.json("explain", f"{moved}.1")["reason"]
+        home.rota("remove", moved)
     cloud.over()
     costs = home.json("report", "costs")
-    (row,) = costs["batches"]
+    row = costs["batches"][0]
     assert row["batch"] == int(batch) and row["cost"] == pytest.approx(costs["total"]) and row["cost"] > 0
     assert {each["flavor"] for each in costs["servers"]} == {"small"}
     assert "all servers" in home.rota("report", "costs", batch).stdout

@@ -80,6 +80,40 @@ def test_what_it_writes_is_known():
         ]
 
 
+def test_what_it_has_not_written_is_said():
+    with a_home() as home:
+        batch = home.add("--output", "made", "--output", "not-made", "--", "touch made")
+        assert home.settled(batch) == {"COMPLETED": 1}
+        said = f"has not written {home.work / 'not-made'} at local"
+        home.until(lambda: said in home.json("explain", f"{batch}.1")["reason"], what="it is said")
+        assert home.json("data")["outputs"] == []
+
+
+def test_what_was_written_is_seen_to_by_the_next_manager():
+    """The store of objects is away when the job ends, and the manager dies: the output is owed still."""
+    with a_home() as home:
+        home.env |= {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+        batch = home.add("--output", "s3://bucket/there/x", "--", "echo here > x")
+        killed = home.add("--output", "s3://bucket/never", "--", "exit 3")
+        assert home.settled(batch, killed) == {"COMPLETED": 1, "FAILED": 1}
+
+        def owed():
+            rows = home.json("data")["outputs"]
+            assert all(row["job"] == f"{batch}.1" and row["outputs"] == ["s3://bucket/there/x"] for row in rows)
+            return rows and "127.0.0.1:9" in rows[0]["why"] and rows[0]
+
+        first = home.until(owed, what="it is said what is owed, and why")
+        assert first["place"] == "local" and first["tries"] >= 1
+        assert "not where it belongs yet: s3://bucket/there/x" in home.json("explain", f"{batch}.1")["reason"]
+        assert "s3://bucket/there/x" in home.rota("data").stdout
+        waits = home.add("--after", batch, "--input", "s3://bucket/there/x", "--", "true")
+        home.until(lambda: f"job {batch}.1 has written it" in home.json("explain", f"{waits}.1")["reason"])
+        home.kill_manager(signal.SIGKILL)
+        home.rota("up")
+        home.until(owed, what="the next manager knows it too")
+        home.rota("kill", waits)
+
+
 def test_what_is_written_while_no_manager_is_there_is_known_too():
     with a_home() as home:
         gate = home.gate()

@@ -127,6 +127,14 @@ def test_nothing_is_lost_or_doubled_and_every_end_has_its_reason(beside):
     home.until(lambda: all(job["state"] == "over" for job in fake.jobs()), 60, "all runners have left")
 
 
+def test_what_jobs_on_nodes_write_is_known_here(beside):
+    home, _ = beside
+    batches = [home.add("--on", site, "--output", f"{site}.out", "--", f"echo > {site}.out") for site in ("hpc", "one")]
+    assert home.settled(*batches) == {"COMPLETED": 2}, home.tail()
+    expected = {str(home.work / f"{site}.out") for site in ("hpc", "one")}
+    home.until(lambda: {row["path"] for row in home.json("data", "list")["replicas"]} == expected, 60, "both are known")
+
+
 def test_a_manager_that_dies_finds_everything_again(beside):
     home, fake = beside
     work = witnessed(home, "sleep 1")

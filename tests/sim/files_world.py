@@ -4,7 +4,8 @@
 
 Every node is a place with files of its own; one place has all of them. Transfers are cut, disks are full, places do not
 answer, copies vanish, originals change, and all that a world has besides happens too. Checked is what every world
-checks, that no job starts without what it reads, and that nothing is left of transfers that did not go on.
+checks, that no job starts without what it reads, that nothing is left of transfers that did not go on, and that what
+jobs have written that COMPLETED is sent to the store of objects, unless their node is gone with its disk.
 """
 
 import asyncio
@@ -21,9 +22,12 @@ from rota.core.effects import Effect, Lease, Welcome
 from rota.core.state import RunnerState, State
 from rota.core.stimuli import Stimulus
 from rota.manager.data import files as files_module
+from rota.manager.data import outputs as outputs_module
 from rota.manager.data import staging as staging_module
 from rota.manager.data import transfers as transfers_module
 from rota.manager.data.files import Files
+from rota.manager.data.outputs import Line, Outputs, Owed
+from rota.manager.data.places import S3
 from rota.manager.data.staging import Staging
 from rota.manager.data.transfers import Journal, Transfers
 from rota.model.batch import Template
@@ -41,6 +45,7 @@ from rota.sim.world import SETTINGS, Outcome, World
 
 ORIGIN = "origin"
 FILES = 8
+OUTPUTS = ("o1", "o2")
 FAULTS = ("cut", "full", "away", "vanished", "changed", "slow")
 
 
@@ -186,6 +191,9 @@ class VirtualTransfers(Transfers):
             return {"error": "changed", "words": f"{asked['path']} changed while it was copied"}, ""
         target.parts.pop(part, None)
         target.files[given["path"]] = found
+        if target.name == S3:
+            world.sent.add((source.name, asked["path"], found[1]))
+            world.faults.hit("sent")
         world.check_cache(target)
         world.faults.hit("brought")
         return {"size": size, "mtime": found[1], "sha256": f"{found[1]}"}, ""
@@ -205,10 +213,38 @@ class VirtualFiles(Files):
         self.limit = world.cache_most
 
     def places(self) -> dict[str, Any]:
-        return {ORIGIN: self.world.place(ORIGIN), **{place.name: place for place in self.world.places.values()}}
+        fixed = {name: self.world.place(name) for name in (ORIGIN, S3)}
+        return {**fixed, **{place.name: place for place in self.world.places.values()}}
 
     def cache_most(self, place: str) -> int | None:
         return self.limit
+
+
+class VirtualOutputs(Outputs):
+    """What jobs owe, on the disk of the world: what is to be written is so with the next commit, and lost without."""
+
+    def __init__(self, world: "FilesWorld", files: Files) -> None:
+        self.world = world
+        self.queued: list[Line] = []
+        super().__init__(files, None, "/nowhere")  # type: ignore[arg-type]
+
+    def flush(self) -> None:
+        for line in self.queued:
+            if line.owed is not None:
+                self.world.owed[line.owed.job] = replace(line.owed)
+            if line.done is not None:
+                self.world.owed.pop(line.done, None)
+        self.queued.clear()
+
+    def _read(self) -> list[Owed]:
+        return [replace(owed) for owed in self.world.owed.values()]
+
+    def _append(self, lines: Any) -> None:
+        self.queued += lines
+
+    def _write_anew(self) -> None:
+        rows = [*self.owed.values(), *self._promised.values()]
+        self.world.owed = {row.job: replace(row) for row in rows}
 
 
 class VirtualStaging(Staging):
@@ -217,7 +253,8 @@ class VirtualStaging(Staging):
     def __init__(self, world: "FilesWorld", shell: "FilesShell") -> None:
         self.world = world
         book = SimpleNamespace(path=lambda *_: "/")
-        super().__init__(VirtualFiles(world, shell), book, {}, shell.peers, shell.tell)  # type: ignore[arg-type]
+        files = VirtualFiles(world, shell)
+        super().__init__(files, VirtualOutputs(world, files), book, {}, shell.peers, shell.tell)  # type: ignore[arg-type]
 
     def place_of(self, state: State, runner: RunnerState) -> Any:
         return self.world.place(runner.id)
@@ -287,6 +324,8 @@ class FilesShell(Shell):
     def crash(self, kind: str, down_s: float) -> None:
         if self.up:
             self._end_loop()
+            if self._turn is not None or self.world.chance.random() < 0.5:
+                self.staging.outputs.flush()  # type: ignore[attr-defined]  # what is committed came after it
         super().crash(kind, down_s)
 
     def tell(self, stimulus: Stimulus) -> None:
@@ -301,6 +340,8 @@ class FilesShell(Shell):
             self.loop.enter(self.staging.touched, self.core.state, runner)
 
     def _committed(self, life: int, turn: Any) -> None:
+        if life == self.life:
+            self.staging.outputs.flush()  # type: ignore[attr-defined]
         super()._committed(life, turn)
         if life == self.life and self.up and self._turn is not turn and turn.results and self.loop is not None:
             self.loop.enter(self.staging.ended, self.core.state, turn.results)
@@ -341,8 +382,10 @@ class FilesWorkload(Workload):
         chance, template = self.world.chance, super()._template()
         if template.needs.together or chance.random() < 0.3:
             return template
-        inputs = tuple(sorted(chance.sample(self.world.paths, chance.choice((1, 1, 2, 3)))))
-        return replace(template, inputs=inputs, policy=chance.choice(("default", "data_locality", "most_bytes")))
+        inputs = tuple(sorted(chance.sample(self.world.paths, chance.choice((0, 1, 1, 2, 3)))))
+        outputs = tuple(f"s3://bucket/{name}" for name in OUTPUTS if chance.random() < 0.2)
+        policy = chance.choice(("default", "data_locality", "most_bytes"))
+        return replace(template, inputs=inputs, outputs=outputs, policy=policy)
 
 
 class FilesRunner(SimRunner):
@@ -352,6 +395,7 @@ class FilesRunner(SimRunner):
 
     def _start(self, lease: HeldLease) -> None:
         self.world.check_inputs(self.id, lease)
+        self.world.write(self.id, lease)
         super()._start(lease)
 
 
@@ -364,25 +408,35 @@ class FilesWorld(World):
         self.places: dict[str, VirtualPlace] = {}
         self.kept_replicas: dict[tuple[str, str], Any] = {}
         self.journal = KeptJournal()
+        self.owed: dict[tuple[int, int, int], Owed] = {}
+        """What is in the journal of outputs."""
+        self.written: dict[tuple[int, int, int], list[tuple[str, str, int]]] = {}
+        """Attempt → (place, path, version) of what it has written."""
+        self.sent: set[tuple[str, str, int]] = set()
+        """(place, path, version) of what has become an object."""
         self.now = 0.0
         self.weights = {kind: self.chance.choice((0.0, 0.0, 0.05, 0.2)) for kind in FAULTS}
         sizes = {path: self.chance.choice((1, 10, 1000)) for path in self.paths}
         self.cache_most = self.chance.choice((None, 3050, 2015))
         self.version = 1
+        self.lasting = self.chance.random() < 0.5
+        """Whether hosts are there when their runner is not."""
         super().__init__(seed, tracing)
         self.origin = VirtualPlace(self, ORIGIN)
         self.origin.files = {path: (sizes[path], 1) for path in self.paths}
+        self.objects = VirtualPlace(self, S3)
         self.shell = FilesShell(self, replace(SETTINGS, policies=POLICIES))
         self.workload = FilesWorkload(self)
 
     def place(self, name: str) -> VirtualPlace:
         """The place of a runner, or the one that has everything."""
-        if name == ORIGIN:
-            return self.origin
+        if name in (ORIGIN, S3):
+            return self.origin if name == ORIGIN else self.objects
         if name not in self.places:
             self.places[name] = VirtualPlace(self, name)
         place = self.places[name]
-        place.gone = not any(runner.id == name and not runner.gone for runner in self.runners)
+        gone = not any(runner.id == name and not runner.gone for runner in self.runners)
+        place.gone = gone and not self.lasting
         return place
 
     def keep_replicas(self, keep: list[Any], drop: list[tuple[str, str]]) -> None:
@@ -402,8 +456,9 @@ class FilesWorld(World):
         """Perhaps something happens to a place while it is asked."""
         if self.strikes("away"):
             place.away_until = self.now + self.chance.choice((0.5, 10.0, 60.0))
-        if place is not self.origin and place.files and self.strikes("vanished"):
-            path = self.chance.choice(sorted(place.files))
+        brought = sorted(path for path in place.files if path in self.paths)
+        if place is not self.origin and brought and self.strikes("vanished"):
+            path = self.chance.choice(brought)
             if not self.is_read(place.name, path):
                 del place.files[path]
         if place is self.origin and self.strikes("changed"):
@@ -429,15 +484,42 @@ class FilesWorld(World):
 
     def check_cache(self, place: VirtualPlace) -> None:
         """No more is kept at a place than its cache may have."""
-        size = sum(size for size, _ in place.files.values())
+        size = sum(size for path, (size, _) in place.files.items() if path in self.paths)
         grown = self.faults.hits.get("files-changed")  # what grows on its way is seen when the next comes
         if self.cache_most is not None and size > self.cache_most and not grown:
             self.witness.problems.append(f"files: {size} bytes are at {place.name}, of {self.cache_most}")
 
-    def _inputs(self, lease: HeldLease) -> tuple[str, ...]:
+    def _template(self, lease: HeldLease) -> Template:
         plan = self.workload.by_batch[lease.batch]
         at = plan.indices().index(lease.index)
-        return plan.spec.templates[plan.template_of_position[at]].inputs
+        return plan.spec.templates[plan.template_of_position[at]]
+
+    def _inputs(self, lease: HeldLease) -> tuple[str, ...]:
+        return self._template(lease).inputs
+
+    def write(self, runner: str, lease: HeldLease) -> None:
+        """A job writes what it is to write."""
+        if lease.batch not in self.workload.by_batch:
+            return
+        for url in self._template(lease).outputs:
+            self.version += 1
+            path = f"/{url.rpartition('/')[2]}"
+            self.place(runner).files[path] = (self.chance.choice((1, 10)), self.version)
+            key = (lease.batch, lease.index, lease.attempt)
+            self.written.setdefault(key, []).append((runner, path, self.version))
+
+    def check_outputs(self) -> list[str]:
+        """What was written by attempts that COMPLETED, and is not an object, nor what came after it there."""
+        out = []
+        for result in self.shell.disk.results:
+            if result.state != "COMPLETED" or result.batch not in self.workload.by_batch:
+                continue
+            key = (result.batch, self.workload.by_batch[result.batch].indices()[result.pos], result.attempt)
+            for place, path, version in self.written.get(key, ()):
+                sent = any(each[:2] == (place, path) and each[2] >= version for each in self.sent)
+                if not sent and not self.place(place).gone:
+                    out.append(f"files: what {key} has written at {place} as {path} ({version}) was never sent")
+        return out
 
     def check_inputs(self, runner: str, lease: HeldLease) -> None:
         """What a job reads is there, whole."""
@@ -465,6 +547,7 @@ class FilesWorld(World):
         if outcome.problems:
             return
         self.run_on(700.0)
+        outcome.problems += self.check_outputs()
         for place in self.places.values():
             self.place(place.name)
             if not place.gone and place.parts:
@@ -478,7 +561,7 @@ class FilesWorld(World):
 def run_files_seed(seed: int, tracing: bool = False) -> tuple[Outcome, FilesWorld]:
     """Run one world with files."""
     clock = SimpleNamespace()
-    modules: tuple[Any, ...] = (files_module, staging_module, transfers_module)
+    modules: tuple[Any, ...] = (files_module, outputs_module, staging_module, transfers_module)
     before = ([module.time for module in modules], files_module.now, staging_module.now, world_module.EVENTS_MOST)
     runner, cluster_module.SimRunner = cluster_module.SimRunner, FilesRunner  # type: ignore[misc]
     made: list[FilesWorld] = []
@@ -517,7 +600,7 @@ def main() -> int:
         {
             kind: number
             for kind, number in sorted(hits.items())
-            if kind.startswith("files") or kind in ("brought", "removed", "input")
+            if kind.startswith("files") or kind in ("brought", "removed", "input", "sent")
         }
     )
     print(f"{count} worlds, {bad} with violations")

@@ -23,3 +23,11 @@ def test_seeds_that_found_something(seed: int) -> None:
     word that a runner did not hear, one that it heard when it was too late."""
     outcome, _ = run_files_seed(seed)
     assert not outcome.problems
+
+
+def test_a_manager_that_does_not_take_up_what_jobs_owe_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planted bug: what has COMPLETED just before the manager dies is never sent."""
+    assert not run_files_seed(59)[0].problems
+    monkeypatch.setattr("sim.files_world.VirtualOutputs._read", lambda self: [])
+    outcome, _ = run_files_seed(59)
+    assert any("was never sent" in words for words in outcome.problems)

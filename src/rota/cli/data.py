@@ -25,7 +25,10 @@ def configure(parser: "Parser", command: str) -> None:
     parser.add_argument("--at", metavar="PLACE", help="only there: a site, or SITE/HOST")
     parser.add_argument("--checksum", action="store_true", help="add: work out their digests, for verify")
     parser.add_argument("--files", action="store_true", help="drop: remove the files too, if rota brought them")
-    parser.json('{"replicas": [{"path", "location", "size", "checksum", "valid", …}], "transfers", "caches", "moved"}')
+    parser.json(
+        '{"replicas": [{"path", "location", "size", "checksum", "valid", …}], '
+        '"transfers", "caches", "moved", "outputs": [{"job", "outputs", "place", "since", "tries", "why", …}]}'
+    )
     parser.examples(
         "rota data                             # replicas, transfers, caches",
         "rota data list /data --at farm",
@@ -54,6 +57,7 @@ def execute(args: "argparse.Namespace") -> int:
     else:
         _print_replicas(rows, action)
         if args.action is None:
+            _print_outputs(answer["outputs"])
             _print_transfers(answer["transfers"])
             _print_caches(answer["caches"])
     return 1 if action == "verify" and not all(row["valid"] for row in rows) else 0
@@ -104,6 +108,20 @@ def _state(row: "dict[str, Any]", action: str) -> str:
     if row["valid"]:
         return row["why"] or ("cached" if row["cached"] else "there")
     return f"not valid: {row['why']}"
+
+
+def _print_outputs(rows: "list[dict[str, Any]]") -> None:
+    if not rows:
+        return
+    print()
+    table = Table("OUTPUT", "OF JOB", "AT", "SINCE", "TRY", "WHY IT IS NOT WHERE IT BELONGS", right=["TRY"])
+    table.print(
+        [
+            [path, row["job"], row["place"], when(row["since"]), row["tries"], row["why"] or None]
+            for row in rows
+            for path in row["outputs"]
+        ]
+    )
 
 
 def _print_transfers(rows: "list[dict[str, Any]]") -> None:

@@ -131,6 +131,8 @@ def _nowhere(row: "dict[str, Any]") -> str:
 
 def print_data(data: "dict[str, Any]") -> None:
     """Print which of a job's files are where."""
+    if not data["files"]:
+        return
     print()
     Table("INPUT", "SIZE", "AT", right=["SIZE"]).print(
         [

@@ -57,6 +57,8 @@ class Observer:
         """Site → the task that asks it what it offers."""
         self._submitting: dict[str, asyncio.Future[bool]] = {}
         """Tag → whether the newest request to submit or find it has gone well, once it is over."""
+        self.promise: Callable[[State, list[tuple[int, int, int]]], None] = lambda state, jobs: None
+        """Told which attempts (batch, position, number) are about to be handed to a batch system."""
         self._closed = False
         self._unread: dict[str, int] = {}
         """Runner that was replaced → how often what it left could not be read."""
@@ -204,6 +206,7 @@ class Observer:
                     live = state.batches[number].live[pos]
                     lease = ef.Lease(runner.id, 1, 1, 0.0, [(number, pos, live.attempt, live.slot)], {live.slot: 1})
                     out[allocation.element] = lease_message(self._book, state, lease, runner.site, set())
+                    self.promise(state, [(number, pos, live.attempt)])
         return out
 
     # ---- looking ----------------------------------------------------------------------------------------------------

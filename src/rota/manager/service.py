@@ -16,6 +16,7 @@ from rota.manager.answers import Answers
 from rota.manager.audit import Audit
 from rota.manager.checkpoints import Checkpoints, state_of
 from rota.manager.data.files import Files
+from rota.manager.data.outputs import Outputs
 from rota.manager.data.staging import Staging
 from rota.manager.housekeeping import Housekeeping, HousekeepingSettings
 from rota.manager.inbound import Inbound, now
@@ -87,8 +88,9 @@ class Manager:
         self.observer = Observer(sites, self.book, peers, self.tell)
         self.outbound = Outbound(self.book, settings, peers, self.observer.allocate, kept_secret(home, "jobs"))
         files = Files(store, self.writer, sites, self.tell, home)
-        self.staging = Staging(files, self.book, sites, peers, self.tell)
+        self.staging = Staging(files, Outputs(files, self.writer, home), self.book, sites, peers, self.tell)
         self.outbound.staging = self.staging
+        self.observer.promise = self.staging.promise
         self.inbound = Inbound(self)
         self.housekeeping = Housekeeping(self, housekeeping)
         self.answers = Answers(self)

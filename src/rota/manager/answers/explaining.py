@@ -105,8 +105,9 @@ class Explaining:
         row = self._rows(state, [found], at)[0]
         if self.staging is not None and (data := explain_data(self.staging, state, *found)) is not None:
             row["data"] = data
-            if data["staging"]:
-                row["reason"] += f"; {data['staging']}"
+            for words in (data["staging"], data["unwritten"]):
+                if words:
+                    row["reason"] += f"; {words}"
         return row
 
     def page(self, state: State, words: list[str], after: Any, limit: int, at: At) -> dict[str, Any]:

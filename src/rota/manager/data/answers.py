@@ -129,13 +129,14 @@ def _shown(staging: Staging) -> dict[str, Any]:
     moved = [
         {"source": a, "target": b, "bytes": size} for (a, b), size in sorted(staging.files.transfers.moved.items())
     ]
-    return {"transfers": transfers, "caches": caches, "moved": moved}
+    outputs = [{**asdict(owed), "job": owed.name} for owed in staging.outputs.owed.values()]
+    return {"transfers": transfers, "caches": caches, "moved": moved, "outputs": outputs}
 
 
 def explain_data(staging: Staging, state: State, batch: BatchState, pos: int) -> dict[str, Any] | None:
-    """Which of a job's files are where, by place, and what is being brought; None: it reads none."""
+    """Which of a job's files are where, by place, and what is being brought; None: it reads and writes none."""
     template = batch.template(pos)
-    if not template.inputs:
+    if not template.inputs and not template.outputs:
         return None
     at, total = staging.files.bytes_at(template.inputs)
     files = []
@@ -153,4 +154,6 @@ def explain_data(staging: Staging, state: State, batch: BatchState, pos: int) ->
         "places": [{"place": name, "bytes": count} for name, count in sorted(at.items(), key=lambda row: -row[1])],
         "chosen": chosen,
         "staging": words if live is not None and batch.states[pos] == STARTING else None,
+        "outputs": list(template.outputs),
+        "unwritten": staging.outputs.told((batch.id, index, batch.attempts[pos])),
     }

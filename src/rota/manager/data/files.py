@@ -1,7 +1,6 @@
 """What files are where: looked for at every place, brought once however many jobs wait, kept within caches."""
 
 import asyncio
-import logging
 import os
 import random
 import time
@@ -12,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rota.core.stimuli import FactSeen, Stimulus
-from rota.manager.data.places import S3, Place, places_of
+from rota.manager.data.places import S3, Place, check_answer, places_of
 from rota.manager.data.registry import Registry
 from rota.manager.data.transfers import Journal, TransferError, Transfers
 from rota.manager.inbound import now
@@ -25,7 +24,6 @@ from rota.store.api import Store
 
 __all__ = ["Files", "Key", "Wish"]
 
-log = logging.getLogger("rota")
 Key = tuple[int, int, int]
 """An attempt: batch, index, number."""
 Bring = Callable[[], Coroutine[Any, Any, dict[str, Any]]]
@@ -79,6 +77,8 @@ class Files:
         """(place, path) → when it was looked at, and what was there."""
         self._bad: dict[tuple[str, str], str] = {}
         """(path, place) → why what is there cannot be read."""
+        self.coming: Callable[[str], str | None] = lambda url: None
+        """Who is sending an object, in words; None: nobody."""
 
     def load(self) -> None:
         """Take up what the last manager knew."""
@@ -342,6 +342,8 @@ class Files:
             await asyncio.sleep(AWAY_STEP_S)
 
     async def _bring_object_now(self, place: Place, url: str) -> None:
+        if (words := self.coming(url)) is not None:  # what is there now is not what was written
+            raise TransferError("cut", words, S3)
         source = self.places()[S3]
         target = self.object_path(place, url)
         if not target.startswith(os.path.join(place.cache, S3) + "/"):
@@ -467,39 +469,25 @@ class Files:
 
     # ---- what jobs wrote --------------------------------------------------------------------------------------------
 
-    async def collect(self, name: str, cwd: str, outputs: tuple[str, ...], key: Key) -> None:
-        """Register what a job has written; bring objects to where they belong."""
-        place = self.places().get(name)
-        if place is None:
-            return
-        job = f"{key[0]}.{key[1]}"
-        try:
-            files = [path for path in outputs if not path.startswith(URL)]
-            patterns = (await place.ask("files", patterns=files)).get("matches", {})
-            paths = sorted({path for found in patterns.values() for path in found})
-            for path, info in (await self._look(place, paths, fresh=True)).items() if paths else ():
-                row = self.registry.at(path, name)
-                if row is not None and row.cached:
-                    self.registry.drop([row.key])  # it is the job's own now
-                self._register(path, name, info)
-                for other in self.registry.of(path):
-                    if other.location != name and other.valid:
-                        self.registry.spoil(path, other.location, f"job {job} has written another at {name}")
-            for path in files:
-                if not patterns.get(path):
-                    log.warning("job %s has not written its output %s at %s", job, path, name)
-            for url in [path for path in outputs if path.startswith(URL)]:
-                await self._upload(place, os.path.join(cwd, url.rpartition("/")[2]), url)
-        except (RotaError, OSError) as error:
-            log.warning("what job %s has written at %s is not known: %s", job, name, error)
+    async def seen(self, place: Place, path: str) -> dict[str, Any] | None:
+        """What is at a path of a place now; None: nothing."""
+        return (await self._look(place, [path], fresh=True)).get(path)
 
-    async def _upload(self, place: Place, path: str, url: str) -> None:
-        info = (await self._look(place, [path], fresh=True)).get(path)
-        if info is None:
-            raise TransferError("gone", f"{path} is not there, so it cannot become {url}", place.name)
-        what = (url, info["size"], info["mtime"])
-        found = await self.transfers.bring(what, place, path, self.places()[S3], url)
-        self.registry.keep(Replica(url, S3, found["size"], found["mtime"], found["sha256"]))
+    async def register(self, files: Sequence[str], place: Place, job: str) -> list[str]:
+        """Register what a job has written at a place, by paths and patterns; those of them that match nothing there."""
+        if not files:
+            return []
+        patterns = check_answer(await place.ask("files", patterns=list(files))).get("matches", {})
+        paths = sorted({path for found in patterns.values() for path in found})
+        for path, info in (await self._look(place, paths, fresh=True)).items() if paths else ():
+            row = self.registry.at(path, place.name)
+            if row is not None and row.cached:
+                self.registry.drop([row.key])  # it is the job's own now
+            self._register(path, place.name, info)
+            for other in self.registry.of(path):
+                if other.location != place.name and other.valid:
+                    self.registry.spoil(path, other.location, f"job {job} has written another at {place.name}")
+        return [path for path in files if not patterns.get(path)]
 
     async def close(self) -> None:
         """Give up what is under way: it goes on with the next manager."""

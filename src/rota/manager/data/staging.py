@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -16,6 +16,7 @@ from msgspec import Struct
 from rota.core.state import BatchState, RunnerState, State
 from rota.core.stimuli import Stimulus, Unstaged
 from rota.manager.data.files import Files, Key, Wish
+from rota.manager.data.outputs import Outputs, Owed
 from rota.manager.data.places import HostPlace, Place
 from rota.manager.data.transfers import TransferError
 from rota.manager.inbound import now
@@ -28,6 +29,7 @@ from rota.model.data import URL
 from rota.model.errors import RotaError
 from rota.model.job import Result
 from rota.model.site import HostOffer
+from rota.model.tables import COMPLETED
 from rota.wire.peer import Peer
 
 __all__ = ["Staging"]
@@ -36,6 +38,10 @@ log = logging.getLogger("rota")
 FEW = 4
 """Templates that are all looked at, before jobs are one by one."""
 CHOICES_MOST = 10_000
+FAR = (
+    "a server of a cloud sees no files of this machine, and rota brings none there and none home: let the command "
+    "itself fetch what it reads and send what it writes, or run it elsewhere (--on SITE)"
+)
 OURS = ("gone", "changed", "bad")
 """Failures that another place for the job would not help."""
 
@@ -85,12 +91,14 @@ class Staging:
     def __init__(
         self,
         files: Files,
+        outputs: Outputs,
         book: JobBook,
         sites: Mapping[str, Site],
         peers: Mapping[str, Peer],
         tell: Callable[[Stimulus], None],
     ) -> None:
         self.files = files
+        self.outputs = outputs
         self._book = book
         self._sites = sites
         self._peers = peers
@@ -101,7 +109,6 @@ class Staging:
         self.choices: dict[Key, Choice] = {}
         """Attempt → why it was given its place; the last ones."""
         self._tasks: dict[Key, asyncio.Task[None]] = {}
-        self._work: set[asyncio.Task[None]] = set()
         self._offers: dict[str, HostOffer] = {}
         """Hosts of which policies know that they only have to be started."""
 
@@ -117,6 +124,27 @@ class Staging:
                     key = (number, batch.index(pos), live.attempt)
                     self._earlier[key] = (place.name if place is not None else "", template.inputs)
                     self.files.use(key, *self._earlier[key])
+
+        def job(key: Key) -> tuple[BatchState | None, int | None]:
+            batch = state.batches.get(key[0])
+            return batch, None if batch is None else batch.position(key[1])
+
+        def is_live(key: Key) -> bool:
+            batch, pos = job(key)
+            live = None if batch is None or pos is None else batch.live.get(pos)
+            return live is not None and live.attempt == key[2]
+
+        def has_completed(key: Key) -> bool:
+            batch, pos = job(key)
+            if batch is None or pos is None or batch.attempts[pos] != key[2]:
+                return False
+            return bool(batch.states[pos] == COMPLETED and batch.template(pos).outputs)
+
+        self.outputs.start(is_live, has_completed)
+        for runner in state.runners.values():  # the last one may have died before it had written that down
+            place = self.place_of(state, runner)
+            jobs = [(*job, live.attempt) for job in runner.jobs if (live := state.batches[job[0]].live.get(job[1]))]
+            self.promise(state, jobs, place.name if place is not None else None)
 
     def tell_hosts(self, state: State) -> None:
         """Tell policies which hosts are there and have no runner yet: one is started where a job wants to go."""
@@ -148,11 +176,23 @@ class Staging:
         for number, pos, attempt, _ in jobs:
             batch = state.batches[number]
             template = batch.template(pos)
-            if template.inputs or (template.outputs and self.place_of(state, runner) is not None):
+            if template.inputs or template.outputs:
                 key = (number, batch.index(pos), attempt)
                 out.append(key)
                 self._begin(state, key, batch, pos, template, runner)
+        place = self.place_of(state, runner) or self.files.here
+        self.promise(state, [job[:3] for job in jobs], place.name)
         return out
+
+    def promise(self, state: State, jobs: Sequence[tuple[int, int, int]], place: str | None = None) -> None:
+        """Write down what attempts (batch, position, number) will have written; by default here, which nodes share."""
+        rows = []
+        for number, pos, attempt in jobs:
+            batch = state.batches[number]
+            if outputs := batch.template(pos).outputs:
+                cwd = self._book.path(batch, pos, attempt, "cwd") or "/"
+                rows.append(Owed((number, batch.index(pos), attempt), place or self.files.here.name, cwd, outputs))
+        self.outputs.promise(rows)
 
     def resume(self, state: State, runner: RunnerState) -> None:
         """Go on for what a runner that is back holds and has not started."""
@@ -194,7 +234,9 @@ class Staging:
         self._note_choice(phase, template.policy)
         self.files.use(key, phase.place, phase.inputs)
         cwd = self._book.path(batch, pos, key[2], "cwd") or "/"
-        task = asyncio.get_running_loop().create_task(self._stage(state, phase, place, cwd))
+        site = self._sites.get(runner.site)
+        far = place is None and site is not None and site.facts().cloud
+        task = asyncio.get_running_loop().create_task(self._stage(state, phase, place, cwd, far))
         self._tasks[key] = task
         task.add_done_callback(lambda _: self._tasks.pop(key, None))
 
@@ -215,8 +257,10 @@ class Staging:
 
     # ---- before a job -----------------------------------------------------------------------------------------------
 
-    async def _stage(self, state: State, phase: Phase, place: Place | None, cwd: str) -> None:
+    async def _stage(self, state: State, phase: Phase, place: Place | None, cwd: str, far: bool) -> None:
         try:
+            if far:
+                raise TransferError("bad", FAR, phase.place)
             await self._prepare(phase, place or self.files.here, cwd, there=place is not None)
             phase.outcome = ("", "")
         except TransferError as error:
@@ -306,34 +350,23 @@ class Staging:
     @property
     def is_busy(self) -> bool:
         """Whether there are attempts of which it has to know that they end."""
-        return bool(self.phases or self._earlier)
+        return bool(self.phases or self._earlier or self.outputs.is_busy)
 
     def ended(self, state: State, results: Sequence[Result]) -> None:
-        """Let go of what attempts used; register what those have written that succeeded."""
+        """Let go of what attempts used, and see to what they have written."""
         for result in results:
             batch = state.batches.get(result.batch)
             if batch is None:
                 continue
             key = (result.batch, batch.index(result.pos), result.attempt)
+            self.outputs.ended(key, result.state == "COMPLETED")
             phase, earlier = self.phases.pop(key, None), self._earlier.pop(key, None)
             if phase is not None:
-                place, inputs = phase.place, phase.inputs
+                self.files.let_go(key, phase.place, phase.inputs)
             elif earlier is not None:
-                place, inputs = earlier
-            else:
-                continue
-            self.files.let_go(key, place, inputs)
+                self.files.let_go(key, *earlier)
             if (task := self._tasks.pop(key, None)) is not None:
                 task.cancel()
-            outputs = batch.template(result.pos).outputs
-            if result.state == "COMPLETED" and outputs:
-                cwd = self._book.path(batch, result.pos, result.attempt, "cwd") or "/"
-                self._start(self.files.collect(place, cwd, outputs, key))
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._work.add(task)
-        task.add_done_callback(self._work.discard)
 
     # ---- people -----------------------------------------------------------------------------------------------------
 
@@ -360,8 +393,9 @@ class Staging:
 
     async def close(self) -> None:
         """Give up what is under way: it goes on with the next manager."""
+        await self.outputs.close()
         await self.files.close()
-        tasks = [*self._tasks.values(), *self._work]
+        tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         if tasks:
