@@ -107,20 +107,25 @@ def test_servers_come_with_the_demand_and_go_without_it(cloud: Cloud) -> None:
     assert any("of 20 are spent" in note for note in site["notes"]), site["notes"]
     gate.open()
     assert home.settled(batch) == {"COMPLETED": 4}
-    for option in ("--input", "--output"):
-        moved = home.add(option, "x", "--", "true")
-        assert home.settled(moved) == {"FAILED": 1}
-        assert "a server of a cloud sees no files of this machine" in home.json("explain", f"{moved}.1")["reason"]
-        home.rota("remove", moved)
     cloud.over()
     costs = home.json("report", "costs")
-    row = costs["batches"][0]
+    (row,) = costs["batches"]
     assert row["batch"] == int(batch) and row["cost"] == pytest.approx(costs["total"]) and row["cost"] > 0
     assert {each["flavor"] for each in costs["servers"]} == {"small"}
     assert "all servers" in home.rota("report", "costs", batch).stdout
     shutil.rmtree(home.work / "servers")
     assert home.rota("log", f"{batch}.3").stdout == "here\n"  # brought home before its server was destroyed
     home.until(lambda: {row["state"] for row in home.json("allocations")["allocations"]} == {"COMPLETED"})
+
+
+@pytest.mark.parametrize("option", ["--input", "--output"])
+def test_that_no_files_are_brought_to_servers_is_said(cloud: Cloud, option: str) -> None:
+    home = cloud.home
+    cloud.configure()
+    batch = home.add(option, "x", "--", "true")
+    assert home.settled(batch) == {"FAILED": 1}
+    assert "a server of a cloud sees no files of this machine" in home.json("explain", f"{batch}.1")["reason"]
+    cloud.over()
 
 
 def test_a_manager_that_dies_finds_its_servers_again(cloud: Cloud) -> None:
