@@ -6,11 +6,12 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# Machines are shared, so no example has a deadline. `HYPOTHESIS_PROFILE=deep` looks longer.
-settings.register_profile("default", deadline=None)
-settings.register_profile("deep", deadline=None, max_examples=2000)
+# Machines are shared, so no example has a deadline, and none is too slow. `HYPOTHESIS_PROFILE=deep` looks longer.
+_patient = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("default", **_patient)
+settings.register_profile("deep", **_patient, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 _home = pytest.StashKey[str]()
