@@ -167,6 +167,18 @@ def test_log_follow_ends_with_the_job(rota):
     assert rota.out("log", "-f", f"{batch}.1") == "a\nb\n"
 
 
+def test_log_follow_waits_for_a_job_that_has_yet_to_start(rota):
+    rota("pause")
+    batch = add(rota, "--", "echo a")
+    assert rota.out("log", f"{batch}.1") == ""
+    words = [sys.executable, "-m", "rota", "log", "-f", f"{batch}.1"]
+    with subprocess.Popen(words, env=rota.environ, stdout=subprocess.PIPE, text=True) as follower:
+        with pytest.raises(subprocess.TimeoutExpired):
+            follower.wait(2)
+        rota("resume")
+        assert follower.communicate(timeout=60)[0] == "a\n"
+
+
 def test_log_of_a_stream_beyond_its_cap_has_its_end(rota):
     batch = add(rota, "--output-cap", "4B", "--", "printf 0123456789; until [ -e gate ]; do sleep 0.05; done; echo end")
     following = rota.start("log", "-f", f"{batch}.1")

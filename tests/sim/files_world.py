@@ -10,6 +10,7 @@ jobs have written that COMPLETED is sent to the store of objects, unless their n
 
 import asyncio
 import json
+import random
 import sys
 from collections.abc import Coroutine
 from random import Random
@@ -32,6 +33,7 @@ from rota.manager.data.staging import Staging
 from rota.manager.data.transfers import Journal, Transfers
 from rota.model.batch import Template
 from rota.model.errors import BusyError
+from rota.model.tables import COMPLETED
 from rota.runner.lease import Lease as HeldLease
 from rota.schedule.policy import POLICIES
 from rota.sim import cluster as cluster_module
@@ -425,6 +427,7 @@ class FilesWorld(World):
         self.origin = VirtualPlace(self, ORIGIN)
         self.origin.files = {path: (sizes[path], 1) for path in self.paths}
         self.objects = VirtualPlace(self, S3)
+        self.objects.away_until = self.chance.choice((0.0, 60.0, 200.0))
         self.shell = FilesShell(self, replace(SETTINGS, policies=POLICIES))
         self.workload = FilesWorkload(self)
 
@@ -511,8 +514,11 @@ class FilesWorld(World):
     def check_outputs(self) -> list[str]:
         """What was written by attempts that COMPLETED, and is not an object, nor what came after it there."""
         out = []
-        for result in self.shell.disk.results:
-            if result.state != "COMPLETED" or result.batch not in self.workload.by_batch:
+        newest = {(result.batch, result.pos): result for result in self.shell.disk.results}
+        for result in newest.values():
+            batch = self.shell.core.state.batches.get(result.batch)
+            removed = batch is None or batch.states[result.pos] != COMPLETED
+            if removed or result.state != "COMPLETED" or result.batch not in self.workload.by_batch:
                 continue
             key = (result.batch, self.workload.by_batch[result.batch].indices()[result.pos], result.attempt)
             for place, path, version in self.written.get(key, ()):
@@ -569,6 +575,7 @@ def run_files_seed(seed: int, tracing: bool = False) -> tuple[Outcome, FilesWorl
     for module in modules:
         module.time = clock
     files_module.now = staging_module.now = lambda: made[0].clock.at(made[0].now)
+    files_module.random = SimpleNamespace(random=Random(f"sources {seed}").random)  # type: ignore[assignment]
     world_module.EVENTS_MOST = 2_000_000
     try:
         world = FilesWorld(seed, tracing)
@@ -578,6 +585,7 @@ def run_files_seed(seed: int, tracing: bool = False) -> tuple[Outcome, FilesWorl
         return outcome, world
     finally:
         cluster_module.SimRunner = runner  # type: ignore[misc]
+        files_module.random = random
         times, files_module.now, staging_module.now, world_module.EVENTS_MOST = before
         for module, was in zip(modules, times, strict=True):
             module.time = was

@@ -23,6 +23,7 @@ from rota.manager.outbound import Outbound
 from rota.manager.sites.api import Site
 from rota.model.errors import NotFoundError
 from rota.model.job import Result
+from rota.model.tables import SETTLED
 from rota.runner.spill import stretch
 from rota.store.api import Store
 from rota.wire.messages import Log, Tail
@@ -124,6 +125,8 @@ class Output:
         wanted = newest if asked.attempt is None else asked.attempt
         if wanted > newest or wanted < 0:
             raise NotFoundError(f"job {asked.job} has had {newest} attempts; there is no attempt {wanted}")
+        if not wanted and batch.states[pos] < SETTLED:
+            return b"", offset, False, 0, None  # it has yet to start: whoever follows goes on
         running = pos in batch.live and wanted == newest
         path = self._book.path(batch, pos, max(wanted, 1), stream)
         if path is not None:

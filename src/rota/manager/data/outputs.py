@@ -24,6 +24,8 @@ from rota.wire.home import write_private
 __all__ = ["Outputs", "Owed"]
 
 log = logging.getLogger("rota")
+Job = tuple[int, int]
+"""Batch, index."""
 AGAIN_S = 5.0
 AGAIN_MOST_S = 300.0
 MISSING_MOST = 10_000
@@ -65,13 +67,13 @@ class Outputs:
         self._files = files
         self._writer = writer
         self._path = os.path.join(home, "outputs.jsonl")
-        self._promised: dict[Key, Owed] = {}
-        """Attempts that are not over."""
-        self.owed: dict[Key, Owed] = {}
+        self._promised: dict[Job, Owed] = {}
+        """Attempts that are not over, the newest of each job."""
+        self.owed: dict[Job, Owed] = {}
         """What those owe that have COMPLETED."""
         self.missing: dict[Key, str] = {}
         """What the last ones that have COMPLETED did not write, in words."""
-        self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._tasks: dict[Job, asyncio.Task[None]] = {}
         self._lines = 0
         files.coming = self.coming
 
@@ -79,7 +81,7 @@ class Outputs:
         """Take up what the last manager left."""
         for owed in self._read():
             if is_live(owed.job):
-                self._promised[owed.job] = owed
+                self._promised[owed.job[:2]] = owed
             elif has_completed(owed.job):
                 self.complete(owed)
         self._write_anew()
@@ -102,8 +104,8 @@ class Outputs:
 
     def promise(self, rows: Sequence[Owed]) -> None:
         """Write down what attempts will owe, before anything can be known of their end: the writer keeps the order."""
-        new = [row for row in rows if self._promised.get(row.job) != row]
-        self._promised.update((row.job, row) for row in new)
+        new = [row for row in rows if self._promised.get(row.job[:2]) != row]
+        self._promised.update((row.job[:2], row) for row in new)
         self._append([Line(owed=row) for row in new])
 
     @property
@@ -113,17 +115,24 @@ class Outputs:
 
     def ended(self, job: Key, completed: bool) -> None:
         """An attempt is over."""
-        owed = self._promised.pop(job, None)
-        if owed is not None and completed:
+        owed = self._promised.get(job[:2])
+        if owed is None or owed.job != job:
+            return
+        del self._promised[job[:2]]
+        if completed:
             self.complete(owed)
-        elif owed is not None:
+        else:
             self._append([Line(done=job)])
 
     def complete(self, owed: Owed) -> None:
-        """Begin to see to what an attempt has written."""
+        """Begin to see to what an attempt has written; what an earlier one of that job owes is not wanted any more."""
+        job = owed.job[:2]
+        if (earlier := self._tasks.get(job)) is not None:
+            earlier.cancel()
+            self._append([Line(done=self.owed[job].job)])
         owed.since = time.time()
-        self.owed[owed.job] = owed
-        self._tasks[owed.job] = asyncio.get_running_loop().create_task(self._deliver(owed))
+        self.owed[job] = owed
+        self._tasks[job] = asyncio.get_running_loop().create_task(self._deliver(owed))
 
     def coming(self, url: str) -> str | None:
         """Who has written an object that is not where it belongs yet, in words; None: nobody."""
@@ -144,7 +153,7 @@ class Outputs:
                 owed.why = " ".join(str(error).split())
                 log.warning("what job %s has written at %s (try %d): %s", owed.name, owed.place, owed.tries, owed.why)
             await asyncio.sleep(min(AGAIN_S * 2.0 ** min(owed.tries - 1, 10), AGAIN_MOST_S))
-        del self.owed[owed.job], self._tasks[owed.job]
+        del self.owed[owed.job[:2]], self._tasks[owed.job[:2]]
         self._append([Line(done=owed.job)])
 
     async def _see_to(self, owed: Owed, sent: set[str]) -> None:
@@ -182,8 +191,8 @@ class Outputs:
 
     def told(self, job: Key) -> str | None:
         """What of an attempt's output is not where it belongs, in words; None: nothing is known to be missing."""
-        owed = self.owed.get(job)
-        if owed is None:
+        owed = self.owed.get(job[:2])
+        if owed is None or owed.job != job:
             return self.missing.get(job)
         why = f" (try {owed.tries}: {owed.why})" if owed.why else ""
         if urls := [path for path in owed.outputs if path.startswith(URL)]:
