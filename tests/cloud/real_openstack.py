@@ -475,6 +475,10 @@ class Api:
                 self._log_in()
         raise AssertionError("not reached")
 
+    def log_out(self):
+        """Take a new token for the next request."""
+        self._token = None
+
     def servers(self, everybodys=False):
         """All servers, in detail."""
         return self("GET", "compute", f"/servers/detail{'?all_tenants=1' if everybodys else ''}")["servers"]
@@ -1014,6 +1018,7 @@ class RealOpenStack(PrivateCluster):
     def revoke_tokens(self):
         """Make all tokens of the user worthless, as a change of the password does."""
         self.admin("PATCH", "identity", f"/users/{self.user_id}", {"user": {"password": self.password}})
+        self.user.log_out()  # nova takes a token for good for a minute that glance refuses
 
     def servers(self):
         """All servers of the project, as nova has them."""
