@@ -1018,7 +1018,17 @@ class RealOpenStack(PrivateCluster):
     def revoke_tokens(self):
         """Make all tokens of the user worthless, as a change of the password does."""
         self.admin("PATCH", "identity", f"/users/{self.user_id}", {"user": {"password": self.password}})
-        self.user.log_out()  # nova takes a token for good for a minute that glance refuses
+        time.sleep(1.1)  # a token of the same second is worthless too
+        self.user.log_out()  # nova takes one for good for a minute that glance refuses
+        wait_for("a token that is good", self._is_logged_in, 60, 1.0)
+
+    def _is_logged_in(self):
+        try:
+            self.user.servers()
+        except ApiError:
+            self.user.log_out()
+            return False
+        return True
 
     def servers(self):
         """All servers of the project, as nova has them."""
