@@ -92,6 +92,8 @@ def test_what_can_go_wrong_does(cloud):
     cloud.set_quota(instances=1, cores=60, ram=200 << 10)
     with cloud.knob("slow-spawn"):
         id = ask(cloud, "slow")
+        used = lambda: cloud.user("GET", "compute", "/limits")["limits"]["absolute"]["totalInstancesUsed"]  # noqa: E731
+        wait_for("it to be counted", used)
         with pytest.raises(ApiError, match="Quota exceeded") as refused:
             ask(cloud, "more")
         assert refused.value.code == 403
