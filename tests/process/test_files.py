@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -109,6 +110,8 @@ def test_what_was_written_is_seen_to_by_the_next_manager():
         waits = home.add("--after", batch, "--input", "s3://bucket/there/x", "--", "true")
         home.until(lambda: f"job {batch}.1 has written it" in home.json("explain", f"{waits}.1")["reason"])
         home.kill_manager(signal.SIGKILL)
+        journal = Path(home.path, "outputs.jsonl")
+        journal.write_bytes(b"\xffno line\n" + journal.read_bytes() + b'{"owed":{"job"')
         home.rota("up")
         home.until(owed, what="the next manager knows it too")
         home.rota("kill", waits)

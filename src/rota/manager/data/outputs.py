@@ -90,16 +90,22 @@ class Outputs:
         found: dict[Key, Owed] = {}
         try:
             with open(self._path, "rb") as file:
-                for line in file:
-                    row = msgspec.json.decode(line, type=Line)
-                    if row.owed is not None:
-                        found[row.owed.job] = row.owed
-                    if row.done is not None:
-                        found.pop(row.done, None)
+                lines = file.readlines()
         except FileNotFoundError:
-            pass
-        except (OSError, msgspec.DecodeError) as error:  # the last line may be cut; what is before it counts
-            log.warning("%s cannot be read to its end: %s", self._path, error)
+            return []
+        except OSError as error:
+            log.warning("what jobs are to have written cannot be read: %s", error)
+            return []
+        for line in lines:
+            try:
+                row = msgspec.json.decode(line, type=Line)
+            except msgspec.DecodeError as error:  # the last one may be cut: its attempt is promised anew
+                log.warning("%s: a line that cannot be read is left out: %s", self._path, error)
+                continue
+            if row.owed is not None:
+                found[row.owed.job] = row.owed
+            if row.done is not None:
+                found.pop(row.done, None)
         return list(found.values())
 
     def promise(self, rows: Sequence[Owed]) -> None:

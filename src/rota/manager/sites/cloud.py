@@ -1,7 +1,6 @@
 """A cloud: servers that are created for allocations, and destroyed when they have nothing to do."""
 
 import asyncio
-import logging
 import os
 import posixpath
 import re
@@ -37,7 +36,6 @@ from rota.wire.home import write_private
 
 __all__ = ["CloudSite"]
 
-log = logging.getLogger("rota")
 MOST = 1000
 THREADS = 8
 LEARN_S = 60.0
