@@ -112,6 +112,17 @@ class Core:
         performed(state, effects, at)
         return Step(events, [], effects)
 
+    @property
+    def can_wait(self) -> bool:
+        """Whether the next pass cannot give anybody a place, so that it may as well come after what is to be answered.
+
+        Nobody waits for one, and nothing has become ready.
+        """
+        planning, shapes = self.state.soft.planning, self.state.shapes
+        if planning.waiting.entries or planning.changed.everything:
+            return False
+        return not any(shapes[number].ready for number in planning.changed.shapes)
+
     def _place(self, at: At, events: list[Event]) -> None:
         state = self.state
         for made in plan(state, at):

@@ -239,6 +239,8 @@ class Housekeeping:
                 await asyncio.sleep(PAUSE_S)
             if found:
                 await self._remove_output()
+            while await self._manager.writer.run(self._manager.store.prepare):  # noqa: ASYNC110  a pause for commits
+                await asyncio.sleep(PAUSE_S)
         except NoSpaceError as error:
             log.warning("what was pruned is deleted later: %s", error)
         except StoreError as error:

@@ -22,7 +22,7 @@ class Paths:
 
     def __init__(self, home: "str | None" = None) -> None:
         self.home = wire.absolute(home)
-        self.config = os.path.join(self.home, "config.toml")
+        self.config = os.path.join(self.home, wire.CONFIG)
         """Settings, written by the user."""
         self.pid = os.path.join(self.home, "manager.pid")
         """The manager's process id, for scripts. The truth is in the lock."""

@@ -104,6 +104,8 @@ class Manager:
         self._after: list[Callable[[], None]] = []
         """Questions that wait for the commit under way, so that nothing is answered that is not on disk."""
         self._turning = False
+        self._owes_pass = False
+        """Whether the scheduling pass of the last turn was put off until that turn has been answered."""
         self._timer: asyncio.TimerHandle | None = None
         self._checkpoints = Checkpoints(store)
         self._quarantine = Quarantine(os.path.join(home, "quarantine"))
@@ -265,7 +267,8 @@ class Manager:
         inbox, self._inbox = self._inbox, []
         turn = Turn(self.core, self._quarantined)
         turn.take(inbox)
-        if not self.stopping and not turn.spoilt and self.loop.time() >= self._pass_at:
+        self._owes_pass = not self._owes_pass and bool(turn.entries) and self.core.can_wait
+        if not (self.stopping or turn.spoilt or self._owes_pass) and self.loop.time() >= self._pass_at:
             turn.schedule(now())
         if turn.entries or turn.results:
             self._commit(turn)
@@ -331,7 +334,7 @@ class Manager:
         self.answers.watchers.committed(turn.entries)
 
     def _next(self) -> None:
-        if self._inbox:
+        if self._inbox or self._owes_pass:
             self.loop.call_soon(self._turn)
             return
         self._turning = False

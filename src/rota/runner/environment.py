@@ -8,7 +8,7 @@ nothing to encode.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from rota.runner.lease import Lease
 
@@ -153,6 +153,7 @@ class Environment:
     """What all jobs of one spec have in common, and how one job's environment is made from it."""
 
     __slots__ = ("_array", "_base", "_gpus", "_step", "_told", "absolute", "credentials", "path")
+    _last: ClassVar[Tuple[Mapping[str, str], Dict[bytes, bytes]]] = ({}, {})  # encoded last
 
     def __init__(
         self,
@@ -171,7 +172,7 @@ class Environment:
         if env is None:
             base = {**{key: value for key, value in own.items() if not key.startswith(ELEMENT)}, **base}
         else:
-            base.update((os.fsencode(key), os.fsencode(value)) for key, value in env.items())
+            base.update(self._encoded(env))
         if style:
             base.update(style_variables(style, [{"host": spec.get("host") or "", "cores": spec.get("cores")}]))
         self._step = "qcg" in (style or ())
@@ -202,6 +203,13 @@ class Environment:
         self.credentials: Optional[Credentials] = None
         self.path = base.get(b"PATH", DEFAULT_PATH)
         self.absolute = all(part.startswith(b"/") for part in self.path.split(b":"))  # PATH means the same everywhere
+
+    @classmethod
+    def _encoded(cls, env: Mapping[str, str]) -> Dict[bytes, bytes]:
+        """The variables that were sent with jobs, as bytes. Many specs come with the same ones, never changed."""
+        if env is not cls._last[0]:
+            cls._last = (env, {os.fsencode(key): os.fsencode(value) for key, value in env.items()})
+        return cls._last[1]
 
     @property
     def base(self) -> Dict[bytes, bytes]:

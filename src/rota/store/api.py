@@ -141,6 +141,10 @@ class Store(Protocol):
         """
         ...
 
+    def prepare(self) -> bool:
+        """Have space ready for commits to come, a little more of it; True if there is to be yet more."""
+        ...
+
     def ended_since(self, wall: float) -> list[int]:
         """Batches of which an attempt ended after this time."""
         ...

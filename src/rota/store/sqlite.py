@@ -297,6 +297,10 @@ class SqliteStore:
             self._shrinks = self._shrinks and shrink(self._db)
             return self._shrinks
 
+    def prepare(self) -> bool:
+        """Have space ready for commits to come, a little more of it; True if there is to be yet more."""
+        return self._db.lengthen_log()
+
     def keep_environment(self, name: str, variables: dict[str, str]) -> None:
         """Keep an environment under its hash (once)."""
         with self._db.writing:

@@ -12,7 +12,7 @@ from rota.model.batch import MAX_COMMAND, BatchSpec, Template, Value, index_at, 
 from rota.model.command import CommandMaker, compile_text, numbered, show_command
 from rota.model.errors import UsageError
 from rota.model.limits import limit_settings
-from rota.submission.environment import is_secret, secret_names, submit_environment
+from rota.submission.environment import own_environment
 from rota.submission.options import JobOptions, array_numbers, completed, dependencies, end_spec, make_template, moment
 from rota.submission.sources import ArrayNumbers, Chunk, GivenLines, LineFile, One, Rows, Source
 
@@ -38,8 +38,7 @@ class Submission:
         self.secrets: list[str] = []
         """Those of them that look secret."""
         if options["env_from"] == "submit":
-            self.env, self.left_out = submit_environment(os.environ, *secret_names())
-            self.secrets = [name for name in self.left_out if is_secret(name, os.environ.get(name, ""))]
+            self.env, self.left_out, self.secrets = own_environment()
         self.limits = limit_settings(options["limits"])
         for name, setting in source.limits.items():
             if self.limits.setdefault(name, setting) != setting:

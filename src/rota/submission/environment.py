@@ -1,11 +1,15 @@
 """The part of the submitter's environment that goes with a batch."""
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from typing import NamedTuple
 
-__all__ = ["is_secret", "secret_names", "submit_environment"]
+from rota.wire.home import CONFIG, default_home
+
+__all__ = ["own_environment", "submit_environment"]
 
 SECRET_WORDS = (
     "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "API_KEY", "APIKEY", "CREDENTIAL", "PRIVATE_KEY",
@@ -34,6 +38,31 @@ SHELL_NAMES = frozenset(("PWD", "OLDPWD", "SHLVL", "_"))
 """Variables that a shell makes itself: left out without a word."""
 
 
+class Sorted(NamedTuple):
+    """The variables of this process: what is sent with a submission, and the names of what is not."""
+
+    sent: dict[str, str]
+    left_out: list[str]
+    secrets: list[str]
+    """Those left out that look secret."""
+
+
+_LAST: list[tuple[object, tuple[list[str], list[str]], Sorted]] = []
+"""The environment as it was, and the patterns, when it was last sorted; and what came of it."""
+
+
+def own_environment() -> Sorted:
+    """The variables of this process, sorted. A program that submits often has the same ones each time."""
+    patterns = secret_names()
+    raw = getattr(os.environ, "_data", None)  # CPython's own dict: to compare it is many times quicker than to read it
+    if not _LAST or raw is None or _LAST[0][:2] != (raw, patterns):
+        sent, left_out = submit_environment(os.environ, *patterns)
+        secrets = [name for name in left_out if _is_secret(name, os.environ.get(name, ""))]
+        _LAST[:] = [(dict(raw) if raw is not None else None, patterns, Sorted(sent, left_out, secrets))]
+    sent, left_out, secrets = _LAST[0][2]
+    return Sorted({**sent}, [*left_out], [*secrets])
+
+
 def submit_environment(
     environ: Mapping[str, str], more: Sequence[str] = (), keep: Sequence[str] = ()
 ) -> tuple[dict[str, str], list[str]]:
@@ -48,7 +77,7 @@ def submit_environment(
         if name in SHELL_NAMES:
             continue
         stays = _is_foreign(name) or name.upper() in foreign or not _is_text(name + value)
-        if stays or (is_secret(name, value, more) and not _matches(name, keep)):
+        if stays or (_is_secret(name, value, more) and not _matches(name, keep)):
             left_out.append(name)
         else:
             sent[name] = value
@@ -57,11 +86,9 @@ def submit_environment(
 
 def secret_names() -> tuple[list[str], list[str]]:
     """The patterns of names that the user's configuration adds to the secret ones, and takes from them."""
-    from rota.manager.paths import Paths
-
-    path = Paths().config
+    home = default_home()
     try:
-        with open(path, "rb") as file:
+        with open(os.path.join(home, CONFIG), "rb") as file:
             text = file.read()
     except OSError:
         return [], []
@@ -69,11 +96,11 @@ def secret_names() -> tuple[list[str], list[str]]:
         return [], []
     from rota.manager.config import load_config
 
-    secrets = load_config(Paths().home).secrets
+    secrets = load_config(home).secrets
     return secrets.names, secrets.keep
 
 
-def is_secret(name: str, value: str, more: Sequence[str] = ()) -> bool:
+def _is_secret(name: str, value: str, more: Sequence[str] = ()) -> bool:
     """Whether a variable looks like a secret, by its name or its value."""
     return _has_secret_name(name) or SECRET_VALUE.search(value) is not None or _matches(name, more)
 

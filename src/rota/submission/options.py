@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, Literal, TypedDict, cast
 
 import msgspec
@@ -11,7 +12,7 @@ from rota.model.amounts import parse_duration
 from rota.model.batch import BatchSpec, Dependency, Template, check_after_count
 from rota.model.command import group_of
 from rota.model.errors import UsageError
-from rota.model.fields import OPTIONS
+from rota.model.fields import OPTIONS, Field
 from rota.model.needs import Needs
 from rota.model.selector import parse_selector
 from rota.submission.kinds import kept, option_words, several, working_directory
@@ -151,6 +152,8 @@ class Changes(Words, total=False):
 _DEFAULTS = {name: field.default for name, field in OPTIONS.items()}
 _SEVERAL = [name for name, field in OPTIONS.items() if field.kind in ("dependencies", "limits")]
 _OF_JOBS = [field for field in OPTIONS.values() if field.place != "batch" and field.name != "cwd"]
+Made = dict[str, dict[str, Any]]
+"""What options make: fields of a Template, of its Needs, and options for a batch system."""
 
 
 def completed(given: JobOptions) -> JobOptions:
@@ -166,17 +169,13 @@ def completed(given: JobOptions) -> JobOptions:
 def make_template(command: str | Sequence[str] | None, options: JobOptions) -> Template:
     """The Template of all options. A string is a command line, a list is executed as it is."""
     cwd = working_directory(options["cwd"])
-    made: dict[str, dict[str, Any]] = {"template": {"cwd": cwd, "group": group_of(command)}, "needs": {}, "options": {}}
+    usual = _usual()
+    made: Made = {place: {**fields} for place, fields in usual.items()}
+    made["template"] |= {"cwd": cwd, "group": group_of(command)}
     for field in _OF_JOBS:
         given = options[field.name]  # type: ignore[literal-required]
-        if given is None and field.default is None:
-            continue
-        if field.place == "options":
-            made["options"] |= option_words(field, given)
-        elif field.kind == "path":
-            made["template"][field.target] = os.path.join(cwd, os.path.expanduser(given))
-        else:
-            made[field.place] |= kept(field, given)
+        if given is not field.default:
+            _read(field, given, cwd, made)
     asked = tuple(sorted((key, word) for key, word in made["options"].items() if word is not None))
     template = Template(
         argv=None if command is None or isinstance(command, str) else tuple(command),
@@ -191,12 +190,35 @@ def make_template(command: str | Sequence[str] | None, options: JobOptions) -> T
     return template
 
 
+def _read(field: Field, given: Any, cwd: str, made: Made) -> None:
+    """Put what an option says where it is kept."""
+    if field.place == "options":
+        made["options"] |= option_words(field, given)
+    elif field.kind == "path":
+        made["template"][field.target] = os.path.join(cwd, os.path.expanduser(given))
+    else:
+        made[field.place] |= kept(field, given)
+
+
+@cache
+def _usual() -> Made:
+    """What all options make that have a default, if none is given; the defaults name no path."""
+    made: Made = {"template": {}, "needs": {}, "options": {}}
+    for field in _OF_JOBS:
+        if field.default is not None:
+            _read(field, field.default, "", made)
+    return made
+
+
 def _umask() -> int:
     """Our umask: files that jobs make should look as if the submitter had made them."""
     try:
-        with open("/proc/self/status") as status:
-            return int(next(line for line in status if line.startswith("Umask:")).split()[1], 8)
-    except (OSError, StopIteration, ValueError):
+        fd = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return int(os.read(fd, 4096).partition(b"\nUmask:")[2].split(None, 1)[0], 8)
+        finally:
+            os.close(fd)
+    except (OSError, IndexError, ValueError):
         mask = os.umask(0o077)
         os.umask(mask)
         return mask

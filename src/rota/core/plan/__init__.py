@@ -114,7 +114,8 @@ def _ask_sites(state: State, at: At, view: View, changed: list[Key]) -> Iterator
     rooms = state.rooms(at.mono)
     if not _can_wait(state, rooms, changed):
         wants, gone = left_over(state, view)
-        news = wants or gone or gone is None or changed or state.census.changed
+        known = planning.queues.shapes
+        news = wants or gone is None or any(number in known for number in gone) or changed or state.census.changed
         if news or not planning.queues.stands(view.wall, state.soft.queues, rooms):
             provider = Provider(state, at, state.steady(at.wall, at.mono), view.limits)
             yield from provider.provide(wants, gone, view, changed)
