@@ -8,6 +8,9 @@
  * A job is started by a clone that shares our memory until it executes its program, and nobody waits for that: vfork would hold us
  * up meanwhile, while other slots stand empty. Whether it did is seen later, and told then.
  *
+ * What it has started, and the records that it has yet to send, are in memory that it shares with the runner (struct book): should it
+ * be killed, the runner knows all the same.
+ *
  * A message: u32 length of what follows, one byte of kind, the body. Numbers are native: both ends are on one machine.
  *   E  u32 env, u32 count, strings                a common part of an environment
  *   L  u32 lane, out path, err path               open a lane (again)
@@ -27,6 +30,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
@@ -48,6 +52,10 @@ struct record {
     uint64_t utime_us, stime_us, maxrss_kb, out_size, err_size;
     double began, wall;
 };
+
+/* A record whose kind is 0 is not finished yet. A job is started once its id is in its place of `started`. */
+enum { MOST_RECORDS = 1024, MOST_STARTED = 4096 };
+struct book { uint32_t count, unused; uint32_t started[MOST_STARTED]; struct record records[MOST_RECORDS]; };
 
 struct request { /* a job that waits */
     struct request *next;
@@ -75,12 +83,13 @@ static struct lane *lanes;
 static struct env *envs;
 static struct child *children;
 static size_t slot_count, lane_count, env_count, child_count, child_room;
+static struct book *book;
 static struct record *records;
-static size_t record_count, record_room;
 static int null_fd, children_fd = -1;
 static long known_strays;
 static size_t waiting, flushes, unborn; /* requests that wait; how often records were sent; children in our memory */
 static double oldest_record, last_start;
+static uint32_t last_umask = (uint32_t)-1;
 static struct nest *empty_nests;
 
 static void die(const char *what)
@@ -109,23 +118,10 @@ static double seconds(clockid_t which)
     return t.tv_sec + t.tv_nsec * 1e-9;
 }
 
-static struct record *tell(uint32_t kind, uint32_t id)
-{
-    records = room(records, &record_room, record_count + 1, sizeof *records);
-    struct record *r = &records[record_count++];
-    memset(r, 0, sizeof *r);
-    r->kind = kind;
-    r->id = id;
-    r->wall = seconds(CLOCK_REALTIME);
-    if (record_count == 1)
-        oldest_record = seconds(CLOCK_MONOTONIC);
-    return r;
-}
-
 static void flush(void)
 {
     const char *at = (const char *)records;
-    size_t left = record_count * sizeof *records;
+    size_t left = book->count * sizeof *records;
     while (left) {
         ssize_t sent = send(0, at, left, MSG_NOSIGNAL);
         if (sent < 0 && errno == EINTR)
@@ -135,18 +131,40 @@ static void flush(void)
         at += sent;
         left -= sent;
     }
-    record_count = 0;
+    book->count = 0;
     flushes++;
 }
+
+/* A new record; `finish` it before anything else can be sent. */
+static struct record *tell(uint32_t id)
+{
+    if (book->count == MOST_RECORDS)
+        flush();
+    struct record *r = &records[book->count];
+    memset(r, 0, sizeof *r);
+    r->id = id;
+    r->wall = seconds(CLOCK_REALTIME);
+    if (!book->count++)
+        oldest_record = seconds(CLOCK_MONOTONIC);
+    return r;
+}
+
+/* All of it is there from now on, whenever we are killed. */
+static void finish(struct record *r, uint32_t kind)
+{
+    __atomic_store_n(&r->kind, kind, __ATOMIC_RELEASE);
+}
+
+#define PATIENCE_S 0.02
 
 /* Milliseconds until the records must go: none while there is enough to start, for then nobody waits for them. */
 static int patience(void)
 {
-    if (!record_count)
+    if (!book->count)
         return -1;
-    if (waiting < 2 * child_count + 2 || record_count >= 64)
+    if (waiting < 2 * child_count + 2 || book->count >= MOST_RECORDS / 4)
         return 0;
-    double left = oldest_record + 0.005 - seconds(CLOCK_MONOTONIC);
+    double left = oldest_record + PATIENCE_S - seconds(CLOCK_MONOTONIC);
     return left <= 0 ? 0 : (int)(left * 1000) + 1;
 }
 
@@ -250,9 +268,10 @@ static pid_t spawn(struct nest *n)
 
 static void fail(uint32_t id, uint32_t stage, int problem)
 {
-    struct record *r = tell(FAILED, id);
+    struct record *r = tell(id);
     r->stage = stage;
     r->problem = problem;
+    finish(r, FAILED);
 }
 
 /* Lay out what a job is started with. */
@@ -293,7 +312,8 @@ static int start(struct request *q, uint32_t slot, uint32_t lane)
     int fds[3] = { null_fd, lanes[lane].out, lanes[lane].err }, opened[3] = { -1, -1, -1 }, started = 0;
     const int append = O_WRONLY | O_CREAT | O_TRUNC | O_APPEND;
 
-    umask(q->umask);
+    if (q->umask != last_umask)
+        umask(last_umask = q->umask);
     if (chdir(cwd) < 0)
         fail(q->id, STAGE_CWD, errno);
     else if (*in && (fds[0] = opened[0] = open_plain(in, O_RDONLY)) < 0)
@@ -310,6 +330,7 @@ static int start(struct request *q, uint32_t slot, uint32_t lane)
         struct nest *n = prepare(q, path, skip(err, 1));
         memcpy(n->fds, fds, sizeof fds);
         double began = seconds(CLOCK_REALTIME);
+        __atomic_store_n(&book->started[q->id % MOST_STARTED], q->id, __ATOMIC_RELEASE);
         pid_t pid = spawn(n);
         if (pid < 0) {
             fail(q->id, STAGE_EXEC, -pid);
@@ -352,18 +373,21 @@ static void tell_births(void)
         if (c->told)
             continue;
         c->told = 1;
-        struct record *r = tell(STARTED, c->id);
+        struct record *r = tell(c->id);
         r->pid = c->pid;
         r->lane = c->lane;
         r->began = c->began;
-        c->record = record_count - 1;
+        finish(r, STARTED);
+        c->record = r - records;
         c->flushes = flushes;
     }
 }
 
 static void give_back(struct request *q, uint32_t flags)
 {
-    tell(RETURNED, q->id)->flags = flags;
+    struct record *r = tell(q->id);
+    r->flags = flags;
+    finish(r, RETURNED);
     free(q->strings);
     free(q);
 }
@@ -414,21 +438,28 @@ static int new_strays(void)
 static struct record *tell_end(const struct child *c)
 {
     if (c->flushes != flushes)
-        return tell(ENDED, c->id);
+        return tell(c->id);
     struct record *r = &records[c->record];
-    r->kind = ENDED;
+    finish(r, 0);
     r->wall = seconds(CLOCK_REALTIME);
     return r;
 }
 
-static void reap(void)
+/* Children that have ended, as the kernel told of them. */
+struct end { struct child child; int status; struct rusage usage; };
+static struct end *ends;
+static size_t end_room;
+
+/* Collect what has ended and free its slots, and nothing else: what waits is started before anything is written down. */
+static size_t collect(void)
 {
-    static size_t *over, over_room;
-    size_t over_count = 0;
-    int status;
-    struct rusage usage;
-    pid_t pid;
-    while ((pid = wait4(-1, &status, WNOHANG, &usage)) > 0) {
+    size_t count = 0;
+    for (;;) {
+        ends = room(ends, &end_room, count + 1, sizeof *ends);
+        struct end *e = &ends[count];
+        pid_t pid = wait4(-1, &e->status, WNOHANG, &e->usage);
+        if (pid <= 0)
+            return count;
         size_t i = 0;
         while (i < child_count && children[i].pid != pid)
             i++;
@@ -436,42 +467,56 @@ static void reap(void)
             known_strays -= known_strays > 0;
             continue;
         }
-        struct child c = children[i];
+        e->child = children[i];
         children[i] = children[--child_count];
-        slots[c.slot]->running--;
-        if (c.nest) {
-            int problem = c.nest->problem;
-            born(&c);
-            if (problem && !c.told) { /* it never became its program */
-                lanes[c.lane].busy = 0;
-                fail(c.id, STAGE_EXEC, problem);
+        slots[e->child.slot]->running--;
+        count++;
+    }
+}
+
+/* Tell of what was collected: no more at a time than there is room for. */
+static void tell_ends(struct end *end, size_t count)
+{
+    static struct record *over[MOST_RECORDS];
+    size_t over_count = 0;
+    if (book->count + count > MOST_RECORDS)
+        flush();
+    for (size_t i = 0; i < count; i++) {
+        struct child *c = &end[i].child;
+        const struct rusage *usage = &end[i].usage;
+        if (c->nest) {
+            int problem = c->nest->problem;
+            born(c);
+            if (problem && !c->told) { /* it never became its program */
+                lanes[c->lane].busy = 0;
+                fail(c->id, STAGE_EXEC, problem);
                 continue;
             }
         }
-        struct record *r = tell_end(&c);
-        r->pid = pid;
-        r->status = status;
-        r->lane = c.lane;
-        r->began = c.began;
-        r->utime_us = usage.ru_utime.tv_sec * 1000000ull + usage.ru_utime.tv_usec;
-        r->stime_us = usage.ru_stime.tv_sec * 1000000ull + usage.ru_stime.tv_usec;
-        r->maxrss_kb = usage.ru_maxrss;
-        r->out_size = lseek(lanes[c.lane].out, 0, SEEK_END);
-        r->err_size = lseek(lanes[c.lane].err, 0, SEEK_END);
-        over = room(over, &over_room, over_count + 1, sizeof *over);
-        over[over_count++] = r - records;
+        struct record *r = tell_end(c);
+        r->pid = c->pid;
+        r->status = end[i].status;
+        r->lane = c->lane;
+        r->began = c->began;
+        r->utime_us = usage->ru_utime.tv_sec * 1000000ull + usage->ru_utime.tv_usec;
+        r->stime_us = usage->ru_stime.tv_sec * 1000000ull + usage->ru_stime.tv_usec;
+        r->maxrss_kb = usage->ru_maxrss;
+        r->out_size = lseek(lanes[c->lane].out, 0, SEEK_END);
+        r->err_size = lseek(lanes[c->lane].err, 0, SEEK_END);
+        over[over_count++] = r;
     }
     if (!over_count)
         return;
     int strays = new_strays();
     for (size_t i = 0; i < over_count; i++) {
-        struct record *r = &records[over[i]];
+        struct record *r = over[i];
         if (strays > 0 || (strays < 0 && killpg(r->pid, 0) == 0))
             r->flags = SURVIVORS;
         if (!r->flags && !r->out_size && !r->err_size)
             lanes[r->lane].busy = 0;
         else
             r->flags |= WROTE; /* the runner must say when it is empty */
+        finish(r, ENDED);
     }
 }
 
@@ -613,9 +658,20 @@ static void nothing(int number)
     (void)number;
 }
 
+/* The book is in the memory that is our descriptor 3. */
+static void open_book(void)
+{
+    book = mmap(NULL, sizeof *book, PROT_READ | PROT_WRITE, MAP_SHARED, 3, 0);
+    if (book == MAP_FAILED)
+        die("launcher: book");
+    close(3);
+    records = book->records;
+}
+
 int main(void)
 {
     sigset_t mask;
+    open_book();
     /* A handler, not SIG_IGN: exec resets handlers, so that jobs get the default. Only the runner ends us. */
     const int spared[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE };
     for (int i = 1; i < 32; i++)
@@ -634,7 +690,7 @@ int main(void)
         snprintf(name, sizeof name, "/proc/self/task/%d/children", (int)getpid());
         children_fd = open(name, O_RDONLY | O_CLOEXEC);
     }
-    tell(HELLO, VERSION);
+    finish(tell(VERSION), HELLO);
     struct pollfd wait[2] = { { 0, POLLIN, 0 }, { signals, POLLIN, 0 } };
     for (;;) {
         int pause = patience();
@@ -657,7 +713,10 @@ int main(void)
             struct signalfd_siginfo info[8];
             while (read(signals, info, sizeof info) == sizeof info)
                 ;
-            reap();
+            size_t ended = collect();
+            start_waiting();
+            for (size_t told = 0; told < ended; told += MOST_RECORDS)
+                tell_ends(ends + told, ended - told < MOST_RECORDS ? ended - told : MOST_RECORDS);
         }
         if (unborn)
             tell_births();

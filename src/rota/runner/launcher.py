@@ -7,6 +7,7 @@ it ever dies, the runner goes on by itself. The messages are described in launch
 from __future__ import annotations
 
 import _socket
+import mmap
 import os
 import struct
 import sys
@@ -19,7 +20,7 @@ from rota.runner.segments import Lane
 
 __all__ = [
     "ENDED", "FAILED", "HELLO", "LATE", "RETURNED", "STAGE_CWD", "STAGE_ERR", "STAGE_EXEC", "STAGE_IN", "STAGE_OUT",
-    "STARTED", "SURVIVORS", "VERSION", "WROTE", "Builder", "Launcher", "Record",
+    "STARTED", "SURVIVORS", "VERSION", "WROTE", "Book", "Builder", "Launcher", "Record",
 ]  # fmt: skip
 
 HELLO, STARTED, ENDED, FAILED, RETURNED = 1, 2, 3, 4, 5
@@ -27,6 +28,7 @@ STAGE_CWD, STAGE_IN, STAGE_OUT, STAGE_ERR, STAGE_EXEC = 1, 2, 3, 4, 5
 VERSION, SURVIVORS, LATE, WROTE = 1, 1, 2, 4
 NO_ENV = 0xFFFFFFFF
 MOST_ENVS = 1000
+MOST_RECORDS, MOST_STARTED = 1024, 4096
 _record = struct.Struct("=IIiiiIIIQQQQQdd")
 _head = struct.Struct("=Ic")
 _start = struct.Struct("=IcIIIdIII")
@@ -49,18 +51,47 @@ def _command(plan: Plan, path: str, argv: List[str]) -> bytes:
     return joined
 
 
+class Book:
+    """What a launcher has started, and has yet to tell, in memory that outlives it: `struct book` of launcher.c."""
+
+    def __init__(self) -> None:
+        self.fd = os.memfd_create("rota-launcher", os.MFD_CLOEXEC)
+        os.ftruncate(self.fd, _one.size * (2 + MOST_STARTED) + _record.size * MOST_RECORDS)
+        self._memory = mmap.mmap(self.fd, 0)
+
+    def has_started(self, number: int) -> bool:
+        """Whether a job was started, or may have been: its place may have been given to a later one."""
+        (last,) = _one.unpack_from(self._memory, _one.size * (2 + number % MOST_STARTED))
+        return bool(last >= number)
+
+    def ended(self) -> List[Record]:
+        """What has ended and was not sent, or not wholly."""
+        (count,) = _one.unpack_from(self._memory, 0)
+        at, most = _one.size * (2 + MOST_STARTED), min(count, MOST_RECORDS)
+        found = [_record.unpack_from(self._memory, at + number * _record.size) for number in range(most)]
+        return [record for record in found if record[0] == ENDED]
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._memory.close()
+        os.close(self.fd)
+
+
 class Launcher:
     """A running launcher."""
 
     def __init__(self, path: str, runner_id: str) -> None:
+        self.book = Book()
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
         try:
             actions = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0), (os.POSIX_SPAWN_DUP2, 2, 1)]
+            actions.append((os.POSIX_SPAWN_DUP2, self.book.fd, 3))
             # Marked as ours: who clears up after a dead runner must end it too, before it can start what it still has.
             mark = {"ROTA_RUNNER": runner_id}
             self.pid = os.posix_spawn(path, ["rota-launcher"], mark, file_actions=actions, setsid=True)
         except BaseException:
             ours.close()
+            self.book.close()
             raise
         finally:
             theirs.close()
@@ -190,6 +221,7 @@ class Launcher:
     def close(self) -> None:
         """Close the socket: then the launcher exits."""
         self._sock.close()
+        self.book.close()
 
 
 class Builder:

@@ -18,9 +18,9 @@ from rota.runner.spawn import cannot_enter, cannot_read, cannot_write, enter, pr
 
 __all__ = ["LauncherJobs"]
 
-AHEAD = (
-    16  # jobs handed over beyond what may run (or as many as may), while jobs are short: they start without asking us
-)
+# Jobs handed over beyond what may run, while jobs are short: they start without asking us. So many (or as many as may
+# run), or for so long if that is more.
+AHEAD, AHEAD_MOST, AHEAD_S = 16, 128, 0.04
 SHORT_S = 0.02
 STUCK_S = 0.1  # what has not started by then comes back, so that it can be recalled
 SPARE_LANES = 8
@@ -73,7 +73,8 @@ class LauncherJobs:
         """How many jobs of each slot the launcher should have beyond those that may run."""
         if not self.ready or self._typical_s >= SHORT_S:
             return 0
-        return max((AHEAD, *self.jobs.runner.slots.values()))
+        width = max(self.jobs.runner.slots.values(), default=1)
+        return max(AHEAD, width, min(AHEAD_MOST, int(width * AHEAD_S / max(self._typical_s, 1e-4))))
 
     # -- handing over --------------------------------------------------------------------------------------------
 
@@ -116,6 +117,7 @@ class LauncherJobs:
                 started = jobs.not_started(lease, None, time.time(), StartError("start", "cannot start: %s" % error))
             else:
                 self.pending[self._number] = (lease, plan, path, now)
+                self._asked_back = False  # not this one: it can be asked for again
         for lease in reversed(back):
             jobs.runner.requeue(lease)
         return started
@@ -211,6 +213,7 @@ class LauncherJobs:
         _, number, pid, _, _, _, lane, _, _, _, _, _, _, began, _ = record
         lease, plan, _, _ = self.pending.pop(number)
         self._running[pid] = lane
+        lease.since = now  # it was handed over some time ago
         self.jobs.begun(lease, plan, launcher.lanes[lane], pid, began, now)
         if lease.kill_asked:
             self.jobs.kill(lease, lease.grace_s, "killed", now)
@@ -279,17 +282,22 @@ class LauncherJobs:
     # -- the launcher's death ------------------------------------------------------------------------------------
 
     def _died(self, now: float) -> None:
-        """Go on without it. Its jobs have become our children; what it did not tell us we cannot know, and say so."""
+        """Go on without it. Its jobs have become our children; what it did not tell us is in its book.
+
+        All but what was started and did not end there, or is not known to have: that we cannot know, and say so.
+        """
         launcher, jobs = self._launcher, self.jobs
         if launcher is None:
             return
         if self._registered:
             self.exchange(now)  # its last words
+        for record in launcher.book.ended():
+            if record[1] in self.pending or record[2] in self._running:
+                self._ended(launcher, record, now)
         self._launcher = None
         self.ready = False
         if self._registered:
             self._epoll.unregister(launcher.fd)
-        launcher.close()
         wall = time.time()
         for pid in list(self._running):
             running = jobs.by_pid[pid]
@@ -299,8 +307,15 @@ class LauncherJobs:
             else:
                 del jobs.by_pid[pid]
                 jobs.runner.ended(running.lease, LOST, running.wall, wall)
-        for lease, _, _, _ in self.pending.values():
-            jobs.forsake(lease, now)
-            jobs.runner.ended(lease, LOST, wall, wall)
+        pending, self.pending = self.pending, {}
+        back = []
+        for number, (lease, _, _, _) in pending.items():
+            if launcher.book.has_started(number):
+                jobs.forsake(lease, now)
+                jobs.runner.ended(lease, LOST, wall, wall)
+            else:
+                back.append(lease)
+        for lease in reversed(back):
+            jobs.runner.requeue(lease)
         self._running.clear()
-        self.pending.clear()
+        launcher.close()
