@@ -127,7 +127,7 @@ COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-h
 lock:
 	$(COMPILE) pyproject.toml -o requirements.lock >/dev/null
 	$(COMPILE) --group build -o requirements-build.lock >/dev/null
-	$(COMPILE) pyproject.toml --extra speed --extra qcg --extra s3 --extra openstack --group dev -c requirements.lock -o requirements-dev.lock >/dev/null
+	$(COMPILE) pyproject.toml --extra qcg --extra s3 --extra openstack --group dev -c requirements.lock -o requirements-dev.lock >/dev/null
 	$(COMPILE) pyproject.toml --extra streamflow --group build -o requirements-streamflow.lock >/dev/null
 	echo atheris | $(COMPILE) - -o requirements-soak.lock >/dev/null
 	while IFS=: read -r name wanted; do \

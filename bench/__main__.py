@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+import rota
 from bench import Row, dag
 from bench import home as at
 from bench.brokerage import brokerage
@@ -42,9 +43,11 @@ class Round(NamedTuple):
 def throughput(loops: Loops, jobs: int, launcher: str, rounds: int) -> list[Row]:
     """`true` jobs end to end against the C loops, by turns; the median of several rounds."""
     # The runner lingers, so that what it costs can be read afterwards.
-    with at.manager(f'[site.local]\nlauncher = "{launcher}"\nlinger = "1m"\n') as home:
-        at.rota(home, "run", "--array", "1-500", "--", "true")
-        found = [_round(home, loops, jobs, launcher) for _ in range(rounds)]
+    config = f'[site.local]\nlauncher = "{launcher}"\nlinger = "1m"\n'
+    with at.manager(config) as home, rota.Client(home=home) as client:
+        client.submit(["true"], array="1-500").wait()
+        time.sleep(1.0)  # the launcher may have to be compiled first
+        found = [_round(client, home, loops, jobs, launcher) for _ in range(rounds)]
     middle = Round(*[statistics.median(column) for column in zip(*found, strict=True)])
     ratio = statistics.median([one.rate / one.bare for one in found])
     single = statistics.median([one.rate / one.single for one in found])
@@ -63,15 +66,14 @@ def throughput(loops: Loops, jobs: int, launcher: str, rounds: int) -> list[Row]
     ]
 
 
-def _round(home: str, loops: Loops, jobs: int, launcher: str) -> Round:
+def _round(client: rota.Client, home: str, loops: Loops, jobs: int, launcher: str) -> Round:
     width = len(os.sched_getaffinity(0))
     yardsticks = [(run_loop(loops.bare, jobs // 2, width), run_loop(loops.single, jobs // 2, width))]
     manager, runners = at.manager_pid(home), at.runner_pids(home)
     spawner = max(runners, key=at.children_s)  # who has started most
     own, children = sum(map(at.cpu_s, [manager, *runners])), at.children_s(spawner)
     begin = time.perf_counter()
-    batch = at.rota(home, "add", "--array", f"1-{jobs}", "--", "true").split()[-1]
-    at.rota(home, "wait", batch)
+    client.submit(["true"], array=f"1-{jobs}").wait()
     took = time.perf_counter() - begin
     own, children = sum(map(at.cpu_s, [manager, *runners])) - own, at.children_s(spawner) - children
     yardsticks.append((run_loop(loops.bare, jobs // 2, width), run_loop(loops.single, jobs // 2, width)))
@@ -125,14 +127,15 @@ import os, statistics, sys, time, rota
 with rota.Client(home=sys.argv[1]) as client:
     client.submit(["true"]).wait()
     jobs, spawns = [], []
-    for _ in range(40):
+    for _ in range(300):
         begin = time.perf_counter()
         client.submit(["true"]).wait()
         jobs.append(time.perf_counter() - begin)
         begin = time.perf_counter()
         os.waitpid(os.posix_spawn("/bin/true", ["true"], os.environ, setsid=True), 0)
         spawns.append(time.perf_counter() - begin)
-print(statistics.median(jobs), statistics.median(spawns))
+jobs.sort()
+print(statistics.median(jobs), jobs[int(0.99 * len(jobs))], statistics.median(spawns))
 """
 
 
@@ -141,14 +144,15 @@ def latency() -> list[Row]:
     with at.manager() as home:
         at.rota(home, "run", "--", "true")
         out = subprocess.run([sys.executable, "-c", LATENCY, home], capture_output=True, text=True, check=True).stdout
-    job, spawn = (float(word) for word in out.split())
+    job, late, spawn = (float(word) for word in out.split())
     return [
         Row(
-            "one job, submit to known result (median)",
-            f"{job * 1000:.1f} ms = {job / spawn:.1f} × a spawn",
-            "≤ 5 ×",
-            job <= 5 * spawn,
+            f"one job, submit to known result, {name}",
+            f"{took * 1000:.1f} ms = {took / spawn:.1f} × a spawn",
+            f"≤ {most} ×",
+            took <= most * spawn,
         )
+        for name, took, most in (("median", job, 3.5), ("p99", late, 10))
     ]
 
 

@@ -118,7 +118,9 @@ class World:
 
     def schedule(self) -> Step:
         turn = Turn(self.core)
+        can_wait = self.core.can_wait
         turn.schedule(self.at)
+        assert not (can_wait and any(isinstance(effect, Lease) for effect in turn.effects)), "it could not wait"
         self._commit(turn)
         return Step([entry.event for entry in turn.entries], turn.results, turn.effects)
 

@@ -470,3 +470,27 @@ def test_json_lines_say_what_is_tried_again_and_what_is_learned(tmp_path):
 def test_the_field_that_is_wrong_is_named(tmp_path, field, words):
     with pytest.raises(UsageError, match=words):
         lines_of(tmp_path, '{"command": "true", ' + field + "}")
+
+
+def test_a_template_is_made_anew_when_where_we_are_or_how_files_are_made_has_changed(monkeypatch, tmp_path):
+    before = os.umask(0o022)
+    try:
+        monkeypatch.chdir(tmp_path)
+        one = build(["true"], {"cores": 2}).spec.templates[0]
+        assert build(["true"], {"cores": 2}).spec.templates[0] == one and one.needs.cores == 2000
+        os.umask(0o077)
+        two = build(["true"], {"cores": 2}).spec.templates[0]
+        assert (one.umask, two.umask) == (0o022, 0o077)
+        (tmp_path / "below").mkdir()
+        monkeypatch.chdir(tmp_path / "below")
+        assert build(["true"], {"cores": 2}).spec.templates[0].cwd == f"{tmp_path}/below"
+        tags = ["gpu"]
+        assert build(["true"], {"tags": tags}).spec.templates[0].needs.tags == ("gpu",)
+        tags.append("big")
+        assert build(["true"], {"tags": tags}).spec.templates[0].needs.tags == ("big", "gpu")
+        monkeypatch.chdir("/")
+        (tmp_path / "below").rmdir()
+        with pytest.raises(UsageError, match="does not exist"):
+            build(["true"], {"cwd": f"{tmp_path}/below"})
+    finally:
+        os.umask(before)

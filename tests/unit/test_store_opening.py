@@ -21,6 +21,7 @@ from rota.model.job import Result
 from rota.model.needs import Amounts
 from rota.store import projection, schema, sqlite
 from rota.store.connection import connect_sqlite3, statements
+from rota.store.database import LOG_BYTES
 from rota.store.sqlite import SqliteStore
 from rota.testing.check_store import array, entries_of, events_of_every_kind, full_result
 
@@ -319,6 +320,38 @@ def test_the_log_is_pruned_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (found.seq, list(found.tail)) == (100, [])
     store.commit(entries_of([Noted("a", "b", "c")], 101), [])
     store.close()
+
+
+def test_a_log_that_was_made_long_ahead_of_its_use_is_read_like_any_other(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "rota.db", reserve_bytes=1 << 20)
+    store.load()
+    store.commit(entries_of([array(1, 9)]), [])
+    while store.prepare():
+        pass
+    log = tmp_path / "rota.db-wal"
+    assert log.stat().st_size >= LOG_BYTES and not store.prepare()
+    size, written = log.stat().st_size, 60
+    for number in range(2, written + 1):
+        store.commit(entries_of([array(number, 9)], number), [full_result(number, 0, 1, 5.0)])
+    assert log.stat().st_size == size, "it grew all the same"
+    (tmp_path / "crashed").mkdir()
+    for name in ("rota.db", "rota.db-wal"):  # as the disk has it while the manager is killed
+        shutil.copy(tmp_path / name, tmp_path / "crashed" / name)
+    store.close()
+    again = SqliteStore(tmp_path / "crashed" / "rota.db", reserve_bytes=0)
+    assert [entry.seq for entry in again.load().tail] == list(range(1, written + 1))
+    assert again.results(written, 0, 1, True) == [full_result(written, 0, 1, 5.0)]
+    again.close()
+
+
+def test_a_log_is_not_made_long_where_space_is_scarce(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "rota.db", reserve_bytes=1 << 20)
+    store.load()
+    store._db.reserve().release()
+    assert not store.prepare() and (tmp_path / "rota.db-wal").stat().st_size < LOG_BYTES
+    store.close()
+    with pytest.raises(StoreError):
+        store.prepare()
 
 
 def test_what_cannot_be_stored_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
 
 from rota.core.state import Settings
 from rota.drivers.allocation import HERE
@@ -262,15 +261,6 @@ async def _once(manager: Manager) -> None:
     manager.stop(kill=False)
 
 
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """What makes the event loop: uvloop if it is there (the extra `speed`), else the standard one."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
-
-
 def main() -> int:
     """Parse the arguments, take the lock of the home, serve; the exit status."""
     parser = argparse.ArgumentParser(prog="rota.manager", description=__doc__)
@@ -307,8 +297,7 @@ def main() -> int:
             taken = Lock(paths)
         with taken as lock:
             forbid_deployed(paths)  # again: it may have gone away just before the lock was ours
-            with asyncio.Runner(loop_factory=loop_factory()) as runner:
-                return runner.run(serve(paths, lock, args))
+            return asyncio.run(serve(paths, lock, args))
     except (RotaError, OSError) as error:
         log.error("%s", error)
         if args.ready_fd is not None:

@@ -46,7 +46,7 @@ class Shell:
         self._inbox: list[tuple[Stimulus, Done | None]] = []
         self._turn: Turn | None = None
         """The turn that is being committed."""
-        self._waking = False
+        self._waking = self._owes_pass = False
         self._at = _NOW
         """The moment of the last turn."""
         self._tick_due = 0.0
@@ -174,7 +174,9 @@ class Shell:
                 world.say("stimulus", stimulus)
         turn = Turn(self.core)
         turn.take(inbox)
-        turn.schedule(at)
+        self._owes_pass = not self._owes_pass and bool(turn.entries) and self.core.can_wait
+        if not self._owes_pass:
+            turn.schedule(at)
         if self.turns % world.check_every == 0:
             check(self.core.state)
         if turn.entries and world.faults.strikes("crash-before-commit"):
@@ -218,7 +220,7 @@ class Shell:
         turn.answer()
         if turn.entries and world.rng.random() < world.checkpoint_chance:
             self.disk.checkpoint(self.core.state)
-        if self._inbox:
+        if self._inbox or self._owes_pass:
             self._wake()
         self._next_tick()
 

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Literal, TypedDict, cast
 
 import msgspec
@@ -152,6 +152,11 @@ class Changes(Words, total=False):
 _DEFAULTS = {name: field.default for name, field in OPTIONS.items()}
 _SEVERAL = [name for name, field in OPTIONS.items() if field.kind in ("dependencies", "limits")]
 _OF_JOBS = [field for field in OPTIONS.values() if field.place != "batch" and field.name != "cwd"]
+_PLAIN = ("choice", "cores", "count", "duration", "gpus", "size", "switch", "text")
+"""Kinds of options that name no file."""
+Command = str | tuple[str, ...] | None
+Given = tuple[tuple[Field, Any], ...]
+"""Options that are not as they are by default."""
 Made = dict[str, dict[str, Any]]
 """What options make: fields of a Template, of its Needs, and options for a batch system."""
 
@@ -169,25 +174,37 @@ def completed(given: JobOptions) -> JobOptions:
 def make_template(command: str | Sequence[str] | None, options: JobOptions) -> Template:
     """The Template of all options. A string is a command line, a list is executed as it is."""
     cwd = working_directory(options["cwd"])
-    usual = _usual()
-    made: Made = {place: {**fields} for place, fields in usual.items()}
-    made["template"] |= {"cwd": cwd, "group": group_of(command)}
-    for field in _OF_JOBS:
-        given = options[field.name]  # type: ignore[literal-required]
-        if given is not field.default:
-            _read(field, given, cwd, made)
+    words = command if command is None or isinstance(command, str) else tuple(command)
+    given: Given = tuple(
+        [(field, word) for field in _OF_JOBS if (word := options[field.name]) is not field.default]  # type: ignore[literal-required]
+    )
+    plain = all(field.kind in _PLAIN and type(word) in (str, int, float, bool) for field, word in given)
+    if plain and all(type(word) is str for word in words or ()):
+        return _known_template(words, given, cwd, _umask())
+    return _new_template(words, given, cwd, _umask())
+
+
+def _new_template(words: Command, given: Given, cwd: str, umask: int) -> Template:
+    made: Made = {place: {**fields} for place, fields in _usual().items()}
+    made["template"] |= {"cwd": cwd, "group": group_of(words)}
+    for field, word in given:
+        _read(field, word, cwd, made)
     asked = tuple(sorted((key, word) for key, word in made["options"].items() if word is not None))
     template = Template(
-        argv=None if command is None or isinstance(command, str) else tuple(command),
-        shell=command if isinstance(command, str) else None,
+        argv=None if isinstance(words, str) else words,
+        shell=words if isinstance(words, str) else None,
         needs=Needs(**made["needs"], options=asked),
-        umask=_umask(),
+        umask=umask,
         **made["template"],
     )
     if template.setup is not None and not os.path.isfile(template.setup):
         raise UsageError(f"the setup file '{template.setup}' does not exist")
     template.check()
     return template
+
+
+_known_template = lru_cache(256)(_new_template)
+"""The same, remembered: where no option names a file, it is the same each time. Who submits often has few of them."""
 
 
 def _read(field: Field, given: Any, cwd: str, made: Made) -> None:
