@@ -324,6 +324,7 @@ class Manager:
             self.staging.ended(state, turn.results)
         turn.answer()
         self.answers.flush()
+        self.answers.watchers.committed(turn.entries)
         self.inbound.end_jobs()
         self._checkpoints.committed(self.state, turn.entries)
         for entry in turn.entries:
@@ -331,7 +332,6 @@ class Manager:
                 self.book.drop(entry.event.batches)
             elif isinstance(entry.event, RunnerGreeted | RunnerMoved):
                 self.staging.tell_hosts(state)
-        self.answers.watchers.committed(turn.entries)
 
     def _next(self) -> None:
         if self._inbox or self._owes_pass:
