@@ -51,13 +51,28 @@ def _command(plan: Plan, path: str, argv: List[str]) -> bytes:
     return joined
 
 
+def _shared_memory() -> int:
+    """A file in memory; where there are none (an old libc), one that has no name any more."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("rota-launcher", os.MFD_CLOEXEC)
+    import tempfile
+
+    fd, path = tempfile.mkstemp(prefix="rota-launcher-")
+    os.unlink(path)
+    return fd
+
+
 class Book:
     """What a launcher has started, and has yet to tell, in memory that outlives it: `struct book` of launcher.c."""
 
     def __init__(self) -> None:
-        self.fd = os.memfd_create("rota-launcher", os.MFD_CLOEXEC)
-        os.ftruncate(self.fd, _one.size * (2 + MOST_STARTED) + _record.size * MOST_RECORDS)
-        self._memory = mmap.mmap(self.fd, 0)
+        self.fd = _shared_memory()
+        try:
+            os.ftruncate(self.fd, _one.size * (2 + MOST_STARTED) + _record.size * MOST_RECORDS)
+            self._memory = mmap.mmap(self.fd, 0)
+        except (OSError, ValueError) as error:
+            os.close(self.fd)
+            raise OSError("no memory to share: %s" % error) from None
 
     def has_started(self, number: int) -> bool:
         """Whether a job was started, or may have been: its place may have been given to a later one."""
