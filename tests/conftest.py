@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 
@@ -18,7 +19,13 @@ _home = pytest.StashKey[str]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Point every test away from the user's own ROTA_HOME; the path is short, since sockets live below it."""
+    """Point every test away from the user's own ROTA_HOME; the path is short, since sockets live below it.
+
+    A shell starts what is in its background with INT and QUIT ignored, and all below would not hear them; a user's do.
+    """
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     for name in [name for name in os.environ if name.startswith("ROTA_")]:
         del os.environ[name]
     config.stash[_home] = os.environ["ROTA_HOME"] = tempfile.mkdtemp(prefix="rota-")
