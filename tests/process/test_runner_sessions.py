@@ -534,6 +534,42 @@ def test_the_launcher_dies_in_the_middle_of_many_short_jobs(with_launcher, tmp_p
     assert len(runs) >= 400 - len(unknown)
 
 
+def test_starters_do_not_meet_in_their_directories_and_umasks(with_launcher, tmp_path):
+    manager = with_launcher
+    manager.run(*[["true"]] * 50)
+    specs = {}
+    for name, umask in (("one", 0o022), ("two", 0o077)):
+        (tmp_path / name).mkdir()
+        specs[name] = {**SPEC, "cwd": str(tmp_path / name), "umask": umask}
+    names = ["one", "two"] * 150
+    jobs = [["s", name, 9, index, 1, ["touch", str(index)], None] for index, name in enumerate(names)]
+    manager.lease(jobs, specs, [["s", 2]])
+    manager.pump(lambda: all((9, index, 1) in manager.ended for index in range(300)))
+    assert all(manager.ended[9, index, 1][3] == 0 for index in range(300))
+    for index, name in enumerate(names):
+        mode = (tmp_path / name / str(index)).stat().st_mode & 0o777
+        assert mode == (0o644 if name == "one" else 0o600)
+
+
+def test_orphans_that_end_while_their_job_goes_on_do_not_count_as_left_by_it(with_launcher):
+    manager = with_launcher
+    launched = manager.launcher()
+    manager.run(*[["true"]] * 50)
+    command = "(true & true &); (sleep 0.2 &) ; sleep 0.6; exit 0"
+    rows = manager.run(*[command] * 4)
+    assert [(row[3], row[11]) for row in rows] == [(0, None)] * 4
+    time.sleep(0.3)
+    manager.run(["true"], ["true"])
+    assert all(_state(pid) != "Z" for pid in children(launched)), "a zombie is kept"
+
+
+def _state(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return ""
+
+
 @pytest.mark.parametrize("in_memory", [True, False])
 def test_what_a_launcher_wrote_down_is_believed_and_what_it_did_not_finish_is_not(monkeypatch, in_memory):
     if not in_memory:  # an old libc

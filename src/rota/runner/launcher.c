@@ -8,6 +8,10 @@
  * A job is started by a clone that shares our memory until it executes its program, and nobody waits for that: vfork would hold us
  * up meanwhile, while other slots stand empty. Whether it did is seen later, and told then.
  *
+ * There are as many starters as cores: threads that each start a job, wait for it and start the next one, so that a processor goes from
+ * one job to the next without another having to be woken. The main thread speaks with the runner, and starts what is left when all
+ * starters wait. One lock is held by whoever does anything but wait, change directory, open files or clone.
+ *
  * What it has started, and the records that it has yet to send, are in memory that it shares with the runner (struct book): should it
  * be killed, the runner knows all the same.
  *
@@ -23,13 +27,16 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -76,7 +83,7 @@ struct nest {
     volatile int problem;
     volatile pid_t alive; /* the kernel clears it when the child has let go of our memory */
 };
-struct child { pid_t pid; uint32_t id, slot, lane; double began; size_t record, flushes; struct nest *nest; char told; };
+struct child { pid_t pid; uint32_t id, slot, lane; double began; size_t record, flushes; struct nest *nest; char told, own; };
 
 static struct slot **slots;
 static struct lane *lanes;
@@ -85,12 +92,18 @@ static struct child *children;
 static size_t slot_count, lane_count, env_count, child_count, child_room;
 static struct book *book;
 static struct record *records;
-static int null_fd, children_fd = -1;
+static int null_fd, children_fd = -1, bell;
 static long known_strays;
 static size_t waiting, flushes, unborn; /* requests that wait; how often records were sent; children in our memory */
+static size_t own_count, idle;          /* children of the main thread's own; starters with nothing to do */
 static double oldest_record, last_start;
-static uint32_t last_umask = (uint32_t)-1;
 static struct nest *empty_nests;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t work = PTHREAD_COND_INITIALIZER;
+static int sleeps; /* the main thread waits, and for longer than somebody may have to wait for it */
+/* Each starter has a directory and a umask of its own. */
+static __thread uint32_t last_umask = (uint32_t)-1;
+static __thread int moved;
 
 static void die(const char *what)
 {
@@ -305,49 +318,58 @@ static struct nest *prepare(struct request *q, char *path, char *word)
     return n;
 }
 
-/* Start one job in a lane; returns 1 if it is on its way. */
-static int start(struct request *q, uint32_t slot, uint32_t lane)
+/* Start one job in a lane, for which it has a place already; its pid, or 0. The lock is not held meanwhile. */
+static pid_t start(struct request *q, uint32_t slot, uint32_t lane, int own)
 {
     char *cwd = q->strings, *path = skip(cwd, 1), *in = skip(path, 1), *out = skip(in, 1), *err = skip(out, 1);
-    int fds[3] = { null_fd, lanes[lane].out, lanes[lane].err }, opened[3] = { -1, -1, -1 }, started = 0;
+    int fds[3] = { null_fd, lanes[lane].out, lanes[lane].err }, opened[3] = { -1, -1, -1 };
     const int append = O_WRONLY | O_CREAT | O_TRUNC | O_APPEND;
+    uint32_t stage = 0;
+    pid_t pid = 0;
+    struct nest *n = prepare(q, path, skip(err, 1));
 
+    pthread_mutex_unlock(&lock);
     if (q->umask != last_umask)
         umask(last_umask = q->umask);
     if (chdir(cwd) < 0)
-        fail(q->id, STAGE_CWD, errno);
+        stage = STAGE_CWD;
     else if (*in && (fds[0] = opened[0] = open_plain(in, O_RDONLY)) < 0)
-        fail(q->id, STAGE_IN, errno);
+        stage = STAGE_IN;
     else if (*out && (fds[1] = opened[1] = open_plain(out, append)) < 0)
-        fail(q->id, STAGE_OUT, errno);
+        stage = STAGE_OUT;
     else if (*err && strcmp(out, err) == 0)
-        fds[2] = fds[1], started = 1;
+        fds[2] = fds[1];
     else if (*err && (fds[2] = opened[2] = open_plain(err, append)) < 0)
-        fail(q->id, STAGE_ERR, errno);
-    else
-        started = 1;
-    if (started) {
-        struct nest *n = prepare(q, path, skip(err, 1));
+        stage = STAGE_ERR;
+    int problem = stage ? errno : 0;
+    double began = seconds(CLOCK_REALTIME);
+    moved = 1;
+    if (!stage) {
         memcpy(n->fds, fds, sizeof fds);
-        double began = seconds(CLOCK_REALTIME);
         __atomic_store_n(&book->started[q->id % MOST_STARTED], q->id, __ATOMIC_RELEASE);
-        pid_t pid = spawn(n);
-        if (pid < 0) {
-            fail(q->id, STAGE_EXEC, -pid);
-            leave_nest(n);
-            started = 0;
-        } else {
-            children = room(children, &child_room, child_count + 1, sizeof *children);
-            lanes[lane].busy = 1;
-            children[child_count++] = (struct child){ pid, q->id, slot, lane, began, 0, (size_t)-1, n, 0 };
-            unborn++;
-            last_start = seconds(CLOCK_MONOTONIC);
+        if ((pid = spawn(n)) < 0) {
+            stage = STAGE_EXEC;
+            problem = -pid;
+            pid = 0;
         }
     }
     for (int i = 0; i < 3; i++)
         if (opened[i] >= 0)
             close(opened[i]);
-    return started;
+    pthread_mutex_lock(&lock);
+    if (stage) {
+        fail(q->id, stage, problem);
+        leave_nest(n);
+        lanes[lane].busy = 0;
+        slots[slot]->running--;
+        return 0;
+    }
+    children = room(children, &child_room, child_count + 1, sizeof *children);
+    children[child_count++] = (struct child){ pid, q->id, slot, lane, began, 0, (size_t)-1, n, 0, (char)own };
+    own_count += own;
+    unborn++;
+    last_start = seconds(CLOCK_MONOTONIC);
+    return pid;
 }
 
 /* The child has become its program, or has ended: what it had of ours is free. */
@@ -392,17 +414,30 @@ static void give_back(struct request *q, uint32_t flags)
     free(q);
 }
 
-/* Start what may start: slots in order, each first come first served, each job in a lane that is empty. */
-static void start_waiting(void)
+/* How many jobs may start now, as far as their slots go. */
+static size_t startable(void)
 {
-    size_t lane = 0;
-    for (size_t i = 0; i < slot_count; i++) {
+    size_t count = 0;
+    for (size_t i = 0; waiting && i < slot_count; i++) {
+        struct slot *s = slots[i];
+        struct request *q = s ? s->first : NULL;
+        for (uint32_t free = s && s->limit > s->running ? s->limit - s->running : 0; q && free; q = q->next, free--)
+            count++;
+    }
+    return count;
+}
+
+/* The next job that may start, with a place in its slot and a lane: slots in order, each first come first served. */
+static struct request *next_request(uint32_t *slot, uint32_t *lane)
+{
+    for (size_t i = 0; waiting && i < slot_count; i++) {
         struct slot *s = slots[i];
         while (s && s->first && s->running < s->limit) {
-            while (lane < lane_count && (!lanes[lane].open || lanes[lane].busy))
-                lane++;
-            if (lane == lane_count)
-                return;
+            size_t l = 0;
+            while (l < lane_count && (!lanes[l].open || lanes[l].busy))
+                l++;
+            if (l == lane_count)
+                return NULL;
             struct request *q = s->first;
             s->first = q->next;
             waiting--;
@@ -412,23 +447,76 @@ static void start_waiting(void)
                 give_back(q, LATE);
                 continue;
             }
-            s->running += start(q, i, lane);
-            free(q->strings);
-            free(q);
+            s->running++;
+            lanes[l].busy = 1;
+            *slot = i;
+            *lane = l;
+            return q;
         }
+    }
+    return NULL;
+}
+
+static pid_t start_next(int own)
+{
+    uint32_t slot, lane;
+    struct request *q = next_request(&slot, &lane);
+    if (!q)
+        return -1;
+    pid_t pid = start(q, slot, lane, own);
+    free(q);
+    return pid;
+}
+
+/* Have idle starters start what may start, and start the rest ourselves. */
+static void start_waiting(void)
+{
+    size_t count = startable();
+    for (size_t i = 0; i < count && i < idle; i++)
+        pthread_cond_signal(&work);
+    for (size_t i = idle; i < count; i++)
+        if (start_next(1) < 0)
+            return;
+}
+
+static char listed[1 << 16]; /* the children of the main thread: its own, and what outlived a job; not those of starters */
+
+/* How many of them are not our own. */
+static long list_strays(void)
+{
+    ssize_t size = pread(children_fd, listed, sizeof listed - 1, 0);
+    long count = -(long)own_count;
+    listed[size < 0 ? 0 : size] = 0;
+    for (ssize_t i = 0; i < size; i++)
+        count += listed[i] == ' ';
+    return count;
+}
+
+/* Let those go that have ended. */
+static void reap_strays(void)
+{
+    for (char *at = listed, *next;; at = next) {
+        pid_t pid = strtol(at, &next, 10);
+        if (next == at)
+            return;
+        size_t i = 0;
+        while (i < child_count && children[i].pid != pid)
+            i++;
+        if (i == child_count)
+            waitpid(pid, NULL, WNOHANG);
     }
 }
 
 /* Has anything that outlived its job come to us since the last look? One read, however many jobs ended. */
 static int new_strays(void)
 {
-    static char text[1 << 16];
-    ssize_t size = children_fd < 0 ? -1 : pread(children_fd, text, sizeof text, 0);
-    if (size < 0)
+    if (children_fd < 0)
         return -1;
-    long count = -(long)child_count;
-    for (ssize_t i = 0; i < size; i++)
-        count += text[i] == ' ';
+    long count = list_strays();
+    if (count > known_strays) {
+        reap_strays();
+        count = list_strays();
+    }
     int more = count > known_strays;
     known_strays = count;
     return more;
@@ -450,28 +538,42 @@ struct end { struct child child; int status; struct rusage usage; };
 static struct end *ends;
 static size_t end_room;
 
-/* Collect what has ended and free its slots, and nothing else: what waits is started before anything is written down. */
+/* Take a child that has ended off the list. */
+static void take_child(struct end *e, size_t i)
+{
+    e->child = children[i];
+    children[i] = children[--child_count];
+    own_count -= e->child.own;
+    slots[e->child.slot]->running--;
+}
+
+/* Collect those of our own that have ended and free their slots, and nothing else: what waits is started before anything is written
+ * down. Orphans of jobs go as well. */
 static size_t collect(void)
 {
     size_t count = 0;
-    for (;;) {
+    for (size_t i = 0; i < child_count;) {
         ends = room(ends, &end_room, count + 1, sizeof *ends);
-        struct end *e = &ends[count];
-        pid_t pid = wait4(-1, &e->status, WNOHANG, &e->usage);
-        if (pid <= 0)
-            return count;
-        size_t i = 0;
-        while (i < child_count && children[i].pid != pid)
+        if (!children[i].own || wait4(children[i].pid, &ends[count].status, WNOHANG, &ends[count].usage) <= 0)
             i++;
-        if (i == child_count) { /* an orphan of a job */
-            known_strays -= known_strays > 0;
-            continue;
-        }
-        e->child = children[i];
-        children[i] = children[--child_count];
-        slots[e->child.slot]->running--;
-        count++;
+        else
+            take_child(&ends[count++], i);
     }
+    if (children_fd >= 0 && known_strays > 0 && list_strays() > 0) {
+        reap_strays();
+        known_strays = list_strays();
+    }
+    siginfo_t info = { 0 };
+    while (children_fd < 0 && waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid) {
+        size_t i = 0;
+        while (i < child_count && children[i].pid != info.si_pid)
+            i++;
+        if (i < child_count)
+            break; /* it has ended just now: next time */
+        waitpid(info.si_pid, NULL, WNOHANG);
+        info.si_pid = 0;
+    }
+    return count;
 }
 
 /* Tell of what was collected: no more at a time than there is room for. */
@@ -653,6 +755,75 @@ static void listen_to_runner(void)
     filled -= at;
 }
 
+static void ring(void)
+{
+    const uint64_t one = 1;
+    if (!sleeps)
+        return;
+    sleeps = 0;
+    if (write(bell, &one, sizeof one) < 0)
+        die("launcher: bell");
+}
+
+/* A starter: starts a job, and while that runs tells of the one before; waits for it; and so on. */
+static void *start_and_wait(void *unused)
+{
+    struct end end;
+    int ended = 0;
+    (void)unused;
+    if (unshare(CLONE_FS) < 0)
+        return NULL; /* it would be in the directory of another's job */
+    pthread_mutex_lock(&lock);
+    for (;;) {
+        pid_t pid = start_next(0);
+        if (ended) {
+            tell_ends(&end, 1);
+            ended = 0;
+        }
+        if (!patience())
+            flush();
+        if (known_strays > 0 || pid > 0)
+            ring();
+        if (pid < 0) {
+            if (moved && chdir("/") == 0) /* do not sit in a job's directory */
+                moved = 0;
+            idle++;
+            pthread_cond_wait(&work, &lock);
+            idle--;
+        }
+        if (pid <= 0)
+            continue;
+        pthread_mutex_unlock(&lock);
+        while (wait4(pid, &end.status, 0, &end.usage) < 0)
+            if (errno != EINTR)
+                die("launcher: wait");
+        pthread_mutex_lock(&lock);
+        size_t i = 0;
+        while (i < child_count && children[i].pid != pid)
+            i++;
+        if (i == child_count)
+            die("launcher: a child is not known");
+        take_child(&end, i);
+        ended = 1;
+    }
+}
+
+enum { STARTERS_MOST = 16 };
+
+static void open_starters(void)
+{
+    cpu_set_t cores;
+    pthread_attr_t attributes;
+    pthread_t thread;
+    int count = children_fd >= 0 && sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+    mallopt(M_ARENA_MAX, 1);
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, 1 << 17);
+    for (int i = 0; count > 1 && i < count && i < STARTERS_MOST; i++)
+        if (pthread_create(&thread, &attributes, start_and_wait, NULL) != 0)
+            return; /* fewer will do */
+}
+
 static void nothing(int number)
 {
     (void)number;
@@ -690,26 +861,43 @@ int main(void)
         snprintf(name, sizeof name, "/proc/self/task/%d/children", (int)getpid());
         children_fd = open(name, O_RDONLY | O_CLOEXEC);
     }
+    if ((bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0)
+        die("launcher: bell");
     finish(tell(VERSION), HELLO);
-    struct pollfd wait[2] = { { 0, POLLIN, 0 }, { signals, POLLIN, 0 } };
+    open_starters();
+    struct pollfd wait[3] = { { 0, POLLIN, 0 }, { bell, POLLIN, 0 }, { signals, POLLIN, 0 } };
+    pthread_mutex_lock(&lock);
     for (;;) {
         int pause = patience();
         if (!pause) {
             flush();
             pause = -1;
         }
-        if (!child_count && chdir("/") < 0) /* do not sit in a job's directory */
-            die("launcher: /");
+        if (!own_count && moved && chdir("/") == 0) /* do not sit in a job's directory */
+            moved = 0;
+        if (waiting && (pause < 0 || pause > PATIENCE_S * 1000)) /* starters leave records behind */
+            pause = (int)(PATIENCE_S * 1000);
         if (unborn) { /* look whether they have become their programs: soon, and less often if one takes long */
             int look = 10 + (int)((seconds(CLOCK_MONOTONIC) - last_start) * 500);
             pause = pause < 0 || look < pause ? look : pause;
         }
-        if (poll(wait, 2, pause) < 0) {
-            if (errno != EINTR)
-                die("launcher: poll");
+        sleeps = pause < 0 || pause > PATIENCE_S * 1000;
+        /* Signals are for our own children and for orphans: a starter waits for its own. */
+        nfds_t watched = own_count || known_strays > 0 || children_fd < 0 ? 3 : 2;
+        pthread_mutex_unlock(&lock);
+        int got = poll(wait, watched, pause);
+        if (got < 0 && errno != EINTR)
+            die("launcher: poll");
+        pthread_mutex_lock(&lock);
+        sleeps = 0;
+        if (got < 0)
             continue;
-        }
         if (wait[1].revents) {
+            uint64_t rung;
+            if (read(bell, &rung, sizeof rung) < 0 && errno != EAGAIN)
+                die("launcher: bell");
+        }
+        if (watched == 3 && wait[2].revents) {
             struct signalfd_siginfo info[8];
             while (read(signals, info, sizeof info) == sizeof info)
                 ;

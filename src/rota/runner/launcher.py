@@ -279,7 +279,7 @@ class Builder:
             self._temporary = "%s.%s.%d" % (self.path, os.uname().nodename, os.getpid())  # nodes may share it
             null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
             actions: List[Any] = [(os.POSIX_SPAWN_DUP2, null, number) for number in (0, 1, 2)]
-            words = [compiler, "-O2", "-o", self._temporary, self._source]
+            words = [compiler, "-O2", "-pthread", "-o", self._temporary, self._source]
             self.pid = os.posix_spawn(compiler, words, os.environ, file_actions=actions, setsid=True)
             os.close(null)
         except OSError:
