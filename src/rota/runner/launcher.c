@@ -318,7 +318,8 @@ static struct nest *prepare(struct request *q, char *path, char *word)
     return n;
 }
 
-/* Start one job in a lane, for which it has a place already; its pid, or 0. The lock is not held meanwhile. */
+/* Start one job in a lane, for which it has a place already; its pid, or 0. A starter does not hold the lock meanwhile; the main thread
+ * does, or its child would be taken for a stray as long as nobody knows it. */
 static pid_t start(struct request *q, uint32_t slot, uint32_t lane, int own)
 {
     char *cwd = q->strings, *path = skip(cwd, 1), *in = skip(path, 1), *out = skip(in, 1), *err = skip(out, 1);
@@ -328,7 +329,8 @@ static pid_t start(struct request *q, uint32_t slot, uint32_t lane, int own)
     pid_t pid = 0;
     struct nest *n = prepare(q, path, skip(err, 1));
 
-    pthread_mutex_unlock(&lock);
+    if (!own)
+        pthread_mutex_unlock(&lock);
     if (q->umask != last_umask)
         umask(last_umask = q->umask);
     if (chdir(cwd) < 0)
@@ -356,7 +358,8 @@ static pid_t start(struct request *q, uint32_t slot, uint32_t lane, int own)
     for (int i = 0; i < 3; i++)
         if (opened[i] >= 0)
             close(opened[i]);
-    pthread_mutex_lock(&lock);
+    if (!own)
+        pthread_mutex_lock(&lock);
     if (stage) {
         fail(q->id, stage, problem);
         leave_nest(n);
@@ -561,7 +564,8 @@ static size_t collect(void)
     }
     if (children_fd >= 0 && known_strays > 0 && list_strays() > 0) {
         reap_strays();
-        known_strays = list_strays();
+        long left = list_strays(); /* those that are new are for who tells of their job */
+        known_strays = left < known_strays ? left : known_strays;
     }
     siginfo_t info = { 0 };
     while (children_fd < 0 && waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid) {
