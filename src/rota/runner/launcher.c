@@ -769,6 +769,14 @@ static void ring(void)
         die("launcher: bell");
 }
 
+/* See how a child has ended, of which that is known already. */
+static void reap_child(struct end *e)
+{
+    while (wait4(e->child.pid, &e->status, 0, &e->usage) < 0)
+        if (errno != EINTR)
+            die("launcher: wait");
+}
+
 /* A starter: starts a job, and while that runs tells of the one before; waits for it; and so on. */
 static void *start_and_wait(void *unused)
 {
@@ -781,6 +789,7 @@ static void *start_and_wait(void *unused)
     for (;;) {
         pid_t pid = start_next(0);
         if (ended) {
+            reap_child(&end);
             tell_ends(&end, 1);
             ended = 0;
         }
@@ -798,7 +807,8 @@ static void *start_and_wait(void *unused)
         if (pid <= 0)
             continue;
         pthread_mutex_unlock(&lock);
-        while (wait4(pid, &end.status, 0, &end.usage) < 0)
+        siginfo_t info;
+        while (waitid(P_PID, pid, &info, WEXITED | WNOWAIT) < 0) /* were we killed in a wait4, nobody would know how it ended */
             if (errno != EINTR)
                 die("launcher: wait");
         pthread_mutex_lock(&lock);
