@@ -10,9 +10,10 @@ from rota.model.errors import DeniedError, NoSpaceError, NotFoundError, RotaErro
 from rota.wire import home as wire
 from rota.wire.home import default_home, private_directory, write_private
 
-__all__ = ["PILOT_HOME", "Paths", "default_home", "own_directory", "prepare"]
+__all__ = ["CONFIG", "PILOT_HOME", "Paths", "default_home", "own_directory", "prepare"]
 
 
+CONFIG = "config.toml"
 PILOT_HOME = ".rota-pilot"
 """The home of a pilot that is given none, in the working directory."""
 
@@ -22,7 +23,7 @@ class Paths:
 
     def __init__(self, home: "str | None" = None) -> None:
         self.home = wire.absolute(home)
-        self.config = os.path.join(self.home, wire.CONFIG)
+        self.config = os.path.join(self.home, CONFIG)
         """Settings, written by the user."""
         self.pid = os.path.join(self.home, "manager.pid")
         """The manager's process id, for scripts. The truth is in the lock."""

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import NamedTuple
 
-from rota.wire.home import CONFIG, default_home
+from rota.manager.paths import CONFIG, default_home
 
 __all__ = ["own_environment", "submit_environment"]
 

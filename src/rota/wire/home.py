@@ -16,7 +16,6 @@ __all__ = [
     "private_place", "read_own", "read_private", "token_file", "write_private",
 ]  # fmt: skip
 
-CONFIG = "config.toml"
 SOCKET = "manager.sock"
 NOTICE = "manager.json"
 TLS = "tls"
