@@ -134,8 +134,9 @@ def test_ranks_are_bound_to_the_cores_of_their_part(nodes):
     assert nodes.root.stream(nodes.end()) == f"{first} [{first}]\n".encode()
 
 
-def test_much_flows_both_ways_at_once(nodes):
-    row, out, err = nodes.run("head -c 20000000 /dev/urandom > x; $ROTA_RSH n2 cat < x | cmp - x && echo same; rm x")
+def test_much_flows_both_ways_at_once(nodes, tmp_path):
+    x = tmp_path / "x"  # the jobs of all these tests are in one directory
+    row, out, err = nodes.run(f"head -c 20000000 /dev/urandom > {x}; $ROTA_RSH n2 cat < {x} | cmp - {x} && echo same")
     assert (row[3], out) == (0, "same\n"), err
 
 
