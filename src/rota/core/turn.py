@@ -62,6 +62,10 @@ class Turn:
             if done is not None:
                 answers.append((done, step))
 
+    def puts_off(self, before: bool) -> bool:
+        """Whether its pass comes in the next turn, after the answers; not if the turn `before` has put off its own."""
+        return not before and bool(self.entries) and self._core.can_wait
+
     def schedule(self, at: At) -> None:
         """Run the scheduling pass."""
         try:

@@ -267,7 +267,7 @@ class Manager:
         inbox, self._inbox = self._inbox, []
         turn = Turn(self.core, self._quarantined)
         turn.take(inbox)
-        self._owes_pass = not self._owes_pass and bool(turn.entries) and self.core.can_wait
+        self._owes_pass = turn.puts_off(self._owes_pass)
         if not (self.stopping or turn.spoilt or self._owes_pass) and self.loop.time() >= self._pass_at:
             turn.schedule(now())
         if turn.entries or turn.results:

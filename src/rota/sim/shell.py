@@ -174,7 +174,7 @@ class Shell:
                 world.say("stimulus", stimulus)
         turn = Turn(self.core)
         turn.take(inbox)
-        self._owes_pass = not self._owes_pass and bool(turn.entries) and self.core.can_wait
+        self._owes_pass = turn.puts_off(self._owes_pass)
         if not self._owes_pass:
             turn.schedule(at)
         if self.turns % world.check_every == 0:
