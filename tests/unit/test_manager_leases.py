@@ -5,7 +5,7 @@ from typing import Any
 
 from rota.core import effects as ef
 from rota.core.state import Settings
-from rota.manager.outbound import NO_COMMAND, Outbound, lease_message
+from rota.manager.outbound import NO_COMMAND, Outbound, Sent, lease_message
 
 
 class Book:
@@ -27,13 +27,13 @@ def test_a_job_without_a_command_fails_alone() -> None:
     spec = SimpleNamespace(ends=None)
     plain = SimpleNamespace(apart=False)
     batch: Any = SimpleNamespace(
-        id=7, spec=spec, template_of=lambda pos: 0, index=lambda pos: pos + 1, templates=[plain]
+        id=7, count=3, spec=spec, template_of=lambda pos: 0, index=lambda pos: pos + 1, templates=[plain]
     )
     slot: Any = SimpleNamespace(text="3:1000", amounts=SimpleNamespace(cores=1000))
     lease = ef.Lease("r1", 1, 1, 0.0, [(7, pos, 1, slot) for pos in range(3)], {})
     state: Any = SimpleNamespace(batches={7: batch}, runners={"r1": SimpleNamespace(host="n1")})
     book: Any = Book()
-    message = lease_message(book, state, lease, "local", set())
+    message = lease_message(book, state, lease, "local", Sent())
     assert [row[5] for row in message["jobs"]] == [[NO_COMMAND], ["true"], ["true"]]
     assert [row[3] for row in message["jobs"]] == [1, 2, 3]
     assert {row[1] for row in message["jobs"]} == set(message["specs"])
@@ -43,7 +43,7 @@ def test_what_came_with_a_repeat_is_sent_again_with_the_next_lease() -> None:
     """Of a repeat of what it has a runner takes nothing: also not the spec of a job that was changed meanwhile."""
     sent: list[dict[str, Any]] = []
     batch: Any = SimpleNamespace(
-        id=7, spec=SimpleNamespace(ends=None), template_of=lambda pos: 0, index=lambda pos: pos + 1,
+        id=7, count=5, spec=SimpleNamespace(ends=None), template_of=lambda pos: 0, index=lambda pos: pos + 1,
         templates=[SimpleNamespace(apart=False)],
     )  # fmt: skip
     slot: Any = SimpleNamespace(text="3:1000", amounts=SimpleNamespace(cores=1000))
@@ -53,7 +53,18 @@ def test_what_came_with_a_repeat_is_sent_again_with_the_next_lease() -> None:
     peers: Any = {"r1": SimpleNamespace(send=sent.append)}
     book: Any = Book()
     outbound = Outbound(book, Settings(), peers, lambda state, effect: None, "secret")
-    outbound._sent["r1"] = set()
+    outbound._sent["r1"] = Sent()
     for n in (1, 2, 2, 3, 4):
         outbound.perform(state, ef.Lease("r1", 1, n, 0.0, [(7, n, 1, slot)], {}))
     assert [bool(message.get("specs")) for message in sent] == [True, False, True, True, False]
+
+
+def test_batches_that_are_run_alike_have_one_spec_which_is_sent_once() -> None:
+    sent = Sent()
+    first = sent.name("7.0.1000", {"cwd": "/a"}, once=True)
+    assert (first, len(sent.names)) == ("7.0.1000", 0), "nobody asks for the name of a batch of one job again"
+    assert sent.name("8.0.1000", {"cwd": "/a"}, once=False) == "7.0.1000"
+    assert sent.names == {"8.0.1000": "7.0.1000"}
+    assert sent.name("9.0.1000", {"cwd": "/b"}, once=False) == "9.0.1000"
+    sent.clear()
+    assert not len(sent) and sent.name("10.0.1000", {"cwd": "/a"}, once=False) == "10.0.1000", "it is sent again"

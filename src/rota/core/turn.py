@@ -12,10 +12,12 @@ from rota.model.errors import RotaError
 from rota.model.events import Entry
 from rota.model.job import Result
 
-__all__ = ["Done", "Turn"]
+__all__ = ["PUT_OFF_S", "Done", "Turn"]
 
 Done = Callable[[Step | RotaError], None]
 """Called with the answer to a stimulus: what it led to, or why it was refused."""
+PUT_OFF_S = 0.01
+"""How long a pass that is put off waits for a turn to come with, before it gets one of its own."""
 Quarantine = Callable[[Stimulus | str, Exception], RotaError]
 """Keeps a stimulus that made the core fail; the refusal that answers it."""
 
@@ -63,7 +65,10 @@ class Turn:
                 answers.append((done, step))
 
     def puts_off(self, before: bool) -> bool:
-        """Whether its pass comes in the next turn, after the answers; not if the turn `before` has put off its own."""
+        """Whether its pass comes in the next turn; not if the turn `before` has put off its own.
+
+        So it comes after the answers; and where one job follows the other, it is the pass of the next job too.
+        """
         return not before and bool(self.entries) and self._core.can_wait
 
     def schedule(self, at: At) -> None:

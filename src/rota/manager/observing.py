@@ -19,7 +19,7 @@ from rota.drivers.farm import HostError
 from rota.drivers.submitting import ArrayError, FullError
 from rota.manager.inbound import now, report_rows
 from rota.manager.jobbook import JobBook
-from rota.manager.outbound import lease_message
+from rota.manager.outbound import Sent, lease_message
 from rota.manager.sites.api import UNSENT, Site
 from rota.model.allocation import Allocation, Outcome
 from rota.model.errors import BusyError, RefusedError, RotaError, UsageError
@@ -205,7 +205,7 @@ class Observer:
                 for number, pos in runner.jobs:
                     live = state.batches[number].live[pos]
                     lease = ef.Lease(runner.id, 1, 1, 0.0, [(number, pos, live.attempt, live.slot)], {live.slot: 1})
-                    out[allocation.element] = lease_message(self._book, state, lease, runner.site, set())
+                    out[allocation.element] = lease_message(self._book, state, lease, runner.site, Sent())
                     self.promise(state, [(number, pos, live.attempt)])
         return out
 

@@ -11,13 +11,13 @@ from rota.manager.job_tokens import runner_secret
 from rota.manager.jobbook import JobBook
 from rota.model.errors import BusyError
 from rota.model.slot import Slot
-from rota.wire.messages import VERSION
+from rota.wire.messages import VERSION, encode
 from rota.wire.peer import Peer
 
 if TYPE_CHECKING:
     from rota.manager.data.staging import Staging
 
-__all__ = ["Outbound", "lease_message"]
+__all__ = ["Outbound", "Sent", "lease_message"]
 
 log = logging.getLogger("rota")
 
@@ -25,6 +25,34 @@ NO_COMMAND = "rota-has-no-command-for-this-job"
 """What is not found in place of a command that cannot be made."""
 MOST_SENT = 2000
 """Specs and environments that a runner keeps: with the next one it starts anew."""
+
+
+class Sent:
+    """Which specs and environments a runner has. Batches that are run alike have one spec: it is made ready once."""
+
+    __slots__ = ("_specs", "environments", "names")
+
+    def __init__(self) -> None:
+        self.names: dict[str, str] = {}
+        """The name of a spec → that under which the runner has it."""
+        self._specs: dict[bytes, str] = {}
+        self.environments: set[str] = set()
+
+    def __len__(self) -> int:
+        return max(len(self.names), len(self._specs)) + len(self.environments)
+
+    def name(self, name: str, spec: dict[str, Any], once: bool) -> str:
+        """The name under which the runner has such a spec; this one if it has none. `once`: nobody asks again."""
+        known_as = self._specs.setdefault(encode(spec), name)
+        if not once:
+            self.names[name] = known_as
+        return known_as
+
+    def clear(self) -> None:
+        """Forget all: it is sent again."""
+        self.names.clear()
+        self._specs.clear()
+        self.environments.clear()
 
 
 class Outbound:
@@ -54,8 +82,8 @@ class Outbound:
         """Runners whose greeting is being made durable."""
         self._newest: dict[str, int] = {}
         """Number of the newest lease message that a runner was sent in this session."""
-        self._sent: dict[str, set[str]] = {}
-        """Names of specs and environments that a runner has in this session."""
+        self._sent: dict[str, Sent] = {}
+        """What a runner has been sent in this session."""
         self._connects: dict[str, int] = {}
         """Number of the connection of each session."""
         self._leased: dict[str, Peer] = {}
@@ -107,7 +135,7 @@ class Outbound:
         if old is not None and old is not found[0]:
             old.close()
         self.peers[effect.runner] = found[0]
-        self._sent[effect.runner] = set()
+        self._sent[effect.runner] = Sent()
         self._newest[effect.runner] = 0
         self._connects[effect.runner] = effect.connect
         facts = state.soft.sites.get(state.runners[effect.runner].site)
@@ -210,7 +238,7 @@ def _gang(book: JobBook, named: tuple[int, int, int], members: tuple[Member, ...
     return {"secret": book.gang_secret(*named), "nodes": nodes}
 
 
-def lease_message(book: JobBook, state: State, effect: ef.Lease, site: str, sent: set[str]) -> dict[str, Any]:
+def lease_message(book: JobBook, state: State, effect: ef.Lease, site: str, sent: Sent) -> dict[str, Any]:
     """A lease with all that the runner needs for it and does not have yet."""
     host = state.runners[effect.runner].host
     gangs = {
@@ -235,8 +263,8 @@ def lease_message(book: JobBook, state: State, effect: ef.Lease, site: str, sent
             row = book.lease_row(batch, pos, attempt, slot.text, cores)
         except (TypeError, ValueError, LookupError, AttributeError):  # of an older release, which checked less
             log.exception("job %d.%d has no command that could be run", number, batch.index(pos))
-            spec = f"{number}.{batch.template_of(pos)}.{cores}"
-            row = [slot.text, spec, number, batch.index(pos), attempt, [NO_COMMAND], None]
+            name = f"{number}.{batch.template_of(pos)}.{cores}"
+            row = [slot.text, name, number, batch.index(pos), attempt, [NO_COMMAND], None]
         if batch.spec.ends is not None:
             row[6] = {**(row[6] or {}), "own": book.end_variables(state, batch)}
         name, variant = row[1], 0
@@ -247,15 +275,21 @@ def lease_message(book: JobBook, state: State, effect: ef.Lease, site: str, sent
             if variant := book.variant(batch, pos, slot.amounts):
                 name = row[1] = f"{name}.{variant}"
         template = batch.template_of(pos)
-        if name not in sent:
-            specs[name] = book.spec(batch, template, cores, site, host, variant)
-            sent.add(name)
-            environment = specs[name]["env"]
-            if environment is not None and environment not in sent:
-                sent.add(environment)
+        known_as = sent.names.get(name)
+        if known_as is None:
+            spec = book.spec(batch, template, cores, site, host, variant)
+            known_as = sent.name(name, spec, once=batch.count == 1)
+            if known_as == name:
+                specs[name] = spec
+            environment = spec["env"]
+            if environment is not None and environment not in sent.environments:
+                sent.environments.add(environment)
                 envs[environment] = book.environment(environment)
+        row[1] = known_as
         rows.append(row)
         alike = None
+        if len(rows) == len(effect.jobs):
+            break
         if row[5] != [NO_COMMAND] and not (batch.spec.ends is not None or batch.templates[template].apart):
             alike = (batch, template, slot, row) if book.are_alike(batch, template) else None
     message: dict[str, Any] = {

@@ -11,7 +11,7 @@ from rota.core.settled import put_all_away
 from rota.core.state import Settings, State
 from rota.core.step import Core, Step
 from rota.core.stimuli import SetMode, Stimulus, Tick
-from rota.core.turn import Done, Turn
+from rota.core.turn import PUT_OFF_S, Done, Turn
 from rota.manager.answers import Answers
 from rota.manager.audit import Audit
 from rota.manager.checkpoints import Checkpoints, state_of
@@ -105,7 +105,9 @@ class Manager:
         """Questions that wait for the commit under way, so that nothing is answered that is not on disk."""
         self._turning = False
         self._owes_pass = False
-        """Whether the scheduling pass of the last turn was put off until that turn has been answered."""
+        """Whether the scheduling pass of the last turn was put off."""
+        self._pass_due: asyncio.TimerHandle | None = None
+        """When there is to be a turn for such a pass, if nothing else brings one."""
         self._timer: asyncio.TimerHandle | None = None
         self._checkpoints = Checkpoints(store)
         self._quarantine = Quarantine(os.path.join(home, "quarantine"))
@@ -334,9 +336,11 @@ class Manager:
                 self.staging.tell_hosts(state)
 
     def _next(self) -> None:
-        if self._inbox or self._owes_pass:
+        if self._inbox:
             self.loop.call_soon(self._turn)
             return
+        if self._owes_pass and self._pass_due is None:
+            self._pass_due = self.loop.call_later(PUT_OFF_S, self._pass_now)
         self._turning = False
         if self._checkpoints.due and not self.stopping:
             self._turning = True
@@ -354,6 +358,11 @@ class Manager:
     def _tick(self) -> None:
         self._timer = None
         self.tell(Tick(at=now()))
+
+    def _pass_now(self) -> None:
+        self._pass_due = None
+        if self._owes_pass and not self._turning:
+            self.tell(Tick(at=now()))
 
     def checkpoint_soon(self) -> None:
         """Take a checkpoint after this turn, or now if there is none."""

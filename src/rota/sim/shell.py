@@ -10,7 +10,7 @@ from rota.core.snapshot import durable_view
 from rota.core.state import Settings
 from rota.core.step import Core
 from rota.core.stimuli import At, Disconnected, Stimulus, Tick
-from rota.core.turn import Done, Turn
+from rota.core.turn import PUT_OFF_S, Done, Turn
 from rota.model.errors import NoSpaceError
 from rota.sim.disk import Disk
 from rota.sim.messages import Message, message_of, stimulus_of
@@ -220,9 +220,15 @@ class Shell:
         turn.answer()
         if turn.entries and world.rng.random() < world.checkpoint_chance:
             self.disk.checkpoint(self.core.state)
-        if self._inbox or self._owes_pass:
+        if self._inbox:
             self._wake()
+        elif self._owes_pass:
+            world.after(PUT_OFF_S, self._pass_now, life)
         self._next_tick()
+
+    def _pass_now(self, life: int) -> None:
+        if life == self.life and self.up and self._owes_pass:
+            self._wake()
 
     def _next_tick(self) -> None:
         world = self.world
