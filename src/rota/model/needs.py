@@ -92,7 +92,7 @@ class Amounts(Struct, frozen=True, order=True, array_like=True):
         """True if any part is below zero."""
         if self.cores < 0 or self.memory < 0 or self.disk < 0 or self.gpus < 0 or self.gpu_share < 0:
             return True
-        return any(count < 0 for _, count in self.named)
+        return bool(self.named) and any(count < 0 for _, count in self.named)
 
     def lacking(self, free: "Amounts") -> list[tuple[str, int, int]]:
         """For every part of this that does not fit: (what, asked, free)."""

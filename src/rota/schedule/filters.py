@@ -137,9 +137,10 @@ def fits(shape: Shape, place: Place, view: View) -> Answer:
         return No("nodes", f"asks for {words}; this is one", True, (Wake.STATUS,))
     if capacity is None:
         return None
-    lacking = view.ledger.part(place.location.id, shape.needs.amounts()).lacking(capacity)
-    if not lacking:
+    part = view.ledger.part(place.location.id, shape.needs.amounts())
+    if part.fits(capacity):
         return None
+    lacking = part.lacking(capacity)
     parts = [f"asks for {show_amount(what, count)}, has {show_amount(what, has)}" for what, count, has in lacking]
     return No("too-small", "; ".join(parts), True, (Wake.STATUS,))
 

@@ -228,14 +228,17 @@ def _free_along(ledger: Free, location_id: str, chain: Sequence[str]) -> Amounts
     frees = [ledger.free(name) for name in chain]
     if not frees:
         return _BOUNDLESS
-    shared = {name for location in ledger.path(location_id) for name in location.shared}
-    have = [dict(free.named) | dict.fromkeys(shared, _BOUNDLESS.cores) for free in frees]
-    named = {name for each in have for name in each}
+    shared = [name for location in ledger.path(location_id) if location.shared for name in location.shared]
+    named: tuple[tuple[str, int], ...] = ()
+    if shared or any([free.named for free in frees]):
+        have = [dict(free.named) | dict.fromkeys(shared, _BOUNDLESS.cores) for free in frees]
+        names = {name for each in have for name in each}
+        named = tuple(sorted([(name, min([each.get(name, 0) for each in have])) for name in names]))
     return Amounts(
-        min(free.cores for free in frees),
-        min(free.memory for free in frees),
-        min(free.disk for free in frees),
-        min(free.gpus for free in frees),
-        tuple(sorted((name, min(each.get(name, 0) for each in have)) for name in named)),
-        min(_share(free) for free in frees),
+        min([free.cores for free in frees]),
+        min([free.memory for free in frees]),
+        min([free.disk for free in frees]),
+        min([free.gpus for free in frees]),
+        named,
+        min([_share(free) for free in frees]),
     )
