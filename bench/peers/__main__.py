@@ -225,7 +225,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5, help="samples of each, of which the median counts")
     parser.add_argument("--jobs", type=int, default=10_000, help="of A; some peers have fewer")
     parser.add_argument("--queued", default="100000,1000000", help="of B; some peers have fewer")
-    parser.add_argument("--latencies", type=int, default=300, help="of C")
+    parser.add_argument("--latencies", type=int, default=60, help="of C, in each round; the p99 is of all rounds")
     parser.add_argument("--across", type=int, default=100, help="layers of D, and jobs in each; some peers have fewer")
     parser.add_argument("--append", action="store_true", help="add to the samples that are there")
     parser.add_argument("--minutes", type=float, default=600, help="begin nothing after so many")

@@ -14,6 +14,7 @@ import time
 
 TRUE = ["/bin/true"]
 APART_S = 0.05
+SPAWNS = 40
 
 
 class Peer:
@@ -99,10 +100,12 @@ def resident(pids):
     return total
 
 
-def spawns(count):
+def spawns(count, apart):
     """Seconds that each of so many spawns and waits took here."""
     took = []
     for _ in range(count):
+        if apart:
+            time.sleep(APART_S)
         begin = time.perf_counter()
         os.waitpid(os.posix_spawn(TRUE[0], TRUE, os.environ), 0)
         took.append(time.perf_counter() - begin)
@@ -135,7 +138,7 @@ def latency(peer, job):
     """C: one job at a time."""
     peer.start(False)
     peer.warm()
-    beside = spawns(100)
+    beside = spawns(SPAWNS, job["apart"])
     took = []
     for _ in range(job["count"]):
         if job["apart"]:
@@ -143,7 +146,7 @@ def latency(peer, job):
         begin = time.perf_counter()
         peer.one()
         took.append(time.perf_counter() - begin)
-    return {"took": took, "spawns": beside + spawns(100)}
+    return {"took": took, "spawns": beside + spawns(SPAWNS, job["apart"])}
 
 
 def layers(peer, job):

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 
-from drive import TRUE, Peer, line, parents
+from drive import TRUE, Peer, line, parents, words
 
 import rota
 
@@ -29,6 +29,9 @@ class Client(Peer):
         self.run(200, TRUE)
 
     def run(self, count, command):
+        return self.submitted(count, words(command))
+
+    def submitted(self, count, command):
         batch = self.client.submit(command, array=range(1, count + 1))
         batch.wait()
         return batch.counts().get("COMPLETED", 0)
@@ -66,6 +69,13 @@ class Plain(Client):
     launcher = "none"
 
 
+class OwnShell(Client):
+    """A command line as people give it: rota chooses the shell."""
+
+    def run(self, count, command):
+        return self.submitted(count, command)
+
+
 class Command(Client):
     """`rota run`, beside a manager that is up."""
 
@@ -75,10 +85,11 @@ class Command(Client):
         super().run(200, TRUE)
 
     def run(self, count, command):
-        rest = ["--array", f"1-{count}", "--", *([command] if isinstance(command, str) else command)]
+        rest = ["--array", f"1-{count}", "--", *words(command)]
         environment = {**os.environ, "ROTA_HOME": os.path.abspath("home")}
-        words = [sys.executable, "-m", "rota", "run", *rest]
-        done = subprocess.run(words, env=environment, capture_output=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-m", "rota", "run", *rest], env=environment, capture_output=True, check=False
+        )
         return 0 if done.returncode else count  # it says so if one did not complete
 
 

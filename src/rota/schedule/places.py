@@ -230,7 +230,7 @@ def _free_along(ledger: Free, location_id: str, chain: Sequence[str]) -> Amounts
         return _BOUNDLESS
     shared = [name for location in ledger.path(location_id) if location.shared for name in location.shared]
     named: tuple[tuple[str, int], ...] = ()
-    if shared or any([free.named for free in frees]):
+    if shared or any(free.named for free in frees):
         have = [dict(free.named) | dict.fromkeys(shared, _BOUNDLESS.cores) for free in frees]
         names = {name for each in have for name in each}
         named = tuple(sorted([(name, min([each.get(name, 0) for each in have])) for name in names]))
