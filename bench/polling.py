@@ -81,7 +81,7 @@ async def cycle(system: str, jobs: int) -> Figures:
         known += [Known(ids[at], tag, native[at], at, transport.now, ARRAY) for at in range(ARRAY)]
     found = []
     while len(found) < 3:
-        transport.now += 60
+        transport.now += 30  # why something waits is asked once a minute, beside this
         transport.away = 0.0
         transport.commands = transport.size = 0
         begin = time.process_time()
