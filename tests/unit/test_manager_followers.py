@@ -1,6 +1,7 @@
 """Clients that follow jobs: each job told once, and those that do not read cost little."""
 
 import asyncio
+import json
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -40,7 +41,7 @@ class Reader:
         return not self.reads
 
     def note(self, ask_id: int, body: dict[str, Any]) -> None:
-        self.told += [row["id"] for row in body["ended"]]
+        self.told += [json.loads(bytes(row))["id"] for row in body["ended"]]
 
     def answer(self, ask_id: int, result: dict[str, Any]) -> None:
         self.answers.append(result)
@@ -138,3 +139,32 @@ def test_a_peer_tells_when_what_was_sent_has_left() -> None:
         theirs.close()
 
     asyncio.run(talk())
+
+
+def test_what_several_follow_is_made_once_for_all() -> None:
+    world = World(check=False)
+    world.submit(30)
+    first, second = Reader(), Reader()
+    watchers, rows = following(world, first)
+    watchers.add(second, 1, ["1.5-40"], True, False, None)  # type: ignore[arg-type]
+    kill(world, watchers, "1.1-20")
+    assert first.told == [f"1.{index}" for index in range(1, 21)]
+    assert second.told == [f"1.{index}" for index in range(5, 21)]
+    assert rows.made == 20
+    watchers._rows_until = 0.0  # what was made is not kept for long
+    kill(world, watchers, "1")
+    assert (len(first.told), len(second.told), len(first.answers), len(second.answers)) == (30, 26, 1, 1)
+    assert rows.made == 30 and len(watchers._rows) == 10
+
+
+def test_a_job_that_ran_again_has_another_row() -> None:
+    world = World(check=False)
+    world.submit(2)
+    first, second = Reader(), Reader()
+    watchers, rows = following(world, first)
+    kill(world, watchers, "1.1")
+    world.change("retry", "1.1")
+    world.change("kill", "1.1")
+    world.state.batches[1].attempts[0] += 1
+    watchers.add(second, 2, [], True, False, None)  # type: ignore[arg-type]
+    assert (first.told, second.told, rows.made) == (["1.1"], ["1.1"], 2)

@@ -5,9 +5,12 @@ more once what was sent has left: until then it costs nothing but a byte per job
 """
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
+
+from msgspec import Raw
 
 from rota.core.selection import states_pattern, wanted_states
 from rota.core.settled import AnyBatch
@@ -18,6 +21,7 @@ from rota.model.errors import BusyError, RotaError
 from rota.model.events import Ended, Entry, Leased, Moved, Pruned, Removed, Started, Submitted
 from rota.model.selector import parse_selector
 from rota.model.tables import HOLDING, JOB_STATES, REMOVED, SETTLED
+from rota.wire.messages import encode
 from rota.wire.peer import Peer
 
 __all__ = ["Watchers"]
@@ -30,6 +34,8 @@ SPAN = 300
 """Bytes that a span of jobs costs, about."""
 MOST = 256 << 20
 """Bytes that all who wait may cost."""
+ROWS_S, ROWS_SIZE = 0.5, 1 << 20
+"""Rows of jobs that have ended are kept so long for others who follow these; bytes of rows in one note, about."""
 _SETTLED = states_pattern(range(SETTLED, REMOVED))
 
 
@@ -68,6 +74,9 @@ class Watchers:
         self._jobs = jobs
         self._state = state
         self._watches: dict[tuple[int, int], _Watch] = {}
+        self._rows: dict[tuple[int, int, int, int], bytes] = {}
+        """Batch, position, attempt and state of jobs that ended lately → their rows: made once for all who follow."""
+        self._rows_until = 0.0
 
     def add(self, peer: Peer, ask_id: int, words: list[str], follow: bool, held: bool, timeout_s: float | None) -> None:
         """Take in a client that waits."""
@@ -153,13 +162,31 @@ class Watchers:
                 watch.due = True
                 watch.moved.update((batch.id, None) for batch, _, _, _ in new)
                 return False
-            rows = self._jobs.first_rows(state, [(batch, pos) for batch, pos, _, _ in new])
+            rows = self._made_rows(state, [(batch, pos) for batch, pos, _, _ in new])
             for _, _, told, at in new[: len(rows)]:
                 told[at] = 1
             watch.moved.update((batch.id, None) for batch, _, _, _ in new[len(rows) :])
             watch.peer.note(watch.ask_id, {"ended": rows})
             watch.peer.flush()
         return True
+
+    def _made_rows(self, state: State, found: list[tuple[BatchState, int]]) -> list[Raw]:
+        """Rows of the first of these jobs, as many as fit well into one message (at least one)."""
+        now, known = time.monotonic(), self._rows
+        if now > self._rows_until:
+            known.clear()
+            self._rows_until = now + ROWS_S
+        keys = [(batch.id, pos, batch.attempts[pos], batch.states[pos]) for batch, pos in found]
+        missing = [(key, job) for key, job in zip(keys, found, strict=True) if key not in known]
+        made = self._jobs.first_rows(state, [job for _, job in missing]) if missing else []
+        known.update((key, encode(row)) for (key, _), row in zip(missing, made, strict=False))
+        rows, size = [], 0
+        for key in keys:
+            if key not in known or size > ROWS_SIZE:
+                break
+            size += len(known[key])
+            rows.append(Raw(known[key]))
+        return rows
 
     def _counts(self, state: State, watch: _Watch) -> dict[str, int]:
         totals: dict[str, int] = {}
@@ -192,7 +219,10 @@ def _untold(state: State, watch: _Watch) -> list[tuple[BatchState, int, bytearra
         number = next(iter(watch.moved))
         if (batch := state.batches.look(number)) is not None:
             for low, high, told in watch.told[number]:
-                runs = spans_of(batch, _SETTLED, low, high)
+                first = told.find(0)
+                # Bytes are found many times faster than patterns match: most of a million jobs may still wait.
+                last = max([batch.states.rfind(byte, low, high) for byte in range(SETTLED, REMOVED)])
+                runs = spans_of(batch, _SETTLED, low + first, last + 1) if first >= 0 else []
                 for start, end in zip(runs[::2], runs[1::2], strict=True):
                     at = told.find(0, start - low, end - low)
                     while at >= 0:
