@@ -17,6 +17,7 @@ from rota.manager.answers.running import Running
 from rota.manager.jobbook import JobBook
 from rota.model.errors import NotFoundError, UsageError
 from rota.model.job import Result, format_job, parse_job
+from rota.model.needs import Needs
 from rota.model.selector import parse_selector
 from rota.model.tables import COMPLETED, JOB_STATES, PENDING, REMOVED, WAITING
 from rota.store.api import Store
@@ -142,10 +143,13 @@ class Jobs:
         for batch, low, high in _stretches(found):
             for result in self._store.results(batch.id, low, high, True):
                 results[batch.id, result.pos] = result
-        return [self._row(state, batch, pos, results.get((batch.id, pos))) for batch, pos in found]
+        asked: dict[int, Needs] = {}
+        return [self._row(state, batch, pos, results.get((batch.id, pos)), asked) for batch, pos in found]
 
-    def _row(self, state: State, batch: BatchState, pos: int, result: Result | None) -> dict[str, Any]:
-        """One job as `rota jobs --json` shows it."""
+    def _row(
+        self, state: State, batch: BatchState, pos: int, result: Result | None, known: dict[int, Needs]
+    ) -> dict[str, Any]:
+        """One job as `rota jobs --json` shows it; what shapes ask for is worked out once, and then `known`."""
         attempt, live = batch.attempts[pos], batch.live.get(pos)
         if live is not None:
             result = None  # it is that of an earlier attempt
@@ -158,7 +162,10 @@ class Jobs:
         allocation = state.allocations.get(runner.allocation or "") if runner else None
         site, native = (runner.site, allocation.native_id if allocation else None) if runner else self._place(result)
         shown = max(attempt, 1)
-        asked = asked_now(state, state.shapes[batch.shapes[batch.template_of(pos)]]).asked.needs
+        shape = batch.shapes[batch.template_of(pos)]
+        asked = known.get(shape)
+        if asked is None:
+            asked = known[shape] = asked_now(state, state.shapes[shape]).asked.needs
         return {
             "id": format_job(batch.id, batch.index(pos)),
             "state": JOB_STATES[batch.states[pos]],
