@@ -1,6 +1,6 @@
 """Start a job by posix_spawn: in its own session or group, with nothing of the runner's but what its spec says.
 
-`os.posix_spawn` has no cwd, so the runner changes directory before each start; it is single-threaded for that.
+`os.posix_spawn` has no cwd, so who starts a job changes directory before; each thread that does has one of its own.
 Every descriptor of the runner is close-on-exec: a job inherits 0, 1 and 2 only.
 """
 
@@ -169,18 +169,18 @@ class Spawner:
         self._paths: Dict[Tuple[str, bytes], str] = {}
         self._umask = -1
 
-    def start(self, lease: Lease, plan: Plan, lane: Lane) -> int:
+    def start(self, lease: Lease, plan: Plan, lane: Lane, env: Dict[bytes, bytes]) -> int:
         """Start the job and return its pid, or raise StartError."""
         argv = plan.argv(lease.command)
         self.use_umask(plan.umask)
         cwd = enter(plan)
         path = self.find(argv[0], plan.env.path)
         if plan.plain:
-            return self.spawn(path, argv, plan.env.of(lease), (self._null, lane.out, lane.err), cwd)
+            return self.spawn(path, argv, env, (self._null, lane.out, lane.err), cwd)
         opened: List[int] = []
         try:
             streams = open_streams(plan, self._null, lane, opened)
-            return self.spawn(path, argv, plan.env.of(lease), streams, cwd)
+            return self.spawn(path, argv, env, streams, cwd)
         finally:
             for fd in opened:
                 os.close(fd)
@@ -223,11 +223,8 @@ class Spawner:
 
     def spawn(self, path: str, argv: List[str], env: Dict[bytes, bytes], streams: Streams, cwd: str) -> int:
         """Start a program in the directory that we are in; `cwd` is its name for people."""
-        actions = [(DUP2, streams[0], 0), (DUP2, streams[1], 1), (DUP2, streams[2], 2)]
         try:
-            return os.posix_spawn(
-                path, argv, env, file_actions=actions, setsigmask=(), setsigdef=DEFAULTS, **self._alone
-            )
+            return self._spawn(path, argv, env, streams)
         except OSError as error:
             code = error.errno or 0
         except ValueError as error:  # a NUL in a word, or "=" in the name of a variable
@@ -238,6 +235,10 @@ class Spawner:
         if second is not None:
             return self.spawn(second, argv, env, streams, cwd)
         raise problem(path, code, cwd)
+
+    def _spawn(self, path: str, argv: List[str], env: Dict[bytes, bytes], streams: Streams) -> int:
+        actions = [(DUP2, streams[0], 0), (DUP2, streams[1], 1), (DUP2, streams[2], 2)]
+        return os.posix_spawn(path, argv, env, file_actions=actions, setsigmask=(), setsigdef=DEFAULTS, **self._alone)
 
     def again(self, name: str, path: str, search: bytes) -> Optional[str]:
         """Look again for a program that may have moved since find(); its new path, if there is one."""
