@@ -268,6 +268,8 @@ class Agent:
     def _take(self, message: Dict[str, Any], now: float) -> None:
         runner = self.runner
         before = runner.session
+        if isinstance(message, dict) and message.get("t") == "recall":
+            self._launched.recall()
         try:
             orders = runner.receive(message, now)
         except ProtocolError as problem:

@@ -71,6 +71,9 @@ class HandedOver(Generic[Kind]):
         """Have every job back that has not started; at once, or when who has them says so."""
         raise NotImplementedError
 
+    def recall(self) -> None:
+        """Have that back at once which can be had at once: some of it is recalled."""
+
     def exchange(self, now: float) -> None:
         """Take in what is told by messages: starts, ends, failures, jobs that come back."""
 
@@ -101,8 +104,7 @@ class HandedOver(Generic[Kind]):
     def start(self, leases: List[Lease], now: float) -> bool:
         """Hand these leases over; False if some cannot be started at all."""
         jobs = self.jobs
-        idle = jobs.typical_s < SHORT_S and not self.busy
-        if idle and len(leases) == 1 and self._room(leases[0]):  # nobody else has to be woken for it
+        if len(leases) == 1 and self._is_alone(leases[0]):
             return jobs.start_own(leases[0], now)
         started = True
         self._expect(len(leases))
@@ -130,6 +132,10 @@ class HandedOver(Generic[Kind]):
         for lease in reversed(back):
             jobs.runner.requeue(lease)
         return started
+
+    def _is_alone(self, lease: Lease) -> bool:
+        """Whether this is a short job that comes alone: then nobody else has to be woken for it."""
+        return self.jobs.typical_s < SHORT_S and not self.busy and self._room(lease)
 
     def _room(self, lease: Lease) -> bool:
         """Whether the runner itself may start one more job of this slot, whatever of those handed over starts."""

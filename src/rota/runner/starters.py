@@ -59,7 +59,7 @@ class Job(Handed):
         super().__init__(lease, plan, when)
         self.number = number
         self.place = place
-        self.env = plan.env.of(lease)
+        self.env = (plan.env, plan.env.own(lease))
         self.lane: Optional[Lane] = None  # None at the end: nothing is to be done for it, and another has it
         self.pid = 0
         self.wall = self.since = 0.0
@@ -247,6 +247,8 @@ class Starters(HandedOver[Job]):
         for job in started:
             self._tell(job, clock())
 
+    recall = give_back
+
     def flush(self, now: float) -> None:
         """Let starters start what they may, and see that we come back in time."""
         if not self._count:
@@ -292,6 +294,7 @@ class Starters(HandedOver[Job]):
                 if place is None:
                     return
                 job = place.waiting.popleft()
+                place.limit -= 1  # before it starts: a starter may be about to take the next
             self._forget(job)
             if not self.jobs.start_own(job.lease, now):
                 self.jobs.next_tick = now  # its place is free: more may be handed over

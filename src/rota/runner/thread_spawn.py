@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import ctypes
 import os
-from typing import Any, Dict, List, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Tuple
 
 from rota.runner.spawn import DEFAULTS, Spawner, Streams
 
-__all__ = ["ThreadSpawner", "own_directory"]
+if TYPE_CHECKING:
+    from rota.runner.environment import Environment
+
+__all__ = ["ThreadSpawner", "Variables", "own_directory"]
+
+Variables = Tuple["Environment", Dict[bytes, bytes]]
+"""What all jobs of a spec have, and what this one has, which counts where both have it."""
 
 CLONE_FS = 0x200
 SETPGROUP, SETSIGDEF, SETSIGMASK, SETSID = 0x02, 0x04, 0x08, 0x80
@@ -44,6 +50,12 @@ def _words(texts: List[bytes]) -> Any:
     return (ctypes.c_char_p * (len(texts) + 1))(*texts)
 
 
+def _variables(given: Mapping[bytes, bytes]) -> Any:
+    if b"=" in b"".join(given):
+        raise ValueError("illegal environment variable name")
+    return _words([b"%b=%b" % item for item in given.items()])
+
+
 class ThreadSpawner(Spawner):
     """Starts jobs from one thread."""
 
@@ -58,21 +70,32 @@ class ThreadSpawner(Spawner):
         self._actions: Dict[Streams, Any] = {}
         self._pid = ctypes.c_int()
         self._last: Tuple[str, List[str], bytes, Any] = ("", [], b"", None)  # many jobs are alike
+        self._environment: Optional[Environment] = None
+        self._names: Dict[bytes, bytes] = {}
+        self._common: Any = None
+        self._pointers = b""
 
-    def _spawn(self, path: str, argv: List[str], env: Dict[bytes, bytes], streams: Streams) -> int:
+    def _spawn(self, path: str, argv: List[str], env: Variables, streams: Streams) -> int:
         if path != self._last[0] or argv != self._last[1]:
             program, *words = map(os.fsencode, (path, *argv))
             _words([program])
             self._last = (path, argv, program, _words(words))
-        if b"=" in b"".join(env):
-            raise ValueError("illegal environment variable name")
-        variables = _words([b"%b=%b" % item for item in env.items()])
         program, words = self._last[2:]
+        environment, own = env
+        common, mine = self._common_to(environment, own), _variables(own)  # arrays of pointers, of which the last is 0
         pid = ctypes.byref(self._pid)
-        code = libc.posix_spawn(pid, program, self._files(streams), self._attributes, words, variables)
+        code = libc.posix_spawn(pid, program, self._files(streams), self._attributes, words, common + bytes(mine))
         if code:
             raise OSError(code, os.strerror(code))
         return self._pid.value
+
+    def _common_to(self, environment: Environment, own: Dict[bytes, bytes]) -> bytes:
+        """The pointers to the variables of a spec that its jobs do not have themselves."""
+        if environment is not self._environment or own.keys() != self._names.keys():
+            self._common = _variables({name: environment.base[name] for name in environment.base if name not in own})
+            self._pointers = bytes(self._common)[: -ctypes.sizeof(ctypes.c_char_p)]
+            self._environment, self._names = environment, own
+        return self._pointers
 
     def _files(self, streams: Streams) -> Any:
         """What makes these the standard streams."""
