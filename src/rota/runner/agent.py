@@ -268,7 +268,7 @@ class Agent:
     def _take(self, message: Dict[str, Any], now: float) -> None:
         runner = self.runner
         before = runner.session
-        if isinstance(message, dict) and message.get("t") == "recall":
+        if type(message) is dict and message.get("t") == "recall":
             self._launched.recall()
         try:
             orders = runner.receive(message, now)

@@ -38,6 +38,16 @@ CHILD = bytes([signal.SIGCHLD])
 clock = time.monotonic
 
 
+def make_spawner() -> Optional[Spawner]:
+    """What starts jobs from this thread; None if that cannot be here."""
+    try:
+        from rota.runner.thread_spawn import ThreadSpawner, own_directory
+
+        return ThreadSpawner() if own_directory() else None
+    except (ImportError, OSError, AttributeError):
+        return None
+
+
 class Place:
     """What starters have of one slot."""
 
@@ -97,7 +107,7 @@ class Starters(HandedOver[Job]):
             return False
         if not self._count:
             self._open()
-        return self._count > 0
+        return self._possible
 
     @property
     def busy(self) -> bool:
@@ -127,14 +137,13 @@ class Starters(HandedOver[Job]):
     # -- a starter -----------------------------------------------------------------------------------------------
 
     def _serve(self, answers: List[bool], said: threading.Semaphore) -> None:
-        from rota.runner.thread_spawn import ThreadSpawner, own_directory
-
-        answers.append(own_directory())
+        spawner = make_spawner()
+        answers.append(spawner is not None)
         said.release()
-        if not answers[-1]:
+        if spawner is None:
             return
         try:
-            spawner, job = ThreadSpawner(), self._wait()
+            job = self._wait()
             while True:
                 self._run(spawner, job)
                 job = self._next(job) or self._wait()

@@ -29,10 +29,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 def own_directory() -> bool:
     """Give this thread a directory and a umask of its own."""
-    try:
-        return bool(libc.unshare(CLONE_FS) == 0)
-    except AttributeError:
-        return False
+    return bool(libc.unshare(CLONE_FS) == 0)
 
 
 def _signals(numbers: List[int]) -> Any:
@@ -66,7 +63,8 @@ class ThreadSpawner(Spawner):
         libc.posix_spawnattr_setsigmask(self._attributes, _signals([]))
         libc.posix_spawnattr_setsigdefault(self._attributes, _signals(DEFAULTS))
         alone = SETSID if "setsid" in self._alone else SETPGROUP  # a group of 0 is one of its own
-        libc.posix_spawnattr_setflags(self._attributes, ctypes.c_short(SETSIGDEF | SETSIGMASK | alone))
+        if libc.posix_spawnattr_setflags(self._attributes, ctypes.c_short(SETSIGDEF | SETSIGMASK | alone)):
+            raise OSError("this C library cannot start a process in a session of its own")
         self._actions: Dict[Streams, Any] = {}
         self._pid = ctypes.c_int()
         self._last: Tuple[str, List[str], bytes, Any] = ("", [], b"", None)  # many jobs are alike
