@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
+PROGRAM = SOURCE / "rota" / "runner" / "__main__.py"
+SHORT_JOBS = Path(__file__).with_name("support_short_jobs.py")
+"""The same for which all jobs are short, so that they are left to the starters."""
 PATH = "/usr/local/bin:/usr/bin:/bin"
 SPEC: dict[str, Any] = {"cwd": "/tmp", "env": "e", "set": {}, "cores": 1000}
 
@@ -28,7 +31,12 @@ class FakeManager:
     """Listens on a Unix socket, starts one runner and talks to it."""
 
     def __init__(
-        self, directory: Path, python: str = sys.executable, arguments: tuple[str, ...] = (), cores: int = 2
+        self,
+        directory: Path,
+        python: str = sys.executable,
+        arguments: tuple[str, ...] = (),
+        cores: int = 2,
+        program: Path = PROGRAM,
     ) -> None:
         self.directory = directory
         self.output = directory / "output"
@@ -65,7 +73,7 @@ class FakeManager:
             str(cores * 1000),
             *arguments,
         ]
-        self.command = [python, "-I", "-S", str(SOURCE / "rota" / "runner" / "__main__.py"), *words]
+        self.command = [python, "-I", "-S", str(program), *words]
         self.environ = environ
         self.process = self.spawn()
 

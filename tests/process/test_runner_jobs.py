@@ -13,11 +13,11 @@ import pytest
 
 sys.path.insert(0, os.path.dirname(__file__))
 
-from fake_manager import PATH, SPEC, FakeManager
+from fake_manager import PATH, PROGRAM, SHORT_JOBS, SPEC, FakeManager
 
 from rota.runner.devices import text_of
 
-WAYS = ["none", "auto"] if shutil.which("cc") else ["none"]
+WAYS = ["none", "starters", "auto"] if shutil.which("cc") else ["none", "starters"]
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +28,9 @@ def launcher(tmp_path_factory):
 
 @pytest.fixture(params=WAYS)
 def manager(request, tmp_path, launcher):
-    way = "none" if request.param == "none" else str(launcher / "launcher")
-    found = FakeManager(tmp_path, arguments=("--launcher", way))
+    way = str(launcher / "launcher") if request.param == "auto" else "none"
+    program = SHORT_JOBS if request.param == "starters" else PROGRAM
+    found = FakeManager(tmp_path, arguments=("--launcher", way), program=program)
     try:
         found.accept()
         if way != "none":

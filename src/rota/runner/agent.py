@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional
 
     from rota.runner.devices import Gpus
-    from rota.runner.launcher_jobs import LauncherJobs
+    from rota.runner.handed import HandedOver
     from rota.runner.lease import Hold, Key, Order
 
 __all__ = ["Agent"]
@@ -89,11 +89,16 @@ class Agent:
         self.jobs.epoll = self._epoll
         self.jobs.began, self.jobs.until = began, NEVER if self._until is None else self._until
         self.jobs.children.adopt_orphans()
-        self._launched: Optional[LauncherJobs] = None
+        self._launched: HandedOver[Any]
         if launcher != "none":
             from rota.runner.launcher_jobs import LauncherJobs
 
-            self._launched = self.jobs.launched = LauncherJobs(self.jobs, self._epoll, launcher)
+            self._launched = LauncherJobs(self.jobs, self._epoll, launcher)
+        else:
+            from rota.runner.starters import Starters
+
+            self._launched = Starters(self.jobs, write)
+        self.jobs.launched = self._launched
 
     def take_over(self, restored: Dict[Key, None]) -> None:
         """Remember which held attempts come from an earlier runner's unsent.json, to remove it once they are told."""
@@ -117,7 +122,7 @@ class Agent:
                     self._exchange(events)
                 elif self.jobs.gangs is not None and self.jobs.gangs.serve(fd, clock()):
                     pass
-                elif self._launched is not None:
+                else:
                     self._launched.exchange(clock())
             now = clock()
             self._work(now)
@@ -166,23 +171,23 @@ class Agent:
         if self._child:
             self._child = False
             jobs.reap(now)
+        self._launched.look(now)
         if now >= jobs.next_tick:
             jobs.tick(now)
         if runner.queued:
             self._start(now)
             # To start a job takes as long as a short one runs: what has ended meanwhile needs no further wake-up.
-            for _ in range(ROUNDS if self._launched is None else 0):
+            for _ in range(0 if self._launched.ready else ROUNDS):
                 now = clock()
                 if not (runner.queued and jobs.reap(now) and self._start(now)):
                     break
             if not runner.queued:
                 jobs.leave_directory()
-        if self._launched is not None:
-            self._launched.flush(now)
+        self._launched.flush(now)
 
     def _start(self, now: float) -> bool:
         """Start what has a place; whether there was any."""
-        leases = self.runner.startable(now, 0 if self._launched is None else self._launched.ahead)
+        leases = self.runner.startable(now, self._launched.ahead)
         any_there = bool(leases)
         while leases and not self.jobs.start(leases, now):
             leases = self.runner.startable(now)  # those that could not be started have left their place
@@ -263,6 +268,8 @@ class Agent:
     def _take(self, message: Dict[str, Any], now: float) -> None:
         runner = self.runner
         before = runner.session
+        if type(message) is dict and message.get("t") == "recall":
+            self._launched.recall()
         try:
             orders = runner.receive(message, now)
         except ProtocolError as problem:

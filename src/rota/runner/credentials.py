@@ -68,7 +68,8 @@ class Credentials:
     def _number(self) -> int:
         """The number of a file that no job uses."""
         if not self._free:
-            over = [key for key in self._used if not self._runner.has(key)]
+            # Few files: a job that we start gets a copy of every descriptor, for the kernel to close again.
+            over = [key for key in self._used if not self._runner.runs(key)]
             self._free = [self._used.pop(key) for key in over]
         if self._free:
             return self._free.pop()

@@ -175,10 +175,11 @@ class Gangs:
             except OSError as error:
                 notes.append("%s: starting in / instead" % cannot_enter(cwd, error).note)
                 os.chdir("/")
-            path = spawner.find(argv[0], env.get(b"PATH", b""))
+            search = env.get(b"PATH", b"")
+            path = spawner.find(argv[0], search)
             bindings = self._jobs.bindings
             with nullcontext() if bindings is None else bindings.of(key):
-                pid = spawner.spawn(path, argv, env, streams, cwd)
+                pid = spawner.spawn(path, argv, env, streams, cwd, search)
         finally:
             self._jobs.leave_directory()
         self._jobs.helpers[pid] = None

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from rota.runner import contained, host, measure
 from rota.runner.kill import TreeKill
 from rota.runner.lease import Lease
 from rota.runner.plan import Plan, Plans, StartError
 from rota.runner.protocol import Runner
-from rota.runner.running import Result, Running
+from rota.runner.running import Result, Running, result_of
 from rota.runner.segments import Lane, Segments
 from rota.runner.signalled_ends import SignalledEnds
 from rota.runner.spawn import Spawner, enter, full_disk
@@ -25,17 +25,26 @@ if TYPE_CHECKING:
     from rota.runner.closing import Closings
     from rota.runner.devices import Bindings
     from rota.runner.gang import Gangs
-    from rota.runner.launcher_jobs import LauncherJobs
+    from rota.runner.handed import HandedOver
     from rota.runner.lease import Key, Outcome
     from rota.runner.workdir import Workdir
 
-__all__ = ["Jobs"]
+__all__ = ["Jobs", "why_not"]
 
 EXEC_TRIES, EXEC_S = 3, 0.001
 NEVER = float("inf")
 SOON_S = 180.0  # a warning so shortly before the end of the allocation is about that
 NAMED_LEFT = 5  # of the processes that are waited for, so many are named
 AT_THE_END_S = 15.0  # a stop so shortly before the end of the allocation is that end: batch systems count from earlier
+
+
+def why_not(error: Exception) -> StartError:
+    """Why a job could not be started, for the person whose job it is."""
+    if isinstance(error, StartError):
+        return error
+    if isinstance(error, OSError):  # no lane: the output directory is full or gone
+        return StartError("output", "cannot open the output files: %s" % error)
+    return StartError("start", "cannot understand the job: %r" % error)
 
 
 class Jobs:
@@ -46,13 +55,15 @@ class Jobs:
         self.segments = segments
         self.plans = plans
         self.by_pid: Dict[int, Running] = {}
-        self.launched: Optional[LauncherJobs] = None
+        self.launched: Optional[HandedOver[Any]] = None
         self.helpers: Dict[int, None] = {}  # pids of ours that are no jobs: the compiler, the launcher, behaviours
         self.own: Dict[int, Running] = {}  # those of by_pid that are our children, not the launcher's
         self.epoll: Optional[select.epoll] = None  # of the loop, for the doors of gangs
         self.gangs: Optional[Gangs] = None  # loaded when the first is held or started
         self.bindings: Optional[Bindings] = None  # loaded when the first job is bound
         self.next_tick = NEVER
+        self.typical_s = 1.0  # how long jobs took lately
+        self.wait_options = os.WNOHANG
         self.began, self.until = 0.0, NEVER  # from when to when the allocation is ours
         self._closings: Optional[Closings] = None  # loaded when the first job needs it
         self._signalled = SignalledEnds()
@@ -72,7 +83,7 @@ class Jobs:
             or self._closings
             or self._signalled
             or (self.gangs is not None and self.gangs.parts)
-            or (self.launched is not None and self.launched.pending)
+            or (self.launched is not None and self.launched.busy)
         )
 
     def open_gangs(self) -> Gangs:
@@ -109,15 +120,9 @@ class Jobs:
             if plan.workdir or plan.bind or plan.container is not None or lease.gang is not None:
                 pid, place = self._start_apart(lease, plan, lane)
             else:
-                pid = self.spawner.start(lease, plan, lane)
-        except StartError as error:
-            return self.not_started(lease, lane, wall, error)
-        except OSError as error:  # no lane: the output directory is full or gone
-            why = "cannot open the output files: %s" % error
-            return self.not_started(lease, lane, wall, StartError("output", why))
-        except (TypeError, ValueError, KeyError) as error:
-            why = "cannot understand the job: %r" % error
-            return self.not_started(lease, lane, wall, StartError("start", why))
+                pid = self.spawner.start(lease, plan, lane, plan.env.of(lease))
+        except (StartError, OSError, TypeError, ValueError, KeyError) as error:
+            return self.not_started(lease, lane, wall, why_not(error))
         running = self.own[pid] = self.begun(lease, plan, lane, pid, wall, now)
         running.place = place
         if plan.bind:
@@ -247,14 +252,15 @@ class Jobs:
 
     def reap(self, now: float) -> bool:
         """Collect every process that has ended, ours and orphans alike; whether a job's was among them."""
-        over: List[Tuple[Running, int, float, int]] = []
+        over: List[Tuple[Running, Result]] = []
         while True:
             try:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
+                pid, status, usage = os.wait4(-1, self.wait_options)
             except ChildProcessError:
                 break
             if not pid:
                 break
+            self.children.reaped(pid)
             running = self.own.pop(pid, None)
             if running is None and pid in self.by_pid and self.launched is not None:
                 self.launched.disown(pid)  # the launcher died, and this job right after it
@@ -265,20 +271,27 @@ class Jobs:
                     self.gangs.reaped(pid, status, usage, now)
             else:
                 del self.by_pid[pid]
-                over.append((running, status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024))
+                over.append((running, result_of(status, usage, time.time())))
         if over:
-            wall = time.time()
-            surviving = self._survivors(over)
-            for running, status, cpu_s, maxrss in over:
-                if not running.plan.special:
-                    self.collect(running)
-                    self.segments.release(running.lane, running.pid in surviving)
-                self.over(running, (status, cpu_s, maxrss, wall), now, running.pid in surviving)
+            self.finish(over, now)
         return bool(over)
+
+    def finish(self, over: List[Tuple[Running, Result]], now: float) -> None:
+        """Keep what these jobs wrote, whose first process has ended, and tell how they ended."""
+        surviving = self._survivors([running for running, _ in over])
+        for running, result in over:
+            self.lasted(result[3] - running.wall)
+            if not running.plan.special:
+                self.collect(running)
+                self.segments.release(running.lane, running.pid in surviving)
+            self.over(running, result, now, running.pid in surviving)
+
+    def lasted(self, seconds: float) -> None:
+        """Note how long a job took."""
+        self.typical_s += (seconds - self.typical_s) * 0.2
 
     def _helper_ended(self, pid: int, status: int, now: float) -> None:
         if pid not in self.helpers:
-            self.children.stray_ended()
             return
         del self.helpers[pid]
         if self._closings and self._closings.ended(pid, status, now):
@@ -286,11 +299,11 @@ class Jobs:
         if self.launched is not None:
             self.launched.helper_ended(pid, status, now)
 
-    def _survivors(self, over: List[Tuple[Running, int, float, int]]) -> Dict[int, bool]:
+    def _survivors(self, over: List[Running]) -> Dict[int, bool]:
         """Which of these jobs left processes behind: in their process group, or as orphans that came to us."""
         found: Dict[int, bool] = {}
         if not self.children.complete:
-            for running, _, _, _ in over:
+            for running in over:
                 try:
                     os.killpg(running.pid, 0)
                 except ProcessLookupError:
@@ -298,18 +311,36 @@ class Jobs:
                 except PermissionError:
                     pass
                 found[running.pid] = True
-        strays = self.children.strangers([*self.own, *self.helpers], len(self.own) + len(self.helpers))
-        for stray in strays:
+        for stray in self.children.strangers([*self.own, *self.helpers], len(self.own) + len(self.helpers)):
             process = measure.read_process(stray)
-            if process is not None:
-                mark = self.table.mark(stray, process.start)
-                for _ in range(EXEC_TRIES if mark is None and not process.zombie else 0):
-                    time.sleep(EXEC_S)  # between fork and exec a process has no environment for a moment
-                    mark = mark or self.table.mark(stray, process.start)
-                for running, _, _, _ in over:
-                    if running.mark == mark or running.pid in (process.session, process.group):
-                        found[running.pid] = True
+            if process is None:
+                continue
+            mark = self._mark_of(process)
+            owners = [
+                running.pid
+                for running in over
+                if running.mark == mark or running.pid in (process.session, process.group)
+            ]
+            found.update((pid, True) for pid in owners)
+            if owners or not self._may_be_running(process, mark):
+                self.children.know(stray)
         return found
+
+    def _mark_of(self, process: measure.Process) -> Optional[Tuple[bytes, bytes]]:
+        mark = self.table.mark(process.pid, process.start)
+        for _ in range(EXEC_TRIES if mark is None and not process.zombie else 0):
+            time.sleep(EXEC_S)  # between fork and exec a process has no environment for a moment
+            mark = mark or self.table.mark(process.pid, process.start)
+        return mark
+
+    def _may_be_running(self, process: measure.Process, mark: Optional[Tuple[bytes, bytes]]) -> bool:
+        """Whether an orphan may be of a job that has not ended yet: then it is to be looked at again."""
+        if process.session in self.by_pid or process.group in self.by_pid:
+            return True
+        if mark is None:
+            return self.launched is not None and self.launched.busy
+        key = measure.attempt_of(mark)
+        return key is not None and self.runner.runs(key)
 
     def over(self, running: Running, result: Result, now: float, survivors: bool) -> None:
         """The first process of a job has ended; the job has, too, unless its tree is just being killed.

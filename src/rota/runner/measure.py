@@ -8,12 +8,13 @@ process that was larger than any that was seen; else the sampled sum of PSS coun
 from __future__ import annotations
 
 import os
-from typing import Dict, Iterable, List, Optional, Tuple
+from typing import Dict, Iterable, List, Optional, Set, Tuple
 
 __all__ = [
     "Children",
     "Process",
     "ProcessTable",
+    "attempt_of",
     "become_subreaper",
     "memory_of",
     "name_of",
@@ -27,6 +28,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 PR_SET_CHILD_SUBREAPER = 36
 GANG = b"gang"
+SMALL = 1000  # bytes of a list of children
 
 
 class Process:
@@ -209,6 +211,15 @@ class ProcessTable:
         return owner
 
 
+def attempt_of(mark: Tuple[bytes, bytes]) -> Optional[Tuple[int, int, int]]:
+    """The attempt that a mark names; None if it is that of a gang."""
+    try:
+        batch, index = mark[0].split(b".")
+        return int(batch), int(index), int(mark[1])
+    except ValueError:
+        return None
+
+
 def become_subreaper() -> bool:
     """Make orphans of our jobs our children, so that they are seen. ctypes is slow to load: call it when idle."""
     try:
@@ -228,25 +239,38 @@ class Children:
             self._fd = os.open("/proc/self/task/%d/children" % os.getpid(), os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             self._fd = -1
-        self._known = 0  # strays that have been looked at before
+        self._known: Set[int] = set()  # strays that need no further look
+        self._judged: Optional[bytes] = None  # the list of children, if there is none in it that may be new
 
     def adopt_orphans(self) -> None:
         """Have the orphans of our jobs become our children."""
         self.complete = become_subreaper() and self._fd >= 0
 
-    def stray_ended(self) -> None:
-        """Note that a child which is neither a job nor a helper was reaped."""
-        self._known = max(0, self._known - 1)
+    def reaped(self, pid: int) -> None:
+        """Note that a child was reaped: its pid may soon be another's."""
+        self._known.discard(pid)
+        self._judged = None
+
+    def know(self, pid: int) -> None:
+        """Note that a stray needs no further look: its job is over and was told of it, or it is of no job."""
+        self._known.add(pid)
+
+    def unchanged(self) -> bool:
+        """Whether nothing has come since strangers() last found nothing new. Threads may ask that."""
+        return os.pread(self._fd, SMALL, 0) == self._judged
 
     def strangers(self, expected: Iterable[int], count: int) -> List[int]:
-        """Children that are none of the `count` expected ones and new since the last call."""
+        """Children that are none of the `count` expected ones and not known."""
         if self._fd < 0:
             return []
-        data = os.pread(self._fd, 1000, 0)
-        if len(data) > 900:  # many children: what fits into a small buffer is not all of them
+        data = os.pread(self._fd, SMALL, 0)
+        if len(data) > SMALL - 100:  # many children: what fits into a small buffer is not all of them
             data = os.pread(self._fd, 1 << 20, 0)
-        if data.count(b" ") == count + self._known:
+        if data.count(b" ") == count + len(self._known):
+            self._judged = data
             return []
         strays = set(map(int, data.split())) - set(expected)
-        self._known = len(strays)
-        return sorted(strays)
+        self._known &= strays
+        new = strays - self._known
+        self._judged = None if new else data
+        return sorted(new)

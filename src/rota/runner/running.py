@@ -12,12 +12,17 @@ from rota.runner.segments import Lane
 if TYPE_CHECKING:
     from rota.runner.workdir import Workdir
 
-__all__ = ["Result", "Running"]
+__all__ = ["Result", "Running", "result_of"]
 
 WHOLE = 0.9  # a job that could have had this part of its allocation had all of it: it does not start at once
 
 Result = Tuple[int, float, int, float]
 """How the first process of an attempt ended: wait status, CPU seconds, most bytes of memory, when."""
+
+
+def result_of(status: int, usage: Any, wall: float) -> Result:
+    """The same from what wait4 says."""
+    return status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, wall
 
 
 class Running:

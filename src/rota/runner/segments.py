@@ -43,6 +43,11 @@ class Lane:
         self.spill_out: Optional[Spill] = None  # if it had to be trimmed while it ran
         self.spill_err: Optional[Spill] = None
 
+    def is_empty(self) -> bool:
+        """Whether nothing was written to it."""
+        end = os.SEEK_END
+        return not (os.lseek(self.out, 0, end) or os.lseek(self.err, 0, end) or self.spill_out or self.spill_err)
+
 
 class Segments:
     """The output directory of a runner."""
@@ -98,10 +103,9 @@ class Segments:
 
         `out` and `err` say which streams went to the lane; the others went to paths of the user's.
         """
-        end = os.SEEK_END
-        size_out, size_err = os.lseek(lane.out, 0, end), os.lseek(lane.err, 0, end)
-        if not (size_out or size_err or lane.spill_out or lane.spill_err):
+        if lane.is_empty():
             return self.nothing(out, err)
+        size_out, size_err = os.lseek(lane.out, 0, os.SEEK_END), os.lseek(lane.err, 0, os.SEEK_END)
         elsewhere = ["", 0, 0, 0]
         first = self._stream(lane, True, size_out, cap) if out else elsewhere
         second = self._stream(lane, False, size_err, cap) if err else elsewhere

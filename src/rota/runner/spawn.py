@@ -1,6 +1,6 @@
 """Start a job by posix_spawn: in its own session or group, with nothing of the runner's but what its spec says.
 
-`os.posix_spawn` has no cwd, so the runner changes directory before each start; it is single-threaded for that.
+`os.posix_spawn` has no cwd, so who starts a job changes directory before; each thread that does has one of its own.
 Every descriptor of the runner is close-on-exec: a job inherits 0, 1 and 2 only.
 """
 
@@ -17,7 +17,7 @@ from rota.runner.lease import Lease
 from rota.runner.plan import Plan, StartError
 from rota.runner.segments import Lane
 
-__all__ = ["Spawner", "Streams", "cannot_enter", "cannot_read", "cannot_write", "enter", "problem", "resolve"]
+__all__ = ["Env", "Spawner", "Streams", "cannot_enter", "cannot_read", "cannot_write", "enter", "problem", "resolve"]
 
 # What Python or a nohup made the runner ignore would be ignored by its jobs too.
 DEFAULTS = [
@@ -40,6 +40,8 @@ DUP2 = os.POSIX_SPAWN_DUP2
 FULL = (errno.ENOSPC, errno.EDQUOT)
 SCARCE = 16384  # bytes: a disk with less is full, as a file system may keep a few blocks
 Streams = Tuple[int, int, int]
+Env = Any
+"""The variables of a job, as a spawner takes them: a Dict[bytes, bytes], or what its own kind says."""
 
 
 def enter(plan: Plan) -> str:
@@ -169,18 +171,18 @@ class Spawner:
         self._paths: Dict[Tuple[str, bytes], str] = {}
         self._umask = -1
 
-    def start(self, lease: Lease, plan: Plan, lane: Lane) -> int:
+    def start(self, lease: Lease, plan: Plan, lane: Lane, env: Env) -> int:
         """Start the job and return its pid, or raise StartError."""
         argv = plan.argv(lease.command)
         self.use_umask(plan.umask)
         cwd = enter(plan)
         path = self.find(argv[0], plan.env.path)
         if plan.plain:
-            return self.spawn(path, argv, plan.env.of(lease), (self._null, lane.out, lane.err), cwd)
+            return self.spawn(path, argv, env, (self._null, lane.out, lane.err), cwd, plan.env.path)
         opened: List[int] = []
         try:
             streams = open_streams(plan, self._null, lane, opened)
-            return self.spawn(path, argv, plan.env.of(lease), streams, cwd)
+            return self.spawn(path, argv, env, streams, cwd, plan.env.path)
         finally:
             for fd in opened:
                 os.close(fd)
@@ -194,11 +196,12 @@ class Spawner:
     def start_here(self, command: Any, plan: Plan, lane: Lane, env: Dict[bytes, bytes], cwd: str) -> int:
         """Start the command of a job in the directory that we are in, with this environment."""
         argv = plan.argv(command if plan.container is None else keeper(plan, command))
-        path = self.find(argv[0], env.get(b"PATH", DEFAULT_PATH))
+        search = env.get(b"PATH", DEFAULT_PATH)
+        path = self.find(argv[0], search)
         opened: List[int] = []
         try:
             streams = open_streams(plan, self._null, lane, opened)
-            return self.spawn(path, argv, env, streams, cwd)
+            return self.spawn(path, argv, env, streams, cwd, search)
         finally:
             for fd in opened:
                 os.close(fd)
@@ -206,8 +209,9 @@ class Spawner:
     def behave(self, command: str, plan: Plan, err: int, env: Dict[bytes, bytes], cwd: str) -> int:
         """Start a behaviour in the directory that we are in; what it writes goes to the job's standard error."""
         argv = plan.argv(command)
-        path = self.find(argv[0], env.get(b"PATH", DEFAULT_PATH))
-        return self.spawn(path, argv, env, (self._null, err, err), cwd)
+        search = env.get(b"PATH", DEFAULT_PATH)
+        path = self.find(argv[0], search)
+        return self.spawn(path, argv, env, (self._null, err, err), cwd, search)
 
     def find(self, name: str, search: bytes) -> str:
         """The path of a program, as resolve() finds it, remembered; if that is out of date, exec fails."""
@@ -221,23 +225,24 @@ class Spawner:
             self._paths[(name, search)] = path
         return path
 
-    def spawn(self, path: str, argv: List[str], env: Dict[bytes, bytes], streams: Streams, cwd: str) -> int:
-        """Start a program in the directory that we are in; `cwd` is its name for people."""
-        actions = [(DUP2, streams[0], 0), (DUP2, streams[1], 1), (DUP2, streams[2], 2)]
+    def spawn(self, path: str, argv: List[str], env: Env, streams: Streams, cwd: str, search: bytes) -> int:
+        """Start a program, found by this search path, in the directory that we are in; `cwd` is its name for people."""
         try:
-            return os.posix_spawn(
-                path, argv, env, file_actions=actions, setsigmask=(), setsigdef=DEFAULTS, **self._alone
-            )
+            return self._spawn(path, argv, env, streams)
         except OSError as error:
             code = error.errno or 0
         except ValueError as error:  # a NUL in a word, or "=" in the name of a variable
             raise StartError("start", "cannot start %s: %s" % (path, error)) from None
         if code == errno.ENOEXEC and os.path.isfile(path):  # a script without "#!": what every shell does with it
-            return self.spawn("/bin/sh", ["sh", path, *argv[1:]], env, streams, cwd)
-        second = self.again(argv[0], path, env.get(b"PATH", DEFAULT_PATH))
+            return self.spawn("/bin/sh", ["sh", path, *argv[1:]], env, streams, cwd, search)
+        second = self.again(argv[0], path, search)
         if second is not None:
-            return self.spawn(second, argv, env, streams, cwd)
+            return self.spawn(second, argv, env, streams, cwd, search)
         raise problem(path, code, cwd)
+
+    def _spawn(self, path: str, argv: List[str], env: Env, streams: Streams) -> int:
+        actions = [(DUP2, streams[0], 0), (DUP2, streams[1], 1), (DUP2, streams[2], 2)]
+        return os.posix_spawn(path, argv, env, file_actions=actions, setsigmask=(), setsigdef=DEFAULTS, **self._alone)
 
     def again(self, name: str, path: str, search: bytes) -> Optional[str]:
         """Look again for a program that may have moved since find(); its new path, if there is one."""
