@@ -225,8 +225,10 @@ def test_an_orphan_of_a_job_that_still_runs_is_not_forgotten(any_manager, tmp_pa
 def test_a_place_is_not_free_while_what_its_job_left_is_being_ended(manager, tmp_path):
     log = tmp_path / "log"
     log.write_text("")
-    stubborn = f"echo + >> {log}; (trap '' TERM; sleep 0.3; echo - >> {log}) & true"
-    rows = manager.run(*[stubborn] * 6, slots=1)
+    ready = f"{tmp_path}/ready-$ROTA_INDEX"  # a TERM before the trap would end it before it says so
+    rest = f"(trap '' TERM; echo > {ready}; sleep 0.3; echo - >> {log})"
+    stubborn = f"echo + >> {log}; {rest} & until [ -e {ready} ]; do sleep 0.005; done"
+    rows = manager.run(*[stubborn] * 6, slots=1, grace_s=60.0)
     assert all(row[3] == 0 for row in rows) and most_at_once(log) == 1
 
 
@@ -277,10 +279,11 @@ def test_a_bad_job_is_told_why_as_ever(tmp_path):
     assert bad_jobs(tmp_path, tmp_path / "after", SHORT_JOBS) == before
 
 
-def test_starters_leave_the_directories_of_jobs(manager, tmp_path):
+@pytest.mark.parametrize("more", [0, 3])  # than there are starters
+def test_nobody_stays_in_the_directories_of_jobs(manager, tmp_path, more):
     place = tmp_path / "place"
     place.mkdir()
-    manager.run(*[["true"]] * 20, cwd=str(place))
+    manager.run(*[["sleep", "0.01"]] * 20, cwd=str(place), slots=min(16, CORES) + more)
     deadline = time.monotonic() + 30
     while True:
         tasks = os.listdir(f"/proc/{manager.process.pid}/task")

@@ -307,6 +307,7 @@ class Starters(HandedOver[Job]):
             self._forget(job)
             if not self.jobs.start_own(job.lease, now):
                 self.jobs.next_tick = now  # its place is free: more may be handed over
+            self.jobs.leave_directory()
             self._allow()
 
     def _come_back(self, now: float) -> None:
