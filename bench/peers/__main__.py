@@ -46,7 +46,7 @@ class Sizes:
         self.jobs, self.across = (100, 8) if quick else (args.jobs, args.across)
         self.queued = (2_000,) if quick else tuple(int(word) for word in args.queued.split(","))
         self.latencies = 20 if quick else args.latencies
-        self.yardstick = 200 if quick else min(3_000, args.jobs)
+        self.yardstick = 200 if quick else min(2_000, args.jobs)
 
 
 def jobs_of(entry: Entry, kind: str, sizes: Sizes, width: int) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -50,7 +50,7 @@ ROSTER = (
           "its wheel: server and worker are threads of the client's process, one task per command; asked every "
           "millisecond whether all have ended (its own wait asks once a second). "
           "Its command `hq`, with arrays and the journal, is on no package index and was not measured",
-          frozenset("AaBCD"), environment="hyperqueue", most=5_000),
+          frozenset("AaBCD"), environment="hyperqueue", most=5_000, across=50),
     Entry("QCG-PilotJob", "pilots.Qcg", "none", "`LocalManager`, one iterated job", frozenset("AaBCD"),
           environment="qcg-pilotjob", most=1_000, most_queued=10_000, across=20),
     Entry("Parsl", "futures.Parsl", "none (checkpoints of results, if asked for)",

@@ -14,7 +14,7 @@ import time
 
 TRUE = ["/bin/true"]
 APART_S = 0.05
-SPAWNS = 40
+SPAWNS = 20
 
 
 class Peer:
