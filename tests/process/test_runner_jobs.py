@@ -428,6 +428,18 @@ def test_cpu_and_times_of_a_busy_job(manager):
     assert 0.35 < row[8] < 1.5 and 0.3 < row[7] - row[6] < 30
 
 
+def test_an_orphan_of_a_job_that_still_runs_is_not_forgotten(manager, tmp_path):
+    orphan, go = tmp_path / "orphan", tmp_path / "go"
+    command = f"(setsid sleep 1000 & echo $! > {orphan}); until [ -e {go} ]; do sleep 0.01; done"
+    manager.lease([["s", "n", 9, 1, 1, command, None]], {"n": SPEC}, [["s", 2]])
+    pid = int(wait_for(orphan))
+    manager.run(*[["true"]] * 6)  # whose ends make the runner look at what has come to it
+    go.touch()
+    manager.pump(lambda: (9, 1, 1) in manager.ended)
+    assert manager.ended[9, 1, 1][11] == "ended 1 process that it left running"
+    assert gone(pid)
+
+
 def test_what_a_failed_job_left_running_is_ended_before_it_is_reported(manager, tmp_path):
     """It may be tried again at once: two copies of one job must not overlap."""
     key = (9, 4, 1)

@@ -28,17 +28,6 @@ def manager(tmp_path):
         found.close()
 
 
-@pytest.fixture(params=[PROGRAM, SHORT_JOBS])
-def any_manager(request, tmp_path):
-    """With and without starters."""
-    found = FakeManager(tmp_path, program=request.param)
-    try:
-        found.accept()
-        yield found
-    finally:
-        found.close()
-
-
 def threads(manager: FakeManager) -> int:
     return len(os.listdir(f"/proc/{manager.process.pid}/task"))
 
@@ -95,6 +84,19 @@ def test_jobs_that_take_long_have_no_starters(tmp_path):
         manager.accept()
         manager.run(*[["sleep", "0.1"]] * 6)
         assert threads(manager) == 1
+    finally:
+        manager.close()
+
+
+@needs_cores
+def test_where_there_is_no_compiler_there_are_starters(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    manager = FakeManager(tmp_path, arguments=("--launcher", "auto"), program=SHORT_JOBS)
+    try:
+        manager.accept()
+        assert all(row[3] == 0 for row in manager.run(*[["true"]] * 50))
+        assert threads(manager) == 1 + min(16, CORES)
     finally:
         manager.close()
 
@@ -207,19 +209,6 @@ def test_what_short_jobs_leave_running_is_ended(manager, tmp_path):
     assert [row[11] for row in rows if row[11]] == ["ended 1 process that it left running"] * 2
     assert rows[11][11] and rows[12][11]
     assert all(is_gone(int((tmp_path / name).read_text())) for name in ("one", "two"))
-
-
-def test_an_orphan_of_a_job_that_still_runs_is_not_forgotten(any_manager, tmp_path):
-    manager = any_manager
-    orphan, go = tmp_path / "orphan", tmp_path / "go"
-    command = f"(setsid sleep 1000 & echo $! > {orphan}); until [ -e {go} ]; do sleep 0.01; done"
-    manager.lease([["s", "n", 9, 1, 1, command, None]], {"n": SPEC}, [["s", 2]])
-    pid = int(wait_for(orphan))
-    manager.run(*[["true"]] * 6)  # whose ends make the runner look at what has come to it
-    go.touch()
-    manager.pump(lambda: (9, 1, 1) in manager.ended)
-    assert manager.ended[9, 1, 1][11] == "ended 1 process that it left running"
-    assert is_gone(pid)
 
 
 def test_a_place_is_not_free_while_what_its_job_left_is_being_ended(manager, tmp_path):

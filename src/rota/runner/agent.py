@@ -89,16 +89,19 @@ class Agent:
         self.jobs.epoll = self._epoll
         self.jobs.began, self.jobs.until = began, NEVER if self._until is None else self._until
         self.jobs.children.adopt_orphans()
-        self._launched: HandedOver[Any]
+        self._launched = self.jobs.launched = self._who_starts(launcher, write)
+
+    def _who_starts(self, launcher: str, wake: int) -> HandedOver[Any]:
+        """Whom jobs are handed over to: the launcher where there is one, or can be, and starters otherwise."""
         if launcher != "none":
             from rota.runner.launcher_jobs import LauncherJobs
 
-            self._launched = LauncherJobs(self.jobs, self._epoll, launcher)
-        else:
-            from rota.runner.starters import Starters
+            launched = LauncherJobs(self.jobs, self._epoll, launcher)
+            if launched.possible:
+                return launched
+        from rota.runner.starters import Starters
 
-            self._launched = Starters(self.jobs, write)
-        self.jobs.launched = self._launched
+        return Starters(self.jobs, wake)
 
     def take_over(self, restored: Dict[Key, None]) -> None:
         """Remember which held attempts come from an earlier runner's unsent.json, to remove it once they are told."""

@@ -83,7 +83,15 @@ struct nest {
     volatile int problem;
     volatile pid_t alive; /* the kernel clears it when the child has let go of our memory */
 };
-struct child { pid_t pid; uint32_t id, slot, lane; double began; size_t record, flushes; struct nest *nest; char told, own; };
+struct child {
+    pid_t pid;
+    uint32_t id, slot, lane;
+    double began;
+    size_t record, flushes;
+    struct nest *nest;
+    uint64_t arrived; /* before it started: what has come since may be its own */
+    char told, own;
+};
 
 static struct slot **slots;
 static struct lane *lanes;
@@ -93,7 +101,9 @@ static size_t slot_count, lane_count, env_count, child_count, child_room;
 static struct book *book;
 static struct record *records;
 static int null_fd, children_fd = -1, bell;
-static long known_strays;
+static pid_t *strays, *strays_now;      /* what outlived a job, or came while it runs, and has come to us */
+static size_t stray_count, stray_room, stray_now_room;
+static uint64_t arrived;                /* how many of them have ever been seen */
 static size_t waiting, flushes, unborn; /* requests that wait; how often records were sent; children in our memory */
 static size_t own_count, idle;          /* children of the main thread's own; starters with nothing to do */
 static double oldest_record, last_start;
@@ -328,6 +338,7 @@ static pid_t start(struct request *q, uint32_t slot, uint32_t lane, int own)
     uint32_t stage = 0;
     pid_t pid = 0;
     struct nest *n = prepare(q, path, skip(err, 1));
+    const uint64_t before = arrived;
 
     if (!own)
         pthread_mutex_unlock(&lock);
@@ -368,7 +379,7 @@ static pid_t start(struct request *q, uint32_t slot, uint32_t lane, int own)
         return 0;
     }
     children = room(children, &child_room, child_count + 1, sizeof *children);
-    children[child_count++] = (struct child){ pid, q->id, slot, lane, began, 0, (size_t)-1, n, 0, (char)own };
+    children[child_count++] = (struct child){ pid, q->id, slot, lane, began, 0, (size_t)-1, n, before, 0, (char)own };
     own_count += own;
     unborn++;
     last_start = seconds(CLOCK_MONOTONIC);
@@ -495,34 +506,46 @@ static long list_strays(void)
     return count;
 }
 
-/* Let those go that have ended. */
-static void reap_strays(void)
+static int is_own(pid_t pid)
 {
+    for (size_t i = 0; i < child_count; i++)
+        if (children[i].pid == pid)
+            return 1;
+    return 0;
+}
+
+static int is_known(pid_t pid)
+{
+    for (size_t i = 0; i < stray_count; i++)
+        if (strays[i] == pid)
+            return 1;
+    return 0;
+}
+
+/* See which orphans have come to us, and let those go that have ended. Whose they are is not known: of every job that ran when one came
+ * the runner is told that it may have left it. One read, however many jobs ended. */
+static void look_for_strays(void)
+{
+    if (list_strays() <= 0 && !stray_count)
+        return;
+    size_t count = 0;
     for (char *at = listed, *next;; at = next) {
         pid_t pid = strtol(at, &next, 10);
         if (next == at)
-            return;
-        size_t i = 0;
-        while (i < child_count && children[i].pid != pid)
-            i++;
-        if (i == child_count)
-            waitpid(pid, NULL, WNOHANG);
+            break;
+        if (is_own(pid) || waitpid(pid, NULL, WNOHANG) > 0)
+            continue;
+        arrived += !is_known(pid);
+        strays_now = room(strays_now, &stray_now_room, count + 1, sizeof *strays_now);
+        strays_now[count++] = pid;
     }
-}
-
-/* Has anything that outlived its job come to us since the last look? One read, however many jobs ended. */
-static int new_strays(void)
-{
-    if (children_fd < 0)
-        return -1;
-    long count = list_strays();
-    if (count > known_strays) {
-        reap_strays();
-        count = list_strays();
-    }
-    int more = count > known_strays;
-    known_strays = count;
-    return more;
+    pid_t *before = strays;
+    size_t before_room = stray_room;
+    strays = strays_now;
+    stray_room = stray_now_room;
+    stray_count = count;
+    strays_now = before;
+    stray_now_room = before_room;
 }
 
 /* The record of an end; one of a start that was not sent yet becomes it, so that short jobs take one record. */
@@ -562,11 +585,8 @@ static size_t collect(void)
         else
             take_child(&ends[count++], i);
     }
-    if (children_fd >= 0 && known_strays > 0 && list_strays() > 0) {
-        reap_strays();
-        long left = list_strays(); /* those that are new are for who tells of their job */
-        known_strays = left < known_strays ? left : known_strays;
-    }
+    if (children_fd >= 0 && stray_count)
+        look_for_strays();
     siginfo_t info = { 0 };
     while (children_fd < 0 && waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid) {
         size_t i = 0;
@@ -584,6 +604,7 @@ static size_t collect(void)
 static void tell_ends(struct end *end, size_t count)
 {
     static struct record *over[MOST_RECORDS];
+    static uint64_t before[MOST_RECORDS];
     size_t over_count = 0;
     if (book->count + count > MOST_RECORDS)
         flush();
@@ -609,14 +630,16 @@ static void tell_ends(struct end *end, size_t count)
         r->maxrss_kb = usage->ru_maxrss;
         r->out_size = lseek(lanes[c->lane].out, 0, SEEK_END);
         r->err_size = lseek(lanes[c->lane].err, 0, SEEK_END);
+        before[over_count] = c->arrived;
         over[over_count++] = r;
     }
     if (!over_count)
         return;
-    int strays = new_strays();
+    if (children_fd >= 0)
+        look_for_strays();
     for (size_t i = 0; i < over_count; i++) {
         struct record *r = over[i];
-        if (strays > 0 || (strays < 0 && killpg(r->pid, 0) == 0))
+        if (children_fd >= 0 ? before[i] != arrived : killpg(r->pid, 0) == 0)
             r->flags = SURVIVORS;
         if (!r->flags && !r->out_size && !r->err_size)
             lanes[r->lane].busy = 0;
@@ -795,7 +818,7 @@ static void *start_and_wait(void *unused)
         }
         if (!patience())
             flush();
-        if (known_strays > 0 || pid > 0)
+        if (stray_count || pid > 0)
             ring();
         if (pid < 0) {
             if (moved && chdir("/") == 0) /* do not sit in a job's directory */
@@ -897,7 +920,7 @@ int main(void)
         }
         sleeps = pause < 0 || pause > PATIENCE_S * 1000;
         /* Signals are for our own children and for orphans: a starter waits for its own. */
-        nfds_t watched = own_count || known_strays > 0 || children_fd < 0 ? 3 : 2;
+        nfds_t watched = own_count || stray_count || children_fd < 0 ? 3 : 2;
         pthread_mutex_unlock(&lock);
         int got = poll(wait, watched, pause);
         if (got < 0 && errno != EINTR)

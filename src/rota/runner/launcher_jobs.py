@@ -69,6 +69,11 @@ class LauncherJobs(HandedOver[Launched]):
             self._died(now)
 
     @property
+    def possible(self) -> bool:
+        """Whether there is a launcher, or one is being made."""
+        return self._launcher is not None or bool(self._builder.pid)
+
+    @property
     def ready(self) -> bool:
         """Whether the launcher has said that it is there, and has not gone."""
         return self._greeted
