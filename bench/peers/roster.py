@@ -55,11 +55,11 @@ ROSTER = (
           environment="qcg-pilotjob", most=1_000, most_queued=10_000, across=20),
     Entry("Parsl", "futures.Parsl", "none (checkpoints of results, if asked for)",
           "HighThroughputExecutor with prefetch, no encryption, no logging, no cache", frozenset("AaBCD"),
-          environment="parsl", most=3_000, most_queued=100_000, across=30),
+          environment="parsl", most=3_000, most_queued=20_000, across=30),
     Entry("Parsl, threads", "futures.ParslThreads", "none (checkpoints of results, if asked for)",
           "ThreadPoolExecutor, no logging, no cache", frozenset("AaCD"), environment="parsl", most=5_000, across=30),
     Entry("Dask", "futures.Dask", "none", "LocalCluster, a process for each core, `Client.map`", frozenset("AaBCD"),
-          environment="dask", most=3_000, most_queued=100_000, across=50),
+          environment="dask", most=3_000, most_queued=50_000, across=50),
     Entry("PSI/J", "pilots.PsiJ", "none", "its local executor, as many at once as cores: it has no queue",
           frozenset("AaC"), environment="psij", most=300),
     Entry("executorlib", "futures.ExecutorLib", "none",
@@ -73,7 +73,7 @@ ROSTER = (
           most_queued=10_000),
     Entry("Celery", "queues.Celery", "none (redis without a file; with one: after each second)",
           "redis by a socket, prefork, 64 taken ahead, a group for many", frozenset("AaBC"), environment="celery",
-          command="redis-server", most=2_000, most_queued=100_000),
+          command="redis-server", most=2_000, most_queued=20_000),
 )  # fmt: skip
 
 
