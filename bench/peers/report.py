@@ -315,7 +315,7 @@ def _why(entry: Entry) -> str:
         reasons.append("keeps no exit codes")
     if not entry.daemon:
         reasons.append("is one process that is given all jobs in a file, and gone afterwards")
-    return "; ".join(reasons)
+    return "; ".join(reasons) or f"on disk: {entry.durable}"
 
 
 def _lost(results: Results, busy: bool) -> list[str]:

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Any
 
-from bench.peers.environments import HERE, debian, python_of
+from bench.peers.environments import HERE, ROOT, debian, python_of
 from bench.peers.programs.drive import descendants
 from bench.peers.roster import Entry
 
@@ -52,7 +52,8 @@ def sample(python: str, entry: Entry, job: dict[str, Any], most_s: float) -> dic
     try:
         found: dict[str, Any] = json.loads(out.strip().rpartition("\n")[2])
     except ValueError:
-        return {"failed": (err or out).strip()[-600:] or f"exit {child.returncode}"}
+        said = (err or out).strip()[-600:].replace(ROOT + os.sep, "")  # what is kept names no directory of this machine
+        return {"failed": said or f"exit {child.returncode}"}
     expected = job["layers"] * job["across"] if job["kind"] == "D" else job.get("count")
     if found.get("good", expected) != expected:
         return {"failed": f"{found['good']} of {expected} succeeded"}

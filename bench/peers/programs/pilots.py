@@ -18,6 +18,9 @@ def _all_completed(jobs):
 class HyperQueue(Peer):
     """HyperQueue's wheel: server and worker are threads of this process."""
 
+    PIECE = 400_000
+    """Command lines of one submission: it refuses a million of them as too long a message."""
+
     def start(self, hold):
         from hyperqueue import LocalCluster
         from hyperqueue.cluster import WorkerConfig
@@ -58,7 +61,11 @@ class HyperQueue(Peer):
         return self._run(job, layers * across)
 
     def submit(self, count, distinct):
-        self.client.submit(self._job(line(n).split() if distinct else ["/bin/true"] for n in range(count)))
+        if not distinct:
+            self.client.submit(self._job(["/bin/true"] for _ in range(count)))
+            return
+        for low in range(0, count, self.PIECE):
+            self.client.submit(self._job(line(n).split() for n in range(low, min(count, low + self.PIECE))))
 
     def stop(self):
         self.cluster.stop()
