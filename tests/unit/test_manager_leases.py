@@ -68,3 +68,12 @@ def test_batches_that_are_run_alike_have_one_spec_which_is_sent_once() -> None:
     assert sent.name("9.0.1000", {"cwd": "/b"}, once=False) == "9.0.1000"
     sent.clear()
     assert not len(sent) and sent.name("10.0.1000", {"cwd": "/a"}, once=False) == "10.0.1000", "it is sent again"
+
+
+def test_a_spec_that_was_replaced_under_its_name_is_nobody_elses() -> None:
+    """A site that is set up otherwise, and then as before: the runner has the last that came under a name."""
+    sent = Sent()
+    assert sent.name("7.0.1000", {"setup": ["a"]}, once=True) == "7.0.1000"
+    assert sent.name("7.0.1000", {"setup": ["b"]}, once=True) == "7.0.1000"
+    assert sent.name("8.0.1000", {"setup": ["a"]}, once=True) == "8.0.1000"
+    assert sent.name("9.0.1000", {"setup": ["b"]}, once=True) == "7.0.1000"

@@ -30,12 +30,14 @@ MOST_SENT = 2000
 class Sent:
     """Which specs and environments a runner has. Batches that are run alike have one spec: it is made ready once."""
 
-    __slots__ = ("_specs", "environments", "names")
+    __slots__ = ("_bodies", "_specs", "environments", "names")
 
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
         """The name of a spec → that under which the runner has it."""
         self._specs: dict[bytes, str] = {}
+        self._bodies: dict[str, bytes] = {}
+        """The same the other way round."""
         self.environments: set[str] = set()
 
     def __len__(self) -> int:
@@ -43,7 +45,11 @@ class Sent:
 
     def name(self, name: str, spec: dict[str, Any], once: bool) -> str:
         """The name under which the runner has such a spec; this one if it has none. `once`: nobody asks again."""
-        known_as = self._specs.setdefault(encode(spec), name)
+        body = encode(spec)
+        known_as = self._specs.setdefault(body, name)
+        if known_as == name and (before := self._bodies.get(name, body)) != body:
+            del self._specs[before]  # the site is set up otherwise by now: from here on the runner has another one
+        self._bodies[known_as] = body
         if not once:
             self.names[name] = known_as
         return known_as
@@ -52,6 +58,7 @@ class Sent:
         """Forget all: it is sent again."""
         self.names.clear()
         self._specs.clear()
+        self._bodies.clear()
         self.environments.clear()
 
 
