@@ -193,7 +193,7 @@ class ShapeMemo(Struct):
     asked: Shape
     """The shape as it is scheduled: with what was learned where the user gave nothing (or is overridden)."""
     learned: tuple[object, ...] = ()
-    """What `asked` was worked out from: how much was learned, and the largest node."""
+    """What `asked` was worked out from: what was learned, and the largest node."""
     mean_s: float | None = None
     """Recent mean wall time: a hint for leases ahead."""
 

@@ -34,6 +34,8 @@ class Ledger:
         self._shared: dict[str, tuple[str, ...]] = {}
         """Site → the named resources that it has once for all of it."""
         self._chains: dict[str, tuple[str, ...]] = {}
+        self.view = Free(self)
+        """What policies may see of it."""
 
     def add(self, location: Location) -> None:
         """Add a location, or change it; what is in use stays so (if capacity shrinks below it, nothing more fits)."""
@@ -83,10 +85,11 @@ class Ledger:
             self._chains[location_id] = chain
         return chain
 
-    @property
-    def view(self) -> "Free":
-        """What policies may see of it."""
-        return Free(self)
+    def shared_along(self, location_id: str) -> list[str]:
+        """Named resources that are counted once for all that is below a location of the path."""
+        if not self._shared:
+            return []
+        return [name for location in self.path(location_id) for name in location.shared]
 
     def free(self, location_id: str) -> Amounts:
         """What is free at this location itself."""
@@ -151,15 +154,20 @@ class Ledger:
         if gpus:
             self._charge_gpus(location_id, amounts, count, gpus)
         plain = not self._shared
-        for location in self.path(location_id):
-            used = self.used[location.id].plus(amounts, count)
-            assert not used.negative(), f"more is given back at {location.id} than was reserved"
-            if count > 0 and location.capacity is not None:
-                part = amounts if plain else self.part(location.id, amounts)
-                fits = part.times_in(self._free[location.id]) >= count or self._untold(location, part, count)
-                assert fits, f"{location.id} is over-committed: {used} of {location.capacity}"
-            self.used[location.id] = used
-            self._refresh(location.id)
+        current: str | None = location_id
+        while current is not None:
+            location = self.locations[current]
+            used = self.used[current].plus(amounts, count)
+            if count < 0:
+                assert not used.negative(), f"more is given back at {current} than was reserved"
+            elif location.capacity is not None:
+                part = amounts if plain else self.part(current, amounts)
+                fits = part.times_in(self._free[current]) >= count or self._untold(location, part, count)
+                assert fits, f"{current} is over-committed: {used} of {location.capacity}"
+            self.used[current] = used
+            if location.capacity is not None:
+                self._refresh(current)
+            current = location.parent if location.stacked else None
 
     def lacks(self, rows: Iterable[Row]) -> tuple[str, Amounts, Amounts] | None:
         """The first location that has too little for what is asked of it: (id, asked, free); None: all have enough."""
@@ -255,13 +263,14 @@ def _added(rows: Iterable[Row]) -> dict[str, Amounts]:
 class Free:
     """The ledger for reading: what is free where. Policies see only this."""
 
-    __slots__ = ("chain", "free", "free_cores", "part", "path", "room", "shortage", "takes_one")
+    __slots__ = ("chain", "free", "free_cores", "part", "path", "room", "shared_along", "shortage", "takes_one")
     chain: Callable[[str], tuple[str, ...]]
     free: Callable[[str], Amounts]
     free_cores: Callable[[str, int], int]
     part: Callable[[str, Amounts], Amounts]
     path: Callable[[str], Iterator[Location]]
     room: Callable[[str, Amounts], int]
+    shared_along: Callable[[str], list[str]]
     shortage: Callable[[str, Amounts], Amounts | None]
     takes_one: Callable[[str], bool]
 

@@ -223,22 +223,22 @@ _BOUNDLESS = Amounts(1 << 62, 1 << 62, 1 << 62, 1 << 62)
 
 def _free_along(ledger: Free, location_id: str, chain: Sequence[str]) -> Amounts:
     """What is free at every location of a path. Of what a site has once for all of it, any number: others watch it."""
-    if len(chain) == 1 == len(ledger.chain(location_id)):
+    shared = ledger.shared_along(location_id)
+    if not chain:
+        return _BOUNDLESS
+    if len(chain) == 1 and not shared:
         return ledger.free(chain[0])
     frees = [ledger.free(name) for name in chain]
-    if not frees:
-        return _BOUNDLESS
-    shared = [name for location in ledger.path(location_id) if location.shared for name in location.shared]
+    least = frees[0]
+    cores, memory, disk, gpus, share = least.cores, least.memory, least.disk, least.gpus, _share(least)
+    plain = not (shared or least.named)
+    for free in frees[1:]:
+        cores, memory, disk = min(cores, free.cores), min(memory, free.memory), min(disk, free.disk)
+        gpus, share = min(gpus, free.gpus), min(share, _share(free))
+        plain = plain and not free.named
     named: tuple[tuple[str, int], ...] = ()
-    if shared or any(free.named for free in frees):
+    if not plain:
         have = [dict(free.named) | dict.fromkeys(shared, _BOUNDLESS.cores) for free in frees]
         names = {name for each in have for name in each}
         named = tuple(sorted([(name, min([each.get(name, 0) for each in have])) for name in names]))
-    return Amounts(
-        min([free.cores for free in frees]),
-        min([free.memory for free in frees]),
-        min([free.disk for free in frees]),
-        min([free.gpus for free in frees]),
-        named,
-        min([_share(free) for free in frees]),
-    )
+    return Amounts(cores, memory, disk, gpus, named, share)

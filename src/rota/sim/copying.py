@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from rota.core.soft import Soft
 from rota.core.state import State
 from rota.core.step import Core
+from rota.schedule.ledger import Free
 
 __all__ = ["copy_core"]
 
@@ -48,6 +49,7 @@ def _copy_state(state: State) -> State:
     new.starts = copy.deepcopy(state.starts)
     new.soft = _copy_soft(state.soft)
     new.ledger = _copy_flat(state.ledger)
+    new.ledger.view = Free(new.ledger)
     new.ledger.gpus = {node: shares.copy() for node, shares in state.ledger.gpus.items()}
     new.census = state.census.copy()
     return new

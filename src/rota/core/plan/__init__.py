@@ -16,8 +16,8 @@ from rota.core.plan.ahead import leases_ahead
 from rota.core.plan.allocations import Provider, surplus
 from rota.core.plan.full import FullPass, grant_gang
 from rota.core.plan.limits import left_over, limits_now, wake_times
-from rota.core.plan.turns import Gang, Turns
-from rota.core.plan.watching import look, read_by_nodes, times
+from rota.core.plan.turns import Gang, Turns, place_alone
+from rota.core.plan.watching import enter, look, read_by_nodes, times
 from rota.core.shares import worth_now
 from rota.core.soft import chance_after
 from rota.core.state import State
@@ -62,7 +62,13 @@ def plan(state: State, at: At) -> Iterator[ev.Event | Grant]:
     if state.mode != "serving":
         planning.reserved = None if planning.waiting.entries else planning.reserved
         return
-    steady = state.steady(at.wall, at.mono)
+    steady = planning.steady_less_mono + at.mono
+    if news.alone is not None:
+        found = place_alone(state, view, news.alone)
+        if found is not None:
+            yield _grant(state, found, steady)
+        else:
+            news = enter(state, view, news.alone)
     if planning.waiting.odd or _is_a_gang_old(state, at):
         planning.changed.everything = True  # nobody watches what this pass does
         yield from FullPass(state, at, view).run()

@@ -17,12 +17,12 @@ def asked_now(state: State, shape: ShapeState) -> ShapeMemo:
     group = state.groups.get(shape.shape.group) if shape.shape.group else None
     if group is None:
         return memo
-    most = largest_node(state, shape.shape.needs)
-    basis = (group.memory.seen, group.disk.seen, group.time_s.seen, most)
+    given = shape.shape
+    most, found = largest_node(state, given.needs), _found(state, given, group)
+    basis = (found, most)
     if basis == memo.learned:
         return memo
-    given = shape.shape
-    needs = asked_for(given.needs, _found(state, given, group), given.override, given.level, most, given.ends)
+    needs = asked_for(given.needs, found, given.override, given.level, most, given.ends)
     return replace(memo, learned=basis, asked=memo.asked if needs == memo.asked.needs else replace(given, needs=needs))
 
 
@@ -62,14 +62,12 @@ def unoffered(state: State, needs: Needs) -> str | None:
 
 def largest_node(state: State, needs: Needs) -> Amounts | None:
     """The most memory and disk of any node that jobs with such needs can have; None if no site is known."""
-    nodes = [
-        facts.node
-        for name, facts in state.soft.sites.items()
-        if needs.site in (None, name) and (needs.nodes <= facts.nodes_most or facts.mode == "direct")
-    ]
-    if not nodes:
-        return None
-    return Amounts(memory=max(node.memory for node in nodes), disk=max(node.disk for node in nodes))
+    memory = disk = -1
+    for name, facts in state.soft.sites.items():
+        if needs.site in (None, name) and (needs.nodes <= facts.nodes_most or facts.mode == "direct"):
+            memory = max(memory, facts.node.memory)
+            disk = max(disk, facts.node.disk)
+    return None if memory < 0 else Amounts(memory=memory, disk=disk)
 
 
 def longest_time(state: State, needs: Needs) -> int | None:

@@ -16,10 +16,12 @@ from msgspec.structs import replace
 
 from rota.core.plan.backfill import Reservation, Soonest, ahead_of, free_from, reserve
 from rota.core.plan.limits import few_parts
-from rota.core.plan.watching import News
-from rota.core.state import State
+from rota.core.plan.policies import out_of_order
+from rota.core.plan.watching import News, groups_for, want_of
+from rota.core.state import ShapeState, State
 from rota.core.stimuli import At
 from rota.model.needs import Amounts
+from rota.model.shape import Shape
 from rota.schedule import filters, limits
 from rota.schedule.filters import No
 from rota.schedule.gangs import Laid, gang_verdicts, place_gang
@@ -30,7 +32,7 @@ from rota.schedule.tree import NONE, Key, Vector
 from rota.schedule.view import NODE, Limit, Place, View, Want
 from rota.schedule.waiting import Entry, Forest, Source, in_order
 
-__all__ = ["Gang", "Turns"]
+__all__ = ["Gang", "Turns", "place_alone"]
 
 _CHECKS = [
     one.check
@@ -312,12 +314,7 @@ class Turns:
         self._before.setdefault(spot.place.runner, []).append((self._number, spot.free))
 
     def _refused(self, want: Want, place: Place) -> bool:
-        """Whether a filter says no to a place, other than for its room or a limit."""
-        shape, view = want.shape, self.view
-        for check in _CHECKS:  # noqa: SIM110  asked often, and `any` takes half as long again
-            if isinstance(check(shape, place, view), No):
-                return True
-        return False
+        return _refused(want.shape, place, self.view)
 
     def _still_open(self, entry: Entry) -> bool:
         """Whether the limits of a shape, which has had something, let more start."""
@@ -585,6 +582,31 @@ class Turns:
             planning.again.update(number for number, most in self._most.items() if most is not None)
             for name, parts in self._few.items():
                 planning.again.update(self.waiting.members.get(name, ()) if parts is not None else ())
+
+
+def place_alone(state: State, view: View, shape: ShapeState) -> Placement | None:
+    """The place for all ready jobs of a shape while nobody waits, as its turn would find it; None: not one has room."""
+    places = state.soft.planning.places
+    if places is None or out_of_order(state, shape.shape.policy) is not None:
+        return None
+    want = want_of(state, shape)
+    bound = asked_bound(want.shape.needs.amounts(), 0, view.wall)  # the filters know how long it takes
+    for spot in places.with_room(groups_for(places, want, view), bound):
+        if _refused(want.shape, spot.place, view):
+            continue
+        cores = width(want.shape, spot.place, view)
+        if room_for(want.shape, spot.place, view, want.ready, cores) < want.ready:
+            return None
+        return Placement(want, spot.place, want.ready, cores)
+    return None
+
+
+def _refused(shape: Shape, place: Place, view: View) -> bool:
+    """Whether a filter says no to a place, other than for its room or a limit."""
+    for check in _CHECKS:  # noqa: SIM110  asked often, and `any` takes half as long again
+        if isinstance(check(shape, place, view), No):
+            return True
+    return False
 
 
 def _key(entry: Entry) -> Key:

@@ -8,6 +8,7 @@ from rota.core.plan.asked import asked_now
 from rota.core.plan.policies import out_of_order
 from rota.core.soft import Changes, Planning, Times
 from rota.core.state import RunnerState, ShapeState, State
+from rota.model.shape import Shape
 from rota.schedule import filters, scorers
 from rota.schedule.filters import No
 from rota.schedule.gangs import KEPT
@@ -18,7 +19,21 @@ from rota.schedule.tree import Key
 from rota.schedule.view import NODE, Place, View, Want
 from rota.schedule.waiting import Entry, Forest
 
-__all__ = ["News", "look", "place_of", "read_by_nodes", "runner_status", "status_of", "times", "want_of"]
+__all__ = [
+    "News",
+    "enter",
+    "groups_for",
+    "look",
+    "place_of",
+    "read_by_nodes",
+    "runner_status",
+    "status_of",
+    "times",
+    "want_of",
+]
+
+MOST_SLOTS = 64
+"""So many kinds of slots have changed, at the most, before a pass puts their leases ahead in order."""
 
 
 class News(Struct):
@@ -30,6 +45,8 @@ class News(Struct):
     """Shapes, in order, that may find a place anywhere: they are new, ask for something else, or their limit opened."""
     forests: list[Forest]
     """Those whose limits opened: their shapes may find a place anywhere."""
+    alone: ShapeState | None = None
+    """The only shape with ready jobs, while nobody waits: it is not among those that wait yet."""
 
 
 def look(state: State, view: View) -> News:
@@ -129,6 +146,8 @@ def _update(state: State, view: View, places: Places) -> News | None:
     kept = planning.reserved
     if kept is not None and kept.runner in places.spots:
         spots[kept.runner] = places.spots[kept.runner]
+    if (alone := _alone(state)) is not None:
+        return News([spot for spot in spots.values() if spot.key is not None], [], [], alone)
     woken: dict[Key, None] = {}
     for number in _concerned(planning):
         shape, entry = state.shapes[number], waiting.entries.get(number)
@@ -160,6 +179,32 @@ def _update(state: State, view: View, places: Places) -> News | None:
         if kept_changed or entry.forest in forests:
             woken[entry.key] = None
     return News([spot for spot in spots.values() if spot.key is not None], sorted(woken), forests)
+
+
+def _alone(state: State) -> ShapeState | None:
+    """The shape with ready jobs, if it is the only one and one place may well be all that it needs."""
+    planning = state.soft.planning
+    changed = planning.changed
+    if planning.waiting.entries or planning.again or state.mode != "serving":
+        return None
+    if planning.reserved is not None or len(changed.slots) > MOST_SLOTS:
+        return None
+    found = None
+    for number in changed.shapes:
+        shape = state.shapes[number]
+        if shape.ready > 0:
+            if found is not None:
+                return None
+            found = shape
+    if found is None or found.shape.limits or found.shape.needs.nodes > 1 or _is_odd(state, found.shape):
+        return None
+    return found
+
+
+def enter(state: State, view: View, shape: ShapeState) -> News:
+    """Put a shape that is alone among those that wait after all."""
+    entry = _put(state, shape, view)
+    return News([], [] if entry is None else [entry.key], [])
 
 
 def _kept_for_gangs(state: State) -> set[str]:
@@ -197,17 +242,14 @@ def _put(state: State, shape: ShapeState, view: View, known: Entry | None = None
     if out_of_order(state, shape.shape.policy) is not None:
         planning.waiting.drop(shape.id)
         return None
-    needs = want.shape.needs
-    if (needs.together and (needs.nodes_most or needs.span or needs.whole or needs.variants)) or not _is_plain(
-        state.settings.policies.get(shape.shape.policy, DEFAULT)
-    ):
+    if _is_odd(state, shape.shape):
         planning.waiting.odd.add(shape.id)
     key = (-want.priority, want.first, shape.id)
     if known is not None and known.key == key and known.want.shape == want.shape and known.want.since == want.since:
         known.want = want
         return known
     assert planning.places is not None
-    groups = _groups(planning.places, want, view)
+    groups = groups_for(planning.places, want, view)
     examples = [planning.places.examples[group].location for group in groups]
     odd = shape.id in planning.waiting.odd
     entry = planning.waiting.put(want, key, groups, view, {(each.site, each.queue) for each in examples})
@@ -229,7 +271,7 @@ def want_of(state: State, shape: ShapeState) -> Want:
     return Want(shape.id, memo.asked, shape.ready, priority, number, shape.slots, None, batch.by, name, batch.submitted)
 
 
-def _groups(places: Places, want: Want, view: View) -> tuple[int, ...]:
+def groups_for(places: Places, want: Want, view: View) -> tuple[int, ...]:
     """The groups of places that a shape may use: only their sizes, and what is in use, can be against it."""
     needs = want.shape.needs
     known = places.suited.get((needs.site, needs.tags, needs.options))
@@ -302,9 +344,17 @@ def read_by_nodes(state: State) -> set[str]:
     return {fact for name in names if NODE in (one := filters.BUILT_IN[name]).levels for fact in one.reads}
 
 
+def _is_odd(state: State, shape: Shape) -> bool:
+    """Whether forests do not know how to place a shape."""
+    needs = shape.needs
+    if needs.together and (needs.nodes_most or needs.span or needs.whole or needs.variants):
+        return True
+    return not _is_plain(state.settings.policies.get(shape.policy, DEFAULT))
+
+
 def _is_plain(policy: Policy) -> bool:
     """Whether forests can follow a policy: at nodes it is like the default one, but for its name."""
-    return policy == DEFAULT or (_at_nodes(policy) == _at_nodes(DEFAULT) and not policy.relax)
+    return policy is DEFAULT or policy == DEFAULT or (_at_nodes(policy) == _at_nodes(DEFAULT) and not policy.relax)
 
 
 def _at_nodes(policy: Policy) -> tuple[object, ...]:
