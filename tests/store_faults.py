@@ -178,6 +178,9 @@ class ApswConnection:
     def in_transaction(self) -> bool:
         return bool(self._con.in_transaction)
 
+    def changes(self) -> int:
+        return int(self._con.total_changes())
+
     def copy_to(self, path: str) -> None:
         into = apsw.Connection(path)
         try:

@@ -125,6 +125,9 @@ class Client(questions.Client):
 
 async def send(connection: AsyncConnection, submission: Submission) -> dict[str, Any]:
     """Send all requests, as `rota.submission.send` does."""
+    encoded = submission.encoded()
+    if encoded is not None:
+        return await connection.submit(submission.key, encoded)
     flying: list[asyncio.Task[dict[str, Any]]] = []
     try:
         for request in submission.requests():

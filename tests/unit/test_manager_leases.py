@@ -11,6 +11,8 @@ from rota.manager.outbound import NO_COMMAND, Outbound, Sent, lease_message
 class Book:
     """Knows the command of every job but the first."""
 
+    version = 0
+
     def lease_row(self, batch: Any, pos: int, attempt: int, slot: str, cores: int) -> list[Any]:
         if pos == 0:
             raise IndexError("list index out of range")
@@ -27,8 +29,9 @@ def test_a_job_without_a_command_fails_alone() -> None:
     spec = SimpleNamespace(ends=None)
     plain = SimpleNamespace(apart=False)
     batch: Any = SimpleNamespace(
-        id=7, count=3, spec=spec, template_of=lambda pos: 0, index=lambda pos: pos + 1, templates=[plain]
-    )
+        id=7, count=3, spec=spec, env=None, ranges=None, template_of=lambda pos: 0, index=lambda pos: pos + 1,
+        templates=[plain],
+    )  # fmt: skip
     slot: Any = SimpleNamespace(text="3:1000", amounts=SimpleNamespace(cores=1000))
     lease = ef.Lease("r1", 1, 1, 0.0, [(7, pos, 1, slot) for pos in range(3)], {})
     state: Any = SimpleNamespace(batches={7: batch}, runners={"r1": SimpleNamespace(host="n1")})
@@ -44,7 +47,7 @@ def test_what_came_with_a_repeat_is_sent_again_with_the_next_lease() -> None:
     sent: list[dict[str, Any]] = []
     batch: Any = SimpleNamespace(
         id=7, count=5, spec=SimpleNamespace(ends=None), template_of=lambda pos: 0, index=lambda pos: pos + 1,
-        templates=[SimpleNamespace(apart=False)],
+        templates=[SimpleNamespace(apart=False)], env=None, ranges=None,
     )  # fmt: skip
     slot: Any = SimpleNamespace(text="3:1000", amounts=SimpleNamespace(cores=1000))
     state: Any = SimpleNamespace(
@@ -77,3 +80,33 @@ def test_a_spec_that_was_replaced_under_its_name_is_nobody_elses() -> None:
     assert sent.name("7.0.1000", {"setup": ["b"]}, once=True) == "7.0.1000"
     assert sent.name("8.0.1000", {"setup": ["a"]}, once=True) == "8.0.1000"
     assert sent.name("9.0.1000", {"setup": ["b"]}, once=True) == "7.0.1000"
+
+
+def test_a_template_that_a_runner_has_is_known_by_itself_until_sites_are_set_up_otherwise() -> None:
+    book: Any = Book()
+    made: list[str] = []
+    book.spec = lambda *_: made.append("spec") or {"env": "e1", "setup": [book.version]}
+    book.environment = lambda name: {}
+    slot: Any = SimpleNamespace(text="3:1000", amounts=SimpleNamespace(cores=1000))
+    plain, other = SimpleNamespace(apart=False), SimpleNamespace(apart=False)
+    sent = Sent()
+
+    def lease(number: int, template: Any, env: str = "e1", ranges: Any = None) -> dict[str, Any]:
+        batch: Any = SimpleNamespace(
+            id=number, count=1, spec=SimpleNamespace(ends=None), env=env, ranges=ranges, template_of=lambda pos: 0,
+            index=lambda pos: pos + 1, templates=[template],
+        )  # fmt: skip
+        state: Any = SimpleNamespace(batches={number: batch}, runners={"r1": SimpleNamespace(host="n1")})
+        return lease_message(book, state, ef.Lease("r1", 1, 1, 0.0, [(number, 1, 1, slot)], {}), "local", sent)
+
+    assert list(lease(1, plain)["specs"]) == ["1.0.1000"]
+    again = lease(2, plain)
+    assert "specs" not in again and "envs" not in again and again["jobs"][0][1] == "1.0.1000"
+    assert made == ["spec"], "it was not made a second time"
+    lease(3, other), lease(4, plain, "e2"), lease(5, plain, ranges=[(1, 1, 1)])
+    assert made == ["spec"] * 4, "another template, environment, or an array"
+    book.version += 1
+    assert list(lease(6, plain)["specs"]) == ["6.0.1000"], "the site is set up otherwise"
+    assert lease(7, plain)["jobs"][0][1] == "6.0.1000"
+    sent.clear()
+    assert list(lease(8, plain)["specs"]) == ["8.0.1000"]

@@ -351,6 +351,9 @@ def follow(state: State, event: ev.Event, at: At) -> None:
         if len(possible) > MOST_POSSIBLE:
             possible.clear()
         possible.update([template.needs for template in event.spec.templates])
+        first = event.spec.templates[0]
+        if first not in state.soft.checked:
+            state.soft.checked.append(first)
         if event.ready:
             state.soft.planning.wanted = True
         return

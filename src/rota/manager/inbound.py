@@ -262,11 +262,12 @@ class Inbound:
 
 def report_rows(rows: list[Any], output: str) -> list[Ended]:
     """Rows of a report as the core takes them; where the output is becomes text: directory, then the eight figures."""
-    prefix = json.dumps(output)
+    prefix = ""
     out = []
     for row in rows:
         place = row[10]
         if place is not None:
+            prefix = prefix or json.dumps(output)
             name, at, size, cut, error, error_at, error_size, error_cut = place
             name = "null" if name is None else f'"{name}"'
             error = "null" if error is None else f'"{error}"'

@@ -26,6 +26,8 @@ GANG_KEY = "gangs"
 PAGE = 4096
 MAKERS = 4096
 """Compiled templates that are kept in memory."""
+ALIKE = 256
+"""Of these, templates that are the same for any batch."""
 PAGES = 64
 """Pages of values that are kept in memory."""
 
@@ -40,26 +42,36 @@ class JobBook:
         self._site_setup = site_setup
         self._styles: dict[str, tuple[tuple[str, ...], Mapping[str, str]]] = {}
         self._makers: dict[tuple[int, int], CommandMaker] = {}
+        self._alike: dict[int, CommandMaker] = {}
+        """The same for templates, by their identity, that are the same command for every job of every batch."""
+        self.version = 0
+        """Grows when sites are set up otherwise."""
         self._pages: OrderedDict[tuple[int, int], list[Any]] = OrderedDict()
 
     def set_up_site(self, site: str, setup: str | None) -> None:
         """Take note of the file that is sourced before every job at a site."""
         self._site_setup[site] = setup
+        self.version += 1
 
     def tell(self, site: str, style: tuple[str, ...], variables: Mapping[str, str]) -> None:
         """Take note of how the jobs of a site are told what they got, and of variables that all of them have."""
         self._styles[site] = (style, variables)
+        self.version += 1
 
     def maker(self, batch: BatchState, template: int) -> CommandMaker:
         """The compiled template."""
-        key = (batch.id, template)
-        maker = self._makers.get(key)
+        given = batch.templates[template]
+        maker = self._alike.get(id(given)) or self._makers.get((batch.id, template))
         if maker is None:
-            maker = CommandMaker(batch.templates[template], batch.spec.columns, batch.id)
-            if batch.count > 1:  # of one job it is mostly asked once
+            maker = CommandMaker(given, batch.spec.columns, batch.id)
+            if maker.is_plain and not batch.spec.columns:
+                if len(self._alike) >= ALIKE:
+                    self._alike.clear()
+                self._alike[id(given)] = maker  # which keeps the template, so that no other has its identity
+            elif batch.count > 1:  # of one job it is mostly asked once
                 if len(self._makers) >= MAKERS:
                     self._makers.clear()
-                self._makers[key] = maker
+                self._makers[batch.id, template] = maker
         return maker
 
     def value(self, batch: BatchState, pos: int) -> Value:
@@ -217,6 +229,7 @@ class JobBook:
     def forget(self) -> None:
         """Drop what was read (after the state was reloaded)."""
         self._makers.clear()
+        self._alike.clear()
         self._pages.clear()
 
     def drop(self, numbers: Collection[int]) -> None:

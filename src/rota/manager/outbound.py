@@ -9,6 +9,7 @@ from rota.core.soft import LeasedJob, Member
 from rota.core.state import BatchState, Settings, State
 from rota.manager.job_tokens import runner_secret
 from rota.manager.jobbook import JobBook
+from rota.model.batch import Template
 from rota.model.errors import BusyError
 from rota.model.slot import Slot
 from rota.wire.messages import VERSION, encode
@@ -30,9 +31,11 @@ MOST_SENT = 2000
 class Sent:
     """Which specs and environments a runner has. Batches that are run alike have one spec: it is made ready once."""
 
-    __slots__ = ("_bodies", "_specs", "environments", "names")
+    __slots__ = ("_bodies", "_specs", "alike", "environments", "names")
 
     def __init__(self) -> None:
+        self.alike: dict[tuple[int, str | None, int, int], tuple[Template, str]] = {}
+        """Identity of a template, environment, cores, version of the book → the template, and the name of its spec."""
         self.names: dict[str, str] = {}
         """The name of a spec → that under which the runner has it."""
         self._specs: dict[bytes, str] = {}
@@ -41,7 +44,7 @@ class Sent:
         self.environments: set[str] = set()
 
     def __len__(self) -> int:
-        return max(len(self.names), len(self._specs)) + len(self.environments)
+        return max(len(self.names), len(self._specs), len(self.alike)) + len(self.environments)
 
     def name(self, name: str, spec: dict[str, Any], once: bool) -> str:
         """The name under which the runner has such a spec; this one if it has none. `once`: nobody asks again."""
@@ -56,6 +59,7 @@ class Sent:
 
     def clear(self) -> None:
         """Forget all: it is sent again."""
+        self.alike.clear()
         self.names.clear()
         self._specs.clear()
         self._bodies.clear()
@@ -282,10 +286,15 @@ def lease_message(book: JobBook, state: State, effect: ef.Lease, site: str, sent
             if variant := book.variant(batch, pos, slot.amounts):
                 name = row[1] = f"{name}.{variant}"
         template = batch.template_of(pos)
-        known_as = sent.names.get(name)
+        given, known_as = batch.templates[template], sent.names.get(name)
+        alike_as = (id(given), batch.env, cores, book.version)
+        if known_as is None and batch.ranges is None and not variant and alike_as in sent.alike:
+            known_as = sent.alike[alike_as][1]
         if known_as is None:
             spec = book.spec(batch, template, cores, site, host, variant)
             known_as = sent.name(name, spec, once=batch.count == 1)
+            if batch.ranges is None and not variant:
+                sent.alike[alike_as] = (given, known_as)
             if known_as == name:
                 specs[name] = spec
             environment = spec["env"]
@@ -297,7 +306,7 @@ def lease_message(book: JobBook, state: State, effect: ef.Lease, site: str, sent
         alike = None
         if len(rows) == len(effect.jobs):
             break
-        if row[5] != [NO_COMMAND] and not (batch.spec.ends is not None or batch.templates[template].apart):
+        if row[5] != [NO_COMMAND] and not (batch.spec.ends is not None or given.apart):
             alike = (batch, template, slot, row) if book.are_alike(batch, template) else None
     message: dict[str, Any] = {
         "t": "lease",

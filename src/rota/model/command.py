@@ -301,6 +301,11 @@ class CommandMaker:
             if any(parts != [text] for parts, text in zip(texts, getattr(template, name), strict=True)):
                 self.behaviours[name] = texts
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing of a job or its batch is in what is run."""
+        return self.fixed is not None and not self.paths and not self.behaviours
+
     def names(self, *paths: str) -> set[str]:
         """Which of `index`, `batch`, `job`, `attempt` stand in the command or in these paths."""
         texts = [self._shell or [], *(self._argv or []), *(self.paths.get(path, []) for path in paths)]

@@ -42,6 +42,10 @@ class Connection(Protocol):
         """True between BEGIN and COMMIT or ROLLBACK."""
         ...
 
+    def changes(self) -> int:
+        """How many rows were inserted, changed or deleted since it was opened."""
+        ...
+
     def copy_to(self, path: str) -> None:
         """Copy the whole database to a new file (SQLite's backup interface). The caller syncs it."""
         ...
@@ -81,6 +85,9 @@ class _Sqlite3:
 
     def in_transaction(self) -> bool:
         return self._con.in_transaction
+
+    def changes(self) -> int:
+        return self._con.total_changes
 
     def copy_to(self, path: str) -> None:
         try:

@@ -33,9 +33,9 @@ def write_results(con: Connection, results: Sequence[Result], rows: Sequence[Row
     """Insert results, given with their rows; of attempts that have one, change only what may change."""
     new = [row for row in rows if row[3] != "SUPERSEDED"]
     if new:
-        before = con.execute("SELECT total_changes()")[0][0]
+        before = con.changes()
         _FIRST(con, new)
-        if con.execute("SELECT total_changes()")[0][0] - before < len(new):
+        if con.changes() - before < len(new):
             for row in new:
                 if con.execute(_KEPT, row[:3])[0][4] != row[7]:
                     _tell(row)

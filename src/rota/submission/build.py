@@ -12,8 +12,19 @@ from rota.model.batch import MAX_COMMAND, BatchSpec, Template, Value, index_at, 
 from rota.model.command import CommandMaker, compile_text, numbered, show_command
 from rota.model.errors import UsageError
 from rota.model.limits import limit_settings
-from rota.submission.environment import own_environment
-from rota.submission.options import JobOptions, array_numbers, completed, dependencies, end_spec, make_template, moment
+from rota.submission.environment import sort_environment
+from rota.submission.kinds import working_directory
+from rota.submission.options import (
+    LASTING,
+    JobOptions,
+    array_numbers,
+    completed,
+    dependencies,
+    end_spec,
+    make_template,
+    moment,
+    own_umask,
+)
 from rota.submission.sources import ArrayNumbers, Chunk, GivenLines, LineFile, One, Rows, Source
 
 __all__ = ["Submission", "build"]
@@ -22,23 +33,24 @@ MAX_SUBMIT = 4_000_000
 """Bytes of one `submit` request; the protocol's frames take 4 MiB."""
 INLINE_VALUES = 2_000
 INLINE_BYTES = 262_144
+MOST_ALONE = 256
+_ALONE: dict[tuple[object, ...], tuple[BatchSpec, bytes]] = {}
+"""One job with its options (`_what_it_is`) → its spec, and that in JSON: who submits often submits few kinds."""
 
 
 class Submission:
     """A checked batch, ready to be sent: `requests()` gives what to ask, in order."""
 
-    def __init__(self, spec: BatchSpec, source: Source, options: JobOptions, end: BatchSpec | None = None) -> None:
+    def __init__(
+        self, spec: BatchSpec, source: Source, options: JobOptions, end: BatchSpec | None = None, encoded: bytes = b""
+    ) -> None:
         self.spec = spec
+        self._encoded = (spec, encoded)
+        """A spec that was encoded before, in JSON; empty: it was not."""
         self.end = end
         """One job to run when all of the batch is settled."""
         self.source = source
-        self.env: dict[str, str] | None = None
-        self.left_out: list[str] = []
-        """Variables that are not sent."""
-        self.secrets: list[str] = []
-        """Those of them that look secret."""
-        if options["env_from"] == "submit":
-            self.env, self.left_out, self.secrets = own_environment()
+        self._sorted = sort_environment() if options["env_from"] == "submit" else None
         self.limits = limit_settings(options["limits"])
         for name, setting in source.limits.items():
             if self.limits.setdefault(name, setting) != setting:
@@ -47,6 +59,28 @@ class Submission:
         self.once: str | None = None
         """`cwd`: leave out jobs whose command and directory are queued or done; `command`: whose command is."""
         self.rerun = False
+
+    @property
+    def env(self) -> dict[str, str] | None:
+        """The variables that are sent; None: that is not asked for."""
+        return None if self._sorted is None else self._sorted.sent
+
+    @property
+    def left_out(self) -> list[str]:
+        """Variables that are not sent."""
+        return [] if self._sorted is None else self._sorted.left_out
+
+    @property
+    def secrets(self) -> list[str]:
+        """Those of them that look secret."""
+        return [] if self._sorted is None else self._sorted.secrets
+
+    def encoded(self) -> dict[str, bytes] | None:
+        """All but the key of the one request that this is, in JSON, if it was made before; None: see `requests`."""
+        spec, batch = self._encoded
+        if not batch or spec is not self.spec or self.once is not None:
+            return None
+        return {"batch": batch, "env": b"null" if self._sorted is None else self._sorted.encoded}
 
     def requests(self) -> Iterator[dict[str, Any]]:
         """Every request of this submission, `stage` first where the values are many; the last is the `submit`.
@@ -114,6 +148,11 @@ def build(
     array: str | range | Iterable[int] | None = None,
 ) -> Submission:
     """Check everything, and make the Submission. Raises UsageError, naming what is wrong and where."""
+    many = any(what is not None for what in (lines, values, params, array))
+    alike = None if many else _what_it_is(command, options)
+    if alike is not None and (known := _ALONE.get(alike)) is not None:
+        spec, encoded = known
+        return Submission(spec, One(), {"env_from": spec.templates[0].env_from, "limits": ()}, None, encoded)
     made_by = {"lines of commands": lines, "values": values, "parameters": params, "an array": array}
     given = [name for name, what in made_by.items() if what is not None]
     if len(given) > 1:
@@ -180,7 +219,23 @@ def build(
     )
     spec.check()
     check_values_used(written, source)
+    if alike is not None:
+        if len(_ALONE) >= MOST_ALONE:
+            _ALONE.clear()
+        _ALONE[alike] = (spec, msgspec.json.encode(spec))
     return Submission(spec, source, options, end_spec(options, template))
+
+
+def _what_it_is(command: str | Sequence[str] | None, options: JobOptions) -> tuple[object, ...] | None:
+    """All that decides what one job with these options is; None: that changes with time, or with files."""
+    words = command if type(command) is str else tuple(command) if type(command) in (list, tuple) else None  # type: ignore[arg-type]
+    if not words or not all(type(word) is str for word in words):
+        return None
+    for name, given in options.items():
+        if name not in LASTING or type(given) not in (str, int, float, bool):
+            return None
+    here = working_directory(None)
+    return (words, here, own_umask(), *[(name, type(given), given) for name, given in options.items()])
 
 
 def fits(chunk: Chunk) -> bool:

@@ -5,11 +5,13 @@ import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
 
 from rota.manager.paths import CONFIG, default_home
 
-__all__ = ["own_environment", "submit_environment"]
+__all__ = ["Sorted", "own_environment", "sort_environment", "submit_environment"]
 
 SECRET_WORDS = (
     "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "API_KEY", "APIKEY", "CREDENTIAL", "PRIVATE_KEY",
@@ -45,22 +47,55 @@ class Sorted(NamedTuple):
     left_out: list[str]
     secrets: list[str]
     """Those left out that look secret."""
+    encoded: bytes
+    """What is sent, in JSON."""
 
 
-_LAST: list[tuple[object, tuple[list[str], list[str]], Sorted]] = []
-"""The environment as it was, and the patterns, when it was last sorted; and what came of it."""
+class _Last(NamedTuple):
+    """What was sorted last. A program that submits often has the same variables each time."""
+
+    raw: Any
+    """The environment as it was."""
+    path: str
+    """The file with the user's own patterns; empty: that depends on the directory that we are in."""
+    seen: tuple[int, int, int] | None
+    """That file as it was."""
+    found: Sorted
+
+
+_LAST: list[_Last] = []
 
 
 def own_environment() -> Sorted:
-    """The variables of this process, sorted. A program that submits often has the same ones each time."""
-    patterns = secret_names()
+    """The variables of this process, sorted; for the caller to change."""
+    sent, left_out, secrets, encoded = sort_environment()
+    return Sorted({**sent}, [*left_out], [*secrets], encoded)
+
+
+def sort_environment() -> Sorted:
+    """The variables of this process, sorted: the same object as long as nothing has changed."""
     raw = getattr(os.environ, "_data", None)  # CPython's own dict: to compare it is many times quicker than to read it
-    if not _LAST or raw is None or _LAST[0][:2] != (raw, patterns):
-        sent, left_out = submit_environment(os.environ, *patterns)
-        secrets = [name for name in left_out if _is_secret(name, os.environ.get(name, ""))]
-        _LAST[:] = [(dict(raw) if raw is not None else None, patterns, Sorted(sent, left_out, secrets))]
-    sent, left_out, secrets = _LAST[0][2]
-    return Sorted({**sent}, [*left_out], [*secrets])
+    if _LAST and raw is not None and raw == _LAST[0].raw and _LAST[0].path and _seen(_LAST[0].path) == _LAST[0].seen:
+        return _LAST[0].found
+    home = default_home()
+    path = os.path.join(home, CONFIG)
+    seen = _seen(path)
+    patterns = secret_names(home)
+    sent, left_out = submit_environment(os.environ, *patterns)
+    secrets = [name for name in left_out if _is_secret(name, os.environ.get(name, ""))]
+    found = Sorted(sent, left_out, secrets, msgspec.json.encode(sent))
+    fixed = os.environ.get("ROTA_HOME", "/").startswith("/") and os.environ.get("HOME", "").startswith("/")
+    _LAST[:] = [_Last(None if raw is None else dict(raw), path if fixed else "", seen, found)]
+    return found
+
+
+def _seen(path: str) -> tuple[int, int, int] | None:
+    """Which file is there, as far as that tells whether it has changed."""
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
 def submit_environment(
@@ -84,9 +119,8 @@ def submit_environment(
     return sent, sorted(left_out)
 
 
-def secret_names() -> tuple[list[str], list[str]]:
+def secret_names(home: str) -> tuple[list[str], list[str]]:
     """The patterns of names that the user's configuration adds to the secret ones, and takes from them."""
-    home = default_home()
     try:
         with open(os.path.join(home, CONFIG), "rb") as file:
             text = file.read()

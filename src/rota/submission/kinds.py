@@ -62,6 +62,8 @@ def strings(given: Any) -> tuple[str, ...]:
 
 def working_directory(given: str | None) -> str:
     """An absolute path; without placeholders it must be a directory."""
+    if given is None and (here := _here()):
+        return here
     path = os.path.expanduser(given) if given is not None else ""
     if not path.startswith("/"):
         try:
@@ -72,6 +74,15 @@ def working_directory(given: str | None) -> str:
         why = "is not a directory" if os.path.exists(path) else "does not exist"
         raise UsageError(f"the working directory '{path}' {why}")
     return path
+
+
+def _here() -> str:
+    """The directory that we are in; empty: it has no path."""
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        return ""
+    return here if here.startswith("/") else ""
 
 
 def _as_given(given: Any) -> Any:

@@ -154,6 +154,8 @@ _SEVERAL = [name for name, field in OPTIONS.items() if field.kind in ("dependenc
 _OF_JOBS = [field for field in OPTIONS.values() if field.place != "batch" and field.name != "cwd"]
 _PLAIN = ("choice", "cores", "count", "duration", "gpus", "size", "switch", "text")
 """Kinds of options that name no file."""
+LASTING = frozenset(("name", *(field.name for field in _OF_JOBS if field.kind in _PLAIN)))
+"""Options that mean the same each time they are given."""
 Command = str | tuple[str, ...] | None
 Given = tuple[tuple[Field, Any], ...]
 """Options that are not as they are by default."""
@@ -180,8 +182,8 @@ def make_template(command: str | Sequence[str] | None, options: JobOptions) -> T
     )
     plain = all(field.kind in _PLAIN and type(word) in (str, int, float, bool) for field, word in given)
     if plain and all(type(word) is str for word in words or ()):
-        return _known_template(words, given, cwd, _umask())
-    return _new_template(words, given, cwd, _umask())
+        return _known_template(words, given, cwd, own_umask())
+    return _new_template(words, given, cwd, own_umask())
 
 
 def _new_template(words: Command, given: Given, cwd: str, umask: int) -> Template:
@@ -227,7 +229,7 @@ def _usual() -> Made:
     return made
 
 
-def _umask() -> int:
+def own_umask() -> int:
     """Our umask: files that jobs make should look as if the submitter had made them."""
     try:
         fd = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)

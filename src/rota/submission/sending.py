@@ -17,6 +17,10 @@ def send(
 ) -> dict[str, Any]:
     """Send all requests, the values without waiting for each answer; the answer to the `submit`, which is the last."""
     flying: list[int] = []
+    encoded = submission.encoded()
+    if encoded is not None:
+        before_submit()
+        return connection.submit(submission.key, encoded)
     for request in submission.requests():
         op = request.pop("op")
         if op == "submit":

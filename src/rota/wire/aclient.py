@@ -83,7 +83,14 @@ class AsyncConnection:
 
     async def ask(self, op: str, **arguments: Any) -> dict[str, Any]:
         """Ask one thing; the result, or the error that the manager answered with."""
-        number, answer = await self._post(op, arguments)
+        return await self._ask(op, arguments)
+
+    async def submit(self, key: str, encoded: dict[str, bytes]) -> dict[str, Any]:
+        """Ask for a submission under its key, the rest of which is JSON already."""
+        return await self._ask("submit", {"key": key}, encoded)
+
+    async def _ask(self, op: str, arguments: dict[str, Any], encoded: dict[str, bytes] | None = None) -> dict[str, Any]:
+        number, answer = await self._post(op, arguments, encoded)
         try:
             return await asyncio.wait_for(answer, client.patience_for(op, self.patience_s))
         except TimeoutError:
@@ -129,12 +136,14 @@ class AsyncConnection:
         self._task = asyncio.get_running_loop().create_task(self._listen())
         return self
 
-    async def _post(self, op: str, arguments: dict[str, Any]) -> tuple[int, asyncio.Future[dict[str, Any]]]:
+    async def _post(
+        self, op: str, arguments: dict[str, Any], encoded: dict[str, bytes] | None = None
+    ) -> tuple[int, asyncio.Future[dict[str, Any]]]:
         if self._over is not None:
             raise self._over
         self._last += 1
         number = self._last
-        data = client.frame({"t": "ask", "id": number, "op": op, **arguments})
+        data = client.frame({"t": "ask", "id": number, "op": op, **arguments}, encoded)
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
         self._writer.write(data)

@@ -80,10 +80,16 @@ def hello_here(home: str) -> bytes:
     return hello(name=read_client_token(path)[0])
 
 
-def frame(message: "dict[str, Any]") -> bytes:
-    """A message as a frame; UsageError if it cannot be said in JSON, in UTF-8, or at that size."""
+def frame(message: "dict[str, Any]", encoded: "dict[str, bytes] | None" = None) -> bytes:
+    """A message as a frame; UsageError if it cannot be said in JSON, in UTF-8, or at that size.
+
+    `encoded`: further fields, whose values are JSON already.
+    """
     try:
         payload = _dumps(message).encode()
+        if encoded:
+            more = [b'"%b":%b' % (name.encode(), value) for name, value in encoded.items()]
+            payload = b",".join((payload[:-1], *more)) + b"}"
     except UnicodeEncodeError as error:
         what = error.object[max(0, error.start - 20) : error.end + 20]
         raise UsageError(f"not valid UTF-8, which names and commands must be: {what!a}") from None
@@ -328,13 +334,15 @@ class Connection:
 
     def ask(self, op: str, **arguments: "Any") -> "dict[str, Any]":
         """Ask one thing; the result, or the error that the manager answered with."""
-        return self.collect(self.post(op, **arguments), patience_for(op, self.patience_s))
+        return self.collect(self._post(op, arguments), patience_for(op, self.patience_s))
 
     def post(self, op: str, **arguments: "Any") -> int:
         """Ask without waiting; the number to `collect` by."""
-        self._last += 1
-        self._send(frame({"t": "ask", "id": self._last, "op": op, **arguments}))
-        return self._last
+        return self._post(op, arguments)
+
+    def submit(self, key: str, encoded: "dict[str, bytes]") -> "dict[str, Any]":
+        """Ask for a submission under its key, the rest of which is JSON already."""
+        return self.collect(self._post("submit", {"key": key}, encoded), self.patience_s)
 
     def collect(self, number: int, patience_s: "float | None" = PATIENCE_S) -> "dict[str, Any]":
         """Wait for the answer to what was posted."""
@@ -368,6 +376,11 @@ class Connection:
         self.close()
 
     # Inside
+
+    def _post(self, op: str, arguments: "dict[str, Any]", encoded: "dict[str, bytes] | None" = None) -> int:
+        self._last += 1
+        self._send(frame({"t": "ask", "id": self._last, "op": op, **arguments}, encoded))
+        return self._last
 
     def _send(self, data: bytes) -> None:
         data, self._out = self._out + data, b""

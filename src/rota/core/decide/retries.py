@@ -84,8 +84,8 @@ def brakes(state: State, rows: Sequence[tuple[int, int, str, float | None, int]]
 
     Jobs that are released afterwards are not held again.
     """
-    failing = Counter(row[0] for row in rows if row[2] == "fail")
-    for number, failures in failing.items():
+    failed = [row[0] for row in rows if row[2] == "fail"]
+    for number, failures in Counter(failed).items() if failed else ():
         batch = state.batches[number]
         before = batch.counts[FAILED]
         good = batch.counts[COMPLETED] + sum(row[0] == number and row[2] == "complete" for row in rows)

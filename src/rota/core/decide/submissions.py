@@ -36,7 +36,7 @@ def submit(state: State, stimulus: Submit) -> Decision:
             reply["end"] = state.keys[end_key(stimulus.key)]
         return Decision(reply=reply)
     spec = stimulus.spec
-    spec.check()
+    spec.check(state.soft.checked)
     if state.mode == "draining":
         raise RefusedError("the manager is draining and takes no new work: wait until it is down, then add again")
     for template in (*spec.templates, *(stimulus.then.templates if stimulus.then is not None else ())):
