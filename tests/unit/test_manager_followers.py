@@ -43,7 +43,7 @@ class Reader:
     def note(self, ask_id: int, body: dict[str, Any]) -> None:
         self.told += [json.loads(bytes(row))["id"] for row in body["ended"]]
 
-    def answer(self, ask_id: int, result: dict[str, Any]) -> None:
+    def answer(self, ask_id: int, result: dict[str, Any], flushed: bool = False) -> None:
         self.answers.append(result)
 
     def flush(self) -> None:

@@ -33,7 +33,7 @@ class Peer:
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: dict[str, Any], flushed: bool = False) -> None:
         self.sent.append(message)
 
 

@@ -53,7 +53,7 @@ def test_what_came_with_a_repeat_is_sent_again_with_the_next_lease() -> None:
     state: Any = SimpleNamespace(
         batches={7: batch}, runners={"r1": SimpleNamespace(host="n1", session=1, site="local")}
     )
-    peers: Any = {"r1": SimpleNamespace(send=sent.append)}
+    peers: Any = {"r1": SimpleNamespace(send=lambda message, flushed: sent.append(message))}
     book: Any = Book()
     outbound = Outbound(book, Settings(), peers, lambda state, effect: None, "secret")
     outbound._sent["r1"] = Sent()

@@ -18,6 +18,7 @@ from rota.core.state import State
 from rota.core.stimuli import At
 from rota.model import events as ev
 from rota.model.allocation import Allocation
+from rota.model.batch import BatchSpec
 from rota.model.site import SiteFacts
 from rota.schedule.broker.shares import Generation
 from rota.schedule.broker.sites import BROKERED_AGAIN, Waited
@@ -35,6 +36,8 @@ GIVEN_UP = "given up"
 """The reason of an order to end attempts that have been given up."""
 MOST_POSSIBLE = 10_000
 """Needs of which it is remembered that they can be met; then it is found out anew."""
+MOST_ACCEPTED = 64
+"""The same for whole submissions."""
 _MEAN_WEIGHT = 0.1
 _NOBODY, _UNKNOWN = Waits(), Waited()
 
@@ -227,6 +230,7 @@ def _forgot(state: State, note: Forgot) -> None:
 def _site_told(state: State, note: SiteTold) -> None:
     soft = state.soft
     soft.possible.clear()
+    soft.accepted.clear()
     if note.facts is None:
         soft.sites.pop(note.site, None)
         _tell_queues(state, soft.queues.pop(note.site, ()), ())
@@ -354,6 +358,8 @@ def follow(state: State, event: ev.Event, at: At) -> None:
         first = event.spec.templates[0]
         if first not in state.soft.checked:
             state.soft.checked.append(first)
+        if event.ready and _is_plain(event.spec):
+            _accept(state, event.spec)
         if event.ready:
             state.soft.planning.wanted = True
         return
@@ -397,6 +403,23 @@ def follow(state: State, event: ev.Event, at: At) -> None:
         _allocation_moved(state, allocation)
     if _concerns_the_scheduler(event):
         state.soft.planning.wanted = True
+
+
+def _is_plain(spec: BatchSpec) -> bool:
+    """Whether a batch without values, of which the same may come again, is accepted by its own figures alone."""
+    first, needs = spec.templates[0], spec.templates[0].needs
+    if len(spec.templates) > 1 or spec.columns or spec.after or spec.scouts or spec.not_before is not None:
+        return False
+    own = (spec.at_once, needs.memory, needs.disk, needs.time_s)
+    return own == (None, None, None, None) and not (first.limits or first.share or first.inputs)
+
+
+def _accept(state: State, spec: BatchSpec) -> None:
+    accepted = state.soft.accepted
+    if id(spec) not in accepted:
+        if len(accepted) >= MOST_ACCEPTED:
+            accepted.clear()
+        accepted[id(spec)] = (spec, state.settings)
 
 
 def _allocation_moved(state: State, allocation: Allocation) -> None:

@@ -2,9 +2,9 @@
 
 It lies apart from the durable state (`State`), which only `evolve` writes. Each part here has one writer:
 
-- `contacts`, `idle`, `quiet`, `sites`, `queues`, `possible`, `checked`, `weather`, `facts`, `waits`,
-  `fares`: `core/notes.py`, from the notes that a decision carries, from what follows from events, and from the passing
-  of time; `chance` by whoever asked it, once it is used;
+- `contacts`, `idle`, `quiet`, `sites`, `queues`, `possible`, `checked`, `accepted`, `weather`, `facts`,
+  `waits`, `fares`: `core/notes.py`, from the notes that a decision carries, from what follows from events, and from
+  the passing of time; `chance` by whoever asked it, once it is used;
 - `planning`: the scheduling pass (`core/plan`); what has changed since (`Changes`) is told where it happens.
 """
 
@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 from rota.core.earliest import Earliest
 from rota.core.stimuli import AllocationSeen, Left
-from rota.model.batch import Template
+from rota.model.batch import BatchSpec, Template
 from rota.model.needs import Needs
 from rota.model.shape import Shape
 from rota.model.site import SiteFacts
@@ -32,6 +32,7 @@ from rota.schedule.waiting import Waiting
 
 if TYPE_CHECKING:
     from rota.core.plan.backfill import Reservation, Soonest
+    from rota.core.state import Settings
 
 __all__ = [
     "Changes", "Condition", "Contact", "HostRecord", "Member", "Planning", "Sent", "ShapeMemo", "SiteWeather", "Soft",
@@ -221,6 +222,18 @@ class Changes:
         """Slot → runners where jobs in such a slot were leased or have ended."""
 
 
+class Alone(NamedTuple):
+    """Where one job of a shape that was alone was placed: with the same places it is there again."""
+
+    places: Places
+    changes: int
+    """Of the places."""
+    want: tuple[int, int, Shape]
+    """Which shape, how many jobs were ready, and what was asked."""
+    place: Place
+    cores: int
+
+
 class Planning:
     """What the scheduling pass remembers until the next."""
 
@@ -240,6 +253,8 @@ class Planning:
         """Shape → (runner, slot) where leases ahead may be missing."""
         self.enough: dict[int, Earliest[tuple[str, Slot]]] = {}
         """Shape → (runner, slot) where none are, each with the mean time of a job, negated, at which some will be."""
+        self.alone: Alone | None = None
+        """The last placement of a shape that was alone."""
         self.found: dict[str, tuple[int | None, int | None, int | None]] = {}
         """Learning group → the figures that it last had (`Group.found`)."""
         self.unasked: set[int] | None = None
@@ -325,6 +340,9 @@ class Soft:
         """Needs of which it was found, since sites last said what they offer, that some queue could run them."""
         self.checked: deque[Template] = deque(maxlen=MOST_CHECKED)
         """Templates that were submitted lately, and so can be run as asked."""
+        self.accepted: dict[int, tuple[BatchSpec, Settings]] = {}
+        """Identity of a spec that waits for nothing and names no limit → itself, and by which settings it was accepted
+        since sites last said what they offer. Clients that submit the same again and again share one."""
         self.queue_classes: dict[tuple[object, ...], int] = {}
         """What queues can differ in while nothing is known of them → number of the class."""
         self.facts = Facts()

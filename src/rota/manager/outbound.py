@@ -220,7 +220,7 @@ class Outbound:
             sent.clear()  # it takes nothing of a lease that it has, which may have had other jobs' specs
         if self.staging is not None and (awaited := self.staging.awaited(state, effect.jobs, runner)):
             message["stage"] = awaited
-        peer.send({**message, "fresh": True} if fresh else message)
+        peer.send({**message, "fresh": True} if fresh else message, flushed=True)
         self._leased[effect.runner] = peer
 
 

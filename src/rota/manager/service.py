@@ -135,6 +135,7 @@ class Manager:
         self.staging.start(self.state)
         for effect in effects:
             self.outbound.perform(self.state, effect)
+        self.outbound.flush()
         self.loop.create_task(self._poll())
         self.housekeeping.start()
         self._tick()
@@ -416,6 +417,7 @@ class Manager:
             self.core.step(site_seen(site, facts))
         for effect in self.core.restart(now()):
             self.outbound.perform(self.state, effect)
+        self.outbound.flush()
 
 
 def _submits(entries: list[Entry]) -> bool:

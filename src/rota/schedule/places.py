@@ -96,6 +96,8 @@ class Places:
         self.nested = False
         """Whether use is counted above places too."""
         self._view: list[Place] | None = None
+        self.changes = 0
+        """Grows whenever a place comes, goes, or has another amount free."""
 
     def view(self) -> Sequence[Place]:
         """All places, in order."""
@@ -132,6 +134,7 @@ class Places:
             self._sizes[group].put((rank,), _vector(size, location.until))
             self._measure(spot, view)
         self._view = None
+        self.changes += 1
         return known
 
     def drop(self, runner: str) -> None:
@@ -149,6 +152,7 @@ class Places:
             if not members:
                 del self._members[name]
         self._view = None
+        self.changes += 1
 
     def forget(self, runner: str) -> None:
         """Take away a place whose runner is forgotten: should it come again, it is a new one."""
@@ -168,12 +172,16 @@ class Places:
         return spots
 
     def _measure(self, spot: Spot, view: View) -> None:
+        free = _free_along(view.ledger, spot.place.location.id, self._chains[spot.place.runner])
+        key = (-self._score(spot.place, view), spot.rank)
+        if key == spot.key and free == spot.free:
+            return  # what was taken has been given back
         tree = self._free[spot.group]
         if spot.key is not None:
             tree.drop(spot.key)
-        spot.free = _free_along(view.ledger, spot.place.location.id, self._chains[spot.place.runner])
-        spot.key = (-self._score(spot.place, view), spot.rank)
-        tree.put(spot.key, _vector(spot.free, spot.place.location.until))
+        spot.free, spot.key = free, key
+        tree.put(key, _vector(free, spot.place.location.until))
+        self.changes += 1
 
     def _score(self, place: Place, view: View) -> float:
         return scorers.score_of(self._scorers, _ANY_SHAPE, place, view)

@@ -18,6 +18,7 @@ from rota.core.plan.backfill import Reservation, Soonest, ahead_of, free_from, r
 from rota.core.plan.limits import few_parts
 from rota.core.plan.policies import out_of_order
 from rota.core.plan.watching import News, groups_for, want_of
+from rota.core.soft import Alone
 from rota.core.state import ShapeState, State
 from rota.core.stimuli import At
 from rota.model.needs import Amounts
@@ -589,7 +590,10 @@ def place_alone(state: State, view: View, shape: ShapeState) -> Placement | None
     places = state.soft.planning.places
     if places is None or out_of_order(state, shape.shape.policy) is not None:
         return None
-    want = want_of(state, shape)
+    want, planning = want_of(state, shape), state.soft.planning
+    last = planning.alone
+    if last is not None and last.places is places and last.changes == places.changes and last.want == _kind(want):
+        return Placement(want, last.place, 1, last.cores)
     bound = asked_bound(want.shape.needs.amounts(), 0, view.wall)  # the filters know how long it takes
     for spot in places.with_room(groups_for(places, want, view), bound):
         if _refused(want.shape, spot.place, view):
@@ -597,8 +601,15 @@ def place_alone(state: State, view: View, shape: ShapeState) -> Placement | None
         cores = width(want.shape, spot.place, view)
         if room_for(want.shape, spot.place, view, want.ready, cores) < want.ready:
             return None
+        needs = want.shape.needs
+        if want.ready == 1 and spot.place.location.until is None and not needs.named and needs.cores_most <= cores:
+            planning.alone = Alone(places, places.changes, _kind(want), spot.place, cores)
         return Placement(want, spot.place, want.ready, cores)
     return None
+
+
+def _kind(want: Want) -> tuple[int, int, Shape]:
+    return want.shape_id, want.ready, want.shape
 
 
 def _refused(shape: Shape, place: Place, view: View) -> bool:

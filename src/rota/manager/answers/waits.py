@@ -142,7 +142,8 @@ class Watchers:
             return False
         self._drop(watch)
         counts = self._counts(state, watch)
-        watch.peer.answer(watch.ask_id, {"counts": counts} if watch.follow else {"settled": True, "counts": counts})
+        answer = {"counts": counts} if watch.follow else {"settled": True, "counts": counts}
+        watch.peer.answer(watch.ask_id, answer, flushed=True)
         watch.peer.flush()
         return True
 
@@ -195,6 +196,10 @@ class Watchers:
             if batch is None:
                 continue
             states = batch.states
+            if high - low == 1 and states[low] < REMOVED:
+                name = JOB_STATES[states[low]]
+                totals[name] = totals.get(name, 0) + 1
+                continue
             for byte, name in enumerate(JOB_STATES[:REMOVED]):
                 found = states.count(byte, low, high)
                 if found:

@@ -169,6 +169,10 @@ class Staging:
 
     def awaited(self, state: State, jobs: Sequence[tuple[int, int, int, Any]], runner: RunnerState) -> list[Key]:
         """Those of the jobs of a lease that are not to be started before this says so; the work for them begins."""
+        if len(jobs) == 1:
+            alone = state.batches[jobs[0][0]].template(jobs[0][1])
+            if not (alone.inputs or alone.outputs):
+                return []
         batches = [state.batches[number] for number in {job[0] for job in jobs}]
         if not any(map(_moves_files, batches)):
             return []
