@@ -99,6 +99,8 @@ class Outbound:
         """Number of the connection of each session."""
         self._leased: dict[str, Peer] = {}
         """Runners to whom a lease is about to leave."""
+        self._acked: dict[str, Peer] = {}
+        """Runners to whom an acknowledgement waits to leave."""
         self.staging: Staging | None = None
         """Brings what jobs read; none before the manager has made it."""
 
@@ -109,7 +111,7 @@ class Outbound:
         elif isinstance(effect, ef.Ack):
             peer = self.peers.get(effect.runner) or self.greeting.get(effect.runner, (None, 0))[0]
             if peer is not None:
-                peer.ack(effect.seq)
+                self._ack(state, effect, peer)
         elif isinstance(effect, ef.Order):
             self._order(state, effect)
         elif isinstance(effect, ef.Hold):
@@ -122,8 +124,24 @@ class Outbound:
     def flush(self) -> None:
         """Let leases leave: whoever has asked for their jobs may read the answer while they start."""
         leased, self._leased = self._leased, {}
-        for peer in leased.values():
+        for runner, peer in leased.items():
             peer.flush()
+            self._acked.pop(runner, None)
+
+    def flush_acks(self) -> None:
+        """Let acknowledgements leave that wait for a lease to go with."""
+        acked, self._acked = self._acked, {}
+        for peer in acked.values():
+            peer.flush()
+
+    def _ack(self, state: State, effect: ef.Ack, peer: Peer) -> None:
+        """Acknowledge a report. A runner that has nothing left to report can wait a moment: the next lease may come."""
+        runner = state.runners.get(effect.runner)
+        if runner is None or runner.jobs or runner.parts or self.peers.get(effect.runner) is not peer:
+            peer.ack(effect.seq)
+        else:
+            peer.ack(effect.seq, flushed=True)
+            self._acked[effect.runner] = peer
 
     def close_idle(self, state: State) -> None:
         """Tell the runners in session that have no jobs to exit."""

@@ -109,6 +109,9 @@ class Manager:
         self._pass_due: asyncio.TimerHandle | None = None
         """When there is to be a turn for such a pass, if nothing else brings one."""
         self._timer: asyncio.TimerHandle | None = None
+        """Comes no later than the next Tick is due."""
+        self._due = 0.0
+        """When that is."""
         self._checkpoints = Checkpoints(store)
         self._quarantine = Quarantine(os.path.join(home, "quarantine"))
         self._pass_at = self._pass_wait_s = 0.0
@@ -328,6 +331,8 @@ class Manager:
         turn.answer()
         self.answers.flush()
         self.answers.watchers.committed(turn.entries)
+        if not self._owes_pass:
+            self.outbound.flush_acks()
         self.inbound.end_jobs()
         self._checkpoints.committed(self.state, turn.entries)
         for entry in turn.entries:
@@ -349,19 +354,27 @@ class Manager:
         self._arm()
 
     def _arm(self) -> None:
-        due = self.core.next_deadline(now())
+        """Have a Tick when one is due. A timer that comes before that is left: most deadlines only move on."""
+        self._due = self.core.next_deadline(now())
         if self._timer is not None:
-            if due - TIMER_SLACK_S <= self._timer.when() <= due:
+            if self._timer.when() <= self._due:
                 return
             self._timer.cancel()
-        self._timer = self.loop.call_at(due, self._tick)
+        self._timer = self.loop.call_at(self._due, self._time_is_up)
+
+    def _time_is_up(self) -> None:
+        self._timer = None
+        if self.loop.time() < self._due - TIMER_SLACK_S:
+            self._arm()
+        else:
+            self._tick()
 
     def _tick(self) -> None:
-        self._timer = None
         self.tell(Tick(at=now()))
 
     def _pass_now(self) -> None:
         self._pass_due = None
+        self.outbound.flush_acks()
         if self._owes_pass and not self._turning:
             self.tell(Tick(at=now()))
 

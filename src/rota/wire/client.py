@@ -42,6 +42,8 @@ CONNECT_S = 10.0
 PATIENCE_S = 120.0
 """How long an ordinary request may take. `wait` and `follow` may take for ever."""
 _PATIENT = ("wait", "follow")
+RECEIVED = 65_536
+"""Bytes at a time: for larger pieces the C library maps memory, and gives it back, each time."""
 UNKNOWN = "whether it was done is not known"
 
 
@@ -412,7 +414,7 @@ class Connection:
                 return parse(self._frames.pop())
             try:
                 self._allow(silence_s)
-                data = self._sock.recv(262_144)
+                data = self._sock.recv(RECEIVED)
             except (TimeoutError, BlockingIOError):
                 raise LostError(f"no answer from the manager of {self.home} in time; {UNKNOWN}") from None
             except OSError as error:

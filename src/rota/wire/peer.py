@@ -212,9 +212,9 @@ class Peer(asyncio.Protocol):
             head["id"] = ask_id
         self.send(head)
 
-    def ack(self, seq: int) -> None:
+    def ack(self, seq: int, flushed: bool = False) -> None:
         """Tell the runner that all its reports up to `seq` are durable."""
-        self.send({"t": "ack", "seq": seq})
+        self.send({"t": "ack", "seq": seq}, flushed)
 
     def flush(self) -> None:
         """Write what was sent, now and not at the end of this turn of the loop: saves one turn where latency counts."""
