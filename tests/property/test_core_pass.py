@@ -9,7 +9,8 @@ import pytest
 from core_world import GIB, FakeRunner, World
 from full_pass import ComparingCore
 from place_world import PlaceWorld
-from rota.core.plan.turns import Turns
+from rota.core.plan import turns
+from rota.core.plan.turns import Turns, place_alone
 from rota.core.state import Settings
 from rota.core.stimuli import Ended, Greet
 from rota.model.batch import Template
@@ -17,6 +18,7 @@ from rota.model.errors import RotaError
 from rota.model.limits import local_text
 from rota.model.needs import Amounts, Needs
 from rota.schedule.facts import Facts
+from rota.schedule.places import Places
 from rota.schedule.waiting import Entry
 
 MIB = 1 << 20
@@ -174,6 +176,76 @@ def test_a_crowd_at_a_limit_gets_what_it_does_in_a_full_pass(seed: int, short: b
         chances.happen()
 
 
+class Lonely(Chances):
+    """Jobs come one by one, mostly alike, and mostly nobody waits."""
+
+    def happen(self) -> None:
+        kinds = (self.one, self.end, self.runner, self.time, self.away, self.change, self.mode, self.submit)
+        (kind,) = self.chance.choices(kinds, (20, 24, 1, 3, 1, 1, 1, 1))
+        try:
+            kind()
+        except RotaError:
+            pass
+        self.world.schedule()
+
+    def one(self) -> None:
+        chance = self.chance
+        if chance.random() < 0.7:
+            self.world.submit(1, Template(argv=("true",)))
+            return
+        needs = Needs(
+            cores=chance.choice((1000, 1000, 1000, 2000, 8000)),
+            cores_most=chance.choice((0, 0, 0, 0, 4000)),
+            time_s=chance.choice((None, None, None, 60)),
+            named=chance.choice(((), (), (), (("lic", 1),))),
+        )
+        group = chance.choice(("", "learn"))
+        self.world.submit(chance.choice((1, 1, 1, 1, 2)), Template(argv=("true",), needs=needs, group=group))
+
+
+@pytest.mark.parametrize("seed", range(0, 50, 5))
+def test_who_comes_alone_gets_what_it_does_in_a_full_pass(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[int] = []
+    monkeypatch.setattr("rota.core.plan.place_alone", lambda *args: found.append(1) or place_alone(*args))
+    for each in range(seed, seed + 5):
+        lonely = Lonely(each)
+        for _ in range(3):
+            lonely.runner()
+        for _ in range(150):
+            lonely.happen()
+    assert len(found) > 40, "nobody came alone"
+
+
+def test_filters_are_not_asked_again_about_what_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    refused = turns._refused
+    monkeypatch.setattr(turns, "_refused", lambda *args: asked.append(1) or refused(*args))
+    world = World(check=False)
+    world.core.__class__ = ComparingCore
+    runner = world.start_runner()
+    for _ in range(5):
+        world.submit(1, Template(argv=("true",), group="learn"))
+        world.schedule()
+        (job,) = runner.held
+        world.end(runner, job)
+        world.schedule()
+    first = len(asked)
+    assert 1 <= first < 5, "what is asked for changes only with the first that is learned"
+    world.start_runner("r2")
+    world.submit(1, Template(argv=("true",), group="learn"))
+    world.schedule()
+    assert len(asked) == first + 1, "there is another place"
+
+
+def test_a_place_that_is_not_as_it_was_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What makes a remembered place void is watched by these tests: without it they fail."""
+    monkeypatch.setattr(Places, "changes", property(lambda self: 0, lambda self, value: None), raising=False)
+    with pytest.raises(AssertionError, match=r"a full one does|over-committed"):
+        for seed in range(0, 50, 5):
+            with pytest.MonkeyPatch.context() as patch:
+                test_who_comes_alone_gets_what_it_does_in_a_full_pass(seed, patch)
+
+
 def test_a_change_that_wakes_nobody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rota.schedule.places.Places.refresh", lambda self, changed, view: changed.clear() or [])
     with pytest.raises(AssertionError, match="a full one does"):
@@ -211,11 +283,11 @@ def test_one_job_that_ends_gives_turns_to_few_shapes(shapes: int, monkeypatch: p
     for number in range(shapes):
         world.submit(1, Template(argv=("true",), needs=Needs(cores=3000, memory=GIB + number * MIB)))
     world.schedule()
-    turns: list[int] = []
+    had: list[int] = []
     give = Turns._turn
 
     def counted(self: Turns, entry: Entry, *args: Any, **more: Any) -> Any:
-        turns.append(entry.want.shape_id)
+        had.append(entry.want.shape_id)
         return give(self, entry, *args, **more)
 
     monkeypatch.setattr(Turns, "_turn", counted)
@@ -224,4 +296,4 @@ def test_one_job_that_ends_gives_turns_to_few_shapes(shapes: int, monkeypatch: p
         world.end(runner, job)
         world.schedule()
         assert len(runner.held) == 1
-    assert len(turns) == 5  # the shape that goes first; all others are not looked at
+    assert len(had) == 5  # the shape that goes first; all others are not looked at

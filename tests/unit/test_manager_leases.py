@@ -110,3 +110,43 @@ def test_a_template_that_a_runner_has_is_known_by_itself_until_sites_are_set_up_
     assert lease(7, plain)["jobs"][0][1] == "6.0.1000"
     sent.clear()
     assert list(lease(8, plain)["specs"]) == ["8.0.1000"]
+
+
+class Runner:
+    """A runner's connection, of which it is written down what is sent, and when that leaves."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def ack(self, seq: int, flushed: bool = False) -> None:
+        self.said.append(f"ack {seq}" + ("" if flushed else ", at once"))
+
+    def flush(self) -> None:
+        self.said.append("left")
+
+
+def test_an_acknowledgement_waits_for_a_lease_if_the_runner_has_nothing_left_to_report() -> None:
+    idle, busy, greeting = Runner(), Runner(), Runner()
+    peers: Any = {"idle": idle, "busy": busy}
+    state: Any = SimpleNamespace(
+        runners={
+            "idle": SimpleNamespace(jobs={}, parts={}),
+            "busy": SimpleNamespace(jobs={(7, 1): None}, parts={}),
+            "new": SimpleNamespace(jobs={}, parts={}),
+        }
+    )
+    book: Any = Book()
+    outbound = Outbound(book, Settings(), peers, lambda state, effect: None, "secret")
+    outbound.greeting["new"] = (greeting, 1)  # type: ignore[assignment]
+    for name in ("idle", "busy", "new", "unknown"):
+        outbound.perform(state, ef.Ack(name, 3))
+    assert (idle.said, busy.said, greeting.said) == (["ack 3"], ["ack 3, at once"], ["ack 3, at once"])
+    outbound._leased["idle"] = idle  # type: ignore[assignment]
+    outbound.flush()
+    assert idle.said == ["ack 3", "left"], "they leave together"
+    outbound.flush_acks()
+    assert idle.said == ["ack 3", "left"]
+    outbound.perform(state, ef.Ack("idle", 4))
+    outbound.flush_acks()
+    outbound.flush_acks()
+    assert idle.said == ["ack 3", "left", "ack 4", "left"]
