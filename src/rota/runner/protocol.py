@@ -184,7 +184,8 @@ class Runner(Holds):
             known_envs: Dict[str, Any] = {}
         else:
             known_specs, known_envs = self._specs, self._envs
-        all_specs, all_envs = ChainMap(specs, known_specs), ChainMap(envs, known_envs)
+        all_specs = ChainMap(specs, known_specs) if specs else known_specs
+        all_envs = ChainMap(envs, known_envs) if envs else known_envs
         leases = read_leases(message.get("jobs", ()), all_specs, all_envs, number(message, "clock") + self.start_by_s)
         try:
             counts = {str(name): int(count) for name, count in slots}
