@@ -18,6 +18,7 @@ from rota.core.stimuli import Cover, Submit
 from rota.model import events as ev
 from rota.model.batch import MAX_NAME, BatchSpec, Dependency
 from rota.model.errors import DeniedError, RefusedError, UsageError
+from rota.model.graph import Graph
 from rota.model.shape import Shape
 from rota.schedule.queues import impossible
 
@@ -71,20 +72,7 @@ def submit(state: State, stimulus: Submit) -> Decision:
         )
     scouting = 0 < spec.scouts < spec.count
     ready = graph is None and not spec.after and spec.not_before is None and stimulus.then is None and not scouting
-    decision.events.append(
-        ev.Submitted(
-            number,
-            spec,
-            stimulus.key,
-            stimulus.at.wall,
-            stimulus.stage,
-            stimulus.env,
-            stimulus.runs,
-            stimulus.by,
-            graph,
-            ready,
-        )
-    )
+    decision.events.append(_submitted(number, spec, stimulus, graph, ready))
     if scouting:
         decision.events.extend(_scouts(number, spec, stimulus.runs))
     if not ready:
@@ -118,19 +106,13 @@ def _was_accepted(state: State, stimulus: Submit) -> bool:
 def _accepted(state: State, stimulus: Submit) -> Decision:
     """The decision on what was accepted before."""
     spec, number = stimulus.spec, state.next_batch
-    event = ev.Submitted(
-        number,
-        spec,
-        stimulus.key,
-        stimulus.at.wall,
-        stimulus.stage,
-        stimulus.env,
-        stimulus.runs,
-        stimulus.by,
-        None,
-        True,
-    )
+    event = _submitted(number, spec, stimulus, None, True)
     return Decision([event], reply={"batch": number, "jobs": spec.count, "duplicates": 0, "warnings": []})
+
+
+def _submitted(number: int, spec: BatchSpec, stimulus: Submit, graph: Graph | None, ready: bool) -> ev.Submitted:
+    wall, stage, env, runs = stimulus.at.wall, stimulus.stage, stimulus.env, stimulus.runs
+    return ev.Submitted(number, spec, stimulus.key, wall, stage, env, runs, stimulus.by, graph, ready)
 
 
 def _new_at(state: State, names: list[str], decision: Decision) -> None:
