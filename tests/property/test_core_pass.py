@@ -9,8 +9,9 @@ import pytest
 from core_world import GIB, FakeRunner, World
 from full_pass import ComparingCore
 from place_world import PlaceWorld
-from rota.core.plan import turns
-from rota.core.plan.turns import Turns, place_alone
+from rota.core.plan import alone
+from rota.core.plan.alone import place_alone
+from rota.core.plan.turns import Turns
 from rota.core.state import Settings
 from rota.core.stimuli import Ended, Greet
 from rota.model.batch import Template
@@ -218,8 +219,8 @@ def test_who_comes_alone_gets_what_it_does_in_a_full_pass(seed: int, monkeypatch
 
 def test_filters_are_not_asked_again_about_what_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    refused = turns._refused
-    monkeypatch.setattr(turns, "_refused", lambda *args: asked.append(1) or refused(*args))
+    refused = alone.refused
+    monkeypatch.setattr(alone, "refused", lambda *args: asked.append(1) or refused(*args))
     world = World(check=False)
     world.core.__class__ = ComparingCore
     runner = world.start_runner()

@@ -355,9 +355,6 @@ def follow(state: State, event: ev.Event, at: At) -> None:
         if len(possible) > MOST_POSSIBLE:
             possible.clear()
         possible.update([template.needs for template in event.spec.templates])
-        first = event.spec.templates[0]
-        if first not in state.soft.checked:
-            state.soft.checked.append(first)
         if event.ready and _is_plain(event.spec):
             _accept(state, event.spec)
         if event.ready:

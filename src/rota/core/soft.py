@@ -2,21 +2,20 @@
 
 It lies apart from the durable state (`State`), which only `evolve` writes. Each part here has one writer:
 
-- `contacts`, `idle`, `quiet`, `sites`, `queues`, `possible`, `checked`, `accepted`, `weather`, `facts`,
+- `contacts`, `idle`, `quiet`, `sites`, `queues`, `possible`, `accepted`, `weather`, `facts`,
   `waits`, `fares`: `core/notes.py`, from the notes that a decision carries, from what follows from events, and from
   the passing of time; `chance` by whoever asked it, once it is used;
 - `planning`: the scheduling pass (`core/plan`); what has changed since (`Changes`) is told where it happens.
 """
 
 import math
-from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct, field
 
 from rota.core.earliest import Earliest
 from rota.core.stimuli import AllocationSeen, Left
-from rota.model.batch import BatchSpec, Template
+from rota.model.batch import BatchSpec
 from rota.model.needs import Needs
 from rota.model.shape import Shape
 from rota.model.site import SiteFacts
@@ -43,7 +42,7 @@ Key = tuple[int, int, int]
 """(batch, index, attempt), as runners name a job."""
 LeasedJob = tuple[int, int, int, Slot]
 """(batch, position, attempt, slot)."""
-MOST_CHECKED = 8
+
 
 Times = tuple[dict[str, int], dict[tuple[str, str], tuple[int, int]], dict[str, str]]
 """As in a View: `job_times`, `longest` and `own_queues`."""
@@ -338,8 +337,6 @@ class Soft:
         """Site → itself and its queues as places."""
         self.possible: set[Needs] = set()
         """Needs of which it was found, since sites last said what they offer, that some queue could run them."""
-        self.checked: deque[Template] = deque(maxlen=MOST_CHECKED)
-        """Templates that were submitted lately, and so can be run as asked."""
         self.accepted: dict[int, tuple[BatchSpec, Settings]] = {}
         """Identity of a spec that waits for nothing and names no limit → itself, and by which settings it was accepted
         since sites last said what they offer. Clients that submit the same again and again share one."""

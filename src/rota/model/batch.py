@@ -1,7 +1,7 @@
 """Batches: what one submission made. A template, its values, and which job has which number."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct, field
@@ -340,8 +340,8 @@ class BatchSpec(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
     scouts: int = 0
     """So many of its jobs run first, and what they used decides what the others ask for."""
 
-    def check(self, known: Collection[Template] = ()) -> None:
-        """Raise UsageError for anything that could not be run as asked. `known`: templates that were checked before."""
+    def check(self) -> None:
+        """Raise UsageError for anything that could not be run as asked."""
         if self.count < 1:
             raise UsageError("there is nothing to run: no values, lines or array numbers were given")
         if self.count > MAX_JOBS:
@@ -372,8 +372,7 @@ class BatchSpec(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
         for dependency in self.after:
             dependency.check()
         for template in self.templates:
-            if template not in known:
-                template.check()
+            template.check()
 
     def check_name(self) -> None:
         """Raise UsageError for a name that no selector could have."""

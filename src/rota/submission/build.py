@@ -12,7 +12,7 @@ from rota.model.batch import MAX_COMMAND, BatchSpec, Template, Value, index_at, 
 from rota.model.command import CommandMaker, compile_text, numbered, show_command
 from rota.model.errors import UsageError
 from rota.model.limits import limit_settings
-from rota.submission.environment import sort_environment
+from rota.submission.environment import own_environment
 from rota.submission.kinds import working_directory
 from rota.submission.options import (
     LASTING,
@@ -50,7 +50,7 @@ class Submission:
         self.end = end
         """One job to run when all of the batch is settled."""
         self.source = source
-        self._sorted = sort_environment() if options["env_from"] == "submit" else None
+        self._sorted = own_environment() if options["env_from"] == "submit" else None
         self.limits = limit_settings(options["limits"])
         for name, setting in source.limits.items():
             if self.limits.setdefault(name, setting) != setting:
@@ -63,17 +63,17 @@ class Submission:
     @property
     def env(self) -> dict[str, str] | None:
         """The variables that are sent; None: that is not asked for."""
-        return None if self._sorted is None else self._sorted.sent
+        return None if self._sorted is None else {**self._sorted.sent}
 
     @property
     def left_out(self) -> list[str]:
         """Variables that are not sent."""
-        return [] if self._sorted is None else self._sorted.left_out
+        return [] if self._sorted is None else [*self._sorted.left_out]
 
     @property
     def secrets(self) -> list[str]:
         """Those of them that look secret."""
-        return [] if self._sorted is None else self._sorted.secrets
+        return [] if self._sorted is None else [*self._sorted.secrets]
 
     def encoded(self) -> dict[str, bytes] | None:
         """All but the key of the one request that this is, in JSON, if it was made before; None: see `requests`."""

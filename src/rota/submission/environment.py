@@ -11,7 +11,7 @@ import msgspec
 
 from rota.manager.paths import CONFIG, default_home
 
-__all__ = ["Sorted", "own_environment", "sort_environment", "submit_environment"]
+__all__ = ["Sorted", "own_environment", "submit_environment"]
 
 SECRET_WORDS = (
     "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "API_KEY", "APIKEY", "CREDENTIAL", "PRIVATE_KEY",
@@ -67,13 +67,7 @@ _LAST: list[_Last] = []
 
 
 def own_environment() -> Sorted:
-    """The variables of this process, sorted; for the caller to change."""
-    sent, left_out, secrets, encoded = sort_environment()
-    return Sorted({**sent}, [*left_out], [*secrets], encoded)
-
-
-def sort_environment() -> Sorted:
-    """The variables of this process, sorted: the same object as long as nothing has changed."""
+    """The variables of this process, sorted: the same object as long as nothing has changed, not to be changed."""
     raw = getattr(os.environ, "_data", None)  # CPython's own dict: to compare it is many times quicker than to read it
     if _LAST and raw is not None and raw == _LAST[0].raw and _LAST[0].path and _seen(_LAST[0].path) == _LAST[0].seen:
         return _LAST[0].found

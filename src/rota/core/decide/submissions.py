@@ -39,7 +39,7 @@ def submit(state: State, stimulus: Submit) -> Decision:
     if _was_accepted(state, stimulus):
         return _accepted(state, stimulus)
     spec = stimulus.spec
-    spec.check(state.soft.checked)
+    spec.check()
     if state.mode == "draining":
         raise RefusedError("the manager is draining and takes no new work: wait until it is down, then add again")
     for template in (*spec.templates, *(stimulus.then.templates if stimulus.then is not None else ())):

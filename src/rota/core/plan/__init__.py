@@ -14,9 +14,10 @@ from types import MappingProxyType
 from rota.core.evolve.leasing import Grant
 from rota.core.plan.ahead import leases_ahead
 from rota.core.plan.allocations import Provider, surplus
+from rota.core.plan.alone import place_alone
 from rota.core.plan.full import FullPass, grant_gang
 from rota.core.plan.limits import left_over, limits_now, wake_times
-from rota.core.plan.turns import Gang, Turns, place_alone
+from rota.core.plan.turns import Gang, Turns
 from rota.core.plan.watching import enter, look, read_by_nodes, times
 from rota.core.shares import worth_now
 from rota.core.soft import chance_after

@@ -14,32 +14,23 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from rota.core.plan.alone import refused
 from rota.core.plan.backfill import Reservation, Soonest, ahead_of, free_from, reserve
 from rota.core.plan.limits import few_parts
-from rota.core.plan.policies import out_of_order
-from rota.core.plan.watching import News, groups_for, want_of
-from rota.core.soft import Alone
-from rota.core.state import ShapeState, State
+from rota.core.plan.watching import News
+from rota.core.state import State
 from rota.core.stimuli import At
 from rota.model.needs import Amounts
-from rota.model.shape import Shape
-from rota.schedule import filters, limits
-from rota.schedule.filters import No
+from rota.schedule import limits
 from rota.schedule.gangs import Laid, gang_verdicts, place_gang
 from rota.schedule.pipeline import Placement, room_for, width
 from rota.schedule.places import Places, Spot, asked_bound, free_bound
 from rota.schedule.policy import DEFAULT
 from rota.schedule.tree import NONE, Key, Vector
-from rota.schedule.view import NODE, Limit, Place, View, Want
+from rota.schedule.view import Limit, Place, View, Want
 from rota.schedule.waiting import Entry, Forest, Source, in_order
 
-__all__ = ["Gang", "Turns", "place_alone"]
-
-_CHECKS = [
-    one.check
-    for name in DEFAULT.filters
-    if NODE in (one := filters.BUILT_IN[name]).levels and name not in ("limits", "room")
-]
+__all__ = ["Gang", "Turns"]
 
 
 class Gang(Struct):
@@ -315,7 +306,7 @@ class Turns:
         self._before.setdefault(spot.place.runner, []).append((self._number, spot.free))
 
     def _refused(self, want: Want, place: Place) -> bool:
-        return _refused(want.shape, place, self.view)
+        return refused(want.shape, place, self.view)
 
     def _still_open(self, entry: Entry) -> bool:
         """Whether the limits of a shape, which has had something, let more start."""
@@ -583,41 +574,6 @@ class Turns:
             planning.again.update(number for number, most in self._most.items() if most is not None)
             for name, parts in self._few.items():
                 planning.again.update(self.waiting.members.get(name, ()) if parts is not None else ())
-
-
-def place_alone(state: State, view: View, shape: ShapeState) -> Placement | None:
-    """The place for all ready jobs of a shape while nobody waits, as its turn would find it; None: not one has room."""
-    places = state.soft.planning.places
-    if places is None or out_of_order(state, shape.shape.policy) is not None:
-        return None
-    want, planning = want_of(state, shape), state.soft.planning
-    last = planning.alone
-    if last is not None and last.places is places and last.changes == places.changes and last.want == _kind(want):
-        return Placement(want, last.place, 1, last.cores)
-    bound = asked_bound(want.shape.needs.amounts(), 0, view.wall)  # the filters know how long it takes
-    for spot in places.with_room(groups_for(places, want, view), bound):
-        if _refused(want.shape, spot.place, view):
-            continue
-        cores = width(want.shape, spot.place, view)
-        if room_for(want.shape, spot.place, view, want.ready, cores) < want.ready:
-            return None
-        needs = want.shape.needs
-        if want.ready == 1 and spot.place.location.until is None and not needs.named and needs.cores_most <= cores:
-            planning.alone = Alone(places, places.changes, _kind(want), spot.place, cores)
-        return Placement(want, spot.place, want.ready, cores)
-    return None
-
-
-def _kind(want: Want) -> tuple[int, int, Shape]:
-    return want.shape_id, want.ready, want.shape
-
-
-def _refused(shape: Shape, place: Place, view: View) -> bool:
-    """Whether a filter says no to a place, other than for its room or a limit."""
-    for check in _CHECKS:  # noqa: SIM110  asked often, and `any` takes half as long again
-        if isinstance(check(shape, place, view), No):
-            return True
-    return False
 
 
 def _key(entry: Entry) -> Key:
